@@ -1,0 +1,351 @@
+//! Sets of logical CPUs, in the kernel's list and mask formats.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::text::string_in_yaml;
+
+/// A set of logical CPUs by the kernel's numbers.
+///
+/// Text form: the kernel's CPU list (`0-3,8,16-22:2`), as `/sys/devices/system/cpu/online`, the
+/// kubelet's `reservedSystemCPUs` and cpuset cgroups write it. Rule: "List format" in cpuset(7).
+/// Printed sorted, merged and without strides, so equal sets print alike.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuSet {
+    /// One bit per CPU; never ends in a zero word, so that derived equality is set equality.
+    words: Vec<u64>,
+}
+
+string_in_yaml!(CpuSet, "A list of CPUs as the kernel writes it, for example `0-3,8`.", {
+    "type": "string",
+    "maxLength": 65536,
+    "pattern": "^([0-9]+(-[0-9]+(:[0-9]+(/[0-9]+)?)?)?(,[0-9]+(-[0-9]+(:[0-9]+(/[0-9]+)?)?)?)*)?$"
+});
+
+/// Why a text is not a set of CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseCpuSetError {
+    /// An element is neither a number nor a range.
+    #[error("`{0}` is not a CPU or a range of CPUs such as 0-3")]
+    Element(String),
+    /// A range that runs backwards.
+    #[error("the range `{0}` ends before it starts")]
+    Backwards(String),
+    /// A stride of zero, or a group smaller than what is taken of it.
+    #[error("the stride in `{0}` takes nothing or more than there is")]
+    Stride(String),
+    /// A CPU number no kernel can have.
+    #[error("CPU {0} is above {max}, the highest Berth accepts", max = CpuSet::MAX_CPU)]
+    TooLarge(u64),
+    /// A mask with something else than hexadecimal digits.
+    #[error("`{0}` is not a hexadecimal CPU mask")]
+    Mask(String),
+}
+
+impl CpuSet {
+    /// The highest CPU number accepted. Linux on x86 stops at 8,191 (`CONFIG_NR_CPUS`); the bound
+    /// keeps `0-4294967295` in a garbled file from taking half a gigabyte.
+    pub const MAX_CPU: u32 = 65_535;
+
+    /// The empty set.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { words: Vec::new() }
+    }
+
+    /// Adds one CPU; numbers above [`Self::MAX_CPU`] are ignored, as no kernel has them.
+    pub fn insert(&mut self, cpu: u32) {
+        if cpu <= Self::MAX_CPU {
+            let (word, bit) = place(cpu);
+            if self.words.len() <= word {
+                self.words.resize(word + 1, 0);
+            }
+            self.words[word] |= bit;
+        }
+    }
+
+    /// Whether the CPU is in the set.
+    #[must_use]
+    pub fn contains(&self, cpu: u32) -> bool {
+        let (word, bit) = place(cpu);
+        self.words.get(word).is_some_and(|w| w & bit != 0)
+    }
+
+    /// How many CPUs are in the set.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|w| w.count_ones() as usize).sum()
+    }
+
+    /// Whether there is no CPU in the set.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// The lowest CPU of the set.
+    #[must_use]
+    pub fn first(&self) -> Option<u32> {
+        self.iter().next()
+    }
+
+    /// The CPUs in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.words.iter().zip(0u32..).flat_map(|(&word, index)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                (rest != 0).then(|| {
+                    let bit = rest.trailing_zeros();
+                    rest &= rest - 1;
+                    index * 64 + bit
+                })
+            })
+        })
+    }
+
+    /// CPUs that are in either set.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        let (long, short) =
+            if self.words.len() < other.words.len() { (other, self) } else { (self, other) };
+        let mut words = long.words.clone();
+        words.iter_mut().zip(&short.words).for_each(|(a, b)| *a |= b);
+        Self::trimmed(words)
+    }
+
+    /// CPUs that are in both sets.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        Self::trimmed(self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect())
+    }
+
+    /// CPUs of this set that are not in the other.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        let mut words = self.words.clone();
+        words.iter_mut().zip(&other.words).for_each(|(a, b)| *a &= !b);
+        Self::trimmed(words)
+    }
+
+    /// Whether every CPU of this set is in the other.
+    #[must_use]
+    pub fn is_subset(&self, other: &Self) -> bool {
+        self.difference(other).is_empty()
+    }
+
+    /// Whether the sets share a CPU.
+    #[must_use]
+    pub fn intersects(&self, other: &Self) -> bool {
+        self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
+    }
+
+    /// Reads the kernel's mask format: comma-separated 32-bit words, highest first
+    /// (`00000000,0000ffff`); the first word may be short when `NR_CPUS` is no multiple of 32.
+    ///
+    /// # Errors
+    /// If a word is not hexadecimal or the mask reaches above [`Self::MAX_CPU`].
+    pub fn from_mask(text: &str) -> Result<Self, ParseCpuSetError> {
+        let mut set = Self::new();
+        for (word, base) in text.trim().rsplit(',').zip((0u64..).step_by(32)) {
+            let not_hex = || ParseCpuSetError::Mask(shorten(word));
+            if word.is_empty() || word.len() > 8 || word.starts_with('+') {
+                return Err(not_hex());
+            }
+            let mut bits = u32::from_str_radix(word, 16).map_err(|_| not_hex())?;
+            while bits != 0 {
+                let cpu = base + u64::from(bits.trailing_zeros());
+                set.insert(checked(cpu)?);
+                bits &= bits - 1;
+            }
+        }
+        Ok(set)
+    }
+
+    fn trimmed(mut words: Vec<u64>) -> Self {
+        while words.last() == Some(&0) {
+            words.pop();
+        }
+        Self { words }
+    }
+}
+
+const fn place(cpu: u32) -> (usize, u64) {
+    ((cpu / 64) as usize, 1 << (cpu % 64))
+}
+
+fn checked(cpu: u64) -> Result<u32, ParseCpuSetError> {
+    u32::try_from(cpu)
+        .ok()
+        .filter(|&cpu| cpu <= CpuSet::MAX_CPU)
+        .ok_or(ParseCpuSetError::TooLarge(cpu))
+}
+
+/// Error messages quote what was read, but not a megabyte of it.
+fn shorten(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+impl FromStr for CpuSet {
+    type Err = ParseCpuSetError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut set = Self::new();
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(set);
+        }
+        for element in text.split(',').map(str::trim) {
+            let range = Range::parse(element)?;
+            for start in (range.first..=range.last).step_by(range.group) {
+                let end = range.last.min(start.saturating_add(range.used - 1));
+                (start..=end).for_each(|cpu| set.insert(cpu));
+            }
+        }
+        Ok(set)
+    }
+}
+
+/// One element of a list: `used` CPUs out of every `group`, from `first` to `last`.
+struct Range {
+    first: u32,
+    last: u32,
+    used: u32,
+    group: usize,
+}
+
+impl Range {
+    /// `N`, `A-B`, `A-B:stride` (lscpu, taskset) and `A-B:used/group` (the kernel's bitmap_parselist).
+    fn parse(element: &str) -> Result<Self, ParseCpuSetError> {
+        let wrong = || ParseCpuSetError::Element(shorten(element));
+        let number = |text: &str| -> Result<u64, ParseCpuSetError> {
+            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            if !digits {
+                return Err(wrong());
+            }
+            text.parse().map_err(|_| ParseCpuSetError::TooLarge(u64::MAX))
+        };
+        let cpu = |text: &str| number(text).and_then(checked);
+
+        let Some((first, rest)) = element.split_once('-') else {
+            let first = cpu(element)?;
+            return Ok(Self { first, last: first, used: 1, group: 1 });
+        };
+        let (last, stride) = rest.split_once(':').map_or((rest, None), |(l, s)| (l, Some(s)));
+        let (first, last) = (cpu(first)?, cpu(last)?);
+        if last < first {
+            return Err(ParseCpuSetError::Backwards(shorten(element)));
+        }
+        let (used, group) = match stride.map(|s| s.split_once('/').unwrap_or(("1", s))) {
+            None => (1, 1),
+            Some((used, group)) => (cpu(used)?, cpu(group)?),
+        };
+        if used == 0 || group < used {
+            return Err(ParseCpuSetError::Stride(shorten(element)));
+        }
+        Ok(Self { first, last, used, group: group as usize })
+    }
+}
+
+impl fmt::Display for CpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut cpus = self.iter().peekable();
+        let mut separator = "";
+        while let Some(first) = cpus.next() {
+            let mut last = first;
+            while let Some(next) = cpus.next_if_eq(&(last + 1)) {
+                last = next;
+            }
+            match last - first {
+                0 => write!(f, "{separator}{first}")?,
+                _ => write!(f, "{separator}{first}-{last}")?,
+            }
+            separator = ",";
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for CpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CpuSet({self})")
+    }
+}
+
+impl FromIterator<u32> for CpuSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
+        let mut set = Self::new();
+        cpus.into_iter().for_each(|cpu| set.insert(cpu));
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn list(text: &str) -> Vec<u32> {
+        text.parse::<CpuSet>().unwrap().iter().collect()
+    }
+
+    #[test]
+    fn reads_what_kernels_write() {
+        assert_eq!(list("0-3,8"), [0, 1, 2, 3, 8]);
+        assert_eq!(list("0-8:4"), [0, 4, 8]);
+        assert_eq!(list("0-9:2/5"), [0, 1, 5, 6]);
+        assert_eq!(list(" 1, 3\n"), [1, 3]);
+        assert_eq!(list(""), [0; 0]);
+        assert_eq!(CpuSet::from_mask("00000001,00000101").unwrap().to_string(), "0,8,32");
+        assert_eq!(CpuSet::from_mask("5555,55555555").unwrap().len(), 24);
+    }
+
+    #[test]
+    fn refuses_garbage_and_says_what_it_was() {
+        for (text, message) in [
+            ("3-1", "the range `3-1` ends before it starts"),
+            ("a", "`a` is not a CPU or a range of CPUs such as 0-3"),
+            ("0-8:0", "the stride in `0-8:0` takes nothing or more than there is"),
+            ("1,,2", "`` is not a CPU or a range of CPUs such as 0-3"),
+            ("+1", "`+1` is not a CPU or a range of CPUs such as 0-3"),
+            ("0-4294967295", "CPU 4294967295 is above 65535, the highest Berth accepts"),
+        ] {
+            assert_eq!(text.parse::<CpuSet>().unwrap_err().to_string(), message);
+        }
+        assert!(CpuSet::from_mask("xyz").is_err());
+        assert!(CpuSet::from_mask("").is_err());
+        assert!(CpuSet::from_mask("123456789").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn prints_what_it_reads(cpus in prop::collection::btree_set(0u32..9000, 0..200)) {
+            let set: CpuSet = cpus.iter().copied().collect();
+            prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set.clone());
+            prop_assert_eq!(set.iter().collect::<Vec<_>>(), cpus.into_iter().collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn agrees_with_a_plain_set(
+            a in prop::collection::btree_set(0u32..300, 0..80),
+            b in prop::collection::btree_set(0u32..300, 0..80),
+        ) {
+            let (x, y): (CpuSet, CpuSet) = (a.iter().copied().collect(), b.iter().copied().collect());
+            let plain = |set: BTreeSet<u32>| set.into_iter().collect::<CpuSet>();
+            prop_assert_eq!(x.union(&y), plain(&a | &b));
+            prop_assert_eq!(x.intersection(&y), plain(&a & &b));
+            prop_assert_eq!(x.difference(&y), plain(&a - &b));
+            prop_assert_eq!(x.is_subset(&y), a.is_subset(&b));
+            prop_assert_eq!(x.intersects(&y), !a.is_disjoint(&b));
+            prop_assert_eq!(x.len(), a.len());
+        }
+
+        #[test]
+        fn never_panics(text in ".*") {
+            drop(text.parse::<CpuSet>());
+            drop(CpuSet::from_mask(&text));
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! InfraNode: what one host is asked to be (`spec`) and what it is (`status`).
+
+mod capabilities;
+mod spec;
+mod status;
+
+pub use capabilities::*;
+pub use spec::*;
+pub use status::*;

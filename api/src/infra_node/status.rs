@@ -1,0 +1,267 @@
+//! What a host is. Only the agent of that host writes it.
+//!
+//! Facts are three-valued: a field is yes, no, or absent and then listed in `unknown` with the reason.
+//! Nothing here changes while the host is idle: free memory, counters and times go to metrics.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Capabilities;
+use crate::{Bytes, CpuSet, PageSize, VlanId};
+
+/// What the host is, by its own agent.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct InfraNodeStatus {
+    /// `metadata.generation` of the spec that the rest of this status answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Which agent reported, and from which boot of the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentStatus>,
+    /// What the host can do.
+    #[serde(default)]
+    pub capabilities: Capabilities,
+    /// NUMA zones in the kernel's order of ids; a machine without NUMA has one, with id 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<Zone>,
+    /// Exclusive CPUs, huge pages and devices the kubelet has handed out, by pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allocations: Vec<Allocation>,
+    /// Host networks: counts of tenant networks, and those that are not Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<NetworkStatus>,
+    /// The last changes made to the host, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub changes: Vec<ChangeStatus>,
+    /// Facts that could not be found out, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<Unknown>,
+    /// Ready, VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Which agent reported, and from which boot.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentStatus {
+    /// Version of `berth-agent`.
+    pub version: String,
+    /// The kernel's `/proc/sys/kernel/random/boot_id`; changes with every boot.
+    #[serde(rename = "bootID", skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
+}
+
+/// A NUMA node of the host.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Zone {
+    /// The kernel's number of the node; numbers may have gaps.
+    pub id: u32,
+    /// Online CPUs of the zone; empty for a zone that has only memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuSet>,
+    /// Physical cores that have an online CPU in the zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
+    /// Memory the kernel manages in the zone (`MemTotal`), huge pages included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
+    /// Huge page pools, one per size the kernel supports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hugepages: Vec<HugepagePool>,
+    /// CPUs the kubelet keeps for the system (`reservedSystemCPUs`).
+    #[serde(rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
+    pub reserved_cpus: Option<CpuSet>,
+    /// CPUs the kubelet's static CPU manager may hand out exclusively, in use or not.
+    #[serde(rename = "pinnableCPUs", skip_serializing_if = "Option::is_none")]
+    pub pinnable_cpus: Option<CpuSet>,
+    /// CPUs that are exclusively a container's now.
+    #[serde(rename = "pinnedCPUs", skip_serializing_if = "Option::is_none")]
+    pub pinned_cpus: Option<CpuSet>,
+    /// Access cost to every zone, in the firmware's unit (10 is local).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub distances: Vec<ZoneDistance>,
+}
+
+/// Access cost from one zone to another (ACPI SLIT).
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ZoneDistance {
+    /// The other zone.
+    pub zone: u32,
+    /// Relative cost; 10 is local, 255 unreachable.
+    pub distance: u32,
+}
+
+/// A pool of huge pages of one size.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct HugepagePool {
+    /// Page size.
+    pub size: PageSize,
+    /// Pages in the pool, surplus included (`nr_hugepages`).
+    pub total: u64,
+    /// Pages not in use (`free_hugepages`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free: Option<u64>,
+    /// Pages beyond the persistent pool, given back when freed (`surplus_hugepages`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub surplus: Option<u64>,
+    /// Pages promised but not yet faulted in (`resv_hugepages`); known for the whole host only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<u64>,
+}
+
+/// What the kubelet has handed out to one pod.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Allocation {
+    /// `metadata.uid` of the pod.
+    #[serde(rename = "podUID")]
+    pub pod_uid: String,
+    /// Namespace of the pod, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Name of the pod, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// CPUs that are exclusively its containers'.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuSet>,
+    /// Zones its CPUs and memory come from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<u32>,
+    /// Huge pages guaranteed to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hugepages: Vec<AllocatedHugepages>,
+    /// Memory the Memory Manager guarantees to it, huge pages excluded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
+}
+
+/// Huge pages of one size that are guaranteed to a pod.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedHugepages {
+    /// Page size.
+    pub size: PageSize,
+    /// Number of pages.
+    pub count: u64,
+}
+
+/// State of one host network. Healthy tenant networks are only counted, so the status stays small.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkStatus {
+    /// `spec.networks[].name`.
+    pub name: String,
+    /// Tenant networks that are in place.
+    pub ready: u32,
+    /// Tenant networks that are being made.
+    pub pending: u32,
+    /// Tenant networks that could not be made.
+    pub failed: u32,
+    /// Those that are not ready, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub not_ready: Vec<TenantNetworkStatus>,
+}
+
+/// A tenant network that is not ready.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantNetworkStatus {
+    /// `spec.tenantNetworks[].name`.
+    pub tenant: String,
+    /// Its VLAN.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<VlanId>,
+    /// Its VXLAN network identifier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
+    /// Pending or Failed.
+    pub state: TenantNetworkState,
+    /// What stands in the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+}
+
+/// How far a tenant network is.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TenantNetworkState {
+    /// In place and read back.
+    Ready,
+    /// Being made, or waiting for something.
+    Pending,
+    /// Could not be made.
+    Failed,
+}
+
+/// What became of one change to the host.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ChangeStatus {
+    /// The change in an operator's words: `hugepages 2Mi zone 1: 0 -> 1024`.
+    #[schemars(length(max = 256))]
+    pub what: String,
+    /// What became of it.
+    pub result: ChangeResult,
+    /// Numbers, errno and meaning, or what blocks it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+}
+
+/// What became of a change.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeResult {
+    /// Done and read back.
+    Done,
+    /// Some of it; the message has both numbers.
+    Partial,
+    /// Not tried, as something in use stands in the way.
+    Blocked,
+    /// Tried and refused.
+    Failed,
+}
+
+/// A fact that could not be found out.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub struct Unknown {
+    /// Path of the field below `status`, for example `capabilities.kvm.apiVersion`.
+    #[schemars(length(max = 256))]
+    pub path: String,
+    /// Why it is not known.
+    pub reason: UnknownReason,
+    /// What was tried, and what came back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+}
+
+/// Why a fact is not known.
+#[derive(
+    JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+)]
+pub enum UnknownReason {
+    /// Needs a running machine; a captured tree was read.
+    CapturedTree,
+    /// The container's device cgroup forbids the device.
+    DeviceCgroup,
+    /// The file is there, but may not be read or opened by this user.
+    NoPermission,
+    /// The kernel or the captured tree has no such file.
+    NotFound,
+    /// The file is there, but its content makes no sense.
+    Malformed,
+    /// Reading failed in another way.
+    Unreadable,
+    /// Another fact it depends on is unknown.
+    DependsOnUnknown,
+}

@@ -1,0 +1,84 @@
+//! Names of network links.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::text::string_in_yaml;
+
+/// The name of a network link (`eth0`, `bond0.120`): 1 to 15 bytes without `/`, `:` or white space.
+///
+/// Rule: the kernel's `dev_valid_name()`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkName(String);
+
+string_in_yaml!(LinkName, "The name of a network link, at most 15 bytes.", {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 15,
+    "pattern": "^[^/:\\s]+$"
+});
+
+/// Why a text is not a link name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a link name: 1 to 15 bytes, no `/`, `:` or white space")]
+pub struct ParseLinkNameError(String);
+
+impl LinkName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for LinkName {
+    type Err = ParseLinkNameError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let forbidden = |c: char| c == '/' || c == ':' || c == '\0' || c.is_whitespace();
+        let valid = (1..=15).contains(&text.len()) && text != "." && text != "..";
+        if valid && !text.contains(forbidden) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(ParseLinkNameError(text.chars().take(40).collect()))
+        }
+    }
+}
+
+impl fmt::Display for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LinkName({})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn follows_the_kernel() {
+        for text in ["eth0", "bond0.120", "enp96s0f0", "br-tenant", "a23456789012345"] {
+            assert_eq!(text.parse::<LinkName>().unwrap().to_string(), text);
+        }
+        for text in ["", ".", "..", "a/b", "a b", "eth0:1", "a234567890123456", "a\0"] {
+            assert!(text.parse::<LinkName>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_longer_than_the_kernel_takes(text in ".{0,20}") {
+            if let Ok(name) = text.parse::<LinkName>() {
+                prop_assert!(name.as_str().len() < 16);
+            }
+        }
+    }
+}

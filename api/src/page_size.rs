@@ -1,0 +1,107 @@
+//! Sizes of huge pages.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Bytes;
+use crate::text::string_in_yaml;
+
+/// The size of a huge page, a power of two from 64Ki (arm64) to 16Gi (powerpc); on x86 2Mi and 1Gi.
+///
+/// Text form: as in Kubernetes' `hugepages-2Mi` resource names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageSize {
+    bytes: u64,
+}
+
+string_in_yaml!(PageSize, "The size of a huge page as in the resource name `hugepages-2Mi`: `2Mi` or `1Gi` on x86.", {
+    "type": "string",
+    "maxLength": 16,
+    "pattern": "^[0-9]+(Ki|Mi|Gi)$"
+});
+
+/// Why a text is not a huge page size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a huge page size such as 2Mi or 1Gi (a power of two from 64Ki to 16Gi)")]
+pub struct ParsePageSizeError(String);
+
+impl PageSize {
+    /// 2 MiB, the huge page of x86-64.
+    pub const MIB_2: Self = Self { bytes: 2 << 20 };
+    /// 1 GiB, the gigantic page of x86-64.
+    pub const GIB_1: Self = Self { bytes: 1 << 30 };
+
+    /// From the kernel's `hugepages-<n>kB`. `None` if no hardware has such a page.
+    #[must_use]
+    pub fn from_kib(kib: u64) -> Option<Self> {
+        let bytes = kib.checked_mul(1024)?;
+        let possible = bytes.is_power_of_two() && (64 << 10..=16u64 << 30).contains(&bytes);
+        possible.then_some(Self { bytes })
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// The size in KiB, as in the kernel's file names.
+    #[must_use]
+    pub const fn kib(self) -> u64 {
+        self.bytes / 1024
+    }
+}
+
+impl FromStr for PageSize {
+    type Err = ParsePageSizeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ParsePageSizeError(text.chars().take(40).collect());
+        let bytes: Bytes = text.parse().map_err(|_| wrong())?;
+        let size = Self::from_kib(bytes.0 / 1024).filter(|size| size.bytes == bytes.0);
+        size.ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for PageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Bytes(self.bytes).fmt(f)
+    }
+}
+
+impl fmt::Debug for PageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PageSize({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn knows_page_sizes() {
+        assert_eq!("2Mi".parse(), Ok(PageSize::MIB_2));
+        assert_eq!("1Gi".parse(), Ok(PageSize::GIB_1));
+        assert_eq!(PageSize::from_kib(2048), Some(PageSize::MIB_2));
+        assert_eq!(PageSize::MIB_2.to_string(), "2Mi");
+        for text in ["3Mi", "4Ki", "", "32Gi", "2MB", "0"] {
+            assert!(text.parse::<PageSize>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn prints_what_it_reads(shift in 6u32..=24) {
+            let size = PageSize::from_kib(1 << shift).unwrap();
+            prop_assert_eq!(size.to_string().parse(), Ok(size));
+        }
+
+        #[test]
+        fn only_powers_of_two(kib: u64) {
+            prop_assert!(PageSize::from_kib(kib).is_none_or(|size| size.kib() == kib));
+        }
+    }
+}

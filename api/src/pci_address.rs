@@ -1,0 +1,98 @@
+//! Addresses of PCI functions.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::text::string_in_yaml;
+
+/// The address of a PCI function: `domain:bus:device.function`, hexadecimal.
+///
+/// Domains have four digits on most machines and more behind Intel VMD or on Hyper-V (`10000:01:00.0`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddress {
+    /// PCI domain (segment).
+    pub domain: u32,
+    /// Bus number.
+    pub bus: u8,
+    /// Device number, below 32.
+    pub device: u8,
+    /// Function number, below 8.
+    pub function: u8,
+}
+
+string_in_yaml!(PciAddress, "A PCI function, for example `0000:3b:00.1`.", {
+    "type": "string",
+    "maxLength": 16,
+    "pattern": "^([0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{1,2}:[01]?[0-9a-fA-F]\\.[0-7]$"
+});
+
+/// Why a text is not a PCI address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a PCI address such as 0000:3b:00.1")]
+pub struct ParsePciAddressError(String);
+
+impl FromStr for PciAddress {
+    type Err = ParsePciAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text).ok_or_else(|| ParsePciAddressError(text.chars().take(40).collect()))
+    }
+}
+
+fn parse(text: &str) -> Option<PciAddress> {
+    let hex = |digits: &str, most: usize| {
+        let fine = (1..=most).contains(&digits.len());
+        let fine = fine && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        fine.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
+    };
+    let (rest, function) = text.rsplit_once('.')?;
+    let (rest, device) = rest.rsplit_once(':')?;
+    let (domain, bus) = rest.rsplit_once(':').unwrap_or(("0", rest));
+    Some(PciAddress {
+        domain: hex(domain, 8)?,
+        bus: u8::try_from(hex(bus, 2)?).ok()?,
+        device: u8::try_from(hex(device, 2)?).ok().filter(|d| *d < 32)?,
+        function: u8::try_from(hex(function, 1)?).ok().filter(|f| *f < 8)?,
+    })
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn reads_short_and_long_domains() {
+        for (text, printed) in [
+            ("0000:3b:00.1", "0000:3b:00.1"),
+            ("10000:01:1f.7", "10000:01:1f.7"),
+            ("3B:00.1", "0000:3b:00.1"),
+        ] {
+            assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), printed);
+        }
+        for text in ["", "3b", "0000:3b:20.0", "0000:3b:00.8", "0000:+b:00.1", "1:2:3:4.5", "::."] {
+            assert!(text.parse::<PciAddress>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn prints_what_it_reads(domain: u32, bus: u8, device in 0u8..32, function in 0u8..8) {
+            let address = PciAddress { domain, bus, device, function };
+            prop_assert_eq!(address.to_string().parse(), Ok(address));
+        }
+
+        #[test]
+        fn never_panics(text in "[0-9a-g:.]{0,20}|.*") {
+            drop(text.parse::<PciAddress>());
+        }
+    }
+}

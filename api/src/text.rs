@@ -1,0 +1,38 @@
+//! One way for every value type to be a string in YAML and in a CRD schema.
+
+/// Serde and JSON schema for a type with `FromStr` and `Display`: a string with a pattern that the
+/// API server checks before any of our code sees the value.
+macro_rules! string_in_yaml {
+    ($type:ident, $description:literal, $schema:tt) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl schemars::JsonSchema for $type {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                let mut schema = schemars::json_schema!($schema);
+                schema.insert("description".into(), $description.into());
+                schema
+            }
+        }
+    };
+}
+
+pub(crate) use string_in_yaml;

@@ -1,0 +1,114 @@
+//! 802.1Q VLAN identifiers.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A VLAN id that may carry frames, 1 to 4094 (IEEE 802.1Q: 0 is priority tagging, 4095 reserved).
+///
+/// VLAN 1 exists on hosts, as every bridge's default; tenants never get it: [`VlanId::for_tenants`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
+pub struct VlanId(u16);
+
+/// Why a number is not a VLAN id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a VLAN id: it must be a number from 1 to 4094")]
+pub struct ParseVlanIdError(String);
+
+impl VlanId {
+    /// Whether a tenant network may use it: every id but 1, which switches and bridges use untagged.
+    #[must_use]
+    pub const fn for_tenants(self) -> bool {
+        self.0 != 1
+    }
+}
+
+impl TryFrom<u16> for VlanId {
+    type Error = ParseVlanIdError;
+
+    fn try_from(id: u16) -> Result<Self, Self::Error> {
+        match id {
+            1..=4094 => Ok(Self(id)),
+            _ => Err(ParseVlanIdError(id.to_string())),
+        }
+    }
+}
+
+impl From<VlanId> for u16 {
+    fn from(id: VlanId) -> Self {
+        id.0
+    }
+}
+
+impl std::str::FromStr for VlanId {
+    type Err = ParseVlanIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ParseVlanIdError(text.chars().take(40).collect());
+        let digits = text.trim();
+        if !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(wrong());
+        }
+        digits
+            .parse::<u16>()
+            .map_err(|_| wrong())
+            .and_then(|id| Self::try_from(id).map_err(|_| wrong()))
+    }
+}
+
+impl fmt::Display for VlanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl JsonSchema for VlanId {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "VlanId".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    /// The schema is the tenants' range: the object holds no other VLANs than tenants'.
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "An 802.1Q VLAN id, 2 to 4094. VLAN 1 is every bridge's default and never a tenant's.",
+            "type": "integer", "format": "int32", "minimum": 2, "maximum": 4094
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn accepts_exactly_the_usable_ids(id: u16) {
+            let usable = (1..=4094).contains(&id);
+            prop_assert_eq!(VlanId::try_from(id).is_ok(), usable);
+            prop_assert_eq!(id.to_string().parse::<VlanId>().is_ok(), usable);
+        }
+
+        #[test]
+        fn never_panics(text in ".*") {
+            drop(text.parse::<VlanId>());
+        }
+    }
+
+    #[test]
+    fn names_what_is_wrong() {
+        assert_eq!(
+            "4095".parse::<VlanId>().unwrap_err().to_string(),
+            "`4095` is not a VLAN id: it must be a number from 1 to 4094"
+        );
+        assert!("+5".parse::<VlanId>().is_err());
+        assert!(!VlanId(1).for_tenants());
+    }
+}
