@@ -1,1 +1,12 @@
-//! x
+//! Berth's node agent, in the order data flows through it.
+//!
+//! [`root`] opens the host's files, [`observe`] reads them into plain facts and [`notes`], [`report`]
+//! says the facts as an InfraNode, [`check`] judges them. [`cli`] is the only part that prints.
+
+pub mod check;
+pub mod cli;
+pub mod notes;
+pub mod observe;
+pub mod report;
+pub mod root;
+pub mod text;

@@ -1,0 +1,120 @@
+//! Can devices be given to VMs, and do image folders support what VMs' disks need.
+
+use super::{Check, Input, Outcome};
+use crate::observe::kvm::is_ready;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "iommu.firmware",
+        title: "IOMMU in the firmware",
+        explanation: "The ACPI table DMAR (Intel), IVRS (AMD) or IORT (Arm) says that the machine has an \
+            IOMMU. Without one no PCI device can be passed through.",
+        run: firmware,
+    },
+    Check {
+        id: "iommu.enabled",
+        title: "IOMMU in the kernel",
+        explanation: "The kernel must use the IOMMU (intel_iommu=on on Intel) and then sorts devices into \
+            groups. Passthrough of NICs, NVMe drives and GPUs needs it.",
+        run: enabled,
+    },
+    Check {
+        id: "storage.direct-io",
+        title: "O_DIRECT where images live",
+        explanation: "QEMU opens disks with O_DIRECT (cache=none) to bypass the page cache. Where the file \
+            system does not support it, KubeVirt falls back to writethrough, and VMs' data is cached twice.",
+        run: direct_io,
+    },
+    Check {
+        id: "storage.nvme",
+        title: "NVMe drives for passthrough",
+        explanation: "Which NVMe drives are free of partitions, mounts, holders and signatures, so that one \
+            can be given to a VM without losing data.",
+        run: nvme,
+    },
+];
+
+fn firmware(input: &Input) -> Outcome {
+    let iommu = &input.facts.iommu;
+    match (&iommu.firmware_table, iommu.enabled) {
+        (Some(table), _) => {
+            Outcome::pass(format!("table {table}")).because(format!("/sys/firmware/acpi/tables/{table}"), "there")
+        }
+        (None, Some(true)) => Outcome::pass("no ACPI table, but the kernel uses an IOMMU"),
+        (None, Some(false)) => Outcome::warn("the firmware describes no IOMMU")
+            .because("/sys/firmware/acpi/tables", "neither DMAR, IVRS nor IORT")
+            .remedy("switch on VT-d (Intel) or AMD-Vi/IOMMU in the firmware setup; only passthrough needs it"),
+        (None, None) => Outcome::skip("the tree has neither ACPI tables nor IOMMU groups"),
+    }
+}
+
+fn enabled(input: &Input) -> Outcome {
+    let path = "/sys/kernel/iommu_groups";
+    match (input.facts.iommu.enabled, input.facts.iommu.groups) {
+        (Some(true), Some(groups)) => {
+            Outcome::pass(format!("{groups} groups")).because(path, format!("{groups} groups"))
+        }
+        (Some(_), _) => {
+            let amd = input.facts.kvm_evidence.module == Some("kvm_amd");
+            let arguments = if amd { "iommu=pt" } else { "intel_iommu=on iommu=pt" };
+            Outcome::warn("no IOMMU groups: devices cannot be passed through")
+                .because(path, "no groups")
+                .remedy(format!("add {arguments} to the kernel command line and reboot; only passthrough needs it"))
+        }
+        (None, _) => Outcome::skip("the tree has no /sys/kernel/iommu_groups"),
+    }
+}
+
+fn direct_io(input: &Input) -> Outcome {
+    let paths = &input.facts.direct_io;
+    if paths.is_empty() {
+        return Outcome::skip("none of the paths tried is on this host; name yours with --direct-io-path");
+    }
+    let filesystem = |path: &berth_api::infra_node::DirectIo| {
+        path.filesystem.clone().unwrap_or_else(|| "an unknown file system".to_owned())
+    };
+    let evidence = |mut outcome: Outcome| {
+        for path in paths {
+            let supported = match path.supported {
+                Some(true) => "O_DIRECT works",
+                Some(false) => "no O_DIRECT",
+                None => "not tried",
+            };
+            outcome = outcome.because(&path.path, format!("{}: {supported}", filesystem(path)));
+        }
+        outcome
+    };
+    let without: Vec<&str> =
+        paths.iter().filter(|p| p.supported == Some(false)).map(|p| p.path.as_str()).collect();
+    if !without.is_empty() {
+        return evidence(Outcome::warn(format!("no O_DIRECT on {}", without.join(", "))))
+            .remedy("put images and volumes on xfs, ext4 or a block device in place of tmpfs, overlay or old ZFS");
+    }
+    if paths.iter().all(|path| path.supported.is_none()) {
+        return evidence(Outcome::skip("could not be tried: needs a running host, and root for folders only root may write"));
+    }
+    evidence(Outcome::pass("works"))
+}
+
+fn nvme(input: &Input) -> Outcome {
+    let drives = &input.facts.nvme;
+    if drives.is_empty() {
+        return Outcome::skip("no NVMe drive");
+    }
+    let mut outcome = match drives.iter().filter(|drive| drive.in_use == Some(false)).count() {
+        0 => Outcome::pass(format!("{} drives, none known to be free", drives.len())),
+        free => Outcome::pass(format!("{free} of {} drives free", drives.len())),
+    };
+    for drive in drives {
+        let users = match drive.in_use {
+            Some(true) => drive.users.join(", "),
+            Some(false) => "free".to_owned(),
+            None => "use unknown".to_owned(),
+        };
+        outcome = outcome.because(format!("/dev/{}", drive.name), users);
+    }
+    if input.facts.iommu.enabled == Some(false) && is_ready(input.facts.kvm.state) {
+        outcome = outcome.remedy("passthrough also needs an IOMMU, see iommu.enabled");
+    }
+    outcome
+}

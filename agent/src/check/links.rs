@@ -1,0 +1,145 @@
+//! The way out of the host.
+
+use berth_api::infra_node::LinkState;
+
+use super::{Check, Input, Outcome};
+use crate::observe::links::{Link, LinkKind};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "link.uplink",
+        title: "an uplink is up",
+        explanation: "Tenant networks leave the host through a physical link or a bond. At least one must be \
+            there and carry frames.",
+        run: uplink,
+    },
+    Check {
+        id: "link.mtu",
+        title: "MTU of uplinks",
+        explanation: "Links below 1500 bytes break guests that assume Ethernet's size, and ports of one bond \
+            must agree. VXLAN tenants need 50 bytes more than their own MTU.",
+        run: mtu,
+    },
+    Check {
+        id: "link.driver",
+        title: "drivers of network cards",
+        explanation: "Every network function should be bound to a driver. Emulated cards (e1000, 8139cp) have \
+            one queue and no offloads, and are a sign of a host that is itself a guest.",
+        run: driver,
+    },
+];
+
+/// Emulations of cards from before multiple queues and SR-IOV.
+const EMULATED: [&str; 5] = ["e1000", "8139cp", "8139too", "pcnet32", "ne2k_pci"];
+const ETHERNET: u32 = 1500;
+
+fn uplinks<'a>(input: &'a Input) -> Vec<&'a Link> {
+    input.facts.links.uplinks().collect()
+}
+
+fn uplink(input: &Input) -> Outcome {
+    let uplinks = uplinks(input);
+    if uplinks.is_empty() {
+        return if input.facts.links.all.is_empty() {
+            Outcome::skip("no network link is known")
+        } else {
+            Outcome::warn("no physical link and no bond in this network namespace")
+                .because("/sys/class/net", "virtual links only")
+                .remedy("run berth-agent in the host's network namespace (hostNetwork: true)")
+        };
+    }
+    let up: Vec<&str> = uplinks
+        .iter()
+        .filter(|link| link.state == Some(LinkState::Up))
+        .map(|link| link.name.as_str())
+        .collect();
+    if up.is_empty() {
+        // Some virtual NICs report no state at all and work all the same.
+        let silent = uplinks.iter().any(|link| link.state == Some(LinkState::Unknown));
+        let name = uplinks.first().map_or("eth0", |link| link.name.as_str());
+        let outcome = if silent {
+            return Outcome::skip("the drivers do not say whether their links are up");
+        } else {
+            Outcome::fail("no uplink is up")
+        };
+        return outcome
+            .because(format!("/sys/class/net/{name}/operstate"), "not up")
+            .remedy(format!("ip link set {name} up; check cable and switch port"));
+    }
+    Outcome::pass(up.join(", ")).because(format!("/sys/class/net/{}/operstate", up[0]), "up")
+}
+
+fn mtu(input: &Input) -> Outcome {
+    let known: Vec<(&Link, u32)> = uplinks(input)
+        .into_iter()
+        .filter(|link| link.state != Some(LinkState::Down))
+        .filter_map(|link| Some((link, link.mtu?)))
+        .collect();
+    if known.is_empty() {
+        return Outcome::skip("no uplink with a known MTU");
+    }
+    let path = |link: &Link| format!("/sys/class/net/{}/mtu", link.name);
+    if let Some((link, mtu)) = known.iter().find(|(_, mtu)| *mtu < ETHERNET) {
+        return Outcome::warn(format!("{} takes {mtu} bytes, less than Ethernet's {ETHERNET}", link.name))
+            .because(path(link), mtu)
+            .remedy(format!("ip link set {} mtu {ETHERNET}, if the network carries it", link.name));
+    }
+    for (link, mtu) in &known {
+        let peer = known.iter().find(|(other, other_mtu)| {
+            link.master.is_some() && other.master == link.master && other_mtu != mtu
+        });
+        if let Some((other, other_mtu)) = peer
+            && link.kind == LinkKind::Physical
+        {
+            return Outcome::warn(format!("{} and {} are ports of one master with different MTUs", link.name, other.name))
+                .because(path(link), mtu)
+                .because(path(other), other_mtu)
+                .remedy("set the MTU on the bond; its ports follow");
+        }
+    }
+    let mut outcome = Outcome::pass("Ethernet's size or more");
+    for (link, mtu) in known.iter().take(8) {
+        outcome = outcome.because(path(link), mtu);
+    }
+    outcome
+}
+
+fn driver(input: &Input) -> Outcome {
+    let functions: Vec<_> =
+        input.facts.pci.iter().filter(|device| device.is_network() && !device.is_virtual).collect();
+    let uplinks = uplinks(input);
+    if functions.is_empty() && uplinks.is_empty() {
+        return Outcome::skip("no network card is known");
+    }
+    let path = |address| format!("/sys/bus/pci/devices/{address}/driver");
+    if let Some(emulated) = uplinks
+        .iter()
+        .find(|link| link.driver.as_deref().is_some_and(|driver| EMULATED.contains(&driver)))
+    {
+        return Outcome::warn(format!("{} is an emulated card", emulated.name))
+            .because(
+                format!("/sys/class/net/{}/device/driver", emulated.name),
+                emulated.driver.clone().unwrap_or_default(),
+            )
+            .remedy("give this guest a virtio or passed-through card, or use bare metal");
+    }
+    // A capture may have devices and leave out every driver link: then nothing can be said.
+    let unbound = functions.iter().find(|device| device.driver.is_none());
+    if let Some(device) = unbound
+        && functions.iter().any(|device| device.driver.is_some())
+    {
+        let id = format!("{:04x}:{:04x}", device.vendor.unwrap_or(0), device.device.unwrap_or(0));
+        return Outcome::warn(format!("network card {} has no driver", device.address))
+            .because(path(device.address), "none")
+            .because("PCI id", id)
+            .remedy(format!("lspci -nnk -s {}   # names the module; load it or install its firmware", device.address));
+    }
+    let mut drivers: Vec<&str> = functions.iter().filter_map(|device| device.driver.as_deref()).collect();
+    drivers.extend(uplinks.iter().filter_map(|link| link.driver.as_deref()));
+    drivers.sort_unstable();
+    drivers.dedup();
+    if drivers.is_empty() {
+        return Outcome::skip("the tree does not say which drivers are bound");
+    }
+    Outcome::pass(drivers.join(", ")).because("/sys/class/net/*/device/driver", drivers.join(", "))
+}

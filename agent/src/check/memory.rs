@@ -1,0 +1,259 @@
+//! Memory: huge pages where VMs need them, and merging and swapping that do not surprise.
+
+use berth_api::infra_node::{KsmAdvisor, KsmOwner, Zone};
+use berth_api::{Bytes, PageSize};
+
+use super::{Check, Input, Outcome};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "hugepages.balance",
+        title: "huge pages even over zones",
+        explanation: "A VM with huge pages on one NUMA zone needs them on that zone. Pages reserved for the \
+            whole host at boot may lie unevenly, so that the node has enough and no zone has.",
+        run: balance,
+    },
+    Check {
+        id: "hugepages.kubelet",
+        title: "free huge pages, kernel against kubelet",
+        explanation: "The kubelet's Memory Manager counts huge pages by what pods asked for. If another \
+            program took some, the kubelet admits a VM that then cannot map its memory and dies with SIGBUS.",
+        run: kernel_against_kubelet,
+    },
+    Check {
+        id: "memory.swap-ksm",
+        title: "no swap together with KSM",
+        explanation: "Pages that KSM merged come apart when written, which needs memory at once. With swap \
+            on, hosts with many merged pages slow down without warning instead.",
+        run: swap_and_ksm,
+    },
+    Check {
+        id: "ksm.owner",
+        title: "KSM has one owner",
+        explanation: "KSM steered by two programs (ksmtuned, KubeVirt's virt-handler, Berth) flips between \
+            their settings. Exactly one may own it.",
+        run: owner,
+    },
+    Check {
+        id: "ksm.advisor",
+        title: "KSM advisor and its users",
+        explanation: "With the kernel's advisor (advisor_mode scan-time) pages_to_scan cannot be written, and \
+            KubeVirt's KSM handler and ksmtuned stop at that error.",
+        run: advisor,
+    },
+];
+
+fn pages(zone: &Zone, size: PageSize) -> u64 {
+    zone.hugepages.iter().find(|pool| pool.size == size).map_or(0, |pool| pool.total)
+}
+
+fn folder(size: PageSize) -> String {
+    format!("hugepages-{}kB", size.kib())
+}
+
+fn balance(input: &Input) -> Outcome {
+    let zones: Vec<&Zone> = input
+        .facts
+        .zones
+        .iter()
+        .filter(|zone| zone.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()))
+        .collect();
+    let sizes = input.facts.zones.iter().flat_map(|zone| &zone.hugepages);
+    let mut used: Vec<PageSize> = sizes.filter(|pool| pool.total > 0).map(|pool| pool.size).collect();
+    used.sort_unstable();
+    used.dedup();
+    if used.is_empty() {
+        return Outcome::skip("no huge pages are reserved");
+    }
+    let uneven = used.iter().copied().find(|&size| {
+        let first = zones.first().map_or(0, |zone| pages(zone, size));
+        zones.iter().any(|zone| pages(zone, size) != first)
+    });
+    let evidence = |mut outcome: Outcome, size: PageSize| {
+        for zone in &zones {
+            let path = format!("/sys/devices/system/node/node{}/hugepages/{}/nr_hugepages", zone.id, folder(size));
+            outcome = outcome.because(path, pages(zone, size));
+        }
+        outcome
+    };
+    let Some(size) = uneven else {
+        let size = used.last().copied().unwrap_or(PageSize::MIB_2);
+        return evidence(Outcome::pass("every zone with CPUs has as many"), size);
+    };
+    let counts: Vec<String> =
+        zones.iter().map(|zone| format!("{} in zone {}", pages(zone, size), zone.id)).collect();
+    let most = zones.iter().map(|zone| pages(zone, size)).max().unwrap_or(0);
+    let commands: Vec<String> = zones
+        .iter()
+        .filter(|zone| pages(zone, size) < most)
+        .map(|zone| {
+            let node = format!("/sys/devices/system/node/node{}", zone.id);
+            format!("echo {most} > {node}/hugepages/{}/nr_hugepages", folder(size))
+        })
+        .collect();
+    evidence(Outcome::warn(format!("{size} pages are uneven: {}", counts.join(", "))), size)
+        .remedy(format!("{}   # then restart the kubelet, which counts pages at start", commands.join("; ")))
+}
+
+fn kernel_against_kubelet(input: &Input) -> Outcome {
+    let Some(state) = &input.facts.kubelet.memory_state else {
+        return Outcome::skip("the kubelet's Memory Manager keeps no account on this host, or it may not be read");
+    };
+    if state.policy_name != "Static" {
+        return Outcome::skip(format!("the Memory Manager's policy is {}, which keeps no account", state.policy_name));
+    }
+    let file = format!("{}/memory_manager_state", input.facts.kubelet.folder);
+    let mut compared = 0;
+    for zone in &input.facts.zones {
+        let Some(node) = state.machine_state.get(&zone.id) else { continue };
+        for pool in &zone.hugepages {
+            let table = node.memory_map.get(&format!("hugepages-{}", pool.size));
+            let (Some(table), Some(free)) = (table, pool.free) else { continue };
+            let kubelet = table.free / pool.size.bytes();
+            compared += 1;
+            if free < kubelet {
+                let path = format!("/sys/devices/system/node/node{}/hugepages/{}/free_hugepages", zone.id, folder(pool.size));
+                return Outcome::warn(format!(
+                    "zone {}: the kubelet thinks {kubelet} pages of {} are free, the kernel has {free}",
+                    zone.id, pool.size
+                ))
+                .because(path, free)
+                .because(&file, format!("{} free in hugepages-{}", Bytes(table.free), pool.size))
+                .remedy("grep -l hugetlbfs /proc/[0-9]*/numa_maps; grep -s huge /proc/[0-9]*/numa_maps   # finds who took them");
+            }
+        }
+    }
+    if compared == 0 {
+        return Outcome::skip("no huge pages in the Memory Manager's account");
+    }
+    Outcome::pass("the kernel has all that the kubelet counts on").because(file, format!("{compared} pools compared"))
+}
+
+fn swap_and_ksm(input: &Input) -> Outcome {
+    let memory = &input.facts.memory;
+    let running = memory.ksm.as_ref().and_then(|ksm| ksm.running);
+    let (Some(swap), Some(running)) = (memory.swap, running) else {
+        return Outcome::skip("swap or KSM is not known, or this kernel has no KSM");
+    };
+    let evidence = |outcome: Outcome| {
+        outcome
+            .because("/proc/meminfo SwapTotal", swap)
+            .because("/sys/kernel/mm/ksm/run", u8::from(running))
+    };
+    if swap.0 > 0 && running {
+        evidence(Outcome::warn(format!("KSM runs and there is swap ({})", swap.human())))
+            .remedy("swapoff -a and remove swap from /etc/fstab, or stop KSM")
+    } else {
+        evidence(Outcome::pass("not both"))
+    }
+}
+
+fn owner(input: &Input) -> Outcome {
+    let Some(ksm) = &input.facts.memory.ksm else {
+        return Outcome::skip("this kernel or tree has no KSM");
+    };
+    let running = ksm.running == Some(true);
+    let candidates = &input.facts.ksm.candidates;
+    // virt-handler is on every KubeVirt host; it counts where KSM runs, as it may be what started it.
+    let steering: Vec<KsmOwner> =
+        candidates.iter().copied().filter(|c| *c != KsmOwner::KubeVirt || running).collect();
+    let names: Vec<String> = steering.iter().map(|owner| format!("{owner:?}")).collect();
+    let evidence = |outcome: Outcome| outcome.because("/sys/kernel/mm/ksm/run", u8::from(running));
+    match (steering.len(), ksm.owner) {
+        (2.., _) => evidence(Outcome::warn(format!("{} may all steer it", names.join(" and "))))
+            .because("/proc/*/comm", names.join(", "))
+            .remedy(
+                "keep one: systemctl disable --now ksmtuned, or take ksmConfiguration out of the KubeVirt \
+                 object, or ksm out of the InfraNode",
+            ),
+        (_, Some(KsmOwner::Unknown)) => {
+            evidence(Outcome::warn("it runs, and nothing on this host says who started it")).remedy(
+                "find out (tuned profile, an old script), stop that, then: echo 0 > /sys/kernel/mm/ksm/run",
+            )
+        }
+        (_, Some(owner)) => evidence(Outcome::pass(format!("owner: {owner:?}"))),
+        (_, None) => Outcome::skip("the tree has no processes to tell"),
+    }
+}
+
+fn advisor(input: &Input) -> Outcome {
+    let Some(advisor) = input.facts.memory.ksm.as_ref().and_then(|ksm| ksm.advisor) else {
+        return Outcome::skip("this kernel has no KSM advisor (6.8 and later have)");
+    };
+    let others: Vec<String> = input
+        .facts
+        .ksm
+        .candidates
+        .iter()
+        .filter(|owner| **owner != KsmOwner::Berth)
+        .map(|owner| format!("{owner:?}"))
+        .collect();
+    let outcome = match advisor {
+        KsmAdvisor::ScanTime if !others.is_empty() => {
+            Outcome::warn(format!("the advisor makes pages_to_scan unwritable, which {} writes", others.join(" and ")))
+                .remedy("echo none > /sys/kernel/mm/ksm/advisor_mode, or stop the other program")
+        }
+        KsmAdvisor::ScanTime => Outcome::pass("the kernel steers the scan"),
+        KsmAdvisor::None => Outcome::pass("not in use"),
+    };
+    outcome.because("/sys/kernel/mm/ksm/advisor_mode", format!("{advisor:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::infra_node::{HugepagePool, Ksm};
+
+    use super::*;
+    use crate::check::Status;
+    use crate::check::tests_support::judge;
+    use crate::observe::HostFacts;
+
+    fn zone(id: u32, cpus: &str, total: u64, free: u64) -> Zone {
+        let pool = HugepagePool {
+            size: PageSize::MIB_2,
+            total,
+            free: Some(free),
+            surplus: None,
+            reserved: None,
+        };
+        Zone { id, cpus: Some(cpus.parse().unwrap()), hugepages: vec![pool], ..Zone::default() }
+    }
+
+    #[test]
+    fn a_zone_without_cpus_needs_no_pages() {
+        let facts = |zones| HostFacts { zones, ..HostFacts::default() };
+        let status = |zones| judge("hugepages.balance", &facts(zones)).status;
+        assert_eq!(status(vec![zone(0, "0", 8, 8), zone(1, "1", 8, 8)]), Status::Pass);
+        assert_eq!(status(vec![zone(0, "0", 8, 8), zone(1, "", 0, 0)]), Status::Pass);
+        assert_eq!(status(vec![zone(0, "0", 0, 0), zone(1, "1", 0, 0)]), Status::Skip);
+        let uneven = judge("hugepages.balance", &facts(vec![zone(0, "0", 8, 8), zone(1, "1", 6, 6)]));
+        assert_eq!(uneven.status, Status::Warn);
+        assert!(uneven.remedy.unwrap().contains("echo 8 > /sys/devices/system/node/node1/"));
+    }
+
+    #[test]
+    fn pages_somebody_else_took_are_seen() {
+        let state = r#"{"policyName":"Static","machineState":{"0":{"memoryMap":{"hugepages-2Mi":
+            {"total":16777216,"free":16777216}}}}}"#;
+        let mut facts = HostFacts { zones: vec![zone(0, "0", 8, 8)], ..HostFacts::default() };
+        facts.kubelet.memory_state = Some(serde_json::from_str(state).unwrap());
+        assert_eq!(judge("hugepages.kubelet", &facts).status, Status::Pass);
+        facts.zones = vec![zone(0, "0", 8, 3)];
+        let outcome = judge("hugepages.kubelet", &facts);
+        assert_eq!(outcome.status, Status::Warn);
+        assert!(outcome.message.contains("thinks 8 pages of 2Mi are free, the kernel has 3"));
+    }
+
+    #[test]
+    fn two_owners_are_named() {
+        let mut facts = HostFacts::default();
+        facts.memory.ksm =
+            Some(Ksm { running: Some(true), owner: Some(KsmOwner::Ksmtuned), ..Ksm::default() });
+        facts.ksm.candidates = vec![KsmOwner::KubeVirt, KsmOwner::Ksmtuned];
+        let outcome = judge("ksm.owner", &facts);
+        assert_eq!(outcome.status, Status::Warn);
+        assert!(outcome.message.contains("KubeVirt and Ksmtuned"));
+        facts.ksm.candidates.pop();
+        assert_eq!(judge("ksm.owner", &facts).status, Status::Pass);
+    }
+}

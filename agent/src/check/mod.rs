@@ -1,0 +1,176 @@
+//! What stands in the way of virtual machines on this host, and what to do about it.
+//!
+//! Every check is a pure function from [`Input`] to an [`Outcome`], with a stable id. The list covers
+//! what libvirt's `virt-host-validate qemu` checks, and what users of KubeVirt hosts have stumbled over.
+
+mod cpu;
+mod devices;
+mod host;
+mod kubelet;
+mod kvm;
+mod links;
+mod memory;
+mod outcome;
+#[cfg(test)]
+pub(crate) mod tests_support;
+pub mod table;
+
+use serde::Serialize;
+
+use crate::observe::identity::Identity;
+use crate::observe::irqs::Irq;
+use crate::observe::{HostFacts, disks, identity, irqs};
+use crate::root::Root;
+use berth_api::Bytes;
+pub use outcome::{Evidence, Outcome, Status};
+
+/// One check.
+#[derive(Debug, Clone, Copy)]
+pub struct Check {
+    /// Stable name, `group.what`.
+    pub id: &'static str,
+    /// What is checked, in a few words.
+    pub title: &'static str,
+    /// Why it matters and what the results mean.
+    pub explanation: &'static str,
+    run: fn(&Input) -> Outcome,
+}
+
+/// What the checks look at.
+#[derive(Debug)]
+pub struct Input<'a> {
+    /// The facts of the report.
+    pub facts: &'a HostFacts,
+    /// Interrupts, which the report does not need.
+    pub irqs: Vec<Irq>,
+    /// Ids of the host.
+    pub identity: Identity,
+    /// Disks and the sum of their sizes.
+    pub disks: Option<(Vec<String>, Bytes)>,
+}
+
+impl<'a> Input<'a> {
+    /// Adds to the facts what only checks need.
+    #[must_use]
+    pub fn observe(root: &Root, facts: &'a HostFacts) -> Self {
+        let macs = facts.links.all.iter().filter_map(|link| link.mac.as_deref());
+        let macs = macs.filter(|mac| *mac != "00:00:00:00:00:00").collect();
+        Self {
+            facts,
+            irqs: irqs::observe(root),
+            identity: identity::observe(root, &macs),
+            disks: disks::observe(root),
+        }
+    }
+}
+
+/// A check with its outcome, as `check --output json` prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The check's stable id.
+    pub id: &'static str,
+    /// What was checked.
+    pub title: &'static str,
+    /// What came out.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// All findings with their count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Findings {
+    /// How many of each status.
+    pub summary: Summary,
+    /// One for each check, in the order of the list.
+    pub checks: Vec<Finding>,
+}
+
+/// How many checks came out how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Fine.
+    pub pass: usize,
+    /// To be looked at.
+    pub warn: usize,
+    /// Stands in the way.
+    pub fail: usize,
+    /// Could not be checked here, or does not apply.
+    pub skip: usize,
+}
+
+/// Every check, grouped as they are shown.
+#[must_use]
+pub fn all() -> Vec<Check> {
+    [kvm::CHECKS, devices::CHECKS, cpu::CHECKS, memory::CHECKS, kubelet::CHECKS, links::CHECKS, host::CHECKS]
+        .concat()
+}
+
+/// Checks whose id is one of these, or lies in a group of that name (`kvm` for `kvm.nested`); all of
+/// them if none is named. The error is the name that matches nothing.
+///
+/// # Errors
+/// If a name is neither an id nor a group.
+pub fn select(names: &[String]) -> Result<Vec<Check>, String> {
+    let matches = |check: &Check, name: &str| {
+        let rest = check.id.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    if let Some(unknown) = names.iter().find(|name| !all().iter().any(|c| matches(c, name))) {
+        return Err(unknown.clone());
+    }
+    let chosen = |check: &Check| names.is_empty() || names.iter().any(|name| matches(check, name));
+    Ok(all().into_iter().filter(chosen).collect())
+}
+
+/// Runs the checks.
+#[must_use]
+pub fn run(checks: &[Check], input: &Input) -> Findings {
+    let finding =
+        |check: &Check| Finding { id: check.id, title: check.title, outcome: (check.run)(input) };
+    let checks: Vec<Finding> = checks.iter().map(finding).collect();
+    let count = |status| checks.iter().filter(|finding| finding.outcome.status == status).count();
+    let summary = Summary {
+        pass: count(Status::Pass),
+        warn: count(Status::Warn),
+        fail: count(Status::Fail),
+        skip: count(Status::Skip),
+    };
+    Findings { summary, checks }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_explained() {
+        let mut ids: Vec<&str> = all().iter().map(|check| check.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), all().len());
+        for check in all() {
+            assert!(check.id.split_once('.').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty()));
+            assert!(check.explanation.len() > 40 && check.explanation.ends_with('.'), "{}", check.id);
+        }
+    }
+
+    #[test]
+    fn groups_and_ids_select() {
+        let count = |name: &str| select(&[name.to_owned()]).map(|checks| checks.len());
+        assert_eq!(count("kvm.nested"), Ok(1));
+        assert!(count("kvm").unwrap() > 5);
+        assert_eq!(count("kv"), Err("kv".to_owned()));
+        assert_eq!(select(&[]).unwrap().len(), all().len());
+    }
+
+    /// A host of which nothing is known gives no PASS and no FAIL that would be a guess.
+    #[test]
+    fn nothing_is_judged_without_facts() {
+        let facts = HostFacts::default();
+        let input =
+            Input { facts: &facts, irqs: vec![], identity: Identity::default(), disks: None };
+        for finding in run(&all(), &input).checks {
+            assert_eq!(finding.outcome.status, Status::Skip, "{}", finding.id);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Findings for people: one line each, and for what is not fine the evidence and what to do.
+
+use std::fmt::Write as _;
+
+use super::{Check, Finding, Findings, Status};
+use crate::cli::style::Style;
+use crate::text::wrap;
+
+/// Columns of a terminal that was never resized.
+const WIDTH: usize = 80;
+/// Where the id starts and its longest is done.
+const ID: usize = 6;
+const MESSAGE: usize = 6 + 29;
+
+/// All findings, then the count.
+#[must_use]
+pub fn render(findings: &Findings, style: Style) -> String {
+    let mut out = String::new();
+    let mut group = "";
+    for finding in &findings.checks {
+        let this = finding.id.split('.').next().unwrap_or_default();
+        if !group.is_empty() && this != group {
+            out.push('\n');
+        }
+        group = this;
+        render_finding(&mut out, finding, style);
+    }
+    let super::Summary { pass, warn, fail, skip } = findings.summary;
+    let count = |n: usize, word: &str| format!("{n} {word}");
+    // Writing to a String cannot fail.
+    writeln!(
+        out,
+        "\n{}, {}, {}, {}",
+        count(pass, "passed"),
+        count(warn, if warn == 1 { "warning" } else { "warnings" }),
+        count(fail, "failed"),
+        count(skip, "skipped")
+    )
+    .unwrap_or_default();
+    out
+}
+
+fn render_finding(out: &mut String, finding: &Finding, style: Style) {
+    let outcome = &finding.outcome;
+    let word = match outcome.status {
+        Status::Pass => style.good("PASS"),
+        Status::Warn => style.warning("WARN"),
+        Status::Fail => style.bad("FAIL"),
+        Status::Skip => "SKIP".to_owned(),
+    };
+    let mut label = format!("{word}  {:<width$}", finding.id, width = MESSAGE - ID);
+    for part in wrap(&outcome.message, WIDTH - MESSAGE) {
+        line(out, &label, &part);
+        label = " ".repeat(MESSAGE);
+    }
+    if !matches!(outcome.status, Status::Warn | Status::Fail) {
+        return;
+    }
+    for evidence in &outcome.evidence {
+        indented(out, "saw", &format!("{}: {}", evidence.path, evidence.value), style);
+    }
+    for remedy in &outcome.remedy {
+        indented(out, "do", remedy, style);
+    }
+}
+
+fn indented(out: &mut String, label: &str, text: &str, style: Style) {
+    let mut label = style.heading(&format!("{label:<5}"));
+    for part in wrap(text, WIDTH - ID - 5) {
+        line(out, &format!("{}{label}", " ".repeat(ID)), &part);
+        label = " ".repeat(5);
+    }
+}
+
+/// Every check with what it is for (`check --list`).
+#[must_use]
+pub fn list(checks: &[Check], style: Style) -> String {
+    let mut out = String::new();
+    for check in checks {
+        line(&mut out, &format!("{:<30}", style.title(check.id)), check.title);
+        for part in wrap(check.explanation, WIDTH - 4) {
+            line(&mut out, "    ", &part);
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn line(out: &mut String, first: &str, second: &str) {
+    let text = format!("{first}{second}");
+    writeln!(out, "{}", text.trim_end()).unwrap_or_default();
+}

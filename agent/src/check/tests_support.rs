@@ -1,0 +1,20 @@
+//! One check on hand-made facts, for the tables of cases in the checks' own modules.
+
+use super::{Input, Outcome, select};
+use crate::observe::HostFacts;
+use crate::observe::identity::Identity;
+use crate::observe::irqs::Irq;
+
+pub(crate) fn judge(id: &str, facts: &HostFacts) -> Outcome {
+    judge_with_irqs(id, facts, vec![])
+}
+
+pub(crate) fn judge_with_irqs(id: &str, facts: &HostFacts, irqs: Vec<Irq>) -> Outcome {
+    judge_input(id, &Input { facts, irqs, identity: Identity::default(), disks: None })
+}
+
+pub(crate) fn judge_input(id: &str, input: &Input) -> Outcome {
+    let checks = select(&[id.to_owned()]).unwrap_or_default();
+    assert_eq!(checks.len(), 1, "{id}");
+    (checks[0].run)(input)
+}

@@ -1,0 +1,73 @@
+//! `berth-agent check`.
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+
+use super::style::Style;
+use super::{BAD_INPUT, Failure, PROBLEMS, RootArgument, complain, print};
+use crate::check::{self, Input};
+use crate::observe::{self, Wanted, direct_io};
+
+/// Arguments of `check`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Checks the host for what stands in the way of virtual machines. Each check has a stable id, \
+        a result, the evidence (where it looked and what it saw) and, if something is wrong, what to do.\n\n\
+        PASS  fine\nWARN  VMs run, but something will hurt\nFAIL  VMs do not run, or the kubelet will not start\n\
+        SKIP  could not be checked here, or does not apply; the message says which",
+    after_help = "Examples:\n  \
+        berth-agent check                    everything\n  \
+        berth-agent check kvm kubelet        two groups\n  \
+        berth-agent check kvm.nested         one check\n  \
+        berth-agent check --list             what each check is for\n\n\
+        Exit code 1 if a check failed; warnings do not count."
+)]
+pub(super) struct Arguments {
+    /// Checks or groups of checks to run (default: all)
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    #[command(flatten)]
+    root: RootArgument,
+    /// Form of the findings
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Explain the checks in place of running them
+    #[arg(long)]
+    list: bool,
+    /// Folder whose file system is tried for O_DIRECT; may be given several times
+    #[arg(long, value_name = "DIR", default_values = direct_io::DEFAULT_PATHS)]
+    direct_io_path: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Output {
+    /// For people, on 80 columns
+    Table,
+    /// For programs
+    Json,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let checks = check::select(&arguments.ids).map_err(|name| Failure {
+        code: BAD_INPUT,
+        error: anyhow::anyhow!(
+            "there is no check or group `{name}`; `berth-agent check --list` names them all"
+        ),
+    })?;
+    if arguments.list {
+        return print(&check::table::list(&checks, Style::for_stdout()));
+    }
+    let root = arguments.root.open()?;
+    let wanted = Wanted { direct_io_paths: arguments.direct_io_path.clone() };
+    let facts = observe::observe(&root, &wanted);
+    for warning in &facts.notes.warnings {
+        complain(&format!("warning: {warning}"));
+    }
+    let findings = check::run(&checks, &Input::observe(&root, &facts));
+    print(&match arguments.output {
+        Output::Table => check::table::render(&findings, Style::for_stdout()),
+        Output::Json => serde_json::to_string_pretty(&findings)? + "\n",
+    })?;
+    Ok(ExitCode::from(if findings.summary.fail > 0 { PROBLEMS } else { 0 }))
+}

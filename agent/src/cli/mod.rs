@@ -1,0 +1,142 @@
+//! The command line: reads arguments, calls the library, prints, and chooses the exit code.
+
+mod check;
+mod report;
+pub mod style;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
+
+use crate::root::Root;
+
+/// Exit code for a check or plan that found problems.
+pub const PROBLEMS: u8 = 1;
+/// Exit code for bad usage or input.
+pub const BAD_INPUT: u8 = 2;
+
+/// Makes bare-metal hosts ready for the virtual machines of many tenant clusters.
+#[derive(Debug, Parser)]
+#[command(
+    name = "berth-agent",
+    version,
+    about = "Finds out what this host can do for virtual machines",
+    long_about = "Finds out what this host can do for virtual machines, and what stands in the way.\n\n\
+        `report` and `check` need no root and no cluster, and change nothing. Without root some facts \
+        stay unknown; they are listed with the reason.",
+    after_help = "Examples:\n  \
+        berth-agent report                     what this host can do, for people\n  \
+        berth-agent report -o yaml             the same as an InfraNode manifest\n  \
+        berth-agent check                      what stands in the way, and what to do about it\n  \
+        berth-agent report --root ./captured   a captured tree in place of this host\n\n\
+        Exit codes: 0 fine, 1 a check failed, 2 bad usage or input, 3 the host could not be reached.",
+    max_term_width = 100
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Say what this host can do: an InfraNode with its status
+    Report(report::Arguments),
+    /// Check the host for what stands in the way of virtual machines
+    Check(check::Arguments),
+    /// Print a completion script for a shell
+    #[command(after_help = "Bash:  berth-agent completion bash > /etc/bash_completion.d/berth-agent")]
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page
+    #[command(hide = true)]
+    Man,
+}
+
+/// Which host to look at.
+#[derive(Debug, clap::Args)]
+struct RootArgument {
+    /// Folder with a captured proc/, sys/, etc/, dev/ and var/ to read in place of this host
+    #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
+    root: PathBuf,
+}
+
+impl RootArgument {
+    fn open(&self) -> Result<Root, Failure> {
+        Root::open(&self.root).map_err(|error| Failure { code: BAD_INPUT, error: error.into() })
+    }
+}
+
+/// Why the program ends without doing what it was asked to.
+struct Failure {
+    code: u8,
+    error: anyhow::Error,
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { code: BAD_INPUT, error: error.into() }
+    }
+}
+
+/// Runs the program with the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Cli::parse();
+    let result = match arguments.command {
+        Command::Report(arguments) => report::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Completion { shell } => completion(shell),
+        Command::Man => manual(),
+    };
+    result.unwrap_or_else(|failure| {
+        complain(&format!("berth-agent: {:#}", failure.error));
+        ExitCode::from(failure.code)
+    })
+}
+
+fn completion(shell: Shell) -> Result<ExitCode, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "berth-agent", &mut script);
+    print(&String::from_utf8_lossy(&script))
+}
+
+fn manual() -> Result<ExitCode, Failure> {
+    print(&manual_page()?)
+}
+
+/// The manual page in troff, made from the same words as `--help`.
+///
+/// # Errors
+/// If clap cannot render it, which would be a bug.
+pub fn manual_page() -> std::io::Result<String> {
+    let mut page = Vec::new();
+    let mut command = Cli::command();
+    command.build();
+    clap_mangen::Man::new(command.clone()).render(&mut page)?;
+    for subcommand in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+        let title = format!(".SH \"BERTH-AGENT {}\"\n", subcommand.get_name().to_uppercase());
+        page.extend_from_slice(title.as_bytes());
+        let man = clap_mangen::Man::new(subcommand.clone());
+        man.render_description_section(&mut page)?;
+        man.render_options_section(&mut page)?;
+    }
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}
+
+/// Prints to standard output. A reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> Result<ExitCode, Failure> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Prints one line to standard error; there is nobody to tell if that fails.
+fn complain(text: &str) {
+    writeln!(std::io::stderr(), "{text}").unwrap_or_default();
+}

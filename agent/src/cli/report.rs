@@ -1,0 +1,56 @@
+//! `berth-agent report`.
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+
+use super::style::Style;
+use super::{Failure, RootArgument, complain, print};
+use crate::observe::{self, Wanted, direct_io};
+use crate::report;
+
+/// Arguments of `report`.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "Says what this host can do for virtual machines: processors, NUMA zones, huge pages, KVM, \
+        IOMMU, network links, drives and the kubelet's policies.\n\n\
+        Needs no root and no cluster, and changes nothing. A fact that cannot be found out is not guessed: \
+        it is left out and listed under `unknown` with the reason. What looks wrong goes to standard error.",
+    after_help = "The json and yaml forms are an InfraNode manifest and are the same bytes every time while the \
+        host is idle, so `diff` of two reports shows what changed on a host or between two."
+)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    root: RootArgument,
+    /// Form of the report
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Folder whose file system is tried for O_DIRECT; may be given several times
+    #[arg(long, value_name = "DIR", default_values = direct_io::DEFAULT_PATHS)]
+    direct_io_path: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Output {
+    /// For people, on 80 columns
+    Table,
+    /// An InfraNode as JSON
+    Json,
+    /// An InfraNode as YAML
+    Yaml,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let root = arguments.root.open()?;
+    let wanted = Wanted { direct_io_paths: arguments.direct_io_path.clone() };
+    let facts = observe::observe(&root, &wanted);
+    for warning in &facts.notes.warnings {
+        complain(&format!("warning: {warning}"));
+    }
+    let node = report::infra_node(&facts);
+    print(&match arguments.output {
+        Output::Table => report::table::render(&node, Style::for_stdout()),
+        Output::Json => serde_json::to_string_pretty(&node)? + "\n",
+        Output::Yaml => serde_saphyr::to_string(&node)?,
+    })
+}

@@ -1,0 +1,163 @@
+//! Processors in sum, as `capabilities.cpu` of the status has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::CpuSet;
+use berth_api::infra_node::{CoreKind, CoreKindName, Cpu, UnknownReason};
+
+use super::cpuinfo::CpuInfo;
+use super::topology::Topology;
+use super::{count, kernel_list};
+use crate::notes::Notes;
+use crate::root::Root;
+
+const CPUS: &str = "sys/devices/system/cpu";
+
+/// Sums up the processors.
+pub fn observe(root: &Root, info: &CpuInfo, topology: &Topology, notes: &mut Notes) -> Cpu {
+    let mut known = |name: &str, value: Option<u32>, why: &str| {
+        if value.is_none() {
+            notes.unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, why);
+        }
+        value
+    };
+    let some_cpus = !topology.online.is_empty();
+    let counted = |n: usize| (topology.known && n > 0).then(|| count(n));
+    let no_topology = "neither /sys/devices/system/cpu/cpu*/topology nor /proc/cpuinfo says";
+    let sockets = known("sockets", counted(topology.sockets()), no_topology);
+    let cores = known("cores", counted(topology.cores()), no_topology);
+    let threads_per_core =
+        known("threadsPerCore", counted(topology.threads_per_core()), no_topology);
+    let threads = known(
+        "threads",
+        some_cpus.then(|| count(topology.online.len())),
+        "neither /sys/devices/system/cpu nor /proc/cpuinfo names a CPU",
+    );
+
+    let core_kinds = core_kinds(root, topology);
+    Cpu {
+        vendor: text(notes, "vendor", info.vendor.clone(), "/proc/cpuinfo has no vendor_id"),
+        model: text(notes, "model", info.model.clone(), "/proc/cpuinfo has no model name"),
+        sockets,
+        cores,
+        threads,
+        threads_per_core,
+        online: set(notes, "online", some_cpus, &topology.online),
+        offline: set(notes, "offline", some_cpus, &topology.offline),
+        isolated: notes
+            .fact("capabilities.cpu.isolated", kernel_list(root, &format!("{CPUS}/isolated"))),
+        nohz_full: nohz_full(root, notes),
+        microcode: text(
+            notes,
+            "microcode",
+            one_or_mixed(info.microcode.clone()),
+            "/proc/cpuinfo has no microcode",
+        ),
+        governor: governor(root, topology, notes),
+        hybrid: some_cpus.then_some(!core_kinds.is_empty()),
+        core_kinds,
+    }
+}
+
+fn text(notes: &mut Notes, name: &str, value: Option<String>, why: &str) -> Option<String> {
+    let value = value.filter(|text| !text.is_empty());
+    if value.is_none() {
+        notes.unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, why);
+    }
+    value
+}
+
+fn set(notes: &mut Notes, name: &str, known: bool, value: &CpuSet) -> Option<CpuSet> {
+    if !known {
+        let why = "neither /sys/devices/system/cpu nor /proc/cpuinfo names a CPU";
+        notes.unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, why);
+    }
+    known.then(|| value.clone())
+}
+
+/// A kernel built without `CONFIG_NO_HZ_FULL` has no such file: then no CPU is tickless, if there is
+/// a kernel to speak of at all.
+fn nohz_full(root: &Root, notes: &mut Notes) -> Option<CpuSet> {
+    match kernel_list(root, &format!("{CPUS}/nohz_full")) {
+        Err(error) if error.is_not_found() && root.is_live() => Some(CpuSet::new()),
+        read => notes.fact("capabilities.cpu.nohzFull", read),
+    }
+}
+
+fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<String> {
+    // Policies first: one file for many CPUs. Old kernels have the folder only below each CPU.
+    let policies = root.numbered(&format!("{CPUS}/cpufreq"), "policy");
+    let files: Vec<String> = if policies.is_empty() {
+        let file = |id| format!("{CPUS}/cpu{id}/cpufreq/scaling_governor");
+        topology.online.iter().map(file).collect()
+    } else {
+        let file = |(_, name): &(u32, String)| format!("{CPUS}/cpufreq/{name}/scaling_governor");
+        policies.iter().map(file).collect()
+    };
+    let mut governors = BTreeSet::new();
+    for file in &files {
+        match root.read(file) {
+            Ok(governor) => _ = governors.insert(governor),
+            // A machine without cpufreq has it on no CPU: one look is enough.
+            Err(error) if error.is_not_found() && governors.is_empty() => break,
+            Err(_) => {}
+        }
+    }
+    let found = one_or_mixed(governors);
+    if found.is_none() {
+        let why = "no cpufreq driver: the firmware or the hypervisor sets the frequency";
+        notes.unknown("capabilities.cpu.governor", UnknownReason::NotFound, why);
+    }
+    found
+}
+
+fn one_or_mixed(values: BTreeSet<String>) -> Option<String> {
+    let several = values.len() > 1;
+    values.into_iter().next().map(|one| if several { "mixed".to_owned() } else { one })
+}
+
+/// The kinds of cores, or nothing if all are alike.
+///
+/// In order of trust: the PMU folders Intel kernels have for hybrid CPUs, `cpu_capacity` on Arm, and
+/// the size of the first-level data cache, in which Intel's two kinds differ where an old kernel or a
+/// capture has no PMU folders. Frequencies tell nothing: favoured cores of one kind differ in them.
+fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
+    let pmu = |name: &str| {
+        let set = kernel_list(root, &format!("sys/devices/{name}/cpus")).ok()?;
+        Some(set.intersection(&topology.online)).filter(|set| !set.is_empty())
+    };
+    let kinds = match (pmu("cpu_core"), pmu("cpu_atom")) {
+        (Some(fast), Some(frugal)) => vec![
+            CoreKind { kind: CoreKindName::Performance, cpus: fast },
+            CoreKind { kind: CoreKindName::Efficiency, cpus: frugal },
+        ],
+        _ => by_measure(root, topology, "cpu_capacity")
+            .or_else(|| by_measure(root, topology, "cache/index0/size"))
+            .unwrap_or_default(),
+    };
+    if kinds.len() > 1 { kinds } else { Vec::new() }
+}
+
+/// Groups CPUs by a number below their folder; the highest is the fast kind. `None` where the first
+/// CPU has no such file, so that an ordinary host is asked once only.
+fn by_measure(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKind>> {
+    let measure = |id: u32| -> Option<u64> {
+        let text = root.read(&format!("{CPUS}/cpu{id}/{file}")).ok()?;
+        text.trim_end_matches('K').parse().ok()
+    };
+    measure(topology.online.first()?)?;
+    let mut groups: BTreeMap<u64, CpuSet> = BTreeMap::new();
+    for cores in topology.cores_of(&topology.online) {
+        if let Some(value) = cores.first().and_then(measure) {
+            let group = groups.entry(value).or_default();
+            *group = group.union(cores);
+        }
+    }
+    let (_, fast) = groups.pop_last()?;
+    let frugal = groups.into_values().fold(CpuSet::new(), |all, set| all.union(&set));
+    let mut kinds = vec![CoreKind { kind: CoreKindName::Performance, cpus: fast }];
+    if !frugal.is_empty() {
+        kinds.push(CoreKind { kind: CoreKindName::Efficiency, cpus: frugal });
+    }
+    Some(kinds)
+}

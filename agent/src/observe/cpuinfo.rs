@@ -1,0 +1,157 @@
+//! `/proc/cpuinfo`: who made the processors and what they can do.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, Read};
+
+use crate::notes::Notes;
+use crate::root::Root;
+
+/// What is taken from `/proc/cpuinfo`. Topology comes from sysfs; the ids here are its fallback.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CpuInfo {
+    /// `vendor_id` (x86), `CPU implementer` (Arm), as written.
+    pub vendor: Option<String>,
+    /// `model name` (x86), `cpu` (Power), with white space collapsed.
+    pub model: Option<String>,
+    /// Feature flags of the first CPU.
+    pub flags: BTreeSet<String>,
+    /// Whether there was a line of flags at all.
+    pub has_flags: bool,
+    /// Microcode revisions seen, of all CPUs.
+    pub microcode: BTreeSet<String>,
+    /// Logical CPUs with their `physical id` and `core id`, where given.
+    pub processors: Vec<Processor>,
+}
+
+/// One block of `/proc/cpuinfo`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Processor {
+    /// Kernel's number of the logical CPU.
+    pub id: u32,
+    /// `physical id`: the package.
+    pub package: Option<u32>,
+    /// `core id`: may repeat per die and package.
+    pub core: Option<u32>,
+}
+
+/// A line is as long as its flags, some 2 kB; what is longer is not a line of cpuinfo.
+const LONGEST_LINE: u64 = 64 << 10;
+/// Blocks to take; more CPUs than any kernel can have are garbage.
+const MOST_PROCESSORS: usize = berth_api::CpuSet::MAX_CPU as usize + 1;
+
+impl CpuInfo {
+    /// Whether the first CPU has the flag.
+    #[must_use]
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.contains(flag)
+    }
+
+    /// Reads `/proc/cpuinfo`, line by line as it may be many megabytes.
+    pub fn observe(root: &Root, notes: &mut Notes) -> Self {
+        match root.lines("proc/cpuinfo") {
+            Ok(mut lines) => Self::parse(&mut lines),
+            Err(error) => {
+                if !error.is_not_found() {
+                    notes.warn("/proc/cpuinfo", error.problem.to_string());
+                }
+                Self::default()
+            }
+        }
+    }
+
+    /// Takes what it understands and passes over the rest.
+    pub fn parse(input: &mut impl BufRead) -> Self {
+        let mut info = Self::default();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match input.take(LONGEST_LINE).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => return info,
+                Ok(_) => info.take_line(&line),
+            }
+        }
+    }
+
+    fn take_line(&mut self, line: &[u8]) {
+        let Some(colon) = line.iter().position(|&b| b == b':') else { return };
+        let (key, value) = line.split_at(colon);
+        let key = key.trim_ascii();
+        let text = || String::from_utf8_lossy(&value[1..]).trim_matches(blank).to_owned();
+        match key {
+            b"processor" => self.new_processor(&text()),
+            // s390 has the whole block in one line: `processor 3: version = FF, ...`
+            _ if key.starts_with(b"processor ") => {
+                let id = String::from_utf8_lossy(&key[b"processor ".len()..]).into_owned();
+                self.new_processor(&id);
+            }
+            b"vendor_id" | b"CPU implementer" => _ = self.vendor.get_or_insert_with(text),
+            b"model name" | b"cpu" => _ = self.model.get_or_insert_with(|| collapse(&text())),
+            b"flags" | b"Features" | b"features" if !self.has_flags => {
+                self.has_flags = true;
+                self.flags = text().split_whitespace().map(str::to_owned).collect();
+            }
+            b"microcode" if self.microcode.len() < 16 => _ = self.microcode.insert(text()),
+            b"physical id" => {
+                let id = text().parse().ok();
+                self.processors.last_mut().into_iter().for_each(|p| p.package = id);
+            }
+            b"core id" => {
+                let id = text().parse().ok();
+                self.processors.last_mut().into_iter().for_each(|p| p.core = id);
+            }
+            _ => {}
+        }
+    }
+
+    fn new_processor(&mut self, id: &str) {
+        // On old Arm kernels `Processor` and `processor` differ; only numbers are logical CPUs.
+        if let Ok(id) = id.trim().parse()
+            && self.processors.len() < MOST_PROCESSORS
+        {
+            self.processors.push(Processor { id, ..Processor::default() });
+        }
+    }
+}
+
+const fn blank(c: char) -> bool {
+    c.is_whitespace() || c == '\0'
+}
+
+/// Vendors pad model names with spaces on both sides and in between.
+fn collapse(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn takes_the_first_cpus_words_and_every_cpus_ids() {
+        let text = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t:   Intel(R)  Xeon(R)\n\
+            microcode\t: 0x1\nphysical id\t: 1\ncore id\t\t: 5\nflags\t\t: fpu vmx\n\n\
+            processor\t: 7\nvendor_id\t: Other\nmicrocode\t: 0x2\nflags\t: svm\n";
+        let info = CpuInfo::parse(&mut text.as_bytes());
+        assert_eq!(info.vendor.as_deref(), Some("GenuineIntel"));
+        assert_eq!(info.model.as_deref(), Some("Intel(R) Xeon(R)"));
+        assert!(info.has("vmx") && !info.has("svm"));
+        assert_eq!(info.microcode.len(), 2);
+        assert_eq!(info.processors[0], Processor { id: 0, package: Some(1), core: Some(5) });
+        assert_eq!(info.processors[1], Processor { id: 7, package: None, core: None });
+    }
+
+    #[test]
+    fn flags_beyond_a_kilobyte_are_not_lost() {
+        let text = format!("flags : {} svm\n", "x".repeat(2000));
+        assert!(CpuInfo::parse(&mut text.as_bytes()).has("svm"));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes: Vec<u8>) {
+            CpuInfo::parse(&mut bytes.as_slice());
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Whether files in image and volume folders can be opened with O_DIRECT, as QEMU's `cache=none` does.
+
+use std::path::Path;
+
+use berth_api::Bytes;
+use berth_api::infra_node::{DirectIo, UnknownReason};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use sysinfo::{DiskRefreshKind, Disks};
+
+use super::mounts::Mounts;
+use crate::notes::Notes;
+use crate::root::Root;
+
+/// Where a KubeVirt host keeps images, volumes and containers.
+pub const DEFAULT_PATHS: [&str; 4] =
+    ["/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/kubevirt"];
+
+/// Entries of a folder to look at for a file that can be opened for the trial.
+const LOOK_AT: usize = 256;
+
+/// Tries each path that is there. A path that is not is left out: this host does not use it.
+pub fn observe(
+    root: &Root,
+    paths: &[String],
+    mounts: &Mounts,
+    notes: &mut Notes,
+) -> Vec<DirectIo> {
+    let there: Vec<&String> = paths.iter().filter(|path| root.exists(path)).collect();
+    // Sizes only: what the disks have transferred would be one more file for each.
+    let sizes = DiskRefreshKind::nothing().with_storage();
+    let live = root.is_live() && !there.is_empty();
+    let disks = live.then(|| Disks::new_with_refreshed_list_specifics(sizes).ok()).flatten();
+    there
+        .into_iter()
+        .enumerate()
+        .map(|(index, path)| {
+            let mount = mounts.of(path);
+            let size = mount.zip(disks.as_ref()).and_then(|(mount, disks)| {
+                let disk = disks.iter().find(|disk| disk.mount_point() == Path::new(&mount.point))?;
+                Some(Bytes(disk.total_space()))
+            });
+            let tried = if root.is_live() {
+                try_path(root, path)
+            } else {
+                Err((UnknownReason::CapturedTree, "only a running kernel tells".to_owned()))
+            };
+            let supported = tried.map_err(|(reason, why)| {
+                let field = format!("capabilities.directIO[{index}].supported");
+                notes.unknown(field, reason, format!("{path}: {why}"));
+            });
+            DirectIo {
+                path: path.clone(),
+                filesystem: mount.map(|mount| mount.filesystem.clone()),
+                size,
+                supported: supported.ok(),
+            }
+        })
+        .collect()
+}
+
+/// First by a file that is there, which changes nothing at all; in an empty folder by one without a
+/// name (O_TMPFILE), which is gone the moment it is closed.
+fn try_path(root: &Root, path: &str) -> Result<bool, (UnknownReason, String)> {
+    let folder = Path::new("/").join(path.trim_start_matches('/'));
+    let names = root.list(path).map_err(|error| (error.reason(), error.to_string()))?;
+    let direct = OFlag::O_DIRECT | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    for name in names.iter().take(LOOK_AT) {
+        let file = folder.join(name);
+        if !file.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
+            continue;
+        }
+        match open(&file, OFlag::O_RDONLY | direct, Mode::empty()) {
+            Ok(_) => return Ok(true),
+            Err(Errno::EINVAL) => return Ok(false),
+            Err(_) => {}
+        }
+    }
+    let unnamed = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_DIRECT | OFlag::O_CLOEXEC;
+    match open(&folder, unnamed, Mode::from_bits_truncate(0o600)) {
+        Ok(_) => Ok(true),
+        Err(Errno::EINVAL) => Ok(false),
+        Err(errno @ (Errno::EACCES | Errno::EPERM)) => {
+            Err((UnknownReason::NoPermission, format!("{}; run as root", errno.desc())))
+        }
+        Err(errno) => Err((UnknownReason::Unreadable, errno.desc().to_owned())),
+    }
+}

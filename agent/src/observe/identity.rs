@@ -1,0 +1,86 @@
+//! Who the host is, and signs that another host is the same: a fleet cloned from one image.
+
+use std::collections::BTreeSet;
+
+use crate::root::Root;
+
+/// Ids of the host, and what it sees of others that should not be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// `/etc/machine-id`; `None` if it could not be read.
+    pub machine_id: Option<String>,
+    /// D-Bus' copy, where it is a file of its own.
+    pub dbus_machine_id: Option<String>,
+    /// Machine ids under which this root file system has kept journals.
+    pub journals: BTreeSet<String>,
+    /// `product_uuid` of the firmware; root only.
+    pub product_uuid: Option<String>,
+    /// Neighbours (`/proc/net/arp`) whose hardware address is one of our own links'.
+    pub neighbours_with_our_address: Vec<Neighbour>,
+}
+
+/// An entry of the ARP table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its IP address.
+    pub address: String,
+    /// Its hardware address.
+    pub mac: String,
+    /// The link it was heard on.
+    pub link: String,
+}
+
+/// Reads the ids, and looks for our own hardware addresses among the neighbours'.
+pub fn observe(root: &Root, our_macs: &BTreeSet<&str>) -> Identity {
+    let journals = root.list("var/log/journal").unwrap_or_default();
+    let table = root.read_large("proc/net/arp").unwrap_or_default();
+    Identity {
+        machine_id: root.read("etc/machine-id").ok(),
+        dbus_machine_id: root.read("var/lib/dbus/machine-id").ok(),
+        journals: journals.into_iter().filter(|name| is_machine_id(name)).collect(),
+        product_uuid: root.read("sys/class/dmi/id/product_uuid").ok(),
+        neighbours_with_our_address: neighbours(&table)
+            .filter(|neighbour| our_macs.contains(neighbour.mac.as_str()))
+            .collect(),
+    }
+}
+
+/// 32 lower-case hexadecimal digits, as machine-id(5) has it.
+#[must_use]
+pub fn is_machine_id(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// `IP address  HW type  Flags  HW address  Mask  Device`; complete entries only.
+pub fn neighbours(table: &str) -> impl Iterator<Item = Neighbour> {
+    table.lines().skip(1).filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [address, _, _, mac, _, link] = words.as_slice() else { return None };
+        (*mac != "00:00:00:00:00:00").then(|| Neighbour {
+            address: (*address).to_owned(),
+            mac: mac.to_lowercase(),
+            link: (*link).to_owned(),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_entries_are_neighbours() {
+        let table = "IP address HW type Flags HW address Mask Device\n\
+            10.0.0.1 0x1 0x2 AC:1F:6B:8A:5F:C8 * eth0\n10.0.0.2 0x1 0x0 00:00:00:00:00:00 * eth0\nx\n";
+        let found: Vec<Neighbour> = neighbours(table).collect();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].mac, "ac:1f:6b:8a:5f:c8");
+    }
+
+    #[test]
+    fn machine_ids_have_32_digits() {
+        assert!(is_machine_id("0123456789abcdef0123456789abcdef"));
+        assert!(!is_machine_id("uninitialized"));
+        assert!(!is_machine_id("0123456789ABCDEF0123456789ABCDEF"));
+    }
+}

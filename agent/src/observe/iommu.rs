@@ -1,0 +1,29 @@
+//! Whether devices can be given to VMs safely.
+
+use berth_api::infra_node::{Iommu, UnknownReason};
+
+use super::count;
+use crate::notes::Notes;
+use crate::root::Root;
+
+/// Firmware tables that describe an IOMMU: Intel, AMD, Arm.
+const TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
+
+/// Reads `/sys/kernel/iommu_groups` and the ACPI tables' names.
+pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
+    let groups = match root.list("sys/kernel/iommu_groups") {
+        Ok(groups) => Some(count(groups.len())),
+        // The folder is there on every kernel with CONFIG_IOMMU_API, empty without an IOMMU.
+        Err(_) if root.is_live() => Some(0),
+        Err(error) => {
+            notes.unknown("capabilities.iommu.enabled", UnknownReason::NotFound, error.to_string());
+            None
+        }
+    };
+    let table = |name: &&&str| root.exists(&format!("sys/firmware/acpi/tables/{name}"));
+    Iommu {
+        enabled: groups.map(|groups| groups > 0),
+        groups,
+        firmware_table: TABLES.iter().find(table).map(|name| (*name).to_owned()),
+    }
+}

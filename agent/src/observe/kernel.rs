@@ -1,0 +1,44 @@
+//! The kernel's command line and modules.
+
+use std::collections::BTreeSet;
+
+use crate::notes::Notes;
+use crate::root::Root;
+
+/// What the kernel was told at boot, and what is loaded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Words of `/proc/cmdline`; empty if it could not be read.
+    pub cmdline: Vec<String>,
+    /// Modules that are loaded or built in with parameters (`/sys/module`).
+    pub modules: BTreeSet<String>,
+}
+
+impl Kernel {
+    /// The values of a parameter, in the order given (`isolcpus` of `isolcpus=managed_irq,1-3`).
+    pub fn parameter<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.cmdline.iter().filter_map(move |word| word.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+/// Reads `/proc/cmdline` and `/sys/module`.
+pub fn observe(root: &Root, notes: &mut Notes) -> Kernel {
+    let cmdline = notes.optional(root.read("proc/cmdline")).unwrap_or_default();
+    let modules = notes.optional(root.list("sys/module")).unwrap_or_default();
+    Kernel {
+        cmdline: cmdline.split_whitespace().map(str::to_owned).collect(),
+        modules: modules.into_iter().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_whole_words() {
+        let cmdline = "isolcpus=1 xisolcpus=2 isolcpus=3 isolcpusx=4".split(' ');
+        let kernel = Kernel { cmdline: cmdline.map(str::to_owned).collect(), ..Kernel::default() };
+        assert_eq!(kernel.parameter("isolcpus").collect::<Vec<_>>(), ["1", "3"]);
+    }
+}

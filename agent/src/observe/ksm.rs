@@ -1,0 +1,149 @@
+//! Kernel samepage merging: how it runs, what it gains, and who steers it.
+//!
+//! Rule: `Documentation/admin-guide/mm/ksm.rst`.
+
+use berth_api::infra_node::{Ksm, KsmAdvisor, KsmOwner, UnknownReason};
+
+use super::memory::chosen;
+use super::processes::Processes;
+use super::switch;
+use crate::notes::Notes;
+use crate::root::Root;
+
+const KSM: &str = "sys/kernel/mm/ksm";
+
+/// Settings and counters of ksmd. Counters are of this moment and go to metrics, not to the object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KsmFacts {
+    /// 0 stopped, 1 running, 2 unmerging.
+    pub run: Option<u32>,
+    /// Pages scanned before ksmd sleeps.
+    pub pages_to_scan: Option<u64>,
+    /// Milliseconds it sleeps.
+    pub sleep_millisecs: Option<u64>,
+    /// Shared pages in use.
+    pub pages_shared: Option<u64>,
+    /// Places that share them: what is saved, in pages.
+    pub pages_sharing: Option<u64>,
+    /// Pages scanned again and again without a twin.
+    pub pages_unshared: Option<u64>,
+    /// Pages that change too fast to be merged.
+    pub pages_volatile: Option<u64>,
+    /// Pages skipped by smart scan.
+    pub pages_skipped: Option<u64>,
+    /// Times all memory was scanned.
+    pub full_scans: Option<u64>,
+    /// Bytes gained after the cost of bookkeeping; negative if KSM costs more than it saves.
+    pub general_profit: Option<i64>,
+    /// Everyone who could be steering it.
+    pub candidates: Vec<KsmOwner>,
+}
+
+/// Reads `/sys/kernel/mm/ksm`; `None` for the status if this kernel has no KSM.
+pub fn observe(
+    root: &Root,
+    processes: &Processes,
+    notes: &mut Notes,
+) -> (KsmFacts, Option<Ksm>) {
+    let run = match root.parse::<u32>(&format!("{KSM}/run")) {
+        Ok(run) => run,
+        Err(error) => {
+            notes.fact::<()>("capabilities.memory.ksm", Err(error));
+            return (KsmFacts::default(), None);
+        }
+    };
+    let number = |name: &str| root.parse::<u64>(&format!("{KSM}/{name}")).ok();
+    let candidates = candidates(root, processes);
+    let facts = KsmFacts {
+        run: Some(run),
+        pages_to_scan: number("pages_to_scan"),
+        sleep_millisecs: number("sleep_millisecs"),
+        pages_shared: number("pages_shared"),
+        pages_sharing: number("pages_sharing"),
+        pages_unshared: number("pages_unshared"),
+        pages_volatile: number("pages_volatile"),
+        pages_skipped: number("pages_skipped"),
+        full_scans: number("full_scans"),
+        general_profit: root.parse(&format!("{KSM}/general_profit")).ok(),
+        candidates,
+    };
+    let owner = owner(run, &facts.candidates, processes.known);
+    if owner.is_none() {
+        let why = "the tree has no processes to tell whether ksmtuned or virt-handler runs";
+        notes.unknown("capabilities.memory.ksm.owner", UnknownReason::CapturedTree, why);
+    }
+    let status = Ksm {
+        running: Some(run == 1),
+        owner,
+        advisor: advisor(root, notes),
+        smart_scan: switch(root, &format!("{KSM}/smart_scan")),
+        merge_across_nodes: switch(root, &format!("{KSM}/merge_across_nodes")),
+    };
+    (facts, Some(status))
+}
+
+fn advisor(root: &Root, notes: &mut Notes) -> Option<KsmAdvisor> {
+    let text = root.read(&format!("{KSM}/advisor_mode")).ok()?;
+    match chosen(&text) {
+        Some("none") => Some(KsmAdvisor::None),
+        Some("scan-time") => Some(KsmAdvisor::ScanTime),
+        _ => {
+            let why = format!("/{KSM}/advisor_mode: `{}` chooses nothing known", text.escape_debug());
+            notes.unknown("capabilities.memory.ksm.advisor", UnknownReason::Malformed, why);
+            None
+        }
+    }
+}
+
+fn candidates(root: &Root, processes: &Processes) -> Vec<KsmOwner> {
+    let here = |owner: KsmOwner, yes: bool| yes.then_some(owner);
+    [
+        here(KsmOwner::Berth, root.exists("var/lib/berth/found/ksm")),
+        here(KsmOwner::KubeVirt, processes.named("virt-handler").is_some()),
+        here(KsmOwner::Ksmtuned, processes.named("ksmtuned").is_some()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Who steers KSM. ksmtuned does whenever it runs. virt-handler runs on every KubeVirt host but
+/// touches KSM only if asked to, and leaves it off otherwise: so it owns what runs, if nobody else does.
+fn owner(run: u32, candidates: &[KsmOwner], processes_known: bool) -> Option<KsmOwner> {
+    let among = |owner| candidates.contains(&owner);
+    if among(KsmOwner::Ksmtuned) {
+        Some(KsmOwner::Ksmtuned)
+    } else if among(KsmOwner::Berth) {
+        Some(KsmOwner::Berth)
+    } else if run == 0 {
+        Some(KsmOwner::Nobody)
+    } else if !processes_known {
+        None
+    } else if among(KsmOwner::KubeVirt) {
+        Some(KsmOwner::KubeVirt)
+    } else {
+        Some(KsmOwner::Unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_who_would_undo_our_change() {
+        use KsmOwner::{Berth, KubeVirt, Ksmtuned, Nobody, Unknown};
+        for (run, candidates, known, expected) in [
+            (0, vec![], true, Some(Nobody)),
+            (1, vec![], true, Some(Unknown)),
+            (1, vec![], false, None),
+            (1, vec![KubeVirt], true, Some(KubeVirt)),
+            (0, vec![KubeVirt], true, Some(Nobody)),
+            (0, vec![Ksmtuned], true, Some(Ksmtuned)),
+            (1, vec![Berth, KubeVirt], true, Some(Berth)),
+            (1, vec![Berth, Ksmtuned], true, Some(Ksmtuned)),
+        ] {
+            assert_eq!(owner(run, &candidates, known), expected, "{run} {candidates:?}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The kubelet's configuration, of `kubelet.config.k8s.io/v1beta1`.
+
+use std::collections::BTreeMap;
+
+use berth_api::CpuSet;
+use serde_json::Value;
+
+use super::flags;
+use crate::notes::Notes;
+use crate::root::Root;
+
+/// The settings that decide where a VM's CPUs and memory come from, with the kubelet's defaults.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KubeletConfig {
+    /// `none` or `static`.
+    pub cpu_manager_policy: String,
+    /// Options by name; values are `true` or `false`.
+    pub cpu_manager_policy_options: BTreeMap<String, String>,
+    /// `none`, `best-effort`, `restricted`, `single-numa-node`.
+    pub topology_manager_policy: String,
+    /// `container` or `pod`.
+    pub topology_manager_scope: String,
+    /// Options by name.
+    pub topology_manager_policy_options: BTreeMap<String, String>,
+    /// `None` or `Static`.
+    pub memory_manager_policy: String,
+    /// CPUs kept for the system.
+    pub reserved_system_cpus: Option<CpuSet>,
+    /// Whether CPUs are kept for the system by amount (`kubeReserved`, `systemReserved`).
+    pub reserves_cpu_by_amount: bool,
+    /// Whether the kubelet refuses to start with swap on.
+    pub fail_swap_on: bool,
+}
+
+impl Default for KubeletConfig {
+    fn default() -> Self {
+        Self {
+            cpu_manager_policy: "none".to_owned(),
+            cpu_manager_policy_options: BTreeMap::new(),
+            topology_manager_policy: "none".to_owned(),
+            topology_manager_scope: "container".to_owned(),
+            topology_manager_policy_options: BTreeMap::new(),
+            memory_manager_policy: "None".to_owned(),
+            reserved_system_cpus: None,
+            reserves_cpu_by_amount: false,
+            fail_swap_on: true,
+        }
+    }
+}
+
+impl KubeletConfig {
+    /// Takes the settings out of the merged files. One that has the wrong type is warned of by name
+    /// and keeps its default; the others count.
+    pub fn from_tree(tree: &Value, place: &str, notes: &mut Notes) -> Self {
+        let mut config = Self::default();
+        let mut reader = Reader { tree, place, notes };
+        reader.text("cpuManagerPolicy", &mut config.cpu_manager_policy);
+        reader.map("cpuManagerPolicyOptions", &mut config.cpu_manager_policy_options);
+        reader.text("topologyManagerPolicy", &mut config.topology_manager_policy);
+        reader.text("topologyManagerScope", &mut config.topology_manager_scope);
+        reader.map("topologyManagerPolicyOptions", &mut config.topology_manager_policy_options);
+        reader.text("memoryManagerPolicy", &mut config.memory_manager_policy);
+        let mut reserved = String::new();
+        reader.text("reservedSystemCPUs", &mut reserved);
+        config.reserved_system_cpus = cpus(&reserved, place, "reservedSystemCPUs", reader.notes);
+        config.reserves_cpu_by_amount = ["kubeReserved", "systemReserved"]
+            .iter()
+            .any(|field| tree.get(field).is_some_and(|amounts| amounts.get("cpu").is_some()));
+        match tree.get("failSwapOn") {
+            Some(Value::Bool(fail)) => config.fail_swap_on = *fail,
+            None | Some(Value::Null) => {}
+            Some(other) => warn_type(notes, place, "failSwapOn", other),
+        }
+        config
+    }
+
+    /// Lays the command line over it; says whether that changed anything.
+    pub fn apply_flags(&mut self, flags: &BTreeMap<String, String>, notes: &mut Notes) -> bool {
+        let before = self.clone();
+        let text = |name: &str, target: &mut String| {
+            if let Some(value) = flags.get(name) {
+                value.clone_into(target);
+            }
+        };
+        text("cpu-manager-policy", &mut self.cpu_manager_policy);
+        text("topology-manager-policy", &mut self.topology_manager_policy);
+        text("topology-manager-scope", &mut self.topology_manager_scope);
+        text("memory-manager-policy", &mut self.memory_manager_policy);
+        let options = |name: &str, target: &mut BTreeMap<String, String>| {
+            let pairs = flags.get(name).into_iter().flat_map(|value| flags::map(value));
+            target.extend(pairs.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        };
+        options("cpu-manager-policy-options", &mut self.cpu_manager_policy_options);
+        options("topology-manager-policy-options", &mut self.topology_manager_policy_options);
+        if let Some(value) = flags.get("reserved-cpus") {
+            self.reserved_system_cpus = cpus(value, "kubelet's command line", "--reserved-cpus", notes);
+        }
+        for flag in ["kube-reserved", "system-reserved"] {
+            let amounts = flags.get(flag).map(String::as_str).unwrap_or_default();
+            self.reserves_cpu_by_amount |= flags::map(amounts).any(|(name, _)| name == "cpu");
+        }
+        if let Some(value) = flags.get("fail-swap-on") {
+            self.fail_swap_on = value != "false";
+        }
+        *self != before
+    }
+
+    /// Whether an option of the CPU manager is on.
+    #[must_use]
+    pub fn cpu_option(&self, name: &str) -> bool {
+        self.cpu_manager_policy_options.get(name).is_some_and(|value| value == "true")
+    }
+}
+
+struct Reader<'a> {
+    tree: &'a Value,
+    place: &'a str,
+    notes: &'a mut Notes,
+}
+
+impl Reader<'_> {
+    fn text(&mut self, field: &str, target: &mut String) {
+        match self.tree.get(field) {
+            Some(Value::String(text)) if text.is_empty() => {}
+            Some(Value::String(text)) => text.clone_into(target),
+            // `reservedSystemCPUs: 0` without quotes is a number to YAML.
+            Some(Value::Number(number)) => *target = number.to_string(),
+            None | Some(Value::Null) => {}
+            Some(other) => warn_type(self.notes, self.place, field, other),
+        }
+    }
+
+    fn map(&mut self, field: &str, target: &mut BTreeMap<String, String>) {
+        match self.tree.get(field) {
+            Some(Value::Object(pairs)) => {
+                let text = |value: &Value| match value {
+                    Value::String(text) => text.clone(),
+                    other => other.to_string(),
+                };
+                target.extend(pairs.iter().map(|(name, value)| (name.clone(), text(value))));
+            }
+            None | Some(Value::Null) => {}
+            Some(other) => warn_type(self.notes, self.place, field, other),
+        }
+    }
+}
+
+fn warn_type(notes: &mut Notes, place: &str, field: &str, value: &Value) {
+    let value: String = value.to_string().chars().take(60).collect();
+    notes.warn(place, format!("{field}: `{value}` has the wrong type; the kubelet's default is assumed"));
+}
+
+fn cpus(text: &str, place: &str, field: &str, notes: &mut Notes) -> Option<CpuSet> {
+    if text.is_empty() {
+        return None;
+    }
+    let parsed = text.parse();
+    parsed.map_err(|wrong| notes.warn(place, format!("{field}: {wrong}"))).ok()
+}
+
+/// One file as a tree, if it is one.
+pub fn layer(root: &Root, path: &str, notes: &mut Notes) -> Option<Value> {
+    let text = match root.read(path) {
+        Ok(text) => text,
+        Err(error) => {
+            notes.unknown("capabilities.kubelet", error.reason(), error.to_string());
+            return None;
+        }
+    };
+    match parse(&text) {
+        Ok(tree) => Some(tree),
+        Err(error) => {
+            notes.warn(format!("/{path}"), format!("not a kubelet configuration: {error}"));
+            None
+        }
+    }
+}
+
+/// YAML, and JSON as a part of it.
+pub fn parse(text: &str) -> Result<Value, String> {
+    let tree: Value = serde_saphyr::from_str(text)
+        .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
+    match tree {
+        Value::Object(_) => Ok(tree),
+        other => Err(format!("a map was expected, not `{}`", first_chars(&other))),
+    }
+}
+
+fn first_chars(value: &Value) -> String {
+    value.to_string().chars().take(40).collect()
+}
+
+/// `/etc/kubernetes/kubelet.conf` is the configuration on OpenShift, and a kubeconfig with kubeadm.
+pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
+    let tree = root.read(path).ok().and_then(|text| parse(&text).ok());
+    tree.is_some_and(|tree| tree.get("kind").and_then(Value::as_str) == Some("KubeletConfiguration"))
+}
+
+/// Lays one file over another as the kubelet does with drop-ins: maps are merged, everything else is
+/// replaced.
+pub fn merge(base: &mut Value, over: Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (name, value) in over {
+                merge(base.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (base, over) => *base = over,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> (KubeletConfig, Notes) {
+        let mut notes = Notes::default();
+        let config = KubeletConfig::from_tree(&parse(text).unwrap(), "/config", &mut notes);
+        (config, notes)
+    }
+
+    #[test]
+    fn defaults_are_the_kubelets() {
+        let (config, notes) = config("kind: KubeletConfiguration");
+        assert_eq!(config, KubeletConfig::default());
+        assert!(notes.warnings.is_empty());
+    }
+
+    #[test]
+    fn drop_ins_merge_maps_and_replace_the_rest() {
+        let mut tree = parse("cpuManagerPolicyOptions: {a: 'true'}\nreservedSystemCPUs: 0-1").unwrap();
+        merge(&mut tree, parse("cpuManagerPolicyOptions: {b: 'true'}\nreservedSystemCPUs: 3").unwrap());
+        let config = KubeletConfig::from_tree(&tree, "/config", &mut Notes::default());
+        assert!(config.cpu_option("a") && config.cpu_option("b"));
+        assert_eq!(config.reserved_system_cpus.unwrap().to_string(), "3");
+    }
+
+    #[test]
+    fn the_command_line_wins() {
+        let (mut config, mut notes) = config("cpuManagerPolicy: none\nreservedSystemCPUs: '9'");
+        let flags = flags::parse(
+            b"kubelet\0--cpu-manager-policy=static\0--reserved-cpus=0,2\0\
+              --cpu-manager-policy-options=full-pcpus-only=true\0",
+        );
+        assert!(config.apply_flags(&flags, &mut notes));
+        assert!(!config.apply_flags(&flags, &mut notes));
+        assert_eq!(config.cpu_manager_policy, "static");
+        assert!(config.cpu_option("full-pcpus-only"));
+        assert_eq!(config.reserved_system_cpus.unwrap().to_string(), "0,2");
+    }
+
+    #[test]
+    fn a_setting_of_the_wrong_type_is_named_and_the_others_count() {
+        let (config, notes) = config("cpuManagerPolicy: [x]\nreservedSystemCPUs: 5-3\ntopologyManagerScope: pod");
+        assert_eq!(config.topology_manager_scope, "pod");
+        let warnings: Vec<String> = notes.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            warnings,
+            [
+                "/config: cpuManagerPolicy: `[\"x\"]` has the wrong type; the kubelet's default is assumed",
+                "/config: reservedSystemCPUs: the range `5-3` ends before it starts",
+            ]
+        );
+    }
+
+    #[test]
+    fn garbage_is_an_error_not_a_panic() {
+        for text in ["", "[1]", "a: b: c", "\u{0}", "&a [*a]", "- - -"] {
+            assert!(parse(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `cpu_manager_state`: which CPUs the kubelet's CPU manager has given to whom.
+//!
+//! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. The checksum is over Go's own rendering of
+//! the structure and is not checked here; the kubelet does that itself.
+
+use std::collections::BTreeMap;
+
+use berth_api::CpuSet;
+use serde::{Deserialize, Serialize};
+
+/// The checkpoint. Fields of later versions are passed over.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CpuManagerState {
+    /// Policy that wrote it. A kubelet with another policy refuses to start.
+    pub policy_name: String,
+    /// CPUs of the shared pool.
+    #[serde(default)]
+    pub default_cpu_set: CpuSet,
+    /// Exclusive CPUs by pod UID and container.
+    #[serde(default)]
+    pub entries: BTreeMap<String, BTreeMap<String, CpuSet>>,
+}
+
+impl CpuManagerState {
+    /// Exclusive CPUs by pod UID.
+    #[must_use]
+    pub fn by_pod(&self) -> BTreeMap<&str, CpuSet> {
+        let all = |containers: &BTreeMap<String, CpuSet>| {
+            containers.values().fold(CpuSet::new(), |all, cpus| all.union(cpus))
+        };
+        self.entries.iter().map(|(pod, containers)| (pod.as_str(), all(containers))).collect()
+    }
+
+    /// All CPUs that are exclusively some container's.
+    #[must_use]
+    pub fn exclusive(&self) -> CpuSet {
+        self.by_pod().values().fold(CpuSet::new(), |all, cpus| all.union(cpus))
+    }
+
+    /// Every CPU the checkpoint knows of.
+    #[must_use]
+    pub fn all(&self) -> CpuSet {
+        self.default_cpu_set.union(&self.exclusive())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_checkpoint_as_kubelets_write_it() {
+        let text = r#"{"policyName":"static","defaultCpuSet":"0,3-7","entries":{"uid-1":{"compute":"1-2",
+            "sidecar":"8"}},"checksum":1261164297}"#;
+        let state: CpuManagerState = serde_json::from_str(text).unwrap();
+        assert_eq!(state.by_pod()["uid-1"].to_string(), "1-2,8");
+        assert_eq!(state.all().to_string(), "0-8");
+    }
+
+    #[test]
+    fn the_policy_none_writes_an_empty_set() {
+        let text = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
+        let state: CpuManagerState = serde_json::from_str(text).unwrap();
+        assert!(state.all().is_empty());
+    }
+
+    #[test]
+    fn garbage_is_an_error() {
+        for text in ["", "{}", "[]", r#"{"policyName":"static","defaultCpuSet":"x"}"#] {
+            assert!(serde_json::from_str::<CpuManagerState>(text).is_err(), "{text}");
+        }
+    }
+}

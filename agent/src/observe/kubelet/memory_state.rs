@@ -1,0 +1,107 @@
+//! `memory_manager_state`: which memory and huge pages the kubelet's Memory Manager has promised.
+//!
+//! Format: `pkg/kubelet/cm/memorymanager/state/{checkpoint,state}.go`. Sizes are in bytes.
+
+use std::collections::BTreeMap;
+
+use berth_api::PageSize;
+use serde::{Deserialize, Serialize};
+
+/// The checkpoint. Fields of later versions are passed over.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryManagerState {
+    /// Policy that wrote it.
+    pub policy_name: String,
+    /// NUMA zones by their number.
+    #[serde(default)]
+    pub machine_state: BTreeMap<u32, NodeState>,
+    /// What was promised, by pod UID and container.
+    #[serde(default)]
+    pub entries: BTreeMap<String, BTreeMap<String, Vec<Block>>>,
+}
+
+/// One NUMA zone, as the kubelet counts it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeState {
+    /// Containers with promises from this zone.
+    #[serde(default)]
+    pub number_of_assignments: u64,
+    /// By resource name: `memory`, `hugepages-2Mi`.
+    #[serde(default)]
+    pub memory_map: BTreeMap<String, MemoryTable>,
+    /// Zones that promise together with this one.
+    #[serde(default)]
+    pub cells: Vec<u32>,
+}
+
+/// Bytes of one resource in one zone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryTable {
+    /// All of it, when the kubelet first started with this policy.
+    #[serde(default)]
+    pub total: u64,
+    /// Kept for the system.
+    #[serde(default)]
+    pub system_reserved: u64,
+    /// What may be promised.
+    #[serde(default)]
+    pub allocatable: u64,
+    /// What is promised.
+    #[serde(default)]
+    pub reserved: u64,
+    /// What is left.
+    #[serde(default)]
+    pub free: u64,
+}
+
+/// A promise.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Block {
+    /// Zones it comes from.
+    #[serde(default)]
+    pub numa_affinity: Vec<u32>,
+    /// Resource name.
+    #[serde(rename = "type")]
+    pub resource: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl MemoryManagerState {
+    /// Every promise with its pod's UID.
+    pub fn blocks(&self) -> impl Iterator<Item = (&str, &Block)> {
+        self.entries.iter().flat_map(|(pod, containers)| {
+            containers.values().flatten().map(move |block| (pod.as_str(), block))
+        })
+    }
+}
+
+/// `hugepages-2Mi` to its size; `None` for `memory`.
+#[must_use]
+pub fn page_size(resource: &str) -> Option<PageSize> {
+    resource.strip_prefix("hugepages-")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_checkpoint_as_kubelets_write_it() {
+        let text = r#"{"policyName":"Static","machineState":{"0":{"numberOfAssignments":1,"memoryMap":{
+            "hugepages-2Mi":{"total":67108864,"systemReserved":0,"allocatable":67108864,"reserved":33554432,
+            "free":33554432},"memory":{"total":2096684,"systemReserved":0,"allocatable":1,"reserved":0,"free":1}},
+            "cells":[0]}},"entries":{"uid-1":{"compute":[{"numaAffinity":[0],"type":"hugepages-2Mi",
+            "size":33554432}]}},"checksum":3}"#;
+        let state: MemoryManagerState = serde_json::from_str(text).unwrap();
+        let (pod, block) = state.blocks().next().unwrap();
+        assert_eq!((pod, block.size), ("uid-1", 32 << 20));
+        assert_eq!(page_size(&block.resource), Some(PageSize::MIB_2));
+        assert_eq!(state.machine_state[&0].memory_map["memory"].total, 2_096_684);
+        assert_eq!(page_size("memory"), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! `/dev/kvm` itself: can it be opened, and does it make a VM. Live machines only.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use kvm_ioctls::{Cap, Kvm};
+use nix::errno::Errno;
+
+/// What opening `/dev/kvm` for reading and writing gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Device {
+    /// It opened.
+    Opened(Probe),
+    /// There is no node, or none behind it.
+    Absent,
+    /// EACCES: file permissions.
+    NoPermission,
+    /// EPERM: a device cgroup, as in a container without the device.
+    Forbidden,
+    /// Another errno.
+    Broken(String),
+}
+
+/// What the open device said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Probe {
+    /// `KVM_GET_API_VERSION`.
+    pub api_version: Option<u32>,
+    /// `KVM_CAP_MAX_VCPUS`.
+    pub max_vcpus: Option<u32>,
+    /// `KVM_CAP_NR_VCPUS`.
+    pub recommended_vcpus: Option<u32>,
+    /// `KVM_CAP_MAX_VCPU_ID`.
+    pub max_vcpu_id: Option<u32>,
+    /// `KVM_CAP_NR_MEMSLOTS`.
+    pub memory_slots: Option<u32>,
+    /// Why a VM could not be made.
+    pub failure: Option<String>,
+}
+
+/// The only version of the API there ever was in a released kernel (`KVM_API_VERSION`).
+const API_VERSION: i32 = 12;
+/// KVM_CREATE_VM gives EINTR when a signal comes in between; QEMU tries again as well.
+const TRIES: usize = 10;
+
+/// Opens `/dev/kvm`, asks its limits, makes a VM and lets it go.
+#[must_use]
+pub fn probe() -> Device {
+    let path = CString::from(c"/dev/kvm");
+    let kvm = match Kvm::new_with_path(&path) {
+        Ok(kvm) => kvm,
+        Err(error) => {
+            return match Errno::from_raw(error.errno()) {
+                Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => Device::Absent,
+                Errno::EACCES => Device::NoPermission,
+                Errno::EPERM => Device::Forbidden,
+                errno => Device::Broken(errno.desc().to_owned()),
+            };
+        }
+    };
+    let version = kvm.get_api_version();
+    // 0 means that the kernel does not know the question.
+    let limit = |cap| u32::try_from(kvm.check_extension_int(cap)).ok().filter(|n| *n > 0);
+    Device::Opened(Probe {
+        api_version: u32::try_from(version).ok(),
+        max_vcpus: limit(Cap::MaxVcpus),
+        recommended_vcpus: limit(Cap::NrVcpus),
+        max_vcpu_id: limit(Cap::MaxVcpuId),
+        memory_slots: limit(Cap::NrMemslots),
+        failure: if version == API_VERSION { make_a_vm(&kvm) } else {
+            Some(format!("KVM_GET_API_VERSION is {version}, not {API_VERSION}"))
+        },
+    })
+}
+
+fn make_a_vm(kvm: &Kvm) -> Option<String> {
+    let mut errno = Errno::EINTR;
+    for _ in 0..TRIES {
+        match kvm.create_vm() {
+            Ok(_) => return None,
+            Err(error) => errno = Errno::from_raw(error.errno()),
+        }
+        if errno != Errno::EINTR {
+            break;
+        }
+    }
+    Some(format!("KVM_CREATE_VM: {}", errno.desc()))
+}
+
+/// Whether the firmware has locked virtualisation off. Needs root and the `msr` module.
+///
+/// Intel SDM vol. 3, IA32_FEATURE_CONTROL: bit 0 locks, bit 2 allows VMX outside SMX.
+/// AMD APM vol. 2, VM_CR: bit 4 (SVMDIS).
+#[must_use]
+pub fn locked_off(module: Option<&str>) -> Option<bool> {
+    let registers = File::open("/dev/cpu/0/msr").ok()?;
+    let read = |register: u64| {
+        let mut value = [0; 8];
+        registers.read_exact_at(&mut value, register).ok()?;
+        Some(u64::from_le_bytes(value))
+    };
+    match module? {
+        "kvm_amd" => read(0xc001_0114).map(|vm_cr| vm_cr & 1 << 4 != 0),
+        _ => read(0x3a).map(|control| control & 1 != 0 && control & 1 << 2 == 0),
+    }
+}

@@ -1,0 +1,188 @@
+//! Hardware virtualisation: can VMs run here, and if not, what exactly stands in the way.
+
+pub mod cpuid;
+pub mod device;
+mod state;
+
+use berth_api::infra_node::{Confidential, Kvm, KvmState, UnknownReason};
+
+use super::cpuinfo::CpuInfo;
+use super::switch;
+use crate::notes::Notes;
+use crate::root::Root;
+use device::Device;
+
+const MODULES: &str = "sys/module";
+
+/// What the state of KVM is decided from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// What opening `/dev/kvm` gave; `None` for a captured tree.
+    pub device: Option<Device>,
+    /// Whether cpuinfo has `vmx` or `svm`; `None` if it has no flags or is of another architecture.
+    pub cpu_flag: Option<bool>,
+    /// Whether the CPU itself says VMX or SVM, whatever the firmware and the kernel made of it.
+    pub cpuid: Option<bool>,
+    /// Whether the firmware has locked virtualisation off (model-specific registers, root only).
+    pub locked_off: Option<bool>,
+    /// The module that should serve this CPU: `kvm_intel` or `kvm_amd`.
+    pub module: Option<&'static str>,
+    /// Whether it is there; `None` if the tree has no `/sys/module`.
+    pub module_loaded: Option<bool>,
+    /// Whether the kernel has registered KVM's device, whether or not we see its node.
+    pub registered: bool,
+}
+
+/// Reads flags and module parameters, and tries `/dev/kvm` on a live machine.
+pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> (Evidence, Kvm) {
+    let evidence = evidence(root, cpuinfo);
+    let mut kvm = match state::decide(&evidence) {
+        Ok(state) => Kvm { state: Some(state), ..Kvm::default() },
+        Err((reason, why)) => {
+            notes.unknown("capabilities.kvm.state", reason, why);
+            Kvm::default()
+        }
+    };
+    limits(&evidence, &mut kvm, notes);
+    parameters(root, &evidence, &mut kvm, notes);
+    kvm.confidential = confidential(root, notes);
+    helpers(root, &mut kvm, notes);
+    (evidence, kvm)
+}
+
+fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
+    let x86 = matches!(
+        cpuinfo.vendor.as_deref(),
+        Some("GenuineIntel" | "AuthenticAMD" | "HygonGenuine" | "CentaurHauls" | "  Shanghai  ")
+    );
+    let cpu_flag = (x86 && cpuinfo.has_flags).then(|| cpuinfo.has("vmx") || cpuinfo.has("svm"));
+    let module = match cpuinfo.vendor.as_deref() {
+        Some("AuthenticAMD" | "HygonGenuine") => Some("kvm_amd"),
+        _ if x86 => Some("kvm_intel"),
+        _ => None,
+    };
+    let loaded = |module| root.exists(&format!("{MODULES}/{module}"));
+    let live = root.is_live();
+    Evidence {
+        device: live.then(device::probe),
+        cpu_flag,
+        cpuid: live.then(cpuid::virtualization).flatten(),
+        locked_off: live.then(|| device::locked_off(module)).flatten(),
+        module,
+        module_loaded: root.exists(MODULES).then(|| module.is_some_and(loaded)),
+        registered: root.exists("sys/devices/virtual/misc/kvm"),
+    }
+}
+
+fn limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
+    match &evidence.device {
+        Some(Device::Opened(probe)) => {
+            kvm.api_version = probe.api_version;
+            kvm.max_vcpus = probe.max_vcpus;
+            kvm.recommended_vcpus = probe.recommended_vcpus;
+            kvm.max_vcpu_id = probe.max_vcpu_id;
+            kvm.memory_slots = probe.memory_slots;
+        }
+        device => {
+            let (reason, why) = match device {
+                None => (UnknownReason::CapturedTree, "only a running kernel tells".to_owned()),
+                Some(Device::Forbidden) => {
+                    (UnknownReason::DeviceCgroup, "the device cgroup forbids /dev/kvm".to_owned())
+                }
+                Some(Device::NoPermission) => {
+                    (UnknownReason::NoPermission, "this user may not open /dev/kvm".to_owned())
+                }
+                _ => (UnknownReason::NotFound, "/dev/kvm cannot be opened".to_owned()),
+            };
+            for field in ["apiVersion", "maxVCPUs"] {
+                notes.unknown(format!("capabilities.kvm.{field}"), reason, why.clone());
+            }
+        }
+    }
+}
+
+/// Parameters of the vendor's module. They exist only while it is loaded.
+fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
+    let loaded = evidence.module.filter(|_| evidence.module_loaded == Some(true));
+    let parameter = |names: [&str; 2]| {
+        let module = loaded?;
+        let name = if module == "kvm_amd" { names[1] } else { names[0] };
+        switch(root, &format!("{MODULES}/{module}/parameters/{name}"))
+    };
+    kvm.nested = parameter(["nested", "nested"]);
+    kvm.second_level_translation = parameter(["ept", "npt"]);
+    kvm.interrupt_virtualization = parameter(["enable_apicv", "avic"]);
+    let missing = [
+        ("nested", kvm.nested),
+        ("secondLevelTranslation", kvm.second_level_translation),
+        ("interruptVirtualization", kvm.interrupt_virtualization),
+    ];
+    for (field, value) in missing {
+        if value.is_none() {
+            let why = match loaded {
+                Some(module) => format!("/{MODULES}/{module}/parameters does not say"),
+                None => "no KVM module of this CPU's vendor is loaded".to_owned(),
+            };
+            notes.unknown(format!("capabilities.kvm.{field}"), UnknownReason::NotFound, why);
+        }
+    }
+}
+
+/// A parameter alone is not enough: it says `Y` on hosts whose firmware then refuses, so SEV also
+/// needs the security processor's device, and TDX the module's own word after initialisation.
+fn confidential(root: &Root, notes: &mut Notes) -> Option<Vec<Confidential>> {
+    let on = |path: &str| switch(root, &format!("{MODULES}/{path}")) == Some(true);
+    let mut kinds = Vec::new();
+    let sev = on("kvm_amd/parameters/sev");
+    if sev && !root.exists("dev") {
+        let why = "kvm_amd says sev=Y; whether /dev/sev is there the tree does not tell";
+        notes.unknown("capabilities.kvm.confidential", UnknownReason::CapturedTree, why);
+        return None;
+    }
+    if sev && root.exists("dev/sev") {
+        kinds.push(Confidential::Sev);
+        if on("kvm_amd/parameters/sev_es") {
+            kinds.push(Confidential::SevEs);
+        }
+        if on("kvm_amd/parameters/sev_snp") {
+            kinds.push(Confidential::SevSnp);
+        }
+    }
+    if on("kvm_intel/parameters/tdx") {
+        kinds.push(Confidential::Tdx);
+    }
+    Some(kinds)
+}
+
+/// Device nodes of the kernel's helpers for VMs. That the node is there is all that is asked:
+/// opening it would load the module, and a report changes nothing.
+fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
+    let known = root.exists("dev");
+    let mut there = |field: &str, path: &str| {
+        if !known {
+            let why = "the tree has no dev/";
+            notes.unknown(format!("capabilities.kvm.{field}"), UnknownReason::CapturedTree, why);
+        }
+        known.then(|| root.exists(path))
+    };
+    kvm.vhost_net = there("vhostNet", "dev/vhost-net");
+    kvm.vhost_vsock = there("vhostVsock", "dev/vhost-vsock");
+    kvm.tun = there("tun", "dev/net/tun");
+}
+
+impl Evidence {
+    /// What is known of the smoke test, for people.
+    #[must_use]
+    pub fn smoke_failure(&self) -> Option<&str> {
+        match &self.device {
+            Some(Device::Opened(probe)) => probe.failure.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+/// Whether VMs can run with this state.
+#[must_use]
+pub const fn is_ready(state: Option<KvmState>) -> bool {
+    matches!(state, Some(KvmState::Ready))
+}

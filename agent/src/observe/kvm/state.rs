@@ -1,0 +1,146 @@
+//! The decision: one state from all the evidence. Pure, so every case is a line in a table.
+
+use berth_api::infra_node::{KvmState, UnknownReason};
+
+use super::Evidence;
+use super::device::Device;
+
+/// The state of KVM, or why it cannot be known.
+pub(super) fn decide(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
+    match &evidence.device {
+        Some(Device::Opened(probe)) if probe.failure.is_none() => Ok(KvmState::Ready),
+        Some(Device::Opened(_)) => Ok(KvmState::SmokeTestFailed),
+        Some(Device::NoPermission) => Ok(KvmState::NoPermission),
+        Some(Device::Forbidden) => Err((
+            UnknownReason::DeviceCgroup,
+            "opening /dev/kvm gave EPERM: this container's device cgroup forbids it".to_owned(),
+        )),
+        Some(Device::Broken(what)) => {
+            Err((UnknownReason::Unreadable, format!("opening /dev/kvm: {what}")))
+        }
+        Some(Device::Absent) | None => without_device(evidence),
+    }
+}
+
+/// No device: the processor, the firmware or the module is missing. Kernels since 5.6 (Intel) and
+/// 6.6 (AMD) hide the CPU flag when the firmware has locked it, so the flag alone cannot tell "cannot"
+/// from "may not"; CPUID still does.
+fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
+    let captured = |why: &str| Err((UnknownReason::CapturedTree, why.to_owned()));
+    match (evidence.cpu_flag, evidence.cpuid) {
+        (Some(false), Some(true)) => return Ok(KvmState::DisabledInFirmware),
+        (Some(false), _) => return Ok(KvmState::NoCpuSupport),
+        (None, _) if evidence.device.is_none() => {
+            return captured("/proc/cpuinfo has no x86 flags, and only a running kernel has /dev/kvm");
+        }
+        (None, _) => {
+            let why = "/dev/kvm is not there, and /proc/cpuinfo has no x86 flags to tell why";
+            return Err((UnknownReason::NotFound, why.to_owned()));
+        }
+        (Some(true), _) => {}
+    }
+    if evidence.locked_off == Some(true) {
+        return Ok(KvmState::DisabledInFirmware);
+    }
+    match (evidence.module_loaded, evidence.registered, evidence.device.is_some()) {
+        (Some(false), false, _) => Ok(KvmState::ModuleNotLoaded),
+        // Loaded or built in, yet it registered no device: its own check of the firmware failed.
+        (Some(true), false, true) => Ok(KvmState::DisabledInFirmware),
+        (_, true, true) => Err((
+            UnknownReason::NotFound,
+            "the kernel has KVM, but /dev/kvm is not in this container or mount namespace".to_owned(),
+        )),
+        (None, false, true) => {
+            let why = "/dev/kvm is not there, and /sys/module could not be read to tell why";
+            Err((UnknownReason::NotFound, why.to_owned()))
+        }
+        (_, _, false) => {
+            captured("the CPU can and nothing in the tree says otherwise, but VMs were not tried")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::device::Probe;
+    use super::*;
+
+    /// Live, CPU with the flag, module loaded and registered.
+    fn fine(device: Option<Device>) -> Evidence {
+        Evidence {
+            device,
+            cpu_flag: Some(true),
+            cpuid: Some(true),
+            locked_off: None,
+            module: Some("kvm_intel"),
+            module_loaded: Some(true),
+            registered: true,
+        }
+    }
+
+    #[test]
+    fn every_state_has_its_evidence() {
+        let opened = |failure: Option<&str>| {
+            Some(Device::Opened(Probe { failure: failure.map(str::to_owned), ..Probe::default() }))
+        };
+        let absent = || fine(Some(Device::Absent));
+        let cases = [
+            ("opens and makes a VM", fine(opened(None)), Ok(KvmState::Ready)),
+            ("API 11", fine(opened(Some("API 11"))), Ok(KvmState::SmokeTestFailed)),
+            ("EACCES", fine(Some(Device::NoPermission)), Ok(KvmState::NoPermission)),
+            ("EPERM", fine(Some(Device::Forbidden)), Err(UnknownReason::DeviceCgroup)),
+            ("EMFILE", fine(Some(Device::Broken("x".into()))), Err(UnknownReason::Unreadable)),
+            ("no node in a container", absent(), Err(UnknownReason::NotFound)),
+            (
+                "flag, module absent",
+                Evidence { module_loaded: Some(false), registered: false, ..absent() },
+                Ok(KvmState::ModuleNotLoaded),
+            ),
+            (
+                "flag, module absent, register says locked",
+                Evidence {
+                    module_loaded: Some(false),
+                    registered: false,
+                    locked_off: Some(true),
+                    ..absent()
+                },
+                Ok(KvmState::DisabledInFirmware),
+            ),
+            (
+                "built in, no device registered",
+                Evidence { registered: false, ..absent() },
+                Ok(KvmState::DisabledInFirmware),
+            ),
+            (
+                "the kernel hid the flag",
+                Evidence { cpu_flag: Some(false), ..absent() },
+                Ok(KvmState::DisabledInFirmware),
+            ),
+            (
+                "no flag, CPUID agrees",
+                Evidence { cpu_flag: Some(false), cpuid: Some(false), ..absent() },
+                Ok(KvmState::NoCpuSupport),
+            ),
+            (
+                "captured, no flag",
+                Evidence { cpu_flag: Some(false), cpuid: None, ..fine(None) },
+                Ok(KvmState::NoCpuSupport),
+            ),
+            ("captured, all there", fine(None), Err(UnknownReason::CapturedTree)),
+            (
+                "captured, module not loaded",
+                Evidence { module_loaded: Some(false), registered: false, ..fine(None) },
+                Ok(KvmState::ModuleNotLoaded),
+            ),
+            (
+                "captured, no /sys/module",
+                Evidence { module_loaded: None, registered: false, ..fine(None) },
+                Err(UnknownReason::CapturedTree),
+            ),
+            ("captured, nothing", Evidence::default(), Err(UnknownReason::CapturedTree)),
+        ];
+        for (case, evidence, expected) in cases {
+            assert_eq!(decide(&evidence).map_err(|(reason, _)| reason), expected, "{case}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Network links of the host: what is physical, what is stacked on what, and which of them the host
+//! cannot do without.
+//!
+//! On a live machine netlink gives all links in one dump; from a captured tree sysfs does, file by
+//! file. What only sysfs has (driver, PCI function, speed) is read for physical links in both cases.
+
+mod netlink;
+mod physical;
+mod proc_net;
+mod sysfs;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::infra_node::{LinkState, Sriov, UnknownReason};
+use berth_api::{LinkName, PciAddress};
+
+use super::pci::PciDevice;
+use crate::notes::Notes;
+use crate::root::Root;
+
+/// All links, sorted by name, and what is known of routes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Links {
+    /// Every link of this network namespace.
+    pub all: Vec<Link>,
+    /// Whether default routes were looked up at all.
+    pub routes_known: bool,
+}
+
+/// One network link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its name.
+    pub name: LinkName,
+    /// The kernel's number of it; `None` where a capture has no `ifindex`.
+    pub index: Option<u32>,
+    /// What it is.
+    pub kind: LinkKind,
+    /// Hardware address, in lower case with colons.
+    pub mac: Option<String>,
+    /// Maximum transmission unit in bytes.
+    pub mtu: Option<u32>,
+    /// Operational state.
+    pub state: Option<LinkState>,
+    /// The bridge or bond it is a port of.
+    pub master: Option<LinkName>,
+    /// The link it is stacked on, for VLANs and their like.
+    pub parent: Option<LinkName>,
+    /// VLAN id.
+    pub vlan: Option<u16>,
+    /// Whether a bridge keeps VLANs apart.
+    pub vlan_filtering: Option<bool>,
+    /// The alias an administrator or Berth gave it.
+    pub alias: Option<String>,
+    /// Addresses with prefix length, link-local ones left out, sorted.
+    pub addresses: Vec<String>,
+    /// Whether a default route leaves through it or through a link stacked on it.
+    pub default_route: bool,
+    /// Kernel driver, of physical links.
+    pub driver: Option<String>,
+    /// PCI function, of physical links.
+    pub pci_address: Option<PciAddress>,
+    /// NUMA zone of the device, of physical links.
+    pub zone: Option<u32>,
+    /// Speed in Mbit/s.
+    pub speed_mbps: Option<u32>,
+    /// Virtual functions, of physical functions.
+    pub sriov: Option<Sriov>,
+}
+
+/// What a link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LinkKind {
+    /// A port of a network card.
+    Physical,
+    /// Several links as one.
+    Bond,
+    /// A bridge.
+    Bridge,
+    /// An 802.1Q VLAN.
+    Vlan,
+    /// The loopback link.
+    Loopback,
+    /// One end of a pair, as pods have.
+    Veth,
+    /// A TUN or TAP link, as VMs have.
+    Tun,
+    /// A VXLAN tunnel.
+    Vxlan,
+    /// Anything else.
+    Other,
+}
+
+impl Link {
+    /// A link of which only name and kind are known yet.
+    #[must_use]
+    pub const fn new(name: LinkName, kind: LinkKind) -> Self {
+        Self {
+            name,
+            index: None,
+            kind,
+            mac: None,
+            mtu: None,
+            state: None,
+            master: None,
+            parent: None,
+            vlan: None,
+            vlan_filtering: None,
+            alias: None,
+            addresses: Vec::new(),
+            default_route: false,
+            driver: None,
+            pci_address: None,
+            zone: None,
+            speed_mbps: None,
+            sriov: None,
+        }
+    }
+
+    /// Whether Berth made it.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        let prefix = berth_api::names::LINK_ALIAS_PREFIX;
+        self.alias.as_deref().is_some_and(|alias| alias.starts_with(prefix))
+    }
+
+    /// Physical or a bond: something that can lead out of the host.
+    #[must_use]
+    pub const fn is_uplink(&self) -> bool {
+        matches!(self.kind, LinkKind::Physical | LinkKind::Bond)
+    }
+}
+
+impl Links {
+    /// The link of that name.
+    #[must_use]
+    pub fn named(&self, name: &LinkName) -> Option<&Link> {
+        self.all.iter().find(|link| link.name == *name)
+    }
+
+    /// Physical links and bonds.
+    pub fn uplinks(&self) -> impl Iterator<Item = &Link> {
+        self.all.iter().filter(|link| link.is_uplink())
+    }
+
+    /// Marks the links a default route uses, and everything beneath them: the VLAN's parent, the
+    /// bridge's and the bond's ports that lead out of the host.
+    fn mark_default_routes(&mut self, names: &BTreeSet<LinkName>) {
+        let mut marked: BTreeSet<LinkName> = BTreeSet::new();
+        let mut open: Vec<LinkName> = names.iter().cloned().collect();
+        while let Some(name) = open.pop() {
+            if !marked.insert(name.clone()) {
+                continue;
+            }
+            open.extend(self.named(&name).and_then(|link| link.parent.clone()));
+            let leads_out = |link: &&Link| link.is_uplink() || link.kind == LinkKind::Vlan;
+            let ports = self.all.iter().filter(|link| link.master.as_ref() == Some(&name));
+            open.extend(ports.filter(leads_out).map(|link| link.name.clone()));
+        }
+        for link in &mut self.all {
+            link.default_route = marked.contains(&link.name);
+        }
+    }
+}
+
+/// Reads all links.
+pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
+    let live = root.is_live().then(netlink::dump);
+    let (mut all, routes) = match live {
+        Some(Ok(dump)) => (dump.links, Some(dump.default_routes)),
+        other => {
+            if let Some(Err(error)) = other {
+                notes.warn("netlink", format!("{error}; links are read from /sys instead"));
+            }
+            let mut all = sysfs::links(root, notes);
+            proc_net::add_vlans(root, &mut all);
+            (all, proc_net::default_routes(root))
+        }
+    };
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    for link in &mut all {
+        physical::complete(root, pci, link);
+    }
+    let mut links = Links { all, routes_known: routes.is_some() };
+    if let Some(names) = routes {
+        links.mark_default_routes(&names);
+    }
+    note_unknown(root, &links, notes);
+    links
+}
+
+fn note_unknown(root: &Root, links: &Links, notes: &mut Notes) {
+    if links.all.is_empty() && !root.is_live() && !root.exists("sys/class/net") {
+        let why = "/sys/class/net: not there";
+        notes.unknown("capabilities.uplinks", UnknownReason::NotFound, why);
+        return;
+    }
+    if !links.routes_known {
+        let why = "neither netlink nor /proc/net/route tells where default routes lead";
+        notes.unknown("capabilities.uplinks[].defaultRoute", UnknownReason::NotFound, why);
+    }
+    if !root.is_live() {
+        let why = "addresses come from netlink, which only a running kernel has";
+        notes.unknown("capabilities.uplinks[].addresses", UnknownReason::CapturedTree, why);
+    }
+}
+
+/// Names by the kernel's numbers, for messages that refer to links by number.
+fn names_by_index(links: &[Link]) -> BTreeMap<u32, LinkName> {
+    links.iter().filter_map(|link| Some((link.index?, link.name.clone()))).collect()
+}
+
+/// The kernel's word for an operational state (`/sys/class/net/*/operstate`).
+fn state_from_word(word: &str) -> Option<LinkState> {
+    Some(match word {
+        "up" => LinkState::Up,
+        "down" => LinkState::Down,
+        "lowerlayerdown" => LinkState::LowerLayerDown,
+        "dormant" => LinkState::Dormant,
+        "testing" => LinkState::Testing,
+        "notpresent" => LinkState::NotPresent,
+        "unknown" => LinkState::Unknown,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> LinkName {
+        text.parse().unwrap()
+    }
+
+    fn link(text: &str, kind: LinkKind, master: Option<&str>, parent: Option<&str>) -> Link {
+        let (master, parent) = (master.map(name), parent.map(name));
+        Link { master, parent, ..Link::new(name(text), kind) }
+    }
+
+    #[test]
+    fn the_default_route_marks_everything_beneath_it() {
+        let all = vec![
+            link("br-ex", LinkKind::Bridge, None, None),
+            link("bond0", LinkKind::Bond, None, None),
+            link("bond0.100", LinkKind::Vlan, Some("br-ex"), Some("bond0")),
+            link("eth0", LinkKind::Physical, Some("bond0"), None),
+            link("eth1", LinkKind::Physical, None, None),
+            link("vnet0", LinkKind::Tun, Some("br-ex"), None),
+        ];
+        let mut links = Links { all, routes_known: true };
+        links.mark_default_routes(&BTreeSet::from([name("br-ex")]));
+        let marked: Vec<&str> =
+            links.all.iter().filter(|l| l.default_route).map(|l| l.name.as_str()).collect();
+        assert_eq!(marked, ["br-ex", "bond0", "bond0.100", "eth0"]);
+    }
+
+    #[test]
+    fn a_ring_of_links_ends() {
+        let all = vec![
+            link("a", LinkKind::Vlan, None, Some("b")),
+            link("b", LinkKind::Vlan, None, Some("a")),
+        ];
+        let mut links = Links { all, routes_known: true };
+        links.mark_default_routes(&BTreeSet::from([name("a")]));
+        assert!(links.all.iter().all(|link| link.default_route));
+    }
+}

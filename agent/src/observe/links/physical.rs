@@ -1,0 +1,38 @@
+//! What only sysfs knows of a physical link: device, driver, speed.
+
+use super::{Link, LinkKind};
+use crate::observe::pci::{PciDevice, address_in_path};
+use crate::root::Root;
+
+const NET: &str = "sys/class/net";
+
+/// Adds the device to a link that has one, and so tells physical links from others.
+pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
+    let file = |attribute: &str| format!("{NET}/{}/{attribute}", link.name);
+    // Only links without a kind of their own can be physical: virtual ones never have a device.
+    if link.kind == LinkKind::Other && root.link(&file("device")).is_some() {
+        link.kind = LinkKind::Physical;
+    }
+    if !link.is_uplink() {
+        return;
+    }
+    // -1 and 4294967295 both mean "no carrier, no speed".
+    let speed = root.parse::<i64>(&file("speed")).ok();
+    link.speed_mbps =
+        speed.and_then(|speed| u32::try_from(speed).ok()).filter(|s| *s > 0 && *s < u32::MAX);
+    if link.kind != LinkKind::Physical {
+        return;
+    }
+    link.driver = root.link_name(&file("device/driver"));
+    let class = root.link(&format!("{NET}/{}", link.name)).unwrap_or_default();
+    let device = root.link(&file("device")).unwrap_or_default();
+    link.pci_address = address_in_path(&class).or_else(|| address_in_path(&device));
+    let function = pci.iter().find(|device| Some(device.address) == link.pci_address);
+    let zone = root.parse::<i64>(&file("device/numa_node")).ok();
+    let zone = zone.and_then(|zone| u32::try_from(zone).ok());
+    link.zone = zone.or_else(|| function.and_then(|device| device.zone));
+    link.sriov = function.and_then(|device| device.sriov);
+    if link.driver.is_none() {
+        link.driver = function.and_then(|device| device.driver.clone());
+    }
+}

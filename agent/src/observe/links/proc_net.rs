@@ -1,0 +1,100 @@
+//! Routes and VLANs of a captured tree, from `/proc/net`.
+
+use std::collections::BTreeSet;
+
+use berth_api::LinkName;
+
+use super::{Link, LinkKind};
+use crate::root::Root;
+
+/// Flags of `/proc/net/route` (`linux/route.h`).
+const RTF_UP: u32 = 0x1;
+const RTF_REJECT: u32 = 0x200;
+
+/// Links that IPv4 and IPv6 default routes use; `None` if the tree has no routing table.
+pub(super) fn default_routes(root: &Root) -> Option<BTreeSet<LinkName>> {
+    let four = root.read_large("proc/net/route").ok();
+    let six = root.read_large("proc/net/ipv6_route").ok();
+    if four.is_none() && six.is_none() {
+        return None;
+    }
+    let four = four.as_deref().map(routes_v4).unwrap_or_default();
+    Some(&four | &six.as_deref().map(routes_v6).unwrap_or_default())
+}
+
+/// `Iface Destination Gateway Flags RefCnt Use Metric Mask ...`, numbers in hexadecimal.
+fn routes_v4(table: &str) -> BTreeSet<LinkName> {
+    let default = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [name, "00000000", _, flags, _, _, _, "00000000", ..] = words.as_slice() else {
+            return None;
+        };
+        usable(flags).then(|| name.parse().ok()).flatten()
+    };
+    table.lines().filter_map(default).collect()
+}
+
+/// `destination length source length next-hop metric refcnt use flags name`.
+fn routes_v6(table: &str) -> BTreeSet<LinkName> {
+    let default = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "00", _, _, _, _, _, _, flags, name] = words.as_slice() else { return None };
+        (usable(flags) && *name != "lo").then(|| name.parse().ok()).flatten()
+    };
+    table.lines().filter_map(default).collect()
+}
+
+fn usable(flags: &str) -> bool {
+    u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & (RTF_UP | RTF_REJECT) == RTF_UP)
+}
+
+/// `/proc/net/vlan/config`: `eth0.120 | 120 | eth0` after two lines of heading.
+pub(super) fn add_vlans(root: &Root, links: &mut [Link]) {
+    let table = root.read_large("proc/net/vlan/config").unwrap_or_default();
+    for line in table.lines() {
+        let mut words = line.split('|').map(str::trim);
+        let (Some(name), Some(id), Some(parent)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        let link = links.iter_mut().find(|link| link.name.as_str() == name);
+        if let (Some(link), Ok(id)) = (link, id.parse()) {
+            link.kind = LinkKind::Vlan;
+            link.vlan = Some(id);
+            link.parent = parent.parse().ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names(found: BTreeSet<LinkName>) -> Vec<String> {
+        found.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn only_usable_default_routes_count() {
+        let table = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+            eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+            eth1\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+            eth2\t00000000\t0101A8C0\t0203\t0\t0\t0\t00000000\t0\t0\t0\n";
+        assert_eq!(names(routes_v4(table)), ["eth0"]);
+        let zero = "00000000000000000000000000000000";
+        let table = format!(
+            "{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth3\n\
+             {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo\n"
+        );
+        assert_eq!(names(routes_v6(&table)), ["eth3"]);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "([0-9a-f]{0,8}[ \t|]?){0,12}|.*") {
+            routes_v4(&text);
+            routes_v6(&text);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Links of a captured tree, from `/sys/class/net`.
+
+use berth_api::LinkName;
+
+use super::{Link, LinkKind, names_by_index, state_from_word};
+use crate::notes::Notes;
+use crate::root::Root;
+
+const NET: &str = "sys/class/net";
+
+/// Every link with what sysfs says of it. A capture may have a link's name without its folder.
+pub(super) fn links(root: &Root, notes: &mut Notes) -> Vec<Link> {
+    let names = root.list(NET).unwrap_or_default();
+    // `bonding_masters` is a file among the links.
+    let names = names.iter().filter(|name| root.link(&format!("{NET}/{name}")).is_some()
+        || root.list(&format!("{NET}/{name}")).is_ok());
+    let mut links = Vec::new();
+    for name in names {
+        match name.parse::<LinkName>() {
+            Ok(parsed) => links.push(link(root, parsed)),
+            Err(wrong) => notes.warn(format!("/{NET}"), wrong.to_string()),
+        }
+    }
+    let names = names_by_index(&links);
+    for link in &mut links {
+        let lower: Option<u32> = root.parse(&format!("{NET}/{}/iflink", link.name)).ok();
+        if link.kind == LinkKind::Vlan && lower != link.index {
+            link.parent = lower.and_then(|index| names.get(&index).cloned());
+        }
+    }
+    links
+}
+
+fn link(root: &Root, name: LinkName) -> Link {
+    let file = |attribute: &str| format!("{NET}/{name}/{attribute}");
+    let text = |attribute: &str| root.read(&file(attribute)).ok().filter(|t| !t.is_empty());
+    let kind = kind(root, &name);
+    Link {
+        index: root.parse(&file("ifindex")).ok(),
+        mac: text("address").map(|mac| mac.to_lowercase()),
+        mtu: root.parse(&file("mtu")).ok(),
+        state: text("operstate").and_then(|word| state_from_word(&word)),
+        master: root.link_name(&file("master")).and_then(|master| master.parse().ok()),
+        vlan_filtering: (kind == LinkKind::Bridge)
+            .then(|| crate::observe::switch(root, &file("bridge/vlan_filtering")))
+            .flatten(),
+        alias: text("ifalias"),
+        ..Link::new(name, kind)
+    }
+}
+
+fn kind(root: &Root, name: &LinkName) -> LinkKind {
+    let there = |attribute: &str| root.exists(&format!("{NET}/{name}/{attribute}"));
+    let uevent = root.read(&format!("{NET}/{name}/uevent")).unwrap_or_default();
+    let device_type = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));
+    let target = root.link(&format!("{NET}/{name}")).unwrap_or_default();
+    let is_virtual = target.contains("/virtual/");
+    match device_type {
+        Some("vlan") => LinkKind::Vlan,
+        Some("bridge") => LinkKind::Bridge,
+        Some("bond") => LinkKind::Bond,
+        Some("vxlan") => LinkKind::Vxlan,
+        _ if name.as_str() == "lo" => LinkKind::Loopback,
+        _ if there("bonding") => LinkKind::Bond,
+        _ if there("bridge") => LinkKind::Bridge,
+        _ if there("tun_flags") => LinkKind::Tun,
+        _ if is_virtual => LinkKind::Other,
+        _ if there("device") || !target.is_empty() => LinkKind::Physical,
+        _ => LinkKind::Other,
+    }
+}

@@ -1,0 +1,147 @@
+//! The machine, its operating system, and whether it is itself a guest.
+
+use berth_api::infra_node::{Hypervisor, Machine, UnknownReason};
+
+use super::cpuinfo::CpuInfo;
+use crate::notes::Notes;
+use crate::root::{ReadProblem, Root};
+
+const DMI: &str = "sys/class/dmi/id";
+
+/// Reads DMI, the kernel release and os-release.
+pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
+    let dmi = |name: &str| {
+        root.read(&format!("{DMI}/{name}")).and_then(|text| {
+            let problem = ReadProblem::Malformed("empty".to_owned());
+            let empty = || crate::root::ReadError { path: format!("{DMI}/{name}"), problem };
+            if text.is_empty() { Err(empty()) } else { Ok(text) }
+        })
+    };
+    // Arm and Power boards have a device tree in place of DMI.
+    let product = dmi("product_name").or_else(|error| {
+        root.read("proc/device-tree/model").map_err(|_| error)
+    });
+    let vendor = dmi("sys_vendor").ok();
+    if vendor.is_none() {
+        let why = "/sys/class/dmi/id/sys_vendor: not there or empty";
+        notes.unknown("capabilities.machine.vendor", UnknownReason::NotFound, why);
+    }
+    let product = match product {
+        Ok(product) => Some(product),
+        Err(error) => {
+            notes.unknown("capabilities.machine.product", error.reason(), error.to_string());
+            None
+        }
+    };
+    let hypervisor = hypervisor(root, cpuinfo, vendor.as_deref(), product.as_deref(), notes);
+    Machine { kernel: kernel(root, notes), os: os(root, notes), vendor, product, hypervisor }
+}
+
+/// The host's name as the kubelet would take it: lower case.
+#[must_use]
+pub fn host_name(root: &Root) -> Option<String> {
+    let names = ["proc/sys/kernel/hostname", "etc/hostname"];
+    let name = names.iter().find_map(|path| root.read(path).ok().filter(|n| !n.is_empty()))?;
+    Some(name.lines().next()?.trim().to_lowercase())
+}
+
+fn kernel(root: &Root, notes: &mut Notes) -> Option<String> {
+    let release = root.read("proc/sys/kernel/osrelease").ok().filter(|r| !r.is_empty());
+    // `Linux version 6.1.0-13-amd64 (debian-kernel@...) ...`
+    let from_version = || {
+        let version = root.read("proc/version").ok()?;
+        version.strip_prefix("Linux version ")?.split(' ').next().map(str::to_owned)
+    };
+    let release = release.or_else(from_version);
+    if release.is_none() {
+        let why = "neither /proc/sys/kernel/osrelease nor /proc/version is there";
+        notes.unknown("capabilities.machine.kernel", UnknownReason::NotFound, why);
+    }
+    release
+}
+
+fn os(root: &Root, notes: &mut Notes) -> Option<String> {
+    let files = ["etc/os-release", "usr/lib/os-release"];
+    let name = files
+        .iter()
+        .find_map(|path| root.read(path).ok())
+        .and_then(|text| field(&text, "PRETTY_NAME"));
+    if name.is_none() {
+        let why = "neither /etc/os-release nor /usr/lib/os-release has PRETTY_NAME";
+        notes.unknown("capabilities.machine.os", UnknownReason::NotFound, why);
+    }
+    name
+}
+
+/// A value of a shell-like file as os-release(5) describes it.
+#[must_use]
+pub fn field(text: &str, name: &str) -> Option<String> {
+    let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))?;
+    let quoted = |quote| value.strip_prefix(quote)?.strip_suffix(quote);
+    let value = quoted('"').or_else(|| quoted('\'')).unwrap_or(value);
+    (!value.is_empty()).then(|| value.replace('\\', ""))
+}
+
+/// Whether the host is a guest, and of whom. The CPU's `hypervisor` flag decides on x86; DMI, and on a
+/// live machine CPUID, give the name.
+fn hypervisor(
+    root: &Root,
+    cpuinfo: &CpuInfo,
+    vendor: Option<&str>,
+    product: Option<&str>,
+    notes: &mut Notes,
+) -> Option<Hypervisor> {
+    let by_cpuid = root.is_live().then(super::kvm::cpuid::hypervisor).flatten();
+    let by_dmi = by_names(vendor.unwrap_or_default(), product.unwrap_or_default());
+    let by_xen = root.read("sys/hypervisor/type").ok().filter(|t| t == "xen").map(|_| Hypervisor::Xen);
+    let named = by_cpuid.or(by_dmi).or(by_xen);
+    if named.is_some() {
+        named
+    } else if cpuinfo.has("hypervisor") {
+        Some(Hypervisor::Other)
+    } else if cpuinfo.has_flags && cpuinfo.vendor.is_some() {
+        Some(Hypervisor::None)
+    } else {
+        let why = "/proc/cpuinfo has no flags and DMI names no hypervisor";
+        notes.unknown("capabilities.machine.hypervisor", UnknownReason::NotFound, why);
+        None
+    }
+}
+
+/// DMI strings that only virtual machines have (as systemd-detect-virt knows them).
+fn by_names(vendor: &str, product: &str) -> Option<Hypervisor> {
+    let has = |text: &str, part: &str| text.contains(part);
+    match () {
+        () if has(vendor, "VMware") => Some(Hypervisor::VMware),
+        () if has(vendor, "innotek") || has(product, "VirtualBox") => Some(Hypervisor::VirtualBox),
+        () if has(vendor, "Microsoft") && has(product, "Virtual Machine") => Some(Hypervisor::HyperV),
+        () if has(vendor, "Xen") => Some(Hypervisor::Xen),
+        () if has(product, "KVM") || has(vendor, "Amazon EC2") && !has(product, "metal") => {
+            Some(Hypervisor::Kvm)
+        }
+        () if has(vendor, "QEMU") => Some(Hypervisor::Qemu),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn os_release_values_may_be_quoted() {
+        let text = "NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 12\"\nVERSION='1 2'\nEMPTY=\n";
+        assert_eq!(field(text, "PRETTY_NAME").as_deref(), Some("Debian GNU/Linux 12"));
+        assert_eq!(field(text, "VERSION").as_deref(), Some("1 2"));
+        assert_eq!(field(text, "EMPTY"), None);
+        assert_eq!(field(text, "AME"), None);
+    }
+
+    #[test]
+    fn bare_metal_of_a_cloud_is_no_guest() {
+        assert_eq!(by_names("Amazon EC2", "m5.metal"), None);
+        assert_eq!(by_names("Amazon EC2", "m5.large"), Some(Hypervisor::Kvm));
+        assert_eq!(by_names("Microsoft Corporation", "Surface"), None);
+        assert_eq!(by_names("QEMU", "Standard PC (Q35 + ICH9, 2009)"), Some(Hypervisor::Qemu));
+    }
+}

@@ -1,0 +1,173 @@
+//! From a [`Root`] to [`HostFacts`]: plain data and notes, never all or nothing.
+//!
+//! Nothing here decides or changes anything. Each module reads one idea and has a twin of the same
+//! name where the fact is reported or checked. What only a running machine can tell (ioctls, CPUID,
+//! netlink, O_DIRECT) is asked only if the root is live; otherwise the fact is unknown and says so.
+
+pub mod cgroup;
+pub mod cpu;
+pub mod cpuinfo;
+pub mod devices;
+pub mod direct_io;
+pub mod disks;
+pub mod hugepages;
+pub mod identity;
+pub mod iommu;
+pub mod irqs;
+pub mod kernel;
+pub mod ksm;
+pub mod kubelet;
+pub mod kvm;
+pub mod links;
+pub mod machine;
+pub mod memory;
+pub mod mounts;
+pub mod nvme;
+pub mod pci;
+pub mod processes;
+pub mod topology;
+pub mod zones;
+
+use berth_api::CpuSet;
+use berth_api::infra_node::{
+    Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, Zone,
+};
+
+use crate::notes::Notes;
+use crate::root::{ReadError, ReadProblem, Root};
+
+/// Everything known of a host.
+#[derive(Debug, Clone, Default)]
+pub struct HostFacts {
+    /// Host name; the Node and the InfraNode are named so.
+    pub name: Option<String>,
+    /// `boot_id` of the running kernel.
+    pub boot_id: Option<String>,
+    /// The machine and its operating system.
+    pub machine: Machine,
+    /// The kernel's command line and modules.
+    pub kernel: kernel::Kernel,
+    /// Vendor, flags and microcode of the processors.
+    pub cpuinfo: cpuinfo::CpuInfo,
+    /// Where every logical CPU sits.
+    pub topology: topology::Topology,
+    /// Processors in sum.
+    pub cpu: Cpu,
+    /// NUMA zones.
+    pub zones: Vec<Zone>,
+    /// Memory of the whole host.
+    pub memory: Memory,
+    /// Kernel samepage merging with its counters.
+    pub ksm: ksm::KsmFacts,
+    /// Hardware virtualisation.
+    pub kvm: Kvm,
+    /// What the state of KVM was decided from.
+    pub kvm_evidence: kvm::Evidence,
+    /// Device isolation.
+    pub iommu: Iommu,
+    /// Control groups.
+    pub cgroup: Cgroup,
+    /// PCI functions of the classes that matter to VMs, and all SR-IOV physical functions.
+    pub pci: Vec<pci::PciDevice>,
+    /// NVMe drives.
+    pub nvme: Vec<Nvme>,
+    /// Accelerators.
+    pub gpus: Vec<Gpu>,
+    /// Network links.
+    pub links: links::Links,
+    /// Image and volume folders.
+    pub direct_io: Vec<DirectIo>,
+    /// The kubelet's configuration and state files.
+    pub kubelet: kubelet::KubeletFacts,
+    /// Daemons that matter here.
+    pub processes: processes::Processes,
+    /// Warnings and unknown facts.
+    pub notes: Notes,
+}
+
+/// What to observe beyond the defaults.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Folders whose file systems are tried with O_DIRECT.
+    pub direct_io_paths: Vec<String>,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { direct_io_paths: direct_io::DEFAULT_PATHS.map(str::to_owned).to_vec() }
+    }
+}
+
+/// Reads the whole host once.
+#[must_use]
+pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
+    let mut notes = Notes::default();
+    let n = &mut notes;
+
+    let cpuinfo = cpuinfo::CpuInfo::observe(root, n);
+    let kernel = kernel::observe(root, n);
+    let mut topology = topology::Topology::observe(root, &cpuinfo, n);
+    let memory = memory::observe(root, n);
+    let zones = zones::observe(root, &mut topology, &memory, n);
+    let cpu = cpu::observe(root, &cpuinfo, &topology, n);
+    let processes = processes::observe(root);
+    let mounts = mounts::Mounts::observe(root, n);
+    let (ksm, ksm_status) = ksm::observe(root, &processes, n);
+    let (kvm_evidence, kvm) = kvm::observe(root, &cpuinfo, n);
+    let pci = pci::observe(root, n);
+
+    let mut facts = HostFacts {
+        name: machine::host_name(root),
+        boot_id: root.read("proc/sys/kernel/random/boot_id").ok().filter(|id| !id.is_empty()),
+        machine: machine::observe(root, &cpuinfo, n),
+        iommu: iommu::observe(root, n),
+        cgroup: cgroup::observe(root, n),
+        nvme: nvme::observe(root, &pci, &mounts, n),
+        gpus: devices::gpus(&pci),
+        links: links::observe(root, &pci, n),
+        direct_io: direct_io::observe(root, &wanted.direct_io_paths, &mounts, n),
+        kubelet: kubelet::observe(root, &processes, n),
+        memory: Memory { ksm: ksm_status, ..memory },
+        kernel,
+        cpuinfo,
+        topology,
+        cpu,
+        zones,
+        ksm,
+        kvm,
+        kvm_evidence,
+        pci,
+        processes,
+        notes: Notes::default(),
+    };
+    notes.tidy();
+    facts.notes = notes;
+    facts
+}
+
+/// A CPU list from a kernel file. Kernels without a set write nothing, `(null)`, or a NUL byte
+/// (`nohz_full` has shown all three); `isolcpus=` brings flags before the list.
+pub(crate) fn kernel_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
+    let text = root.read(path)?;
+    if text == "(null)" {
+        return Ok(CpuSet::new());
+    }
+    text.parse().map_err(|wrong: berth_api::ParseCpuSetError| ReadError {
+        path: path.to_owned(),
+        problem: ReadProblem::Malformed(wrong.to_string()),
+    })
+}
+
+/// A kernel switch: `1`, `Y` or `y` and `0`, `N` or `n`, whichever the parameter's author chose.
+pub(crate) fn switch(root: &Root, path: &str) -> Option<bool> {
+    match root.read(path).ok()?.as_str() {
+        "1" | "Y" | "y" => Some(true),
+        "0" | "N" | "n" => Some(false),
+        _ => None,
+    }
+}
+
+/// Counts become 32 bits wide in the object; none comes near, and if one did it would saturate.
+pub(crate) fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,129 @@
+//! Mounted file systems.
+
+use procfs::FromRead;
+use procfs::process::MountInfos;
+
+use crate::notes::Notes;
+use crate::root::Root;
+
+/// One mount.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mount {
+    /// Where.
+    pub point: String,
+    /// File system type.
+    pub filesystem: String,
+    /// Device or whatever else is mounted.
+    pub source: String,
+    /// `major:minor` of the device; `None` from the older tables.
+    pub device: Option<String>,
+}
+
+/// All mounts, in the order they were made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mounts {
+    /// `None` if no table could be read.
+    pub table: Option<Vec<Mount>>,
+}
+
+impl Mounts {
+    /// Reads the most telling table there is: `mountinfo`, or `mounts` in older captures. On a live
+    /// host that of process 1 first, as an agent in a container has a view of its own.
+    pub fn observe(root: &Root, notes: &mut Notes) -> Self {
+        for path in ["proc/1/mountinfo", "proc/self/mountinfo"] {
+            let Ok(text) = root.read_large(path) else { continue };
+            match mountinfo(&text) {
+                Some(table) => return Self { table: Some(table) },
+                None => notes.warn(format!("/{path}"), "not a mountinfo table"),
+            }
+        }
+        let table = ["proc/self/mounts", "proc/mounts"]
+            .iter()
+            .find_map(|path| root.read_large(path).ok())
+            .map(|text| mounts(&text));
+        Self { table }
+    }
+
+    /// The mount a path is on: the last one made at the longest point above it.
+    #[must_use]
+    pub fn of(&self, path: &str) -> Option<&Mount> {
+        let above = |point: &str| {
+            let rest = path.strip_prefix(point.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let table = self.table.as_ref()?;
+        table.iter().filter(|mount| above(&mount.point)).max_by_key(|mount| mount.point.len())
+    }
+}
+
+/// `/proc/*/mountinfo`, read by the procfs crate.
+#[must_use]
+pub fn mountinfo(text: &str) -> Option<Vec<Mount>> {
+    let infos = MountInfos::from_read(text.as_bytes()).ok()?;
+    let mount = |info: procfs::process::MountInfo| Mount {
+        point: info.mount_point.to_string_lossy().into_owned(),
+        filesystem: info.fs_type,
+        source: info.mount_source.unwrap_or_default(),
+        device: Some(info.majmin),
+    };
+    Some(infos.0.into_iter().map(mount).collect())
+}
+
+/// `/proc/*/mounts`, the table of fstab(5): device, point, type, options.
+#[must_use]
+pub fn mounts(text: &str) -> Vec<Mount> {
+    let mount = |line: &str| {
+        let mut words = line.split(' ').map(unescape);
+        Some(Mount {
+            source: words.next()?,
+            point: words.next()?,
+            filesystem: words.next()?,
+            device: None,
+        })
+    };
+    text.lines().filter_map(mount).collect()
+}
+
+/// The kernel writes space, tab, newline and backslash as `\040`, `\011`, `\012`, `\134`.
+fn unescape(word: &str) -> String {
+    let mut text = word.to_owned();
+    for (code, plain) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
+        text = text.replace(code, plain);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_longest_and_last_mount_wins() {
+        let text = "rootfs / rootfs rw 0 0\n/dev/a / ext4 rw 0 0\n/dev/b /var/lib xfs rw 0 0\n\
+            tmpfs /var/li tmpfs rw 0 0\n/dev/c /with\\040space btrfs rw 0 0\n";
+        let mounts = Mounts { table: Some(mounts(text)) };
+        let filesystem = |path| mounts.of(path).map(|m| m.filesystem.as_str());
+        assert_eq!(filesystem("/var/lib/kubelet"), Some("xfs"));
+        assert_eq!(filesystem("/var/lib"), Some("xfs"));
+        assert_eq!(filesystem("/var/library"), Some("ext4"));
+        assert_eq!(filesystem("/with space/x"), Some("btrfs"));
+    }
+
+    #[test]
+    fn mountinfo_has_the_device() {
+        let text = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n";
+        let table = mountinfo(text).unwrap();
+        assert_eq!(table[0].device.as_deref(), Some("98:0"));
+        assert_eq!(table[0].point, "/mnt2");
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "([0-9 :/a-z-]{0,60}\n){0,4}|.*") {
+            mounts(&text);
+            mountinfo(&text);
+        }
+    }
+}

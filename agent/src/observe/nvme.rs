@@ -1,0 +1,173 @@
+//! NVMe drives, and whether anything uses them, so that one can be given to a VM.
+
+use berth_api::infra_node::{Nvme, UnknownReason};
+use berth_api::{Bytes, PciAddress};
+
+use super::mounts::Mounts;
+use super::pci::{PciDevice, address_in_path};
+use crate::notes::Notes;
+use crate::root::Root;
+
+const BLOCK: &str = "sys/class/block";
+/// The block layer counts in sectors of this size whatever the drive's own.
+const SECTOR: u64 = 512;
+
+/// Drives by block device, then controllers that have none, as those bound to `vfio-pci`.
+pub fn observe(
+    root: &Root,
+    pci: &[PciDevice],
+    mounts: &Mounts,
+    notes: &mut Notes,
+) -> Vec<Nvme> {
+    let devices = root.list(BLOCK).unwrap_or_default();
+    let mut drives: Vec<Nvme> = devices
+        .iter()
+        .filter(|name| is_namespace(name))
+        .map(|name| drive(root, name, &devices, pci, mounts))
+        .collect();
+    for controller in pci.iter().filter(|device| device.is_nvme()) {
+        if !drives.iter().any(|drive| drive.pci_address == Some(controller.address)) {
+            drives.push(without_block_device(controller));
+        }
+    }
+    for (index, drive) in drives.iter().enumerate() {
+        if drive.in_use.is_none() {
+            let why = format!("{}: neither mounts nor the udev database tell", drive.name);
+            let path = format!("capabilities.nvme[{index}].inUse");
+            notes.unknown(path, UnknownReason::NotFound, why);
+        }
+    }
+    drives
+}
+
+/// `nvme0n1`, but neither a partition (`nvme0n1p1`) nor a path of a multipath drive (`nvme0c1n1`).
+#[must_use]
+pub fn is_namespace(name: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let parts = name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
+    parts.is_some_and(|(controller, namespace)| number(controller) && number(namespace))
+}
+
+fn drive(
+    root: &Root,
+    name: &str,
+    devices: &[String],
+    pci: &[PciDevice],
+    mounts: &Mounts,
+) -> Nvme {
+    let file = |attribute: &str| format!("{BLOCK}/{name}/{attribute}");
+    let address = address(root, name);
+    let function = pci.iter().find(|device| Some(device.address) == address);
+    let model = root.read(&file("device/model")).or_else(|_| {
+        let controller = name.split_once('n').map_or(name, |_| controller_of(name));
+        root.read(&format!("sys/class/nvme/{controller}/model"))
+    });
+    let users = users(root, name, devices, mounts);
+    let known = mounts.table.is_some() && signature_known(root, name);
+    Nvme {
+        name: name.to_owned(),
+        model: model.ok().filter(|model| !model.is_empty()),
+        size: root
+            .parse::<u64>(&file("size"))
+            .ok()
+            .map(|sectors| Bytes(sectors.saturating_mul(SECTOR))),
+        zone: function.and_then(|device| device.zone),
+        pci_address: address,
+        driver: function.and_then(|device| device.driver.clone()),
+        in_use: if users.is_empty() { known.then_some(false) } else { Some(true) },
+        users,
+    }
+}
+
+fn without_block_device(controller: &PciDevice) -> Nvme {
+    let with_a_vm = controller.driver.as_deref() == Some("vfio-pci");
+    Nvme {
+        name: controller.address.to_string(),
+        model: None,
+        size: None,
+        zone: controller.zone,
+        pci_address: Some(controller.address),
+        driver: controller.driver.clone(),
+        in_use: with_a_vm.then_some(true),
+        users: with_a_vm.then(|| "vfio-pci".to_owned()).into_iter().collect(),
+    }
+}
+
+/// `nvme12n3` to `nvme12`.
+fn controller_of(name: &str) -> &str {
+    let digits = name.strip_prefix("nvme").map_or(0, |rest| rest.find('n').unwrap_or(0));
+    name.get(..4 + digits).unwrap_or(name)
+}
+
+/// By the way to the block device; a multipath drive lies below a virtual subsystem, whose
+/// controllers know theirs.
+fn address(root: &Root, name: &str) -> Option<PciAddress> {
+    let path = root.link(&format!("{BLOCK}/{name}")).unwrap_or_default();
+    address_in_path(&path).or_else(|| {
+        let device = format!("{BLOCK}/{name}/device");
+        let below: Vec<(u32, String)> = root.numbered(&device, "nvme");
+        let controller = below.first().map(|(_, n)| n.as_str()).unwrap_or(controller_of(name));
+        root.parse(&format!("sys/class/nvme/{controller}/address")).ok()
+    })
+}
+
+/// Everything that makes the drive not free, in words.
+fn users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<String> {
+    let is_partition = |device: &&String| {
+        let number = device.strip_prefix(name).and_then(|rest| rest.strip_prefix('p'));
+        number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let partitions: Vec<&str> = devices.iter().filter(is_partition).map(String::as_str).collect();
+    let swaps = root.read("proc/swaps").unwrap_or_default();
+    let mut users = Vec::new();
+    if !partitions.is_empty() {
+        users.push(format!("partitions: {}", partitions.len()));
+    }
+    for device in std::iter::once(name).chain(partitions) {
+        let node = format!("/dev/{device}");
+        let number = root.read(&format!("{BLOCK}/{device}/dev")).ok();
+        for holder in root.list(&format!("{BLOCK}/{device}/holders")).unwrap_or_default() {
+            users.push(format!("holder of {device}: {holder}"));
+        }
+        let mounted = mounts.table.iter().flatten().find(|mount| {
+            mount.source == node || number.is_some() && mount.device == number
+        });
+        users.extend(mounted.map(|mount| format!("{device} mounted on {}", mount.point)));
+        if swaps.lines().any(|line| line.split_whitespace().next() == Some(&node)) {
+            users.push(format!("{device} is swap"));
+        }
+        users.extend(number.and_then(|number| signature(root, &number)).map(|signature| {
+            format!("{device} holds {signature}")
+        }));
+    }
+    users
+}
+
+/// What blkid found on the device, as udev remembers it: an idle LVM volume, a ZFS member.
+fn signature(root: &Root, number: &str) -> Option<String> {
+    let entry = root.read(&format!("run/udev/data/b{number}")).ok()?;
+    let value = |key: &str| entry.lines().find_map(|line| line.strip_prefix(key));
+    let found = value("E:ID_FS_TYPE=").or_else(|| value("E:ID_PART_TABLE_TYPE="));
+    found.map(str::to_owned)
+}
+
+fn signature_known(root: &Root, name: &str) -> bool {
+    let number = root.read(&format!("{BLOCK}/{name}/dev"));
+    number.is_ok_and(|number| root.exists(&format!("run/udev/data/b{number}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_drives_count() {
+        for name in ["nvme0n1", "nvme12n34"] {
+            assert!(is_namespace(name), "{name}");
+        }
+        for name in ["nvme0n1p1", "nvme0c1n1", "nvme0", "nvme", "sda", "nvmen1", "nvme0n"] {
+            assert!(!is_namespace(name), "{name}");
+        }
+        assert_eq!(controller_of("nvme12n3"), "nvme12");
+    }
+}

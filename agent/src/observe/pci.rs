@@ -1,0 +1,167 @@
+//! PCI functions that matter to VMs: network, NVMe, displays, accelerators, and every SR-IOV
+//! physical function.
+
+use berth_api::PciAddress;
+use berth_api::infra_node::Sriov;
+
+use super::count;
+use crate::notes::Notes;
+use crate::root::Root;
+
+const DEVICES: &str = "sys/bus/pci/devices";
+
+/// One PCI function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PciDevice {
+    /// Where it is.
+    pub address: PciAddress,
+    /// Class, subclass and programming interface, 24 bits.
+    pub class: u32,
+    /// Vendor id.
+    pub vendor: Option<u16>,
+    /// Device id.
+    pub device: Option<u16>,
+    /// Driver it is bound to.
+    pub driver: Option<String>,
+    /// Its IOMMU group.
+    pub iommu_group: Option<u32>,
+    /// NUMA zone; unknown is -1 in sysfs, which is not zone 0.
+    pub zone: Option<u32>,
+    /// Virtual functions, if it is a physical function.
+    pub sriov: Option<Sriov>,
+    /// Whether it is a virtual function itself.
+    pub is_virtual: bool,
+}
+
+impl PciDevice {
+    /// A network controller.
+    #[must_use]
+    pub const fn is_network(&self) -> bool {
+        self.class >> 16 == 0x02
+    }
+
+    /// An NVM Express controller.
+    #[must_use]
+    pub const fn is_nvme(&self) -> bool {
+        self.class == 0x01_08_02
+    }
+
+    /// A display controller with a GPU (VGA, 3D) or a processing accelerator.
+    #[must_use]
+    pub const fn is_gpu(&self) -> bool {
+        matches!(self.class >> 8, 0x03_00 | 0x03_02 | 0x12_00)
+    }
+}
+
+/// Reads `/sys/bus/pci/devices`, sorted by address.
+pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
+    let names = notes.optional(root.list(DEVICES)).unwrap_or_default();
+    let mut devices: Vec<PciDevice> =
+        names.iter().filter_map(|name| device(root, name, notes)).collect();
+    devices.sort_by_key(|device| device.address);
+    devices
+}
+
+fn device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
+    let file = |attribute: &str| format!("{DEVICES}/{name}/{attribute}");
+    let Ok(address) = name.parse() else {
+        notes.warn(format!("/{DEVICES}/{}", name.escape_debug()), "not a PCI address");
+        return None;
+    };
+    let class = hexadecimal(&root.read(&file("class")).ok()?)?;
+    let total = root.parse::<u32>(&file("sriov_totalvfs")).ok();
+    let mut found = PciDevice {
+        address,
+        class,
+        vendor: None,
+        device: None,
+        driver: None,
+        iommu_group: None,
+        zone: None,
+        sriov: None,
+        is_virtual: false,
+    };
+    let interesting = found.is_network() || found.is_nvme() || found.is_gpu() || total.is_some();
+    if !interesting {
+        return None;
+    }
+    let id = |attribute: &str| {
+        hexadecimal(&root.read(&file(attribute)).ok()?).and_then(|id| u16::try_from(id).ok())
+    };
+    found.vendor = id("vendor");
+    found.device = id("device");
+    found.driver = root.link_name(&file("driver"));
+    found.iommu_group = root.link_name(&file("iommu_group")).and_then(|group| group.parse().ok());
+    found.zone =
+        root.parse::<i64>(&file("numa_node")).ok().and_then(|zone| u32::try_from(zone).ok());
+    found.is_virtual = root.link(&file("physfn")).is_some();
+    found.sriov = total.map(|total| Sriov {
+        total,
+        configured: root.parse(&file("sriov_numvfs")).unwrap_or(0),
+        in_use: None,
+    });
+    if let Some(sriov) = &mut found.sriov
+        && sriov.configured > 0
+    {
+        sriov.in_use = Some(virtual_functions_in_use(root, name, found.class >> 16 == 0x02));
+    }
+    Some(found)
+}
+
+/// A virtual function is in use when it is bound to a driver for VMs, or when its network link has
+/// gone from this network namespace into a pod's.
+fn virtual_functions_in_use(root: &Root, name: &str, network: bool) -> u32 {
+    let in_use = |(_, link): &(u32, String)| {
+        let folder = format!("{DEVICES}/{name}/{link}");
+        match root.link_name(&format!("{folder}/driver")).as_deref() {
+            Some("vfio-pci" | "mlx5_vfio_pci" | "xen-pciback") => true,
+            Some(_) => network && root.list(&format!("{folder}/net")).is_ok_and(|n| n.is_empty()),
+            None => false,
+        }
+    };
+    count(root.numbered(&format!("{DEVICES}/{name}"), "virtfn").iter().filter(|v| in_use(v)).count())
+}
+
+/// `0x010802` as sysfs writes numbers of hardware.
+#[must_use]
+pub fn hexadecimal(text: &str) -> Option<u32> {
+    let digits = text.strip_prefix("0x")?;
+    u32::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
+}
+
+/// The last PCI function on the way to a device (`../../devices/pci0000:00/0000:00:02.0/net/eth0`).
+/// A device behind USB has none of its own.
+#[must_use]
+pub fn address_in_path(path: &str) -> Option<PciAddress> {
+    let parts = || path.split('/');
+    if parts().any(|part| part.starts_with("usb")) {
+        return None;
+    }
+    parts().filter_map(|part| part.parse().ok()).next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_address_is_the_last_function_on_the_way() {
+        let last = |path| address_in_path(path).map(|address| address.to_string());
+        let nic = "../../devices/pci0000:5d/0000:5d:02.0/0000:60:00.1/net/enp96s0f1";
+        assert_eq!(last(nic).as_deref(), Some("0000:60:00.1"));
+        let vmd = "../../devices/pci0000:64/0000:64:00.5/pci10000:00/10000:01:00.0/nvme/nvme0/nvme0n1";
+        assert_eq!(last(vmd).as_deref(), Some("10000:01:00.0"));
+        assert_eq!(last("../../devices/pci0000:00/0000:00:14.0/usb1/1-1/net/usb0"), None);
+        assert_eq!(last("../../devices/virtual/net/lo"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in ".*") {
+            hexadecimal(&text);
+            address_in_path(&text);
+        }
+    }
+}

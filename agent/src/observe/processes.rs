@@ -1,0 +1,51 @@
+//! Daemons whose presence matters to Berth.
+
+use crate::root::Root;
+
+/// The processes looked for, by the kernel's name for them (15 bytes at most).
+const NAMES: [&str; 8] = [
+    "kubelet",
+    "k3s-server",
+    "k3s-agent",
+    "ksmtuned",
+    "virt-handler",
+    "irqbalance",
+    "NetworkManager",
+    "systemd-network",
+];
+
+/// One process that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// The kernel's name for it.
+    pub name: String,
+}
+
+/// The processes that were found, by ascending id.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Processes {
+    /// Those of the names looked for.
+    pub found: Vec<Process>,
+    /// Whether the tree has processes at all; captures seldom do.
+    pub known: bool,
+}
+
+impl Processes {
+    /// The first process of that name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Process> {
+        self.found.iter().find(|process| process.name == name)
+    }
+}
+
+/// Looks through `/proc/*/comm`.
+pub fn observe(root: &Root) -> Processes {
+    let pids = root.numbered("proc", "");
+    let named = |(pid, folder): &(u32, String)| {
+        let name = root.read(&format!("proc/{folder}/comm")).ok()?;
+        NAMES.contains(&name.as_str()).then_some(Process { pid: *pid, name })
+    };
+    Processes { found: pids.iter().filter_map(named).collect(), known: !pids.is_empty() }
+}

@@ -1,0 +1,182 @@
+//! Logical CPUs, cores and packages.
+//!
+//! Counting rule, as lscpu's: a core is a distinct set of thread siblings, a package a distinct set of
+//! package siblings. Core ids are not used to count: they repeat per die and package, and on AMD
+//! family 15h the two halves of a core have ids of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::CpuSet;
+
+use super::cpuinfo::CpuInfo;
+use super::kernel_list;
+use crate::notes::Notes;
+use crate::root::{ReadError, Root};
+
+const CPUS: &str = "sys/devices/system/cpu";
+
+/// The logical CPUs of the host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Topology {
+    /// CPUs that run.
+    pub online: CpuSet,
+    /// CPUs that are there but do not run.
+    pub offline: CpuSet,
+    /// Every online CPU.
+    pub cpus: BTreeMap<u32, LogicalCpu>,
+    /// Whether sysfs or cpuinfo said anything about cores and packages.
+    pub known: bool,
+}
+
+/// Where one logical CPU sits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogicalCpu {
+    /// Package, as the firmware numbers it.
+    pub socket: Option<u32>,
+    /// Die within the package.
+    pub die: Option<u32>,
+    /// Core, unique within the die only.
+    pub core: Option<u32>,
+    /// All online CPUs of the same physical core, itself among them.
+    pub siblings: CpuSet,
+    /// All online CPUs of the same package; empty if unknown.
+    pub package: CpuSet,
+    /// NUMA zone; set once zones are known.
+    pub zone: Option<u32>,
+}
+
+impl Topology {
+    /// Reads `/sys/devices/system/cpu`, or `/proc/cpuinfo` where a tree has no such folder.
+    pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Self {
+        let folders = root.numbered(CPUS, "cpu");
+        let numbered = |id: &u32| *id <= CpuSet::MAX_CPU;
+        let in_sysfs: CpuSet = folders.iter().map(|(id, _)| *id).filter(numbered).collect();
+        let in_proc: CpuSet = cpuinfo.processors.iter().map(|p| p.id).collect();
+        let listed = |name: &str, notes: &mut Notes| {
+            let read = kernel_list(root, &format!("{CPUS}/{name}"));
+            notes.optional(read).filter(|set| !set.is_empty())
+        };
+
+        let online = listed("online", notes).unwrap_or_else(|| {
+            let runs = |id: &u32| switched_on(root, *id);
+            if in_sysfs.is_empty() { in_proc } else { in_sysfs.iter().filter(runs).collect() }
+        });
+        // `offline` also names CPUs the kernel could have but the machine has not; `present` does not.
+        let present = listed("present", notes).unwrap_or_else(|| in_sysfs.union(&online));
+        let offline = present.difference(&online);
+
+        let mut topology = Self { online, offline, ..Self::default() };
+        topology.cpus =
+            topology.online.iter().map(|id| (id, logical_cpu(root, id, &topology.online))).collect();
+        topology.known = topology.cpus.values().any(|cpu| !cpu.package.is_empty());
+        if topology.known {
+            topology.complete_siblings(notes);
+        } else {
+            topology.fall_back_to(cpuinfo);
+        }
+        topology
+    }
+
+    /// Distinct cores that have one of these CPUs, by their sets of siblings.
+    #[must_use]
+    pub fn cores_of(&self, cpus: &CpuSet) -> BTreeSet<&CpuSet> {
+        cpus.iter().filter_map(|id| self.cpus.get(&id)).map(|cpu| &cpu.siblings).collect()
+    }
+
+    /// Physical cores online.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.cores_of(&self.online).len()
+    }
+
+    /// Packages online.
+    #[must_use]
+    pub fn sockets(&self) -> usize {
+        let packages: BTreeSet<&CpuSet> =
+            self.cpus.values().map(|cpu| &cpu.package).filter(|set| !set.is_empty()).collect();
+        packages.len()
+    }
+
+    /// Threads of the core that has most.
+    #[must_use]
+    pub fn threads_per_core(&self) -> usize {
+        self.cpus.values().map(|cpu| cpu.siblings.len()).max().unwrap_or(0)
+    }
+
+    /// A CPU whose folder has no `topology/` though others have: its own core, until it says more.
+    fn complete_siblings(&mut self, notes: &mut Notes) {
+        let silent: CpuSet =
+            self.cpus.iter().filter(|(_, cpu)| cpu.package.is_empty()).map(|(id, _)| *id).collect();
+        if !silent.is_empty() {
+            notes.warn(
+                format!("/{CPUS}"),
+                format!("online CPUs {silent} have no topology/; each is counted as a core of its own"),
+            );
+        }
+    }
+
+    /// Kernels without sysfs topology: packages and cores by the ids in cpuinfo.
+    fn fall_back_to(&mut self, cpuinfo: &CpuInfo) {
+        let mut packages: BTreeMap<u32, CpuSet> = BTreeMap::new();
+        let mut cores: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
+        for processor in &cpuinfo.processors {
+            let (Some(package), Some(core)) = (processor.package, processor.core) else { continue };
+            packages.entry(package).or_default().insert(processor.id);
+            cores.entry((package, core)).or_default().insert(processor.id);
+        }
+        for processor in &cpuinfo.processors {
+            let (Some(package), Some(core)) = (processor.package, processor.core) else { continue };
+            if let Some(cpu) = self.cpus.get_mut(&processor.id) {
+                cpu.socket = Some(package);
+                cpu.core = Some(core);
+                cpu.package = packages.get(&package).cloned().unwrap_or_default();
+                cpu.siblings = cores.get(&(package, core)).cloned().unwrap_or_default();
+                self.known = true;
+            }
+        }
+    }
+}
+
+/// CPU 0 of most machines cannot be taken offline and then has no `online` file.
+fn switched_on(root: &Root, id: u32) -> bool {
+    root.read(&format!("{CPUS}/cpu{id}/online")).map_or(true, |value| value != "0")
+}
+
+fn logical_cpu(root: &Root, id: u32, online: &CpuSet) -> LogicalCpu {
+    let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
+    // -1 means that the architecture does not know.
+    let number = |name: &str| root.parse::<i64>(&file(name)).ok().and_then(|n| u32::try_from(n).ok());
+    let siblings = first_set(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
+        .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
+        .map(|set| set.intersection(online))
+        .filter(|set| set.contains(id));
+    let package = first_set(root, &[&file("core_siblings_list"), &file("package_cpus_list")])
+        .or_else(|| first_mask(root, &[&file("core_siblings"), &file("package_cpus")]))
+        .map(|set| set.intersection(online));
+    LogicalCpu {
+        socket: number("physical_package_id"),
+        die: number("die_id"),
+        core: number("core_id"),
+        siblings: siblings.unwrap_or_else(|| CpuSet::from_iter([id])),
+        package: package.unwrap_or_default(),
+        zone: None,
+    }
+}
+
+fn first_set(root: &Root, paths: &[&str]) -> Option<CpuSet> {
+    paths.iter().find_map(|path| kernel_list(root, path).ok())
+}
+
+fn first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
+    paths.iter().find_map(|path| CpuSet::from_mask(&root.read(path).ok()?).ok())
+}
+
+/// A CPU list or, from kernels before 2.6.2x, a mask beside it.
+pub(crate) fn list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
+    match kernel_list(root, list) {
+        Err(error) if error.is_not_found() => {
+            first_mask(root, &[mask]).map_or(Err(error), Ok)
+        }
+        read => read,
+    }
+}

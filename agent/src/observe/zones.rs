@@ -1,0 +1,131 @@
+//! NUMA zones, by the kernel's numbers, which may have gaps.
+
+use berth_api::infra_node::{Memory, UnknownReason, Zone, ZoneDistance};
+
+use super::memory::meminfo;
+use super::topology::{Topology, list_or_mask};
+use super::{count, hugepages};
+use crate::notes::Notes;
+use crate::root::Root;
+
+const NODES: &str = "sys/devices/system/node";
+
+/// Reads the zones and tells every CPU its own.
+///
+/// A kernel without NUMA has no such folder; like the kubelet, we then see one zone with the id 0.
+pub fn observe(
+    root: &Root,
+    topology: &mut Topology,
+    memory: &Memory,
+    notes: &mut Notes,
+) -> Vec<Zone> {
+    let nodes = root.numbered(NODES, "node");
+    let mut zones: Vec<Zone> =
+        nodes.iter().map(|(id, _)| zone(root, *id, topology, notes)).collect();
+    if zones.is_empty() {
+        zones.extend(whole_host(topology, memory));
+    }
+    if let [only] = zones.as_mut_slice() {
+        only.memory = only.memory.or(memory.total);
+        if only.hugepages.is_empty() {
+            only.hugepages = memory.hugepages.clone();
+            only.hugepages.iter_mut().for_each(|pool| pool.reserved = None);
+        }
+    }
+    distances(root, &mut zones, notes);
+    assign(&zones, topology, notes);
+    for (index, zone) in zones.iter().enumerate() {
+        let path = |field: &str| format!("zones[{index}].{field}");
+        let file = format!("/{NODES}/node{}", zone.id);
+        if zone.cpus.is_none() {
+            let why = format!("{file} has neither cpulist nor cpumap");
+            notes.unknown(path("cpus"), UnknownReason::NotFound, why);
+        }
+        if zone.memory.is_none() {
+            let why = format!("{file}/meminfo has no line MemTotal");
+            notes.unknown(path("memory"), UnknownReason::NotFound, why);
+        }
+    }
+    zones
+}
+
+fn zone(root: &Root, id: u32, topology: &Topology, notes: &mut Notes) -> Zone {
+    let file = |name: &str| format!("{NODES}/node{id}/{name}");
+    let cpus = notes
+        .optional(list_or_mask(root, &file("cpulist"), &file("cpumap")))
+        .map(|cpus| cpus.intersection(&topology.online));
+    Zone {
+        id,
+        cores: cpus
+            .as_ref()
+            .filter(|_| topology.known)
+            .map(|cpus| count(topology.cores_of(cpus).len())),
+        cpus,
+        memory: meminfo(root, &file("meminfo")).ok().and_then(|info| info.bytes("MemTotal")),
+        hugepages: hugepages::pools(root, &file("hugepages"), notes),
+        ..Zone::default()
+    }
+}
+
+fn whole_host(topology: &Topology, memory: &Memory) -> Option<Zone> {
+    let empty = topology.online.is_empty() && memory.total.is_none();
+    (!empty).then(|| Zone {
+        id: 0,
+        cpus: Some(topology.online.clone()).filter(|cpus| !cpus.is_empty()),
+        cores: topology.known.then(|| count(topology.cores())),
+        ..Zone::default()
+    })
+}
+
+/// `distance` has one number for each online node in the order of ids, whatever gaps the ids have.
+fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
+    let ids: Vec<u32> = zones.iter().map(|zone| zone.id).collect();
+    for zone in zones {
+        let file = format!("{NODES}/node{}/distance", zone.id);
+        let Ok(text) = root.read(&file) else { continue };
+        let numbers: Vec<Option<u32>> =
+            text.split_whitespace().map(|number| number.parse().ok()).collect();
+        if numbers.len() == ids.len() && numbers.iter().all(Option::is_some) {
+            let pair = |(zone, distance): (&u32, Option<u32>)| {
+                Some(ZoneDistance { zone: *zone, distance: distance? })
+            };
+            zone.distances = ids.iter().zip(numbers).filter_map(pair).collect();
+        } else {
+            let found: String = text.chars().take(60).collect();
+            notes.warn(
+                format!("/{file}"),
+                format!("`{}` is not one number for each of {} zones", found.escape_debug(), ids.len()),
+            );
+        }
+    }
+}
+
+/// Tells every CPU its zone. Zones that claim the same CPU are the firmware's mistake: the first
+/// keeps it, and the administrator hears of it.
+fn assign(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
+    let mut overlaps: Vec<(u32, u32)> = Vec::new();
+    for zone in zones {
+        for id in zone.cpus.iter().flat_map(berth_api::CpuSet::iter) {
+            let Some(cpu) = topology.cpus.get_mut(&id) else { continue };
+            match cpu.zone {
+                Some(first) if !overlaps.contains(&(first, zone.id)) => {
+                    overlaps.push((first, zone.id));
+                }
+                Some(_) => {}
+                None => cpu.zone = Some(zone.id),
+            }
+        }
+    }
+    let cpus_of = |id| zones.iter().find(|z| z.id == id).and_then(|z| z.cpus.clone());
+    for (first, second) in overlaps {
+        let (a, b) = (cpus_of(first).unwrap_or_default(), cpus_of(second).unwrap_or_default());
+        notes.warn(
+            format!("/{NODES}/node{second}/cpulist"),
+            format!(
+                "zones {first} and {second} overlap: both claim CPUs {}; the firmware's NUMA tables \
+                 are wrong, update the BIOS before pinning anything",
+                a.intersection(&b)
+            ),
+        );
+    }
+}

@@ -1,0 +1,421 @@
+//! The report for people: groups of facts, one line per zone, link and drive, on 80 columns.
+
+use std::fmt::Write as _;
+
+use berth_api::infra_node::{
+    Capabilities, HugepagePool, Hypervisor, InfraNodeStatus, Ksm, KsmOwner, KvmState, Unknown,
+    UnknownReason, Zone,
+};
+use berth_api::{Bytes, CpuSet, InfraNode};
+use comfy_table::{ContentArrangement, Table};
+
+use crate::cli::style::Style;
+use crate::text::wrap;
+
+/// Columns of a terminal that was never resized.
+const WIDTH: u16 = 80;
+/// Column where values start.
+const INDENT: usize = 11;
+
+/// The whole report.
+#[must_use]
+pub fn render(node: &InfraNode, style: Style) -> String {
+    let empty = InfraNodeStatus::default();
+    let status = node.status.as_ref().unwrap_or(&empty);
+    let mut out = String::new();
+    head(&mut out, node, status, style);
+    group(&mut out, style, "CPU", cpu(&status.capabilities));
+    group(&mut out, style, "KVM", kvm(status));
+    group(&mut out, style, "Memory", memory(&status.capabilities));
+    group(&mut out, style, "Devices", devices(&status.capabilities));
+    group(&mut out, style, "Kubelet", kubelet(&status.capabilities));
+    zones(&mut out, status, style);
+    uplinks(&mut out, status, style);
+    links(&mut out, status, style);
+    nvme(&mut out, status, style);
+    gpus(&mut out, status, style);
+    direct_io(&mut out, status, style);
+    allocations(&mut out, status, style);
+    unknown(&mut out, &status.unknown, style);
+    out
+}
+
+fn head(out: &mut String, node: &InfraNode, status: &InfraNodeStatus, style: Style) {
+    let machine = &status.capabilities.machine;
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let hardware: Vec<&str> =
+        [&machine.vendor, &machine.product].into_iter().flatten().map(String::as_str).collect();
+    line(out, &style.title(name), "");
+    let what = [hardware.join(" "), hypervisor(machine.hypervisor)];
+    group(out, style, "Machine", what.into_iter().filter(|part| !part.is_empty()).collect());
+    let system = [
+        machine.os.clone(),
+        machine.kernel.as_ref().map(|kernel| format!("Linux {kernel}")),
+        status.capabilities.cgroup.version.map(|version| format!("cgroup v{version}")),
+    ];
+    group(out, style, "System", vec![join(system)]);
+}
+
+fn hypervisor(hypervisor: Option<Hypervisor>) -> String {
+    match hypervisor {
+        None | Some(Hypervisor::None) => String::new(),
+        Some(other) => format!("is itself a guest of {}", word(&other)),
+    }
+}
+
+fn cpu(capabilities: &Capabilities) -> Vec<String> {
+    let cpu = &capabilities.cpu;
+    let model = match (cpu.sockets, &cpu.model) {
+        (Some(n), Some(model)) if n > 1 => format!("{n} x {model}"),
+        (_, model) => model.clone().unwrap_or_else(|| "model unknown".to_owned()),
+    };
+    let counts = [
+        cpu.sockets.map(|n| plural(n, "socket")),
+        cpu.cores.map(|n| plural(n, "core")),
+        cpu.threads.map(|n| plural(n, "thread")),
+        cpu.threads_per_core.map(|n| format!("{n} per core")),
+    ];
+    let set = |name: &str, set: &Option<CpuSet>| {
+        set.as_ref().filter(|set| !set.is_empty()).map(|set| format!("{name} {set}"))
+    };
+    let states = [
+        set("online", &cpu.online),
+        set("offline", &cpu.offline),
+        set("isolated", &cpu.isolated),
+        set("nohz_full", &cpu.nohz_full),
+    ];
+    let settings = [
+        cpu.governor.as_ref().map(|governor| format!("governor {governor}")),
+        cpu.microcode.as_ref().map(|microcode| format!("microcode {microcode}")),
+    ];
+    let kinds =
+        cpu.core_kinds.iter().map(|kind| Some(format!("{} cores {}", word(&kind.kind), kind.cpus)));
+    vec![model, join(counts), join(states), join(kinds), join(settings)]
+}
+
+fn kvm(status: &InfraNodeStatus) -> Vec<String> {
+    let kvm = &status.capabilities.kvm;
+    let state = match kvm.state {
+        Some(KvmState::Ready) => "Ready".to_owned(),
+        Some(state) => format!("{} (berth-agent check says what to do)", word(&state)),
+        None => unknown_word(&status.unknown, "capabilities.kvm.state"),
+    };
+    let first = [
+        Some(state),
+        kvm.api_version.map(|version| format!("API {version}")),
+        kvm.max_vcpus.map(|n| format!("up to {n} vCPUs")),
+    ];
+    let yes_no = |name: &str, value: Option<bool>| {
+        value.map(|value| format!("{name} {}", if value { "yes" } else { "no" }))
+    };
+    let second = [
+        yes_no("nested", kvm.nested),
+        yes_no("EPT/NPT", kvm.second_level_translation),
+        yes_no("APICv/AVIC", kvm.interrupt_virtualization),
+    ];
+    let third = [
+        yes_no("vhost-net", kvm.vhost_net),
+        yes_no("vhost-vsock", kvm.vhost_vsock),
+        yes_no("tun", kvm.tun),
+    ];
+    let confidential = kvm.confidential.iter().filter(|kinds| !kinds.is_empty());
+    let kinds = confidential.flatten().map(word).collect::<Vec<_>>().join(", ");
+    let fourth = (!kinds.is_empty()).then(|| format!("confidential VMs: {kinds}"));
+    vec![join(first), join(second), join(third), fourth.unwrap_or_default()]
+}
+
+fn memory(capabilities: &Capabilities) -> Vec<String> {
+    let memory = &capabilities.memory;
+    let swap = memory.swap.map(|swap| match (swap.0, memory.zram) {
+        (0, _) => "no swap".to_owned(),
+        (_, Some(true)) => format!("swap {} (zram)", swap.human()),
+        _ => format!("swap {}", swap.human()),
+    });
+    let pages = [
+        memory.transparent_hugepages.map(|mode| format!("THP {}", word(&mode).to_lowercase())),
+        memory.default_hugepage_size.map(|size| format!("default huge page {size}")),
+        (memory.zswap == Some(true)).then(|| "zswap on".to_owned()),
+    ];
+    let ksm = memory.ksm.as_ref().map(ksm).unwrap_or_default();
+    vec![join([memory.total.map(Bytes::human), swap]), join(pages), ksm]
+}
+
+fn ksm(ksm: &Ksm) -> String {
+    let running = match ksm.running {
+        Some(true) => "KSM on",
+        _ => "KSM off",
+    };
+    let owner = match ksm.owner {
+        Some(KsmOwner::Nobody) | None => None,
+        Some(KsmOwner::Unknown) => Some("started by somebody unknown".to_owned()),
+        Some(owner) => Some(format!("steered by {}", word(&owner))),
+    };
+    let advisor = ksm.advisor.map(|advisor| format!("advisor {}", word(&advisor)));
+    join([Some(running.to_owned()), owner, advisor])
+}
+
+fn devices(capabilities: &Capabilities) -> Vec<String> {
+    let iommu = match (capabilities.iommu.enabled, capabilities.iommu.groups) {
+        (Some(true), Some(groups)) => Some(format!("IOMMU on, {}", plural(groups, "group"))),
+        (Some(false), _) => Some("IOMMU off".to_owned()),
+        _ => None,
+    };
+    vec![join([iommu])]
+}
+
+fn kubelet(capabilities: &Capabilities) -> Vec<String> {
+    let Some(kubelet) = &capabilities.kubelet else { return Vec::new() };
+    let with = |name: &str, policy: &Option<String>, options: &[String]| {
+        let policy = policy.as_deref()?;
+        let options = if options.is_empty() { String::new() } else { format!(" ({})", options.join(", ")) };
+        Some(format!("{name} {policy}{options}"))
+    };
+    let scope = kubelet.topology_manager_scope.as_ref().map(|scope| format!("scope {scope}"));
+    let topology = [
+        with(
+            "topology manager",
+            &kubelet.topology_manager_policy,
+            &kubelet.topology_manager_policy_options,
+        ),
+        scope,
+        with("memory manager", &kubelet.memory_manager_policy, &[]),
+    ];
+    let reserved =
+        kubelet.reserved_system_cpus.as_ref().map(|cpus| format!("reserved CPUs {cpus}"));
+    vec![
+        join([
+            with("CPU manager", &kubelet.cpu_manager_policy, &kubelet.cpu_manager_policy_options),
+            reserved,
+        ]),
+        join(topology),
+    ]
+}
+
+fn zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
+    let row = |zone: &Zone| {
+        let cpus = zone.cpus.as_ref().map_or_else(|| "?".to_owned(), |cpus| match cpus.is_empty() {
+            true => "none".to_owned(),
+            false => cpus.to_string(),
+        });
+        let distances: Vec<String> =
+            zone.distances.iter().map(|distance| distance.distance.to_string()).collect();
+        vec![
+            zone.id.to_string(),
+            cpus,
+            zone.cores.map_or_else(|| "?".to_owned(), |cores| cores.to_string()),
+            zone.memory.map_or_else(|| "?".to_owned(), Bytes::human),
+            zone.hugepages.iter().map(pool).collect::<Vec<_>>().join(" "),
+            distances.join(" "),
+        ]
+    };
+    let head = ["ZONE", "CPUS", "CORES", "MEMORY", "HUGE PAGES FREE/ALL", "DISTANCES"];
+    rows(out, style, &head, status.zones.iter().map(row).collect());
+}
+
+fn pool(pool: &HugepagePool) -> String {
+    let free = pool.free.map_or_else(|| "?".to_owned(), |free| free.to_string());
+    format!("{}:{free}/{}", pool.size, pool.total)
+}
+
+fn uplinks(out: &mut String, status: &InfraNodeStatus, style: Style) {
+    let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let uplinks = &status.capabilities.uplinks;
+    let zoned: Vec<Vec<String>> = uplinks
+        .iter()
+        .map(|link| {
+            let master = link.bond.as_ref().or(link.bridge.as_ref());
+            let notes = [
+                (link.default_route == Some(true)).then(|| "default route".to_owned()),
+                master.map(|master| format!("in {master}")),
+                link.sriov.map(|sriov| format!("VFs {}/{}", sriov.configured, sriov.total)),
+            ];
+            vec![
+                link.name.to_string(),
+                text(link.state.as_ref().map(word)),
+                text(link.speed_mbps.map(speed)),
+                text(link.mtu.map(|mtu| mtu.to_string())),
+                text(link.driver.clone()),
+                text(link.zone.map(|zone| zone.to_string())),
+                join(notes),
+            ]
+        })
+        .collect();
+    rows(out, style, &["UPLINK", "STATE", "SPEED", "MTU", "DRIVER", "ZONE", "NOTES"], zoned);
+}
+
+fn speed(mbps: u32) -> String {
+    if mbps >= 1000 && mbps.is_multiple_of(1000) {
+        format!("{}G", mbps / 1000)
+    } else {
+        format!("{mbps}M")
+    }
+}
+
+fn links(out: &mut String, status: &InfraNodeStatus, style: Style) {
+    let row = |link: &berth_api::infra_node::VirtualLink| {
+        let what = match link.vlan {
+            Some(vlan) => format!("{} {vlan}", word(&link.kind)),
+            None if link.vlan_filtering == Some(true) => "Bridge, VLAN-aware".to_owned(),
+            None => word(&link.kind),
+        };
+        let stacked = [
+            link.parent.as_ref().map(|parent| format!("on {parent}")),
+            link.master.as_ref().map(|master| format!("in {master}")),
+            (link.default_route == Some(true)).then(|| "default route".to_owned()),
+        ];
+        let state = link.state.as_ref().map_or_else(|| "-".to_owned(), word);
+        vec![link.name.to_string(), what, state, join(stacked)]
+    };
+    let all = status.capabilities.links.iter().map(row).collect();
+    rows(out, style, &["LINK", "KIND", "STATE", "NOTES"], all);
+}
+
+fn nvme(out: &mut String, status: &InfraNodeStatus, style: Style) {
+    let row = |drive: &berth_api::infra_node::Nvme| {
+        let in_use = match drive.in_use {
+            Some(true) => drive.users.first().cloned().unwrap_or_else(|| "yes".to_owned()),
+            Some(false) => "free".to_owned(),
+            None => "?".to_owned(),
+        };
+        vec![
+            drive.name.clone(),
+            drive.size.map_or_else(|| "?".to_owned(), Bytes::human),
+            drive.zone.map_or_else(|| "-".to_owned(), |zone| zone.to_string()),
+            drive.model.clone().unwrap_or_else(|| "-".to_owned()),
+            in_use,
+        ]
+    };
+    let all = status.capabilities.nvme.iter().map(row).collect();
+    rows(out, style, &["NVME", "SIZE", "ZONE", "MODEL", "USE"], all);
+}
+
+fn gpus(out: &mut String, status: &InfraNodeStatus, style: Style) {
+    let row = |gpu: &berth_api::infra_node::Gpu| {
+        vec![
+            gpu.pci_address.to_string(),
+            gpu.id.clone(),
+            gpu.driver.clone().unwrap_or_else(|| "-".to_owned()),
+            gpu.zone.map_or_else(|| "-".to_owned(), |zone| zone.to_string()),
+            gpu.iommu_group.map_or_else(|| "-".to_owned(), |group| group.to_string()),
+        ]
+    };
+    let all = status.capabilities.gpus.iter().map(row).collect();
+    rows(out, style, &["GPU", "ID", "DRIVER", "ZONE", "IOMMU GROUP"], all);
+}
+
+fn direct_io(out: &mut String, status: &InfraNodeStatus, style: Style) {
+    let row = |path: &berth_api::infra_node::DirectIo| {
+        let supported = match path.supported {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "?",
+        };
+        let filesystem = path.filesystem.clone().unwrap_or_else(|| "?".to_owned());
+        let size = path.size.map_or_else(|| "-".to_owned(), Bytes::human);
+        vec![path.path.clone(), filesystem, size, supported.to_owned()]
+    };
+    let all = status.capabilities.direct_io.iter().map(row).collect();
+    rows(out, style, &["PATH", "FILE SYSTEM", "SIZE", "O_DIRECT"], all);
+}
+
+fn allocations(out: &mut String, status: &InfraNodeStatus, style: Style) {
+    let row = |pod: &berth_api::infra_node::Allocation| {
+        let pages = pod.hugepages.iter().map(|pages| format!("{} x {}", pages.count, pages.size));
+        let zones: Vec<String> = pod.zones.iter().map(ToString::to_string).collect();
+        vec![
+            pod.pod_uid.clone(),
+            pod.cpus.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+            pages.collect::<Vec<_>>().join(", "),
+            zones.join(" "),
+        ]
+    };
+    let all = status.allocations.iter().map(row).collect();
+    rows(out, style, &["POD UID", "CPUS", "HUGE PAGES", "ZONES"], all);
+}
+
+/// Facts that are not known, many of one reason on few lines.
+fn unknown(out: &mut String, unknown: &[Unknown], style: Style) {
+    if unknown.is_empty() {
+        return;
+    }
+    let mut reasons: Vec<UnknownReason> = unknown.iter().map(|fact| fact.reason).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    line(out, "", "");
+    line(out, &style.heading("Not known"), " (-o json has the evidence)");
+    for reason in reasons {
+        let facts: Vec<&str> = unknown
+            .iter()
+            .filter(|fact| fact.reason == reason)
+            .map(|fact| fact.path.strip_prefix("capabilities.").unwrap_or(&fact.path))
+            .collect();
+        let text = format!("{}: {}", word(&reason), facts.join(", "));
+        for part in wrap(&text, usize::from(WIDTH) - 2) {
+            line(out, "  ", &part);
+        }
+    }
+}
+
+fn unknown_word(unknown: &[Unknown], path: &str) -> String {
+    let fact = unknown.iter().find(|fact| fact.path == path);
+    fact.map_or_else(|| "unknown".to_owned(), |fact| format!("unknown ({})", word(&fact.reason)))
+}
+
+fn group(out: &mut String, style: Style, name: &str, lines: Vec<String>) {
+    let mut label = name;
+    for text in lines.iter().filter(|text| !text.is_empty()) {
+        for part in wrap(text, usize::from(WIDTH) - INDENT) {
+            let padded = format!("{label:<INDENT$}");
+            line(out, &style.heading(&padded), &part);
+            label = "";
+        }
+    }
+}
+
+fn rows(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
+    if rows.is_empty() {
+        return;
+    }
+    let mut table = Table::new();
+    table
+        .load_style(comfy_table::presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH)
+        .set_header(head);
+    // A CPU list may only break after a comma, which is no word boundary to the table.
+    table.add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_delimiter(',').set_padding((0, 2));
+    }
+    line(out, "", "");
+    for (index, text) in table.lines().enumerate() {
+        let text = text.trim_end();
+        if index == 0 {
+            line(out, &style.heading(text), "");
+        } else {
+            line(out, text, "");
+        }
+    }
+}
+
+fn line(out: &mut String, first: &str, second: &str) {
+    let text = format!("{first}{second}");
+    // Writing to a String cannot fail.
+    writeln!(out, "{}", text.trim_end()).unwrap_or_default();
+}
+
+fn join(parts: impl IntoIterator<Item = Option<String>>) -> String {
+    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+fn plural(n: u32, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// An enum as the object spells it.
+fn word<T: serde::Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(text)) => text,
+        _ => String::new(),
+    }
+}

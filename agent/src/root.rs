@@ -1,0 +1,323 @@
+//! The one door to the host's files.
+//!
+//! Everything the agent reads from `/proc`, `/sys`, `/etc` and `/var` is named relative to a
+//! [`Root`]: `/` on a live host, or a folder with a captured tree. So any machine captured once is a
+//! test for ever, and a symbolic link in a captured tree can never lead to this machine's own files.
+//!
+//! Reading never blocks and never takes more than a bounded amount, whatever the file is.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use berth_api::infra_node::UnknownReason;
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
+use nix::sys::stat::Mode;
+
+/// Where the host's files are.
+#[derive(Debug)]
+pub struct Root {
+    path: PathBuf,
+    folder: OwnedFd,
+    live: bool,
+}
+
+/// Why a root cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("--root {path}: {problem}; give the folder that holds proc/ and sys/", path = path.display())]
+pub struct RootError {
+    path: PathBuf,
+    problem: &'static str,
+}
+
+/// Why a file could not be read, and which.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("/{path}: {problem}")]
+pub struct ReadError {
+    /// The file, relative to the root.
+    pub path: String,
+    /// What is wrong with it.
+    pub problem: ReadProblem,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadProblem {
+    /// There is no such file.
+    #[error("not there")]
+    NotFound,
+    /// This user may not read it.
+    #[error("no permission to read it; run as root to see it")]
+    NoPermission,
+    /// A folder, pipe, socket or device where a file was expected.
+    #[error("not a regular file")]
+    NotAFile,
+    /// More than any kernel writes there.
+    #[error("larger than {0} bytes")]
+    TooLarge(usize),
+    /// The content is not what it should be.
+    #[error("{0}")]
+    Malformed(String),
+    /// Anything else the kernel says.
+    #[error("{}", .0.desc())]
+    Io(Errno),
+}
+
+impl ReadError {
+    /// For the `unknown` list of the report.
+    #[must_use]
+    pub const fn reason(&self) -> UnknownReason {
+        match self.problem {
+            ReadProblem::NotFound => UnknownReason::NotFound,
+            ReadProblem::NoPermission => UnknownReason::NoPermission,
+            ReadProblem::Malformed(_) => UnknownReason::Malformed,
+            ReadProblem::NotAFile | ReadProblem::TooLarge(_) | ReadProblem::Io(_) => {
+                UnknownReason::Unreadable
+            }
+        }
+    }
+
+    /// Whether the file is simply absent, which is ordinary for most files.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.problem == ReadProblem::NotFound
+    }
+}
+
+/// A sysfs attribute is at most a page; procfs tables we read whole stay far below this.
+const SMALL: usize = 1 << 20;
+/// `cpuinfo` of 8,192 CPUs is some 12 MB; a kubelet state file of 1,000 pods less.
+const LARGE: usize = 64 << 20;
+/// Entries of one folder. `/proc` of a busy host has some ten thousand.
+const ENTRIES: usize = 1 << 18;
+
+impl Root {
+    /// The machine this runs on.
+    ///
+    /// # Errors
+    /// If `/` cannot be opened, which no working system says.
+    pub fn live() -> Result<Self, RootError> {
+        Self::open(Path::new("/"))
+    }
+
+    /// A folder with `proc/`, `sys/`, ... ; `/` means the live machine.
+    ///
+    /// # Errors
+    /// If it is not a folder that can be opened.
+    pub fn open(path: &Path) -> Result<Self, RootError> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let folder = open(path, flags, Mode::empty()).map_err(|errno| RootError {
+            path: path.to_owned(),
+            problem: match errno {
+                Errno::ENOENT => "there is no such folder",
+                Errno::ENOTDIR => "that is not a folder",
+                Errno::EACCES => "no permission to open it",
+                _ => "it cannot be opened",
+            },
+        })?;
+        let live = path.canonicalize().is_ok_and(|path| path == Path::new("/"));
+        Ok(Self { path: path.to_owned(), folder, live })
+    }
+
+    /// Whether this is the running machine, where ioctls, netlink and CPUID tell more than files.
+    #[must_use]
+    pub const fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// The folder itself, for messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file's text without surrounding white space and NUL bytes, which some kernels leave in
+    /// attributes. Text that is not UTF-8 keeps a mark in place of each bad byte.
+    ///
+    /// # Errors
+    /// If the file is not there, may not be read, or is no regular file of a sane size.
+    pub fn read(&self, path: &str) -> Result<String, ReadError> {
+        self.read_up_to(path, SMALL)
+    }
+
+    /// As [`Self::read`], for files that may have many megabytes.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_large(&self, path: &str) -> Result<String, ReadError> {
+        self.read_up_to(path, LARGE)
+    }
+
+    /// The file's text as a value.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and if the text is no such value.
+    pub fn parse<T: FromStr>(&self, path: &str) -> Result<T, ReadError> {
+        let text = self.read(path)?;
+        text.parse().map_err(|_| {
+            let found: String = text.chars().take(60).collect();
+            error(path, ReadProblem::Malformed(format!("`{found}` makes no sense there")))
+        })
+    }
+
+    /// The file for reading line by line. At most `LARGE` bytes come out of it.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn lines(&self, path: &str) -> Result<BufReader<impl Read + use<>>, ReadError> {
+        Ok(BufReader::with_capacity(64 << 10, self.open_file(path)?.take(LARGE as u64)))
+    }
+
+    /// The raw bytes of a file, as `cmdline` with its NUL separators.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn bytes(&self, path: &str) -> Result<Vec<u8>, ReadError> {
+        let mut bytes = Vec::new();
+        self.read_into(path, SMALL, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Names in a folder, sorted; names that are not UTF-8 are left out.
+    ///
+    /// # Errors
+    /// If the folder is not there or may not be read.
+    pub fn list(&self, path: &str) -> Result<Vec<String>, ReadError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK;
+        let fd = self.open_fd(path, flags)?;
+        let mut folder = Dir::from_fd(fd).map_err(|errno| error(path, problem(errno)))?;
+        let mut names: Vec<String> = folder
+            .iter()
+            .take(ENTRIES)
+            .map_while(Result::ok)
+            .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned))
+            .filter(|name| name != "." && name != "..")
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Names in a folder that are `prefix` and a decimal number, with the number, in its order:
+    /// `cpu0`, `cpu1`, ... but not `cpufreq`. A folder that is not there has none.
+    #[must_use]
+    pub fn numbered(&self, path: &str, prefix: &str) -> Vec<(u32, String)> {
+        let number = |name: &str| {
+            let digits = name.strip_prefix(prefix)?;
+            let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+            plain.then(|| digits.parse().ok()).flatten()
+        };
+        let names = self.list(path).unwrap_or_default();
+        let mut found: Vec<(u32, String)> =
+            names.into_iter().filter_map(|name| Some((number(&name)?, name))).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Whether there is anything of that name, if only a folder or a device.
+    #[must_use]
+    pub fn exists(&self, path: &str) -> bool {
+        self.open_fd(path, OFlag::O_PATH).is_ok()
+    }
+
+    /// Where a symbolic link points to, as written.
+    #[must_use]
+    pub fn link(&self, path: &str) -> Option<String> {
+        let target = if self.live {
+            readlinkat(&self.folder, path).ok()?
+        } else {
+            let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
+            readlinkat(self.open_fd(path, flags).ok()?, "").ok()?
+        };
+        target.into_string().ok()
+    }
+
+    /// The last part of where a link points to: the driver's name, a group's number.
+    #[must_use]
+    pub fn link_name(&self, path: &str) -> Option<String> {
+        let target = self.link(path)?;
+        target.rsplit('/').find(|part| !part.is_empty()).map(str::to_owned)
+    }
+
+    fn read_up_to(&self, path: &str, limit: usize) -> Result<String, ReadError> {
+        let mut bytes = Vec::new();
+        self.read_into(path, limit, &mut bytes)?;
+        let text = String::from_utf8(bytes)
+            .unwrap_or_else(|broken| String::from_utf8_lossy(broken.as_bytes()).into_owned());
+        let trimmed = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+        Ok(if trimmed.len() == text.len() { text } else { trimmed.to_owned() })
+    }
+
+    fn read_into(&self, path: &str, limit: usize, bytes: &mut Vec<u8>) -> Result<(), ReadError> {
+        let file = self.open_file(path)?;
+        let read = file.take(limit as u64 + 1).read_to_end(bytes);
+        read.map_err(|io| error(path, problem(Errno::try_from(io).unwrap_or(Errno::EIO))))?;
+        if bytes.len() > limit {
+            return Err(error(path, ReadProblem::TooLarge(limit)));
+        }
+        Ok(())
+    }
+
+    fn open_file(&self, path: &str) -> Result<File, ReadError> {
+        // O_NONBLOCK: a named pipe in a captured tree must not hold us for ever.
+        let fd = self.open_fd(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
+        let file = File::from(fd);
+        match file.metadata() {
+            Ok(metadata) if metadata.is_file() => Ok(file),
+            _ => Err(error(path, ReadProblem::NotAFile)),
+        }
+    }
+
+    fn open_fd(&self, path: &str, flags: OFlag) -> Result<OwnedFd, ReadError> {
+        let flags = flags | OFlag::O_CLOEXEC;
+        let relative = path.trim_start_matches('/');
+        let opened = if self.live {
+            openat(&self.folder, relative, flags, Mode::empty())
+        } else {
+            // Links, absolute ones too, are followed as if the tree were "/".
+            let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_IN_ROOT);
+            match openat2(&self.folder, relative, how) {
+                Err(Errno::ENOSYS | Errno::EPERM) => self.open_without_openat2(relative, flags),
+                opened => opened,
+            }
+        };
+        opened.map_err(|errno| error(path, problem(errno)))
+    }
+
+    /// For kernels before 5.6 and for sandboxes that forbid openat2: the same promise, with links
+    /// resolved first and refused if they lead out of the tree.
+    fn open_without_openat2(&self, relative: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
+        let path = self.path.join(relative);
+        let errno = |io: std::io::Error| Errno::try_from(io).unwrap_or(Errno::EIO);
+        let root = self.path.canonicalize().map_err(errno)?;
+        let resolved = if flags.contains(OFlag::O_NOFOLLOW) {
+            let folder = path.parent().ok_or(Errno::ENOENT)?.canonicalize().map_err(errno)?;
+            folder.join(path.file_name().ok_or(Errno::ENOENT)?)
+        } else {
+            path.canonicalize().map_err(errno)?
+        };
+        if resolved.starts_with(&root) {
+            open(&resolved, flags, Mode::empty())
+        } else {
+            Err(Errno::ENOENT)
+        }
+    }
+}
+
+fn error(path: &str, problem: ReadProblem) -> ReadError {
+    ReadError { path: path.trim_start_matches('/').to_owned(), problem }
+}
+
+const fn problem(errno: Errno) -> ReadProblem {
+    match errno {
+        Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV | Errno::ENXIO => ReadProblem::NotFound,
+        Errno::EACCES | Errno::EPERM => ReadProblem::NoPermission,
+        other => ReadProblem::Io(other),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+use std::os::unix::fs::symlink;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::*;
+
+fn tree(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Root) {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, content) in files {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+    let root = Root::open(folder.path()).unwrap();
+    (folder, root)
+}
+
+#[test]
+fn reads_text_without_nul_bytes_and_newlines() {
+    let (_folder, root) = tree(&[("sys/a", b" 1-3\n\0"), ("sys/b", b"\xff2\n")]);
+    assert_eq!(root.read("sys/a").unwrap(), "1-3");
+    assert_eq!(root.read("/sys/a").unwrap(), "1-3");
+    assert_eq!(root.read("sys/b").unwrap(), "\u{fffd}2");
+}
+
+#[test]
+fn says_which_file_and_why() {
+    let (_folder, root) = tree(&[("sys/number", b"many")]);
+    let message = |result: Result<u32, ReadError>| result.unwrap_err().to_string();
+    assert_eq!(message(root.parse("sys/none")), "/sys/none: not there");
+    assert_eq!(message(root.parse("sys/number")), "/sys/number: `many` makes no sense there");
+    assert_eq!(message(root.parse("sys")), "/sys: not a regular file");
+}
+
+#[test]
+fn links_stay_inside_the_tree() {
+    let (folder, root) = tree(&[("etc/real", b"inside")]);
+    symlink("/etc/real", folder.path().join("etc/absolute")).unwrap();
+    symlink("../../../../../../etc/real", folder.path().join("etc/upwards")).unwrap();
+    symlink("/etc/hostname", folder.path().join("etc/outside")).unwrap();
+    assert_eq!(root.read("etc/absolute").unwrap(), "inside");
+    assert_eq!(root.read("etc/upwards").unwrap(), "inside");
+    assert!(root.read("etc/outside").unwrap_err().is_not_found());
+    assert_eq!(root.link("etc/absolute").as_deref(), Some("/etc/real"));
+    assert_eq!(root.link_name("etc/absolute").as_deref(), Some("real"));
+    assert_eq!(root.link("etc/real"), None);
+}
+
+#[test]
+fn the_way_without_openat2_keeps_the_same_promise() {
+    let (folder, root) = tree(&[("etc/real", b"inside")]);
+    symlink("real", folder.path().join("etc/relative")).unwrap();
+    symlink("/etc/hostname", folder.path().join("etc/outside")).unwrap();
+    let open = |path| root.open_without_openat2(path, OFlag::O_RDONLY).map(drop);
+    assert_eq!(open("etc/relative"), Ok(()));
+    assert_eq!(open("etc/outside"), Err(Errno::ENOENT));
+    assert_eq!(open("etc/none"), Err(Errno::ENOENT));
+}
+
+#[test]
+fn never_hangs_on_loops_and_pipes() {
+    let (folder, root) = tree(&[]);
+    symlink("loop", folder.path().join("loop")).unwrap();
+    mkfifo(&folder.path().join("pipe"), Mode::from_bits_truncate(0o600)).unwrap();
+    assert_eq!(root.read("loop").unwrap_err().problem, ReadProblem::Io(Errno::ELOOP));
+    assert_eq!(root.read("pipe").unwrap_err().problem, ReadProblem::NotAFile);
+}
+
+#[test]
+fn a_file_without_end_is_refused() {
+    let (_folder, root) = tree(&[("sys/huge", &vec![b'1'; SMALL + 1])]);
+    assert_eq!(root.read("sys/huge").unwrap_err().problem, ReadProblem::TooLarge(SMALL));
+    assert_eq!(root.read_large("sys/huge").unwrap().len(), SMALL + 1);
+}
+
+#[test]
+fn numbered_names_come_in_the_order_of_their_numbers() {
+    let (_folder, root) =
+        tree(&[("cpu/cpu10/x", b""), ("cpu/cpu2/x", b""), ("cpu/cpufreq/x", b""), ("cpu/cpu/x", b"")]);
+    let names: Vec<_> = root.numbered("cpu", "cpu").into_iter().map(|(id, _)| id).collect();
+    assert_eq!(names, [2, 10]);
+    assert!(root.numbered("none", "cpu").is_empty());
+}
+
+#[test]
+fn a_root_that_is_not_there_is_one_sentence() {
+    let message = |path: &str| Root::open(Path::new(path)).unwrap_err().to_string();
+    assert_eq!(
+        message("/no/such"),
+        "--root /no/such: there is no such folder; give the folder that holds proc/ and sys/"
+    );
+    assert!(message("/etc/passwd").contains("that is not a folder"));
+    assert!(Root::live().unwrap().is_live());
+}

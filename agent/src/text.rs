@@ -1,0 +1,52 @@
+//! Text for terminals of 80 columns.
+
+/// Breaks at spaces and after commas; a piece that is longer by itself is broken anywhere.
+#[must_use]
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for piece in text.split_inclusive([' ', ',']) {
+        let mut rest = piece;
+        loop {
+            let last = lines.len() - 1;
+            let used = lines[last].chars().count();
+            let needed = rest.trim_end().chars().count();
+            if used + needed <= width {
+                lines[last].push_str(rest);
+                break;
+            }
+            if used > 0 {
+                lines.push(String::new());
+                continue;
+            }
+            let cut = rest.char_indices().nth(width).map_or(rest.len(), |(index, _)| index);
+            let (now, later) = rest.split_at(cut);
+            lines[last].push_str(now);
+            lines.push(String::new());
+            rest = later;
+        }
+    }
+    lines.into_iter().map(|line| line.trim_end().to_owned()).filter(|line| !line.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn long_lists_break_after_commas() {
+        assert_eq!(wrap("online 0-3,8-11,20", 12), ["online 0-3,", "8-11,20"]);
+        assert_eq!(wrap("abcdefgh", 3), ["abc", "def", "gh"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_is_too_long_and_nothing_is_lost(text in "[a-z, ]{0,200}", width in 1usize..40) {
+            let lines = wrap(&text, width);
+            prop_assert!(lines.iter().all(|line| line.chars().count() <= width));
+            let letters = |text: &str| text.replace(' ', "");
+            prop_assert_eq!(letters(&lines.concat()), letters(&text));
+        }
+    }
+}

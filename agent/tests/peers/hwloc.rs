@@ -1,0 +1,337 @@
+//! What hwloc's lstopo said, as `lstopo -v -` prints it or in XML.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::kernel;
+use crate::machine::{Machine, in_bytes, text};
+use crate::units::{Cpus, bytes_of, cpus_of_mask, list_of};
+
+/// An object of hwloc's tree. The tree is kept as a list, parents before children.
+struct Object {
+    depth: usize,
+    kind: String,
+    /// The operating system's number for it.
+    index: Option<u32>,
+    name: String,
+    attributes: BTreeMap<String, String>,
+}
+
+impl Object {
+    /// The two formats call some attributes differently.
+    fn attribute(&self, names: &[&str]) -> Option<&str> {
+        names.iter().find_map(|name| self.attributes.get(*name)).map(String::as_str)
+    }
+
+    fn pci_address(&self) -> Option<&str> {
+        self.attribute(&["busid", "pci_busid"])
+    }
+
+    /// Whether this is a disk such as `nvme0n1`.
+    fn is_nvme(&self) -> bool {
+        let number = |text: &str| text.parse::<u32>().is_ok();
+        let numbers = self.name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
+        numbers.is_some_and(|(controller, namespace)| number(controller) && number(namespace))
+    }
+
+    fn is_os_device(&self) -> bool {
+        self.kind.starts_with("OSDev")
+    }
+}
+
+/// CPUs of one kind, and where that kind ranks if hwloc knows.
+struct CpuKind {
+    efficiency: Option<i32>,
+    cpus: Cpus,
+}
+
+pub(crate) struct Topology {
+    objects: Vec<Object>,
+    kinds: Vec<CpuKind>,
+    /// CPUs that hwloc knows of and does not show.
+    left_out: Cpus,
+}
+
+impl Topology {
+    /// Reads lines such as `    Core L#1 (P#4 cpukind=1)`; two more spaces are one level deeper.
+    pub(crate) fn of_console(said: &str) -> Self {
+        let objects = said
+            .lines()
+            .take_while(|line| !line.starts_with("depth "))
+            .map(|line| {
+                let content = line.trim_start();
+                let words = words(content);
+                let mut index = None;
+                let mut attributes = BTreeMap::new();
+                for word in &words {
+                    let word = word.trim_start_matches('(').trim_end_matches(')');
+                    if let Some((key, value)) = word.split_once('=') {
+                        attributes.insert(key.to_owned(), value.to_owned());
+                    } else if let Some(number) = word.strip_prefix("P#") {
+                        index = number.parse().ok();
+                    }
+                }
+                let name = content.strip_suffix('"').and_then(|rest| rest.rsplit('"').next());
+                Object {
+                    depth: line.len() - content.len(),
+                    kind: words.into_iter().next().unwrap_or_default(),
+                    index,
+                    name: name.unwrap_or_default().to_owned(),
+                    attributes,
+                }
+            })
+            .collect();
+
+        // `CPU kind #0 efficiency 0 cpuset 0x000ff000`
+        let kinds = said.lines().filter(|line| line.starts_with("CPU kind ")).filter_map(|line| {
+            let (rank, mask) = line.split_once(" cpuset ")?;
+            let efficiency = rank.rsplit(' ').next()?.parse().ok();
+            Some(CpuKind { efficiency, cpus: cpus_of_mask(mask) })
+        });
+        let left_out =
+            said.lines().find_map(|line| line.split_once(" not represented in topology: "));
+        Self {
+            objects,
+            kinds: kinds.collect(),
+            left_out: left_out.map(|(_, mask)| cpus_of_mask(mask)).unwrap_or_default(),
+        }
+    }
+
+    pub(crate) fn of_xml(said: &str) -> Self {
+        let mut objects: Vec<Object> = Vec::new();
+        let mut kinds = Vec::new();
+        // Positions of the objects that are not closed yet.
+        let mut open = Vec::new();
+        for tag in said.split('<').filter_map(|piece| Some(piece.split_once('>')?.0)) {
+            let mut attributes = xml_attributes(tag);
+            match tag.split_whitespace().next() {
+                Some("object") => {
+                    let mut take = |key| attributes.remove(key).unwrap_or_default();
+                    objects.push(Object {
+                        depth: open.len(),
+                        kind: take("type"),
+                        index: take("os_index").parse().ok(),
+                        name: take("name"),
+                        attributes,
+                    });
+                    if !tag.ends_with('/') {
+                        open.push(objects.len() - 1);
+                    }
+                }
+                Some("/object") => {
+                    open.pop();
+                }
+                Some("info") => {
+                    let object = open.last().and_then(|position| objects.get_mut(*position));
+                    let pair = attributes.remove("name").zip(attributes.remove("value"));
+                    if let (Some(object), Some((key, value))) = (object, pair) {
+                        object.attributes.insert(key, value);
+                    }
+                }
+                Some("cpukind") => {
+                    let cpus = attributes.get("cpuset").map(|mask| cpus_of_mask(mask));
+                    kinds.push(CpuKind { efficiency: None, cpus: cpus.unwrap_or_default() });
+                }
+                _ => {}
+            }
+        }
+        let mask = |name| objects.first()?.attributes.get(name).map(|mask| cpus_of_mask(mask));
+        let left_out = mask("complete_cpuset")
+            .zip(mask("cpuset"))
+            .map(|(complete, shown)| complete.difference(&shown).copied().collect());
+        Self { kinds, left_out: left_out.unwrap_or_default(), objects }
+    }
+
+    pub(crate) fn compare(&self, machine: &mut Machine) {
+        let offline = kernel::offline(&machine.root);
+        machine.same("offline", list_of(&offline), machine.capability("cpu/offline"));
+        // In a cgroup hwloc shows only the CPUs it may use; the agent shows the machine.
+        if self.left_out.is_subset(&offline) {
+            self.compare_cpus(machine);
+            self.compare_zones(machine);
+        }
+        self.compare_kinds(machine);
+        self.compare_devices(machine);
+    }
+
+    fn compare_cpus(&self, machine: &mut Machine) {
+        let everything = 0..self.objects.len();
+        let cpus: Cpus = everything.clone().filter_map(|position| self.cpu_at(position)).collect();
+        machine.same("online", list_of(&cpus), machine.capability("cpu/online"));
+        machine.same("threads", cpus.len(), machine.capability("cpu/threads"));
+
+        let of_kind = |kind| everything.clone().filter(move |at| self.objects[*at].kind == kind);
+        let packages = of_kind("Package").count();
+        if packages > 0 {
+            machine.same("sockets", packages, machine.capability("cpu/sockets"));
+        }
+        // The halves of these modules are cores to hwloc, and threads to lscpu and the agent.
+        let family = (kernel::cpuinfo(&machine.root, "vendor_id"))
+            .zip(kernel::cpuinfo(&machine.root, "cpu family"));
+        let has_modules = family == Some(("AuthenticAMD".to_owned(), "21".to_owned()));
+        let threads = of_kind("Core").map(|core| self.cpus_below(core).len());
+        if let Some(most) = threads.clone().max().filter(|_| !has_modules) {
+            machine.same("cores", threads.count(), machine.capability("cpu/cores"));
+            machine.same("threadsPerCore", most, machine.capability("cpu/threadsPerCore"));
+        }
+    }
+
+    fn compare_zones(&self, machine: &mut Machine) {
+        // hwloc throws away nodes that claim another node's CPUs. The agent keeps to the kernel's
+        // word, and `kernel::compare_zones` has seen to that.
+        if kernel::nodes_overlap(&machine.root) {
+            return;
+        }
+        for (position, object) in self.objects.iter().enumerate() {
+            let ("NUMANode", Some(id)) = (object.kind.as_str(), object.index) else { continue };
+            // hwloc gives a node without CPUs those of the nodes next to it.
+            if !kernel::is_memory_only(&machine.root, id) {
+                let cpus = list_of(&self.cpus_below(self.home_of_memory(position)));
+                machine.same(&format!("zone {id} cpus"), cpus, machine.zone(id, "cpus"));
+            }
+            let Some(memory) = object.attribute(&["local", "local_memory"]) else { continue };
+            // The console rounds to its unit; bytes are exact.
+            let berth = machine.zone(id, "memory");
+            let is_near = bytes_of(memory)
+                .zip(bytes_of(&berth))
+                .is_some_and(|((tool, unit), (berth, _))| tool.abs_diff(berth) < unit);
+            if !is_near {
+                machine.same(&format!("zone {id} memory"), memory, berth);
+            }
+        }
+    }
+
+    fn compare_kinds(&self, machine: &mut Machine) {
+        let hybrid = machine.capability("cpu/hybrid");
+        match self.kinds.len() {
+            0 | 1 if hybrid == "nothing" => {}
+            count => machine.same("hybrid", count > 1, hybrid),
+        }
+        let best = self.kinds.iter().filter(|kind| kind.efficiency.is_some_and(|rank| rank >= 0));
+        let best = best.max_by_key(|kind| kind.efficiency);
+        let performance = kernel::core_kind(machine, "Performance");
+        if let Some(best) = best.filter(|_| performance != "nothing") {
+            machine.same("Performance cores", list_of(&best.cpus), performance);
+        }
+    }
+
+    fn compare_devices(&self, machine: &mut Machine) {
+        let is_device = |object: &Object| object.is_os_device() || object.pci_address().is_some();
+        if !self.objects.iter().any(is_device) {
+            // lstopo was run without devices.
+            return;
+        }
+        let devices = self.objects.iter().enumerate().filter(|(_, object)| object.is_os_device());
+        let mut links = BTreeSet::new();
+        let mut drives = BTreeSet::new();
+        for (position, object) in devices {
+            let name = object.name.clone();
+            let pci = self.pci_of(position).unwrap_or("nothing").to_owned();
+            if let Some(mac) = object.attributes.get("Address") {
+                links.insert([name, mac.clone(), pci]);
+            } else if object.is_nvme() {
+                drives.insert([name, in_bytes(object.attribute(&["Size"]).unwrap_or("?")), pci]);
+            }
+        }
+
+        // A bond is an uplink and no device.
+        let uplinks = machine.capabilities("uplinks").into_iter();
+        let uplinks: BTreeSet<_> = uplinks
+            .filter(|uplink| uplink["kind"] != "Bond")
+            .map(|uplink| ["name", "mac", "pciAddress"].map(|key| text(uplink.get(key))))
+            .collect();
+        // Drives that no block driver has are named by their PCI address.
+        let nvme: BTreeSet<_> = machine
+            .capabilities("nvme")
+            .iter()
+            .map(|drive| ["name", "size", "pciAddress"].map(|key| text(drive.get(key))))
+            .map(|[name, size, pci]| [name, in_bytes(&size), pci])
+            .filter(|[name, ..]| name.starts_with("nvme"))
+            .collect();
+        compare_sets("uplink", &links, &uplinks, machine);
+        compare_sets("nvme", &drives, &nvme, machine);
+    }
+
+    /// Everything that is part of an object.
+    fn below(&self, position: usize) -> impl Iterator<Item = usize> {
+        let depth = self.objects[position].depth;
+        (position + 1..self.objects.len()).take_while(move |at| self.objects[*at].depth > depth)
+    }
+
+    fn parent(&self, position: usize) -> Option<usize> {
+        (0..position).rfind(|at| self.objects[*at].depth < self.objects[position].depth)
+    }
+
+    fn cpu_at(&self, position: usize) -> Option<u32> {
+        self.objects.get(position).filter(|object| object.kind == "PU")?.index
+    }
+
+    fn cpus_below(&self, position: usize) -> Cpus {
+        self.below(position).filter_map(|at| self.cpu_at(at)).collect()
+    }
+
+    /// The object whose CPUs a NUMA node is local to: its parent, seen through caches of memory.
+    fn home_of_memory(&self, node: usize) -> usize {
+        let mut home = node;
+        while let Some(parent) = self.parent(home) {
+            home = parent;
+            if !self.objects[home].kind.starts_with("MemCache") {
+                break;
+            }
+        }
+        home
+    }
+
+    /// The PCI function that a device is on.
+    fn pci_of(&self, position: usize) -> Option<&str> {
+        let mut at = position;
+        loop {
+            at = self.parent(at)?;
+            if let Some(address) = self.objects[at].pci_address() {
+                return Some(address);
+            }
+        }
+    }
+}
+
+fn compare_sets(
+    field: &str,
+    tool: &BTreeSet<[String; 3]>,
+    berth: &BTreeSet<[String; 3]>,
+    machine: &mut Machine,
+) {
+    let names: BTreeSet<_> = tool.union(berth).map(|[name, ..]| name).collect();
+    let said = |set: &BTreeSet<[String; 3]>, name: &String| {
+        let found: Vec<_> =
+            set.iter().filter(|[it, ..]| it == name).map(|it| it.join(" ")).collect();
+        if found.is_empty() { "nothing".to_owned() } else { found.join(" and ") }
+    };
+    for name in names {
+        machine.same(&format!("{field} {name}"), said(tool, name), said(berth, name));
+    }
+}
+
+/// Splits at spaces that are not in quotes, and takes the quotes away.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for c in line.chars() {
+        match (c, words.last_mut()) {
+            ('"', _) => quoted = !quoted,
+            (' ', _) if !quoted => words.push(String::new()),
+            (_, Some(word)) => word.push(c),
+            (_, None) => {}
+        }
+    }
+    words
+}
+
+/// `object type="PU" os_index="3"`; nothing that is read here has escapes.
+fn xml_attributes(tag: &str) -> BTreeMap<String, String> {
+    let pieces: Vec<_> = tag.split('"').collect();
+    let pairs = pieces.chunks_exact(2).filter_map(|pair| {
+        let [key, value] = pair else { return None };
+        let key = key.trim_end_matches('=').split_whitespace().last()?;
+        Some((key.to_owned(), (*value).to_owned()))
+    });
+    pairs.collect()
+}

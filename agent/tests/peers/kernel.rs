@@ -1,0 +1,148 @@
+//! What the captured tree itself says, read apart from the agent's own code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::machine::{Machine, in_bytes, text};
+use crate::units::{Cpus, cpus_of_list, cpus_of_mask, list_of};
+
+/// Zones are the kernel's nodes: no more, no fewer, with its memory and huge pages.
+pub(crate) fn compare_zones(machine: &mut Machine) {
+    let nodes = nodes(&machine.root);
+    if nodes.is_empty() {
+        return;
+    }
+    let ids = list_of(&nodes.keys().copied().collect());
+    machine.same("zone ids (kernel)", ids, list_of(&machine.zone_ids()));
+
+    let offline = offline(&machine.root);
+    for (id, node) in &nodes {
+        if let Some(cpus) = cpus_of_node(node) {
+            // Some kernels also list CPUs of the node that are offline.
+            let online = cpus.difference(&offline).copied().collect();
+            let field = format!("zone {id} cpus (kernel)");
+            machine.same(&field, list_of(&online), machine.zone(*id, "cpus"));
+        }
+        if let Some(memory) = memory_of_node(node) {
+            let field = format!("zone {id} memory (kernel)");
+            machine.same(&field, memory, in_bytes(&machine.zone(*id, "memory")));
+        }
+        let pools = hugepages_of_node(node);
+        if !pools.is_empty() {
+            let berth: BTreeSet<_> = machine
+                .zone_list(*id, "hugepages")
+                .iter()
+                .map(|pool| (in_bytes(&text(pool.get("size"))), text(pool.get("total"))))
+                .collect();
+            let field = format!("zone {id} huge pages, size and total (kernel)");
+            machine.same(&field, list_of_pools(&pools), list_of_pools(&berth));
+        }
+    }
+    if nodes_overlap(&machine.root) && !machine.log.to_lowercase().contains("overlap") {
+        machine.mismatch("nodes overlap, and no warning on stderr says so".to_owned());
+    }
+}
+
+/// A hybrid x86 machine has a performance monitoring unit for each kind of core.
+pub(crate) fn compare_core_kinds(machine: &mut Machine) {
+    let devices = machine.root.join("sys/devices");
+    if let Some(online) = line(&devices.join("system/cpu/online")) {
+        machine.same("online", list_of(&cpus_of_list(&online)), machine.capability("cpu/online"));
+    }
+    let kinds = [("Performance", "cpu_core/cpus"), ("Efficiency", "cpu_atom/cpus")]
+        .map(|(kind, file)| (kind, line(&devices.join(file))));
+    if kinds.iter().all(|(_, cpus)| cpus.is_some()) {
+        machine.same("hybrid", true, machine.capability("cpu/hybrid"));
+        for (kind, cpus) in kinds {
+            let cpus = cpus_of_list(&cpus.unwrap_or_default());
+            machine.same(&format!("{kind} cores"), list_of(&cpus), core_kind(machine, kind));
+        }
+    }
+}
+
+/// What the agent says the CPUs of one kind are.
+pub(crate) fn core_kind(machine: &Machine, kind: &str) -> String {
+    let kinds = machine.capabilities("cpu/coreKinds");
+    text(kinds.iter().find(|entry| entry["kind"] == kind).and_then(|entry| entry.get("cpus")))
+}
+
+/// CPUs that are there and switched off. A CPU that cannot be switched off has no `online` file.
+pub(crate) fn offline(root: &Path) -> Cpus {
+    let cpus = numbered(&root.join("sys/devices/system/cpu"), "cpu");
+    cpus.into_iter()
+        .filter(|(_, folder)| line(&folder.join("online")).as_deref() == Some("0"))
+        .map(|(cpu, _)| cpu)
+        .collect()
+}
+
+/// Whether a CPU is claimed by two nodes, which only broken firmware does.
+pub(crate) fn nodes_overlap(root: &Path) -> bool {
+    let mut seen = Cpus::new();
+    nodes(root)
+        .values()
+        .filter_map(|node| cpus_of_node(node))
+        .flatten()
+        .any(|cpu| !seen.insert(cpu))
+}
+
+/// Whether the kernel says that a node has no CPUs.
+pub(crate) fn is_memory_only(root: &Path, id: u32) -> bool {
+    nodes(root).get(&id).and_then(|node| cpus_of_node(node)).is_some_and(|cpus| cpus.is_empty())
+}
+
+/// The first value of a key in `/proc/cpuinfo`.
+pub(crate) fn cpuinfo(root: &Path, key: &str) -> Option<String> {
+    let file = fs::read_to_string(root.join("proc/cpuinfo")).ok()?;
+    let mut pairs = file.lines().filter_map(|line| line.split_once(':'));
+    pairs.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
+}
+
+fn nodes(root: &Path) -> BTreeMap<u32, PathBuf> {
+    numbered(&root.join("sys/devices/system/node"), "node")
+}
+
+/// Older captures have only the mask.
+fn cpus_of_node(node: &Path) -> Option<Cpus> {
+    let list = line(&node.join("cpulist")).map(|list| cpus_of_list(&list));
+    list.or_else(|| line(&node.join("cpumap")).map(|mask| cpus_of_mask(&mask)))
+}
+
+/// `Node 0 MemTotal:     16772456 kB`
+fn memory_of_node(node: &Path) -> Option<u64> {
+    let file = fs::read_to_string(node.join("meminfo")).ok()?;
+    let total = file.lines().find_map(|line| line.split_once("MemTotal:"))?.1;
+    Some(total.trim().trim_end_matches("kB").trim_end().parse::<u64>().ok()? * 1024)
+}
+
+/// Size in bytes and number of pages, of each pool whose number was captured.
+fn hugepages_of_node(node: &Path) -> BTreeSet<(String, String)> {
+    let entries = fs::read_dir(node.join("hugepages")).into_iter().flatten().filter_map(Result::ok);
+    entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            Some(((kib * 1024).to_string(), line(&entry.path().join("nr_hugepages"))?))
+        })
+        .collect()
+}
+
+fn list_of_pools(pools: &BTreeSet<(String, String)>) -> String {
+    pools.iter().map(|(size, total)| format!("{size} x {total}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Folders called `prefix` and a number, by that number.
+fn numbered(folder: &Path, prefix: &str) -> BTreeMap<u32, PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            Some((name.strip_prefix(prefix)?.parse().ok()?, entry.path()))
+        })
+        .filter(|(_, path)| path.is_dir())
+        .collect()
+}
+
+fn line(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|content| content.trim().to_owned())
+}

@@ -1,0 +1,105 @@
+//! What lscpu said: its summary, then `lscpu --parse`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::machine::Machine;
+use crate::units::{Cpus, cpus_of_list, list_of};
+
+pub(crate) fn compare(said: &str, machine: &mut Machine) {
+    let summary = Summary::new(said);
+
+    let online = cpus_of_list(summary.first("On-line CPU(s) list").unwrap_or_default());
+    machine.same("online", list_of(&online), machine.capability("cpu/online"));
+    let offline = cpus_of_list(summary.first("Off-line CPU(s) list").unwrap_or_default());
+    machine.same("offline", list_of(&offline), machine.capability("cpu/offline"));
+    machine.same("threads", online.len(), machine.capability("cpu/threads"));
+
+    // `CPU,Core,Socket,Node`, a line for each online CPU.
+    let table: Vec<Vec<&str>> = said
+        .lines()
+        .skip_while(|line| !line.starts_with("# CPU,"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .map(|line| line.split(',').collect())
+        .collect();
+    for (column, field) in [(1, "cores"), (2, "sockets")] {
+        let ids: BTreeSet<_> = table.iter().filter_map(|row| row.get(column)).collect();
+        if ids.iter().all(|id| id.parse::<u32>().is_ok()) {
+            machine.same(field, ids.len(), machine.capability(&format!("cpu/{field}")));
+        }
+    }
+
+    // A machine with cores of several models has each of these once per model.
+    if let Some(most) = summary.numbers("Thread(s) per core").max() {
+        machine.same("threadsPerCore", most, machine.capability("cpu/threadsPerCore"));
+    }
+    // With books, the summary is of the whole machine and not of this partition of it.
+    let sockets: Vec<_> = summary.numbers("Socket(s)").collect();
+    let cores: Vec<_> = summary.numbers("Core(s) per socket").collect();
+    if let ([sockets], [cores], None) = (&*sockets, &*cores, summary.first("Book(s)")) {
+        machine.same("sockets (summary)", sockets, machine.capability("cpu/sockets"));
+        // Sockets need not be equal when some of their CPUs are offline.
+        if offline.is_empty() {
+            machine.same("cores (summary)", sockets * cores, machine.capability("cpu/cores"));
+        }
+    }
+
+    // Elsewhere lscpu has names from tables of its own.
+    if matches!(summary.first("Vendor ID"), Some("GenuineIntel" | "AuthenticAMD")) {
+        for (key, field) in [("Vendor ID", "vendor"), ("Model name", "model")] {
+            if let Some(value) = summary.first(key).filter(|value| *value != "-") {
+                let berth = collapse(&machine.capability(&format!("cpu/{field}")));
+                machine.same(field, collapse(value), berth);
+            }
+        }
+    }
+
+    compare_zones(&summary.zones(), &online, machine);
+}
+
+fn compare_zones(zones: &BTreeMap<u32, Cpus>, online: &Cpus, machine: &mut Machine) {
+    // A machine without NUMA may be one zone.
+    let without_numa = BTreeMap::from([(0, online.clone())]);
+    let zones = match (zones.is_empty(), machine.zones().next().is_some()) {
+        (true, true) => &without_numa,
+        _ => zones,
+    };
+    let ids = list_of(&zones.keys().copied().collect());
+    machine.same("zone ids", ids, list_of(&machine.zone_ids()));
+    for (id, cpus) in zones {
+        machine.same(&format!("zone {id} cpus"), list_of(cpus), machine.zone(*id, "cpus"));
+    }
+}
+
+/// The lines before the tables.
+struct Summary<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Summary<'a> {
+    fn new(said: &'a str) -> Self {
+        let lines = said.lines().take_while(|line| !line.starts_with('#'));
+        let pairs = lines.filter_map(|line| line.split_once(':'));
+        Self(pairs.map(|(key, value)| (key.trim(), value.trim())).collect())
+    }
+
+    fn all(&self, key: &str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |pair| pair.0 == key).map(|pair| pair.1)
+    }
+
+    fn first(&self, key: &str) -> Option<&'a str> {
+        self.all(key).next()
+    }
+
+    fn numbers(&self, key: &str) -> impl Iterator<Item = u32> {
+        self.all(key).filter_map(|value| value.parse().ok())
+    }
+
+    /// `NUMA node0 CPU(s):   0-62:2`
+    fn zones(&self) -> BTreeMap<u32, Cpus> {
+        let id = |key: &str| key.strip_prefix("NUMA node")?.strip_suffix(" CPU(s)")?.parse().ok();
+        self.0.iter().filter_map(|(key, list)| Some((id(key)?, cpus_of_list(list)))).collect()
+    }
+}
+
+fn collapse(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

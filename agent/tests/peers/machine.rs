@@ -1,0 +1,180 @@
+//! One capture: its tree, what the agent reports of it, and where tools said something else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::units::{Cpus, bytes_of};
+
+/// No command may take longer on any tree.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Tables are read in terminals.
+const TABLE_WIDTH: usize = 80;
+
+pub(crate) struct Machine {
+    pub(crate) name: String,
+    /// The folder that contains `sys`.
+    pub(crate) root: PathBuf,
+    /// What `report` printed.
+    report: Value,
+    /// What `report` logged.
+    pub(crate) log: String,
+    pub(crate) mismatches: Vec<String>,
+    _unpacked: TempDir,
+}
+
+impl Machine {
+    pub(crate) fn unpack(archive: &Path, suffix: &str) -> Self {
+        let unpacked = TempDir::new().expect("a temporary folder");
+        let status = Command::new("tar")
+            .args(["--extract", "--no-same-owner", "--file"])
+            .arg(archive)
+            .arg("--directory")
+            .arg(unpacked.path())
+            .status()
+            .expect("tar starts");
+        assert!(status.success(), "tar cannot unpack {}", archive.display());
+
+        let file_name = archive.file_name().unwrap_or_default().to_string_lossy();
+        Self {
+            name: file_name.trim_end_matches(suffix).to_owned(),
+            root: folder_with_sys(unpacked.path())
+                .unwrap_or_else(|| panic!("no sys in {}", archive.display())),
+            report: Value::Null,
+            log: String::new(),
+            mismatches: Vec::new(),
+            _unpacked: unpacked,
+        }
+    }
+
+    /// Runs the agent's read-only commands, and checks what holds for any tree. Returns whether
+    /// there is a report to compare.
+    pub(crate) fn run_agent(&mut self) -> bool {
+        let (code, report, log) = self.run("report", "json");
+        if code != "0" {
+            self.mismatch(format!("exit code of report: wanted 0, got {code}: {log}"));
+        }
+        let (_, again, _) = self.run("report", "json");
+        if report != again {
+            self.mismatch("two reports of the same tree differ".to_owned());
+        }
+        self.report = self.parse("report", &report);
+        self.log = log;
+
+        let (code, table, _) = self.run("report", "table");
+        if code != "0" {
+            self.mismatch(format!("exit code of report --output table: wanted 0, got {code}"));
+        }
+        for line in table.lines().filter(|line| line.chars().count() > TABLE_WIDTH) {
+            let width = line.chars().count();
+            self.mismatch(format!("the table has a line of {width} columns: {line}"));
+        }
+
+        let (code, check, _) = self.run("check", "json");
+        if !["0", "1"].contains(&code.as_str()) {
+            self.mismatch(format!("exit code of check: wanted 0 or 1, got {code}"));
+        }
+        self.parse("check", &check);
+        !self.report.is_null()
+    }
+
+    /// Returns exit code, standard output and standard error.
+    fn run(&mut self, command: &str, format: &str) -> (String, String, String) {
+        let start = Instant::now();
+        let output = Command::new(env!("CARGO_BIN_EXE_berth-agent"))
+            .arg(command)
+            .arg("--root")
+            .arg(&self.root)
+            .args(["--output", format])
+            .output()
+            .expect("the agent starts");
+        let took = start.elapsed();
+        if took > TIME_LIMIT {
+            self.mismatch(format!("{command} --output {format} took {took:?}"));
+        }
+        (
+            output.status.code().map_or_else(|| "a signal".to_owned(), |code| code.to_string()),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    }
+
+    fn parse(&mut self, command: &str, output: &str) -> Value {
+        serde_json::from_str(output).unwrap_or_else(|error| {
+            self.mismatch(format!("{command} does not print JSON: {error}"));
+            Value::Null
+        })
+    }
+
+    pub(crate) fn mismatch(&mut self, message: String) {
+        self.mismatches.push(format!("{}: {message}", self.name));
+    }
+
+    /// Notes a mismatch unless both said the same.
+    pub(crate) fn same(&mut self, field: &str, tool: impl ToString, berth: impl ToString) {
+        let (tool, berth) = (tool.to_string(), berth.to_string());
+        if tool != berth {
+            self.mismatch(format!("{field}: tool said {tool:?}, berth said {berth:?}"));
+        }
+    }
+
+    /// A field of `status.capabilities`, given as a path with slashes.
+    pub(crate) fn capability(&self, path: &str) -> String {
+        text(self.report.pointer(&format!("/status/capabilities/{path}")))
+    }
+
+    /// A list in `status.capabilities`.
+    pub(crate) fn capabilities(&self, path: &str) -> Vec<Value> {
+        let list = self.report.pointer(&format!("/status/capabilities/{path}"));
+        list.and_then(Value::as_array).cloned().unwrap_or_default()
+    }
+
+    /// Numbers of the zones. Lists of them have the same form as lists of CPUs.
+    pub(crate) fn zone_ids(&self) -> Cpus {
+        self.zones().filter_map(|zone| zone["id"].as_u64()?.try_into().ok()).collect()
+    }
+
+    /// A field of a zone.
+    pub(crate) fn zone(&self, id: u32, field: &str) -> String {
+        text(self.zone_value(id, field))
+    }
+
+    /// A list in a zone.
+    pub(crate) fn zone_list(&self, id: u32, field: &str) -> &[Value] {
+        self.zone_value(id, field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn zones(&self) -> impl Iterator<Item = &Value> {
+        self.report.pointer("/status/zones").and_then(Value::as_array).into_iter().flatten()
+    }
+
+    fn zone_value(&self, id: u32, field: &str) -> Option<&Value> {
+        self.zones().find(|zone| zone["id"] == id)?.get(field)
+    }
+}
+
+/// A JSON value without quotes, to be compared with a tool's text.
+pub(crate) fn text(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "nothing".to_owned(),
+        Some(Value::String(string)) => string.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// A quantity in bytes, so that `1Gi` and `1048576Ki` are the same; anything else stays as it is.
+pub(crate) fn in_bytes(quantity: &str) -> String {
+    bytes_of(quantity).map_or_else(|| quantity.to_owned(), |(bytes, _)| bytes.to_string())
+}
+
+fn folder_with_sys(folder: &Path) -> Option<PathBuf> {
+    if folder.join("sys").is_dir() {
+        return Some(folder.to_owned());
+    }
+    let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).find_map(|p| folder_with_sys(&p))
+}

@@ -1,0 +1,72 @@
+//! What Kubernetes said of the same host: its Node object, and cAdvisor's machine information.
+
+use serde_json::Value;
+
+use crate::machine::{Machine, in_bytes, text};
+use crate::read;
+use crate::units::{Cpus, bytes_of, list_of};
+
+/// The kernel gives back a little memory between boot and the moment the kubelet looks.
+const MEMORY_TOLERANCE: u64 = 1 << 20;
+
+pub(crate) fn compare_node(yaml: &str, machine: &mut Machine) {
+    machine.same("offline", "", machine.capability("cpu/offline"));
+    // `capacity:` also is a field of `metadata.managedFields`, but deeper.
+    let capacity = yaml.lines().skip_while(|line| *line != "  capacity:").skip(1);
+    for line in capacity.take_while(|line| line.starts_with("    ")) {
+        let Some((resource, value)) = line.trim().split_once(": ") else { continue };
+        let value = value.trim_matches('"');
+        if resource == "cpu" {
+            let all = value.parse().map(|count: u32| list_of(&(0..count).collect()));
+            machine.same("threads", value, machine.capability("cpu/threads"));
+            machine.same("online", all.unwrap_or_default(), machine.capability("cpu/online"));
+        } else if resource == "memory" {
+            let total = machine.capability("memory/total");
+            let difference = bytes_of(value)
+                .zip(bytes_of(&total))
+                .map(|((node, _), (berth, _))| node.abs_diff(berth));
+            if difference.is_none_or(|bytes| bytes > MEMORY_TOLERANCE) {
+                machine.same("memory total", value, total);
+            }
+        } else if let Some(size) = resource.strip_prefix("hugepages-") {
+            machine.same(resource, in_bytes(value), hugepages(machine, size));
+        }
+    }
+}
+
+/// cAdvisor's file lies beside `sys` in some captures.
+pub(crate) fn compare_machine_info(machine: &mut Machine) {
+    let file = machine.root.join("machineinfo.json");
+    if !file.exists() {
+        return;
+    }
+    let info: Value = serde_json::from_str(&read(&file)).expect("cAdvisor writes JSON");
+    machine.same("vendor", text(info.get("vendor_id")), machine.capability("cpu/vendor"));
+    machine.same("sockets", text(info.get("num_sockets")), machine.capability("cpu/sockets"));
+    machine.same("threads", text(info.get("num_cores")), machine.capability("cpu/threads"));
+
+    let nodes = list(&info, "topology");
+    let cores: usize = nodes.iter().map(|node| list(node, "cores").len()).sum();
+    machine.same("cores", cores, machine.capability("cpu/cores"));
+    for node in nodes {
+        let id = node["node_id"].as_u64().and_then(|id| id.try_into().ok()).expect("a node id");
+        let threads = list(node, "cores").iter().flat_map(|core| list(core, "thread_ids"));
+        let cpus: Cpus = threads.filter_map(|cpu| cpu.as_u64()?.try_into().ok()).collect();
+        machine.same(&format!("zone {id} cpus"), list_of(&cpus), machine.zone(id, "cpus"));
+        let (memory, berth) = (text(node.get("memory")), in_bytes(&machine.zone(id, "memory")));
+        machine.same(&format!("zone {id} memory"), memory, berth);
+    }
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Bytes in huge pages of one size, over all zones.
+fn hugepages(machine: &Machine, size: &str) -> u64 {
+    let pools = machine.zones().flat_map(|zone| list(zone, "hugepages"));
+    pools
+        .filter(|pool| in_bytes(&text(pool.get("size"))) == in_bytes(size))
+        .filter_map(|pool| Some(bytes_of(size)?.0 * pool["total"].as_u64()?))
+        .sum()
+}
