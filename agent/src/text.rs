@@ -25,7 +25,11 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
             rest = later;
         }
     }
-    lines.into_iter().map(|line| line.trim_end().to_owned()).filter(|line| !line.is_empty()).collect()
+    lines
+        .into_iter()
+        .map(|line| line.trim_end().to_owned())
+        .filter(|line| !line.is_empty())
+        .collect()
 }
 
 #[cfg(test)]

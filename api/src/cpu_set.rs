@@ -139,6 +139,37 @@ impl CpuSet {
         self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
     }
 
+    /// For people: as [`fmt::Display`], with even spacing as a stride (`0-78:2`), which `FromStr`,
+    /// taskset and lscpu read too. On many servers zones interleave, and a plain list fills lines.
+    #[must_use]
+    pub fn compact(&self) -> String {
+        let cpus: Vec<u32> = self.iter().collect();
+        let mut parts: Vec<String> = Vec::new();
+        let mut rest = cpus.as_slice();
+        while let [first, others @ ..] = rest {
+            let step = others.first().map_or(0, |next| next - first);
+            let pairs = rest.windows(2).take_while(|pair| pair[1] - pair[0] == step).count();
+            let (taken, last) = (pairs + 1, rest[pairs]);
+            let taken = match (step, taken) {
+                (1, 2..) => {
+                    parts.push(format!("{first}-{last}"));
+                    taken
+                }
+                // Two CPUs are not yet a pattern, and the second may begin a range.
+                (2.., 4..) => {
+                    parts.push(format!("{first}-{last}:{step}"));
+                    taken
+                }
+                _ => {
+                    parts.push(first.to_string());
+                    1
+                }
+            };
+            rest = &rest[taken..];
+        }
+        parts.join(",")
+    }
+
     /// Reads the kernel's mask format: comma-separated 32-bit words, highest first
     /// (`00000000,0000ffff`); the first word may be short when `NR_CPUS` is no multiple of 32.
     ///
@@ -303,6 +334,16 @@ mod tests {
     }
 
     #[test]
+    fn strides_are_for_people_only() {
+        let compact = |text: &str| text.parse::<CpuSet>().unwrap().compact();
+        assert_eq!(compact("0,2,4,6,8"), "0-8:2");
+        assert_eq!(compact("0-7,16-23"), "0-7,16-23");
+        assert_eq!(compact("1,3,5"), "1,3,5");
+        assert_eq!(compact("0,4-7,12"), "0,4-7,12");
+        assert_eq!("0-8:2".parse::<CpuSet>().unwrap().to_string(), "0,2,4,6,8");
+    }
+
+    #[test]
     fn refuses_garbage_and_says_what_it_was() {
         for (text, message) in [
             ("3-1", "the range `3-1` ends before it starts"),
@@ -324,6 +365,7 @@ mod tests {
         fn prints_what_it_reads(cpus in prop::collection::btree_set(0u32..9000, 0..200)) {
             let set: CpuSet = cpus.iter().copied().collect();
             prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set.clone());
+            prop_assert_eq!(set.compact().parse::<CpuSet>().unwrap(), set.clone());
             prop_assert_eq!(set.iter().collect::<Vec<_>>(), cpus.into_iter().collect::<Vec<_>>());
         }
 

@@ -87,7 +87,8 @@ fn online(input: &Input) -> Outcome {
     };
     let path = "/sys/devices/system/cpu/offline";
     if offline.is_empty() {
-        return Outcome::pass(format!("CPUs {online}")).because("/sys/devices/system/cpu/online", online);
+        return Outcome::pass(format!("CPUs {online}"))
+            .because("/sys/devices/system/cpu/online", online);
     }
     Outcome::warn(format!("CPUs {offline} are offline")).because(path, offline).remedy(format!(
         "if that is not meant: for c in {}; do echo 1 > /sys/devices/system/cpu/cpu$c/online; done",
@@ -109,7 +110,9 @@ fn smt_alignment(input: &Input) -> Outcome {
             .because("/sys/devices/system/cpu/cpu*/topology/thread_siblings_list", "one CPU each");
     }
     let Some(config) = &facts.kubelet.config else {
-        return Outcome::skip(format!("{threads} threads per core, but no kubelet configuration was found"));
+        return Outcome::skip(format!(
+            "{threads} threads per core, but no kubelet configuration was found"
+        ));
     };
     if let Some(reserved) = &config.reserved_system_cpus {
         let whole = facts
@@ -124,7 +127,9 @@ fn smt_alignment(input: &Input) -> Outcome {
             ))
             .because("reservedSystemCPUs", reserved)
             .because("/sys/devices/system/cpu/cpu*/topology/thread_siblings_list", &whole)
-            .remedy(format!("reservedSystemCPUs: \"{whole}\" in the kubelet's configuration, on a drained node"));
+            .remedy(format!(
+                "reservedSystemCPUs: \"{whole}\" in the kubelet's configuration, on a drained node"
+            ));
         }
     }
     if config.cpu_manager_policy != "static" {
@@ -132,8 +137,10 @@ fn smt_alignment(input: &Input) -> Outcome {
             .because("cpuManagerPolicy", &config.cpu_manager_policy);
     }
     if config.cpu_option("full-pcpus-only") {
-        return Outcome::pass(format!("full-pcpus-only is on: VMs must ask for multiples of {threads} CPUs"))
-            .because("cpuManagerPolicyOptions", "full-pcpus-only=true");
+        return Outcome::pass(format!(
+            "full-pcpus-only is on: VMs must ask for multiples of {threads} CPUs"
+        ))
+        .because("cpuManagerPolicyOptions", "full-pcpus-only=true");
     }
     Outcome::warn("two VMs may share a core: full-pcpus-only is off")
         .because("cpuManagerPolicyOptions", options(config))
@@ -141,7 +148,8 @@ fn smt_alignment(input: &Input) -> Outcome {
 }
 
 fn options(config: &crate::observe::kubelet::KubeletConfig) -> String {
-    let pairs = config.cpu_manager_policy_options.iter().map(|(name, value)| format!("{name}={value}"));
+    let pairs =
+        config.cpu_manager_policy_options.iter().map(|(name, value)| format!("{name}={value}"));
     pairs.collect::<Vec<_>>().join(",")
 }
 
@@ -151,7 +159,9 @@ fn isolation(input: &Input) -> Outcome {
     let isolated = facts.cpu.isolated.as_ref().unwrap_or(&none);
     let tickless = facts.cpu.nohz_full.as_ref().unwrap_or(&none);
     if facts.cpu.isolated.is_none() && facts.cpu.nohz_full.is_none() {
-        return Outcome::skip("the tree says neither which CPUs are isolated nor which are tickless");
+        return Outcome::skip(
+            "the tree says neither which CPUs are isolated nor which are tickless",
+        );
     }
     let with_paths = |outcome: Outcome| {
         outcome
@@ -175,7 +185,9 @@ fn isolation(input: &Input) -> Outcome {
     let exposed = tickless.difference(isolated);
     if !exposed.is_empty() && !isolated.is_empty() {
         return with_paths(Outcome::warn(format!("CPUs {exposed} are tickless but not isolated")))
-            .remedy(format!("boot with isolcpus=managed_irq,domain,{tickless} nohz_full={tickless}"));
+            .remedy(format!(
+                "boot with isolcpus=managed_irq,domain,{tickless} nohz_full={tickless}"
+            ));
     }
     if let Some(state) = &facts.kubelet.cpu_state {
         let shared = state.default_cpu_set.intersection(isolated);
@@ -207,8 +219,11 @@ fn irq_affinity(input: &Input) -> Outcome {
     };
     let there: Vec<_> = input.irqs.iter().filter(goes_there).collect();
     if there.is_empty() {
-        return Outcome::pass(format!("none of {} interrupts goes to CPUs {kept_apart}", input.irqs.len()))
-            .because("/proc/irq/*/effective_affinity_list", format!("none in {kept_apart}"));
+        return Outcome::pass(format!(
+            "none of {} interrupts goes to CPUs {kept_apart}",
+            input.irqs.len()
+        ))
+        .because("/proc/irq/*/effective_affinity_list", format!("none in {kept_apart}"));
     }
     let cpus = there
         .iter()
@@ -238,7 +253,9 @@ fn kept_apart(facts: &HostFacts) -> CpuSet {
 fn governor(input: &Input) -> Outcome {
     let path = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor";
     match input.facts.cpu.governor.as_deref() {
-        None => Outcome::skip("no cpufreq driver: the firmware or the hypervisor sets the frequency"),
+        None => {
+            Outcome::skip("no cpufreq driver: the firmware or the hypervisor sets the frequency")
+        }
         Some("performance") => Outcome::pass("performance").because(path, "performance"),
         Some(other) => {
             Outcome::warn(format!("{other}: pinned VMs see a clock that changes under them"))
@@ -252,14 +269,20 @@ fn hybrid(input: &Input) -> Outcome {
     let kinds: BTreeSet<_> = input.facts.cpu.core_kinds.iter().map(|kind| kind.kind).collect();
     match input.facts.cpu.hybrid {
         None => Outcome::skip("no CPU is known"),
-        Some(false) => Outcome::pass("all cores are alike").because("/sys/devices/cpu_atom", "not there"),
+        Some(false) => {
+            Outcome::pass("all cores are alike").because("/sys/devices/cpu_atom", "not there")
+        }
         Some(true) => {
-            let mut outcome =
-                Outcome::warn(format!("cores are of {} kinds; a pinned VM gets a mixture", kinds.len()));
+            let mut outcome = Outcome::warn(format!(
+                "cores are of {} kinds; a pinned VM gets a mixture",
+                kinds.len()
+            ));
             for kind in &input.facts.cpu.core_kinds {
                 outcome = outcome.because(format!("{:?} cores", kind.kind), &kind.cpus);
             }
-            outcome.remedy("switch the frugal cores off in the firmware setup, or reserve them for the system")
+            outcome.remedy(
+                "switch the frugal cores off in the firmware setup, or reserve them for the system",
+            )
         }
     }
 }

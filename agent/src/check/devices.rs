@@ -68,7 +68,9 @@ fn enabled(input: &Input) -> Outcome {
 fn direct_io(input: &Input) -> Outcome {
     let paths = &input.facts.direct_io;
     if paths.is_empty() {
-        return Outcome::skip("none of the paths tried is on this host; name yours with --direct-io-path");
+        return Outcome::skip(
+            "none of the paths tried is on this host; name yours with --direct-io-path",
+        );
     }
     let filesystem = |path: &berth_api::infra_node::DirectIo| {
         path.filesystem.clone().unwrap_or_else(|| "an unknown file system".to_owned())
@@ -91,7 +93,9 @@ fn direct_io(input: &Input) -> Outcome {
             .remedy("put images and volumes on xfs, ext4 or a block device in place of tmpfs, overlay or old ZFS");
     }
     if paths.iter().all(|path| path.supported.is_none()) {
-        return evidence(Outcome::skip("could not be tried: needs a running host, and root for folders only root may write"));
+        return evidence(Outcome::skip(
+            "could not be tried: needs a running host, and root for folders only root may write",
+        ));
     }
     evidence(Outcome::pass("works"))
 }

@@ -88,16 +88,18 @@ fn cgroup_controllers(input: &Input) -> Outcome {
     if missing.is_empty() {
         Outcome::pass(needed.join(", ")).because(path, seen)
     } else {
-        Outcome::warn(format!("missing: {}", missing.join(", ")))
-            .because(path, seen)
-            .remedy("remove cgroup_disable= from the kernel command line, or use a kernel built with them")
+        Outcome::warn(format!("missing: {}", missing.join(", "))).because(path, seen).remedy(
+            "remove cgroup_disable= from the kernel command line, or use a kernel built with them",
+        )
     }
 }
 
 fn guest(input: &Input) -> Outcome {
     match input.facts.machine.hypervisor {
         None => Outcome::skip("not known"),
-        Some(Hypervisor::None) => Outcome::pass("bare metal").because("/proc/cpuinfo flags", "no hypervisor"),
+        Some(Hypervisor::None) => {
+            Outcome::pass("bare metal").because("/proc/cpuinfo flags", "no hypervisor")
+        }
         Some(other) => Outcome::warn(format!("this host is itself a guest ({other:?})"))
             .because("/proc/cpuinfo flags", "hypervisor")
             .remedy("fine for trying Berth; use bare metal for production"),
@@ -125,9 +127,13 @@ fn memory(input: &Input) -> Outcome {
     let Some(total) = input.facts.memory.total else { return Outcome::skip("not known") };
     let path = "/proc/meminfo MemTotal";
     if total.0 < MEMORY.0 / 20 * 19 {
-        Outcome::warn(format!("{}, below the production minimum of {}", total.human(), MEMORY.human()))
-            .because(path, total)
-            .remedy("fine for testing from 32 GiB")
+        Outcome::warn(format!(
+            "{}, below the production minimum of {}",
+            total.human(),
+            MEMORY.human()
+        ))
+        .because(path, total)
+        .remedy("fine for testing from 32 GiB")
     } else {
         Outcome::pass(total.human()).because(path, total)
     }
@@ -140,7 +146,9 @@ fn storage(input: &Input) -> Outcome {
             let found = if disks.is_empty() { "no local disk".to_owned() } else { disks.join(" ") };
             Outcome::warn(format!("{}, below the production minimum of 500 GB", size.human()))
                 .because("/sys/class/block/*/size", format!("{found}: {size}"))
-                .remedy("fine for testing from 100 GB; volumes on network storage count on their own")
+                .remedy(
+                    "fine for testing from 100 GB; volumes on network storage count on their own",
+                )
         }
         Some((disks, size)) => Outcome::pass(format!("{} on {} disks", size.human(), disks.len()))
             .because("/sys/class/block/*/size", disks.join(" ")),
@@ -179,7 +187,9 @@ fn machine_id(input: &Input) -> Outcome {
         return Outcome::warn("the kernel command line gives another machine id")
             .because("/proc/cmdline systemd.machine_id", given)
             .because("/etc/machine-id", id)
-            .remedy("remove systemd.machine_id= if it is in the image rather than this host's own");
+            .remedy(
+                "remove systemd.machine_id= if it is in the image rather than this host's own",
+            );
     }
     if identity.journals.len() > 1 || identity.journals.iter().any(|journal| journal != id) {
         let journals: Vec<&str> = identity.journals.iter().map(String::as_str).collect();

@@ -50,7 +50,9 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 fn remove(file: &str) -> String {
-    format!("kubectl drain <node>, then: systemctl stop kubelet && rm {file} && systemctl start kubelet, then kubectl uncordon <node>")
+    format!(
+        "kubectl drain <node>, then: systemctl stop kubelet && rm {file} && systemctl start kubelet, then kubectl uncordon <node>"
+    )
 }
 
 fn cpu_state(input: &Input) -> Outcome {
@@ -63,7 +65,8 @@ fn cpu_state(input: &Input) -> Outcome {
         return Outcome::skip("no kubelet configuration was found to compare it with");
     };
     match cpu_state_fault(state, config, &input.facts.topology.online) {
-        None => Outcome::pass(format!("policy {}", state.policy_name)).because(file, &state.default_cpu_set),
+        None => Outcome::pass(format!("policy {}", state.policy_name))
+            .because(file, &state.default_cpu_set),
         Some(fault) => Outcome::fail(format!("the kubelet will not start again: {fault}"))
             .because(&file, format!("policy {}, CPUs {}", state.policy_name, state.all()))
             .because("/sys/devices/system/cpu/online", &input.facts.topology.online)
@@ -91,16 +94,27 @@ fn cpu_state_fault(
     let strict = config.cpu_option("strict-cpu-reservation");
     let shared = &state.default_cpu_set;
     if shared.is_empty() {
-        return (!state.entries.is_empty()).then(|| "CPUs are handed out, but none is left to share".to_owned());
+        return (!state.entries.is_empty())
+            .then(|| "CPUs are handed out, but none is left to share".to_owned());
     }
     if strict && reserved.intersects(shared) {
-        return Some(format!("strictly reserved CPUs {} are in the shared pool", reserved.intersection(shared)));
+        return Some(format!(
+            "strictly reserved CPUs {} are in the shared pool",
+            reserved.intersection(shared)
+        ));
     }
     if !strict && !reserved.is_subset(shared) {
-        return Some(format!("reserved CPUs {} are not in the shared pool", reserved.difference(shared)));
+        return Some(format!(
+            "reserved CPUs {} are not in the shared pool",
+            reserved.difference(shared)
+        ));
     }
-    if let Some((pod, cpus)) = state.by_pod().into_iter().find(|(_, cpus)| cpus.intersects(shared)) {
-        return Some(format!("CPUs {} are pod {pod}'s and shared at once", cpus.intersection(shared)));
+    if let Some((pod, cpus)) = state.by_pod().into_iter().find(|(_, cpus)| cpus.intersects(shared))
+    {
+        return Some(format!(
+            "CPUs {} are pod {pod}'s and shared at once",
+            cpus.intersection(shared)
+        ));
     }
     let expected = if strict { online.difference(reserved) } else { online.clone() };
     let known = state.all();
@@ -127,7 +141,10 @@ fn memory_state(input: &Input) -> Outcome {
         None => Outcome::pass(format!("policy {}", state.policy_name))
             .because(file, format!("{} zones", state.machine_state.len())),
         Some(fault) => Outcome::fail(format!("the kubelet will not start again: {fault}"))
-            .because(&file, format!("policy {}, {} zones", state.policy_name, state.machine_state.len()))
+            .because(
+                &file,
+                format!("policy {}, {} zones", state.policy_name, state.machine_state.len()),
+            )
             .remedy(remove(&file)),
     }
 }
@@ -146,7 +163,9 @@ fn memory_state_fault(
     if state.policy_name != "Static" || state.machine_state.is_empty() {
         return None;
     }
-    if let Some(id) = state.machine_state.keys().find(|id| !zones.iter().any(|zone| zone.id == **id)) {
+    if let Some(id) =
+        state.machine_state.keys().find(|id| !zones.iter().any(|zone| zone.id == **id))
+    {
         return Some(format!("the checkpoint has zone {id}, which this host has not"));
     }
     zones.iter().find_map(|zone| match state.machine_state.get(&zone.id) {
@@ -166,9 +185,8 @@ fn differs(zone: &Zone, resource: &str, table: &MemoryTable) -> Option<String> {
         None if resource == "memory" => zone.memory,
         None => None,
     }?;
-    (now.0 != table.total).then(|| {
-        format!("zone {}: {resource} was {}, now {now}", zone.id, Bytes(table.total))
-    })
+    (now.0 != table.total)
+        .then(|| format!("zone {}: {resource} was {}, now {now}", zone.id, Bytes(table.total)))
 }
 
 fn reserved(input: &Input) -> Outcome {
@@ -179,29 +197,35 @@ fn reserved(input: &Input) -> Outcome {
     match &config.reserved_system_cpus {
         Some(reserved) if !online.is_empty() && !reserved.is_subset(online) => {
             let missing = reserved.difference(online);
-            Outcome::fail(format!("reserved CPUs {missing} are not online: the kubelet will not start"))
-                .because("reservedSystemCPUs", reserved)
-                .because("/sys/devices/system/cpu/online", online)
-                .remedy(format!("reservedSystemCPUs: \"{}\"", reserved.intersection(online)))
+            Outcome::fail(format!(
+                "reserved CPUs {missing} are not online: the kubelet will not start"
+            ))
+            .because("reservedSystemCPUs", reserved)
+            .because("/sys/devices/system/cpu/online", online)
+            .remedy(format!("reservedSystemCPUs: \"{}\"", reserved.intersection(online)))
         }
         Some(reserved) if !online.is_empty() && online.is_subset(reserved) => {
             Outcome::fail("every CPU is reserved; none is left for VMs")
                 .because("reservedSystemCPUs", reserved)
                 .remedy("reserve one or two cores per zone")
         }
-        Some(reserved) => Outcome::pass(format!("CPUs {reserved}")).because("reservedSystemCPUs", reserved),
-        None if config.cpu_manager_policy != "static" => {
-            Outcome::skip("no CPU is reserved by name, and with cpuManagerPolicy none there is no need")
+        Some(reserved) => {
+            Outcome::pass(format!("CPUs {reserved}")).because("reservedSystemCPUs", reserved)
         }
-        None if config.reserves_cpu_by_amount => {
-            Outcome::warn("CPUs are reserved by amount: the kubelet chooses which, and nobody else knows")
-                .because("kubeReserved, systemReserved", "cpu by amount")
-                .remedy("name them: reservedSystemCPUs in the kubelet's configuration, on a drained node")
+        None if config.cpu_manager_policy != "static" => Outcome::skip(
+            "no CPU is reserved by name, and with cpuManagerPolicy none there is no need",
+        ),
+        None if config.reserves_cpu_by_amount => Outcome::warn(
+            "CPUs are reserved by amount: the kubelet chooses which, and nobody else knows",
+        )
+        .because("kubeReserved, systemReserved", "cpu by amount")
+        .remedy("name them: reservedSystemCPUs in the kubelet's configuration, on a drained node"),
+        None => {
+            Outcome::fail("the static policy without reserved CPUs: the kubelet will not start")
+                .because("cpuManagerPolicy", "static")
+                .because("reservedSystemCPUs", "")
+                .remedy("set reservedSystemCPUs in the kubelet's configuration")
         }
-        None => Outcome::fail("the static policy without reserved CPUs: the kubelet will not start")
-            .because("cpuManagerPolicy", "static")
-            .because("reservedSystemCPUs", "")
-            .remedy("set reservedSystemCPUs in the kubelet's configuration"),
     }
 }
 
@@ -250,7 +274,8 @@ mod tests {
     use super::*;
 
     fn state(policy: &str, shared: &str, pod: &str) -> CpuManagerState {
-        let entries = if pod.is_empty() { "{}".to_owned() } else { format!(r#"{{"uid":{{"c":"{pod}"}}}}"#) };
+        let entries =
+            if pod.is_empty() { "{}".to_owned() } else { format!(r#"{{"uid":{{"c":"{pod}"}}}}"#) };
         serde_json::from_str(&format!(
             r#"{{"policyName":"{policy}","defaultCpuSet":"{shared}","entries":{entries}}}"#
         ))
@@ -280,7 +305,11 @@ mod tests {
             (state("none", "", ""), config("static", "0", &[]), Some("is of policy none")),
             (state("static", "0-3", ""), config("static", "0", &[]), Some("CPUs 4-7 are online")),
             (state("static", "0-8", ""), config("static", "0", &[]), Some("has CPUs 8,")),
-            (state("static", "1-7", "0"), config("static", "0", &[]), Some("reserved CPUs 0 are not")),
+            (
+                state("static", "1-7", "0"),
+                config("static", "0", &[]),
+                Some("reserved CPUs 0 are not"),
+            ),
             (state("static", "0-7", "4"), config("static", "0", &[]), Some("CPUs 4 are pod uid's")),
             (state("static", "", "0-7"), config("static", "0", &[]), Some("none is left")),
             (state("static", "1-7", ""), config("static", "0", &strict), None),
@@ -289,7 +318,9 @@ mod tests {
             let found = cpu_state_fault(&state, &config, &"0-7".parse().unwrap());
             match fault {
                 None => assert_eq!(found, None),
-                Some(words) => assert!(found.as_deref().is_some_and(|f| f.contains(words)), "{found:?}"),
+                Some(words) => {
+                    assert!(found.as_deref().is_some_and(|f| f.contains(words)), "{found:?}")
+                }
             }
         }
     }
@@ -298,7 +329,10 @@ mod tests {
     fn a_zone_that_grew_or_shrank_is_named_with_both_numbers() {
         let text = r#"{"policyName":"Static","machineState":{"0":{"memoryMap":{"memory":{"total":1073741824}}}}}"#;
         let state: MemoryManagerState = serde_json::from_str(text).unwrap();
-        let config = KubeletConfig { memory_manager_policy: "Static".to_owned(), ..KubeletConfig::default() };
+        let config = KubeletConfig {
+            memory_manager_policy: "Static".to_owned(),
+            ..KubeletConfig::default()
+        };
         let zone = |bytes| Zone { memory: Some(Bytes(bytes)), ..Zone::default() };
         assert_eq!(memory_state_fault(&state, &config, &[zone(1 << 30)]), None);
         assert_eq!(
@@ -306,7 +340,10 @@ mod tests {
             Some("zone 0: memory was 1Gi, now 1048572Ki")
         );
         let two = [zone(1 << 30), Zone { id: 1, ..Zone::default() }];
-        assert_eq!(memory_state_fault(&state, &config, &two).as_deref(), Some("zone 1 is not in the checkpoint"));
+        assert_eq!(
+            memory_state_fault(&state, &config, &two).as_deref(),
+            Some("zone 1 is not in the checkpoint")
+        );
         assert!(memory_state_fault(&state, &config, &[]).is_some());
     }
 }

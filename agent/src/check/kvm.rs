@@ -60,14 +60,32 @@ pub(super) const CHECKS: &[Check] = &[
         title: "vhost-net",
         explanation: "In-kernel virtio networking (/dev/vhost-net). Without it every packet passes through \
             QEMU, at a fraction of the throughput.",
-        run: |input| helper(input, "vhost-net", "/dev/vhost-net", "vhost_net", input.facts.kvm.vhost_net, false),
+        run: |input| {
+            helper(
+                input,
+                "vhost-net",
+                "/dev/vhost-net",
+                "vhost_net",
+                input.facts.kvm.vhost_net,
+                false,
+            )
+        },
     },
     Check {
         id: "kvm.vhost-vsock",
         title: "vhost-vsock",
         explanation: "Host to guest sockets (/dev/vhost-vsock), for VMs that ask for autoattachVSOCK. Only \
             needed by those.",
-        run: |input| helper(input, "vhost-vsock", "/dev/vhost-vsock", "vhost_vsock", input.facts.kvm.vhost_vsock, false),
+        run: |input| {
+            helper(
+                input,
+                "vhost-vsock",
+                "/dev/vhost-vsock",
+                "vhost_vsock",
+                input.facts.kvm.vhost_vsock,
+                false,
+            )
+        },
     },
     Check {
         id: "kvm.tun",
@@ -84,8 +102,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-const FIRMWARE: &str =
-    "switch on Intel VT-x (VMX) or AMD-V (SVM) in the firmware setup, then power the host off and on";
+const FIRMWARE: &str = "switch on Intel VT-x (VMX) or AMD-V (SVM) in the firmware setup, then power the host off and on";
 
 fn hardware(input: &Input) -> Outcome {
     let evidence = &input.facts.kvm_evidence;
@@ -105,6 +122,11 @@ fn hardware(input: &Input) -> Outcome {
             let name = if input.facts.cpuinfo.has("vmx") { "vmx" } else { "svm" };
             flag(Outcome::pass("the CPU offers it"), name)
         }
+        (Some(false), Some(KvmState::Ready)) => flag(
+            Outcome::fail("KVM makes VMs, yet the CPU has neither VMX nor SVM: a paravirtual KVM that ordinary guests do not boot on"),
+            "neither vmx nor svm",
+        )
+        .remedy("give this guest the host's CPU with nested virtualisation, or use bare metal"),
         (Some(false), _) if guest => flag(
             Outcome::fail("this host is itself a guest, and its hypervisor does not pass virtualisation on"),
             "neither vmx nor svm",
@@ -142,7 +164,9 @@ fn device(input: &Input) -> Outcome {
             _ => Outcome::warn("the kernel has KVM, but its device node is not visible here")
                 .because("/dev/kvm", "not there")
                 .because("/sys/devices/virtual/misc/kvm", "there")
-                .remedy("run berth-agent on the host itself, or give the container the device /dev/kvm"),
+                .remedy(
+                    "run berth-agent on the host itself, or give the container the device /dev/kvm",
+                ),
         },
         Some(_) => Outcome::pass("there").because("/dev/kvm", "there"),
     }
@@ -231,7 +255,9 @@ fn second_level_translation(input: &Input) -> Outcome {
             } else {
                 Outcome::warn("not in use; memory-heavy VMs will crawl")
                     .because(path, "off")
-                    .remedy(format!("remove {name}=0 from /etc/modprobe.d and the kernel command line"))
+                    .remedy(format!(
+                        "remove {name}=0 from /etc/modprobe.d and the kernel command line"
+                    ))
             }
         }
         _ => Outcome::skip("no KVM module of this CPU's vendor is loaded"),
@@ -269,13 +295,16 @@ fn confidential(input: &Input) -> Outcome {
         _ if input.facts.kvm_evidence.module_loaded != Some(true) => {
             Outcome::skip("no KVM module of this CPU's vendor is loaded")
         }
-        None => Outcome::skip("the module says yes; whether the firmware does, the tree does not tell"),
+        None => {
+            Outcome::skip("the module says yes; whether the firmware does, the tree does not tell")
+        }
         Some(kinds) if kinds.is_empty() => {
             Outcome::skip("this host offers none, which only VMs with launchSecurity miss")
         }
         Some(kinds) => {
             let kinds: Vec<String> = kinds.iter().filter_map(word).collect();
-            Outcome::pass(kinds.join(", ")).because("/sys/module/kvm_*/parameters", kinds.join(", "))
+            Outcome::pass(kinds.join(", "))
+                .because("/sys/module/kvm_*/parameters", kinds.join(", "))
         }
     }
 }

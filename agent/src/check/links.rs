@@ -80,9 +80,12 @@ fn mtu(input: &Input) -> Outcome {
     }
     let path = |link: &Link| format!("/sys/class/net/{}/mtu", link.name);
     if let Some((link, mtu)) = known.iter().find(|(_, mtu)| *mtu < ETHERNET) {
-        return Outcome::warn(format!("{} takes {mtu} bytes, less than Ethernet's {ETHERNET}", link.name))
-            .because(path(link), mtu)
-            .remedy(format!("ip link set {} mtu {ETHERNET}, if the network carries it", link.name));
+        return Outcome::warn(format!(
+            "{} takes {mtu} bytes, less than Ethernet's {ETHERNET}",
+            link.name
+        ))
+        .because(path(link), mtu)
+        .remedy(format!("ip link set {} mtu {ETHERNET}, if the network carries it", link.name));
     }
     for (link, mtu) in &known {
         let peer = known.iter().find(|(other, other_mtu)| {
@@ -91,10 +94,13 @@ fn mtu(input: &Input) -> Outcome {
         if let Some((other, other_mtu)) = peer
             && link.kind == LinkKind::Physical
         {
-            return Outcome::warn(format!("{} and {} are ports of one master with different MTUs", link.name, other.name))
-                .because(path(link), mtu)
-                .because(path(other), other_mtu)
-                .remedy("set the MTU on the bond; its ports follow");
+            return Outcome::warn(format!(
+                "{} and {} are ports of one master with different MTUs",
+                link.name, other.name
+            ))
+            .because(path(link), mtu)
+            .because(path(other), other_mtu)
+            .remedy("set the MTU on the bond; its ports follow");
         }
     }
     let mut outcome = Outcome::pass("Ethernet's size or more");
@@ -132,9 +138,13 @@ fn driver(input: &Input) -> Outcome {
         return Outcome::warn(format!("network card {} has no driver", device.address))
             .because(path(device.address), "none")
             .because("PCI id", id)
-            .remedy(format!("lspci -nnk -s {}   # names the module; load it or install its firmware", device.address));
+            .remedy(format!(
+                "lspci -nnk -s {}   # names the module; load it or install its firmware",
+                device.address
+            ));
     }
-    let mut drivers: Vec<&str> = functions.iter().filter_map(|device| device.driver.as_deref()).collect();
+    let mut drivers: Vec<&str> =
+        functions.iter().filter_map(|device| device.driver.as_deref()).collect();
     drivers.extend(uplinks.iter().filter_map(|link| link.driver.as_deref()));
     drivers.sort_unstable();
     drivers.dedup();

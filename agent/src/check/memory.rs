@@ -59,7 +59,8 @@ fn balance(input: &Input) -> Outcome {
         .filter(|zone| zone.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()))
         .collect();
     let sizes = input.facts.zones.iter().flat_map(|zone| &zone.hugepages);
-    let mut used: Vec<PageSize> = sizes.filter(|pool| pool.total > 0).map(|pool| pool.size).collect();
+    let mut used: Vec<PageSize> =
+        sizes.filter(|pool| pool.total > 0).map(|pool| pool.size).collect();
     used.sort_unstable();
     used.dedup();
     if used.is_empty() {
@@ -71,7 +72,11 @@ fn balance(input: &Input) -> Outcome {
     });
     let evidence = |mut outcome: Outcome, size: PageSize| {
         for zone in &zones {
-            let path = format!("/sys/devices/system/node/node{}/hugepages/{}/nr_hugepages", zone.id, folder(size));
+            let path = format!(
+                "/sys/devices/system/node/node{}/hugepages/{}/nr_hugepages",
+                zone.id,
+                folder(size)
+            );
             outcome = outcome.because(path, pages(zone, size));
         }
         outcome
@@ -91,16 +96,25 @@ fn balance(input: &Input) -> Outcome {
             format!("echo {most} > {node}/hugepages/{}/nr_hugepages", folder(size))
         })
         .collect();
-    evidence(Outcome::warn(format!("{size} pages are uneven: {}", counts.join(", "))), size)
-        .remedy(format!("{}   # then restart the kubelet, which counts pages at start", commands.join("; ")))
+    evidence(Outcome::warn(format!("{size} pages are uneven: {}", counts.join(", "))), size).remedy(
+        format!(
+            "{}   # then restart the kubelet, which counts pages at start",
+            commands.join("; ")
+        ),
+    )
 }
 
 fn kernel_against_kubelet(input: &Input) -> Outcome {
     let Some(state) = &input.facts.kubelet.memory_state else {
-        return Outcome::skip("the kubelet's Memory Manager keeps no account on this host, or it may not be read");
+        return Outcome::skip(
+            "the kubelet's Memory Manager keeps no account on this host, or it may not be read",
+        );
     };
     if state.policy_name != "Static" {
-        return Outcome::skip(format!("the Memory Manager's policy is {}, which keeps no account", state.policy_name));
+        return Outcome::skip(format!(
+            "the Memory Manager's policy is {}, which keeps no account",
+            state.policy_name
+        ));
     }
     let file = format!("{}/memory_manager_state", input.facts.kubelet.folder);
     let mut compared = 0;
@@ -112,7 +126,11 @@ fn kernel_against_kubelet(input: &Input) -> Outcome {
             let kubelet = table.free / pool.size.bytes();
             compared += 1;
             if free < kubelet {
-                let path = format!("/sys/devices/system/node/node{}/hugepages/{}/free_hugepages", zone.id, folder(pool.size));
+                let path = format!(
+                    "/sys/devices/system/node/node{}/hugepages/{}/free_hugepages",
+                    zone.id,
+                    folder(pool.size)
+                );
                 return Outcome::warn(format!(
                     "zone {}: the kubelet thinks {kubelet} pages of {} are free, the kernel has {free}",
                     zone.id, pool.size
@@ -126,7 +144,8 @@ fn kernel_against_kubelet(input: &Input) -> Outcome {
     if compared == 0 {
         return Outcome::skip("no huge pages in the Memory Manager's account");
     }
-    Outcome::pass("the kernel has all that the kubelet counts on").because(file, format!("{compared} pools compared"))
+    Outcome::pass("the kernel has all that the kubelet counts on")
+        .because(file, format!("{compared} pools compared"))
 }
 
 fn swap_and_ksm(input: &Input) -> Outcome {
@@ -189,10 +208,11 @@ fn advisor(input: &Input) -> Outcome {
         .map(|owner| format!("{owner:?}"))
         .collect();
     let outcome = match advisor {
-        KsmAdvisor::ScanTime if !others.is_empty() => {
-            Outcome::warn(format!("the advisor makes pages_to_scan unwritable, which {} writes", others.join(" and ")))
-                .remedy("echo none > /sys/kernel/mm/ksm/advisor_mode, or stop the other program")
-        }
+        KsmAdvisor::ScanTime if !others.is_empty() => Outcome::warn(format!(
+            "the advisor makes pages_to_scan unwritable, which {} writes",
+            others.join(" and ")
+        ))
+        .remedy("echo none > /sys/kernel/mm/ksm/advisor_mode, or stop the other program"),
         KsmAdvisor::ScanTime => Outcome::pass("the kernel steers the scan"),
         KsmAdvisor::None => Outcome::pass("not in use"),
     };
@@ -226,7 +246,8 @@ mod tests {
         assert_eq!(status(vec![zone(0, "0", 8, 8), zone(1, "1", 8, 8)]), Status::Pass);
         assert_eq!(status(vec![zone(0, "0", 8, 8), zone(1, "", 0, 0)]), Status::Pass);
         assert_eq!(status(vec![zone(0, "0", 0, 0), zone(1, "1", 0, 0)]), Status::Skip);
-        let uneven = judge("hugepages.balance", &facts(vec![zone(0, "0", 8, 8), zone(1, "1", 6, 6)]));
+        let uneven =
+            judge("hugepages.balance", &facts(vec![zone(0, "0", 8, 8), zone(1, "1", 6, 6)]));
         assert_eq!(uneven.status, Status::Warn);
         assert!(uneven.remedy.unwrap().contains("echo 8 > /sys/devices/system/node/node1/"));
     }

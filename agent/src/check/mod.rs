@@ -11,9 +11,9 @@ mod kvm;
 mod links;
 mod memory;
 mod outcome;
+pub mod table;
 #[cfg(test)]
 pub(crate) mod tests_support;
-pub mod table;
 
 use serde::Serialize;
 
@@ -101,8 +101,16 @@ pub struct Summary {
 /// Every check, grouped as they are shown.
 #[must_use]
 pub fn all() -> Vec<Check> {
-    [kvm::CHECKS, devices::CHECKS, cpu::CHECKS, memory::CHECKS, kubelet::CHECKS, links::CHECKS, host::CHECKS]
-        .concat()
+    [
+        kvm::CHECKS,
+        devices::CHECKS,
+        cpu::CHECKS,
+        memory::CHECKS,
+        kubelet::CHECKS,
+        links::CHECKS,
+        host::CHECKS,
+    ]
+    .concat()
 }
 
 /// Checks whose id is one of these, or lies in a group of that name (`kvm` for `kvm.nested`); all of
@@ -150,7 +158,11 @@ mod tests {
         assert_eq!(ids.len(), all().len());
         for check in all() {
             assert!(check.id.split_once('.').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty()));
-            assert!(check.explanation.len() > 40 && check.explanation.ends_with('.'), "{}", check.id);
+            assert!(
+                check.explanation.len() > 40 && check.explanation.ends_with('.'),
+                "{}",
+                check.id
+            );
         }
     }
 

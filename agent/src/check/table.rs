@@ -59,7 +59,7 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
     for evidence in &outcome.evidence {
         indented(out, "saw", &format!("{}: {}", evidence.path, evidence.value), style);
     }
-    for remedy in &outcome.remedy {
+    if let Some(remedy) = &outcome.remedy {
         indented(out, "do", remedy, style);
     }
 }

@@ -47,7 +47,9 @@ enum Command {
     /// Check the host for what stands in the way of virtual machines
     Check(check::Arguments),
     /// Print a completion script for a shell
-    #[command(after_help = "Bash:  berth-agent completion bash > /etc/bash_completion.d/berth-agent")]
+    #[command(
+        after_help = "Bash:  berth-agent completion bash > /etc/bash_completion.d/berth-agent"
+    )]
     Completion {
         /// The shell
         shell: Shell,
@@ -118,7 +120,9 @@ pub fn manual_page() -> std::io::Result<String> {
     let mut command = Cli::command();
     command.build();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
-    for subcommand in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+    for subcommand in
+        command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help")
+    {
         let title = format!(".SH \"BERTH-AGENT {}\"\n", subcommand.get_name().to_uppercase());
         page.extend_from_slice(title.as_bytes());
         let man = clap_mangen::Man::new(subcommand.clone());

@@ -21,12 +21,7 @@ pub const DEFAULT_PATHS: [&str; 4] =
 const LOOK_AT: usize = 256;
 
 /// Tries each path that is there. A path that is not is left out: this host does not use it.
-pub fn observe(
-    root: &Root,
-    paths: &[String],
-    mounts: &Mounts,
-    notes: &mut Notes,
-) -> Vec<DirectIo> {
+pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes) -> Vec<DirectIo> {
     let there: Vec<&String> = paths.iter().filter(|path| root.exists(path)).collect();
     // Sizes only: what the disks have transferred would be one more file for each.
     let sizes = DiskRefreshKind::nothing().with_storage();
@@ -38,7 +33,8 @@ pub fn observe(
         .map(|(index, path)| {
             let mount = mounts.of(path);
             let size = mount.zip(disks.as_ref()).and_then(|(mount, disks)| {
-                let disk = disks.iter().find(|disk| disk.mount_point() == Path::new(&mount.point))?;
+                let disk =
+                    disks.iter().find(|disk| disk.mount_point() == Path::new(&mount.point))?;
                 Some(Bytes(disk.total_space()))
             });
             let tried = if root.is_live() {

@@ -47,7 +47,8 @@ mod tests {
     #[test]
     fn folder_names_are_sizes() {
         assert_eq!(page_size("hugepages-2048kB"), Some(PageSize::MIB_2));
-        for name in ["hugepages-kB", "hugepages-3kB", "2048kB", "hugepages-99999999999999999999kB"] {
+        for name in ["hugepages-kB", "hugepages-3kB", "2048kB", "hugepages-99999999999999999999kB"]
+        {
             assert_eq!(page_size(name), None, "{name}");
         }
     }

@@ -40,11 +40,7 @@ pub struct KsmFacts {
 }
 
 /// Reads `/sys/kernel/mm/ksm`; `None` for the status if this kernel has no KSM.
-pub fn observe(
-    root: &Root,
-    processes: &Processes,
-    notes: &mut Notes,
-) -> (KsmFacts, Option<Ksm>) {
+pub fn observe(root: &Root, processes: &Processes, notes: &mut Notes) -> (KsmFacts, Option<Ksm>) {
     let run = match root.parse::<u32>(&format!("{KSM}/run")) {
         Ok(run) => run,
         Err(error) => {
@@ -88,7 +84,8 @@ fn advisor(root: &Root, notes: &mut Notes) -> Option<KsmAdvisor> {
         Some("none") => Some(KsmAdvisor::None),
         Some("scan-time") => Some(KsmAdvisor::ScanTime),
         _ => {
-            let why = format!("/{KSM}/advisor_mode: `{}` chooses nothing known", text.escape_debug());
+            let why =
+                format!("/{KSM}/advisor_mode: `{}` chooses nothing known", text.escape_debug());
             notes.unknown("capabilities.memory.ksm.advisor", UnknownReason::Malformed, why);
             None
         }
@@ -132,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_owner_is_who_would_undo_our_change() {
-        use KsmOwner::{Berth, KubeVirt, Ksmtuned, Nobody, Unknown};
+        use KsmOwner::{Berth, Ksmtuned, KubeVirt, Nobody, Unknown};
         for (run, candidates, known, expected) in [
             (0, vec![], true, Some(Nobody)),
             (1, vec![], true, Some(Unknown)),

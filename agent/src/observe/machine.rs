@@ -18,9 +18,8 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
         })
     };
     // Arm and Power boards have a device tree in place of DMI.
-    let product = dmi("product_name").or_else(|error| {
-        root.read("proc/device-tree/model").map_err(|_| error)
-    });
+    let product =
+        dmi("product_name").or_else(|error| root.read("proc/device-tree/model").map_err(|_| error));
     let vendor = dmi("sys_vendor").ok();
     if vendor.is_none() {
         let why = "/sys/class/dmi/id/sys_vendor: not there or empty";
@@ -93,7 +92,8 @@ fn hypervisor(
 ) -> Option<Hypervisor> {
     let by_cpuid = root.is_live().then(super::kvm::cpuid::hypervisor).flatten();
     let by_dmi = by_names(vendor.unwrap_or_default(), product.unwrap_or_default());
-    let by_xen = root.read("sys/hypervisor/type").ok().filter(|t| t == "xen").map(|_| Hypervisor::Xen);
+    let by_xen =
+        root.read("sys/hypervisor/type").ok().filter(|t| t == "xen").map(|_| Hypervisor::Xen);
     let named = by_cpuid.or(by_dmi).or(by_xen);
     if named.is_some() {
         named
@@ -114,7 +114,9 @@ fn by_names(vendor: &str, product: &str) -> Option<Hypervisor> {
     match () {
         () if has(vendor, "VMware") => Some(Hypervisor::VMware),
         () if has(vendor, "innotek") || has(product, "VirtualBox") => Some(Hypervisor::VirtualBox),
-        () if has(vendor, "Microsoft") && has(product, "Virtual Machine") => Some(Hypervisor::HyperV),
+        () if has(vendor, "Microsoft") && has(product, "Virtual Machine") => {
+            Some(Hypervisor::HyperV)
+        }
         () if has(vendor, "Xen") => Some(Hypervisor::Xen),
         () if has(product, "KVM") || has(vendor, "Amazon EC2") && !has(product, "metal") => {
             Some(Hypervisor::Kvm)

@@ -29,9 +29,7 @@ pub mod topology;
 pub mod zones;
 
 use berth_api::CpuSet;
-use berth_api::infra_node::{
-    Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, Zone,
-};
+use berth_api::infra_node::{Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, Zone};
 
 use crate::notes::Notes;
 use crate::root::{ReadError, ReadProblem, Root};
@@ -109,7 +107,7 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
     let mut topology = topology::Topology::observe(root, &cpuinfo, n);
     let memory = memory::observe(root, n);
     let zones = zones::observe(root, &mut topology, &memory, n);
-    let cpu = cpu::observe(root, &cpuinfo, &topology, n);
+    let cpu = cpu::observe(root, &cpuinfo, &kernel, &topology, n);
     let processes = processes::observe(root);
     let mounts = mounts::Mounts::observe(root, n);
     let (ksm, ksm_status) = ksm::observe(root, &processes, n);

@@ -13,12 +13,7 @@ const BLOCK: &str = "sys/class/block";
 const SECTOR: u64 = 512;
 
 /// Drives by block device, then controllers that have none, as those bound to `vfio-pci`.
-pub fn observe(
-    root: &Root,
-    pci: &[PciDevice],
-    mounts: &Mounts,
-    notes: &mut Notes,
-) -> Vec<Nvme> {
+pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Notes) -> Vec<Nvme> {
     let devices = root.list(BLOCK).unwrap_or_default();
     let mut drives: Vec<Nvme> = devices
         .iter()
@@ -48,13 +43,7 @@ pub fn is_namespace(name: &str) -> bool {
     parts.is_some_and(|(controller, namespace)| number(controller) && number(namespace))
 }
 
-fn drive(
-    root: &Root,
-    name: &str,
-    devices: &[String],
-    pci: &[PciDevice],
-    mounts: &Mounts,
-) -> Nvme {
+fn drive(root: &Root, name: &str, devices: &[String], pci: &[PciDevice], mounts: &Mounts) -> Nvme {
     let file = |attribute: &str| format!("{BLOCK}/{name}/{attribute}");
     let address = address(root, name);
     let function = pci.iter().find(|device| Some(device.address) == address);
@@ -106,7 +95,7 @@ fn address(root: &Root, name: &str) -> Option<PciAddress> {
     address_in_path(&path).or_else(|| {
         let device = format!("{BLOCK}/{name}/device");
         let below: Vec<(u32, String)> = root.numbered(&device, "nvme");
-        let controller = below.first().map(|(_, n)| n.as_str()).unwrap_or(controller_of(name));
+        let controller = below.first().map_or_else(|| controller_of(name), |(_, n)| n.as_str());
         root.parse(&format!("sys/class/nvme/{controller}/address")).ok()
     })
 }
@@ -129,16 +118,20 @@ fn users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<St
         for holder in root.list(&format!("{BLOCK}/{device}/holders")).unwrap_or_default() {
             users.push(format!("holder of {device}: {holder}"));
         }
-        let mounted = mounts.table.iter().flatten().find(|mount| {
-            mount.source == node || number.is_some() && mount.device == number
-        });
+        let mounted = mounts
+            .table
+            .iter()
+            .flatten()
+            .find(|mount| mount.source == node || number.is_some() && mount.device == number);
         users.extend(mounted.map(|mount| format!("{device} mounted on {}", mount.point)));
         if swaps.lines().any(|line| line.split_whitespace().next() == Some(&node)) {
             users.push(format!("{device} is swap"));
         }
-        users.extend(number.and_then(|number| signature(root, &number)).map(|signature| {
-            format!("{device} holds {signature}")
-        }));
+        users.extend(
+            number
+                .and_then(|number| signature(root, &number))
+                .map(|signature| format!("{device} holds {signature}")),
+        );
     }
     users
 }

@@ -24,7 +24,7 @@ pub struct Topology {
     pub offline: CpuSet,
     /// Every online CPU.
     pub cpus: BTreeMap<u32, LogicalCpu>,
-    /// Whether sysfs or cpuinfo said anything about cores and packages.
+    /// Whether sysfs or cpuinfo said anything about cores.
     pub known: bool,
 }
 
@@ -66,13 +66,22 @@ impl Topology {
         let offline = present.difference(&online);
 
         let mut topology = Self { online, offline, ..Self::default() };
-        topology.cpus =
-            topology.online.iter().map(|id| (id, logical_cpu(root, id, &topology.online))).collect();
-        topology.known = topology.cpus.values().any(|cpu| !cpu.package.is_empty());
-        if topology.known {
-            topology.complete_siblings(notes);
-        } else {
+        let mut silent = CpuSet::new();
+        for id in topology.online.iter() {
+            let (cpu, told) = logical_cpu(root, id, &topology.online);
+            topology.cpus.insert(id, cpu);
+            if !told {
+                silent.insert(id);
+            }
+        }
+        topology.known = silent != topology.online;
+        if !topology.known {
             topology.fall_back_to(cpuinfo);
+        } else if !silent.is_empty() {
+            notes.warn(
+                format!("/{CPUS}"),
+                format!("online CPUs {silent} have no topology/; each counts as a core of its own"),
+            );
         }
         topology
     }
@@ -103,18 +112,6 @@ impl Topology {
         self.cpus.values().map(|cpu| cpu.siblings.len()).max().unwrap_or(0)
     }
 
-    /// A CPU whose folder has no `topology/` though others have: its own core, until it says more.
-    fn complete_siblings(&mut self, notes: &mut Notes) {
-        let silent: CpuSet =
-            self.cpus.iter().filter(|(_, cpu)| cpu.package.is_empty()).map(|(id, _)| *id).collect();
-        if !silent.is_empty() {
-            notes.warn(
-                format!("/{CPUS}"),
-                format!("online CPUs {silent} have no topology/; each is counted as a core of its own"),
-            );
-        }
-    }
-
     /// Kernels without sysfs topology: packages and cores by the ids in cpuinfo.
     fn fall_back_to(&mut self, cpuinfo: &CpuInfo) {
         let mut packages: BTreeMap<u32, CpuSet> = BTreeMap::new();
@@ -142,10 +139,12 @@ fn switched_on(root: &Root, id: u32) -> bool {
     root.read(&format!("{CPUS}/cpu{id}/online")).map_or(true, |value| value != "0")
 }
 
-fn logical_cpu(root: &Root, id: u32, online: &CpuSet) -> LogicalCpu {
+/// The CPU, and whether its folder told which CPUs share its core.
+fn logical_cpu(root: &Root, id: u32, online: &CpuSet) -> (LogicalCpu, bool) {
     let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
     // -1 means that the architecture does not know.
-    let number = |name: &str| root.parse::<i64>(&file(name)).ok().and_then(|n| u32::try_from(n).ok());
+    let number =
+        |name: &str| root.parse::<i64>(&file(name)).ok().and_then(|n| u32::try_from(n).ok());
     let siblings = first_set(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
         .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
         .map(|set| set.intersection(online))
@@ -153,14 +152,16 @@ fn logical_cpu(root: &Root, id: u32, online: &CpuSet) -> LogicalCpu {
     let package = first_set(root, &[&file("core_siblings_list"), &file("package_cpus_list")])
         .or_else(|| first_mask(root, &[&file("core_siblings"), &file("package_cpus")]))
         .map(|set| set.intersection(online));
-    LogicalCpu {
+    let told = siblings.is_some();
+    let cpu = LogicalCpu {
         socket: number("physical_package_id"),
         die: number("die_id"),
         core: number("core_id"),
         siblings: siblings.unwrap_or_else(|| CpuSet::from_iter([id])),
         package: package.unwrap_or_default(),
         zone: None,
-    }
+    };
+    (cpu, told)
 }
 
 fn first_set(root: &Root, paths: &[&str]) -> Option<CpuSet> {
@@ -174,9 +175,7 @@ fn first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
 /// A CPU list or, from kernels before 2.6.2x, a mask beside it.
 pub(crate) fn list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
     match kernel_list(root, list) {
-        Err(error) if error.is_not_found() => {
-            first_mask(root, &[mask]).map_or(Err(error), Ok)
-        }
+        Err(error) if error.is_not_found() => first_mask(root, &[mask]).ok_or(error),
         read => read,
     }
 }

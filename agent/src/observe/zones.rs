@@ -94,7 +94,11 @@ fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
             let found: String = text.chars().take(60).collect();
             notes.warn(
                 format!("/{file}"),
-                format!("`{}` is not one number for each of {} zones", found.escape_debug(), ids.len()),
+                format!(
+                    "`{}` is not one number for each of {} zones",
+                    found.escape_debug(),
+                    ids.len()
+                ),
             );
         }
     }

@@ -17,8 +17,7 @@ fn uplink(links: &Links, link: &Link) -> Uplink {
         let master = link.master.as_ref()?;
         (links.named(master)?.kind == kind).then(|| master.clone())
     };
-    let kind =
-        if link.kind == LinkKind::Bond { UplinkKind::Bond } else { UplinkKind::Physical };
+    let kind = if link.kind == LinkKind::Bond { UplinkKind::Bond } else { UplinkKind::Physical };
     Uplink {
         name: link.name.clone(),
         kind,

@@ -71,7 +71,11 @@ fn kubelet(config: &KubeletConfig) -> Kubelet {
     };
     Kubelet {
         cpu_manager_policy: Some(config.cpu_manager_policy.clone()),
-        cpu_manager_policy_options: config.cpu_manager_policy_options.iter().filter_map(on).collect(),
+        cpu_manager_policy_options: config
+            .cpu_manager_policy_options
+            .iter()
+            .filter_map(on)
+            .collect(),
         topology_manager_policy: Some(config.topology_manager_policy.clone()),
         topology_manager_scope: Some(config.topology_manager_scope.clone()),
         topology_manager_policy_options: config
@@ -101,7 +105,8 @@ fn zones(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
         .iter()
         .map(|zone| {
             let cpus = zone.cpus.as_ref();
-            let within = |set: Option<&CpuSet>| cpus.zip(set).map(|(cpus, set)| cpus.intersection(set));
+            let within =
+                |set: Option<&CpuSet>| cpus.zip(set).map(|(cpus, set)| cpus.intersection(set));
             let pinnable = match policy_is_static {
                 Some(true) => cpus.zip(reserved).map(|(cpus, reserved)| cpus.difference(reserved)),
                 Some(false) => cpus.map(|_| CpuSet::new()),
@@ -143,7 +148,10 @@ mod tests {
             ..KubeletFacts::default()
         };
         let pinnable = |facts: &KubeletFacts| {
-            zones(std::slice::from_ref(&zone), facts)[0].pinnable_cpus.as_ref().map(CpuSet::to_string)
+            zones(std::slice::from_ref(&zone), facts)[0]
+                .pinnable_cpus
+                .as_ref()
+                .map(CpuSet::to_string)
         };
         assert_eq!(pinnable(&facts("static", Some("0-1,9"))).as_deref(), Some("2-3"));
         assert_eq!(pinnable(&facts("static", None)), None);

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use berth_api::infra_node::{
-    Capabilities, HugepagePool, Hypervisor, InfraNodeStatus, Ksm, KsmOwner, KvmState, Unknown,
-    UnknownReason, Zone,
+    Capabilities, HugepagePool, Hypervisor, InfraNodeStatus, Ksm, KsmAdvisor, KsmOwner, KvmState,
+    Unknown, UnknownReason, Zone,
 };
 use berth_api::{Bytes, CpuSet, InfraNode};
 use comfy_table::{ContentArrangement, Table};
@@ -76,7 +76,8 @@ fn cpu(capabilities: &Capabilities) -> Vec<String> {
         cpu.threads_per_core.map(|n| format!("{n} per core")),
     ];
     let set = |name: &str, set: &Option<CpuSet>| {
-        set.as_ref().filter(|set| !set.is_empty()).map(|set| format!("{name} {set}"))
+        let some = set.as_ref().filter(|set| !set.is_empty());
+        some.map(|set| format!("{name} {}", set.compact()))
     };
     let states = [
         set("online", &cpu.online),
@@ -88,8 +89,10 @@ fn cpu(capabilities: &Capabilities) -> Vec<String> {
         cpu.governor.as_ref().map(|governor| format!("governor {governor}")),
         cpu.microcode.as_ref().map(|microcode| format!("microcode {microcode}")),
     ];
-    let kinds =
-        cpu.core_kinds.iter().map(|kind| Some(format!("{} cores {}", word(&kind.kind), kind.cpus)));
+    let kinds = cpu
+        .core_kinds
+        .iter()
+        .map(|kind| Some(format!("{} cores {}", word(&kind.kind), kind.cpus.compact())));
     vec![model, join(counts), join(states), join(kinds), join(settings)]
 }
 
@@ -150,7 +153,8 @@ fn ksm(ksm: &Ksm) -> String {
         Some(KsmOwner::Unknown) => Some("started by somebody unknown".to_owned()),
         Some(owner) => Some(format!("steered by {}", word(&owner))),
     };
-    let advisor = ksm.advisor.map(|advisor| format!("advisor {}", word(&advisor)));
+    let advisor = ksm.advisor.filter(|advisor| *advisor != KsmAdvisor::None);
+    let advisor = advisor.map(|advisor| format!("advisor {}", word(&advisor)));
     join([Some(running.to_owned()), owner, advisor])
 }
 
@@ -167,7 +171,8 @@ fn kubelet(capabilities: &Capabilities) -> Vec<String> {
     let Some(kubelet) = &capabilities.kubelet else { return Vec::new() };
     let with = |name: &str, policy: &Option<String>, options: &[String]| {
         let policy = policy.as_deref()?;
-        let options = if options.is_empty() { String::new() } else { format!(" ({})", options.join(", ")) };
+        let options =
+            if options.is_empty() { String::new() } else { format!(" ({})", options.join(", ")) };
         Some(format!("{name} {policy}{options}"))
     };
     let scope = kubelet.topology_manager_scope.as_ref().map(|scope| format!("scope {scope}"));
@@ -180,8 +185,10 @@ fn kubelet(capabilities: &Capabilities) -> Vec<String> {
         scope,
         with("memory manager", &kubelet.memory_manager_policy, &[]),
     ];
-    let reserved =
-        kubelet.reserved_system_cpus.as_ref().map(|cpus| format!("reserved CPUs {cpus}"));
+    let reserved = kubelet
+        .reserved_system_cpus
+        .as_ref()
+        .map(|cpus| format!("reserved CPUs {}", cpus.compact()));
     vec![
         join([
             with("CPU manager", &kubelet.cpu_manager_policy, &kubelet.cpu_manager_policy_options),
@@ -193,10 +200,13 @@ fn kubelet(capabilities: &Capabilities) -> Vec<String> {
 
 fn zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
     let row = |zone: &Zone| {
-        let cpus = zone.cpus.as_ref().map_or_else(|| "?".to_owned(), |cpus| match cpus.is_empty() {
-            true => "none".to_owned(),
-            false => cpus.to_string(),
-        });
+        let cpus = zone.cpus.as_ref().map_or_else(
+            || "?".to_owned(),
+            |cpus| match cpus.is_empty() {
+                true => "none".to_owned(),
+                false => broken(&cpus.compact(), 26),
+            },
+        );
         let distances: Vec<String> =
             zone.distances.iter().map(|distance| distance.distance.to_string()).collect();
         vec![
@@ -204,8 +214,8 @@ fn zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
             cpus,
             zone.cores.map_or_else(|| "?".to_owned(), |cores| cores.to_string()),
             zone.memory.map_or_else(|| "?".to_owned(), Bytes::human),
-            zone.hugepages.iter().map(pool).collect::<Vec<_>>().join(" "),
-            distances.join(" "),
+            broken(&zone.hugepages.iter().map(pool).collect::<Vec<_>>().join(" "), 24),
+            broken(&distances.join(" "), 16),
         ]
     };
     let head = ["ZONE", "CPUS", "CORES", "MEMORY", "HUGE PAGES FREE/ALL", "DISTANCES"];
@@ -324,7 +334,7 @@ fn allocations(out: &mut String, status: &InfraNodeStatus, style: Style) {
         let zones: Vec<String> = pod.zones.iter().map(ToString::to_string).collect();
         vec![
             pod.pod_uid.clone(),
-            pod.cpus.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+            pod.cpus.as_ref().map_or_else(|| "-".to_owned(), |cpus| broken(&cpus.compact(), 20)),
             pages.collect::<Vec<_>>().join(", "),
             zones.join(" "),
         ]
@@ -382,10 +392,9 @@ fn rows(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(WIDTH)
         .set_header(head);
-    // A CPU list may only break after a comma, which is no word boundary to the table.
     table.add_rows(rows);
     for column in table.column_iter_mut() {
-        column.set_delimiter(',').set_padding((0, 2));
+        column.set_padding((0, 2));
     }
     line(out, "", "");
     for (index, text) in table.lines().enumerate() {
@@ -396,6 +405,11 @@ fn rows(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
             line(out, text, "");
         }
     }
+}
+
+/// A list on several lines of its cell, its commas kept.
+fn broken(list: &str, width: usize) -> String {
+    wrap(list, width).join("\n")
 }
 
 fn line(out: &mut String, first: &str, second: &str) {

@@ -76,8 +76,12 @@ fn a_file_without_end_is_refused() {
 
 #[test]
 fn numbered_names_come_in_the_order_of_their_numbers() {
-    let (_folder, root) =
-        tree(&[("cpu/cpu10/x", b""), ("cpu/cpu2/x", b""), ("cpu/cpufreq/x", b""), ("cpu/cpu/x", b"")]);
+    let (_folder, root) = tree(&[
+        ("cpu/cpu10/x", b""),
+        ("cpu/cpu2/x", b""),
+        ("cpu/cpufreq/x", b""),
+        ("cpu/cpu/x", b""),
+    ]);
     let names: Vec<_> = root.numbered("cpu", "cpu").into_iter().map(|(id, _)| id).collect();
     assert_eq!(names, [2, 10]);
     assert!(root.numbered("none", "cpu").is_empty());

@@ -7,6 +7,8 @@ pub(crate) type Cpus = BTreeSet<u32>;
 /// Reads a list such as `0-3,8` or, with strides as lscpu has them, `0-62:2`.
 pub(crate) fn cpus_of_list(list: &str) -> Cpus {
     let mut cpus = Cpus::new();
+    // Some kernels leave a NUL byte behind the list.
+    let list = list.trim_matches(|c: char| c.is_whitespace() || c == '\0');
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (range, step) = part.split_once(':').unwrap_or((part, "1"));
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -22,7 +24,11 @@ pub(crate) fn cpus_of_list(list: &str) -> Cpus {
 /// Reads a mask of 32-bit words, highest first: the kernel's `0000,ffffffff`, hwloc's `0x1,,0xff`.
 pub(crate) fn cpus_of_mask(mask: &str) -> Cpus {
     let mut cpus = Cpus::new();
-    for (word, base) in mask.trim().rsplit(',').zip((0..).step_by(32)) {
+    for (word, base) in mask
+        .trim_matches(|c: char| c.is_whitespace() || c == '\0')
+        .rsplit(',')
+        .zip((0..).step_by(32))
+    {
         let digits = word.trim_start_matches("0x");
         if digits.is_empty() {
             continue;

@@ -3,7 +3,10 @@
 //! A field that is absent is unmanaged; a field that is taken away again restores the value found.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
-#![expect(unreachable_pub, reason = "KubeSchema copies each type into a function to build its rules")]
+#![expect(
+    unreachable_pub,
+    reason = "KubeSchema copies each type into a function to build its rules"
+)]
 
 use std::net::IpAddr;
 
@@ -15,7 +18,9 @@ use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
 
 /// What this host is asked to be. Absent fields are unmanaged: Berth neither reads intent into them
 /// nor changes them.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(
+    CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq,
+)]
 #[kube(
     group = "berth.dev",
     version = "v1alpha1",

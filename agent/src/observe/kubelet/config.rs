@@ -93,7 +93,8 @@ impl KubeletConfig {
         options("cpu-manager-policy-options", &mut self.cpu_manager_policy_options);
         options("topology-manager-policy-options", &mut self.topology_manager_policy_options);
         if let Some(value) = flags.get("reserved-cpus") {
-            self.reserved_system_cpus = cpus(value, "kubelet's command line", "--reserved-cpus", notes);
+            self.reserved_system_cpus =
+                cpus(value, "kubelet's command line", "--reserved-cpus", notes);
         }
         for flag in ["kube-reserved", "system-reserved"] {
             let amounts = flags.get(flag).map(String::as_str).unwrap_or_default();
@@ -147,7 +148,10 @@ impl Reader<'_> {
 
 fn warn_type(notes: &mut Notes, place: &str, field: &str, value: &Value) {
     let value: String = value.to_string().chars().take(60).collect();
-    notes.warn(place, format!("{field}: `{value}` has the wrong type; the kubelet's default is assumed"));
+    notes.warn(
+        place,
+        format!("{field}: `{value}` has the wrong type; the kubelet's default is assumed"),
+    );
 }
 
 fn cpus(text: &str, place: &str, field: &str, notes: &mut Notes) -> Option<CpuSet> {
@@ -193,7 +197,9 @@ fn first_chars(value: &Value) -> String {
 /// `/etc/kubernetes/kubelet.conf` is the configuration on OpenShift, and a kubeconfig with kubeadm.
 pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
     let tree = root.read(path).ok().and_then(|text| parse(&text).ok());
-    tree.is_some_and(|tree| tree.get("kind").and_then(Value::as_str) == Some("KubeletConfiguration"))
+    tree.is_some_and(|tree| {
+        tree.get("kind").and_then(Value::as_str) == Some("KubeletConfiguration")
+    })
 }
 
 /// Lays one file over another as the kubelet does with drop-ins: maps are merged, everything else is
@@ -228,8 +234,12 @@ mod tests {
 
     #[test]
     fn drop_ins_merge_maps_and_replace_the_rest() {
-        let mut tree = parse("cpuManagerPolicyOptions: {a: 'true'}\nreservedSystemCPUs: 0-1").unwrap();
-        merge(&mut tree, parse("cpuManagerPolicyOptions: {b: 'true'}\nreservedSystemCPUs: 3").unwrap());
+        let mut tree =
+            parse("cpuManagerPolicyOptions: {a: 'true'}\nreservedSystemCPUs: 0-1").unwrap();
+        merge(
+            &mut tree,
+            parse("cpuManagerPolicyOptions: {b: 'true'}\nreservedSystemCPUs: 3").unwrap(),
+        );
         let config = KubeletConfig::from_tree(&tree, "/config", &mut Notes::default());
         assert!(config.cpu_option("a") && config.cpu_option("b"));
         assert_eq!(config.reserved_system_cpus.unwrap().to_string(), "3");
@@ -251,7 +261,8 @@ mod tests {
 
     #[test]
     fn a_setting_of_the_wrong_type_is_named_and_the_others_count() {
-        let (config, notes) = config("cpuManagerPolicy: [x]\nreservedSystemCPUs: 5-3\ntopologyManagerScope: pod");
+        let (config, notes) =
+            config("cpuManagerPolicy: [x]\nreservedSystemCPUs: 5-3\ntopologyManagerScope: pod");
         assert_eq!(config.topology_manager_scope, "pod");
         let warnings: Vec<String> = notes.warnings.iter().map(ToString::to_string).collect();
         assert_eq!(

@@ -76,7 +76,9 @@ pub fn observe(root: &Root, processes: &Processes, notes: &mut Notes) -> Kubelet
     } else {
         let embedded = ["k3s-server", "k3s-agent"].iter().find(|n| processes.named(n).is_some());
         let why = match embedded {
-            Some(name) => format!("{name} runs a kubelet inside itself, whose flags /proc does not show"),
+            Some(name) => {
+                format!("{name} runs a kubelet inside itself, whose flags /proc does not show")
+            }
             None => "no process named kubelet and none of its usual configuration files".to_owned(),
         };
         notes.unknown("capabilities.kubelet", UnknownReason::NotFound, why);

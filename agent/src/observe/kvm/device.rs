@@ -68,7 +68,9 @@ pub fn probe() -> Device {
         recommended_vcpus: limit(Cap::NrVcpus),
         max_vcpu_id: limit(Cap::MaxVcpuId),
         memory_slots: limit(Cap::NrMemslots),
-        failure: if version == API_VERSION { make_a_vm(&kvm) } else {
+        failure: if version == API_VERSION {
+            make_a_vm(&kvm)
+        } else {
             Some(format!("KVM_GET_API_VERSION is {version}, not {API_VERSION}"))
         },
     })

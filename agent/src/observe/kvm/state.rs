@@ -31,7 +31,9 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
         (Some(false), Some(true)) => return Ok(KvmState::DisabledInFirmware),
         (Some(false), _) => return Ok(KvmState::NoCpuSupport),
         (None, _) if evidence.device.is_none() => {
-            return captured("/proc/cpuinfo has no x86 flags, and only a running kernel has /dev/kvm");
+            return captured(
+                "/proc/cpuinfo has no x86 flags, and only a running kernel has /dev/kvm",
+            );
         }
         (None, _) => {
             let why = "/dev/kvm is not there, and /proc/cpuinfo has no x86 flags to tell why";
@@ -48,7 +50,8 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
         (Some(true), false, true) => Ok(KvmState::DisabledInFirmware),
         (_, true, true) => Err((
             UnknownReason::NotFound,
-            "the kernel has KVM, but /dev/kvm is not in this container or mount namespace".to_owned(),
+            "the kernel has KVM, but /dev/kvm is not in this container or mount namespace"
+                .to_owned(),
         )),
         (None, false, true) => {
             let why = "/dev/kvm is not there, and /sys/module could not be read to tell why";

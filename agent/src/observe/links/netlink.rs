@@ -99,8 +99,7 @@ fn take(link: &mut Link, info: &LinkInfo) {
 }
 
 fn stack(link: &mut Link, message: &LinkMessage, names: &BTreeMap<u32, LinkName>) {
-    let elsewhere =
-        message.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkNetNsId(_)));
+    let elsewhere = message.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkNetNsId(_)));
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Controller(index) => link.master = names.get(index).cloned(),
@@ -142,7 +141,9 @@ async fn add_addresses(handle: &Handle, links: &mut [Link]) -> Result<(), rtnetl
             AddressAttribute::Address(address) => Some(*address),
             _ => None,
         });
-        let Some(address) = ours.or(any).filter(|address| !is_link_local(address)) else { continue };
+        let Some(address) = ours.or(any).filter(|address| !is_link_local(address)) else {
+            continue;
+        };
         let owner = links.iter_mut().find(|link| link.index == Some(message.header.index));
         if let Some(link) = owner {
             link.addresses.push(format!("{address}/{}", message.header.prefix_len));

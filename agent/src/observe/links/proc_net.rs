@@ -53,7 +53,8 @@ pub(super) fn add_vlans(root: &Root, links: &mut [Link]) {
     let table = root.read_large("proc/net/vlan/config").unwrap_or_default();
     for line in table.lines() {
         let mut words = line.split('|').map(str::trim);
-        let (Some(name), Some(id), Some(parent)) = (words.next(), words.next(), words.next()) else {
+        let (Some(name), Some(id), Some(parent)) = (words.next(), words.next(), words.next())
+        else {
             continue;
         };
         let link = links.iter_mut().find(|link| link.name.as_str() == name);

@@ -12,8 +12,9 @@ const NET: &str = "sys/class/net";
 pub(super) fn links(root: &Root, notes: &mut Notes) -> Vec<Link> {
     let names = root.list(NET).unwrap_or_default();
     // `bonding_masters` is a file among the links.
-    let names = names.iter().filter(|name| root.link(&format!("{NET}/{name}")).is_some()
-        || root.list(&format!("{NET}/{name}")).is_ok());
+    let names = names.iter().filter(|name| {
+        root.link(&format!("{NET}/{name}")).is_some() || root.list(&format!("{NET}/{name}")).is_ok()
+    });
     let mut links = Vec::new();
     for name in names {
         match name.parse::<LinkName>() {
