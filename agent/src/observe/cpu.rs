@@ -121,7 +121,8 @@ fn nohz_full(
     match kernel_list(root, &format!("{CPUS}/nohz_full")) {
         Err(error) if error.is_not_found() && root.is_live() => Some(CpuSet::new()),
         Err(error) if error.is_not_found() && !kernel.cmdline.is_empty() => {
-            let given = kernel.parameter("nohz_full").last().and_then(|list| list.parse().ok());
+            let list = kernel.parameter("nohz_full").last().map(str::parse::<CpuSet>);
+            let given = list.and_then(Result::ok);
             Some(given.unwrap_or_default().intersection(&topology.online))
         }
         read => notes.fact("capabilities.cpu.nohzFull", read),
