@@ -7,6 +7,7 @@ pub mod check;
 pub mod cli;
 pub mod notes;
 pub mod observe;
+pub mod parsers;
 pub mod report;
 pub mod root;
 pub mod text;

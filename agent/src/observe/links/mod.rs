@@ -6,7 +6,7 @@
 
 mod netlink;
 mod physical;
-mod proc_net;
+pub mod proc_net;
 mod sysfs;
 
 use std::collections::{BTreeMap, BTreeSet};

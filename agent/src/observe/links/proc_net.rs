@@ -23,7 +23,8 @@ pub(super) fn default_routes(root: &Root) -> Option<BTreeSet<LinkName>> {
 }
 
 /// `Iface Destination Gateway Flags RefCnt Use Metric Mask ...`, numbers in hexadecimal.
-fn routes_v4(table: &str) -> BTreeSet<LinkName> {
+#[must_use]
+pub fn routes_v4(table: &str) -> BTreeSet<LinkName> {
     let default = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, "00000000", _, flags, _, _, _, "00000000", ..] = words.as_slice() else {
@@ -35,7 +36,8 @@ fn routes_v4(table: &str) -> BTreeSet<LinkName> {
 }
 
 /// `destination length source length next-hop metric refcnt use flags name`.
-fn routes_v6(table: &str) -> BTreeSet<LinkName> {
+#[must_use]
+pub fn routes_v6(table: &str) -> BTreeSet<LinkName> {
     let default = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, "00", _, _, _, _, _, _, flags, name] = words.as_slice() else { return None };
@@ -48,22 +50,27 @@ fn usable(flags: &str) -> bool {
     u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & (RTF_UP | RTF_REJECT) == RTF_UP)
 }
 
-/// `/proc/net/vlan/config`: `eth0.120 | 120 | eth0` after two lines of heading.
+/// Tells VLAN links their id and parent.
 pub(super) fn add_vlans(root: &Root, links: &mut [Link]) {
     let table = root.read_large("proc/net/vlan/config").unwrap_or_default();
-    for line in table.lines() {
-        let mut words = line.split('|').map(str::trim);
-        let (Some(name), Some(id), Some(parent)) = (words.next(), words.next(), words.next())
-        else {
-            continue;
-        };
-        let link = links.iter_mut().find(|link| link.name.as_str() == name);
-        if let (Some(link), Ok(id)) = (link, id.parse()) {
+    for (name, id, parent) in vlans(&table) {
+        if let Some(link) = links.iter_mut().find(|link| link.name == name) {
             link.kind = LinkKind::Vlan;
             link.vlan = Some(id);
-            link.parent = parent.parse().ok();
+            link.parent = Some(parent);
         }
     }
+}
+
+/// `/proc/net/vlan/config`: `eth0.120 | 120 | eth0` after two lines of heading.
+#[must_use]
+pub fn vlans(table: &str) -> Vec<(LinkName, u16, LinkName)> {
+    let entry = |line: &str| {
+        let mut words = line.split('|').map(str::trim);
+        let (name, id, parent) = (words.next()?, words.next()?, words.next()?);
+        Some((name.parse().ok()?, id.parse().ok()?, parent.parse().ok()?))
+    };
+    table.lines().filter_map(entry).collect()
 }
 
 #[cfg(test)]
@@ -91,11 +98,19 @@ mod tests {
         assert_eq!(names(routes_v6(&table)), ["eth3"]);
     }
 
+    #[test]
+    fn vlans_come_with_their_parent() {
+        let table = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
+            bond0.100      | 100  | bond0\n";
+        let found = vlans(table);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].1, found[0].2.as_str()), (100, "bond0"));
+    }
+
     proptest! {
         #[test]
         fn never_panics(text in "([0-9a-f]{0,8}[ \t|]?){0,12}|.*") {
-            routes_v4(&text);
-            routes_v6(&text);
+            drop((routes_v4(&text), routes_v6(&text), vlans(&text)));
         }
     }
 }

@@ -1,0 +1,90 @@
+//! Every parser that meets bytes from a host, by name.
+//!
+//! One list for the fuzz targets in `fuzz/` and for the test that replays their corpus, so that
+//! neither can forget one. A parser here must return for any input: no panic, no hang, no memory
+//! beyond a small multiple of the input.
+
+use crate::notes::Notes;
+use crate::observe::cpuinfo::CpuInfo;
+use crate::observe::kubelet::{
+    CpuManagerState, KubeletConfig, MemoryManagerState, config, flags, memory_state,
+};
+use crate::observe::links::proc_net;
+use crate::observe::{cgroup, hugepages, identity, machine, memory, mounts, nvme, pci};
+use berth_api::{Bytes, CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
+
+/// A parser under its name.
+pub type Parser = (&'static str, fn(&[u8]));
+
+/// All parsers.
+pub const PARSERS: &[Parser] = &[
+    ("cpuinfo", |bytes| drop(CpuInfo::parse(&mut &*bytes))),
+    ("cpu_list", |bytes| round_trip::<CpuSet>(&text(bytes))),
+    ("cpu_mask", |bytes| drop(CpuSet::from_mask(&text(bytes)))),
+    ("values", |bytes| {
+        let text = text(bytes);
+        round_trip::<Bytes>(&text);
+        round_trip::<PageSize>(&text);
+        round_trip::<PciAddress>(&text);
+        round_trip::<VlanId>(&text);
+        round_trip::<LinkName>(&text);
+        round_trip::<MacAddress>(&text);
+    }),
+    ("meminfo", |bytes| {
+        let text = text(bytes);
+        drop(memory::MemInfo::parse(&text));
+        drop(memory::chosen(&text).map(str::len));
+    }),
+    ("mounts", |bytes| {
+        let text = text(bytes);
+        drop((mounts::mounts(&text), mounts::mountinfo(&text)));
+    }),
+    ("kubelet_config", |bytes| {
+        if let Ok(tree) = config::parse(&text(bytes)) {
+            drop(KubeletConfig::from_tree(&tree, "/config", &mut Notes::default()));
+            let mut merged = tree.clone();
+            config::merge(&mut merged, tree);
+        }
+    }),
+    ("kubelet_flags", |bytes| {
+        let mut config = KubeletConfig::default();
+        config.apply_flags(&flags::parse(bytes), &mut Notes::default());
+    }),
+    ("cpu_manager_state", |bytes| {
+        if let Ok(state) = serde_json::from_slice::<CpuManagerState>(bytes) {
+            drop((state.all(), state.by_pod()));
+        }
+    }),
+    ("memory_manager_state", |bytes| {
+        if let Ok(state) = serde_json::from_slice::<MemoryManagerState>(bytes) {
+            drop(state.blocks().filter_map(|(_, b)| memory_state::page_size(&b.resource)).count());
+        }
+    }),
+    ("routes", |bytes| {
+        let text = text(bytes);
+        drop((proc_net::routes_v4(&text), proc_net::routes_v6(&text), proc_net::vlans(&text)));
+    }),
+    ("names", |bytes| {
+        let text = text(bytes);
+        drop((hugepages::page_size(&text), pci::hexadecimal(&text), pci::address_in_path(&text)));
+        drop((nvme::is_namespace(&text), identity::is_machine_id(&text)));
+    }),
+    ("tables", |bytes| {
+        let text = text(bytes);
+        drop(cgroup::legacy_controllers(&text));
+        drop(identity::neighbours(&text).count());
+        drop(machine::field(&text, "PRETTY_NAME"));
+    }),
+];
+
+/// As `Root` gives it: bytes that are not UTF-8 leave a mark.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What is accepted must print as something that is read as the same.
+fn round_trip<T: std::str::FromStr + ToString + PartialEq + std::fmt::Debug>(text: &str) {
+    if let Ok(value) = text.parse::<T>() {
+        assert_eq!(value.to_string().parse::<T>().ok(), Some(value), "{text:?}");
+    }
+}
