@@ -92,6 +92,8 @@ impl ReadError {
 const SMALL: usize = 1 << 20;
 /// `cpuinfo` of 8,192 CPUs is some 12 MB; a kubelet state file of 1,000 pods less.
 const LARGE: usize = 64 << 20;
+/// Tries of an openat2 that was disturbed; on a busy machine two or three are seen.
+const RETRIES: usize = 100;
 /// Entries of one folder. `/proc` of a busy host has some ten thousand.
 const ENTRIES: usize = 1 << 18;
 
@@ -279,9 +281,14 @@ impl Root {
         } else {
             // Links, absolute ones too, are followed as if the tree were "/".
             let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_IN_ROOT);
-            match openat2(&self.folder, relative, how) {
-                Err(Errno::ENOSYS | Errno::EPERM) => self.open_without_openat2(relative, flags),
-                opened => opened,
+            // EAGAIN: something on the machine was renamed while `..` was resolved, and the kernel
+            // could not rule out that the path had left the tree. It asks to be asked again.
+            let mut tries = (0..RETRIES).map(|_| openat2(&self.folder, relative, how));
+            match tries.find(|opened| !matches!(opened, Err(Errno::EAGAIN))) {
+                None | Some(Err(Errno::ENOSYS | Errno::EPERM)) => {
+                    self.open_without_openat2(relative, flags)
+                }
+                Some(opened) => opened,
             }
         };
         opened.map_err(|errno| error(path, problem(errno)))

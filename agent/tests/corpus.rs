@@ -1,5 +1,7 @@
 //! Everything fuzzing has found, and its seeds, given to the parsers again by an ordinary test run.
 
+#![expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
+
 use std::path::Path;
 
 use berth_agent::parsers::PARSERS;

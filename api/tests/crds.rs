@@ -2,6 +2,8 @@
 //!
 //! After a change of the types run `make crds` and read the difference: it is what users will get.
 
+#![expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
+
 use std::path::Path;
 
 use berth_api::{InfraNode, all_crds, crd_yaml};

@@ -1,1 +1,42 @@
-fn main() {}
+//! `berth-benches`: measures Berth side by side with the tools people use today.
+
+mod program;
+mod report;
+mod stats;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Measures Berth side by side with the tools people use today.
+///
+/// Exits with 0 when every goal is met, with 1 when one is missed, with 2 when nothing was measured.
+#[derive(Debug, Parser)]
+#[command(version)]
+enum Benchmark {
+    Report(report::Args),
+    /// Runs one program and prints its peak resident memory in KiB.
+    #[command(hide = true)]
+    Peak {
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Benchmark::parse() {
+        Benchmark::Report(args) => report::run(&args),
+        Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            // Nobody is left to tell when standard error is closed.
+            drop(writeln!(std::io::stderr().lock(), "error: {error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}

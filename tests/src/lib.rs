@@ -1,1 +1,1 @@
-//! placeholder
+//! Everything that needs real servers or hosts, or the repository itself, lives in this crate's tests.

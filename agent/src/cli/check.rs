@@ -12,6 +12,7 @@ use crate::observe::{self, Wanted, direct_io};
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 #[command(
+    about = "Check the host for what stands in the way of virtual machines",
     long_about = "Checks the host for what stands in the way of virtual machines. Each check has a stable id, \
         a result, the evidence (where it looked and what it saw) and, if something is wrong, what to do.\n\n\
         PASS  fine\nWARN  VMs run, but something will hurt\nFAIL  VMs do not run, or the kubelet will not start\n\

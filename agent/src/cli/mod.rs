@@ -18,6 +18,21 @@ pub const PROBLEMS: u8 = 1;
 /// Exit code for bad usage or input.
 pub const BAD_INPUT: u8 = 2;
 
+const EXAMPLES: &str = "  \
+  berth-agent report                     what this host can do, for people
+  berth-agent report -o yaml             the same as an InfraNode manifest
+  berth-agent report --root ./captured   a captured tree in place of this host
+  berth-agent check                      what stands in the way, and what to do
+  berth-agent check --list               what each check is for
+";
+
+const EXIT_CODES: &str = "  \
+  0  fine
+  1  a check failed
+  2  bad usage or input
+  3  the host could not be reached or changed
+";
+
 /// Makes bare-metal hosts ready for the virtual machines of many tenant clusters.
 #[derive(Debug, Parser)]
 #[command(
@@ -27,12 +42,7 @@ pub const BAD_INPUT: u8 = 2;
     long_about = "Finds out what this host can do for virtual machines, and what stands in the way.\n\n\
         `report` and `check` need no root and no cluster, and change nothing. Without root some facts \
         stay unknown; they are listed with the reason.",
-    after_help = "Examples:\n  \
-        berth-agent report                     what this host can do, for people\n  \
-        berth-agent report -o yaml             the same as an InfraNode manifest\n  \
-        berth-agent check                      what stands in the way, and what to do about it\n  \
-        berth-agent report --root ./captured   a captured tree in place of this host\n\n\
-        Exit codes: 0 fine, 1 a check failed, 2 bad usage or input, 3 the host could not be reached.",
+    after_help = format!("Examples:\n{EXAMPLES}\nExit codes:\n{EXIT_CODES}"),
     max_term_width = 100
 )]
 pub struct Cli {
@@ -42,9 +52,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Say what this host can do: an InfraNode with its status
     Report(report::Arguments),
-    /// Check the host for what stands in the way of virtual machines
     Check(check::Arguments),
     /// Print a completion script for a shell
     #[command(
@@ -119,15 +127,27 @@ pub fn manual_page() -> std::io::Result<String> {
     let mut page = Vec::new();
     let mut command = Cli::command();
     command.build();
-    clap_mangen::Man::new(command.clone()).render(&mut page)?;
+    let man = clap_mangen::Man::new(command.clone());
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
     for subcommand in
         command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help")
     {
-        let title = format!(".SH \"BERTH-AGENT {}\"\n", subcommand.get_name().to_uppercase());
-        page.extend_from_slice(title.as_bytes());
+        let mut section = Vec::new();
         let man = clap_mangen::Man::new(subcommand.clone());
-        man.render_description_section(&mut page)?;
-        man.render_options_section(&mut page)?;
+        man.render_description_section(&mut section)?;
+        man.render_options_section(&mut section)?;
+        let title = format!("COMMAND {}", subcommand.get_name().to_uppercase());
+        let section = String::from_utf8_lossy(&section);
+        let section = section.replace(".SH DESCRIPTION", &format!(".SH \"{title}\""));
+        page.extend_from_slice(section.replace(".SH OPTIONS", ".SS Options").as_bytes());
+    }
+    // As typed: a filled paragraph would run the examples into one another.
+    for (title, text) in [("EXAMPLES", EXAMPLES), ("EXIT STATUS", EXIT_CODES)] {
+        let text = text.replace('-', "\\-");
+        page.extend_from_slice(format!(".SH \"{title}\"\n.nf\n{text}.fi\n").as_bytes());
     }
     Ok(String::from_utf8_lossy(&page).into_owned())
 }

@@ -12,6 +12,7 @@ use crate::report;
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]
 #[command(
+    about = "Say what this host can do: an InfraNode with its status",
     long_about = "Says what this host can do for virtual machines: processors, NUMA zones, huge pages, KVM, \
         IOMMU, network links, drives and the kubelet's policies.\n\n\
         Needs no root and no cluster, and changes nothing. A fact that cannot be found out is not guessed: \

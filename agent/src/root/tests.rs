@@ -97,3 +97,24 @@ fn a_root_that_is_not_there_is_one_sentence() {
     assert!(message("/etc/passwd").contains("that is not a folder"));
     assert!(Root::live().unwrap().is_live());
 }
+
+/// Renames anywhere on the machine disturb the kernel's resolution of `..` inside a tree.
+#[test]
+fn renames_elsewhere_do_not_lose_a_file() {
+    let (folder, root) = tree(&[("sys/devices/a/file", b"here"), ("other/x", b"")]);
+    std::fs::create_dir_all(folder.path().join("sys/class")).unwrap();
+    symlink("../devices/a", folder.path().join("sys/class/a")).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (a, b) = (folder.path().join("other/x"), folder.path().join("other/y"));
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                std::fs::rename(&a, &b).unwrap();
+                std::fs::rename(&b, &a).unwrap();
+            }
+        });
+        let lost = (0..20_000).filter(|_| root.read("sys/class/a/file").is_err()).count();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(lost, 0);
+    });
+}

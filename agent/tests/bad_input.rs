@@ -1,0 +1,344 @@
+//! Trees no kernel would write, and hosts larger than any: a partial report that names what it does
+//! not know, never a panic, never a hang.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests run programs, and fail by panicking"
+)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Tree, agent, agent_on, report, stderr};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use proptest::prelude::*;
+use serde_json::Value;
+
+const CPUS: &str = "sys/devices/system/cpu";
+const NODES: &str = "sys/devices/system/node";
+/// Long enough for a busy machine, short enough to tell a hang.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn unknown(node: &Value) -> Vec<String> {
+    let unknown = node["status"]["unknown"].as_array().unwrap();
+    unknown
+        .iter()
+        .map(|fact| format!("{} {}", fact["path"], fact["reason"]).replace('"', ""))
+        .collect()
+}
+
+fn warnings(tree: &Tree) -> String {
+    stderr(&agent_on(tree, &["report"]))
+}
+
+#[test]
+fn an_empty_tree_is_a_report_of_unknowns() {
+    let tree = Tree::new();
+    let node = report(&tree);
+    let unknown = unknown(&node);
+    for fact in [
+        "capabilities.cpu.sockets NotFound",
+        "capabilities.cpu.online NotFound",
+        "capabilities.memory.total NotFound",
+        "capabilities.kvm.state CapturedTree",
+        "capabilities.kubelet NotFound",
+        "capabilities.uplinks NotFound",
+        "capabilities.machine.kernel NotFound",
+    ] {
+        assert!(unknown.iter().any(|line| line == fact), "{fact} is not in {unknown:?}");
+    }
+    assert_eq!(node["metadata"]["name"], "unknown-host");
+    assert_eq!(agent_on(&tree, &["check"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_root_that_is_not_there_is_one_sentence_and_exit_code_2() {
+    for command in ["report", "check"] {
+        let output = agent(&[command, "--root", "/no/such/folder"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(
+            stderr(&output),
+            "berth-agent: --root /no/such/folder: there is no such folder; give the folder that holds \
+             proc/ and sys/\n"
+        );
+        assert!(output.stdout.is_empty());
+    }
+    assert_eq!(agent(&["report", "--output", "xml"]).status.code(), Some(2));
+    let output = agent(&["check", "kvm.nosuch"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("there is no check or group `kvm.nosuch`"));
+}
+
+#[test]
+fn garbage_is_named_by_file_and_value() {
+    let tree = Tree::new();
+    tree.file(&format!("{CPUS}/online"), "0-3\n")
+        .file(&format!("{CPUS}/isolated"), "1-banana\n")
+        .file("proc/meminfo", "MemTotal: lots kB\n")
+        .file("sys/kernel/mm/ksm/run", "maybe\n")
+        .file("sys/kernel/mm/transparent_hugepage/enabled", "sometimes\n")
+        .file(&format!("{NODES}/node0/cpulist"), "0-3\n")
+        .file(&format!("{NODES}/node0/distance"), "10 ten\n")
+        .file(&format!("{NODES}/node0/hugepages/hugepages-2048kB/nr_hugepages"), "-5\n")
+        .file("var/lib/kubelet/cpu_manager_state", "{\"policyName\":")
+        .file("sys/bus/pci/devices/nonsense/class", "0x020000\n");
+    let warnings = warnings(&tree);
+    for words in [
+        "/sys/devices/system/cpu/isolated: `1-banana` is not a CPU or a range",
+        "/proc/meminfo: no line MemTotal with a number",
+        "/sys/kernel/mm/ksm/run: `maybe` makes no sense there",
+        "/sys/devices/system/node/node0/distance: `10 ten` is not one number for each of 1 zones",
+        "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages: `-5` makes no sense",
+        "/var/lib/kubelet/cpu_manager_state: not a kubelet checkpoint: EOF",
+        "/sys/bus/pci/devices/nonsense: not a PCI address",
+    ] {
+        assert!(warnings.contains(words), "{words}\nis not in\n{warnings}");
+    }
+    let node = report(&tree);
+    let unknown = unknown(&node);
+    for fact in [
+        "capabilities.cpu.isolated Malformed",
+        "capabilities.memory.total Malformed",
+        "capabilities.memory.ksm Malformed",
+        "capabilities.memory.transparentHugepages Malformed",
+        "allocations Malformed",
+    ] {
+        assert!(unknown.iter().any(|line| line == fact), "{fact} is not in {unknown:?}");
+    }
+    assert_eq!(node["status"]["capabilities"]["cpu"]["threads"], 4);
+}
+
+#[test]
+fn kernels_write_empty_sets_in_many_ways() {
+    for (text, set) in
+        [("\n", ""), ("(null)\n", ""), ("\0\n", ""), ("  (null)", ""), ("2-6:2\n", "2,4,6")]
+    {
+        let tree = Tree::new();
+        tree.file(&format!("{CPUS}/online"), "0-7\n").file(&format!("{CPUS}/nohz_full"), text);
+        assert_eq!(report(&tree)["status"]["capabilities"]["cpu"]["nohzFull"], set, "{text:?}");
+        assert_eq!(warnings(&tree), "", "{text:?}");
+    }
+}
+
+#[test]
+fn offline_beyond_what_is_present_is_not_offline() {
+    let tree = Tree::new();
+    tree.file(&format!("{CPUS}/online"), "0-2\n")
+        .file(&format!("{CPUS}/present"), "0-3\n")
+        .file(&format!("{CPUS}/offline"), "3,64-79\n");
+    assert_eq!(report(&tree)["status"]["capabilities"]["cpu"]["offline"], "3");
+}
+
+#[test]
+fn absurd_sizes_neither_crash_nor_take_memory() {
+    let tree = Tree::new();
+    let digits = "9".repeat(400);
+    tree.file(
+        "proc/meminfo",
+        format!("MemTotal: {digits} kB\nSwapTotal: 18446744073709551615 kB\n"),
+    )
+    .file(&format!("{CPUS}/online"), "0-4294967295\n")
+    .file(&format!("{CPUS}/cpu0/online"), "1\n")
+    .file(&format!("{NODES}/node4294967296/cpulist"), "0\n")
+    .file(&format!("{NODES}/node4294967295/meminfo"), "Node 1 MemTotal: 18446744073709551615 kB\n")
+    .file("sys/kernel/mm/hugepages/hugepages-18446744073709551615kB/nr_hugepages", "1\n")
+    .file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", &digits)
+    .file("sys/class/block/nvme0n1/size", "18446744073709551615\n")
+    .file("sys/class/net/eth0/mtu", "4294967296\n")
+    .file("sys/class/net/eth0/speed", "4294967295\n")
+    .folder("sys/class/net/eth0/device");
+    let node = report(&tree);
+    assert_eq!(node["status"]["capabilities"]["cpu"]["online"], "0");
+    assert!(node["status"]["capabilities"]["memory"].get("total").is_none());
+}
+
+#[test]
+fn loops_pipes_and_links_out_of_the_tree_do_not_hang_or_leak() {
+    let tree = Tree::new();
+    tree.link(CPUS, "../system/cpu")
+        .link("sys/bus/pci/devices/0000:00:00.0", "0000:00:00.0")
+        .link("sys/class/net/eth0", "../net/eth0")
+        .link("etc/os-release", "/etc/hostname")
+        .link("proc/self", "self")
+        .folder("proc/sys/kernel");
+    mkfifo(&tree.path().join("proc/meminfo"), Mode::from_bits_truncate(0o600)).unwrap();
+    mkfifo(&tree.path().join("proc/cpuinfo"), Mode::from_bits_truncate(0o600)).unwrap();
+    std::os::unix::fs::symlink("/proc/sys/kernel/hostname", tree.path().join("etc/hostname"))
+        .unwrap();
+    std::os::unix::fs::symlink(
+        "../../../../../../../proc/cmdline",
+        tree.path().join("proc/cmdline"),
+    )
+    .unwrap();
+    let begin = Instant::now();
+    let node = report(&tree);
+    assert!(begin.elapsed() < PATIENCE);
+    assert_eq!(node["metadata"]["name"], "unknown-host", "the name of this machine leaked");
+    assert!(unknown(&node).contains(&"capabilities.memory.total Unreadable".to_owned()));
+}
+
+#[test]
+fn a_cpuinfo_of_ten_megabytes_and_one_endless_line() {
+    let tree = Tree::new();
+    let block = format!(
+        "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: {}\n\n",
+        "flag ".repeat(400)
+    );
+    tree.file("proc/cpuinfo", block.repeat(10 * 1024 * 1024 / block.len()));
+    let begin = Instant::now();
+    assert_eq!(report(&tree)["status"]["capabilities"]["cpu"]["vendor"], "GenuineIntel");
+    tree.file("proc/cpuinfo", "flags : x".repeat(1 << 20));
+    report(&tree);
+    assert!(begin.elapsed() < PATIENCE);
+}
+
+#[test]
+fn a_host_of_8192_cpus() {
+    let tree = Tree::new();
+    tree.file(&format!("{CPUS}/online"), "0-8191\n").file(&format!("{CPUS}/present"), "0-8191\n");
+    for cpu in 0..8192 {
+        let topology = format!("{CPUS}/cpu{cpu}/topology");
+        let (core, package) = (cpu % 4096, cpu % 4096 / 128);
+        tree.file(&format!("{topology}/thread_siblings_list"), format!("{core},{}\n", core + 4096))
+            .file(
+                &format!("{topology}/core_siblings_list"),
+                format!(
+                    "{0}-{1},{2}-{3}\n",
+                    package * 128,
+                    package * 128 + 127,
+                    package * 128 + 4096,
+                    package * 128 + 4223
+                ),
+            );
+    }
+    for node in 0..32 {
+        let first = node * 128;
+        let cpus = format!("{first}-{},{}-{}\n", first + 127, first + 4096, first + 4223);
+        tree.file(&format!("{NODES}/node{node}/cpulist"), cpus);
+    }
+    let begin = Instant::now();
+    let node = report(&tree);
+    assert!(begin.elapsed() < PATIENCE);
+    let cpu = &node["status"]["capabilities"]["cpu"];
+    assert_eq!(
+        (&cpu["sockets"], &cpu["cores"], &cpu["threads"]),
+        (&32.into(), &4096.into(), &8192.into())
+    );
+    assert_eq!(node["status"]["zones"][31]["cores"], 128);
+    assert!(agent_on(&tree, &["check"]).status.code().is_some_and(|code| code < 2));
+}
+
+#[test]
+fn files_this_user_may_not_read_are_unknown_with_that_reason() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can become another user to try this");
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    let tree = Tree::new();
+    tree.file("proc/meminfo", "MemTotal: 1024 kB\n")
+        .file("var/lib/kubelet/cpu_manager_state", "{}")
+        .file(&format!("{CPUS}/online"), "0-1\n");
+    let mode = |path: &str, mode| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(tree.path().join(path), permissions).unwrap();
+    };
+    mode("", 0o755);
+    mode("proc/meminfo", 0o000);
+    mode("var/lib/kubelet", 0o700);
+    // The program itself may lie where that user cannot go.
+    let program = tree.path().join("berth-agent");
+    std::fs::copy(env!("CARGO_BIN_EXE_berth-agent"), &program).unwrap();
+    let output = std::process::Command::new(&program)
+        .args(["report", "-o", "json", "--root", tree.path().to_str().unwrap()])
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    let node: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let unknown = unknown(&node);
+    assert!(unknown.contains(&"capabilities.memory.total NoPermission".to_owned()), "{unknown:?}");
+    assert!(unknown.contains(&"allocations NoPermission".to_owned()), "{unknown:?}");
+    assert_eq!(node["status"]["capabilities"]["cpu"]["threads"], 2);
+}
+
+/// Files that matter, to be filled with anything.
+const FILES: [&str; 24] = [
+    "proc/cpuinfo",
+    "proc/meminfo",
+    "proc/cmdline",
+    "proc/swaps",
+    "proc/net/route",
+    "proc/net/arp",
+    "proc/self/mountinfo",
+    "proc/7/comm",
+    "proc/7/cmdline",
+    "proc/irq/9/smp_affinity_list",
+    "sys/devices/system/cpu/online",
+    "sys/devices/system/cpu/present",
+    "sys/devices/system/cpu/isolated",
+    "sys/devices/system/cpu/cpu0/topology/thread_siblings_list",
+    "sys/devices/system/cpu/cpu1/topology/core_siblings",
+    "sys/devices/system/node/node0/cpulist",
+    "sys/devices/system/node/node0/distance",
+    "sys/devices/system/node/node3/meminfo",
+    "sys/kernel/mm/ksm/run",
+    "sys/class/net/eth0/mtu",
+    "sys/bus/pci/devices/0000:00:01.0/class",
+    "var/lib/kubelet/config.yaml",
+    "var/lib/kubelet/cpu_manager_state",
+    "var/lib/kubelet/memory_manager_state",
+];
+
+fn content() -> impl Strategy<Value = Vec<u8>> {
+    let lines = [
+        "0-3",
+        "0",
+        "1",
+        "kubelet",
+        "0x020000",
+        "2-1",
+        "(null)",
+        "10 20",
+        "kubelet\0--config\0/x",
+        "{}",
+        "[]",
+        "MemTotal: 5 kB",
+    ];
+    prop_oneof![
+        prop::sample::select(lines.to_vec()).prop_map(|line| line.as_bytes().to_vec()),
+        prop::collection::vec(any::<u8>(), 0..64),
+        "[0-9,:/-]{0,12}".prop_map(String::into_bytes),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// The library itself, as a panic in the program would only be an exit code.
+    #[test]
+    fn any_tree_gives_a_report_and_findings(
+        files in prop::collection::btree_map(prop::sample::select(FILES.to_vec()), content(), 0..FILES.len())
+    ) {
+        let tree = Tree::new();
+        for (path, content) in &files {
+            tree.file(path, content);
+        }
+        let root = berth_agent::root::Root::open(tree.path()).unwrap();
+        let wanted = berth_agent::observe::Wanted::default();
+        let facts = berth_agent::observe::observe(&root, &wanted);
+        let node = berth_agent::report::infra_node(&facts);
+        let again = berth_agent::report::infra_node(&berth_agent::observe::observe(&root, &wanted));
+        prop_assert_eq!(serde_json::to_string(&node).unwrap(), serde_json::to_string(&again).unwrap());
+        let table = berth_agent::report::table::render(&node, berth_agent::cli::style::Style::Plain);
+        prop_assert!(table.lines().all(|line| line.chars().count() <= 80), "{}", table);
+        let input = berth_agent::check::Input::observe(&root, &facts);
+        let findings = berth_agent::check::run(&berth_agent::check::all(), &input);
+        let table = berth_agent::check::table::render(&findings, berth_agent::cli::style::Style::Plain);
+        prop_assert!(table.lines().all(|line| line.chars().count() <= 80), "{}", table);
+    }
+}

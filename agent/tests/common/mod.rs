@@ -1,0 +1,81 @@
+//! What the tests of the command line share.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests run the program, look at files, and fail by panicking"
+)]
+
+pub(crate) mod host;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// A folder that gets files and is removed at the end.
+pub(crate) struct Tree(tempfile::TempDir);
+
+impl Tree {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file, with the folders above it.
+    pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Self {
+        let path = self.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+        self
+    }
+
+    pub(crate) fn folder(&self, path: &str) -> &Self {
+        std::fs::create_dir_all(self.path().join(path)).unwrap();
+        self
+    }
+
+    /// Makes a symbolic link, with the folders above it.
+    pub(crate) fn link(&self, path: &str, target: &str) -> &Self {
+        let path = self.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(target, path).unwrap();
+        self
+    }
+}
+
+/// Runs the program.
+pub(crate) fn agent(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_berth-agent")).args(arguments).output().unwrap()
+}
+
+/// Runs the program on a tree.
+pub(crate) fn agent_on(tree: &Tree, arguments: &[&str]) -> Output {
+    let root = tree.path().to_str().unwrap();
+    agent(&[arguments, &["--root", root]].concat())
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The report of a tree as JSON; the program must have succeeded.
+pub(crate) fn report(tree: &Tree) -> serde_json::Value {
+    let output = agent_on(tree, &["report", "--output", "json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The findings of a tree by id; whatever the exit code.
+pub(crate) fn findings(tree: &Tree) -> std::collections::BTreeMap<String, serde_json::Value> {
+    let output = agent_on(tree, &["check", "--output", "json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = json["checks"].as_array().unwrap().clone();
+    checks.into_iter().map(|c| (c["id"].as_str().unwrap().to_owned(), c)).collect()
+}

@@ -1,0 +1,68 @@
+//! The README's samples are what the program prints, on the made-up host of `common/host.rs`.
+//!
+//! After a change of the output run `make samples` (this test with `BERTH_UPDATE=1`) and read the
+//! difference: it is what a new user sees first. The manual page and the list of checks likewise.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used,
+    reason = "tests look at the repository's files, and fail by panicking"
+)]
+
+mod common;
+
+use std::path::Path;
+
+use common::{agent, agent_on, host, stdout};
+
+/// Text between `<!-- sample: NAME -->` and the end of the fenced block after it.
+fn with_sample(readme: &str, name: &str, sample: &str) -> String {
+    let marker = format!("<!-- sample: {name} -->\n```text\n");
+    let start =
+        readme.find(&marker).unwrap_or_else(|| panic!("README.md has no {marker}")) + marker.len();
+    let end = start + readme[start..].find("```\n").unwrap();
+    format!("{}{sample}{}", &readme[..start], &readme[end..])
+}
+
+fn compare(path: &str, wanted: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    if found == wanted {
+        return;
+    }
+    if std::env::var_os("BERTH_UPDATE").is_some() {
+        std::fs::write(&path, wanted).unwrap();
+    } else {
+        panic!("{} is stale: run `make samples` and read the difference", path.display());
+    }
+}
+
+#[test]
+fn samples_are_what_the_program_prints() {
+    let tree = host::rack1_a();
+    let report = stdout(&agent_on(&tree, &["report"]));
+    let check = stdout(&agent_on(&tree, &["check", "kvm", "cpu", "hugepages", "kubelet"]));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(path).unwrap();
+    let readme = with_sample(&readme, "report", &report);
+    let readme = with_sample(&readme, "check", &check);
+    compare("README.md", &readme);
+}
+
+#[test]
+fn the_list_of_checks_is_what_the_program_prints() {
+    let list = stdout(&agent(&["check", "--list"]));
+    compare(
+        "docs/checks.md",
+        &format!(
+            "# Checks\n\nWhat `berth-agent check` looks at, as `berth-agent check --list` prints it.\n\n```text\n{list}```\n"
+        ),
+    );
+}
+
+#[test]
+fn the_manual_page_is_made_from_the_help() {
+    compare("docs/man/berth-agent.1", &stdout(&agent(&["man"])));
+}

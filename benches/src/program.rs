@@ -1,0 +1,114 @@
+//! The programs under measurement, and what one run of them costs.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, Write};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::sys::resource::{UsageWho, getrusage};
+
+/// A program and everything that decides what it does.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// What reports call it.
+    pub(crate) label: String,
+    /// Its path, or its name to be searched in `PATH`.
+    pub(crate) path: OsString,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) env: Vec<(&'static str, OsString)>,
+    /// What to do when it is not there.
+    pub(crate) missing: &'static str,
+}
+
+impl Program {
+    /// The first line of `--version`.
+    pub(crate) fn version(&self) -> Result<String> {
+        let stdout = self.stdout_of(command(&self.path, &self.env).arg("--version"))?;
+        Ok(stdout.lines().next().unwrap_or_default().to_owned())
+    }
+
+    /// What one run writes to standard output.
+    pub(crate) fn stdout(&self) -> Result<String> {
+        self.stdout_of(&mut self.command())
+    }
+
+    /// The wall time of one run, from before the spawn until it was waited for, in milliseconds.
+    pub(crate) fn wall_ms(&self) -> Result<f64> {
+        let mut command = self.command();
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let start = Instant::now();
+        let status = command.status();
+        let elapsed = start.elapsed();
+        let status = status.map_err(|error| self.not_run(error))?;
+        ensure!(status.success(), "{}: {status}", self.label);
+        Ok(elapsed.as_secs_f64() * 1e3)
+    }
+
+    /// The peak resident memory of one run, in MiB.
+    ///
+    /// `RUSAGE_CHILDREN` is the maximum over every child waited for, so each run is the only child
+    /// of a fresh process of this very binary. Until the child executes the program it shares that
+    /// process' memory and is charged for it: a peak below [`floor_mib`] cannot be seen.
+    pub(crate) fn peak_mib(&self) -> Result<f64> {
+        let mut helper = command(env::current_exe()?.as_os_str(), &self.env);
+        helper.args(["peak", "--"]).arg(&self.path).args(&self.args);
+        let kib = self.stdout_of(&mut helper)?;
+        let kib: u32 = kib.trim().parse().with_context(|| format!("peak memory {kib:?}"))?;
+        Ok(f64::from(kib) / 1024.0)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = command(&self.path, &self.env);
+        command.args(&self.args);
+        command
+    }
+
+    fn stdout_of(&self, command: &mut Command) -> Result<String> {
+        let output = command.output().map_err(|error| self.not_run(error))?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}: {}: {}", self.label, output.status, stderr.trim());
+        String::from_utf8(output.stdout).with_context(|| format!("output of {}", self.label))
+    }
+
+    fn not_run(&self, error: std::io::Error) -> anyhow::Error {
+        let path = self.path.display();
+        match error.kind() {
+            ErrorKind::NotFound => anyhow!("{path}: not found; {}", self.missing),
+            _ => anyhow!(error).context(format!("{path}")),
+        }
+    }
+}
+
+/// The smallest peak that [`Program::peak_mib`] can see, in MiB: that of this binary itself.
+pub(crate) fn floor_mib() -> Result<f64> {
+    let this = Program {
+        label: "the helper".to_owned(),
+        path: env::current_exe()?.into(),
+        args: vec!["--version".into()],
+        env: vec![],
+        missing: "was it rebuilt during the run?",
+    };
+    this.peak_mib()
+}
+
+/// Runs `program`, its only child, and prints the child's peak resident memory in KiB.
+pub(crate) fn print_peak(program: &[OsString]) -> Result<()> {
+    let [path, args @ ..] = program else { return Err(anyhow!("no program to run")) };
+    let status = command(path, &[]).args(args).stdout(Stdio::null()).status()?;
+    ensure!(status.success(), "{}: {status}", path.display());
+    let kib = getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss();
+    writeln!(std::io::stdout().lock(), "{kib}")?;
+    Ok(())
+}
+
+/// A command whose cost depends neither on the caller's locale nor on the terminal.
+///
+/// It leaves `PATH` alone: changing it makes the standard library fork instead of `posix_spawn`.
+fn command(path: &OsStr, env: &[(&'static str, OsString)]) -> Command {
+    #[expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
+    let mut command = Command::new(path);
+    command.env("LC_ALL", "C").envs(env.iter().cloned()).stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,47 @@
+//! Order statistics of a few dozen measurements.
+
+/// The `percent`th percentile of `values`, interpolated between the two nearest of them.
+///
+/// NaN when there are none.
+pub(crate) fn percentile(values: &[f64], percent: usize) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let hundredths = sorted.len().saturating_sub(1) * percent;
+    let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+    let low = at(hundredths / 100);
+    match hundredths % 100 {
+        0 => low,
+        rest => low + (at(hundredths / 100 + 1) - low) * rest as f64 / 100.0,
+    }
+}
+
+/// The median of `values`; NaN when there are none.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    percentile(values, 50)
+}
+
+/// The median of what each value of `ours` is of the value of `theirs` from the same round.
+pub(crate) fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
+    let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+    median(&ratios)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_interpolate() {
+        let values = [4.0, 1.0, 3.0, 2.0];
+        assert_eq!(median(&values), 2.5);
+        assert_eq!(percentile(&values, 0), 1.0);
+        assert_eq!(percentile(&values, 10), 1.3);
+        assert_eq!(percentile(&values, 100), 4.0);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        assert_eq!(median_ratio(&[1.0, 2.0, 9.0], &[2.0, 4.0, 6.0]), 0.5);
+    }
+}

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Installs what the tests and benchmarks need and the machine lacks. Debian and Ubuntu; needs root only
+# if something is missing.
+set -eu
+
+missing=
+want() { # program package
+    command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
+}
+want cc gcc
+want tar tar
+want bzip2 bzip2
+want xz xz-utils
+want lscpu util-linux
+want lstopo-no-graphics hwloc-nox
+want virt-host-validate libvirt-clients
+want setpriv util-linux
+want ip iproute2
+
+[ -n "$missing" ] || exit 0
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "setup: install these yourself, this is no Debian or Ubuntu:$missing" >&2
+    exit 1
+fi
+if [ "$(id -u)" -ne 0 ]; then
+    echo "setup: run as root once: apt-get install -y$missing" >&2
+    exit 1
+fi
+echo "setup: installing$missing"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086 # a list of words
+apt-get install -y -qq --no-install-recommends $missing >/dev/null
