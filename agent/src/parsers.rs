@@ -54,7 +54,7 @@ pub const PARSERS: &[Parser] = &[
     }),
     ("kubelet_flags", |bytes| {
         let mut config = KubeletConfig::default();
-        config.apply_flags(&flags::parse(bytes), &mut Notes::default());
+        config.apply_flags(&flags::parse_cmdline(bytes), &mut Notes::default());
     }),
     ("cpu_manager_state", |bytes| {
         if let Ok(state) = serde_json::from_slice::<CpuManagerState>(bytes) {

@@ -1,5 +1,12 @@
 //! Text for terminals of 80 columns.
 
+/// Text of a host as it may go to a terminal: firmware and link aliases can hold anything, and an
+/// escape sequence in them is not for the reader's terminal to obey.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
 /// Breaks at spaces and after commas; a piece that is longer by itself is broken anywhere.
 #[must_use]
 pub fn wrap(text: &str, width: usize) -> Vec<String> {

@@ -1,5 +1,7 @@
 //! The made-up host `rack1-a`, fact by fact: what only a kubelet, SR-IOV, bonds and NVMe bring.
 
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 mod common;
 
 use common::{agent_on, findings, host, report, stdout};
@@ -51,7 +53,7 @@ fn links_know_their_place() {
         by_name("ens1f0np0"),
         json!({
             "name": "ens1f0np0", "kind": "Physical", "mac": "b8:ce:f6:00:00:02", "driver": "mlx5_core",
-            "pciAddress": "0000:41:00.0", "zone": 0, "speedMbps": 25000, "mtu": 9000, "state": "Up",
+            "pciAddress": "0000:41:00.0", "iommuGroup": 0, "zone": 0, "speedMbps": 25000, "mtu": 9000, "state": "Up",
             "bond": "bond0", "defaultRoute": true, "sriov": {"total": 16, "configured": 8, "inUse": 3}
         })
     );
@@ -145,4 +147,145 @@ fn the_command_line_of_the_kubelet_wins_over_its_files() {
     assert_eq!(kubelet["memoryManagerPolicy"], "Static");
     assert_eq!(kubelet["topologyManagerScope"], "pod");
     assert_eq!(kubelet["cpuManagerPolicy"], "static");
+}
+
+fn unknown(node: &Value, path: &str) -> Option<Value> {
+    let facts = node["status"]["unknown"].as_array().unwrap();
+    facts.iter().find(|fact| fact["path"] == path).cloned()
+}
+
+/// Half of a configuration would be a guess, and a guess would fail checks on healthy hosts.
+#[test]
+fn a_configuration_that_cannot_be_read_whole_is_unknown() {
+    let break_one: [fn(&common::Tree); 4] = [
+        |tree| drop(std::fs::remove_file(tree.path().join("var/lib/kubelet/config.yaml"))),
+        |tree| _ = tree.file("var/lib/kubelet/config.yaml", "cpuManagerPolicy: ["),
+        |tree| drop(std::fs::remove_file(tree.path().join("proc/1412/cmdline"))),
+        |tree| _ = tree.file("proc/1412/cmdline", "kubelet\0--config-dir=/nowhere\0"),
+    ];
+    for break_it in break_one {
+        let tree = host::rack1_a();
+        break_it(&tree);
+        let node = report(&tree);
+        assert!(node["status"]["capabilities"].get("kubelet").is_none());
+        assert!(node["status"]["zones"][0].get("pinnableCPUs").is_none());
+        assert!(unknown(&node, "capabilities.kubelet").is_some());
+        let findings = findings(&tree);
+        for id in ["kubelet.cpu-state", "kubelet.policies", "kubelet.swap", "kubelet.reserved"] {
+            assert_eq!(findings[id]["status"], "SKIP", "{id}");
+        }
+    }
+}
+
+#[test]
+fn a_kubelet_inside_k3s_hides_its_flags_and_leftovers_do_not_speak_for_it() {
+    let tree = host::rack1_a();
+    tree.file("proc/1412/comm", "k3s-server\n");
+    let fact = unknown(&report(&tree), "capabilities.kubelet").unwrap();
+    assert!(fact["message"].as_str().unwrap().contains("k3s-server"), "{fact}");
+}
+
+#[test]
+fn a_kubelet_that_does_not_run_is_read_from_its_files_and_judged_with_care() {
+    let tree = host::rack1_a();
+    tree.file("proc/1412/comm", "sleep\n")
+        .file("proc/2/comm", "kthreadd\n")
+        .file("etc/default/kubelet", "KUBELET_EXTRA_ARGS=\"--cpu-manager-policy=none\"\n")
+        .file("var/lib/kubelet/config.yaml.d/10/deep.conf", "topologyManagerScope: pod\n");
+    let kubelet = report(&tree)["status"]["capabilities"]["kubelet"].clone();
+    assert_eq!(kubelet["cpuManagerPolicy"], "none");
+    assert_eq!(kubelet["topologyManagerScope"], "pod");
+    assert_eq!(findings(&tree)["kubelet.cpu-state"]["status"], "WARN");
+}
+
+#[test]
+fn absurd_checkpoints_are_numbers_like_others() {
+    let tree = host::rack1_a();
+    let block = r#"{"numaAffinity":null,"type":"hugepages-64Ki","size":18446744073709551615}"#;
+    let entries = vec![block; 70_000].join(",");
+    tree.file(
+        "var/lib/kubelet/memory_manager_state",
+        format!(
+            r#"{{"policyName":"Static","machineState":{{"0":{{"cells":null,"memoryMap":null}}}},"entries":{{"uid":{{"c":[{entries}]}}}}}}"#
+        ),
+    );
+    let allocations = report(&tree)["status"]["allocations"].clone();
+    assert_eq!(allocations.as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn virtual_functions_are_no_uplinks_and_every_physical_function_is_listed() {
+    let tree = host::rack1_a();
+    for number in 0..8 {
+        tree.link(
+            &format!("sys/class/net/v{number}"),
+            &format!(
+                "../../devices/pci0000:40/0000:41:{:02x}.{}/net/v{number}",
+                (number + 2) / 8,
+                (number + 2) % 8
+            ),
+        );
+    }
+    let function = "sys/devices/pci0000:00/0000:00:0b.0";
+    tree.file(&format!("{function}/class"), "0x0b4000\n")
+        .file(&format!("{function}/sriov_totalvfs"), "16\n")
+        .link("sys/bus/pci/devices/0000:00:0b.0", "../../../devices/pci0000:00/0000:00:0b.0");
+    let node = report(&tree);
+    let capabilities = &node["status"]["capabilities"];
+    assert_eq!(capabilities["uplinks"].as_array().unwrap().len(), 4);
+    let functions = capabilities["sriov"].as_array().unwrap();
+    assert_eq!(functions.len(), 4);
+    assert_eq!(functions[0]["pciAddress"], "0000:00:0b.0");
+    assert_eq!((&functions[0]["total"], &functions[0]["inUse"]), (&json!(16), &json!(0)));
+}
+
+#[test]
+fn volumes_of_a_fabric_are_no_drives_of_this_host() {
+    let tree = host::rack1_a();
+    tree.file("sys/devices/virtual/nvme-fabrics/ctl/nvme9/nvme9n1/size", "2048\n")
+        .link("sys/class/block/nvme9n1", "../../devices/virtual/nvme-fabrics/ctl/nvme9/nvme9n1")
+        .file("sys/class/nvme/nvme9/transport", "tcp\n");
+    assert_eq!(report(&tree)["status"]["capabilities"]["nvme"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn disks_reached_twice_count_once() {
+    let tree = host::rack1_a();
+    let total = |tree: &common::Tree| findings(tree)["host.storage"]["message"].clone();
+    let before = total(&tree);
+    for (name, hidden, id) in [("nvme0c0n1", "1", "a"), ("sda", "0", "b"), ("sdb", "0", "b")] {
+        let disk = format!("sys/devices/x/{name}");
+        tree.file(&format!("{disk}/size"), "1000000000\n")
+            .file(&format!("{disk}/removable"), "0\n")
+            .file(&format!("{disk}/hidden"), hidden)
+            .file(&format!("{disk}/wwid"), id)
+            .link(&format!("{disk}/device"), "..")
+            .link(&format!("sys/class/block/{name}"), &format!("../../devices/x/{name}"))
+            .link(&format!("sys/block/{name}"), &format!("../devices/x/{name}"));
+    }
+    assert_eq!(before, "3.5 TiB on 2 disks");
+    assert_eq!(total(&tree), "4 TiB on 3 disks");
+}
+
+#[test]
+fn firmware_text_cannot_drive_the_readers_terminal() {
+    let tree = host::rack1_a();
+    tree.file("sys/class/dmi/id/product_name", "evil\x1b]0;title\x07\nproduct");
+    let table = stdout(&agent_on(&tree, &["report"]));
+    assert!(!table.contains('\x1b') && !table.contains('\x07'), "{table:?}");
+}
+
+#[test]
+fn what_a_container_or_a_capture_does_not_show_is_not_no() {
+    let tree = host::rack1_a();
+    std::fs::remove_dir_all(tree.path().join("dev")).unwrap();
+    let node = report(&tree);
+    let kvm = &node["status"]["capabilities"]["kvm"];
+    for (field, path) in
+        [("tun", "kvm.tun"), ("vhostNet", "kvm.vhostNet"), ("confidential", "kvm.confidential")]
+    {
+        assert!(kvm.get(field).is_none(), "{field}");
+        assert!(unknown(&node, &format!("capabilities.{path}")).is_some(), "{path}");
+    }
+    assert_eq!(findings(&tree)["kvm.tun"]["status"], "SKIP");
 }

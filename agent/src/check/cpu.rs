@@ -90,10 +90,23 @@ fn online(input: &Input) -> Outcome {
         return Outcome::pass(format!("CPUs {online}"))
             .because("/sys/devices/system/cpu/online", online);
     }
-    Outcome::warn(format!("CPUs {offline} are offline")).because(path, offline).remedy(format!(
-        "if that is not meant: for c in {}; do echo 1 > /sys/devices/system/cpu/cpu$c/online; done",
-        words(offline)
-    ))
+    let outcome = match input.smt_control.as_deref() {
+        Some(off @ ("off" | "forceoff")) => {
+            let remedy = if off == "off" {
+                "if that is not meant: echo on > /sys/devices/system/cpu/smt/control"
+            } else {
+                "if that is not meant: remove nosmt=force from the kernel command line and reboot"
+            };
+            Outcome::warn(format!("SMT is switched off: CPUs {offline} are offline"))
+                .because("/sys/devices/system/cpu/smt/control", off)
+                .remedy(remedy)
+        }
+        _ => Outcome::warn(format!("CPUs {offline} are offline")).remedy(format!(
+            "if that is not meant: for c in {}; do echo 1 > /sys/devices/system/cpu/cpu$c/online; done",
+            words(offline)
+        )),
+    };
+    outcome.because(path, offline)
 }
 
 fn words(set: &CpuSet) -> String {
@@ -114,6 +127,10 @@ fn smt_alignment(input: &Input) -> Outcome {
             "{threads} threads per core, but no kubelet configuration was found"
         ));
     };
+    if config.cpu_manager_policy != "static" {
+        return Outcome::skip("the kubelet's CPU manager pins nothing (cpuManagerPolicy is none)")
+            .because("cpuManagerPolicy", &config.cpu_manager_policy);
+    }
     if let Some(reserved) = &config.reserved_system_cpus {
         let whole = facts
             .topology
@@ -131,10 +148,6 @@ fn smt_alignment(input: &Input) -> Outcome {
                 "reservedSystemCPUs: \"{whole}\" in the kubelet's configuration, on a drained node"
             ));
         }
-    }
-    if config.cpu_manager_policy != "static" {
-        return Outcome::skip("the kubelet's CPU manager pins nothing (cpuManagerPolicy is none)")
-            .because("cpuManagerPolicy", &config.cpu_manager_policy);
     }
     if config.cpu_option("full-pcpus-only") {
         return Outcome::pass(format!(
@@ -212,7 +225,7 @@ fn irq_affinity(input: &Input) -> Outcome {
         return Outcome::skip("no interrupt with a readable affinity");
     }
     if kept_apart.is_empty() {
-        return Outcome::skip("no CPU is isolated or tickless, so interrupts may go anywhere");
+        return Outcome::skip("no CPU is isolated, tickless or pinned: interrupts may go anywhere");
     }
     let goes_there = |irq: &&crate::observe::irqs::Irq| {
         irq.effective.as_ref().unwrap_or(&irq.affinity).intersects(&kept_apart)
@@ -232,22 +245,23 @@ fn irq_affinity(input: &Input) -> Outcome {
     let numbers: CpuSet = there.iter().map(|irq| irq.number).collect();
     let elsewhere = input.facts.topology.online.difference(&kept_apart);
     Outcome::warn(format!(
-        "{} of {} interrupts may go to isolated or tickless CPUs {cpus}",
+        "{} of {} interrupts may go to isolated, tickless or pinned CPUs {cpus}",
         there.len(),
         input.irqs.len()
     ))
     .because("/proc/irq/*/smp_affinity_list", format!("interrupts {numbers}"))
-    .because("/sys/devices/system/cpu/isolated and nohz_full", &kept_apart)
+    .because("isolated, nohz_full, cpu_manager_state", &kept_apart)
     .remedy(format!(
         "for i in /proc/irq/[0-9]*; do echo {elsewhere} > $i/smp_affinity_list; done 2>/dev/null   # managed \
          ones refuse: boot with isolcpus=managed_irq,{kept_apart}; irqbalance: set IRQBALANCE_BANNED_CPULIST"
     ))
 }
 
-/// Isolated, tickless, and what `isolcpus=managed_irq,...` keeps interrupts from.
+/// CPUs an interrupt would steal from somebody: isolated, tickless, or pinned to a container.
 fn kept_apart(facts: &HostFacts) -> CpuSet {
     let sets = [facts.cpu.isolated.as_ref(), facts.cpu.nohz_full.as_ref()];
-    sets.into_iter().flatten().fold(CpuSet::new(), |all, set| all.union(set))
+    let pinned = facts.kubelet.cpu_state.as_ref().map(|state| state.exclusive());
+    sets.into_iter().flatten().chain(&pinned).fold(CpuSet::new(), |all, set| all.union(set))
 }
 
 fn governor(input: &Input) -> Outcome {

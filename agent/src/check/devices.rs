@@ -1,5 +1,7 @@
 //! Can devices be given to VMs, and do image folders support what VMs' disks need.
 
+use berth_api::infra_node::Hypervisor;
+
 use super::{Check, Input, Outcome};
 use crate::observe::kvm::is_ready;
 
@@ -55,11 +57,16 @@ fn enabled(input: &Input) -> Outcome {
             Outcome::pass(format!("{groups} groups")).because(path, format!("{groups} groups"))
         }
         (Some(_), _) => {
-            let amd = input.facts.kvm_evidence.module == Some("kvm_amd");
-            let arguments = if amd { "iommu=pt" } else { "intel_iommu=on iommu=pt" };
+            let guest = !matches!(input.facts.machine.hypervisor, None | Some(Hypervisor::None));
+            let remedy = match input.facts.kvm_evidence.module {
+                _ if guest => "give this guest a virtual IOMMU (libvirt: <iommu model='intel'/>)",
+                Some("kvm_amd") => "add iommu=pt to the kernel command line and reboot",
+                Some(_) => "add intel_iommu=on iommu=pt to the kernel command line and reboot",
+                None => "switch on the SMMU in the firmware setup",
+            };
             Outcome::warn("no IOMMU groups: devices cannot be passed through")
                 .because(path, "no groups")
-                .remedy(format!("add {arguments} to the kernel command line and reboot; only passthrough needs it"))
+                .remedy(format!("{remedy}; only passthrough needs it"))
         }
         (None, _) => Outcome::skip("the tree has no /sys/kernel/iommu_groups"),
     }

@@ -4,6 +4,8 @@
 //! `pkg/kubelet/cm/memorymanager/policy_static.go`; a checkpoint that breaks one keeps the kubelet
 //! from starting, which shows only at the next restart.
 
+use std::collections::BTreeMap;
+
 use berth_api::infra_node::Zone;
 use berth_api::{Bytes, CpuSet};
 
@@ -35,6 +37,14 @@ pub(super) const CHECKS: &[Check] = &[
         run: reserved,
     },
     Check {
+        id: "kubelet.zone-limit",
+        title: "zones the Topology Manager takes",
+        explanation: "With any policy but none the Topology Manager refuses to start on a host of more than 8 \
+            NUMA zones, unless its option max-allowable-numa-nodes says more. EPYC hosts have up to 32 with \
+            NPS4 or L3 caches as NUMA.",
+        run: zone_limit,
+    },
+    Check {
         id: "kubelet.policies",
         title: "policies for pinned VMs",
         explanation: "VMs with dedicatedCpuPlacement need cpuManagerPolicy static; guests with NUMA passthrough \
@@ -49,10 +59,32 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-fn remove(file: &str) -> String {
+/// The way out of a checkpoint that does not fit. The node must be empty first: without the checkpoint
+/// the kubelet forgets which CPUs and pages are whose.
+fn remove(input: &Input, file: &str) -> String {
+    let name = input.facts.name.as_deref().unwrap_or("NODE");
+    let unit = &input.facts.kubelet.unit;
     format!(
-        "kubectl drain <node>, then: systemctl stop kubelet && rm {file} && systemctl start kubelet, then kubectl uncordon <node>"
+        "kubectl drain {name} --ignore-daemonsets --delete-emptydir-data; on the host: systemctl stop {unit} && \
+         rm {file} && systemctl start {unit}; then: kubectl uncordon {name}"
     )
+}
+
+/// A fault the kubelet would not start with. How a kubelet that does not run will be started is known
+/// only as far as files tell.
+fn will_not_start(input: &Input, fault: &str) -> Outcome {
+    if input.facts.kubelet.pid.is_some() {
+        Outcome::fail(format!("the kubelet will not start again: {fault}"))
+    } else {
+        Outcome::warn(format!("as far as files tell, the kubelet will not start: {fault}"))
+    }
+}
+
+/// Why there is no configuration to compare with.
+fn no_config(input: &Input) -> Outcome {
+    let fact = input.facts.notes.unknown.iter().find(|fact| fact.path == "capabilities.kubelet");
+    let why = fact.and_then(|fact| fact.message.clone());
+    Outcome::skip(why.unwrap_or_else(|| "no kubelet configuration was found".to_owned()))
 }
 
 fn cpu_state(input: &Input) -> Outcome {
@@ -62,15 +94,15 @@ fn cpu_state(input: &Input) -> Outcome {
         return Outcome::skip("there is no cpu_manager_state, or it may not be read");
     };
     let Some(config) = &kubelet.config else {
-        return Outcome::skip("no kubelet configuration was found to compare it with");
+        return no_config(input);
     };
     match cpu_state_fault(state, config, &input.facts.topology.online) {
         None => Outcome::pass(format!("policy {}", state.policy_name))
             .because(file, &state.default_cpu_set),
-        Some(fault) => Outcome::fail(format!("the kubelet will not start again: {fault}"))
+        Some(fault) => will_not_start(input, &fault)
             .because(&file, format!("policy {}, CPUs {}", state.policy_name, state.all()))
             .because("/sys/devices/system/cpu/online", &input.facts.topology.online)
-            .remedy(remove(&file)),
+            .remedy(remove(input, &file)),
     }
 }
 
@@ -116,8 +148,14 @@ fn cpu_state_fault(
             cpus.intersection(shared)
         ));
     }
-    let expected = if strict { online.difference(reserved) } else { online.clone() };
     let known = state.all();
+    // With CPUs reserved by amount the kubelet chose which; strictly reserved ones are in no set.
+    let chosen = strict && config.reserved_system_cpus.is_none();
+    let expected = match (strict, chosen) {
+        (true, true) => online.intersection(&known),
+        (true, false) => online.difference(reserved),
+        (false, _) => online.clone(),
+    };
     if online.is_empty() || known == expected {
         return None;
     }
@@ -135,17 +173,17 @@ fn memory_state(input: &Input) -> Outcome {
         return Outcome::skip("there is no memory_manager_state, or it may not be read");
     };
     let Some(config) = &kubelet.config else {
-        return Outcome::skip("no kubelet configuration was found to compare it with");
+        return no_config(input);
     };
     match memory_state_fault(state, config, &input.facts.zones) {
         None => Outcome::pass(format!("policy {}", state.policy_name))
             .because(file, format!("{} zones", state.machine_state.len())),
-        Some(fault) => Outcome::fail(format!("the kubelet will not start again: {fault}"))
+        Some(fault) => will_not_start(input, &fault)
             .because(
                 &file,
                 format!("policy {}, {} zones", state.policy_name, state.machine_state.len()),
             )
-            .remedy(remove(&file)),
+            .remedy(remove(input, &file)),
     }
 }
 
@@ -171,27 +209,58 @@ fn memory_state_fault(
     zones.iter().find_map(|zone| match state.machine_state.get(&zone.id) {
         None => Some(format!("zone {} is not in the checkpoint", zone.id)),
         Some(node) => {
-            node.memory_map.iter().find_map(|(resource, table)| differs(zone, resource, table))
+            let none = BTreeMap::new();
+            let reserved = config.reserved_memory.get(&zone.id).unwrap_or(&none);
+            zone_fault(zone, &node.memory_map, reserved)
         }
     })
 }
 
-fn differs(zone: &Zone, resource: &str, table: &MemoryTable) -> Option<String> {
-    let now = match page_size(resource) {
-        Some(size) => {
-            let pool = zone.hugepages.iter().find(|pool| pool.size == size);
-            pool.map(|pool| Bytes(pool.total.saturating_mul(size.bytes())))
+/// What the kubelet compares for each zone: which resources there are, how much of each, how much is
+/// kept for the system, and how much of the memory is left to promise.
+fn zone_fault(
+    zone: &Zone,
+    tables: &BTreeMap<String, MemoryTable>,
+    reserved: &BTreeMap<String, Bytes>,
+) -> Option<String> {
+    let id = zone.id;
+    let mut now: BTreeMap<String, Bytes> = BTreeMap::new();
+    for pool in &zone.hugepages {
+        let bytes = Bytes(pool.total.saturating_mul(pool.size.bytes()));
+        now.insert(format!("hugepages-{}", pool.size), bytes);
+    }
+    // Without pools or MemTotal of the zone there is nothing to compare with.
+    let pages_known = !now.is_empty();
+    now.extend(zone.memory.map(|memory| ("memory".to_owned(), memory)));
+    let gone = tables
+        .keys()
+        .find(|name| page_size(name).is_some() && pages_known && !now.contains_key(*name));
+    if let Some(resource) = gone {
+        return Some(format!(
+            "zone {id}: {resource} is in the checkpoint, and this kernel has none"
+        ));
+    }
+    for (resource, amount) in &now {
+        let Some(table) = tables.get(resource) else {
+            return Some(format!("zone {id}: {resource} is not in the checkpoint"));
+        };
+        if table.total != amount.0 {
+            return Some(format!("zone {id}: {resource} was {}, now {amount}", Bytes(table.total)));
         }
-        None if resource == "memory" => zone.memory,
-        None => None,
-    }?;
-    (now.0 != table.total)
-        .then(|| format!("zone {}: {resource} was {}, now {now}", zone.id, Bytes(table.total)))
+        let kept = reserved.get(resource).copied().unwrap_or_default();
+        if table.system_reserved != kept.0 {
+            return Some(format!(
+                "zone {id}: of {resource} {} was kept for the system, reservedMemory says {kept}",
+                Bytes(table.system_reserved)
+            ));
+        }
+    }
+    None
 }
 
 fn reserved(input: &Input) -> Outcome {
     let Some(config) = &input.facts.kubelet.config else {
-        return Outcome::skip("no kubelet configuration was found");
+        return no_config(input);
     };
     let online = &input.facts.topology.online;
     match &config.reserved_system_cpus {
@@ -231,7 +300,7 @@ fn reserved(input: &Input) -> Outcome {
 
 fn policies(input: &Input) -> Outcome {
     let Some(config) = &input.facts.kubelet.config else {
-        return Outcome::skip("no kubelet configuration was found");
+        return no_config(input);
     };
     let source = input.facts.kubelet.sources.last().cloned();
     let source = source.unwrap_or_else(|| "the kubelet's defaults".to_owned());
@@ -254,6 +323,31 @@ fn policies(input: &Input) -> Outcome {
     )
 }
 
+/// Zones the Topology Manager takes unless told otherwise (`maxAllowableNUMANodes`).
+const ZONES: usize = 8;
+
+fn zone_limit(input: &Input) -> Outcome {
+    let Some(config) = &input.facts.kubelet.config else {
+        return no_config(input);
+    };
+    let count = input.facts.zones.len();
+    let option = config.topology_manager_policy_options.get("max-allowable-numa-nodes");
+    let limit = option.and_then(|value| value.parse().ok()).unwrap_or(ZONES);
+    let policy = &config.topology_manager_policy;
+    if count > limit && policy != "none" {
+        will_not_start(input, &format!("{count} zones, and the Topology Manager takes {limit}"))
+            .because("/sys/devices/system/node", format!("{count} nodes"))
+            .because("topologyManagerPolicy", policy)
+            .remedy(format!(
+                "topologyManagerPolicyOptions: {{max-allowable-numa-nodes: \"{count}\"}} in the kubelet's \
+                 configuration, or fewer nodes per socket (NPS) in the firmware setup"
+            ))
+    } else {
+        Outcome::pass(format!("{count} of {limit}"))
+            .because("/sys/devices/system/node", format!("{count} nodes"))
+    }
+}
+
 fn swap(input: &Input) -> Outcome {
     let (Some(swap), Some(config)) = (input.facts.memory.swap, &input.facts.kubelet.config) else {
         return Outcome::skip("swap or the kubelet's configuration is not known");
@@ -262,7 +356,7 @@ fn swap(input: &Input) -> Outcome {
         outcome.because("/proc/meminfo SwapTotal", swap).because("failSwapOn", config.fail_swap_on)
     };
     if swap.0 > 0 && config.fail_swap_on {
-        evidence(Outcome::fail("swap is on, and this kubelet refuses to start with it"))
+        evidence(will_not_start(input, "swap is on, and failSwapOn is set"))
             .remedy("swapoff -a and remove swap from /etc/fstab, or failSwapOn: false")
     } else {
         evidence(Outcome::pass("no conflict"))
@@ -294,6 +388,10 @@ mod tests {
         }
     }
 
+    fn by_amount(options: &[&str]) -> KubeletConfig {
+        KubeletConfig { reserved_system_cpus: None, ..config("static", "", options) }
+    }
+
     #[test]
     fn cpu_checkpoints_are_judged_as_the_kubelet_does() {
         let strict = ["strict-cpu-reservation"];
@@ -314,6 +412,8 @@ mod tests {
             (state("static", "", "0-7"), config("static", "0", &[]), Some("none is left")),
             (state("static", "1-7", ""), config("static", "0", &strict), None),
             (state("static", "0-7", ""), config("static", "0", &strict), Some("strictly reserved")),
+            (state("static", "2-7", ""), by_amount(&strict), None),
+            (state("static", "2-8", ""), by_amount(&strict), Some("has CPUs 8,")),
         ] {
             let found = cpu_state_fault(&state, &config, &"0-7".parse().unwrap());
             match fault {
@@ -327,10 +427,13 @@ mod tests {
 
     #[test]
     fn a_zone_that_grew_or_shrank_is_named_with_both_numbers() {
-        let text = r#"{"policyName":"Static","machineState":{"0":{"memoryMap":{"memory":{"total":1073741824}}}}}"#;
+        let text = r#"{"policyName":"Static","machineState":{"0":{"memoryMap":{"memory":{"total":1073741824,
+            "systemReserved":1024}}}}}"#;
         let state: MemoryManagerState = serde_json::from_str(text).unwrap();
+        let reserved = |bytes| BTreeMap::from([("memory".to_owned(), Bytes(bytes))]);
         let config = KubeletConfig {
             memory_manager_policy: "Static".to_owned(),
+            reserved_memory: BTreeMap::from([(0, reserved(1024))]),
             ..KubeletConfig::default()
         };
         let zone = |bytes| Zone { memory: Some(Bytes(bytes)), ..Zone::default() };
@@ -345,5 +448,11 @@ mod tests {
             Some("zone 1 is not in the checkpoint")
         );
         assert!(memory_state_fault(&state, &config, &[]).is_some());
+        let more =
+            KubeletConfig { reserved_memory: BTreeMap::from([(0, reserved(2048))]), ..config };
+        assert_eq!(
+            memory_state_fault(&state, &more, &[zone(1 << 30)]).as_deref(),
+            Some("zone 0: of memory 1Ki was kept for the system, reservedMemory says 2Ki")
+        );
     }
 }

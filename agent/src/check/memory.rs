@@ -81,6 +81,12 @@ fn balance(input: &Input) -> Outcome {
         }
         outcome
     };
+    let elsewhere = used.iter().copied().find(|&size| zones.iter().all(|z| pages(z, size) == 0));
+    if let Some(size) = elsewhere {
+        let total: u64 = input.facts.zones.iter().map(|zone| pages(zone, size)).sum();
+        return evidence(Outcome::warn(format!("all {total} pages of {size} are in zones without CPUs")), size)
+            .remedy("reserve them per zone: echo N > /sys/devices/system/node/nodeX/hugepages/.../nr_hugepages");
+    }
     let Some(size) = uneven else {
         let size = used.last().copied().unwrap_or(PageSize::MIB_2);
         return evidence(Outcome::pass("every zone with CPUs has as many"), size);
@@ -160,8 +166,13 @@ fn swap_and_ksm(input: &Input) -> Outcome {
             .because("/sys/kernel/mm/ksm/run", u8::from(running))
     };
     if swap.0 > 0 && running {
+        let remedy = if memory.zram == Some(true) {
+            "swapoff /dev/zram0 and disable the zram generator, or stop KSM"
+        } else {
+            "swapoff -a and remove swap from /etc/fstab, or stop KSM"
+        };
         evidence(Outcome::warn(format!("KSM runs and there is swap ({})", swap.human())))
-            .remedy("swapoff -a and remove swap from /etc/fstab, or stop KSM")
+            .remedy(remedy)
     } else {
         evidence(Outcome::pass("not both"))
     }

@@ -47,19 +47,36 @@ pub struct Input<'a> {
     pub identity: Identity,
     /// Disks and the sum of their sizes.
     pub disks: Option<(Vec<String>, Bytes)>,
+    /// SMT as the administrator has set it (`smt/control`): `on`, `off`, `forceoff`, ...
+    pub smt_control: Option<String>,
+    /// Whether root asks.
+    pub root: bool,
 }
 
 impl<'a> Input<'a> {
+    /// The facts alone, with nothing of what only checks need.
+    #[must_use]
+    pub fn of(facts: &'a HostFacts) -> Self {
+        Self {
+            facts,
+            irqs: Vec::new(),
+            identity: Identity::default(),
+            disks: None,
+            smt_control: None,
+            root: false,
+        }
+    }
+
     /// Adds to the facts what only checks need.
     #[must_use]
     pub fn observe(root: &Root, facts: &'a HostFacts) -> Self {
-        let macs = facts.links.all.iter().filter_map(|link| link.mac.as_deref());
-        let macs = macs.filter(|mac| *mac != "00:00:00:00:00:00").collect();
         Self {
             facts,
             irqs: irqs::observe(root),
-            identity: identity::observe(root, &macs),
+            identity: identity::observe(root, &facts.links),
             disks: disks::observe(root),
+            smt_control: root.read("sys/devices/system/cpu/smt/control").ok(),
+            root: nix::unistd::geteuid().is_root(),
         }
     }
 }
@@ -179,8 +196,7 @@ mod tests {
     #[test]
     fn nothing_is_judged_without_facts() {
         let facts = HostFacts::default();
-        let input =
-            Input { facts: &facts, irqs: vec![], identity: Identity::default(), disks: None };
+        let input = Input::of(&facts);
         for finding in run(&all(), &input).checks {
             assert_eq!(finding.outcome.status, Status::Skip, "{}", finding.id);
         }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Check, Finding, Findings, Status};
 use crate::cli::style::Style;
-use crate::text::wrap;
+use crate::text::{printable, wrap};
 
 /// Columns of a terminal that was never resized.
 const WIDTH: usize = 80;
@@ -49,7 +49,7 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
         Status::Skip => "SKIP".to_owned(),
     };
     let mut label = format!("{word}  {:<width$}", finding.id, width = MESSAGE - ID);
-    for part in wrap(&outcome.message, WIDTH - MESSAGE) {
+    for part in wrap(&printable(&outcome.message), WIDTH - MESSAGE) {
         line(out, &label, &part);
         label = " ".repeat(MESSAGE);
     }
@@ -66,7 +66,7 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
 
 fn indented(out: &mut String, label: &str, text: &str, style: Style) {
     let mut label = style.heading(&format!("{label:<5}"));
-    for part in wrap(text, WIDTH - ID - 5) {
+    for part in wrap(&printable(text), WIDTH - ID - 5) {
         line(out, &format!("{}{label}", " ".repeat(ID)), &part);
         label = " ".repeat(5);
     }

@@ -2,7 +2,6 @@
 
 use super::{Input, Outcome, select};
 use crate::observe::HostFacts;
-use crate::observe::identity::Identity;
 use crate::observe::irqs::Irq;
 
 pub(crate) fn judge(id: &str, facts: &HostFacts) -> Outcome {
@@ -10,7 +9,7 @@ pub(crate) fn judge(id: &str, facts: &HostFacts) -> Outcome {
 }
 
 pub(crate) fn judge_with_irqs(id: &str, facts: &HostFacts, irqs: Vec<Irq>) -> Outcome {
-    judge_input(id, &Input { facts, irqs, identity: Identity::default(), disks: None })
+    judge_input(id, &Input { irqs, ..Input::of(facts) })
 }
 
 pub(crate) fn judge_input(id: &str, input: &Input) -> Outcome {

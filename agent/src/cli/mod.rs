@@ -162,5 +162,5 @@ fn print(text: &str) -> Result<ExitCode, Failure> {
 
 /// Prints one line to standard error; there is nobody to tell if that fails.
 fn complain(text: &str) {
-    writeln!(std::io::stderr(), "{text}").unwrap_or_default();
+    writeln!(std::io::stderr(), "{}", crate::text::printable(text)).unwrap_or_default();
 }

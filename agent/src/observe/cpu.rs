@@ -8,7 +8,7 @@ use berth_api::infra_node::{CoreKind, CoreKindName, Cpu, UnknownReason};
 use super::cpuinfo::CpuInfo;
 use super::kernel::Kernel;
 use super::topology::Topology;
-use super::{count, kernel_list};
+use super::{count, isolation, kernel_list};
 use crate::notes::Notes;
 use crate::root::Root;
 
@@ -51,8 +51,8 @@ pub fn observe(
         threads_per_core,
         online: set(notes, "online", some_cpus, &topology.online),
         offline: set(notes, "offline", some_cpus, &topology.offline),
-        isolated: isolated(root, kernel, topology, notes),
-        nohz_full: nohz_full(root, kernel, topology, notes),
+        isolated: isolation::isolated(root, kernel, topology, notes),
+        nohz_full: isolation::nohz_full(root, kernel, topology, notes),
         microcode: text(
             notes,
             "microcode",
@@ -79,54 +79,6 @@ fn set(notes: &mut Notes, name: &str, known: bool, value: &CpuSet) -> Option<Cpu
         notes.unknown(format!("capabilities.cpu.{name}"), UnknownReason::NotFound, why);
     }
     known.then(|| value.clone())
-}
-
-/// CPUs taken from the scheduler's domains. Captures and kernels before 4.2 lack the file; there the
-/// command line tells.
-fn isolated(
-    root: &Root,
-    kernel: &Kernel,
-    topology: &Topology,
-    notes: &mut Notes,
-) -> Option<CpuSet> {
-    match kernel_list(root, &format!("{CPUS}/isolated")) {
-        Err(error) if error.is_not_found() && !kernel.cmdline.is_empty() => {
-            Some(isolcpus(kernel.parameter("isolcpus")).intersection(&topology.online))
-        }
-        read => notes.fact("capabilities.cpu.isolated", read),
-    }
-}
-
-/// `isolcpus=[flag,...]<cpu list>`: without a flag, or with `domain`, the scheduler leaves the CPUs
-/// alone; `managed_irq` and `nohz` by themselves mean something else (kernel-parameters.txt).
-fn isolcpus<'a>(values: impl Iterator<Item = &'a str>) -> CpuSet {
-    let isolated = |value: &str| {
-        let is_flag = |part: &&str| part.starts_with(|c: char| c.is_ascii_alphabetic());
-        let flags: Vec<&str> = value.split(',').take_while(is_flag).collect();
-        let list: Vec<&str> = value.split(',').skip(flags.len()).collect();
-        let from_scheduler = flags.is_empty() || flags.contains(&"domain");
-        from_scheduler.then(|| list.join(",").parse().ok()).flatten()
-    };
-    values.filter_map(isolated).last().unwrap_or_default()
-}
-
-/// A kernel built without `CONFIG_NO_HZ_FULL` has no such file: then no CPU is tickless. In a capture
-/// the file may only have been left out, and the command line tells.
-fn nohz_full(
-    root: &Root,
-    kernel: &Kernel,
-    topology: &Topology,
-    notes: &mut Notes,
-) -> Option<CpuSet> {
-    match kernel_list(root, &format!("{CPUS}/nohz_full")) {
-        Err(error) if error.is_not_found() && root.is_live() => Some(CpuSet::new()),
-        Err(error) if error.is_not_found() && !kernel.cmdline.is_empty() => {
-            let list = kernel.parameter("nohz_full").last().map(str::parse::<CpuSet>);
-            let given = list.and_then(Result::ok);
-            Some(given.unwrap_or_default().intersection(&topology.online))
-        }
-        read => notes.fact("capabilities.cpu.nohzFull", read),
-    }
 }
 
 fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<String> {
@@ -205,19 +157,4 @@ fn by_measure(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKi
         kinds.push(CoreKind { kind: CoreKindName::Efficiency, cpus: frugal });
     }
     Some(kinds)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_scheduler_isolation_counts() {
-        let set = |value: &str| isolcpus([value].into_iter()).to_string();
-        assert_eq!(set("1-3,5"), "1-3,5");
-        assert_eq!(set("managed_irq,domain,1-3"), "1-3");
-        assert_eq!(set("managed_irq,0-4,11-79"), "");
-        assert_eq!(set("nohz,domain,2"), "2");
-        assert_eq!(set("garbage"), "");
-    }
 }

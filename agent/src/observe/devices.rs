@@ -1,6 +1,6 @@
-//! Accelerators among the PCI functions.
+//! Accelerators and SR-IOV physical functions among the PCI functions.
 
-use berth_api::infra_node::Gpu;
+use berth_api::infra_node::{Gpu, PhysicalFunction};
 
 use super::pci::PciDevice;
 
@@ -16,15 +16,31 @@ pub fn gpus(pci: &[PciDevice]) -> Vec<Gpu> {
         .filter(|device| device.vendor.is_none_or(|vendor| !CONSOLES.contains(&vendor)))
         .map(|device| Gpu {
             pci_address: device.address,
-            id: format!(
-                "{:04x}:{:04x}",
-                device.vendor.unwrap_or_default(),
-                device.device.unwrap_or_default()
-            ),
+            id: device.id(),
             driver: device.driver.clone(),
             zone: device.zone,
             iommu_group: device.iommu_group,
             sriov: device.sriov,
+        })
+        .collect()
+}
+
+/// Every function that can have virtual functions, of whatever class.
+#[must_use]
+pub fn physical_functions(pci: &[PciDevice]) -> Vec<PhysicalFunction> {
+    pci.iter()
+        .filter_map(|device| {
+            let sriov = device.sriov?;
+            Some(PhysicalFunction {
+                pci_address: device.address,
+                id: device.id(),
+                driver: device.driver.clone(),
+                zone: device.zone,
+                iommu_group: device.iommu_group,
+                total: sriov.total,
+                configured: sriov.configured,
+                in_use: sriov.in_use,
+            })
         })
         .collect()
 }

@@ -1,5 +1,7 @@
 //! Disks of the host, for the question whether there is room for images at all.
 
+use std::collections::BTreeSet;
+
 use berth_api::Bytes;
 
 use crate::root::Root;
@@ -12,9 +14,19 @@ pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
         let file = |attribute: &str| format!("sys/class/block/{name}/{attribute}");
         // Loop, RAM, mapped and multi disks have no device of their own; partitions are parts of one.
         let own = root.link(&file("device")).is_some() && !root.exists(&file("partition"));
-        own && root.read(&file("removable")).is_ok_and(|removable| removable == "0")
+        // The paths of a multipath NVMe drive are disks of their own, but hidden.
+        let hidden = root.read(&file("hidden")).is_ok_and(|hidden| hidden == "1");
+        own && !hidden && root.read(&file("removable")).is_ok_and(|removable| removable == "0")
     };
-    let disks: Vec<String> = names.into_iter().filter(physical).collect();
+    // A disk that is reached by several paths has one world-wide id on all of them.
+    let mut seen = BTreeSet::new();
+    let mut first_path = |name: &String| {
+        let ids = ["wwid", "device/wwid"].map(|file| format!("sys/class/block/{name}/{file}"));
+        let id = ids.iter().find_map(|file| root.read(file).ok()).filter(|id| !id.is_empty());
+        id.is_none_or(|id| seen.insert(id))
+    };
+    let disks: Vec<String> =
+        names.into_iter().filter(physical).filter(|name| first_path(name)).collect();
     let size = |name: &String| root.parse::<u64>(&format!("sys/class/block/{name}/size")).ok();
     let sectors = disks.iter().filter_map(size).fold(0, u64::saturating_add);
     Some((disks, Bytes(sectors.saturating_mul(512))))

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::links::Links;
 use crate::root::Root;
 
 /// Ids of the host, and what it sees of others that should not be.
@@ -31,7 +32,23 @@ pub struct Neighbour {
 }
 
 /// Reads the ids, and looks for our own hardware addresses among the neighbours'.
-pub fn observe(root: &Root, our_macs: &BTreeSet<&str>) -> Identity {
+///
+/// Addresses that several of our links share (VLANs, ipvlan, bonds) prove nothing, nor do entries for
+/// our own IP addresses: both are ordinary on one host.
+pub fn observe(root: &Root, links: &Links) -> Identity {
+    let mut macs: Vec<&str> = links.all.iter().filter_map(|link| link.mac.as_deref()).collect();
+    macs.sort_unstable();
+    let only_once: BTreeSet<&str> = macs
+        .chunk_by(|a, b| a == b)
+        .filter(|same| same.len() == 1)
+        .flatten()
+        .copied()
+        .filter(|mac| *mac != "00:00:00:00:00:00")
+        .collect();
+    let ours = |address: &str| {
+        let all = links.all.iter().flat_map(|link| &link.addresses);
+        all.filter_map(|own| own.split('/').next()).any(|own| own == address)
+    };
     let journals = root.list("var/log/journal").unwrap_or_default();
     let table = root.read_large("proc/net/arp").unwrap_or_default();
     Identity {
@@ -40,7 +57,7 @@ pub fn observe(root: &Root, our_macs: &BTreeSet<&str>) -> Identity {
         journals: journals.into_iter().filter(|name| is_machine_id(name)).collect(),
         product_uuid: root.read("sys/class/dmi/id/product_uuid").ok(),
         neighbours_with_our_address: neighbours(&table)
-            .filter(|neighbour| our_macs.contains(neighbour.mac.as_str()))
+            .filter(|n| only_once.contains(n.mac.as_str()) && !ours(&n.address))
             .collect(),
     }
 }

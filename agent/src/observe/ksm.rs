@@ -65,8 +65,8 @@ pub fn observe(root: &Root, processes: &Processes, notes: &mut Notes) -> (KsmFac
     };
     let owner = owner(run, &facts.candidates, processes.known);
     if owner.is_none() {
-        let why = "the tree has no processes to tell whether ksmtuned or virt-handler runs";
-        notes.unknown("capabilities.memory.ksm.owner", UnknownReason::CapturedTree, why);
+        let why = "the host's processes are not visible here, so ksmtuned or virt-handler may run";
+        notes.unknown("capabilities.memory.ksm.owner", UnknownReason::NotFound, why);
     }
     let status = Ksm {
         running: Some(run == 1),
@@ -112,10 +112,10 @@ fn owner(run: u32, candidates: &[KsmOwner], processes_known: bool) -> Option<Ksm
         Some(KsmOwner::Ksmtuned)
     } else if among(KsmOwner::Berth) {
         Some(KsmOwner::Berth)
-    } else if run == 0 {
-        Some(KsmOwner::Nobody)
     } else if !processes_known {
         None
+    } else if run == 0 {
+        Some(KsmOwner::Nobody)
     } else if among(KsmOwner::KubeVirt) {
         Some(KsmOwner::KubeVirt)
     } else {
@@ -134,6 +134,7 @@ mod tests {
             (0, vec![], true, Some(Nobody)),
             (1, vec![], true, Some(Unknown)),
             (1, vec![], false, None),
+            (0, vec![], false, None),
             (1, vec![KubeVirt], true, Some(KubeVirt)),
             (0, vec![KubeVirt], true, Some(Nobody)),
             (0, vec![Ksmtuned], true, Some(Ksmtuned)),

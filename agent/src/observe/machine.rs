@@ -81,8 +81,9 @@ pub fn field(text: &str, name: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.replace('\\', ""))
 }
 
-/// Whether the host is a guest, and of whom. The CPU's `hypervisor` flag decides on x86; DMI, and on a
-/// live machine CPUID, give the name.
+/// Whether the host is a guest, and of whom. On x86 the CPU's `hypervisor` flag decides; DMI, and on a
+/// live machine CPUID, give the name. Elsewhere only what names a hypervisor is known, or the firmware's
+/// own word that the machine is virtual; that nothing names one proves nothing.
 fn hypervisor(
     root: &Root,
     cpuinfo: &CpuInfo,
@@ -95,17 +96,27 @@ fn hypervisor(
     let by_xen =
         root.read("sys/hypervisor/type").ok().filter(|t| t == "xen").map(|_| Hypervisor::Xen);
     let named = by_cpuid.or(by_dmi).or(by_xen);
+    let x86 = super::kvm::is_x86(cpuinfo) && cpuinfo.has_flags;
     if named.is_some() {
         named
-    } else if cpuinfo.has("hypervisor") {
+    } else if cpuinfo.has("hypervisor")
+        || by_smbios(root) == Some(true)
+        || root.exists("proc/device-tree/hypervisor")
+    {
         Some(Hypervisor::Other)
-    } else if cpuinfo.has_flags && cpuinfo.vendor.is_some() {
+    } else if x86 || by_smbios(root) == Some(false) {
         Some(Hypervisor::None)
     } else {
-        let why = "/proc/cpuinfo has no flags and DMI names no hypervisor";
+        let why = "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree tells";
         notes.unknown("capabilities.machine.hypervisor", UnknownReason::NotFound, why);
         None
     }
+}
+
+/// The firmware's word: SMBIOS type 0, characteristics extension byte 2, bit 4. Root only.
+fn by_smbios(root: &Root) -> Option<bool> {
+    let table = root.bytes("sys/firmware/dmi/entries/0-0/raw").ok()?;
+    table.get(0x13).map(|byte| byte & 1 << 4 != 0)
 }
 
 /// DMI strings that only virtual machines have (as systemd-detect-virt knows them).
@@ -119,6 +130,12 @@ fn by_names(vendor: &str, product: &str) -> Option<Hypervisor> {
         }
         () if has(vendor, "Xen") => Some(Hypervisor::Xen),
         () if has(product, "KVM") || has(vendor, "Amazon EC2") && !has(product, "metal") => {
+            Some(Hypervisor::Kvm)
+        }
+        () if has(product, "OpenStack") || has(product, "Google Compute Engine") => {
+            Some(Hypervisor::Kvm)
+        }
+        () if has(vendor, "DigitalOcean") || has(vendor, "Hetzner") && has(product, "vServer") => {
             Some(Hypervisor::Kvm)
         }
         () if has(vendor, "QEMU") => Some(Hypervisor::Qemu),

@@ -14,6 +14,7 @@ pub mod hugepages;
 pub mod identity;
 pub mod iommu;
 pub mod irqs;
+pub mod isolation;
 pub mod kernel;
 pub mod ksm;
 pub mod kubelet;

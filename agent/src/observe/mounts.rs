@@ -61,7 +61,7 @@ pub fn mountinfo(text: &str) -> Option<Vec<Mount>> {
     let mount = |line: &str| {
         let info = MountInfo::from_line(line).ok()?;
         Some(Mount {
-            point: info.mount_point.to_string_lossy().into_owned(),
+            point: unescape(&info.mount_point.to_string_lossy()),
             filesystem: info.fs_type,
             source: info.mount_source.unwrap_or_default(),
             device: Some(info.majmin),

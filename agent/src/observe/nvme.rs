@@ -17,7 +17,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
     let devices = root.list(BLOCK).unwrap_or_default();
     let mut drives: Vec<Nvme> = devices
         .iter()
-        .filter(|name| is_namespace(name))
+        .filter(|name| is_namespace(name) && is_local(root, name))
         .map(|name| drive(root, name, &devices, pci, mounts))
         .collect();
     for controller in pci.iter().filter(|device| device.is_nvme()) {
@@ -43,6 +43,12 @@ pub fn is_namespace(name: &str) -> bool {
     parts.is_some_and(|(controller, namespace)| number(controller) && number(namespace))
 }
 
+/// Drives behind a fabric (`tcp`, `rdma`, `fc`) are volumes of somebody else's machine.
+fn is_local(root: &Root, name: &str) -> bool {
+    let transport = root.read(&format!("sys/class/nvme/{}/transport", controller_of(name)));
+    transport.map_or(true, |transport| transport == "pcie")
+}
+
 fn drive(root: &Root, name: &str, devices: &[String], pci: &[PciDevice], mounts: &Mounts) -> Nvme {
     let file = |attribute: &str| format!("{BLOCK}/{name}/{attribute}");
     let address = address(root, name);
@@ -52,7 +58,8 @@ fn drive(root: &Root, name: &str, devices: &[String], pci: &[PciDevice], mounts:
         root.read(&format!("sys/class/nvme/{controller}/model"))
     });
     let users = users(root, name, devices, mounts);
-    let known = mounts.table.is_some() && signature_known(root, name);
+    // Without a PCI function there is nothing to give to a VM, whether used or not.
+    let known = mounts.table.is_some() && signature_known(root, name) && address.is_some();
     Nvme {
         name: name.to_owned(),
         model: model.ok().filter(|model| !model.is_empty()),
@@ -63,6 +70,7 @@ fn drive(root: &Root, name: &str, devices: &[String], pci: &[PciDevice], mounts:
         zone: function.and_then(|device| device.zone),
         pci_address: address,
         driver: function.and_then(|device| device.driver.clone()),
+        iommu_group: function.and_then(|device| device.iommu_group),
         in_use: if users.is_empty() { known.then_some(false) } else { Some(true) },
         users,
     }
@@ -77,6 +85,7 @@ fn without_block_device(controller: &PciDevice) -> Nvme {
         zone: controller.zone,
         pci_address: Some(controller.address),
         driver: controller.driver.clone(),
+        iommu_group: controller.iommu_group,
         in_use: with_a_vm.then_some(true),
         users: with_a_vm.then(|| "vfio-pci".to_owned()).into_iter().collect(),
     }

@@ -34,6 +34,13 @@ pub struct PciDevice {
 }
 
 impl PciDevice {
+    /// Vendor and device id as lspci prints them, `15b3:101d`.
+    #[must_use]
+    pub fn id(&self) -> String {
+        let (vendor, device) = (self.vendor.unwrap_or_default(), self.device.unwrap_or_default());
+        format!("{vendor:04x}:{device:04x}")
+    }
+
     /// A network controller.
     #[must_use]
     pub const fn is_network(&self) -> bool {
@@ -100,10 +107,12 @@ fn device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
         configured: root.parse(&file("sriov_numvfs")).unwrap_or(0),
         in_use: None,
     });
-    if let Some(sriov) = &mut found.sriov
-        && sriov.configured > 0
-    {
-        sriov.in_use = Some(virtual_functions_in_use(root, name, found.class >> 16 == 0x02));
+    if let Some(sriov) = &mut found.sriov {
+        let network = found.class >> 16 == 0x02;
+        sriov.in_use = Some(match sriov.configured {
+            0 => 0,
+            _ => virtual_functions_in_use(root, name, network),
+        });
     }
     Some(found)
 }

@@ -3,10 +3,11 @@
 use crate::root::Root;
 
 /// The processes looked for, by the kernel's name for them (15 bytes at most).
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "kubelet",
     "k3s-server",
     "k3s-agent",
+    "kubelite",
     "ksmtuned",
     "virt-handler",
     "irqbalance",
@@ -28,7 +29,8 @@ pub struct Process {
 pub struct Processes {
     /// Those of the names looked for.
     pub found: Vec<Process>,
-    /// Whether the tree has processes at all; captures seldom do.
+    /// Whether the host's processes can be seen: not in most captures, nor in a container with
+    /// processes of its own, nor where `/proc` hides other users' (`hidepid`).
     pub known: bool,
 }
 
@@ -47,5 +49,8 @@ pub fn observe(root: &Root) -> Processes {
         let name = root.read(&format!("proc/{folder}/comm")).ok()?;
         NAMES.contains(&name.as_str()).then_some(Process { pid: *pid, name })
     };
-    Processes { found: pids.iter().filter_map(named).collect(), known: !pids.is_empty() }
+    let found: Vec<Process> = pids.iter().filter_map(named).collect();
+    // Process 2 of a host is always the kernel's thread daemon, which no container has.
+    let whole = root.read("proc/2/comm").is_ok_and(|name| name == "kthreadd");
+    Processes { known: whole || !found.is_empty(), found }
 }

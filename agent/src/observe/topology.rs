@@ -5,6 +5,7 @@
 //! family 15h the two halves of a core have ids of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use berth_api::CpuSet;
 
@@ -24,6 +25,8 @@ pub struct Topology {
     pub offline: CpuSet,
     /// Every online CPU.
     pub cpus: BTreeMap<u32, LogicalCpu>,
+    /// Packages met so far, or all of them.
+    packages: Vec<Arc<CpuSet>>,
     /// Whether sysfs or cpuinfo said anything about cores.
     pub known: bool,
 }
@@ -38,9 +41,9 @@ pub struct LogicalCpu {
     /// Core, unique within the die only.
     pub core: Option<u32>,
     /// All online CPUs of the same physical core, itself among them.
-    pub siblings: CpuSet,
+    pub siblings: Arc<CpuSet>,
     /// All online CPUs of the same package; empty if unknown.
-    pub package: CpuSet,
+    pub package: Arc<CpuSet>,
     /// NUMA zone; set once zones are known.
     pub zone: Option<u32>,
 }
@@ -61,6 +64,11 @@ impl Topology {
             let runs = |id: &u32| switched_on(root, *id);
             if in_sysfs.is_empty() { in_proc } else { in_sysfs.iter().filter(runs).collect() }
         });
+        // A garbled `online` must not make thousands of CPUs out of eight folders.
+        let online = match online.intersection(&in_sysfs) {
+            seen if seen.is_empty() => online,
+            seen => seen,
+        };
         // `offline` also names CPUs the kernel could have but the machine has not; `present` does not.
         let present = listed("present", notes).unwrap_or_else(|| in_sysfs.union(&online));
         let offline = present.difference(&online);
@@ -68,10 +76,19 @@ impl Topology {
         let mut topology = Self { online, offline, ..Self::default() };
         let mut silent = CpuSet::new();
         for id in topology.online.iter() {
-            let (cpu, told) = logical_cpu(root, id, &topology.online);
-            topology.cpus.insert(id, cpu);
+            if topology.cpus.contains_key(&id) {
+                continue;
+            }
+            let (cpu, told) = logical_cpu(root, id, &topology);
             if !told {
                 silent.insert(id);
+            }
+            if cpu.package.contains(id) && !topology.packages.contains(&cpu.package) {
+                topology.packages.push(Arc::clone(&cpu.package));
+            }
+            // Threads of a core share all ids, and each names the same siblings: one need be asked.
+            for sibling in cpu.siblings.iter() {
+                topology.cpus.entry(sibling).or_insert_with(|| cpu.clone());
             }
         }
         topology.known = silent != topology.online;
@@ -89,7 +106,7 @@ impl Topology {
     /// Distinct cores that have one of these CPUs, by their sets of siblings.
     #[must_use]
     pub fn cores_of(&self, cpus: &CpuSet) -> BTreeSet<&CpuSet> {
-        cpus.iter().filter_map(|id| self.cpus.get(&id)).map(|cpu| &cpu.siblings).collect()
+        cpus.iter().filter_map(|id| self.cpus.get(&id)).map(|cpu| &*cpu.siblings).collect()
     }
 
     /// Physical cores online.
@@ -102,7 +119,7 @@ impl Topology {
     #[must_use]
     pub fn sockets(&self) -> usize {
         let packages: BTreeSet<&CpuSet> =
-            self.cpus.values().map(|cpu| &cpu.package).filter(|set| !set.is_empty()).collect();
+            self.cpus.values().map(|cpu| &*cpu.package).filter(|set| !set.is_empty()).collect();
         packages.len()
     }
 
@@ -126,8 +143,8 @@ impl Topology {
             if let Some(cpu) = self.cpus.get_mut(&processor.id) {
                 cpu.socket = Some(package);
                 cpu.core = Some(core);
-                cpu.package = packages.get(&package).cloned().unwrap_or_default();
-                cpu.siblings = cores.get(&(package, core)).cloned().unwrap_or_default();
+                cpu.package = Arc::new(packages.get(&package).cloned().unwrap_or_default());
+                cpu.siblings = Arc::new(cores.get(&(package, core)).cloned().unwrap_or_default());
                 self.known = true;
             }
         }
@@ -140,28 +157,36 @@ fn switched_on(root: &Root, id: u32) -> bool {
 }
 
 /// The CPU, and whether its folder told which CPUs share its core.
-fn logical_cpu(root: &Root, id: u32, online: &CpuSet) -> (LogicalCpu, bool) {
+fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
     let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
     // -1 means that the architecture does not know.
     let number =
         |name: &str| root.parse::<i64>(&file(name)).ok().and_then(|n| u32::try_from(n).ok());
     let siblings = first_set(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
         .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
-        .map(|set| set.intersection(online))
+        .map(|set| set.intersection(&so_far.online))
         .filter(|set| set.contains(id));
-    let package = first_set(root, &[&file("core_siblings_list"), &file("package_cpus_list")])
-        .or_else(|| first_mask(root, &[&file("core_siblings"), &file("package_cpus")]))
-        .map(|set| set.intersection(online));
     let told = siblings.is_some();
     let cpu = LogicalCpu {
         socket: number("physical_package_id"),
         die: number("die_id"),
         core: number("core_id"),
-        siblings: siblings.unwrap_or_else(|| CpuSet::from_iter([id])),
-        package: package.unwrap_or_default(),
+        siblings: Arc::new(siblings.unwrap_or_else(|| CpuSet::from_iter([id]))),
+        package: package(root, id, so_far),
         zone: None,
     };
     (cpu, told)
+}
+
+/// The package a CPU is in: one that an earlier CPU named, or what its own folder says.
+fn package(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
+    if let Some(known) = so_far.packages.iter().find(|package| package.contains(id)) {
+        return Arc::clone(known);
+    }
+    let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
+    let set = first_set(root, &[&file("core_siblings_list"), &file("package_cpus_list")])
+        .or_else(|| first_mask(root, &[&file("core_siblings"), &file("package_cpus")]));
+    Arc::new(set.unwrap_or_default().intersection(&so_far.online))
 }
 
 fn first_set(root: &Root, paths: &[&str]) -> Option<CpuSet> {

@@ -23,7 +23,10 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
         let pod = pods.entry(uid).or_default();
         pod.zones.extend(&block.numa_affinity);
         match page_size(&block.resource) {
-            Some(size) => *pod.hugepages.entry(size).or_default() += block.size / size.bytes(),
+            Some(size) => {
+                let pages = pod.hugepages.entry(size).or_default();
+                *pages = pages.saturating_add(block.size / size.bytes());
+            }
             None if block.resource == "memory" => {
                 pod.memory = pod.memory.saturating_add(block.size);
             }

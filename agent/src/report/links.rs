@@ -5,11 +5,13 @@ use berth_api::infra_node::{Uplink, UplinkKind, VirtualLink, VirtualLinkKind};
 
 use crate::observe::links::{Link, LinkKind, Links};
 
+/// As `maxItems` of `capabilities.uplinks` in the CRD.
+const MOST_UPLINKS: usize = 128;
 /// As `maxItems` of `capabilities.links` in the CRD.
 const MOST_LINKS: usize = 64;
 
 pub(super) fn uplinks(links: &Links) -> Vec<Uplink> {
-    links.uplinks().map(|link| uplink(links, link)).collect()
+    links.uplinks().take(MOST_UPLINKS).map(|link| uplink(links, link)).collect()
 }
 
 fn uplink(links: &Links, link: &Link) -> Uplink {
@@ -29,6 +31,7 @@ fn uplink(links: &Links, link: &Link) -> Uplink {
         speed_mbps: link.speed_mbps,
         mtu: link.mtu,
         state: link.state,
+        iommu_group: link.iommu_group,
         bond: master(LinkKind::Bond),
         bridge: master(LinkKind::Bridge),
         default_route: links.routes_known.then_some(link.default_route),

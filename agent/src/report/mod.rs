@@ -7,8 +7,8 @@ pub mod table;
 use berth_api::infra_node::{AgentStatus, Capabilities, Kubelet, Zone};
 use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus};
 
-use crate::observe::HostFacts;
 use crate::observe::kubelet::{KubeletConfig, KubeletFacts};
+use crate::observe::{HostFacts, devices};
 
 /// Name of the InfraNode when the tree does not tell the host's.
 const NAMELESS: &str = "unknown-host";
@@ -40,6 +40,7 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
             uplinks: links::uplinks(&facts.links),
             links: links::virtual_links(&facts.links),
             nvme: facts.nvme.clone(),
+            sriov: devices::physical_functions(&facts.pci),
             gpus: facts.gpus.clone(),
             direct_io: facts.direct_io.clone(),
             kubelet: facts.kubelet.config.as_ref().map(kubelet),

@@ -10,7 +10,7 @@ use berth_api::{Bytes, CpuSet, InfraNode};
 use comfy_table::{ContentArrangement, Table};
 
 use crate::cli::style::Style;
-use crate::text::wrap;
+use crate::text::{printable, wrap};
 
 /// Columns of a terminal that was never resized.
 const WIDTH: u16 = 80;
@@ -374,7 +374,7 @@ fn unknown_word(unknown: &[Unknown], path: &str) -> String {
 fn group(out: &mut String, style: Style, name: &str, lines: Vec<String>) {
     let mut label = name;
     for text in lines.iter().filter(|text| !text.is_empty()) {
-        for part in wrap(text, usize::from(WIDTH) - INDENT) {
+        for part in wrap(&printable(text).replace('\n', " "), usize::from(WIDTH) - INDENT) {
             let padded = format!("{label:<INDENT$}");
             line(out, &style.heading(&padded), &part);
             label = "";
@@ -392,7 +392,8 @@ fn rows(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(WIDTH)
         .set_header(head);
-    table.add_rows(rows);
+    let one_line = |cell: String| printable(&cell);
+    table.add_rows(rows.into_iter().map(|row| row.into_iter().map(one_line).collect::<Vec<_>>()));
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }

@@ -28,8 +28,9 @@ pub struct Capabilities {
     /// Control groups.
     #[serde(default)]
     pub cgroup: Cgroup,
-    /// Physical network links and bonds.
+    /// Physical network links and bonds; virtual functions and their representors left out. Bounded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128))]
     pub uplinks: Vec<Uplink>,
     /// Bridges and VLAN links that Berth did not make. Bounded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -38,6 +39,9 @@ pub struct Capabilities {
     /// NVMe drives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvme: Vec<Nvme>,
+    /// SR-IOV physical functions of every class, network cards or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sriov: Vec<PhysicalFunction>,
     /// Graphics and compute accelerators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<Gpu>,
@@ -383,6 +387,9 @@ pub struct Uplink {
     /// Operational state (RFC 2863).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<LinkState>,
+    /// IOMMU group of the PCI function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iommu_group: Option<u32>,
     /// The bond it is a port of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bond: Option<LinkName>,
@@ -402,7 +409,7 @@ pub struct Uplink {
 pub enum UplinkKind {
     /// A port of a network card.
     Physical,
-    /// Several physical links as one.
+    /// Several physical links as one, by the bonding or the team driver.
     Bond,
 }
 
@@ -478,6 +485,32 @@ pub struct Sriov {
     pub in_use: Option<u32>,
 }
 
+/// An SR-IOV physical function.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PhysicalFunction {
+    /// PCI function.
+    pub pci_address: PciAddress,
+    /// PCI vendor and device id (`15b3:101d`).
+    pub id: String,
+    /// Kernel driver.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// NUMA zone of the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<u32>,
+    /// IOMMU group of the function itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iommu_group: Option<u32>,
+    /// Most virtual functions it can have (`sriov_totalvfs`).
+    pub total: u32,
+    /// Virtual functions there are now (`sriov_numvfs`).
+    pub configured: u32,
+    /// Virtual functions that are with a VM driver, or whose link was moved into a pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_use: Option<u32>,
+}
+
 /// An NVMe drive.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
@@ -499,6 +532,9 @@ pub struct Nvme {
     /// Kernel driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
+    /// IOMMU group; devices of one group can only be passed through together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iommu_group: Option<u32>,
     /// Whether anything uses it: partitions, mounts, holders (LVM, RAID), swap, signatures, a VM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_use: Option<bool>,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::CpuSet;
+use berth_api::{Bytes, CpuSet};
 use serde_json::Value;
 
-use super::flags;
+use super::flags::{self, Flags};
 use crate::notes::Notes;
 use crate::root::Root;
 
@@ -28,6 +28,8 @@ pub struct KubeletConfig {
     pub reserved_system_cpus: Option<CpuSet>,
     /// Whether CPUs are kept for the system by amount (`kubeReserved`, `systemReserved`).
     pub reserves_cpu_by_amount: bool,
+    /// Bytes kept for the system (`reservedMemory`) by zone and resource name.
+    pub reserved_memory: BTreeMap<u32, BTreeMap<String, Bytes>>,
     /// Whether the kubelet refuses to start with swap on.
     pub fail_swap_on: bool,
 }
@@ -43,6 +45,7 @@ impl Default for KubeletConfig {
             memory_manager_policy: "None".to_owned(),
             reserved_system_cpus: None,
             reserves_cpu_by_amount: false,
+            reserved_memory: BTreeMap::new(),
             fail_swap_on: true,
         }
     }
@@ -63,9 +66,11 @@ impl KubeletConfig {
         let mut reserved = String::new();
         reader.text("reservedSystemCPUs", &mut reserved);
         config.reserved_system_cpus = cpus(&reserved, place, "reservedSystemCPUs", reader.notes);
-        config.reserves_cpu_by_amount = ["kubeReserved", "systemReserved"]
-            .iter()
-            .any(|field| tree.get(field).is_some_and(|amounts| amounts.get("cpu").is_some()));
+        let amount = |field: &&str| tree.get(field).and_then(|amounts| amounts.get("cpu"));
+        let amounts = ["kubeReserved", "systemReserved"];
+        config.reserves_cpu_by_amount =
+            amounts.iter().filter_map(amount).any(|amount| is_some_cpu(&amount.to_string()));
+        config.reserved_memory = reserved_memory(tree, place, reader.notes);
         match tree.get("failSwapOn") {
             Some(Value::Bool(fail)) => config.fail_swap_on = *fail,
             None | Some(Value::Null) => {}
@@ -75,10 +80,10 @@ impl KubeletConfig {
     }
 
     /// Lays the command line over it; says whether that changed anything.
-    pub fn apply_flags(&mut self, flags: &BTreeMap<String, String>, notes: &mut Notes) -> bool {
+    pub fn apply_flags(&mut self, flags: &Flags, notes: &mut Notes) -> bool {
         let before = self.clone();
         let text = |name: &str, target: &mut String| {
-            if let Some(value) = flags.get(name) {
+            if let Some(value) = flags.last(name) {
                 value.clone_into(target);
             }
         };
@@ -86,21 +91,31 @@ impl KubeletConfig {
         text("topology-manager-policy", &mut self.topology_manager_policy);
         text("topology-manager-scope", &mut self.topology_manager_scope);
         text("memory-manager-policy", &mut self.memory_manager_policy);
+        // One pair for each use of the flag, and all together replace the file's map.
         let options = |name: &str, target: &mut BTreeMap<String, String>| {
-            let pairs = flags.get(name).into_iter().flat_map(|value| flags::map(value));
-            target.extend(pairs.map(|(k, v)| (k.to_owned(), v.to_owned())));
+            let pairs = flags.all(name).iter().filter_map(|value| flags::pair(value));
+            let pairs: BTreeMap<String, String> =
+                pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            if !pairs.is_empty() {
+                *target = pairs;
+            }
         };
         options("cpu-manager-policy-options", &mut self.cpu_manager_policy_options);
         options("topology-manager-policy-options", &mut self.topology_manager_policy_options);
-        if let Some(value) = flags.get("reserved-cpus") {
-            self.reserved_system_cpus =
-                cpus(value, "kubelet's command line", "--reserved-cpus", notes);
+        let place = "kubelet's command line";
+        if let Some(value) = flags.last("reserved-cpus") {
+            self.reserved_system_cpus = cpus(value, place, "--reserved-cpus", notes);
         }
         for flag in ["kube-reserved", "system-reserved"] {
-            let amounts = flags.get(flag).map(String::as_str).unwrap_or_default();
-            self.reserves_cpu_by_amount |= flags::map(amounts).any(|(name, _)| name == "cpu");
+            let amounts = flags.all(flag).iter().flat_map(|value| value.split(','));
+            let cpu = amounts.filter_map(flags::pair).rfind(|(name, _)| *name == "cpu");
+            self.reserves_cpu_by_amount |= cpu.is_some_and(|(_, amount)| is_some_cpu(amount));
         }
-        if let Some(value) = flags.get("fail-swap-on") {
+        if !flags.all("reserved-memory").is_empty() {
+            self.reserved_memory =
+                reserved_memory_flags(flags.all("reserved-memory"), place, notes);
+        }
+        if let Some(value) = flags.last("fail-swap-on") {
             self.fail_swap_on = value != "false";
         }
         *self != before
@@ -162,22 +177,57 @@ fn cpus(text: &str, place: &str, field: &str, notes: &mut Notes) -> Option<CpuSe
     parsed.map_err(|wrong| notes.warn(place, format!("{field}: {wrong}"))).ok()
 }
 
-/// One file as a tree, if it is one.
-pub fn layer(root: &Root, path: &str, notes: &mut Notes) -> Option<Value> {
-    let text = match root.read(path) {
-        Ok(text) => text,
-        Err(error) => {
-            notes.unknown("capabilities.kubelet", error.reason(), error.to_string());
-            return None;
-        }
-    };
-    match parse(&text) {
-        Ok(tree) => Some(tree),
-        Err(error) => {
-            notes.warn(format!("/{path}"), format!("not a kubelet configuration: {error}"));
-            None
+/// Whether an amount of CPU (`500m`, `1`, `0`) is any CPU at all.
+fn is_some_cpu(amount: &str) -> bool {
+    amount.bytes().any(|b| (b'1'..=b'9').contains(&b))
+}
+
+/// `reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]`
+fn reserved_memory(
+    tree: &Value,
+    place: &str,
+    notes: &mut Notes,
+) -> BTreeMap<u32, BTreeMap<String, Bytes>> {
+    let mut reserved: BTreeMap<u32, BTreeMap<String, Bytes>> = BTreeMap::new();
+    for entry in tree.get("reservedMemory").and_then(Value::as_array).into_iter().flatten() {
+        let zone = entry.get("numaNode").and_then(Value::as_u64).unwrap_or(0);
+        let limits = entry.get("limits").and_then(Value::as_object);
+        for (resource, amount) in limits.into_iter().flatten() {
+            match (u32::try_from(zone), serde_json::from_value(amount.clone())) {
+                (Ok(zone), Ok(amount)) => {
+                    reserved.entry(zone).or_default().insert(resource.clone(), amount);
+                }
+                _ => warn_type(notes, place, "reservedMemory", entry),
+            }
         }
     }
+    reserved
+}
+
+/// `--reserved-memory 0:memory=1Gi,hugepages-1Gi=2Gi`, several by repetition or with `;`.
+fn reserved_memory_flags(
+    values: &[String],
+    place: &str,
+    notes: &mut Notes,
+) -> BTreeMap<u32, BTreeMap<String, Bytes>> {
+    let mut reserved: BTreeMap<u32, BTreeMap<String, Bytes>> = BTreeMap::new();
+    for entry in values.iter().flat_map(|value| value.split(';')) {
+        let parsed = entry.split_once(':').and_then(|(zone, limits)| {
+            let limits: Option<Vec<(String, Bytes)>> = limits
+                .split(',')
+                .map(|limit| {
+                    let (resource, amount) = flags::pair(limit)?;
+                    Some((resource.to_owned(), amount.parse().ok()?))
+                })
+                .collect();
+            Some((zone.trim().parse().ok()?, limits?))
+        });
+        match parsed {
+            Some((zone, limits)) => reserved.entry(zone).or_default().extend(limits),
+            None => warn_type(notes, place, "--reserved-memory", &Value::String(entry.to_owned())),
+        }
+    }
+    reserved
 }
 
 /// YAML, and JSON as a part of it.
@@ -247,15 +297,25 @@ mod tests {
 
     #[test]
     fn the_command_line_wins() {
-        let (mut config, mut notes) = config("cpuManagerPolicy: none\nreservedSystemCPUs: '9'");
-        let flags = flags::parse(
+        let (mut config, mut notes) = config(
+            "cpuManagerPolicy: none\nreservedSystemCPUs: '9'\n\
+             cpuManagerPolicyOptions: {from-the-file: 'true'}",
+        );
+        let flags = flags::parse_cmdline(
             b"kubelet\0--cpu-manager-policy=static\0--reserved-cpus=0,2\0\
-              --cpu-manager-policy-options=full-pcpus-only=true\0",
+              --cpu-manager-policy-options=full-pcpus-only=true\0\
+              --cpu-manager-policy-options=strict-cpu-reservation=true\0\
+              --reserved-memory=0:memory=1Gi;1:memory=2Gi\0--system-reserved=cpu=0,memory=1Gi\0",
         );
         assert!(config.apply_flags(&flags, &mut notes));
         assert!(!config.apply_flags(&flags, &mut notes));
         assert_eq!(config.cpu_manager_policy, "static");
-        assert!(config.cpu_option("full-pcpus-only"));
+        assert!(
+            config.cpu_option("full-pcpus-only") && config.cpu_option("strict-cpu-reservation")
+        );
+        assert!(!config.cpu_option("from-the-file"), "flags replace the map of the file");
+        assert!(!config.reserves_cpu_by_amount, "no CPU is no reservation");
+        assert_eq!(config.reserved_memory[&1]["memory"], Bytes(2 << 30));
         assert_eq!(config.reserved_system_cpus.unwrap().to_string(), "0,2");
     }
 

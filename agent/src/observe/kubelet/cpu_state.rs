@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use berth_api::CpuSet;
 use serde::{Deserialize, Serialize};
 
+use super::null_is_empty;
+
 /// The checkpoint. Fields of later versions are passed over.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -18,8 +20,20 @@ pub struct CpuManagerState {
     #[serde(default)]
     pub default_cpu_set: CpuSet,
     /// Exclusive CPUs by pod UID and container.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub entries: BTreeMap<String, BTreeMap<String, CpuSet>>,
+    /// Exclusive CPUs of whole pods (feature PodLevelResourceManagers, Kubernetes 1.36).
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub pod_entries: BTreeMap<String, PodEntry>,
+}
+
+/// What a pod holds as a whole, for its containers to share.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodEntry {
+    /// Its exclusive CPUs.
+    #[serde(default)]
+    pub cpu_set: CpuSet,
 }
 
 impl CpuManagerState {
@@ -29,7 +43,13 @@ impl CpuManagerState {
         let all = |containers: &BTreeMap<String, CpuSet>| {
             containers.values().fold(CpuSet::new(), |all, cpus| all.union(cpus))
         };
-        self.entries.iter().map(|(pod, containers)| (pod.as_str(), all(containers))).collect()
+        let mut pods: BTreeMap<&str, CpuSet> =
+            self.entries.iter().map(|(pod, containers)| (pod.as_str(), all(containers))).collect();
+        for (pod, entry) in &self.pod_entries {
+            let cpus = pods.entry(pod).or_default();
+            *cpus = cpus.union(&entry.cpu_set);
+        }
+        pods
     }
 
     /// All CPUs that are exclusively some container's.
@@ -56,6 +76,15 @@ mod tests {
         let state: CpuManagerState = serde_json::from_str(text).unwrap();
         assert_eq!(state.by_pod()["uid-1"].to_string(), "1-2,8");
         assert_eq!(state.all().to_string(), "0-8");
+    }
+
+    #[test]
+    fn pods_may_hold_cpus_as_a_whole() {
+        let text = r#"{"policyName":"static","defaultCpuSet":"0-3","entries":{"uid":{"c":"4"}},
+            "podEntries":{"uid":{"cpuSet":"4-5"},"other":{"cpuSet":"6"}},"checksum":1}"#;
+        let state: CpuManagerState = serde_json::from_str(text).unwrap();
+        assert_eq!(state.by_pod()["uid"].to_string(), "4-5");
+        assert_eq!(state.all().to_string(), "0-6");
     }
 
     #[test]

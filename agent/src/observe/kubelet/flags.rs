@@ -1,33 +1,73 @@
-//! The running kubelet's command line, from `/proc/<pid>/cmdline`.
+//! A kubelet's command line, from `/proc/<pid>/cmdline` or from the files a unit makes it of.
 
 use std::collections::BTreeMap;
 
-/// Flags by name without dashes. Both `--name=value` and `--name value` are understood; the last wins,
-/// as in the kubelet. A flag without a value is `true`.
-#[must_use]
-pub fn parse(cmdline: &[u8]) -> BTreeMap<String, String> {
-    let text = String::from_utf8_lossy(cmdline);
-    let mut words = text.split('\0').skip(1).peekable();
-    let mut flags = BTreeMap::new();
-    while let Some(word) = words.next() {
-        let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
-            continue;
-        };
-        let (name, value) = match flag.split_once('=') {
-            Some((name, value)) => (name, value.to_owned()),
-            None => {
-                let value = words.next_if(|next| !next.is_empty() && !next.starts_with('-'));
-                (flag, value.unwrap_or("true").to_owned())
-            }
-        };
-        flags.insert(name.to_owned(), value);
+/// Flags with all their values in the order given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Flags(BTreeMap<String, Vec<String>>);
+
+impl Flags {
+    /// The value that counts for a flag that is one value: the last.
+    #[must_use]
+    pub fn last(&self, name: &str) -> Option<&str> {
+        self.0.get(name)?.last().map(String::as_str)
     }
-    flags
+
+    /// All values, for flags that may be repeated.
+    #[must_use]
+    pub fn all(&self, name: &str) -> &[String] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// Adds flags that come after these.
+    pub fn extend(&mut self, later: Self) {
+        for (name, values) in later.0 {
+            self.0.entry(name).or_default().extend(values);
+        }
+    }
+
+    fn from_words<'a>(words: impl Iterator<Item = &'a str>) -> Self {
+        let mut words = words.peekable();
+        let mut flags = Self::default();
+        while let Some(word) = words.next() {
+            let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
+                continue;
+            };
+            let (name, value) = match flag.split_once('=') {
+                Some((name, value)) => (name, value.to_owned()),
+                None => {
+                    let value = words.next_if(|next| !next.is_empty() && !next.starts_with('-'));
+                    (flag, value.unwrap_or("true").to_owned())
+                }
+            };
+            // Kubernetes' flags take `_` for `-`.
+            flags.0.entry(name.replace('_', "-")).or_default().push(value);
+        }
+        flags
+    }
 }
 
-/// A flag that is a map, `a=true,b=false`.
-pub fn map(value: &str) -> impl Iterator<Item = (&str, &str)> {
-    value.split(',').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.trim(), v.trim()))
+/// Flags of `/proc/<pid>/cmdline`: words end in NUL, the first is the program. Both `--name=value` and
+/// `--name value` are understood; a flag without a value is `true`.
+#[must_use]
+pub fn parse_cmdline(cmdline: &[u8]) -> Flags {
+    let text = String::from_utf8_lossy(cmdline);
+    Flags::from_words(text.split('\0').skip(1))
+}
+
+/// Flags in a variable of an environment file, `KUBELET_EXTRA_ARGS="--a=b --c=d"`.
+#[must_use]
+pub fn parse_environment(text: &str, variable: &str) -> Flags {
+    let value =
+        text.lines().rev().find_map(|line| line.trim().strip_prefix(variable)?.strip_prefix('='));
+    let value = value.unwrap_or_default().trim_matches(|c| c == '"' || c == '\'');
+    Flags::from_words(value.split_whitespace())
+}
+
+/// The pair of a map flag, `full-pcpus-only=true`.
+#[must_use]
+pub fn pair(value: &str) -> Option<(&str, &str)> {
+    value.split_once('=').map(|(name, value)| (name.trim(), value.trim()))
 }
 
 #[cfg(test)]
@@ -37,20 +77,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_are_understood() {
-        let flags = parse(b"/usr/bin/kubelet\0--config\0/a\0--v=2\0--fail-swap-on\0--x=1\0--x=2\0");
-        let get = |name: &str| flags.get(name).map(String::as_str);
-        assert_eq!(get("config"), Some("/a"));
-        assert_eq!(get("v"), Some("2"));
-        assert_eq!(get("fail-swap-on"), Some("true"));
-        assert_eq!(get("x"), Some("2"));
-        assert_eq!(map("a=true,b = c,d").collect::<Vec<_>>(), [("a", "true"), ("b", "c")]);
+    fn both_forms_are_understood_and_the_last_counts() {
+        let flags =
+            parse_cmdline(b"/usr/bin/kubelet\0--config\0/a\0--v=2\0--fail_swap_on\0--x=1\0--x=2\0");
+        assert_eq!(flags.last("config"), Some("/a"));
+        assert_eq!(flags.last("v"), Some("2"));
+        assert_eq!(flags.last("fail-swap-on"), Some("true"));
+        assert_eq!(flags.last("x"), Some("2"));
+        assert_eq!(flags.all("x"), ["1", "2"]);
+        assert_eq!(pair("a = b=c"), Some(("a", "b=c")));
+    }
+
+    #[test]
+    fn environment_files_are_flags_too() {
+        let flags =
+            parse_environment("# x\nKUBELET_EXTRA_ARGS=\"--a=1 --b 2\"\n", "KUBELET_EXTRA_ARGS");
+        assert_eq!((flags.last("a"), flags.last("b")), (Some("1"), Some("2")));
+        assert_eq!(parse_environment("OTHER=--a=1", "KUBELET_EXTRA_ARGS"), Flags::default());
     }
 
     proptest! {
         #[test]
         fn never_panics(bytes: Vec<u8>) {
-            drop(parse(&bytes));
+            drop(parse_cmdline(&bytes));
+            drop(parse_environment(&String::from_utf8_lossy(&bytes), ""));
         }
     }
 }

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use berth_api::PageSize;
 use serde::{Deserialize, Serialize};
 
+use super::null_is_empty;
+
 /// The checkpoint. Fields of later versions are passed over.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -14,10 +16,10 @@ pub struct MemoryManagerState {
     /// Policy that wrote it.
     pub policy_name: String,
     /// NUMA zones by their number.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub machine_state: BTreeMap<u32, NodeState>,
     /// What was promised, by pod UID and container.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub entries: BTreeMap<String, BTreeMap<String, Vec<Block>>>,
 }
 
@@ -29,10 +31,10 @@ pub struct NodeState {
     #[serde(default)]
     pub number_of_assignments: u64,
     /// By resource name: `memory`, `hugepages-2Mi`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub memory_map: BTreeMap<String, MemoryTable>,
     /// Zones that promise together with this one.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub cells: Vec<u32>,
 }
 
@@ -62,7 +64,7 @@ pub struct MemoryTable {
 #[serde(rename_all = "camelCase")]
 pub struct Block {
     /// Zones it comes from.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub numa_affinity: Vec<u32>,
     /// Resource name.
     #[serde(rename = "type")]

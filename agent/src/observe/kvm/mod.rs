@@ -45,16 +45,13 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> (Evidence, 
     };
     limits(&evidence, &mut kvm, notes);
     parameters(root, &evidence, &mut kvm, notes);
-    kvm.confidential = confidential(root, notes);
+    kvm.confidential = confidential(root, &evidence, notes);
     helpers(root, &mut kvm, notes);
     (evidence, kvm)
 }
 
 fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
-    let x86 = matches!(
-        cpuinfo.vendor.as_deref(),
-        Some("GenuineIntel" | "AuthenticAMD" | "HygonGenuine" | "CentaurHauls" | "  Shanghai  ")
-    );
+    let x86 = is_x86(cpuinfo);
     let cpu_flag = (x86 && cpuinfo.has_flags).then(|| cpuinfo.has("vmx") || cpuinfo.has("svm"));
     let module = match cpuinfo.vendor.as_deref() {
         Some("AuthenticAMD" | "HygonGenuine") => Some("kvm_amd"),
@@ -72,6 +69,12 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
         module_loaded: root.exists(MODULES).then(|| module.is_some_and(loaded)),
         registered: root.exists("sys/devices/virtual/misc/kvm"),
     }
+}
+
+/// Whether the CPU is of a maker of x86, whose flags mean what they say here.
+pub(crate) fn is_x86(cpuinfo: &CpuInfo) -> bool {
+    let makers = ["GenuineIntel", "AuthenticAMD", "HygonGenuine", "CentaurHauls", "Shanghai"];
+    cpuinfo.vendor.as_deref().is_some_and(|vendor| makers.contains(&vendor))
 }
 
 fn limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
@@ -130,16 +133,24 @@ fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes
 
 /// A parameter alone is not enough: it says `Y` on hosts whose firmware then refuses, so SEV also
 /// needs the security processor's device, and TDX the module's own word after initialisation.
-fn confidential(root: &Root, notes: &mut Notes) -> Option<Vec<Confidential>> {
+fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<Vec<Confidential>> {
     let on = |path: &str| switch(root, &format!("{MODULES}/{path}")) == Some(true);
     let mut kinds = Vec::new();
-    let sev = on("kvm_amd/parameters/sev");
-    if sev && !root.exists("dev") {
-        let why = "kvm_amd says sev=Y; whether /dev/sev is there the tree does not tell";
-        notes.unknown("capabilities.kvm.confidential", UnknownReason::CapturedTree, why);
-        return None;
+    let unknown = |notes: &mut Notes, reason, why: &str| {
+        notes.unknown("capabilities.kvm.confidential", reason, why);
+        None
+    };
+    if evidence.module_loaded != Some(true) {
+        let why = "no KVM module of this CPU's vendor is loaded";
+        return unknown(notes, UnknownReason::NotFound, why);
     }
-    if sev && root.exists("dev/sev") {
+    let sev = on("kvm_amd/parameters/sev");
+    let firmware = if sev { device_node(root, "sev", "sev") } else { Ok(false) };
+    let firmware = match firmware {
+        Ok(there) => there,
+        Err((reason, why)) => return unknown(notes, reason, &why),
+    };
+    if sev && firmware {
         kinds.push(Confidential::Sev);
         if on("kvm_amd/parameters/sev_es") {
             kinds.push(Confidential::SevEs);
@@ -157,17 +168,32 @@ fn confidential(root: &Root, notes: &mut Notes) -> Option<Vec<Confidential>> {
 /// Device nodes of the kernel's helpers for VMs. That the node is there is all that is asked:
 /// opening it would load the module, and a report changes nothing.
 fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
-    let known = root.exists("dev");
-    let mut there = |field: &str, path: &str| {
-        if !known {
-            let why = "the tree has no dev/";
-            notes.unknown(format!("capabilities.kvm.{field}"), UnknownReason::CapturedTree, why);
+    let mut there = |field: &str, node: &str, name: &str| match device_node(root, node, name) {
+        Ok(there) => Some(there),
+        Err((reason, why)) => {
+            notes.unknown(format!("capabilities.kvm.{field}"), reason, why);
+            None
         }
-        known.then(|| root.exists(path))
     };
-    kvm.vhost_net = there("vhostNet", "dev/vhost-net");
-    kvm.vhost_vsock = there("vhostVsock", "dev/vhost-vsock");
-    kvm.tun = there("tun", "dev/net/tun");
+    kvm.vhost_net = there("vhostNet", "vhost-net", "vhost-net");
+    kvm.vhost_vsock = there("vhostVsock", "vhost-vsock", "vhost-vsock");
+    kvm.tun = there("tun", "net/tun", "tun");
+}
+
+/// Whether the host has a device: by its node, and where that is missing by what the kernel has
+/// registered. A container sees few nodes and a capture often none, which says nothing of the host.
+fn device_node(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReason, String)> {
+    let registered = root.exists(&format!("sys/devices/virtual/misc/{name}"));
+    if root.exists(&format!("dev/{node}")) {
+        Ok(true)
+    } else if registered {
+        let why = format!("the kernel has {name}, but /dev/{node} is not visible here");
+        Err((UnknownReason::NotFound, why))
+    } else if root.is_live() {
+        Ok(false)
+    } else {
+        Err((UnknownReason::CapturedTree, format!("the tree has no dev/{node}")))
+    }
 }
 
 impl Evidence {

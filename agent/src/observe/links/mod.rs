@@ -66,6 +66,8 @@ pub struct Link {
     pub speed_mbps: Option<u32>,
     /// Virtual functions, of physical functions.
     pub sriov: Option<Sriov>,
+    /// IOMMU group, of physical links.
+    pub iommu_group: Option<u32>,
 }
 
 /// What a link is.
@@ -73,8 +75,12 @@ pub struct Link {
 pub enum LinkKind {
     /// A port of a network card.
     Physical,
-    /// Several links as one.
+    /// A virtual function of a network card, or the switch's end of one.
+    VirtualFunction,
+    /// Several links as one, by the bonding or the team driver.
     Bond,
+    /// The datapath or an internal port of Open vSwitch, which the kernel does not tell apart.
+    OpenVSwitch,
     /// A bridge.
     Bridge,
     /// An 802.1Q VLAN.
@@ -114,6 +120,7 @@ impl Link {
             zone: None,
             speed_mbps: None,
             sriov: None,
+            iommu_group: None,
         }
     }
 
@@ -145,7 +152,11 @@ impl Links {
 
     /// Marks the links a default route uses, and everything beneath them: the VLAN's parent, the
     /// bridge's and the bond's ports that lead out of the host.
-    fn mark_default_routes(&mut self, names: &BTreeSet<LinkName>) {
+    ///
+    /// Open vSwitch forwards by flows that no table here shows: if a route leaves through one of its
+    /// ports, any uplink in a datapath may carry it. `false` if a route leads to no uplink that we see.
+    #[must_use]
+    fn mark_default_routes(&mut self, names: &BTreeSet<LinkName>) -> bool {
         let mut marked: BTreeSet<LinkName> = BTreeSet::new();
         let mut open: Vec<LinkName> = names.iter().cloned().collect();
         while let Some(name) = open.pop() {
@@ -157,9 +168,24 @@ impl Links {
             let ports = self.all.iter().filter(|link| link.master.as_ref() == Some(&name));
             open.extend(ports.filter(leads_out).map(|link| link.name.clone()));
         }
+        let by_switch =
+            |name: &LinkName| self.named(name).is_some_and(|l| l.kind == LinkKind::OpenVSwitch);
+        // In a capture an internal port is a virtual link like any other.
+        let nowhere = !self.uplinks().any(|link| marked.contains(&link.name));
+        if marked.iter().any(by_switch) || nowhere {
+            let in_datapath = |link: &&Link| link.master.as_ref().is_some_and(by_switch);
+            let uplinks: Vec<LinkName> =
+                self.uplinks().filter(in_datapath).map(|link| link.name.clone()).collect();
+            for name in uplinks {
+                let ports = self.all.iter().filter(|link| link.master.as_ref() == Some(&name));
+                marked.extend(ports.map(|link| link.name.clone()));
+                marked.insert(name);
+            }
+        }
         for link in &mut self.all {
             link.default_route = marked.contains(&link.name);
         }
+        names.is_empty() || self.uplinks().any(|link| link.default_route)
     }
 }
 
@@ -183,7 +209,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     }
     let mut links = Links { all, routes_known: routes.is_some() };
     if let Some(names) = routes {
-        links.mark_default_routes(&names);
+        links.routes_known = links.mark_default_routes(&names);
     }
     note_unknown(root, &links, notes);
     links
@@ -196,7 +222,8 @@ fn note_unknown(root: &Root, links: &Links, notes: &mut Notes) {
         return;
     }
     if !links.routes_known {
-        let why = "neither netlink nor /proc/net/route tells where default routes lead";
+        let why =
+            "neither netlink nor /proc/net/route tells through which uplink default routes leave";
         notes.unknown("capabilities.uplinks[].defaultRoute", UnknownReason::NotFound, why);
     }
     if !root.is_live() {
@@ -248,10 +275,26 @@ mod tests {
             link("vnet0", LinkKind::Tun, Some("br-ex"), None),
         ];
         let mut links = Links { all, routes_known: true };
-        links.mark_default_routes(&BTreeSet::from([name("br-ex")]));
+        assert!(links.mark_default_routes(&BTreeSet::from([name("br-ex")])));
         let marked: Vec<&str> =
             links.all.iter().filter(|l| l.default_route).map(|l| l.name.as_str()).collect();
         assert_eq!(marked, ["br-ex", "bond0", "bond0.100", "eth0"]);
+    }
+
+    #[test]
+    fn a_route_through_open_vswitch_leaves_by_the_datapaths_uplinks() {
+        let all = vec![
+            link("br-ex", LinkKind::OpenVSwitch, None, None),
+            link("bond0", LinkKind::Bond, Some("ovs-system"), None),
+            link("eth0", LinkKind::Physical, Some("bond0"), None),
+            link("eth1", LinkKind::Physical, None, None),
+            link("ovs-system", LinkKind::OpenVSwitch, None, None),
+        ];
+        let mut links = Links { all, routes_known: true };
+        assert!(links.mark_default_routes(&BTreeSet::from([name("br-ex")])));
+        let marked: Vec<&str> =
+            links.all.iter().filter(|l| l.default_route).map(|l| l.name.as_str()).collect();
+        assert_eq!(marked, ["br-ex", "bond0", "eth0"]);
     }
 
     #[test]
@@ -261,7 +304,7 @@ mod tests {
             link("b", LinkKind::Vlan, None, Some("a")),
         ];
         let mut links = Links { all, routes_known: true };
-        links.mark_default_routes(&BTreeSet::from([name("a")]));
+        assert!(!links.mark_default_routes(&BTreeSet::from([name("a")])), "it leads to no uplink");
         assert!(links.all.iter().all(|link| link.default_route));
     }
 }

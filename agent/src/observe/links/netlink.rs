@@ -76,12 +76,15 @@ fn link(message: &LinkMessage) -> Option<Link> {
 
 fn take(link: &mut Link, info: &LinkInfo) {
     match info {
-        LinkInfo::Kind(InfoKind::Bond) => link.kind = LinkKind::Bond,
+        LinkInfo::Kind(InfoKind::Bond | InfoKind::Team) => link.kind = LinkKind::Bond,
         LinkInfo::Kind(InfoKind::Bridge) => link.kind = LinkKind::Bridge,
         LinkInfo::Kind(InfoKind::Vlan) => link.kind = LinkKind::Vlan,
         LinkInfo::Kind(InfoKind::Veth) => link.kind = LinkKind::Veth,
         LinkInfo::Kind(InfoKind::Tun) => link.kind = LinkKind::Tun,
         LinkInfo::Kind(InfoKind::Vxlan) => link.kind = LinkKind::Vxlan,
+        LinkInfo::Kind(InfoKind::Other(kind)) if kind == "openvswitch" => {
+            link.kind = LinkKind::OpenVSwitch;
+        }
         LinkInfo::Data(InfoData::Vlan(data)) => {
             link.vlan = data.iter().find_map(|item| match item {
                 InfoVlan::Id(id) => Some(*id),

@@ -32,7 +32,39 @@ pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
     let zone = zone.and_then(|zone| u32::try_from(zone).ok());
     link.zone = zone.or_else(|| function.and_then(|device| device.zone));
     link.sriov = function.and_then(|device| device.sriov);
+    link.iommu_group = function.and_then(|device| device.iommu_group);
     if link.driver.is_none() {
         link.driver = function.and_then(|device| device.driver.clone());
+    }
+    let port = root.read(&file("phys_port_name")).unwrap_or_default();
+    if function.is_some_and(|device| device.is_virtual) || is_representor(&port) {
+        link.kind = LinkKind::VirtualFunction;
+    }
+}
+
+/// The switch's end of a virtual or sub-function is named `pf0vf3`, `c1pf0sf88`; a port of the card
+/// itself `p0` or `pf0` (`ndo_get_phys_port_name`, devlink).
+fn is_representor(port: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let function = port.split_once("pf").map_or("", |(_, rest)| rest);
+    ["vf", "sf"].iter().any(|kind| {
+        function
+            .split_once(kind)
+            .is_some_and(|(physical, number)| digits(physical) && digits(number))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn representors_are_told_by_their_port() {
+        for port in ["pf0vf3", "c1pf0vf12", "pf1sf88"] {
+            assert!(is_representor(port), "{port}");
+        }
+        for port in ["", "p0", "pf0", "p0s1", "pfvf", "xvf1"] {
+            assert!(!is_representor(port), "{port}");
+        }
     }
 }

@@ -62,6 +62,7 @@ fn kind(root: &Root, name: &LinkName) -> LinkKind {
         Some("bond") => LinkKind::Bond,
         Some("vxlan") => LinkKind::Vxlan,
         _ if name.as_str() == "lo" => LinkKind::Loopback,
+        _ if name.as_str() == "ovs-system" => LinkKind::OpenVSwitch,
         _ if there("bonding") => LinkKind::Bond,
         _ if there("bridge") => LinkKind::Bridge,
         _ if there("tun_flags") => LinkKind::Tun,

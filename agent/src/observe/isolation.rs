@@ -1,0 +1,105 @@
+//! CPUs kept from the scheduler (`isolcpus=`) and from the tick (`nohz_full=`).
+//!
+//! From sysfs; captures and old kernels lack the files, and there the command line tells.
+
+use berth_api::CpuSet;
+use berth_api::infra_node::UnknownReason;
+
+use super::kernel::Kernel;
+use super::kernel_list;
+use super::topology::Topology;
+use crate::notes::Notes;
+use crate::root::{ReadError, Root};
+
+const CPUS: &str = "sys/devices/system/cpu";
+
+/// CPUs taken from the scheduler's domains.
+pub fn isolated(
+    root: &Root,
+    kernel: &Kernel,
+    topology: &Topology,
+    notes: &mut Notes,
+) -> Option<CpuSet> {
+    let given = isolcpus(kernel.parameter("isolcpus"), last_cpu(topology));
+    let file = kernel_list(root, &format!("{CPUS}/isolated"));
+    file_or_command_line("isolated", file, given, kernel, topology, notes)
+}
+
+/// CPUs without a periodic tick. A running kernel built without `CONFIG_NO_HZ_FULL` has no such file,
+/// and then no such CPU.
+pub fn nohz_full(
+    root: &Root,
+    kernel: &Kernel,
+    topology: &Topology,
+    notes: &mut Notes,
+) -> Option<CpuSet> {
+    let file = kernel_list(root, &format!("{CPUS}/nohz_full"));
+    if root.is_live() && file.as_ref().is_err_and(ReadError::is_not_found) {
+        return Some(CpuSet::new());
+    }
+    let given = kernel.parameter("nohz_full").last();
+    let given = given.map_or_else(|| Some(CpuSet::new()), |l| boot_list(l, last_cpu(topology)));
+    file_or_command_line("nohzFull", file, given, kernel, topology, notes)
+}
+
+fn file_or_command_line(
+    field: &str,
+    file: Result<CpuSet, ReadError>,
+    given: Option<CpuSet>,
+    kernel: &Kernel,
+    topology: &Topology,
+    notes: &mut Notes,
+) -> Option<CpuSet> {
+    let path = format!("capabilities.cpu.{field}");
+    match file {
+        Err(error) if error.is_not_found() && !kernel.cmdline.is_empty() => {
+            if given.is_none() {
+                let why = "the list on the kernel command line makes no sense";
+                notes.unknown(path, UnknownReason::Malformed, why);
+            }
+            given.map(|cpus| cpus.intersection(&topology.online))
+        }
+        read => notes.fact(&path, read),
+    }
+}
+
+/// `isolcpus=[flag,...]<cpu list>`: without a flag, or with `domain`, the scheduler leaves the CPUs
+/// alone; `managed_irq` and `nohz` by themselves mean something else (kernel-parameters.txt).
+fn isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Option<CpuSet> {
+    let isolated = |value: &str| {
+        let is_flag = |part: &&str| ["domain", "managed_irq", "nohz"].contains(part);
+        let flags: Vec<&str> = value.split(',').take_while(is_flag).collect();
+        let list: Vec<&str> = value.split(',').skip(flags.len()).collect();
+        let from_scheduler = flags.is_empty() || flags.contains(&"domain");
+        if from_scheduler { boot_list(&list.join(","), last) } else { Some(CpuSet::new()) }
+    };
+    values.map(isolated).last().unwrap_or_else(|| Some(CpuSet::new()))
+}
+
+/// A list of the kernel command line, where `N` is the last CPU and `all` means all.
+fn boot_list(list: &str, last: u32) -> Option<CpuSet> {
+    let list = if list == "all" { "0-N" } else { list };
+    list.replace('N', &last.to_string()).parse().ok()
+}
+
+fn last_cpu(topology: &Topology) -> u32 {
+    topology.online.union(&topology.offline).iter().last().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_scheduler_isolation_counts() {
+        let set = |value: &str| isolcpus([value].into_iter(), 7).map(|set| set.to_string());
+        assert_eq!(set("1-3,5").as_deref(), Some("1-3,5"));
+        assert_eq!(set("managed_irq,domain,1-3").as_deref(), Some("1-3"));
+        assert_eq!(set("managed_irq,0-4,11-79").as_deref(), Some(""));
+        assert_eq!(set("nohz,domain,2").as_deref(), Some("2"));
+        assert_eq!(set("2-N").as_deref(), Some("2-7"));
+        assert_eq!(set("all").as_deref(), Some("0-7"));
+        assert_eq!(set("garbage"), None);
+        assert_eq!(isolcpus(std::iter::empty(), 7), Some(CpuSet::new()));
+    }
+}

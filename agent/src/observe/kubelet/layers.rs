@@ -1,0 +1,148 @@
+//! The files and flags a kubelet's configuration is made of.
+
+use berth_api::infra_node::UnknownReason;
+use serde_json::Value;
+
+use super::config::{self, KubeletConfig};
+use super::flags::{self, Flags};
+use crate::notes::Notes;
+use crate::root::{ReadError, Root};
+
+/// Where distributions put the configuration file, for a kubelet that is not running.
+const USUAL_FILES: [&str; 5] = [
+    "var/lib/kubelet/config.yaml",
+    "etc/kubernetes/kubelet-config.yaml",
+    "etc/kubernetes/kubelet.conf",
+    "etc/kubernetes/kubelet/config.json",
+    "etc/kubernetes/kubelet/kubelet-config.json",
+];
+/// Files whose variables kubeadm's unit passes on as flags, lowest first.
+const ENVIRONMENT: [(&str, &str); 3] = [
+    ("var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS"),
+    ("etc/default/kubelet", "KUBELET_EXTRA_ARGS"),
+    ("etc/sysconfig/kubelet", "KUBELET_EXTRA_ARGS"),
+];
+/// Folders below `--config-dir`; a bound for what the kubelet walks without one.
+const DEPTH: usize = 8;
+
+/// Why there is no configuration to speak of.
+type Unknown = (UnknownReason, String);
+
+/// All layers, read.
+pub(super) struct Layers {
+    tree: Value,
+    /// The command line, or what a unit would make of environment files.
+    pub(super) flags: Flags,
+    /// Where it all came from, lowest first.
+    pub(super) sources: Vec<String>,
+    /// What the flags came from.
+    flags_source: Option<String>,
+}
+
+/// The layers of a running kubelet: what its command line names.
+pub(super) fn of_process(root: &Root, pid: u32) -> Result<Layers, Unknown> {
+    let cmdline = format!("proc/{pid}/cmdline");
+    let flags = flags::parse_cmdline(&root.bytes(&cmdline).map_err(unreadable)?);
+    let mut layers = Layers::new(flags, Some(format!("/{cmdline}")));
+    if let Some(file) = layers.flags.last("config").map(relative) {
+        layers.add(root, &file)?;
+    }
+    if let Some(folder) = layers.flags.last("config-dir").map(relative) {
+        layers.add_drop_ins(root, &folder)?;
+    }
+    Ok(layers)
+}
+
+/// The layers of a kubelet that does not run, by the usual places.
+pub(super) fn of_usual_files(root: &Root, processes_known: bool) -> Result<Layers, Unknown> {
+    let usual = |path: &&&str| config::is_kubelet_configuration(root, path);
+    let Some(file) = USUAL_FILES.iter().find(usual) else {
+        // A file that is there and unreadable is another answer than no file.
+        let closed = USUAL_FILES.iter().filter_map(|path| root.read(path).err());
+        let closed = closed.filter(|error| !error.is_not_found()).map(unreadable);
+        return Err(closed.into_iter().next().unwrap_or_else(|| {
+            let processes = if processes_known {
+                "no process named kubelet"
+            } else {
+                "the host's processes are not visible here"
+            };
+            (
+                UnknownReason::NotFound,
+                format!("{processes}, and none of its usual configuration files"),
+            )
+        }));
+    };
+    let mut flags = Flags::default();
+    let mut source = None;
+    for (path, variable) in ENVIRONMENT {
+        if let Ok(text) = root.read(path) {
+            flags.extend(flags::parse_environment(&text, variable));
+            source = Some(format!("/{path}"));
+        }
+    }
+    let mut layers = Layers::new(flags, source);
+    layers.add(root, file)?;
+    let beside = format!("{file}.d");
+    let folder = layers.flags.last("config-dir").map_or(beside, relative);
+    if root.exists(&folder) {
+        layers.add_drop_ins(root, &folder)?;
+    }
+    Ok(layers)
+}
+
+impl Layers {
+    fn new(flags: Flags, flags_source: Option<String>) -> Self {
+        Self { tree: Value::Null, flags, sources: Vec::new(), flags_source }
+    }
+
+    fn add(&mut self, root: &Root, file: &str) -> Result<(), Unknown> {
+        let text = root.read(file).map_err(unreadable)?;
+        let layer = config::parse(&text).map_err(|error| {
+            (UnknownReason::Malformed, format!("/{file}: not a kubelet configuration: {error}"))
+        })?;
+        config::merge(&mut self.tree, layer);
+        self.sources.push(format!("/{file}"));
+        Ok(())
+    }
+
+    fn add_drop_ins(&mut self, root: &Root, folder: &str) -> Result<(), Unknown> {
+        for file in drop_ins(root, folder.trim_end_matches('/'), DEPTH)? {
+            self.add(root, &file)?;
+        }
+        Ok(())
+    }
+
+    /// All layers over one another.
+    pub(super) fn configuration(&mut self, notes: &mut Notes) -> KubeletConfig {
+        let place = self.sources.last().cloned().unwrap_or_else(|| "kubelet".to_owned());
+        let mut config = KubeletConfig::from_tree(&self.tree, &place, notes);
+        if config.apply_flags(&self.flags, notes) {
+            self.sources.extend(self.flags_source.take());
+        }
+        config
+    }
+}
+
+/// `*.conf` below a folder, in the order of their paths as the kubelet walks them.
+fn drop_ins(root: &Root, folder: &str, depth: usize) -> Result<Vec<String>, Unknown> {
+    let mut files = Vec::new();
+    for name in root.list(folder).map_err(unreadable)? {
+        let path = format!("{folder}/{name}");
+        if root.list(&path).is_ok() {
+            if depth > 0 {
+                files.extend(drop_ins(root, &path, depth - 1)?);
+            }
+        } else if name.ends_with(".conf") {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+fn relative(path: &str) -> String {
+    path.trim_start_matches('/').to_owned()
+}
+
+fn unreadable(error: ReadError) -> Unknown {
+    (error.reason(), error.to_string())
+}
