@@ -88,6 +88,8 @@ impl ReadError {
     }
 }
 
+/// A sysfs attribute is at most this long (`sysfs_emit`).
+const PAGE: usize = 4096;
 /// A sysfs attribute is at most a page; procfs tables we read whole stay far below this.
 const SMALL: usize = 1 << 20;
 /// `cpuinfo` of 8,192 CPUs is some 12 MB; a kubelet state file of 1,000 pods less.
@@ -254,9 +256,16 @@ impl Root {
     }
 
     fn read_into(&self, path: &str, limit: usize, bytes: &mut Vec<u8>) -> Result<(), ReadError> {
-        let file = self.open_file(path)?;
-        let read = file.take(limit as u64 + 1).read_to_end(bytes);
-        read.map_err(|io| error(path, problem(Errno::try_from(io).unwrap_or(Errno::EIO))))?;
+        let mut file = self.open_file(path)?;
+        let failed = |io| error(path, problem(Errno::try_from(io).unwrap_or(Errno::EIO)));
+        let mut page = [0; PAGE];
+        let first = file.read(&mut page).map_err(failed)?;
+        bytes.extend_from_slice(page.get(..first).unwrap_or_default());
+        // sysfs gives an attribute whole; asking for its end would double the calls of a report.
+        let whole = first < PAGE && path.trim_start_matches('/').starts_with("sys/");
+        if !whole && first > 0 {
+            file.take((limit + 1 - first.min(limit)) as u64).read_to_end(bytes).map_err(failed)?;
+        }
         if bytes.len() > limit {
             return Err(error(path, ReadProblem::TooLarge(limit)));
         }

@@ -129,7 +129,11 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
             CoreKind { kind: CoreKindName::Efficiency, cpus: frugal },
         ],
         _ => by_measure(root, topology, "cpu_capacity")
-            .or_else(|| by_measure(root, topology, "cache/index0/size"))
+            // No hybrid processor goes into a second socket: servers need not be asked core by core.
+            .or_else(|| {
+                let single = topology.sockets() < 2;
+                single.then(|| by_measure(root, topology, "cache/index0/size")).flatten()
+            })
             .unwrap_or_default(),
     };
     if kinds.len() > 1 { kinds } else { Vec::new() }

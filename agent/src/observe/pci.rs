@@ -69,6 +69,12 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
     devices
 }
 
+/// Memory controllers, bridges, system peripherals and performance counters: nine of ten functions of
+/// a server, none of which can have virtual functions.
+const fn is_plumbing(class: u32) -> bool {
+    matches!(class >> 16, 0x05 | 0x06 | 0x08 | 0x11)
+}
+
 fn device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
     let file = |attribute: &str| format!("{DEVICES}/{name}/{attribute}");
     let Ok(address) = name.parse() else {
@@ -76,7 +82,8 @@ fn device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
         return None;
     };
     let class = hexadecimal(&root.read(&file("class")).ok()?)?;
-    let total = root.parse::<u32>(&file("sriov_totalvfs")).ok();
+    let total =
+        if is_plumbing(class) { None } else { root.parse::<u32>(&file("sriov_totalvfs")).ok() };
     let mut found = PciDevice {
         address,
         class,

@@ -1,3 +1,5 @@
+//! Files that hang, loop, lead elsewhere or change, and the promise that none of it matters.
+
 use std::os::unix::fs::symlink;
 
 use nix::sys::stat::Mode;

@@ -1,9 +1,11 @@
 //! InfraNode: what one host is asked to be (`spec`) and what it is (`status`).
 
 mod capabilities;
+mod devices;
 mod spec;
 mod status;
 
 pub use capabilities::*;
+pub use devices::*;
 pub use spec::*;
 pub use status::*;

@@ -27,6 +27,14 @@ pub(super) fn decide(evidence: &Evidence) -> Result<KvmState, (UnknownReason, St
 /// from "may not"; CPUID still does.
 fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
     let captured = |why: &str| Err((UnknownReason::CapturedTree, why.to_owned()));
+    // A device the kernel has registered exists, whatever flags say (a paravirtual KVM needs none).
+    if evidence.registered {
+        if evidence.device.is_none() {
+            return captured("the kernel has KVM, but VMs were not tried");
+        }
+        let why = "the kernel has KVM, but /dev/kvm is not in this container or mount namespace";
+        return Err((UnknownReason::NotFound, why.to_owned()));
+    }
     match (evidence.cpu_flag, evidence.cpuid) {
         (Some(false), Some(true)) => return Ok(KvmState::DisabledInFirmware),
         (Some(false), _) => return Ok(KvmState::NoCpuSupport),
@@ -44,20 +52,15 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
     if evidence.locked_off == Some(true) {
         return Ok(KvmState::DisabledInFirmware);
     }
-    match (evidence.module_loaded, evidence.registered, evidence.device.is_some()) {
-        (Some(false), false, _) => Ok(KvmState::ModuleNotLoaded),
+    match (evidence.module_loaded, evidence.device.is_some()) {
+        (Some(false), _) => Ok(KvmState::ModuleNotLoaded),
         // Loaded or built in, yet it registered no device: its own check of the firmware failed.
-        (Some(true), false, true) => Ok(KvmState::DisabledInFirmware),
-        (_, true, true) => Err((
-            UnknownReason::NotFound,
-            "the kernel has KVM, but /dev/kvm is not in this container or mount namespace"
-                .to_owned(),
-        )),
-        (None, false, true) => {
+        (Some(true), true) => Ok(KvmState::DisabledInFirmware),
+        (None, true) => {
             let why = "/dev/kvm is not there, and /sys/module could not be read to tell why";
             Err((UnknownReason::NotFound, why.to_owned()))
         }
-        (_, _, false) => {
+        (_, false) => {
             captured("the CPU can and nothing in the tree says otherwise, but VMs were not tried")
         }
     }
@@ -115,18 +118,28 @@ mod tests {
                 Ok(KvmState::DisabledInFirmware),
             ),
             (
+                "no flag, yet registered: a paravirtual KVM",
+                Evidence { cpu_flag: Some(false), cpuid: Some(false), ..absent() },
+                Err(UnknownReason::NotFound),
+            ),
+            (
                 "the kernel hid the flag",
-                Evidence { cpu_flag: Some(false), ..absent() },
+                Evidence { cpu_flag: Some(false), registered: false, ..absent() },
                 Ok(KvmState::DisabledInFirmware),
             ),
             (
                 "no flag, CPUID agrees",
-                Evidence { cpu_flag: Some(false), cpuid: Some(false), ..absent() },
+                Evidence {
+                    cpu_flag: Some(false),
+                    cpuid: Some(false),
+                    registered: false,
+                    ..absent()
+                },
                 Ok(KvmState::NoCpuSupport),
             ),
             (
                 "captured, no flag",
-                Evidence { cpu_flag: Some(false), cpuid: None, ..fine(None) },
+                Evidence { cpu_flag: Some(false), cpuid: None, registered: false, ..fine(None) },
                 Ok(KvmState::NoCpuSupport),
             ),
             ("captured, all there", fine(None), Err(UnknownReason::CapturedTree)),

@@ -1,0 +1,190 @@
+//! The machine the tests run on, as root and as an ordinary user, with `/dev/kvm` and without, and
+//! what other programs say of it.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests run programs, and fail by panicking"
+)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{agent, stderr, stdout};
+use serde_json::Value;
+
+const NOBODY: u32 = 65_534;
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+fn skipped(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.code().is_some_and(|code| code < 2), "{}", stderr(output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The program where any user can run it: the build folder may be root's alone.
+fn program_for_all(folder: &tempfile::TempDir) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let program = folder.path().join("berth-agent");
+    std::fs::copy(env!("CARGO_BIN_EXE_berth-agent"), &program).unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+fn kvm(node: &Value) -> &Value {
+    &node["status"]["capabilities"]["kvm"]
+}
+
+fn reason(node: &Value, path: &str) -> Option<String> {
+    let facts = node["status"]["unknown"].as_array()?;
+    let fact = facts.iter().find(|fact| fact["path"] == path)?;
+    Some(fact["reason"].as_str()?.to_owned())
+}
+
+#[test]
+fn two_reports_are_the_same_bytes() {
+    let report = || stdout(&agent(&["report", "--output", "json"]));
+    assert_eq!(report(), report());
+    let table = stdout(&agent(&["report"]));
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert!(!table.contains('\u{1b}'), "colour in a pipe");
+}
+
+#[test]
+fn the_kernel_release_and_memory_are_this_machines() {
+    let node = json(&agent(&["report", "-o", "json"]));
+    let capabilities = &node["status"]["capabilities"];
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert_eq!(capabilities["machine"]["kernel"], release.trim());
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total: u64 = meminfo.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let reported: berth_api::Bytes =
+        serde_json::from_value(capabilities["memory"]["total"].clone()).unwrap();
+    assert_eq!(reported.0, total * 1024);
+}
+
+#[test]
+fn lscpu_counts_the_same() {
+    let Ok(output) = Command::new("lscpu").args(["-p=CPU,CORE,SOCKET"]).output() else {
+        return skipped("lscpu is not installed");
+    };
+    let text = stdout(&output);
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(',').collect())
+        .collect();
+    let distinct =
+        |column: usize| rows.iter().map(|row| row[column]).collect::<BTreeSet<_>>().len();
+    let node = json(&agent(&["report", "-o", "json"]));
+    let cpu = &node["status"]["capabilities"]["cpu"];
+    assert_eq!(cpu["threads"], rows.len());
+    assert_eq!(cpu["cores"], distinct(1));
+    assert_eq!(cpu["sockets"], distinct(2));
+}
+
+#[test]
+fn links_are_those_of_sysfs() {
+    let node = json(&agent(&["report", "-o", "json"]));
+    let uplinks = node["status"]["capabilities"]["uplinks"].as_array().cloned().unwrap_or_default();
+    for link in &uplinks {
+        let name = link["name"].as_str().unwrap();
+        let file = |attribute: &str| {
+            std::fs::read_to_string(format!("/sys/class/net/{name}/{attribute}"))
+                .unwrap()
+                .trim()
+                .to_owned()
+        };
+        assert_eq!(link["mtu"].to_string(), file("mtu"), "{name}");
+        assert_eq!(link["mac"], file("address"), "{name}");
+    }
+    let devices = std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().path());
+    assert_eq!(uplinks.len(), devices.filter(|path| path.join("device").exists()).count());
+}
+
+/// What libvirt checks and both can tell must agree.
+#[test]
+fn virt_host_validate_agrees() {
+    let Ok(output) = Command::new("virt-host-validate").arg("qemu").output() else {
+        return skipped("virt-host-validate is not installed");
+    };
+    let theirs = stdout(&output) + &stderr(&output);
+    let findings = json(&agent(&["check", "-o", "json"]));
+    let ours = |id: &str| {
+        let all = findings["checks"].as_array().unwrap();
+        all.iter().find(|check| check["id"] == id).unwrap()["status"].as_str().unwrap().to_owned()
+    };
+    let mut compared = 0;
+    for (words, id) in [
+        ("Checking for hardware virtualization", "kvm.hardware"),
+        ("Checking if device /dev/kvm exists", "kvm.device"),
+        ("Checking if device /dev/kvm is accessible", "kvm.access"),
+        ("Checking if device /dev/vhost-net exists", "kvm.vhost-net"),
+        ("Checking if device /dev/net/tun exists", "kvm.tun"),
+        ("Checking if IOMMU is enabled by kernel", "iommu.enabled"),
+    ] {
+        let Some(line) = theirs.lines().find(|line| line.contains(words)) else { continue };
+        compared += 1;
+        let fine = line.contains("PASS");
+        assert_eq!(ours(id) == "PASS", fine, "{id} is {}, virt-host-validate: {line}", ours(id));
+    }
+    assert!(compared > 0, "virt-host-validate said nothing known:\n{theirs}");
+}
+
+#[test]
+fn an_ordinary_user_sees_the_host_but_for_what_is_roots() {
+    if !is_root() {
+        return skipped("only root can become another user to try this");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = program_for_all(&folder);
+    let run = |arguments: &[&str]| {
+        Command::new(&program).args(arguments).uid(NOBODY).gid(NOBODY).output().unwrap()
+    };
+    let theirs = json(&run(&["report", "-o", "json"]));
+    let ours = json(&agent(&["report", "-o", "json"]));
+    for part in ["cpu", "memory", "machine", "iommu", "cgroup"] {
+        let part = |node: &Value| node["status"]["capabilities"][part].clone();
+        assert_eq!(part(&theirs), part(&ours));
+    }
+    let closed = std::fs::metadata("/dev/kvm").is_ok_and(|metadata| {
+        use std::os::unix::fs::PermissionsExt as _;
+        metadata.permissions().mode() & 0o006 == 0
+    });
+    if closed && kvm(&ours)["state"] == "Ready" {
+        assert_eq!(kvm(&theirs)["state"], "NoPermission");
+        assert_eq!(reason(&theirs, "capabilities.kvm.apiVersion").as_deref(), Some("NoPermission"));
+    }
+    assert!(run(&["check"]).status.code().is_some_and(|code| code < 2));
+}
+
+/// A mount namespace of its own with an empty `/dev`, as a container without devices has.
+#[test]
+fn without_the_device_node_nothing_is_claimed_of_the_host() {
+    if !is_root() {
+        return skipped("only root can make a mount namespace");
+    }
+    if !Path::new("/sys/devices/virtual/misc/kvm").exists() {
+        return skipped("this kernel has no KVM to hide");
+    }
+    let script = "mount -t tmpfs none /dev && exec \"$0\" report -o json";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_berth-agent")])
+        .output()
+        .unwrap();
+    let node = json(&output);
+    assert!(kvm(&node).get("state").is_none(), "{}", kvm(&node));
+    assert_eq!(reason(&node, "capabilities.kvm.state").as_deref(), Some("NotFound"));
+    assert!(kvm(&node).get("tun").is_none_or(|tun| tun == false));
+}
