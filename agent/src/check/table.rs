@@ -64,12 +64,11 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
     }
 }
 
+/// On one line however long: a path or a command that is broken cannot be pasted, and the terminal
+/// breaks it for the eye alone.
 fn indented(out: &mut String, label: &str, text: &str, style: Style) {
-    let mut label = style.heading(&format!("{label:<5}"));
-    for part in wrap(&printable(text), WIDTH - ID - 5) {
-        line(out, &format!("{}{label}", " ".repeat(ID)), &part);
-        label = " ".repeat(5);
-    }
+    let label = style.heading(&format!("{label:<5}"));
+    line(out, &format!("{}{label}", " ".repeat(ID)), &printable(text).replace('\n', " "));
 }
 
 /// Every check with what it is for (`check --list`).
