@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 60
 # A captured tree for the benchmark; see CONTRIBUTING.md for how to make one.
 BENCH_TREE ?= target/bench-tree
 
-.PHONY: help all report test setup lint crds samples bench fuzz dist
+.PHONY: help all report test setup lint crds samples bench fuzz hosts dist
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -40,6 +40,11 @@ bench:  ## report against lstopo, side by side; leaves a result in docs/results
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)
+
+hosts: setup  ## report and check on an emulated two-socket host (QEMU, needs root to build the image)
+	./tests/setup.sh qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
+	$(CARGO) build --locked --release -p berth-agent
+	BERTH_HOSTS=1 $(CARGO) test --locked --release -p berth-tests --test emulated -- --nocapture
 
 dist:  ## the program as it is shipped
 	$(CARGO) build --locked --profile dist -p berth-agent

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what the tests and benchmarks need and the machine lacks. Debian and Ubuntu; needs root only
-# if something is missing.
+# if something is missing. Further programs come as arguments: PROGRAM=PACKAGE.
 set -eu
 
 missing=
@@ -16,6 +16,9 @@ want lstopo-no-graphics hwloc-nox
 want virt-host-validate libvirt-clients
 want setpriv util-linux
 want ip iproute2
+for pair in "$@"; do
+    want "${pair%%=*}" "${pair#*=}"
+done
 
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null 2>&1; then

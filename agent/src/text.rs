@@ -7,6 +7,12 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
+/// As [`printable`], on one line: for values that go into the object.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    printable(text).replace('\n', " ")
+}
+
 /// Breaks at spaces and after commas; a piece that is longer by itself is broken anywhere.
 #[must_use]
 pub fn wrap(text: &str, width: usize) -> Vec<String> {

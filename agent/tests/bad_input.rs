@@ -69,7 +69,7 @@ fn a_root_that_is_not_there_is_one_sentence_and_exit_code_2() {
     assert_eq!(agent(&["report", "--output", "xml"]).status.code(), Some(2));
     let output = agent(&["check", "kvm.nosuch"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("there is no check or group `kvm.nosuch`"));
+    assert!(stderr(&output).contains("invalid value 'kvm.nosuch'"));
 }
 
 #[test]

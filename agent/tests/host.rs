@@ -289,3 +289,70 @@ fn what_a_container_or_a_capture_does_not_show_is_not_no() {
     }
     assert_eq!(findings(&tree)["kvm.tun"]["status"], "SKIP");
 }
+
+#[test]
+fn a_damaged_checkpoint_fails_as_the_kubelet_would() {
+    for damage in ["", "{\"policyName\":\"static\",\"defaultCpuSet\""] {
+        let tree = host::rack1_a();
+        tree.file("var/lib/kubelet/cpu_manager_state", damage);
+        let finding = &findings(&tree)["kubelet.cpu-state"];
+        assert_eq!(finding["status"], "FAIL", "{finding}");
+        assert!(finding["message"].as_str().unwrap().contains("checkpoint is damaged"));
+    }
+}
+
+#[test]
+fn a_value_the_kubelet_does_not_know_is_the_one_thing_that_fails() {
+    let config = "kind: KubeletConfiguration\nreservedSystemCPUs: \"0\"\n";
+    for value in
+        ["cpuManagerPolicy: Static\n", "reservedSystemCPUs: 0-x\n", "topologyManagerScope: [\n"]
+    {
+        let tree = host::rack1_a();
+        tree.file("etc/kubernetes/d/10.conf", value)
+            .file("var/lib/kubelet/config.yaml", config)
+            .file(
+                "proc/1412/cmdline",
+                "kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/d\0",
+            );
+        let findings = findings(&tree);
+        let failed: Vec<&String> = findings
+            .iter()
+            .filter(|(_, finding)| finding["status"] == "FAIL")
+            .map(|(id, _)| id)
+            .collect();
+        assert_eq!(failed, ["kubelet.config"], "{value}");
+    }
+}
+
+#[test]
+fn the_node_is_named_as_the_kubelet_names_it() {
+    let tree = host::rack1_a();
+    tree.file("proc/1412/cmdline", "kubelet\0--hostname-override=node-17\0");
+    assert_eq!(report(&tree)["metadata"]["name"], "node-17");
+    tree.file("proc/1412/cmdline", "kubelet\0").file("proc/sys/kernel/hostname", "Rack_1\n");
+    let node = report(&tree);
+    assert_eq!(node["metadata"]["name"], "unknown-host");
+    assert!(unknown(&node, "metadata.name").is_some());
+}
+
+#[test]
+fn reserved_memory_must_add_up_before_there_is_a_checkpoint() {
+    let with = |memory: &str| {
+        let tree = host::rack1_a();
+        tree.file(
+            "var/lib/kubelet/config.yaml",
+            format!(
+                "memoryManagerPolicy: Static\ncpuManagerPolicy: static\nreservedSystemCPUs: '0'\n\
+                 kubeReserved: {{memory: 1Gi}}\nreservedMemory: [{{numaNode: 0, limits: {{memory: {memory}}}}}]\n"
+            ),
+        );
+        findings(&tree)["kubelet.reserved-memory"].clone()
+    };
+    assert_eq!(with("1124Mi")["status"], "PASS");
+    let short = with("1Gi");
+    assert_eq!(short["status"], "FAIL");
+    assert!(
+        short["message"].as_str().unwrap().contains("adds up to 1Gi, and 1124Mi is kept"),
+        "{short}"
+    );
+}

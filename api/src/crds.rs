@@ -8,7 +8,35 @@ use crate::InfraNode;
 /// Every CRD Berth owns, in the order they are applied.
 #[must_use]
 pub fn all_crds() -> Vec<CustomResourceDefinition> {
-    vec![InfraNode::crd()]
+    vec![InfraNode::crd()].into_iter().map(with_known_formats).collect()
+}
+
+/// The API server knows the formats `int32` and `int64` alone and warns of others, and takes any number
+/// where it knows no limit: Rust's unsigned types become bounds that it does check.
+fn with_known_formats(crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    fn walk(value: &mut serde_json::Value) {
+        let bounds = match value.get("format").and_then(serde_json::Value::as_str) {
+            Some("uint8") => Some(("int32", u64::from(u8::MAX))),
+            Some("uint16") => Some(("int32", u64::from(u16::MAX))),
+            Some("uint32") => Some(("int64", u64::from(u32::MAX))),
+            Some("uint64") => Some(("int64", i64::MAX.unsigned_abs())),
+            _ => None,
+        };
+        if let (Some((format, maximum)), Some(schema)) = (bounds, value.as_object_mut()) {
+            schema.insert("format".into(), format.into());
+            if !schema.contains_key("maximum") && maximum < i64::MAX.unsigned_abs() {
+                schema.insert("maximum".into(), maximum.into());
+            }
+        }
+        match value {
+            serde_json::Value::Object(map) => map.values_mut().for_each(walk),
+            serde_json::Value::Array(list) => list.iter_mut().for_each(walk),
+            _ => {}
+        }
+    }
+    let Ok(mut tree) = serde_json::to_value(&crd) else { return crd };
+    walk(&mut tree);
+    serde_json::from_value(tree).unwrap_or(crd)
 }
 
 /// One CRD as the YAML that is kept in `deploy/crds/`.

@@ -39,6 +39,8 @@ fn schemas_are_structural_and_described() {
         for forbidden in ["$ref", "definitions", "additionalItems", "patternProperties"] {
             assert!(schema.get(forbidden).is_none(), "{path}: {forbidden}");
         }
+        let format = schema.get("format").and_then(Value::as_str).unwrap_or("int64");
+        assert!(["int32", "int64", "date-time"].contains(&format), "{path}: format {format}");
         let int_or_string = schema.get("x-kubernetes-int-or-string").is_some();
         assert!(schema.get("type").is_some() || int_or_string, "{path} has no type");
         for (name, field) in

@@ -1,1 +1,4 @@
 //! Everything that needs real servers or hosts, or the repository itself, lives in this crate's tests.
+//! Here is what they share.
+
+pub mod host;

@@ -1,19 +1,21 @@
-//! Will the kubelet start again, and does it place VMs as pinned VMs need.
-//!
-//! Rules: `pkg/kubelet/cm/cpumanager/policy_static.go` (validateState) and
-//! `pkg/kubelet/cm/memorymanager/policy_static.go`; a checkpoint that breaks one keeps the kubelet
-//! from starting, which shows only at the next restart.
+//! Will the kubelet start again, and does it place VMs as pinned VMs need. What keeps it from starting
+//! shows only at its next restart, so it is said before.
 
-use std::collections::BTreeMap;
+use berth_api::Bytes;
+use berth_api::infra_node::UnknownReason;
 
-use berth_api::infra_node::Zone;
-use berth_api::{Bytes, CpuSet};
-
+use super::checkpoints::{cpu_state_fault, memory_state_fault};
 use super::{Check, Input, Outcome};
-use crate::observe::kubelet::memory_state::{MemoryTable, page_size};
-use crate::observe::kubelet::{CpuManagerState, KubeletConfig, MemoryManagerState};
+use crate::observe::kubelet::KubeletConfig;
 
 pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "kubelet.config",
+        title: "configuration the kubelet takes",
+        explanation: "A kubelet whose configuration is missing, does not parse, or has a value it does not know \
+            refuses to start. Other checks that depend on a broken value are skipped.",
+        run: config,
+    },
     Check {
         id: "kubelet.cpu-state",
         title: "cpu_manager_state fits",
@@ -35,6 +37,14 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "With the static policy the kubelet must keep at least one CPU for the system, by name \
             (reservedSystemCPUs) or amount, and names must be CPUs that are online.",
         run: reserved,
+    },
+    Check {
+        id: "kubelet.reserved-memory",
+        title: "reservedMemory adds up",
+        explanation: "With the Memory Manager's policy Static the kubelet refuses to start unless reservedMemory, \
+            summed over zones, is exactly kubeReserved plus systemReserved plus the hard eviction threshold of \
+            memory (100Mi unless set).",
+        run: reserved_memory,
     },
     Check {
         id: "kubelet.zone-limit",
@@ -62,7 +72,7 @@ pub(super) const CHECKS: &[Check] = &[
 /// The way out of a checkpoint that does not fit. The node must be empty first: without the checkpoint
 /// the kubelet forgets which CPUs and pages are whose.
 fn remove(input: &Input, file: &str) -> String {
-    let name = input.facts.name.as_deref().unwrap_or("NODE");
+    let name = input.facts.node_name().unwrap_or("NODE");
     let unit = &input.facts.kubelet.unit;
     format!(
         "kubectl drain {name} --ignore-daemonsets --delete-emptydir-data; on the host: systemctl stop {unit} && \
@@ -82,98 +92,96 @@ fn will_not_start(input: &Input, fault: &str) -> Outcome {
 
 /// Why there is no configuration to compare with.
 fn no_config(input: &Input) -> Outcome {
-    let fact = input.facts.notes.unknown.iter().find(|fact| fact.path == "capabilities.kubelet");
-    let why = fact.and_then(|fact| fact.message.clone());
-    Outcome::skip(why.unwrap_or_else(|| "no kubelet configuration was found".to_owned()))
+    let fault = input.facts.kubelet.config_fault.as_ref().map(|(_, why)| why.clone());
+    Outcome::skip(fault.unwrap_or_else(|| "no kubelet configuration was found".to_owned()))
+}
+
+/// The configuration, if there is one and every value of it is one the kubelet knows.
+fn sound_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
+    match &input.facts.kubelet.config {
+        None => Err(no_config(input)),
+        Some(config) if !config.invalid.is_empty() => Err(Outcome::skip(
+            "the configuration has values the kubelet does not know, see kubelet.config",
+        )),
+        Some(config) => Ok(config),
+    }
+}
+
+fn config(input: &Input) -> Outcome {
+    let kubelet = &input.facts.kubelet;
+    if let Some((reason, why)) = &kubelet.config_fault {
+        // Missing is a fault only if a running kubelet's command line names the file.
+        let broken = *reason == UnknownReason::Malformed
+            || *reason == UnknownReason::NotFound && kubelet.pid.is_some();
+        return if broken {
+            will_not_start(input, why).because("kubelet configuration", why).remedy(format!(
+                "mend the file, then try it: systemctl restart {}; journalctl -u {0} -n 20",
+                kubelet.unit
+            ))
+        } else {
+            Outcome::skip(why.clone())
+        };
+    }
+    let Some(config) = &kubelet.config else { return no_config(input) };
+    let sources = kubelet.sources.join(", ");
+    if config.invalid.is_empty() {
+        return Outcome::pass("every value that matters here is one it knows")
+            .because(sources, "read");
+    }
+    let faults: Vec<&str> = config.invalid.values().map(String::as_str).collect();
+    will_not_start(input, &faults.join("; ")).because(sources, faults.join("; ")).remedy(
+        "mend the value; known are cpuManagerPolicy none, static; topologyManagerPolicy none, best-effort, \
+         restricted, single-numa-node; topologyManagerScope container, pod; memoryManagerPolicy None, Static",
+    )
+}
+
+/// A checkpoint that could not be read: broken keeps the kubelet from starting, closed is no answer.
+fn no_checkpoint(input: &Input, name: &str) -> Outcome {
+    let file = format!("{}/{name}", input.facts.kubelet.folder);
+    match input.facts.kubelet.state_faults.get(name) {
+        None => Outcome::skip(format!("there is no {file}")),
+        Some((UnknownReason::Malformed, why)) => {
+            will_not_start(input, &format!("its checkpoint is damaged: {why}"))
+                .because(&file, why)
+                .remedy(remove(input, &file))
+        }
+        Some((_, why)) => Outcome::skip(why.clone()),
+    }
 }
 
 fn cpu_state(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     let file = format!("{}/cpu_manager_state", kubelet.folder);
     let Some(state) = &kubelet.cpu_state else {
-        return Outcome::skip("there is no cpu_manager_state, or it may not be read");
+        return no_checkpoint(input, "cpu_manager_state");
     };
-    let Some(config) = &kubelet.config else {
-        return no_config(input);
+    let config = match sound_config(input) {
+        Ok(config) => config,
+        Err(skipped) => return skipped,
     };
-    match cpu_state_fault(state, config, &input.facts.topology.online) {
+    let online = &input.facts.topology.online;
+    if config.reserved_system_cpus.as_ref().is_some_and(|cpus| !cpus.is_subset(online)) {
+        return Outcome::skip("reserved CPUs are not online, see kubelet.reserved");
+    }
+    match cpu_state_fault(state, config, online) {
         None => Outcome::pass(format!("policy {}", state.policy_name))
             .because(file, &state.default_cpu_set),
         Some(fault) => will_not_start(input, &fault)
             .because(&file, format!("policy {}, CPUs {}", state.policy_name, state.all()))
-            .because("/sys/devices/system/cpu/online", &input.facts.topology.online)
+            .because("/sys/devices/system/cpu/online", online)
             .remedy(remove(input, &file)),
     }
-}
-
-/// What the kubelet's own validation would say, in the order it asks.
-fn cpu_state_fault(
-    state: &CpuManagerState,
-    config: &KubeletConfig,
-    online: &CpuSet,
-) -> Option<String> {
-    if state.policy_name != config.cpu_manager_policy {
-        return Some(format!(
-            "the checkpoint is of policy {}, the configuration says {}",
-            state.policy_name, config.cpu_manager_policy
-        ));
-    }
-    if state.policy_name != "static" {
-        return None;
-    }
-    let none = CpuSet::new();
-    let reserved = config.reserved_system_cpus.as_ref().unwrap_or(&none);
-    let strict = config.cpu_option("strict-cpu-reservation");
-    let shared = &state.default_cpu_set;
-    if shared.is_empty() {
-        return (!state.entries.is_empty())
-            .then(|| "CPUs are handed out, but none is left to share".to_owned());
-    }
-    if strict && reserved.intersects(shared) {
-        return Some(format!(
-            "strictly reserved CPUs {} are in the shared pool",
-            reserved.intersection(shared)
-        ));
-    }
-    if !strict && !reserved.is_subset(shared) {
-        return Some(format!(
-            "reserved CPUs {} are not in the shared pool",
-            reserved.difference(shared)
-        ));
-    }
-    if let Some((pod, cpus)) = state.by_pod().into_iter().find(|(_, cpus)| cpus.intersects(shared))
-    {
-        return Some(format!(
-            "CPUs {} are pod {pod}'s and shared at once",
-            cpus.intersection(shared)
-        ));
-    }
-    let known = state.all();
-    // With CPUs reserved by amount the kubelet chose which; strictly reserved ones are in no set.
-    let chosen = strict && config.reserved_system_cpus.is_none();
-    let expected = match (strict, chosen) {
-        (true, true) => online.intersection(&known),
-        (true, false) => online.difference(reserved),
-        (false, _) => online.clone(),
-    };
-    if online.is_empty() || known == expected {
-        return None;
-    }
-    let (gone, new) = (known.difference(&expected), expected.difference(&known));
-    Some(match (gone.is_empty(), new.is_empty()) {
-        (false, _) => format!("the checkpoint has CPUs {gone}, which are not online"),
-        _ => format!("CPUs {new} are online, but not in the checkpoint"),
-    })
 }
 
 fn memory_state(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     let file = format!("{}/memory_manager_state", kubelet.folder);
     let Some(state) = &kubelet.memory_state else {
-        return Outcome::skip("there is no memory_manager_state, or it may not be read");
+        return no_checkpoint(input, "memory_manager_state");
     };
-    let Some(config) = &kubelet.config else {
-        return no_config(input);
+    let config = match sound_config(input) {
+        Ok(config) => config,
+        Err(skipped) => return skipped,
     };
     match memory_state_fault(state, config, &input.facts.zones) {
         None => Outcome::pass(format!("policy {}", state.policy_name))
@@ -187,80 +195,10 @@ fn memory_state(input: &Input) -> Outcome {
     }
 }
 
-fn memory_state_fault(
-    state: &MemoryManagerState,
-    config: &KubeletConfig,
-    zones: &[Zone],
-) -> Option<String> {
-    if state.policy_name != config.memory_manager_policy {
-        return Some(format!(
-            "the checkpoint is of policy {}, the configuration says {}",
-            state.policy_name, config.memory_manager_policy
-        ));
-    }
-    if state.policy_name != "Static" || state.machine_state.is_empty() {
-        return None;
-    }
-    if let Some(id) =
-        state.machine_state.keys().find(|id| !zones.iter().any(|zone| zone.id == **id))
-    {
-        return Some(format!("the checkpoint has zone {id}, which this host has not"));
-    }
-    zones.iter().find_map(|zone| match state.machine_state.get(&zone.id) {
-        None => Some(format!("zone {} is not in the checkpoint", zone.id)),
-        Some(node) => {
-            let none = BTreeMap::new();
-            let reserved = config.reserved_memory.get(&zone.id).unwrap_or(&none);
-            zone_fault(zone, &node.memory_map, reserved)
-        }
-    })
-}
-
-/// What the kubelet compares for each zone: which resources there are, how much of each, how much is
-/// kept for the system, and how much of the memory is left to promise.
-fn zone_fault(
-    zone: &Zone,
-    tables: &BTreeMap<String, MemoryTable>,
-    reserved: &BTreeMap<String, Bytes>,
-) -> Option<String> {
-    let id = zone.id;
-    let mut now: BTreeMap<String, Bytes> = BTreeMap::new();
-    for pool in &zone.hugepages {
-        let bytes = Bytes(pool.total.saturating_mul(pool.size.bytes()));
-        now.insert(format!("hugepages-{}", pool.size), bytes);
-    }
-    // Without pools or MemTotal of the zone there is nothing to compare with.
-    let pages_known = !now.is_empty();
-    now.extend(zone.memory.map(|memory| ("memory".to_owned(), memory)));
-    let gone = tables
-        .keys()
-        .find(|name| page_size(name).is_some() && pages_known && !now.contains_key(*name));
-    if let Some(resource) = gone {
-        return Some(format!(
-            "zone {id}: {resource} is in the checkpoint, and this kernel has none"
-        ));
-    }
-    for (resource, amount) in &now {
-        let Some(table) = tables.get(resource) else {
-            return Some(format!("zone {id}: {resource} is not in the checkpoint"));
-        };
-        if table.total != amount.0 {
-            return Some(format!("zone {id}: {resource} was {}, now {amount}", Bytes(table.total)));
-        }
-        let kept = reserved.get(resource).copied().unwrap_or_default();
-        if table.system_reserved != kept.0 {
-            return Some(format!(
-                "zone {id}: of {resource} {} was kept for the system, reservedMemory says {kept}",
-                Bytes(table.system_reserved)
-            ));
-        }
-    }
-    None
-}
-
 fn reserved(input: &Input) -> Outcome {
-    let Some(config) = &input.facts.kubelet.config else {
-        return no_config(input);
+    let config = match sound_config(input) {
+        Ok(config) => config,
+        Err(skipped) => return skipped,
     };
     let online = &input.facts.topology.online;
     match &config.reserved_system_cpus {
@@ -298,12 +236,56 @@ fn reserved(input: &Input) -> Outcome {
     }
 }
 
-fn policies(input: &Input) -> Outcome {
-    let Some(config) = &input.facts.kubelet.config else {
-        return no_config(input);
+fn reserved_memory(input: &Input) -> Outcome {
+    let config = match sound_config(input) {
+        Ok(config) => config,
+        Err(skipped) => return skipped,
     };
-    let source = input.facts.kubelet.sources.last().cloned();
-    let source = source.unwrap_or_else(|| "the kubelet's defaults".to_owned());
+    if config.memory_manager_policy != "Static" {
+        return Outcome::skip("the Memory Manager is off, so nothing need add up");
+    }
+    let zones = &input.facts.zones;
+    let strange = config.reserved_memory.keys().find(|id| zones.iter().all(|zone| zone.id != **id));
+    if let Some(id) = strange {
+        return will_not_start(
+            input,
+            &format!("reservedMemory names zone {id}, which this host has not"),
+        )
+        .because("reservedMemory numaNode", id)
+        .remedy("name the zones of `berth-agent report` in reservedMemory");
+    }
+    let Some(needed) = config.node_reserved_memory(input.facts.memory.total) else {
+        return Outcome::skip("how much memory is kept for the system could not be worked out");
+    };
+    let amounts = config.reserved_memory.values().filter_map(|zone| zone.get("memory"));
+    let sum = Bytes(amounts.fold(0, |sum, amount| sum.saturating_add(amount.0)));
+    let evidence = |outcome: Outcome| {
+        outcome
+            .because("reservedMemory", sum)
+            .because("kubeReserved + systemReserved + evictionHard memory.available", needed)
+    };
+    if sum == needed {
+        return evidence(Outcome::pass(format!("{sum}")));
+    }
+    let share = Bytes(needed.0 / zones.len().max(1) as u64);
+    evidence(will_not_start(
+        input,
+        &format!("reservedMemory adds up to {sum}, and {needed} is kept for the system"),
+    ))
+    .remedy(format!(
+        "make reservedMemory add up to {needed}, for example {share} in each of {} zones",
+        zones.len()
+    ))
+}
+
+fn policies(input: &Input) -> Outcome {
+    let config = match sound_config(input) {
+        Ok(config) => config,
+        Err(skipped) => return skipped,
+    };
+    let sources = &input.facts.kubelet.sources;
+    let source =
+        if sources.is_empty() { "the kubelet's defaults".to_owned() } else { sources.join(", ") };
     let said = format!(
         "cpuManagerPolicy {}, topologyManagerPolicy {}, memoryManagerPolicy {}",
         config.cpu_manager_policy, config.topology_manager_policy, config.memory_manager_policy
@@ -315,7 +297,12 @@ fn policies(input: &Input) -> Outcome {
     {
         "pinned VMs may be spread over zones: topologyManagerPolicy is not strict"
     } else {
-        return Outcome::pass("pinned VMs get CPUs of their own").because(source, said);
+        let memory = if config.memory_manager_policy == "Static" {
+            "pinned VMs get CPUs and memory of their own"
+        } else {
+            "pinned VMs get CPUs of their own; their memory may come from other zones (memoryManagerPolicy None)"
+        };
+        return Outcome::pass(memory).because(source, said);
     };
     Outcome::warn(message).because(source, said).remedy(
         "cpuManagerPolicy: static, topologyManagerPolicy: single-numa-node, reservedSystemCPUs: \"...\" in \
@@ -327,8 +314,9 @@ fn policies(input: &Input) -> Outcome {
 const ZONES: usize = 8;
 
 fn zone_limit(input: &Input) -> Outcome {
-    let Some(config) = &input.facts.kubelet.config else {
-        return no_config(input);
+    let config = match sound_config(input) {
+        Ok(config) => config,
+        Err(skipped) => return skipped,
     };
     let count = input.facts.zones.len();
     let option = config.topology_manager_policy_options.get("max-allowable-numa-nodes");
@@ -360,99 +348,5 @@ fn swap(input: &Input) -> Outcome {
             .remedy("swapoff -a and remove swap from /etc/fstab, or failSwapOn: false")
     } else {
         evidence(Outcome::pass("no conflict"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn state(policy: &str, shared: &str, pod: &str) -> CpuManagerState {
-        let entries =
-            if pod.is_empty() { "{}".to_owned() } else { format!(r#"{{"uid":{{"c":"{pod}"}}}}"#) };
-        serde_json::from_str(&format!(
-            r#"{{"policyName":"{policy}","defaultCpuSet":"{shared}","entries":{entries}}}"#
-        ))
-        .unwrap()
-    }
-
-    fn config(policy: &str, reserved: &str, options: &[&str]) -> KubeletConfig {
-        KubeletConfig {
-            cpu_manager_policy: policy.to_owned(),
-            reserved_system_cpus: Some(reserved.parse().unwrap()),
-            cpu_manager_policy_options: options
-                .iter()
-                .map(|name| ((*name).to_owned(), "true".to_owned()))
-                .collect(),
-            ..KubeletConfig::default()
-        }
-    }
-
-    fn by_amount(options: &[&str]) -> KubeletConfig {
-        KubeletConfig { reserved_system_cpus: None, ..config("static", "", options) }
-    }
-
-    #[test]
-    fn cpu_checkpoints_are_judged_as_the_kubelet_does() {
-        let strict = ["strict-cpu-reservation"];
-        for (state, config, fault) in [
-            (state("static", "0-7", ""), config("static", "0", &[]), None),
-            (state("static", "0-3,6-7", "4-5"), config("static", "0", &[]), None),
-            (state("static", "", ""), config("static", "0", &[]), None),
-            (state("none", "", ""), config("none", "0", &[]), None),
-            (state("none", "", ""), config("static", "0", &[]), Some("is of policy none")),
-            (state("static", "0-3", ""), config("static", "0", &[]), Some("CPUs 4-7 are online")),
-            (state("static", "0-8", ""), config("static", "0", &[]), Some("has CPUs 8,")),
-            (
-                state("static", "1-7", "0"),
-                config("static", "0", &[]),
-                Some("reserved CPUs 0 are not"),
-            ),
-            (state("static", "0-7", "4"), config("static", "0", &[]), Some("CPUs 4 are pod uid's")),
-            (state("static", "", "0-7"), config("static", "0", &[]), Some("none is left")),
-            (state("static", "1-7", ""), config("static", "0", &strict), None),
-            (state("static", "0-7", ""), config("static", "0", &strict), Some("strictly reserved")),
-            (state("static", "2-7", ""), by_amount(&strict), None),
-            (state("static", "2-8", ""), by_amount(&strict), Some("has CPUs 8,")),
-        ] {
-            let found = cpu_state_fault(&state, &config, &"0-7".parse().unwrap());
-            match fault {
-                None => assert_eq!(found, None),
-                Some(words) => {
-                    assert!(found.as_deref().is_some_and(|f| f.contains(words)), "{found:?}")
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_zone_that_grew_or_shrank_is_named_with_both_numbers() {
-        let text = r#"{"policyName":"Static","machineState":{"0":{"memoryMap":{"memory":{"total":1073741824,
-            "systemReserved":1024}}}}}"#;
-        let state: MemoryManagerState = serde_json::from_str(text).unwrap();
-        let reserved = |bytes| BTreeMap::from([("memory".to_owned(), Bytes(bytes))]);
-        let config = KubeletConfig {
-            memory_manager_policy: "Static".to_owned(),
-            reserved_memory: BTreeMap::from([(0, reserved(1024))]),
-            ..KubeletConfig::default()
-        };
-        let zone = |bytes| Zone { memory: Some(Bytes(bytes)), ..Zone::default() };
-        assert_eq!(memory_state_fault(&state, &config, &[zone(1 << 30)]), None);
-        assert_eq!(
-            memory_state_fault(&state, &config, &[zone((1 << 30) - 4096)]).as_deref(),
-            Some("zone 0: memory was 1Gi, now 1048572Ki")
-        );
-        let two = [zone(1 << 30), Zone { id: 1, ..Zone::default() }];
-        assert_eq!(
-            memory_state_fault(&state, &config, &two).as_deref(),
-            Some("zone 1 is not in the checkpoint")
-        );
-        assert!(memory_state_fault(&state, &config, &[]).is_some());
-        let more =
-            KubeletConfig { reserved_memory: BTreeMap::from([(0, reserved(2048))]), ..config };
-        assert_eq!(
-            memory_state_fault(&state, &more, &[zone(1 << 30)]).as_deref(),
-            Some("zone 0: of memory 1Ki was kept for the system, reservedMemory says 2Ki")
-        );
     }
 }

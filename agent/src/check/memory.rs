@@ -112,9 +112,11 @@ fn balance(input: &Input) -> Outcome {
 
 fn kernel_against_kubelet(input: &Input) -> Outcome {
     let Some(state) = &input.facts.kubelet.memory_state else {
-        return Outcome::skip(
-            "the kubelet's Memory Manager keeps no account on this host, or it may not be read",
-        );
+        let fault = input.facts.kubelet.state_faults.get("memory_manager_state");
+        return Outcome::skip(fault.map_or_else(
+            || "the kubelet's Memory Manager keeps no account on this host".to_owned(),
+            |(_, why)| why.clone(),
+        ));
     };
     if state.policy_name != "Static" {
         return Outcome::skip(format!(

@@ -1,11 +1,13 @@
 //! `berth-agent check`.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValuesParser;
 
 use super::style::Style;
-use super::{BAD_INPUT, Failure, PROBLEMS, RootArgument, complain, print};
+use super::{Failure, PROBLEMS, RootArgument, complain, print};
 use crate::check::{self, Input};
 use crate::observe::{self, Wanted, direct_io};
 
@@ -26,7 +28,7 @@ use crate::observe::{self, Wanted, direct_io};
 )]
 pub(super) struct Arguments {
     /// Checks or groups of checks to run (default: all)
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = names(), hide_possible_values = true)]
     ids: Vec<String>,
     #[command(flatten)]
     root: RootArgument,
@@ -37,7 +39,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     list: bool,
     /// Folder whose file system is tried for O_DIRECT; may be given several times
-    #[arg(long, value_name = "DIR", default_values = direct_io::DEFAULT_PATHS)]
+    #[arg(long, value_name = "DIR", default_values = direct_io::DEFAULT_PATHS, value_parser = super::absolute)]
     direct_io_path: Vec<String>,
 }
 
@@ -49,15 +51,20 @@ enum Output {
     Json,
 }
 
+/// Ids of all checks and their groups, for the shell to complete.
+fn names() -> PossibleValuesParser {
+    let ids: Vec<&'static str> = check::all().iter().map(|check| check.id).collect();
+    let groups: BTreeSet<&'static str> = ids.iter().filter_map(|id| id.split('.').next()).collect();
+    PossibleValuesParser::new(groups.into_iter().chain(ids))
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let checks = check::select(&arguments.ids).map_err(|name| Failure {
-        code: BAD_INPUT,
-        error: anyhow::anyhow!(
-            "there is no check or group `{name}`; `berth-agent check --list` names them all"
-        ),
-    })?;
+    let checks = check::select(&arguments.ids);
     if arguments.list {
-        return print(&check::table::list(&checks, Style::for_stdout()));
+        return print(&match arguments.output {
+            Output::Table => check::table::list(&checks, Style::for_stdout()),
+            Output::Json => serde_json::to_string_pretty(&checks)? + "\n",
+        });
     }
     let root = arguments.root.open()?;
     let wanted = Wanted { direct_io_paths: arguments.direct_io_path.clone() };

@@ -15,6 +15,8 @@ use crate::root::Root;
 
 /// Exit code for a check or plan that found problems.
 pub const PROBLEMS: u8 = 1;
+/// Exit code for a host (or an output) that could not be reached or changed.
+pub const UNREACHABLE: u8 = 3;
 /// Exit code for bad usage or input.
 pub const BAD_INPUT: u8 = 2;
 
@@ -75,9 +77,28 @@ struct RootArgument {
     root: PathBuf,
 }
 
+/// A folder to try for O_DIRECT.
+fn absolute(path: &str) -> Result<String, String> {
+    if path.starts_with('/') {
+        Ok(path.to_owned())
+    } else {
+        Err("give an absolute path".to_owned())
+    }
+}
+
 impl RootArgument {
     fn open(&self) -> Result<Root, Failure> {
-        Root::open(&self.root).map_err(|error| Failure { code: BAD_INPUT, error: error.into() })
+        let root = Root::open(&self.root)
+            .map_err(|error| Failure { code: BAD_INPUT, error: error.into() })?;
+        if !root.exists("proc") && !root.exists("sys") {
+            let inner = root.list(".").unwrap_or_default();
+            let inner = inner.iter().find(|name| root.exists(&format!("{name}/sys")));
+            let path = self.root.display();
+            let hint =
+                inner.map(|name| format!("; did you mean {path}/{name}?")).unwrap_or_default();
+            complain(&format!("warning: --root {path}: neither proc/ nor sys/ is in it{hint}"));
+        }
+        Ok(root)
     }
 }
 
@@ -112,7 +133,10 @@ pub fn main() -> ExitCode {
 fn completion(shell: Shell) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "berth-agent", &mut script);
-    print(&String::from_utf8_lossy(&script))
+    // clap_complete 4.6 names a command with a hyphen in two ways in its Bash script, and then completes
+    // nothing after the subcommand (clap-rs/clap#6421).
+    let script = String::from_utf8_lossy(&script).replace("berth__subcmd__agent", "berth__agent");
+    print(&script)
 }
 
 fn manual() -> Result<ExitCode, Failure> {
@@ -155,7 +179,10 @@ pub fn manual_page() -> std::io::Result<String> {
 /// Prints to standard output. A reader that has seen enough (`| head`) is no error.
 fn print(text: &str) -> Result<ExitCode, Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            let error = anyhow::Error::from(error).context("standard output");
+            Err(Failure { code: UNREACHABLE, error })
+        }
         _ => Ok(ExitCode::SUCCESS),
     }
 }

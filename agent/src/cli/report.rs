@@ -27,7 +27,7 @@ pub(super) struct Arguments {
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
     /// Folder whose file system is tried for O_DIRECT; may be given several times
-    #[arg(long, value_name = "DIR", default_values = direct_io::DEFAULT_PATHS)]
+    #[arg(long, value_name = "DIR", default_values = direct_io::DEFAULT_PATHS, value_parser = super::absolute)]
     direct_io_path: Vec<String>,
 }
 

@@ -22,7 +22,14 @@ const LOOK_AT: usize = 256;
 
 /// Tries each path that is there. A path that is not is left out: this host does not use it.
 pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes) -> Vec<DirectIo> {
-    let there: Vec<&String> = paths.iter().filter(|path| root.exists(path)).collect();
+    let (there, missing): (Vec<&String>, Vec<&String>) =
+        paths.iter().partition(|path| root.exists(path));
+    // A default that is not there is not used on this host; a path that was asked for is a mistake.
+    for path in missing.iter().filter(|path| !DEFAULT_PATHS.contains(&path.as_str())) {
+        notes.warn(path.as_str(), "there is no such folder to try for O_DIRECT");
+        let why = format!("{path}: not there");
+        notes.unknown("capabilities.directIO", UnknownReason::NotFound, why);
+    }
     // Sizes only: what the disks have transferred would be one more file for each.
     let sizes = DiskRefreshKind::nothing().with_storage();
     let live = root.is_live() && !there.is_empty();

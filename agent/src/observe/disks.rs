@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use berth_api::Bytes;
 
+use super::nvme;
 use crate::root::Root;
 
 /// Disks and the sum of their sizes; `None` if the tree has no block devices.
@@ -16,7 +17,13 @@ pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
         let own = root.link(&file("device")).is_some() && !root.exists(&file("partition"));
         // The paths of a multipath NVMe drive are disks of their own, but hidden.
         let hidden = root.read(&file("hidden")).is_ok_and(|hidden| hidden == "1");
-        own && !hidden && root.read(&file("removable")).is_ok_and(|removable| removable == "0")
+        // iSCSI sessions, Fibre Channel ports and Ceph are other machines' disks.
+        let way = root.link(&format!("sys/class/block/{name}")).unwrap_or_default();
+        let remote = ["/session", "/rport-", "/rbd"].iter().any(|part| way.contains(part));
+        let remote = remote || name.starts_with("nvme") && !nvme::is_local(root, name);
+        own && !hidden
+            && !remote
+            && root.read(&file("removable")).is_ok_and(|removable| removable == "0")
     };
     // A disk that is reached by several paths has one world-wide id on all of them.
     let mut seen = BTreeSet::new();

@@ -5,6 +5,7 @@ use berth_api::infra_node::{Hypervisor, Machine, UnknownReason};
 use super::cpuinfo::CpuInfo;
 use crate::notes::Notes;
 use crate::root::{ReadProblem, Root};
+use crate::text::one_line;
 
 const DMI: &str = "sys/class/dmi/id";
 
@@ -14,7 +15,7 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
         root.read(&format!("{DMI}/{name}")).and_then(|text| {
             let problem = ReadProblem::Malformed("empty".to_owned());
             let empty = || crate::root::ReadError { path: format!("{DMI}/{name}"), problem };
-            if text.is_empty() { Err(empty()) } else { Ok(text) }
+            if text.is_empty() { Err(empty()) } else { Ok(one_line(&text)) }
         })
     };
     // Arm and Power boards have a device tree in place of DMI.
@@ -44,6 +45,19 @@ pub fn host_name(root: &Root) -> Option<String> {
     Some(name.lines().next()?.trim().to_lowercase())
 }
 
+/// Names of Kubernetes objects are DNS subdomains (RFC 1123).
+#[must_use]
+pub fn is_object_name(name: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.bytes().all(inner)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    (1..=253).contains(&name.len()) && name.split('.').all(label)
+}
+
 fn kernel(root: &Root, notes: &mut Notes) -> Option<String> {
     let release = root.read("proc/sys/kernel/osrelease").ok().filter(|r| !r.is_empty());
     // `Linux version 6.1.0-13-amd64 (debian-kernel@...) ...`
@@ -51,7 +65,7 @@ fn kernel(root: &Root, notes: &mut Notes) -> Option<String> {
         let version = root.read("proc/version").ok()?;
         version.strip_prefix("Linux version ")?.split(' ').next().map(str::to_owned)
     };
-    let release = release.or_else(from_version);
+    let release = release.or_else(from_version).map(|release| one_line(&release));
     if release.is_none() {
         let why = "neither /proc/sys/kernel/osrelease nor /proc/version is there";
         notes.unknown("capabilities.machine.kernel", UnknownReason::NotFound, why);
@@ -64,7 +78,8 @@ fn os(root: &Root, notes: &mut Notes) -> Option<String> {
     let name = files
         .iter()
         .find_map(|path| root.read(path).ok())
-        .and_then(|text| field(&text, "PRETTY_NAME"));
+        .and_then(|text| field(&text, "PRETTY_NAME"))
+        .map(|name| one_line(&name));
     if name.is_none() {
         let why = "neither /etc/os-release nor /usr/lib/os-release has PRETTY_NAME";
         notes.unknown("capabilities.machine.os", UnknownReason::NotFound, why);
@@ -162,5 +177,15 @@ mod tests {
         assert_eq!(by_names("Amazon EC2", "m5.large"), Some(Hypervisor::Kvm));
         assert_eq!(by_names("Microsoft Corporation", "Surface"), None);
         assert_eq!(by_names("QEMU", "Standard PC (Q35 + ICH9, 2009)"), Some(Hypervisor::Qemu));
+    }
+
+    #[test]
+    fn names_are_what_the_api_server_takes() {
+        for name in ["rack1-a", "worker1.internal", "0"] {
+            assert!(is_object_name(name), "{name}");
+        }
+        for name in ["", "-a", "a-", "a..b", "Rack", "a_b", "(none)", &"x".repeat(254)] {
+            assert!(!is_object_name(name), "{name}");
+        }
     }
 }

@@ -84,6 +84,16 @@ pub struct HostFacts {
     pub notes: Notes,
 }
 
+impl HostFacts {
+    /// The name of the Node and the InfraNode: what the kubelet is told to call itself, else the host's.
+    /// `None` if there is no name the API server would take.
+    #[must_use]
+    pub fn node_name(&self) -> Option<&str> {
+        let name = self.kubelet.node_name.as_deref().or(self.name.as_deref());
+        name.filter(|name| machine::is_object_name(name))
+    }
+}
+
 /// What to observe beyond the defaults.
 #[derive(Debug, Clone)]
 pub struct Wanted {
@@ -139,6 +149,11 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
         processes,
         notes: Notes::default(),
     };
+    if facts.node_name().is_none() {
+        let found = facts.name.as_deref().unwrap_or("no host name");
+        let why = format!("`{}` is no name for a Node", found.escape_debug());
+        notes.unknown("metadata.name", berth_api::infra_node::UnknownReason::NotFound, why);
+    }
     notes.tidy();
     facts.notes = notes;
     facts

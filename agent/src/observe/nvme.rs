@@ -7,6 +7,7 @@ use super::mounts::Mounts;
 use super::pci::{PciDevice, address_in_path};
 use crate::notes::Notes;
 use crate::root::Root;
+use crate::text::one_line;
 
 const BLOCK: &str = "sys/class/block";
 /// The block layer counts in sectors of this size whatever the drive's own.
@@ -44,9 +45,22 @@ pub fn is_namespace(name: &str) -> bool {
 }
 
 /// Drives behind a fabric (`tcp`, `rdma`, `fc`) are volumes of somebody else's machine.
-fn is_local(root: &Root, name: &str) -> bool {
-    let transport = root.read(&format!("sys/class/nvme/{}/transport", controller_of(name)));
-    transport.map_or(true, |transport| transport == "pcie")
+#[must_use]
+pub fn is_local(root: &Root, name: &str) -> bool {
+    controllers(root, name).iter().all(|controller| {
+        let transport = root.read(&format!("sys/class/nvme/{controller}/transport"));
+        transport.map_or(true, |transport| transport == "pcie")
+    })
+}
+
+/// Controllers a namespace is reached through: those of its subsystem, else the one it is named after.
+fn controllers(root: &Root, name: &str) -> Vec<String> {
+    let below = root.numbered(&format!("{BLOCK}/{name}/device"), "nvme");
+    if below.is_empty() {
+        vec![controller_of(name).to_owned()]
+    } else {
+        below.into_iter().map(|(_, controller)| controller).collect()
+    }
 }
 
 fn drive(root: &Root, name: &str, devices: &[String], pci: &[PciDevice], mounts: &Mounts) -> Nvme {
@@ -62,7 +76,7 @@ fn drive(root: &Root, name: &str, devices: &[String], pci: &[PciDevice], mounts:
     let known = mounts.table.is_some() && signature_known(root, name) && address.is_some();
     Nvme {
         name: name.to_owned(),
-        model: model.ok().filter(|model| !model.is_empty()),
+        model: model.ok().filter(|model| !model.is_empty()).map(|model| one_line(&model)),
         size: root
             .parse::<u64>(&file("size"))
             .ok()
@@ -102,10 +116,9 @@ fn controller_of(name: &str) -> &str {
 fn address(root: &Root, name: &str) -> Option<PciAddress> {
     let path = root.link(&format!("{BLOCK}/{name}")).unwrap_or_default();
     address_in_path(&path).or_else(|| {
-        let device = format!("{BLOCK}/{name}/device");
-        let below: Vec<(u32, String)> = root.numbered(&device, "nvme");
-        let controller = below.first().map_or_else(|| controller_of(name), |(_, n)| n.as_str());
-        root.parse(&format!("sys/class/nvme/{controller}/address")).ok()
+        let mut controllers = controllers(root, name).into_iter();
+        controllers
+            .find_map(|controller| root.parse(&format!("sys/class/nvme/{controller}/address")).ok())
     })
 }
 

@@ -16,7 +16,7 @@ const NAMELESS: &str = "unknown-host";
 /// The host as an InfraNode with its status and an empty spec.
 #[must_use]
 pub fn infra_node(facts: &HostFacts) -> InfraNode {
-    let name = facts.name.as_deref().filter(|name| is_object_name(name)).unwrap_or(NAMELESS);
+    let name = facts.node_name().unwrap_or(NAMELESS);
     let mut node = InfraNode::new(name, InfraNodeSpec::default());
     node.status = Some(status(facts));
     node
@@ -52,39 +52,29 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
     }
 }
 
-/// Names of Kubernetes objects are DNS subdomains (RFC 1123).
-fn is_object_name(name: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let label = |label: &str| {
-        !label.is_empty()
-            && label.bytes().all(inner)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    (1..=253).contains(&name.len()) && name.split('.').all(label)
-}
-
 fn kubelet(config: &KubeletConfig) -> Kubelet {
     let on = |(name, value): (&String, &String)| match value.as_str() {
         "true" => Some(name.clone()),
         "false" => None,
         other => Some(format!("{name}={other}")),
     };
+    let known =
+        |field: &str, value: &String| (!config.invalid.contains_key(field)).then(|| value.clone());
     Kubelet {
-        cpu_manager_policy: Some(config.cpu_manager_policy.clone()),
+        cpu_manager_policy: known("cpuManagerPolicy", &config.cpu_manager_policy),
         cpu_manager_policy_options: config
             .cpu_manager_policy_options
             .iter()
             .filter_map(on)
             .collect(),
-        topology_manager_policy: Some(config.topology_manager_policy.clone()),
-        topology_manager_scope: Some(config.topology_manager_scope.clone()),
+        topology_manager_policy: known("topologyManagerPolicy", &config.topology_manager_policy),
+        topology_manager_scope: known("topologyManagerScope", &config.topology_manager_scope),
         topology_manager_policy_options: config
             .topology_manager_policy_options
             .iter()
             .filter_map(on)
             .collect(),
-        memory_manager_policy: Some(config.memory_manager_policy.clone()),
+        memory_manager_policy: known("memoryManagerPolicy", &config.memory_manager_policy),
         reserved_system_cpus: config.reserved_system_cpus.clone(),
     }
 }
@@ -96,7 +86,8 @@ fn kubelet(config: &KubeletConfig) -> Kubelet {
 fn zones(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
     let config = kubelet.config.as_ref();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
-    let policy_is_static = config.map(|config| config.cpu_manager_policy == "static");
+    let sound = config.filter(|config| config.invalid.is_empty());
+    let policy_is_static = sound.map(|config| config.cpu_manager_policy == "static");
     let pinned = match (policy_is_static, &kubelet.cpu_state) {
         (Some(true), Some(state)) => Some(state.exclusive()),
         (Some(false), _) => Some(CpuSet::new()),
@@ -126,16 +117,6 @@ fn zones(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_what_the_api_server_takes() {
-        for name in ["rack1-a", "worker1.internal", "0"] {
-            assert!(is_object_name(name), "{name}");
-        }
-        for name in ["", "-a", "a-", "a..b", "Rack", "a_b", "(none)", &"x".repeat(254)] {
-            assert!(!is_object_name(name), "{name}");
-        }
-    }
 
     #[test]
     fn without_named_reservations_nothing_is_called_pinnable() {

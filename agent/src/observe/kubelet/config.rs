@@ -32,7 +32,23 @@ pub struct KubeletConfig {
     pub reserved_memory: BTreeMap<u32, BTreeMap<String, Bytes>>,
     /// Whether the kubelet refuses to start with swap on.
     pub fail_swap_on: bool,
+    /// Memory kept for Kubernetes and for the system, in that order.
+    pub kept_memory: [Bytes; 2],
+    /// The hard eviction threshold of memory: an amount or a percentage.
+    pub eviction: String,
+    /// Fields whose value the kubelet does not know, and what is wrong with it.
+    pub invalid: BTreeMap<&'static str, String>,
 }
+
+/// Values the kubelet knows, by field.
+const KNOWN: [(&str, &[&str]); 4] = [
+    ("cpuManagerPolicy", &["none", "static"]),
+    ("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"]),
+    ("topologyManagerScope", &["container", "pod"]),
+    ("memoryManagerPolicy", &["None", "Static"]),
+];
+/// The kubelet's own threshold where none is set.
+const EVICTION: &str = "100Mi";
 
 impl Default for KubeletConfig {
     fn default() -> Self {
@@ -47,6 +63,9 @@ impl Default for KubeletConfig {
             reserves_cpu_by_amount: false,
             reserved_memory: BTreeMap::new(),
             fail_swap_on: true,
+            kept_memory: [Bytes(0); 2],
+            eviction: EVICTION.to_owned(),
+            invalid: BTreeMap::new(),
         }
     }
 }
@@ -65,12 +84,23 @@ impl KubeletConfig {
         reader.text("memoryManagerPolicy", &mut config.memory_manager_policy);
         let mut reserved = String::new();
         reader.text("reservedSystemCPUs", &mut reserved);
-        config.reserved_system_cpus = cpus(&reserved, place, "reservedSystemCPUs", reader.notes);
+        config.set_reserved_cpus(&reserved);
         let amount = |field: &&str| tree.get(field).and_then(|amounts| amounts.get("cpu"));
         let amounts = ["kubeReserved", "systemReserved"];
         config.reserves_cpu_by_amount =
             amounts.iter().filter_map(amount).any(|amount| is_some_cpu(&amount.to_string()));
         config.reserved_memory = reserved_memory(tree, place, reader.notes);
+        let kept = |field: &str| {
+            let amount = tree.get(field).and_then(|amounts| amounts.get("memory")).cloned();
+            amount.and_then(|amount| serde_json::from_value(amount).ok()).unwrap_or_default()
+        };
+        config.kept_memory = amounts.map(kept);
+        if let Some(threshold) =
+            tree.get("evictionHard").and_then(|all| all.get("memory.available"))
+        {
+            config.eviction = threshold.as_str().unwrap_or_default().to_owned();
+        }
+        config.validate();
         match tree.get("failSwapOn") {
             Some(Value::Bool(fail)) => config.fail_swap_on = *fail,
             None | Some(Value::Null) => {}
@@ -104,12 +134,21 @@ impl KubeletConfig {
         options("topology-manager-policy-options", &mut self.topology_manager_policy_options);
         let place = "kubelet's command line";
         if let Some(value) = flags.last("reserved-cpus") {
-            self.reserved_system_cpus = cpus(value, place, "--reserved-cpus", notes);
+            self.set_reserved_cpus(value);
         }
-        for flag in ["kube-reserved", "system-reserved"] {
+        for (index, flag) in ["kube-reserved", "system-reserved"].into_iter().enumerate() {
             let amounts = flags.all(flag).iter().flat_map(|value| value.split(','));
-            let cpu = amounts.filter_map(flags::pair).rfind(|(name, _)| *name == "cpu");
-            self.reserves_cpu_by_amount |= cpu.is_some_and(|(_, amount)| is_some_cpu(amount));
+            let amounts: BTreeMap<&str, &str> = amounts.filter_map(flags::pair).collect();
+            self.reserves_cpu_by_amount |= amounts.get("cpu").is_some_and(|cpu| is_some_cpu(cpu));
+            let memory = amounts.get("memory").and_then(|amount| amount.parse().ok());
+            self.kept_memory[index] = memory.unwrap_or(self.kept_memory[index]);
+        }
+        let evictions = flags.all("eviction-hard").iter().flat_map(|value| value.split(','));
+        let memory = evictions
+            .filter_map(|one| one.split_once('<'))
+            .rfind(|(n, _)| *n == "memory.available");
+        if let Some((_, threshold)) = memory {
+            threshold.clone_into(&mut self.eviction);
         }
         if !flags.all("reserved-memory").is_empty() {
             self.reserved_memory =
@@ -118,7 +157,52 @@ impl KubeletConfig {
         if let Some(value) = flags.last("fail-swap-on") {
             self.fail_swap_on = value != "false";
         }
+        self.validate();
         *self != before
+    }
+
+    /// What the Memory Manager demands that `reservedMemory` adds up to; `None` if the threshold is a
+    /// percentage and the memory is not known, or makes no sense.
+    #[must_use]
+    pub fn node_reserved_memory(&self, total: Option<Bytes>) -> Option<Bytes> {
+        let eviction = match self.eviction.strip_suffix('%') {
+            Some(percent) => (total?.0 / 100).checked_mul(percent.parse().ok()?)?,
+            None => self.eviction.parse::<Bytes>().ok()?.0,
+        };
+        let [kube, system] = self.kept_memory;
+        kube.0.checked_add(system.0)?.checked_add(eviction).map(Bytes)
+    }
+
+    fn set_reserved_cpus(&mut self, list: &str) {
+        self.invalid.remove("reservedSystemCPUs");
+        self.reserved_system_cpus = None;
+        match list.parse::<CpuSet>() {
+            _ if list.is_empty() => {}
+            Ok(cpus) => self.reserved_system_cpus = Some(cpus),
+            Err(wrong) => {
+                _ = self
+                    .invalid
+                    .insert("reservedSystemCPUs", format!("reservedSystemCPUs: {wrong}"));
+            }
+        }
+    }
+
+    fn validate(&mut self) {
+        let values = [
+            &self.cpu_manager_policy,
+            &self.topology_manager_policy,
+            &self.topology_manager_scope,
+            &self.memory_manager_policy,
+        ];
+        for ((field, known), value) in KNOWN.into_iter().zip(values) {
+            if known.contains(&value.as_str()) {
+                self.invalid.remove(field);
+            } else {
+                let value: String = value.chars().take(40).collect();
+                let why = format!("{field}: `{value}` is none of {}", known.join(", "));
+                self.invalid.insert(field, why);
+            }
+        }
     }
 
     /// Whether an option of the CPU manager is on.
@@ -167,14 +251,6 @@ fn warn_type(notes: &mut Notes, place: &str, field: &str, value: &Value) {
         place,
         format!("{field}: `{value}` has the wrong type; the kubelet's default is assumed"),
     );
-}
-
-fn cpus(text: &str, place: &str, field: &str, notes: &mut Notes) -> Option<CpuSet> {
-    if text.is_empty() {
-        return None;
-    }
-    let parsed = text.parse();
-    parsed.map_err(|wrong| notes.warn(place, format!("{field}: {wrong}"))).ok()
 }
 
 /// Whether an amount of CPU (`500m`, `1`, `0`) is any CPU at all.
@@ -329,9 +405,34 @@ mod tests {
             warnings,
             [
                 "/config: cpuManagerPolicy: `[\"x\"]` has the wrong type; the kubelet's default is assumed",
-                "/config: reservedSystemCPUs: the range `5-3` ends before it starts",
             ]
         );
+        assert_eq!(
+            config.invalid["reservedSystemCPUs"],
+            "reservedSystemCPUs: the range `5-3` ends before it starts"
+        );
+    }
+
+    #[test]
+    fn values_the_kubelet_does_not_know_are_named_with_those_it_does() {
+        let (config, _) = config("cpuManagerPolicy: Static");
+        assert_eq!(
+            config.invalid["cpuManagerPolicy"],
+            "cpuManagerPolicy: `Static` is none of none, static"
+        );
+    }
+
+    #[test]
+    fn memory_kept_for_the_system_adds_up_as_the_kubelet_demands() {
+        let needed = |text: &str| config(text).0.node_reserved_memory(Some(Bytes(1000 << 20)));
+        assert_eq!(needed("kind: x"), Some(Bytes(100 << 20)));
+        assert_eq!(
+            needed(
+                "kubeReserved: {memory: 1Gi}\nsystemReserved: {memory: 512Mi}\nevictionHard: {memory.available: 10%}"
+            ),
+            Some(Bytes((1024 + 512 + 100) << 20))
+        );
+        assert_eq!(needed("evictionHard: {memory.available: x}"), None);
     }
 
     #[test]

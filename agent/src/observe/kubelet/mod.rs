@@ -10,6 +10,8 @@ pub mod flags;
 mod layers;
 pub mod memory_state;
 
+use std::collections::BTreeMap;
+
 use berth_api::infra_node::UnknownReason;
 
 use super::processes::Processes;
@@ -29,6 +31,10 @@ pub struct KubeletFacts {
     pub pid: Option<u32>,
     /// Its effective configuration; `None` if there is no kubelet or part of it could not be read.
     pub config: Option<KubeletConfig>,
+    /// Why there is no configuration.
+    pub config_fault: Option<(UnknownReason, String)>,
+    /// The Node's name, if the command line overrides the host's (`--hostname-override`).
+    pub node_name: Option<String>,
     /// The files and flags the configuration came from, lowest first.
     pub sources: Vec<String>,
     /// Its folder, `/var/lib/kubelet` unless `--root-dir` says otherwise.
@@ -39,6 +45,8 @@ pub struct KubeletFacts {
     pub cpu_state: Option<CpuManagerState>,
     /// `memory_manager_state`.
     pub memory_state: Option<MemoryManagerState>,
+    /// Checkpoints that are there and could not be read, by name, and why.
+    pub state_faults: BTreeMap<&'static str, (UnknownReason, String)>,
 }
 
 /// Finds the kubelet by its process or its usual files.
@@ -65,18 +73,28 @@ pub fn observe(root: &Root, processes: &Processes, notes: &mut Notes) -> Kubelet
             if let Some(folder) = layers.flags.last("root-dir") {
                 folder.trim_end_matches('/').clone_into(&mut facts.folder);
             }
-            facts.config = Some(layers.configuration(notes));
+            facts.node_name = layers.flags.last("hostname-override").map(str::to_owned);
+            let config = layers.configuration(notes);
+            for (field, why) in &config.invalid {
+                notes.unknown(
+                    format!("capabilities.kubelet.{field}"),
+                    UnknownReason::Malformed,
+                    why,
+                );
+            }
+            facts.config = Some(config);
             facts.sources = layers.sources;
         }
         Err((reason, why)) => {
             if reason == UnknownReason::Malformed {
                 notes.warn("kubelet", why.clone());
             }
-            notes.unknown("capabilities.kubelet", reason, why);
+            notes.unknown("capabilities.kubelet", reason, why.clone());
+            facts.config_fault = Some((reason, why));
         }
     }
-    facts.cpu_state = state(root, &facts.folder, "cpu_manager_state", notes);
-    facts.memory_state = state(root, &facts.folder, "memory_manager_state", notes);
+    facts.cpu_state = state(root, &mut facts, "cpu_manager_state", notes);
+    facts.memory_state = state(root, &mut facts, "memory_manager_state", notes);
     facts
 }
 
@@ -90,26 +108,27 @@ fn unit(root: &Root, pid: u32) -> Option<String> {
 
 fn state<T: serde::de::DeserializeOwned>(
     root: &Root,
-    folder: &str,
-    name: &str,
+    facts: &mut KubeletFacts,
+    name: &'static str,
     notes: &mut Notes,
 ) -> Option<T> {
-    let path = format!("{}/{name}", folder.trim_start_matches('/'));
-    let text = match root.read_large(&path) {
-        Ok(text) => text,
-        Err(error) => {
-            if !error.is_not_found() {
-                notes.unknown("allocations", error.reason(), error.to_string());
-            }
-            return None;
-        }
-    };
-    match serde_json::from_str(&text) {
+    let path = format!("{}/{name}", facts.folder.trim_start_matches('/'));
+    let read = root.read_large(&path).map_err(|error| (error.reason(), error.to_string()));
+    let parsed = read.and_then(|text| {
+        serde_json::from_str(&text).map_err(|error| {
+            let why = format!("/{path}: not a kubelet checkpoint: {error}");
+            (UnknownReason::Malformed, why)
+        })
+    });
+    match parsed {
         Ok(state) => Some(state),
-        Err(error) => {
-            let why = format!("/{path}: {error}");
-            notes.unknown("allocations", UnknownReason::Malformed, why);
-            notes.warn(format!("/{path}"), format!("not a kubelet checkpoint: {error}"));
+        Err((UnknownReason::NotFound, _)) => None,
+        Err((reason, why)) => {
+            if reason == UnknownReason::Malformed {
+                notes.warn(format!("/{path}"), why.trim_start_matches(&format!("/{path}: ")));
+            }
+            notes.unknown("allocations", reason, why.clone());
+            facts.state_faults.insert(name, (reason, why));
             None
         }
     }

@@ -1,0 +1,238 @@
+//! Would the kubelet take its checkpoints back? The rules of its own validation, as pure functions.
+//!
+//! Source: `pkg/kubelet/cm/cpumanager/policy_static.go` (validateState) and
+//! `pkg/kubelet/cm/memorymanager/policy_static.go` of Kubernetes.
+
+use std::collections::BTreeMap;
+
+use berth_api::infra_node::Zone;
+use berth_api::{Bytes, CpuSet};
+
+use crate::observe::kubelet::memory_state::{MemoryTable, page_size};
+use crate::observe::kubelet::{CpuManagerState, KubeletConfig, MemoryManagerState};
+
+/// What the kubelet's own validation would say, in the order it asks.
+pub(super) fn cpu_state_fault(
+    state: &CpuManagerState,
+    config: &KubeletConfig,
+    online: &CpuSet,
+) -> Option<String> {
+    if state.policy_name != config.cpu_manager_policy {
+        return Some(format!(
+            "the checkpoint is of policy {}, the configuration says {}",
+            state.policy_name, config.cpu_manager_policy
+        ));
+    }
+    if state.policy_name != "static" {
+        return None;
+    }
+    let none = CpuSet::new();
+    let reserved = config.reserved_system_cpus.as_ref().unwrap_or(&none);
+    let strict = config.cpu_option("strict-cpu-reservation");
+    let shared = &state.default_cpu_set;
+    if shared.is_empty() {
+        return (!state.entries.is_empty())
+            .then(|| "CPUs are handed out, but none is left to share".to_owned());
+    }
+    if strict && reserved.intersects(shared) {
+        return Some(format!(
+            "strictly reserved CPUs {} are in the shared pool",
+            reserved.intersection(shared)
+        ));
+    }
+    if !strict && !reserved.is_subset(shared) {
+        return Some(format!(
+            "reserved CPUs {} are not in the shared pool",
+            reserved.difference(shared)
+        ));
+    }
+    if let Some((pod, cpus)) = state.by_pod().into_iter().find(|(_, cpus)| cpus.intersects(shared))
+    {
+        return Some(format!(
+            "CPUs {} are pod {pod}'s and shared at once",
+            cpus.intersection(shared)
+        ));
+    }
+    let known = state.all();
+    // With CPUs reserved by amount the kubelet chose which; strictly reserved ones are in no set.
+    let chosen = strict && config.reserved_system_cpus.is_none();
+    let expected = match (strict, chosen) {
+        (true, true) => online.intersection(&known),
+        (true, false) => online.difference(reserved),
+        (false, _) => online.clone(),
+    };
+    if online.is_empty() || known == expected {
+        return None;
+    }
+    let (gone, new) = (known.difference(&expected), expected.difference(&known));
+    Some(match (gone.is_empty(), new.is_empty()) {
+        (false, _) => format!("the checkpoint has CPUs {gone}, which are not online"),
+        _ => format!("CPUs {new} are online, but not in the checkpoint"),
+    })
+}
+
+/// The same for the memory checkpoint.
+pub(super) fn memory_state_fault(
+    state: &MemoryManagerState,
+    config: &KubeletConfig,
+    zones: &[Zone],
+) -> Option<String> {
+    if state.policy_name != config.memory_manager_policy {
+        return Some(format!(
+            "the checkpoint is of policy {}, the configuration says {}",
+            state.policy_name, config.memory_manager_policy
+        ));
+    }
+    if state.policy_name != "Static" || state.machine_state.is_empty() {
+        return None;
+    }
+    if let Some(id) =
+        state.machine_state.keys().find(|id| !zones.iter().any(|zone| zone.id == **id))
+    {
+        return Some(format!("the checkpoint has zone {id}, which this host has not"));
+    }
+    zones.iter().find_map(|zone| match state.machine_state.get(&zone.id) {
+        None => Some(format!("zone {} is not in the checkpoint", zone.id)),
+        Some(node) => {
+            let none = BTreeMap::new();
+            let reserved = config.reserved_memory.get(&zone.id).unwrap_or(&none);
+            zone_fault(zone, &node.memory_map, reserved)
+        }
+    })
+}
+
+/// What the kubelet compares for each zone: which resources there are, how much of each, how much is
+/// kept for the system, and how much of the memory is left to promise.
+fn zone_fault(
+    zone: &Zone,
+    tables: &BTreeMap<String, MemoryTable>,
+    reserved: &BTreeMap<String, Bytes>,
+) -> Option<String> {
+    let id = zone.id;
+    let mut now: BTreeMap<String, Bytes> = BTreeMap::new();
+    for pool in &zone.hugepages {
+        let bytes = Bytes(pool.total.saturating_mul(pool.size.bytes()));
+        now.insert(format!("hugepages-{}", pool.size), bytes);
+    }
+    // Without pools or MemTotal of the zone there is nothing to compare with.
+    let pages_known = !now.is_empty();
+    now.extend(zone.memory.map(|memory| ("memory".to_owned(), memory)));
+    let gone = tables
+        .keys()
+        .find(|name| page_size(name).is_some() && pages_known && !now.contains_key(*name));
+    if let Some(resource) = gone {
+        return Some(format!(
+            "zone {id}: {resource} is in the checkpoint, and this kernel has none"
+        ));
+    }
+    for (resource, amount) in &now {
+        let Some(table) = tables.get(resource) else {
+            return Some(format!("zone {id}: {resource} is not in the checkpoint"));
+        };
+        if table.total != amount.0 {
+            return Some(format!("zone {id}: {resource} was {}, now {amount}", Bytes(table.total)));
+        }
+        let kept = reserved.get(resource).copied().unwrap_or_default();
+        if table.system_reserved != kept.0 {
+            return Some(format!(
+                "zone {id}: of {resource} {} was kept for the system, reservedMemory says {kept}",
+                Bytes(table.system_reserved)
+            ));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(policy: &str, shared: &str, pod: &str) -> CpuManagerState {
+        let entries =
+            if pod.is_empty() { "{}".to_owned() } else { format!(r#"{{"uid":{{"c":"{pod}"}}}}"#) };
+        serde_json::from_str(&format!(
+            r#"{{"policyName":"{policy}","defaultCpuSet":"{shared}","entries":{entries}}}"#
+        ))
+        .unwrap()
+    }
+
+    fn config(policy: &str, reserved: &str, options: &[&str]) -> KubeletConfig {
+        KubeletConfig {
+            cpu_manager_policy: policy.to_owned(),
+            reserved_system_cpus: Some(reserved.parse().unwrap()),
+            cpu_manager_policy_options: options
+                .iter()
+                .map(|name| ((*name).to_owned(), "true".to_owned()))
+                .collect(),
+            ..KubeletConfig::default()
+        }
+    }
+
+    fn by_amount(options: &[&str]) -> KubeletConfig {
+        KubeletConfig { reserved_system_cpus: None, ..config("static", "", options) }
+    }
+
+    #[test]
+    fn cpu_checkpoints_are_judged_as_the_kubelet_does() {
+        let strict = ["strict-cpu-reservation"];
+        for (state, config, fault) in [
+            (state("static", "0-7", ""), config("static", "0", &[]), None),
+            (state("static", "0-3,6-7", "4-5"), config("static", "0", &[]), None),
+            (state("static", "", ""), config("static", "0", &[]), None),
+            (state("none", "", ""), config("none", "0", &[]), None),
+            (state("none", "", ""), config("static", "0", &[]), Some("is of policy none")),
+            (state("static", "0-3", ""), config("static", "0", &[]), Some("CPUs 4-7 are online")),
+            (state("static", "0-8", ""), config("static", "0", &[]), Some("has CPUs 8,")),
+            (
+                state("static", "1-7", "0"),
+                config("static", "0", &[]),
+                Some("reserved CPUs 0 are not"),
+            ),
+            (state("static", "0-7", "4"), config("static", "0", &[]), Some("CPUs 4 are pod uid's")),
+            (state("static", "", "0-7"), config("static", "0", &[]), Some("none is left")),
+            (state("static", "1-7", ""), config("static", "0", &strict), None),
+            (state("static", "0-7", ""), config("static", "0", &strict), Some("strictly reserved")),
+            (state("static", "2-7", ""), by_amount(&strict), None),
+            (state("static", "2-8", ""), by_amount(&strict), Some("has CPUs 8,")),
+        ] {
+            let found = cpu_state_fault(&state, &config, &"0-7".parse().unwrap());
+            match fault {
+                None => assert_eq!(found, None),
+                Some(words) => {
+                    assert!(found.as_deref().is_some_and(|f| f.contains(words)), "{found:?}")
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_zone_that_grew_or_shrank_is_named_with_both_numbers() {
+        let text = r#"{"policyName":"Static","machineState":{"0":{"memoryMap":{"memory":{"total":1073741824,
+            "systemReserved":1024}}}}}"#;
+        let state: MemoryManagerState = serde_json::from_str(text).unwrap();
+        let reserved = |bytes| BTreeMap::from([("memory".to_owned(), Bytes(bytes))]);
+        let config = KubeletConfig {
+            memory_manager_policy: "Static".to_owned(),
+            reserved_memory: BTreeMap::from([(0, reserved(1024))]),
+            ..KubeletConfig::default()
+        };
+        let zone = |bytes| Zone { memory: Some(Bytes(bytes)), ..Zone::default() };
+        assert_eq!(memory_state_fault(&state, &config, &[zone(1 << 30)]), None);
+        assert_eq!(
+            memory_state_fault(&state, &config, &[zone((1 << 30) - 4096)]).as_deref(),
+            Some("zone 0: memory was 1Gi, now 1048572Ki")
+        );
+        let two = [zone(1 << 30), Zone { id: 1, ..Zone::default() }];
+        assert_eq!(
+            memory_state_fault(&state, &config, &two).as_deref(),
+            Some("zone 1 is not in the checkpoint")
+        );
+        assert!(memory_state_fault(&state, &config, &[]).is_some());
+        let more =
+            KubeletConfig { reserved_memory: BTreeMap::from([(0, reserved(2048))]), ..config };
+        assert_eq!(
+            memory_state_fault(&state, &more, &[zone(1 << 30)]).as_deref(),
+            Some("zone 0: of memory 1Ki was kept for the system, reservedMemory says 2Ki")
+        );
+    }
+}

@@ -1,0 +1,84 @@
+#!/bin/bash
+# Captures what `berth-agent --root` reads of this host into an archive. usage: tests/capture.sh FILE.tgz
+# As root it is more complete. /proc and /sys files have no true size, so they are read, not archived.
+set -eu
+out=${1:?usage: tests/capture.sh FILE.tgz}
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+export LC_ALL=C
+
+copy() { # one file
+    mkdir -p "$tree${1%/*}"
+    timeout 2 cat "$1" >"$tree$1" 2>/dev/null || rm -f "$tree$1"
+}
+link() { # one symbolic link, as it is
+    mkdir -p "$tree${1%/*}"
+    cp -dn "$1" "$tree$1" 2>/dev/null || true
+}
+# The readable attributes of a folder of sysfs, and its links; deeper as the second argument says.
+attributes() {
+    find "$1" -maxdepth "${2:-1}" \( -type f -perm /444 -size -64k \) 2>/dev/null |
+        grep -vE '/(uevent_helper|trace|rom|config|resource[0-9_wc]*|vpd|statistics|power)(/|$)' |
+        while read -r file; do copy "$file"; done
+    find "$1" -maxdepth "${2:-1}" -type l 2>/dev/null | while read -r file; do link "$file"; done
+}
+
+for file in /proc/{cpuinfo,meminfo,cmdline,swaps,version,cgroups,modules} /proc/self/mountinfo \
+    /proc/sys/kernel/{hostname,osrelease} /proc/sys/kernel/random/boot_id \
+    /proc/net/{route,ipv6_route,arp} /proc/net/vlan/config /etc/{os-release,machine-id,hostname} \
+    /var/lib/dbus/machine-id /var/lib/kubelet/{config.yaml,cpu_manager_state,memory_manager_state,kubeadm-flags.env} \
+    /etc/default/kubelet /etc/sysconfig/kubelet; do
+    copy "$file"
+done
+for irq in /proc/irq/[0-9]*; do
+    copy "$irq/smp_affinity_list"
+    copy "$irq/effective_affinity_list"
+done
+for process in /proc/[0-9]*; do
+    case $(cat "$process/comm" 2>/dev/null) in
+    kthreadd | kubelet | k3s-* | kubelite | ksmtuned | virt-handler | irqbalance | NetworkManager | systemd-network)
+        copy "$process/comm"
+        copy "$process/cmdline"
+        copy "$process/cgroup"
+        ;;
+    esac
+done
+attributes /sys/devices/system/cpu 3
+attributes /sys/devices/system/node 4
+attributes /sys/kernel/mm 4
+attributes /sys/class/dmi/id/
+copy /sys/fs/cgroup/cgroup.controllers
+for unit in cpu_core cpu_atom; do copy "/sys/devices/$unit/cpus"; done
+# An empty folder says that there is no IOMMU, a missing one that nobody looked.
+mkdir -p "$tree/sys/kernel/iommu_groups"
+for group in /sys/kernel/iommu_groups/*; do [ -d "$group" ] && mkdir -p "$tree$group"; done
+for module in /sys/module/*; do mkdir -p "$tree$module"; done
+for module in kvm kvm_intel kvm_amd zswap; do attributes "/sys/module/$module/parameters"; done
+for table in DMAR IVRS IORT; do
+    [ -e "/sys/firmware/acpi/tables/$table" ] && mkdir -p "$tree/sys/firmware/acpi/tables" && : >"$tree/sys/firmware/acpi/tables/$table"
+done
+for misc in kvm tun vhost-net vhost-vsock sev; do
+    [ -e "/sys/devices/virtual/misc/$misc" ] && mkdir -p "$tree/sys/devices/virtual/misc/$misc"
+done
+for entry in /sys/class/{net,block,nvme}/* /sys/block/* /sys/bus/pci/devices/*; do
+    [ -e "$entry" ] || continue
+    if [ -L "$entry" ]; then
+        link "$entry"
+        entry=$(readlink -f "$entry")
+    fi
+    attributes "$entry"
+    for part in bridge bonding; do [ -d "$entry/$part" ] && attributes "$entry/$part" && mkdir -p "$tree$entry/$part"; done
+    if [ -d "$entry/holders" ]; then
+        mkdir -p "$tree$entry/holders"
+        attributes "$entry/holders"
+    fi
+    if [ -r "$entry/dev" ]; then
+        read -r number <"$entry/dev" || number=
+        [ -n "$number" ] && copy "/run/udev/data/b$number"
+    fi
+done
+for device in kvm sev vhost-net vhost-vsock net/tun; do
+    [ -e "/dev/$device" ] && mkdir -p "$tree/dev/net" && : >"$tree/dev/$device"
+done
+tar -czf "$out" -C "$tree" .
+echo "written: $out; try it: mkdir tree && tar -xzf $out -C tree && berth-agent report --root tree"

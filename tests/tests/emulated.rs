@@ -1,0 +1,213 @@
+//! `report` and `check` on an emulated two-socket host with a kernel of its own: bonds, VLANs, zones, huge
+//! pages, KVM, IOMMU, NVMe, and what lscpu, numactl, ip and virt-host-validate say of the same host.
+//!
+//! Slow (QEMU without KVM), so `make hosts` runs it, and not every `make test`.
+
+#![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use berth_tests::host::Host;
+use serde_json::{Value, json};
+
+fn report(host: &mut Host) -> Value {
+    serde_json::from_str(&host.must("berth-agent report -o json 2>/dev/null").unwrap()).unwrap()
+}
+
+fn finding(host: &mut Host, id: &str) -> Value {
+    let said = host.run(&format!("berth-agent check {id} -o json 2>/dev/null")).unwrap();
+    let findings: Value = serde_json::from_str(&said.output).unwrap();
+    findings["checks"][0].clone()
+}
+
+#[test]
+fn a_bare_metal_host_says_what_it_is() {
+    if std::env::var_os("BERTH_HOSTS").is_none() {
+        eprintln!("skipped: slow, `make hosts` runs it");
+        return;
+    }
+    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/berth-agent");
+    let mut host = Host::boot(&agent, 1).unwrap();
+    let host = &mut host;
+    processors_and_zones(host);
+    virtualisation(host);
+    memory(host);
+    links(host);
+    drives(host);
+    an_ordinary_user(host);
+    the_same_bytes(host);
+}
+
+fn processors_and_zones(host: &mut Host) {
+    host.must("echo 0 > /sys/devices/system/cpu/cpu7/online").unwrap();
+    let node = report(host);
+    let cpu = &node["status"]["capabilities"]["cpu"];
+    let rows = host.must("lscpu -p=CPU,CORE,SOCKET,NODE").unwrap();
+    let rows: Vec<Vec<&str>> = rows
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(',').collect())
+        .collect();
+    let distinct =
+        |column: usize| rows.iter().map(|row| row[column]).collect::<BTreeSet<_>>().len();
+    assert_eq!(cpu["threads"], rows.len());
+    assert_eq!((&cpu["cores"], &cpu["sockets"]), (&json!(distinct(1)), &json!(distinct(2))));
+    assert_eq!((&cpu["online"], &cpu["offline"]), (&json!("0-6"), &json!("7")));
+    assert_eq!(finding(host, "cpu.online")["status"], "WARN");
+
+    // `node 0 cpus: 0 1 2 3`, `node 0 size: 960 MB`
+    let numactl = host.must("numactl -H").unwrap();
+    for zone in node["status"]["zones"].as_array().unwrap() {
+        let value = |what: &str| {
+            let start = format!("node {} {what}: ", zone["id"]);
+            numactl.lines().find_map(|line| line.strip_prefix(&start)).unwrap().trim().to_owned()
+        };
+        let cpus: String = value("cpus").replace(' ', ",");
+        let ours: berth_api::CpuSet = zone["cpus"].as_str().unwrap().parse().unwrap();
+        assert_eq!(ours, cpus.parse().unwrap());
+        let memory: berth_api::Bytes = zone["memory"].as_str().unwrap().parse().unwrap();
+        assert_eq!(format!("{} MB", memory.0 >> 20), value("size"));
+    }
+    host.must("echo 1 > /sys/devices/system/cpu/cpu7/online").unwrap();
+}
+
+fn virtualisation(host: &mut Host) {
+    let state = |host: &mut Host| report(host)["status"]["capabilities"]["kvm"]["state"].clone();
+    host.must("modprobe -r kvm_amd; true").unwrap();
+    assert_eq!(state(host), "ModuleNotLoaded");
+    let device = finding(host, "kvm.device");
+    assert_eq!(device["status"], "FAIL");
+    // The remedy, as a person would paste it.
+    let remedy = device["remedy"].as_str().unwrap().to_owned();
+    host.must(&remedy).unwrap();
+    assert_eq!(state(host), "Ready");
+    host.must("modprobe -r kvm_amd && modprobe kvm_amd nested=0").unwrap();
+    assert_eq!(report(host)["status"]["capabilities"]["kvm"]["nested"], false);
+    host.must("modprobe -r kvm_amd && modprobe kvm_amd nested=1").unwrap();
+    let kvm = report(host)["status"]["capabilities"]["kvm"].clone();
+    assert_eq!((&kvm["nested"], &kvm["apiVersion"]), (&json!(true), &json!(12)));
+
+    host.must("modprobe vhost_net tun").unwrap();
+    let theirs = host.run("virt-host-validate qemu").unwrap().output;
+    for (words, id) in [
+        ("Checking for hardware virtualization", "kvm.hardware"),
+        ("Checking if device /dev/kvm exists", "kvm.device"),
+        ("Checking if device /dev/kvm is accessible", "kvm.access"),
+        ("Checking if device /dev/vhost-net exists", "kvm.vhost-net"),
+        ("Checking if device /dev/net/tun exists", "kvm.tun"),
+        ("Checking for device assignment IOMMU support", "iommu.firmware"),
+        ("Checking if IOMMU is enabled by kernel", "iommu.enabled"),
+    ] {
+        let line =
+            theirs.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{theirs}"));
+        assert_eq!(finding(host, id)["status"] == "PASS", line.contains("PASS"), "{id}: {line}");
+    }
+}
+
+fn memory(host: &mut Host) {
+    for (zone, pages) in [(0, 64), (1, 32)] {
+        let pool = format!("/sys/devices/system/node/node{zone}/hugepages/hugepages-2048kB");
+        host.must(&format!("echo {pages} > {pool}/nr_hugepages")).unwrap();
+    }
+    let node = report(host);
+    let total = |zone: usize| node["status"]["zones"][zone]["hugepages"][0]["total"].clone();
+    assert_eq!((total(0), total(1)), (json!(64), json!(32)));
+    let uneven = finding(host, "hugepages.balance");
+    assert_eq!(uneven["status"], "WARN");
+    host.must(uneven["remedy"].as_str().unwrap()).unwrap();
+    assert_eq!(finding(host, "hugepages.balance")["status"], "PASS");
+
+    host.must("echo 1 > /sys/kernel/mm/ksm/run").unwrap();
+    host.must("modprobe zram && echo 32M > /sys/block/zram0/disksize && mkswap /dev/zram0 && swapon /dev/zram0")
+        .unwrap();
+    let memory = report(host)["status"]["capabilities"]["memory"].clone();
+    assert_eq!((&memory["zram"], &memory["ksm"]["running"]), (&json!(true), &json!(true)));
+    assert_eq!(memory["ksm"]["owner"], "Unknown");
+    assert_eq!(finding(host, "memory.swap-ksm")["status"], "WARN");
+    host.must(
+        "swapoff /dev/zram0; echo 2 > /sys/kernel/mm/ksm/run; echo 0 > /sys/kernel/mm/ksm/run",
+    )
+    .unwrap();
+    assert_eq!(report(host)["status"]["capabilities"]["memory"]["ksm"]["owner"], "Nobody");
+}
+
+/// A bond of both cards, the default route on a VLAN of it, a VLAN-aware bridge on another.
+fn links(host: &mut Host) {
+    host.must(
+        "modprobe bonding max_bonds=0 && modprobe 8021q && ip link add bond0 type bond mode active-backup &&
+         for n in /sys/class/net/en*; do ip link set ${n##*/} down; ip link set ${n##*/} master bond0; done &&
+         ip link set bond0 up && ip link add link bond0 name bond0.10 type vlan id 10 &&
+         ip addr add 10.0.0.2/24 dev bond0.10 && ip link set bond0.10 up &&
+         ip route add default via 10.0.0.1 &&
+         ip link add br-x type bridge vlan_filtering 1 && ip link add link bond0 name bond0.20 type vlan id 20 &&
+         ip link set bond0.20 master br-x &&
+         ip link add br-t type bridge && ip link set br-t alias berth:tenant",
+    )
+    .unwrap();
+    host.must("for i in $(seq 20); do grep -q up /sys/class/net/bond0/operstate && break; sleep 0.5; done").unwrap();
+    let node = report(host);
+    let capabilities = &node["status"]["capabilities"];
+    let uplinks = capabilities["uplinks"].as_array().unwrap();
+    assert_eq!(uplinks.len(), 3);
+    for link in uplinks {
+        assert_eq!(link["defaultRoute"], true, "{link}");
+        let is_bond = link["kind"] == "Bond";
+        assert_eq!(link.get("bond").is_some(), !is_bond, "{link}");
+        assert_eq!(link.get("pciAddress").is_some(), !is_bond, "{link}");
+    }
+    let links = capabilities["links"].as_array().unwrap();
+    let named = |name: &str| links.iter().find(|link| link["name"] == name);
+    let vlan = named("bond0.10").unwrap();
+    assert_eq!(
+        (&vlan["vlan"], &vlan["parent"], &vlan["defaultRoute"]),
+        (&json!(10), &json!("bond0"), &json!(true))
+    );
+    assert_eq!(named("bond0.20").unwrap()["master"], "br-x");
+    assert_eq!(named("br-x").unwrap()["vlanFiltering"], true);
+    assert!(named("br-t").is_none(), "what Berth made is not listed link by link");
+
+    // The captured form of the same links must tell the same.
+    host.must("mkdir -p /tmp/c/proc /tmp/c/sys/class && cp -a --parents /proc/net/route /tmp/c 2>/dev/null;
+        mkdir -p /tmp/c/proc/net/vlan; cat /proc/net/route > /tmp/c/proc/net/route;
+        cat /proc/net/vlan/config > /tmp/c/proc/net/vlan/config;
+        mkdir -p /tmp/c/sys; cd /sys && tar cf - --ignore-failed-read class/net devices/virtual/net \
+        $(find devices/pci* -path '*/net/*' -maxdepth 7 2>/dev/null) 2>/dev/null | tar xf - -C /tmp/c/sys 2>/dev/null; true").unwrap();
+    let captured = host.must("berth-agent report --root /tmp/c -o json 2>/dev/null").unwrap();
+    let captured: Value = serde_json::from_str(&captured).unwrap();
+    let captured = captured["status"]["capabilities"]["links"].as_array().unwrap().clone();
+    assert_eq!(captured.iter().find(|link| link["name"] == "bond0.10").unwrap(), vlan);
+}
+
+fn drives(host: &mut Host) {
+    let state = |host: &mut Host| {
+        let node = report(host);
+        let drives = node["status"]["capabilities"]["nvme"].as_array().unwrap().clone();
+        drives.iter().map(|drive| drive["inUse"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(state(host), [json!(false), json!(false)]);
+    host.must("pvcreate -ff -y /dev/nvme1n1 && udevadm settle").unwrap();
+    assert_eq!(state(host), [json!(false), json!(true)]);
+    host.must("mkfs.ext4 -q /dev/nvme0n1 && mkdir -p /var/lib/kubelet && mount /dev/nvme0n1 /var/lib/kubelet").unwrap();
+    assert_eq!(state(host), [json!(true), json!(true)]);
+    let paths = report(host)["status"]["capabilities"]["directIO"].clone();
+    assert_eq!((&paths[0]["filesystem"], &paths[0]["supported"]), (&json!("ext4"), &json!(true)));
+    host.must("umount /var/lib/kubelet && mount -t tmpfs none /var/lib/kubelet").unwrap();
+    assert_eq!(report(host)["status"]["capabilities"]["directIO"][0]["filesystem"], "tmpfs");
+}
+
+fn an_ordinary_user(host: &mut Host) {
+    let command =
+        "setpriv --reuid 65534 --regid 65534 --clear-groups berth-agent report -o json 2>/dev/null";
+    let theirs: Value = serde_json::from_str(&host.must(command).unwrap()).unwrap();
+    assert_eq!(theirs["status"]["capabilities"]["kvm"]["state"], "NoPermission");
+    assert_eq!(
+        theirs["status"]["capabilities"]["cpu"],
+        report(host)["status"]["capabilities"]["cpu"]
+    );
+}
+
+fn the_same_bytes(host: &mut Host) {
+    host.must("berth-agent report -o yaml > /tmp/a 2>&1; berth-agent report -o yaml > /tmp/b 2>&1; cmp /tmp/a /tmp/b")
+        .unwrap();
+}
