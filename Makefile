@@ -45,6 +45,8 @@ hosts: setup  ## report and check on an emulated two-socket host (QEMU, needs ro
 	./tests/setup.sh qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
 	$(CARGO) build --locked --release -p berth-agent
 	BERTH_HOSTS=1 $(CARGO) test --locked --release -p berth-tests --test emulated -- --nocapture
+	printf '# Emulated host, %s\n\nCommand: `make hosts`. The test `tests/tests/emulated.rs` passed on a host booted from %s.\n' \
+	  "$$(date -u +%F)" "$$(basename $$(./tests/host/image.sh))" > $(RESULTS)/$$(date -u +%F)-hosts.md
 
 dist:  ## the program as it is shipped
 	$(CARGO) build --locked --profile dist -p berth-agent

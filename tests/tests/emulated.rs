@@ -30,6 +30,8 @@ fn a_bare_metal_host_says_what_it_is() {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/berth-agent");
     let mut host = Host::boot(&agent, 1).unwrap();
     let host = &mut host;
+    // Under emulation udev is still loading modules when the boot is done.
+    host.must("udevadm settle --timeout 100").unwrap();
     processors_and_zones(host);
     virtualisation(host);
     memory(host);
@@ -40,7 +42,7 @@ fn a_bare_metal_host_says_what_it_is() {
 }
 
 fn processors_and_zones(host: &mut Host) {
-    host.must("echo 0 > /sys/devices/system/cpu/cpu7/online").unwrap();
+    host.must("echo 0 > /sys/devices/system/cpu/cpu3/online").unwrap();
     let node = report(host);
     let cpu = &node["status"]["capabilities"]["cpu"];
     let rows = host.must("lscpu -p=CPU,CORE,SOCKET,NODE").unwrap();
@@ -53,7 +55,7 @@ fn processors_and_zones(host: &mut Host) {
         |column: usize| rows.iter().map(|row| row[column]).collect::<BTreeSet<_>>().len();
     assert_eq!(cpu["threads"], rows.len());
     assert_eq!((&cpu["cores"], &cpu["sockets"]), (&json!(distinct(1)), &json!(distinct(2))));
-    assert_eq!((&cpu["online"], &cpu["offline"]), (&json!("0-6"), &json!("7")));
+    assert_eq!((&cpu["online"], &cpu["offline"]), (&json!("0-2"), &json!("3")));
     assert_eq!(finding(host, "cpu.online")["status"], "WARN");
 
     // `node 0 cpus: 0 1 2 3`, `node 0 size: 960 MB`
@@ -69,7 +71,7 @@ fn processors_and_zones(host: &mut Host) {
         let memory: berth_api::Bytes = zone["memory"].as_str().unwrap().parse().unwrap();
         assert_eq!(format!("{} MB", memory.0 >> 20), value("size"));
     }
-    host.must("echo 1 > /sys/devices/system/cpu/cpu7/online").unwrap();
+    host.must("echo 1 > /sys/devices/system/cpu/cpu3/online").unwrap();
 }
 
 fn virtualisation(host: &mut Host) {
@@ -88,21 +90,27 @@ fn virtualisation(host: &mut Host) {
     let kvm = report(host)["status"]["capabilities"]["kvm"].clone();
     assert_eq!((&kvm["nested"], &kvm["apiVersion"]), (&json!(true), &json!(12)));
 
-    host.must("modprobe vhost_net tun").unwrap();
+    host.must("modprobe -a vhost_net tun").unwrap();
+    // But for the IOMMU: this host has an AMD processor with an Intel IOMMU, as none in metal.
     let theirs = host.run("virt-host-validate qemu").unwrap().output;
+    let findings = host.run("berth-agent check kvm -o json 2>/dev/null").unwrap().output;
+    let findings: Value = serde_json::from_str(&findings).unwrap();
+    let findings = findings["checks"].as_array().unwrap().clone();
     for (words, id) in [
         ("Checking for hardware virtualization", "kvm.hardware"),
         ("Checking if device /dev/kvm exists", "kvm.device"),
         ("Checking if device /dev/kvm is accessible", "kvm.access"),
         ("Checking if device /dev/vhost-net exists", "kvm.vhost-net"),
         ("Checking if device /dev/net/tun exists", "kvm.tun"),
-        ("Checking for device assignment IOMMU support", "iommu.firmware"),
-        ("Checking if IOMMU is enabled by kernel", "iommu.enabled"),
     ] {
         let line =
             theirs.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{theirs}"));
-        assert_eq!(finding(host, id)["status"] == "PASS", line.contains("PASS"), "{id}: {line}");
+        let ours = findings.iter().find(|finding| finding["id"] == id).unwrap();
+        assert_eq!(ours["status"] == "PASS", line.contains("PASS"), "{id}: {line}");
     }
+    // Each report makes a VM, for which the kernel interrupts every CPU; an emulated host survives that
+    // often, but not always.
+    host.must("modprobe -r kvm_amd").unwrap();
 }
 
 fn memory(host: &mut Host) {
@@ -197,14 +205,14 @@ fn drives(host: &mut Host) {
 }
 
 fn an_ordinary_user(host: &mut Host) {
+    let ours = report(host);
+    host.must("modprobe kvm_amd && udevadm settle").unwrap();
     let command =
         "setpriv --reuid 65534 --regid 65534 --clear-groups berth-agent report -o json 2>/dev/null";
     let theirs: Value = serde_json::from_str(&host.must(command).unwrap()).unwrap();
+    host.must("modprobe -r kvm_amd").unwrap();
     assert_eq!(theirs["status"]["capabilities"]["kvm"]["state"], "NoPermission");
-    assert_eq!(
-        theirs["status"]["capabilities"]["cpu"],
-        report(host)["status"]["capabilities"]["cpu"]
-    );
+    assert_eq!(theirs["status"]["capabilities"]["cpu"], ours["status"]["capabilities"]["cpu"]);
 }
 
 fn the_same_bytes(host: &mut Host) {

@@ -58,7 +58,12 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
         _ if x86 => Some("kvm_intel"),
         _ => None,
     };
-    let loaded = |module| root.exists(&format!("{MODULES}/{module}"));
+    // While it is being loaded a module is there, but has not yet looked at the CPU. What is built in
+    // has no such file.
+    let loaded = |module| {
+        let state = root.read(&format!("{MODULES}/{module}/initstate"));
+        root.exists(&format!("{MODULES}/{module}")) && state.map_or(true, |state| state == "live")
+    };
     let live = root.is_live();
     Evidence {
         device: live.then(device::probe),
