@@ -47,7 +47,8 @@ pub const PARSERS: &[Parser] = &[
     }),
     ("kubelet_config", |bytes| {
         if let Ok(tree) = config::parse(&text(bytes)) {
-            black_box(KubeletConfig::from_tree(&tree, "/config", &mut Notes::default()));
+            let config = KubeletConfig::from_tree(&tree, "/config", &mut Notes::default());
+            black_box(config.node_reserved_memory(Some(Bytes(u64::MAX))));
             let mut merged = tree.clone();
             config::merge(&mut merged, tree);
         }
@@ -55,6 +56,7 @@ pub const PARSERS: &[Parser] = &[
     ("kubelet_flags", |bytes| {
         let mut config = KubeletConfig::default();
         config.apply_flags(&flags::parse_cmdline(bytes), &mut Notes::default());
+        black_box(config.node_reserved_memory(Some(Bytes(u64::MAX))));
     }),
     ("cpu_manager_state", |bytes| {
         if let Ok(state) = serde_json::from_slice::<CpuManagerState>(bytes) {
