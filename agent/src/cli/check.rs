@@ -7,9 +7,8 @@ use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 
 use super::style::Style;
-use super::{Failure, PROBLEMS, RootArgument, complain, print};
+use super::{Failure, HostArguments, PROBLEMS, print};
 use crate::check::{self, Input};
-use crate::observe::{self, Wanted, direct_io};
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -31,16 +30,13 @@ pub(super) struct Arguments {
     #[arg(value_name = "ID", value_parser = names(), hide_possible_values = true)]
     ids: Vec<String>,
     #[command(flatten)]
-    root: RootArgument,
+    host: HostArguments,
     /// Form of the findings
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
     /// Explain the checks in place of running them
     #[arg(long)]
     list: bool,
-    /// Folder whose file system is tried for O_DIRECT; may be given several times
-    #[arg(long, value_name = "DIR", default_values = direct_io::DEFAULT_PATHS, value_parser = super::absolute)]
-    direct_io_path: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -66,12 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Output::Json => serde_json::to_string_pretty(&checks)? + "\n",
         });
     }
-    let root = arguments.root.open()?;
-    let wanted = Wanted { direct_io_paths: arguments.direct_io_path.clone() };
-    let facts = observe::observe(&root, &wanted);
-    for warning in &facts.notes.warnings {
-        complain(&format!("warning: {warning}"));
-    }
+    let (root, facts) = arguments.host.observe()?;
     let findings = check::run(&checks, &Input::observe(&root, &facts));
     print(&match arguments.output {
         Output::Table => check::table::render(&findings, Style::for_stdout()),

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
+use crate::observe::{self, HostFacts, Wanted, direct_io};
 use crate::root::Root;
 
 /// Exit code for a check or plan that found problems.
@@ -69,12 +70,20 @@ enum Command {
     Man,
 }
 
-/// Which host to look at.
+/// Which host to look at, and how.
 #[derive(Debug, clap::Args)]
-struct RootArgument {
+struct HostArguments {
     /// Folder with a captured proc/, sys/, etc/, dev/ and var/ to read in place of this host
     #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
     root: PathBuf,
+    /// Folder whose file system is tried for O_DIRECT; may be given several times
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_values = direct_io::DEFAULT_PATHS,
+        value_parser = absolute
+    )]
+    direct_io_path: Vec<String>,
 }
 
 /// A folder to try for O_DIRECT.
@@ -86,7 +95,7 @@ fn absolute(path: &str) -> Result<String, String> {
     }
 }
 
-impl RootArgument {
+impl HostArguments {
     fn open(&self) -> Result<Root, Failure> {
         let root = Root::open(&self.root)
             .map_err(|error| Failure { code: BAD_INPUT, error: error.into() })?;
@@ -99,6 +108,17 @@ impl RootArgument {
             complain(&format!("warning: --root {path}: neither proc/ nor sys/ is in it{hint}"));
         }
         Ok(root)
+    }
+
+    /// Reads the host, and says on standard error what looks wrong with it.
+    fn observe(&self) -> Result<(Root, HostFacts), Failure> {
+        let root = self.open()?;
+        let wanted = Wanted { direct_io_paths: self.direct_io_path.clone() };
+        let facts = observe::observe(&root, &wanted);
+        for warning in &facts.notes.warnings {
+            complain(&format!("warning: {warning}"));
+        }
+        Ok((root, facts))
     }
 }
 

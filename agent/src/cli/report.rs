@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::style::Style;
-use super::{Failure, RootArgument, complain, print};
-use crate::observe::{self, Wanted, direct_io};
+use super::{Failure, HostArguments, print};
 use crate::report;
 
 /// Arguments of `report`.
@@ -22,13 +21,10 @@ use crate::report;
 )]
 pub(super) struct Arguments {
     #[command(flatten)]
-    root: RootArgument,
+    host: HostArguments,
     /// Form of the report
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Folder whose file system is tried for O_DIRECT; may be given several times
-    #[arg(long, value_name = "DIR", default_values = direct_io::DEFAULT_PATHS, value_parser = super::absolute)]
-    direct_io_path: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -42,12 +38,7 @@ enum Output {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let root = arguments.root.open()?;
-    let wanted = Wanted { direct_io_paths: arguments.direct_io_path.clone() };
-    let facts = observe::observe(&root, &wanted);
-    for warning in &facts.notes.warnings {
-        complain(&format!("warning: {warning}"));
-    }
+    let (_, facts) = arguments.host.observe()?;
     let node = report::infra_node(&facts);
     print(&match arguments.output {
         Output::Table => report::table::render(&node, Style::for_stdout()),
