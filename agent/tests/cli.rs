@@ -109,7 +109,7 @@ fn a_capture_of_this_machine_tells_what_the_machine_told() {
         let zones = node["status"]["zones"].as_array().unwrap().clone();
         zones
             .iter()
-            .map(|zone| (zone["id"].clone(), zone["cpus"].clone(), zone["memory"].clone()))
+            .map(|zone| (zone["id"].clone(), zone["cpus"].clone(), zone["distances"].clone()))
             .collect::<Vec<_>>()
     };
     assert_eq!(zones(&capture), zones(&live));
