@@ -13,6 +13,13 @@ pub fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
+/// Adds a line of two parts, without white space at its end.
+pub fn line(out: &mut String, first: &str, second: &str) {
+    let text = format!("{first}{second}");
+    out.push_str(text.trim_end());
+    out.push('\n');
+}
+
 /// Breaks at spaces and after commas; a piece that is longer by itself is broken anywhere.
 #[must_use]
 pub fn wrap(text: &str, width: usize) -> Vec<String> {

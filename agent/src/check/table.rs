@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Check, Finding, Findings, Status};
 use crate::cli::style::Style;
-use crate::text::{printable, wrap};
+use crate::text::{line, printable, wrap};
 
 /// Columns of a terminal that was never resized.
 const WIDTH: usize = 80;
@@ -83,9 +83,4 @@ pub fn list(checks: &[Check], style: Style) -> String {
         out.push('\n');
     }
     out
-}
-
-fn line(out: &mut String, first: &str, second: &str) {
-    let text = format!("{first}{second}");
-    writeln!(out, "{}", text.trim_end()).unwrap_or_default();
 }

@@ -113,13 +113,15 @@ fn hypervisor(
     let named = by_cpuid.or(by_dmi).or(by_xen);
     let x86 = super::kvm::is_x86(cpuinfo) && cpuinfo.has_flags;
     if named.is_some() {
-        named
-    } else if cpuinfo.has("hypervisor")
-        || by_smbios(root) == Some(true)
+        return named;
+    }
+    let by_smbios = by_smbios(root);
+    if cpuinfo.has("hypervisor")
+        || by_smbios == Some(true)
         || root.exists("proc/device-tree/hypervisor")
     {
         Some(Hypervisor::Other)
-    } else if x86 || by_smbios(root) == Some(false) {
+    } else if x86 || by_smbios == Some(false) {
         Some(Hypervisor::None)
     } else {
         let why = "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree tells";

@@ -106,8 +106,7 @@ fn device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
     found.device = id("device");
     found.driver = root.link_name(&file("driver"));
     found.iommu_group = root.link_name(&file("iommu_group")).and_then(|group| group.parse().ok());
-    found.zone =
-        root.parse::<i64>(&file("numa_node")).ok().and_then(|zone| u32::try_from(zone).ok());
+    found.zone = root.parse(&file("numa_node")).ok();
     found.is_virtual = root.link(&file("physfn")).is_some();
     found.sriov = total.map(|total| Sriov {
         total,

@@ -159,9 +159,8 @@ fn switched_on(root: &Root, id: u32) -> bool {
 /// The CPU, and whether its folder told which CPUs share its core.
 fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
     let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
-    // -1 means that the architecture does not know.
-    let number =
-        |name: &str| root.parse::<i64>(&file(name)).ok().and_then(|n| u32::try_from(n).ok());
+    // -1 means that the architecture does not know, and is no u32.
+    let number = |name: &str| root.parse::<u32>(&file(name)).ok();
     let siblings = first_set(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
         .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
         .map(|set| set.intersection(&so_far.online))

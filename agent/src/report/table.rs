@@ -1,7 +1,5 @@
 //! The report for people: groups of facts, one line per zone, link and drive, on 80 columns.
 
-use std::fmt::Write as _;
-
 use berth_api::infra_node::{
     Capabilities, HugepagePool, Hypervisor, InfraNodeStatus, Ksm, KsmAdvisor, KsmOwner, KvmState,
     Unknown, UnknownReason, Zone,
@@ -10,7 +8,7 @@ use berth_api::{Bytes, CpuSet, InfraNode};
 use comfy_table::{ContentArrangement, Table};
 
 use crate::cli::style::Style;
-use crate::text::{printable, wrap};
+use crate::text::{line, printable, wrap};
 
 /// Columns of a terminal that was never resized.
 const WIDTH: u16 = 80;
@@ -411,12 +409,6 @@ fn rows(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
 /// A list on several lines of its cell, its commas kept.
 fn broken(list: &str, width: usize) -> String {
     wrap(list, width).join("\n")
-}
-
-fn line(out: &mut String, first: &str, second: &str) {
-    let text = format!("{first}{second}");
-    // Writing to a String cannot fail.
-    writeln!(out, "{}", text.trim_end()).unwrap_or_default();
 }
 
 fn join(parts: impl IntoIterator<Item = Option<String>>) -> String {

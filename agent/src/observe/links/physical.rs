@@ -17,9 +17,8 @@ pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
         return;
     }
     // -1 and 4294967295 both mean "no carrier, no speed".
-    let speed = root.parse::<i64>(&file("speed")).ok();
-    link.speed_mbps =
-        speed.and_then(|speed| u32::try_from(speed).ok()).filter(|s| *s > 0 && *s < u32::MAX);
+    let speed = root.parse::<u32>(&file("speed")).ok();
+    link.speed_mbps = speed.filter(|speed| *speed > 0 && *speed < u32::MAX);
     if link.kind != LinkKind::Physical {
         return;
     }
@@ -28,8 +27,7 @@ pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
     let device = root.link(&file("device")).unwrap_or_default();
     link.pci_address = address_in_path(&class).or_else(|| address_in_path(&device));
     let function = pci.iter().find(|device| Some(device.address) == link.pci_address);
-    let zone = root.parse::<i64>(&file("device/numa_node")).ok();
-    let zone = zone.and_then(|zone| u32::try_from(zone).ok());
+    let zone = root.parse(&file("device/numa_node")).ok();
     link.zone = zone.or_else(|| function.and_then(|device| device.zone));
     link.sriov = function.and_then(|device| device.sriov);
     link.iommu_group = function.and_then(|device| device.iommu_group);
