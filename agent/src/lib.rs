@@ -5,9 +5,12 @@
 
 pub mod check;
 pub mod cli;
+pub mod ledger;
+pub mod manifest;
 pub mod notes;
 pub mod observe;
 pub mod parsers;
 pub mod report;
 pub mod root;
+pub mod setting;
 pub mod text;

@@ -1,6 +1,6 @@
 //! The one door to the host's files.
 //!
-//! Everything the agent reads from `/proc`, `/sys`, `/etc` and `/var` is named relative to a
+//! Everything the agent reads or writes in `/proc`, `/sys`, `/etc` and `/var` is named relative to a
 //! [`Root`]: `/` on a live host, or a folder with a captured tree. So any machine captured once is a
 //! test for ever, and a symbolic link in a captured tree can never lead to this machine's own files.
 //!
@@ -283,9 +283,13 @@ impl Root {
     }
 
     fn open_fd(&self, path: &str, flags: OFlag) -> Result<OwnedFd, ReadError> {
+        self.open_any(path, flags).map_err(|errno| error(path, problem(errno)))
+    }
+
+    fn open_any(&self, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlag::O_CLOEXEC;
         let relative = path.trim_start_matches('/');
-        let opened = if self.live {
+        if self.live {
             openat(&self.folder, relative, flags, Mode::empty())
         } else {
             // Links, absolute ones too, are followed as if the tree were "/".
@@ -299,8 +303,7 @@ impl Root {
                 }
                 Some(opened) => opened,
             }
-        };
-        opened.map_err(|errno| error(path, problem(errno)))
+        }
     }
 
     /// For kernels before 5.6 and for sandboxes that forbid openat2: the same promise, with links
@@ -334,6 +337,9 @@ const fn problem(errno: Errno) -> ReadProblem {
         other => ReadProblem::Io(other),
     }
 }
+
+mod write;
+pub use write::{Lock, LockError, WriteError};
 
 #[cfg(test)]
 mod tests;

@@ -192,6 +192,43 @@ impl CpuSet {
         Ok(set)
     }
 
+    /// The kernel's mask format, as `/proc/irq/default_smp_affinity` takes it: comma-separated 32-bit
+    /// words, highest first. The empty set is `0`.
+    #[must_use]
+    pub fn to_mask(&self) -> String {
+        let halves = |word: &u64| [word & 0xffff_ffff, word >> 32];
+        let mut words: Vec<u64> = self.words.iter().flat_map(halves).collect();
+        while words.last() == Some(&0) {
+            words.pop();
+        }
+        let text: Vec<String> = words
+            .iter()
+            .rev()
+            .enumerate()
+            .map(|(index, word)| if index == 0 { format!("{word:x}") } else { format!("{word:08x}") })
+            .collect();
+        if text.is_empty() { "0".to_owned() } else { text.join(",") }
+    }
+
+    /// One bit per CPU, lowest first, as systemd's `AllowedCPUs` property has it on D-Bus
+    /// (`cpu_set_to_dbus`).
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        while bytes.last() == Some(&0) {
+            bytes.pop();
+        }
+        bytes
+    }
+
+    /// From one bit per CPU, lowest first; bits above [`Self::MAX_CPU`] are ignored.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let bits = bytes.iter().zip((0u32..).step_by(8));
+        bits.flat_map(|(byte, base)| (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| base + bit))
+            .collect()
+    }
+
     fn trimmed(mut words: Vec<u64>) -> Self {
         while words.last() == Some(&0) {
             words.pop();

@@ -1,39 +1,98 @@
 #!/bin/sh
 # Builds the disk image that emulated hosts boot from, out of Debian packages, once: a later call with the
-# same recipe finds it in the cache. Prints the folder with disk.img, vmlinuz and initrd.
-# Needs root (debootstrap), 3 GB of disk and two minutes. usage: tests/host/image.sh
+# same recipe finds it in the cache. Prints the folder with disk.img, and for each kernel vmlinuz-KERNEL and
+# initrd-KERNEL: `stable` (6.1, no KSM advisor) and `backports` (6.12, with it; left out if it cannot be had).
+# Needs root (debootstrap), 3 GB of disk and three minutes. usage: tests/host/image.sh
 set -eu
 
 suite=bookworm
-packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,linux-image-cloud-amd64
+packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,curl,linux-image-cloud-amd64
 # Second opinions on what the agent says.
 packages=$packages,util-linux,numactl,pciutils,lvm2,libvirt-clients
-recipe=$(cat "$0" | cksum | cut -d' ' -f1)
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/berth/host-$suite-$recipe
+recipe=$(cksum <"$0" | cut -d' ' -f1)
+folder=${XDG_CACHE_HOME:-$HOME/.cache}/berth
+cache=$folder/host-$suite-$recipe
 
-if [ -f "$cache/disk.img" ]; then
-    echo "$cache"
-    exit 0
-fi
-work=$cache.building
-rm -rf "$work"
-mkdir -p "$work"
-root=$work/root
-debootstrap --variant=minbase --include="$packages" "$suite" "$root" >"$work/debootstrap.log" 2>&1 || {
-    tail -20 "$work/debootstrap.log" >&2
+found() {
+    [ -f "$cache/disk.img" ] && echo "$cache"
+}
+found && exit
+# What is mounted below the work folder goes away with this program, however it ends.
+[ "${1:-}" = --unshared ] || exec unshare --mount "$0" --unshared
+
+mkdir -p "$folder"
+exec 9<"$folder"
+flock --timeout 1800 9 || {
+    echo "image.sh: another build has $folder locked for half an hour: end it and try again" >&2
     exit 1
 }
+found && exit # Someone else built it meanwhile.
+work=$cache.building
+root=$work/root
+# Under the lock a work folder is one that a killed build left.
+rm -rf --one-file-system "$folder/host-$suite"-*.building
+mkdir "$work"
+trap 'rm -rf --one-file-system "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+log=$work/build.log
 
-# One line in is a command in base64, one line out its exit code and output in base64.
+# The mirror of this machine's own sources; without one, debootstrap's.
+mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
+    awk -v suite="$suite" '$2 == suite { print $1; exit }')
+timeout 1500 debootstrap --variant=minbase --include="$packages" "$suite" "$root" ${mirror:+"$mirror"} \
+    >"$log" 2>&1 || {
+    echo "image.sh: debootstrap failed; the end of what it said:" >&2
+    tail -20 "$log" >&2
+    exit 1
+}
+mirror=$(awk '$1 == "deb" { print $2; exit }' "$root/etc/apt/sources.list")
+mount -t proc proc "$root/proc"
+
+# These find the disk; the rest of the modules is on it. `dep` would ask this machine, not the emulated one.
+sed -i 's/^MODULES=.*/MODULES=list/' "$root/etc/initramfs-tools/initramfs.conf"
+printf '%s\n' virtio_pci virtio_blk ext4 >>"$root/etc/initramfs-tools/modules"
+chroot "$root" update-initramfs -u >>"$log" 2>&1
+
+keep_kernel() { # its name
+    mv "$root"/boot/vmlinuz-* "$work/vmlinuz-$1" && mv "$root"/boot/initrd.img-* "$work/initrd-$1"
+}
+keep_kernel stable
+
+# This machine's apt fetches, as its settings for proxies and dates may be needed; the image's dpkg installs.
+fetch() {
+    timeout 600 apt-get -qq -y -o APT::Sandbox::User=root -o Dir::Etc::SourceParts=- \
+        -o Dir::Etc::SourceList="$work/backports.list" -o Dir::State::Lists="$work/lists" \
+        -o Dir::State::Status="$root/var/lib/dpkg/status" -o Dir::Cache="$work/cache" "$@" >>"$log" 2>&1
+}
+mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+keyring=$root/usr/share/keyrings/debian-archive-keyring.gpg
+echo "deb [signed-by=$keyring] $mirror $suite-backports main" >"$work/backports.list"
+# shellcheck disable=SC2015 # either way what follows `||` is right
+fetch update && fetch install --download-only --no-install-recommends -t "$suite-backports" linux-image-cloud-amd64 &&
+    mv "$work"/cache/archives/*.deb "$root/tmp/" &&
+    chroot "$root" sh -c 'dpkg -i /tmp/*.deb' >>"$log" 2>&1 && keep_kernel backports || {
+    echo "image.sh: no kernel from backports, going on without; the end of what apt said:" >&2
+    tail -5 "$log" >&2
+}
+
+# Lines in are `BOOT NUMBER SECONDS SCRIPT`, lines out `NUMBER CODE OUTPUT`, script and output in base64. What
+# the host was told in an earlier life is not for this one, and starts of lines may be missing or left over.
 cat >"$root/usr/local/sbin/berth-shell" <<'SHELL'
 #!/bin/bash
-port=/dev/virtio-ports/berth
-exec 3<>"$port"
-cp /dev/disk/by-id/virtio-berth-agent /usr/local/bin/berth-agent && chmod 755 /usr/local/bin/berth-agent
-echo ready >&3
-while read -r -u 3 line; do
-    output=$(base64 -d <<<"$line" | bash 2>&1 | base64 -w0; exit "${PIPESTATUS[1]}")
-    echo "$? $output" >&3
+boot=$(</proc/sys/kernel/random/boot_id)
+folder=/run/berth-shell
+mkdir -p $folder
+exec 3<>/dev/virtio-ports/berth
+printf '\nready %s\n' "$boot" >&3
+while read -r -u 3 life number seconds script; do
+    [ "$life" = "$boot" ] || continue
+    # New files: what an earlier command left running still writes to the old ones.
+    rm -f $folder/*
+    base64 -d <<<"$script" >$folder/script
+    timeout --kill-after=5 "$seconds" bash $folder/script </dev/null >$folder/output 2>&1 3>&-
+    code=$?
+    { printf '\n%s %s ' "$number" "$code" && base64 -w0 $folder/output && echo; } >&3
 done
 SHELL
 chmod 755 "$root/usr/local/sbin/berth-shell"
@@ -52,14 +111,15 @@ UNIT
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -s ../berth-shell.service "$root/etc/systemd/system/multi-user.target.wants/"
 ln -sf /dev/null "$root/etc/systemd/system/serial-getty@ttyS0.service"
-echo host-a >"$root/etc/hostname"
+echo rack1-a >"$root/etc/hostname"
+printf '127.0.0.1 localhost\n127.0.1.1 rack1-a\n' >"$root/etc/hosts"
 # Each host gets an id of its own on the kernel command line; one in the image would be shared.
 : >"$root/etc/machine-id"
 ln -sf /etc/machine-id "$root/var/lib/dbus/machine-id"
 
-cp "$root"/boot/vmlinuz-* "$work/vmlinuz"
-cp "$root"/boot/initrd.img-* "$work/initrd"
-mke2fs -q -t ext4 -L berth-host -d "$root" "$work/disk.img" 2G
-rm -rf "$root"
+umount "$root/proc"
+rm -rf "$root"/tmp/*.deb "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/etc/resolv.conf
+mke2fs -q -t ext4 -L berth-host -d "$root" "$work/disk.img" 2G >>"$log" 2>&1
+rm -rf --one-file-system "$root" "$work/cache" "$work/lists" "$work/backports.list"
 mv "$work" "$cache"
 echo "$cache"

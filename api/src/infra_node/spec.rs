@@ -80,6 +80,10 @@ pub struct InfraNodeSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub profile: Option<String>,
+    /// Whether drift is repaired. `false`: what somebody else changes after Berth had set it is reported
+    /// and left; a change of this spec is still carried out. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enforce: Option<bool>,
     /// CPUs kept for the host itself, and how strictly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuSpec>,
@@ -190,7 +194,7 @@ pub enum KsmMode {
     Off,
     /// Running.
     On,
-    /// Running when memory is short, by the kernel's advisor where it has one.
+    /// Running by the kernel's advisor where it has one (6.8 and later), else when memory is short.
     Auto,
 }
 

@@ -1,0 +1,246 @@
+//! What was found before Berth first changed it: the way back.
+//!
+//! One file, replaced as a whole ([`crate::root::Root::replace`]) before the first change is made, so that
+//! after a crash at any moment it has every value that may have been changed. Kernel settings and
+//! systemd's runtime properties are reset by a reboot, so what was found belongs to its boot: after
+//! a reboot the entry is void, and nothing an administrator set since is undone by it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::root::{ReadError, ReadProblem, Root, WriteError};
+use crate::setting::{Setting, Value};
+
+/// Berth's own folder.
+pub const FOLDER: &str = "var/lib/berth";
+/// Where the ledger is.
+pub const FILE: &str = "var/lib/berth/found.json";
+/// The lock that whoever changes the host holds.
+pub const LOCK: &str = "var/lib/berth/lock";
+
+/// What was found, and what else must be remembered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Settings that were changed in this boot.
+    pub entries: BTreeMap<Setting, Entry>,
+    /// Files that Berth made, which outlive a reboot.
+    pub files: BTreeSet<String>,
+    /// Interrupts that the kernel did not let go elsewhere in this boot: number and who uses it.
+    pub unmovable: BTreeMap<u32, String>,
+    /// When huge pages were last changed, in seconds since boot.
+    pub hugepages_changed: Option<u64>,
+    /// Texts of entries that this version does not know, kept for the one that does.
+    unknown: BTreeMap<String, TextEntry>,
+}
+
+/// One changed setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What it was before Berth changed it.
+    pub found: Value,
+    /// What Berth made it, once that was read back: what is otherwise later is drift.
+    pub set: Option<Value>,
+}
+
+/// The file: everything as text, so that a person can read it, and put it back by hand.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    version: u32,
+    #[serde(rename = "bootID")]
+    boot_id: String,
+    #[serde(default)]
+    entries: BTreeMap<String, TextEntry>,
+    #[serde(default)]
+    files: BTreeSet<String>,
+    #[serde(default)]
+    unmovable_interrupts: BTreeMap<u32, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hugepages_changed: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct TextEntry {
+    found: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    set: Option<String>,
+}
+
+const VERSION: u32 = 1;
+
+impl Ledger {
+    /// Reads the ledger; one that is not there is empty.
+    ///
+    /// # Errors
+    /// If it is there and cannot be read: then nothing may be changed, as the way back would be lost.
+    pub fn read(root: &Root, boot_id: Option<&str>) -> Result<Self, ReadError> {
+        let text = match root.read_large(FILE) {
+            Err(error) if error.is_not_found() => return Ok(Self::default()),
+            read => read?,
+        };
+        Self::parse(&text, boot_id)
+            .map_err(|why| ReadError { path: FILE.to_owned(), problem: ReadProblem::Malformed(why) })
+    }
+
+    /// What the text of the file says in the boot with this id.
+    ///
+    /// # Errors
+    /// If it is not a ledger.
+    pub fn parse(text: &str, boot_id: Option<&str>) -> Result<Self, String> {
+        let document: Document = serde_json::from_str(text)
+            .map_err(|error| format!("not a list of found values: {error}"))?;
+        if document.version > VERSION {
+            return Err(format!(
+                "written by a later version of berth-agent (format {}); use that one",
+                document.version
+            ));
+        }
+        let mut ledger = Self { files: document.files, ..Self::default() };
+        if boot_id != Some(document.boot_id.as_str()) {
+            return Ok(ledger);
+        }
+        ledger.unmovable = document.unmovable_interrupts;
+        ledger.hugepages_changed = document.hugepages_changed;
+        for (name, entry) in document.entries {
+            let Ok(setting) = name.parse::<Setting>() else {
+                ledger.unknown.insert(name, entry);
+                continue;
+            };
+            let value = |text: &String| {
+                setting.value(text).map_err(|error| format!("entry `{name}`: {error}"))
+            };
+            let found = value(&entry.found)?;
+            let set = entry.set.as_ref().map(value).transpose()?;
+            ledger.entries.insert(setting, Entry { found, set });
+        }
+        Ok(ledger)
+    }
+
+    /// The text of the file.
+    #[must_use]
+    pub fn render(&self, boot_id: &str) -> String {
+        let text = |(setting, entry): (&Setting, &Entry)| {
+            let set = entry.set.as_ref().map(Value::to_string);
+            (setting.to_string(), TextEntry { found: entry.found.to_string(), set })
+        };
+        let mut entries = self.unknown.clone();
+        entries.extend(self.entries.iter().map(text));
+        let document = Document {
+            version: VERSION,
+            boot_id: boot_id.to_owned(),
+            entries,
+            files: self.files.clone(),
+            unmovable_interrupts: self.unmovable.clone(),
+            hugepages_changed: self.hugepages_changed,
+        };
+        serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
+    }
+
+    /// Saves it durably, or removes the file if there is nothing to remember.
+    ///
+    /// # Errors
+    /// If the state folder is full, read-only or not there; the file is then as it was.
+    pub fn save(&self, root: &Root, boot_id: &str) -> Result<(), WriteError> {
+        if self == &Self::default() {
+            return root.remove(FILE);
+        }
+        root.make_folder(FOLDER)?;
+        root.replace(FILE, self.render(boot_id).as_bytes())
+    }
+
+    /// Remembers what was found, unless something found earlier is remembered already.
+    pub fn found(&mut self, setting: Setting, value: Value) {
+        self.entries.entry(setting).or_insert(Entry { found: value, set: None });
+    }
+
+    /// Whether Berth has changed this kind of setting.
+    #[must_use]
+    pub fn has(&self, kind: impl Fn(&Setting) -> bool) -> bool {
+        self.entries.keys().any(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::setting::KsmSetting;
+
+    const RUN: Setting = Setting::Ksm(KsmSetting::Run);
+
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.found(RUN, Value::Number(0));
+        ledger.files.insert("/etc/x.conf".to_owned());
+        ledger.unmovable.insert(24, "nvme0q1".to_owned());
+        ledger.hugepages_changed = Some(7);
+        ledger
+    }
+
+    #[test]
+    fn what_is_written_is_read_in_the_same_boot() {
+        let text = ledger().render("boot-1");
+        assert_eq!(Ledger::parse(&text, Some("boot-1")), Ok(ledger()));
+    }
+
+    #[test]
+    fn a_reboot_voids_all_but_files() {
+        let text = ledger().render("boot-1");
+        for boot in [Some("boot-2"), None] {
+            let read = Ledger::parse(&text, boot).unwrap();
+            assert_eq!(read, Ledger { files: ledger().files, ..Ledger::default() });
+        }
+    }
+
+    #[test]
+    fn the_first_found_value_stays() {
+        let mut ledger = ledger();
+        ledger.found(RUN, Value::Number(1));
+        assert_eq!(ledger.entries[&RUN].found, Value::Number(0));
+    }
+
+    #[test]
+    fn entries_of_other_versions_are_kept() {
+        let text = r#"{"version":1,"bootID":"b","entries":{"zswap":{"found":"Y"}}}"#;
+        let ledger = Ledger::parse(text, Some("b")).unwrap();
+        assert!(ledger.entries.is_empty());
+        assert!(ledger.render("b").contains("zswap"));
+    }
+
+    #[test]
+    fn garbage_is_named() {
+        for (text, why) in [
+            ("", "not a list of found values"),
+            ("{\"version\":9,\"bootID\":\"b\"}", "later version"),
+            (
+                "{\"version\":1,\"bootID\":\"b\",\"entries\":{\"ksm run\":{\"found\":\"x\"}}}",
+                "entry `ksm run`: `x` is not a number",
+            ),
+        ] {
+            let error = Ledger::parse(text, Some("b")).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_empty_ledger_is_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        root.make_folder("var").unwrap();
+        root.make_folder("var/lib").unwrap();
+        ledger().save(&root, "b").unwrap();
+        assert_eq!(Ledger::read(&root, Some("b")), Ok(ledger()));
+        Ledger::default().save(&root, "b").unwrap();
+        assert!(!root.exists(FILE));
+        assert_eq!(Ledger::read(&root, Some("b")), Ok(Ledger::default()));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in ".{0,200}") {
+            drop(Ledger::parse(&text, Some("b")));
+        }
+    }
+}

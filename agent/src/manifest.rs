@@ -1,0 +1,306 @@
+//! The InfraNode manifest of an administrator, read part by part.
+//!
+//! Strict: a field nobody knows is a mistake, and most likely a misspelt wish. But each part stands for
+//! itself, so that the daemon can carry out the others: a part with a fault is neither changed nor
+//! put back, as nobody knows what was meant.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use berth_api::InfraNodeSpec;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// A manifest, as far as it could be understood.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Manifest {
+    /// `metadata.name`.
+    pub name: Option<String>,
+    /// The parts of the spec that are sound.
+    pub spec: InfraNodeSpec,
+    /// Everything that is wrong with the rest.
+    pub faults: Vec<Fault>,
+    /// Parts that have a fault.
+    pub unclear: BTreeSet<Part>,
+}
+
+/// Parts of the spec that are carried out independently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// `spec.cpu`
+    Cpu,
+    /// `spec.hugepages`
+    Hugepages,
+    /// `spec.ksm`
+    Ksm,
+    /// `spec.transparentHugepages`
+    TransparentHugepages,
+    /// `spec.networks` and `spec.tenantNetworks`
+    Networks,
+}
+
+/// Something wrong with a manifest.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fault {
+    /// Path of the field: `spec.hugepages[0].zone`.
+    pub field: String,
+    /// What stands there, shortened.
+    pub value: String,
+    /// What is wrong, and what would be right.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault of a field that has this value.
+    pub fn new(field: impl Into<String>, value: impl ToString, message: impl Into<String>) -> Self {
+        let value = value.to_string();
+        let mut shown: String = value.chars().take(60).collect();
+        if shown.len() < value.len() {
+            shown.push_str("...");
+        }
+        Self { field: field.into(), value: shown, message: message.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: `{}`: {}", self.field, self.value, self.message)
+    }
+}
+
+const API_VERSION: &str = "berth.dev/v1alpha1";
+
+impl Manifest {
+    /// Reads YAML or JSON.
+    ///
+    /// # Errors
+    /// If the text is not one InfraNode at all, so that no part of it can be trusted.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let tree: Value = serde_saphyr::from_str(text).map_err(|error| {
+            let why = error.to_string();
+            let line = why.lines().next().unwrap_or_default();
+            Fault::new("manifest", text.trim(), format!("not one YAML document: {line}"))
+        })?;
+        let Value::Object(top) = &tree else {
+            let message = "an InfraNode was expected, with apiVersion, kind, metadata and spec";
+            return Err(Fault::new("manifest", &tree, message));
+        };
+        for (field, expected) in [("apiVersion", API_VERSION), ("kind", "InfraNode")] {
+            match top.get(field) {
+                Some(Value::String(found)) if found == expected => {}
+                Some(other) => return Err(Fault::new(field, plain(other), format!("must be {expected}"))),
+                None => return Err(Fault::new(field, "", format!("is missing; it must be {expected}"))),
+            }
+        }
+        let mut manifest = Self::default();
+        for (field, value) in top {
+            match field.as_str() {
+                // A manifest that `report` or kubectl wrote has a status, which asks for nothing.
+                "apiVersion" | "kind" | "status" => {}
+                "metadata" => manifest.name = value.get("name").and_then(Value::as_str).map(str::to_owned),
+                "spec" => manifest.read_spec(value),
+                _ => manifest.faults.push(unknown(field, value)),
+            }
+        }
+        if manifest.name.is_none() {
+            let message = "is missing; it is the name of the Node this is meant for";
+            manifest.faults.push(Fault::new("metadata.name", "", message));
+        }
+        Ok(manifest)
+    }
+
+    fn read_spec(&mut self, spec: &Value) {
+        let fields = match spec {
+            Value::Object(fields) => fields,
+            Value::Null => return,
+            other => {
+                self.faults.push(Fault::new("spec", plain(other), "a map was expected"));
+                use Part::{Cpu, Hugepages, Ksm, Networks, TransparentHugepages};
+                self.unclear = [Cpu, Hugepages, Ksm, TransparentHugepages, Networks].into();
+                return;
+            }
+        };
+        for (field, value) in fields {
+            match field.as_str() {
+                "profile" => self.spec.profile = self.part(field, value, None),
+                "enforce" => self.spec.enforce = self.part(field, value, None),
+                "cpu" => self.spec.cpu = self.part(field, value, Some(Part::Cpu)),
+                "ksm" => self.spec.ksm = self.part(field, value, Some(Part::Ksm)),
+                "transparentHugepages" => {
+                    self.spec.transparent_hugepages =
+                        self.part(field, value, Some(Part::TransparentHugepages));
+                }
+                "hugepages" => self.spec.hugepages = self.list(field, value, Part::Hugepages),
+                "networks" => self.spec.networks = self.list(field, value, Part::Networks),
+                "tenantNetworks" => {
+                    self.spec.tenant_networks = self.list(field, value, Part::Networks);
+                }
+                _ => self.faults.push(unknown(&format!("spec.{field}"), value)),
+            }
+        }
+    }
+
+    /// One field; `None` if it is null or has a fault.
+    fn part<T: DeserializeOwned>(&mut self, field: &str, value: &Value, part: Option<Part>) -> Option<T> {
+        if value.is_null() {
+            return None;
+        }
+        match read(&format!("spec.{field}"), value) {
+            Ok(read) => Some(read),
+            Err(faults) => {
+                self.faults.extend(faults);
+                self.unclear.extend(part);
+                None
+            }
+        }
+    }
+
+    /// The sound items of a list.
+    fn list<T: DeserializeOwned>(&mut self, field: &str, value: &Value, part: Part) -> Vec<T> {
+        let items = match value {
+            Value::Array(items) => items.as_slice(),
+            Value::Null => &[],
+            other => {
+                let fault = Fault::new(format!("spec.{field}"), plain(other), "a list was expected");
+                self.faults.push(fault);
+                self.unclear.insert(part);
+                &[]
+            }
+        };
+        let mut sound = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            match read(&format!("spec.{field}[{index}]"), item) {
+                Ok(item) => sound.push(item),
+                Err(faults) => {
+                    self.faults.extend(faults);
+                    self.unclear.insert(part);
+                }
+            }
+        }
+        sound
+    }
+}
+
+/// A value with every field known, or all that is wrong with it.
+fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Vec<Fault>> {
+    let mut ignored = Vec::new();
+    let mut note = |path: serde_ignored::Path<'_>| ignored.push(path.to_string());
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
+    let result = T::deserialize(serde_ignored::Deserializer::new(tracked, &mut note));
+    let faults: Vec<Fault> = ignored
+        .iter()
+        // Options show as `?` in the path.
+        .map(|path| path.split('.').filter(|part| *part != "?").collect::<Vec<_>>().join("."))
+        .map(|path| unknown(&format!("{place}.{path}"), at(value, &path)))
+        .collect();
+    match result {
+        Ok(read) if faults.is_empty() => Ok(read),
+        Ok(_) => Err(faults),
+        Err(error) => {
+            let path = track.path().to_string();
+            let field = if path == "." { place.to_owned() } else { format!("{place}.{path}") };
+            let found = if path == "." { value } else { at(value, &path) };
+            let message = error.to_string();
+            Err([faults, vec![Fault::new(field, plain(found), message)]].concat())
+        }
+    }
+}
+
+fn unknown(field: &str, value: &Value) -> Fault {
+    Fault::new(field, plain(value), "there is no such field; see `berth-agent plan --help` for a sample")
+}
+
+/// The value below a path of names and indices.
+fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
+    let step = |value: &'a Value, name: &str| match value {
+        Value::Array(items) => name.trim_matches(['[', ']']).parse::<usize>().ok().and_then(|n| items.get(n)),
+        other => other.get(name),
+    };
+    path.split('.').try_fold(value, step).unwrap_or(&Value::Null)
+}
+
+/// As a person would have written it.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(spec: &str) -> Manifest {
+        let head = "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: a}\n";
+        Manifest::parse(&format!("{head}spec:\n{spec}")).unwrap()
+    }
+
+    fn faults(spec: &str) -> Vec<String> {
+        parse(spec).faults.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn each_fault_names_field_and_value_and_the_rest_stands() {
+        let manifest = parse(
+            "  hugepages:\n  - {size: 3Mi, count: 4}\n  - {size: 2Mi, zone: 0, count: 8}\n  ksm: {mode: Onn}\n  \
+             cpu: {reserved: {coresPerZone: 1, cores: 4}}\n  transparentHugepages: Never\n  colour: red",
+        );
+        let shown: Vec<String> = manifest.faults.iter().map(ToString::to_string).collect();
+        assert_eq!(manifest.spec.hugepages.len(), 1);
+        assert!(manifest.spec.transparent_hugepages.is_some() && manifest.spec.cpu.is_none());
+        assert_eq!(manifest.unclear, [Part::Cpu, Part::Hugepages, Part::Ksm].into());
+        for start in [
+            "spec.hugepages[0].size: `3Mi`: `3Mi` is not a huge page size",
+            "spec.ksm.mode: `Onn`: unknown variant `Onn`, expected one of",
+            "spec.cpu.reserved.cores: `4`: there is no such field",
+            "spec.colour: `red`: there is no such field",
+        ] {
+            assert!(shown.iter().any(|fault| fault.starts_with(start)), "{start}\n{shown:#?}");
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_and_wrong_types_are_named() {
+        assert!(faults("  hugepages: [{size: 2Mi, count: -1}]")[0].starts_with("spec.hugepages[0].count: `-1`"));
+        assert!(faults("  hugepages: {size: 2Mi}")[0].contains("a list was expected"));
+        assert!(faults("  cpu: {reserved: {cpus: 3-1}}")[0].contains("ends before it starts"));
+        assert!(faults("  enforce: perhaps")[0].starts_with("spec.enforce: `perhaps`"));
+        assert!(faults("  [1]")[0].starts_with("spec: `[1]`"));
+    }
+
+    #[test]
+    fn what_is_no_infranode_is_refused_whole() {
+        for (text, start) in [
+            ("", "manifest"),
+            ("- a", "manifest: `[\"a\"]`"),
+            ("kind: InfraNode", "apiVersion: ``: is missing"),
+            ("apiVersion: v1\nkind: Node", "apiVersion: `v1`: must be berth.dev/v1alpha1"),
+            ("a: b: c", "manifest"),
+        ] {
+            let fault = Manifest::parse(text).unwrap_err().to_string();
+            assert!(fault.starts_with(start), "{text}: {fault}");
+        }
+        let nameless = Manifest::parse("apiVersion: berth.dev/v1alpha1\nkind: InfraNode").unwrap();
+        assert!(nameless.faults[0].to_string().starts_with("metadata.name"));
+    }
+
+    #[test]
+    fn a_report_is_a_manifest_that_asks_for_nothing() {
+        let node = crate::report::infra_node(&crate::observe::HostFacts::default());
+        let manifest = Manifest::parse(&serde_saphyr::to_string(&node).unwrap()).unwrap();
+        assert_eq!((manifest.spec, manifest.faults), (InfraNodeSpec::default(), Vec::new()));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in ".{0,200}(\n.{0,50}){0,5}") {
+            drop(Manifest::parse(&text));
+            drop(Manifest::parse(&format!("apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nspec: {text}")));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Writing through the door. Only `apply` and the ledger come here.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+
+use super::Root;
+
+/// Why something could not be written, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("/{path}: {errno:?} ({})", .errno.desc())]
+pub struct WriteError {
+    /// The file, relative to the root.
+    pub path: String,
+    /// What the kernel said.
+    pub errno: Errno,
+}
+
+/// Why the lock of the state folder could not be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// Somebody holds it.
+    #[error("another berth-agent{} is at work on this host; wait for it, or stop it", .0.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default())]
+    Held(Option<u32>),
+    /// There can be no lock.
+    #[error("{0}; Berth keeps there what it found, and changes nothing without it")]
+    Impossible(WriteError),
+}
+
+/// Held as long as it lives; the kernel lets go of it when the process ends, however it ends.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "held, not used")] Flock<File>);
+
+impl Root {
+    /// Writes an attribute of the kernel, in one call, as the kernel takes it whole.
+    ///
+    /// # Errors
+    /// What the kernel says; also if there is no such file, which is never made.
+    pub fn write(&self, path: &str, text: &str) -> Result<(), WriteError> {
+        let failed = |errno| failed(path, errno);
+        let flags = OFlag::O_WRONLY | OFlag::O_TRUNC | OFlag::O_NOCTTY;
+        let fd = self.open_any(path, flags).map_err(failed)?;
+        let written = nix::unistd::write(fd.as_fd(), text.as_bytes()).map_err(failed)?;
+        if written == text.len() { Ok(()) } else { Err(failed(Errno::EIO)) }
+    }
+
+    /// Makes or replaces an ordinary file so that after a power cut it is either the old or the new one:
+    /// written beside it, synced, renamed, and the folder synced.
+    ///
+    /// # Errors
+    /// What the kernel says; the file is then as it was.
+    pub fn replace(&self, path: &str, content: &[u8]) -> Result<(), WriteError> {
+        let failed = |errno| failed(path, errno);
+        let (folder, name) = self.folder_of(path)?;
+        let temporary = format!(".{name}.berth-new");
+        let make = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        let done = openat(&folder, temporary.as_str(), make, mode).and_then(|fd| {
+            let mut file = File::from(fd);
+            let write = file.write_all(content).and_then(|()| file.sync_all());
+            write.map_err(|io| Errno::try_from(io).unwrap_or(Errno::EIO))?;
+            renameat(&folder, temporary.as_str(), &folder, name)?;
+            fsync(&folder)
+        });
+        done.map_err(|errno| {
+            // Nothing more can be done about a leftover; the next try writes over it.
+            unlinkat(&folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir).unwrap_or_default();
+            failed(errno)
+        })
+    }
+
+    /// Gives a file another name in its folder, durably.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn rename(&self, path: &str, new_name: &str) -> Result<(), WriteError> {
+        let (folder, name) = self.folder_of(path)?;
+        let done = renameat(&folder, name, &folder, new_name).and_then(|()| fsync(&folder));
+        done.map_err(|errno| failed(path, errno))
+    }
+
+    /// Removes a file, durably; one that is not there is fine.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove(&self, path: &str) -> Result<(), WriteError> {
+        let (folder, name) = match self.folder_of(path) {
+            Err(error) if error.errno == Errno::ENOENT => return Ok(()),
+            found => found?,
+        };
+        match unlinkat(&folder, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => fsync(&folder).map_err(|errno| failed(path, errno)),
+            Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(failed(path, errno)),
+        }
+    }
+
+    /// Makes a folder that only root may look into; one that is there is fine.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn make_folder(&self, path: &str) -> Result<(), WriteError> {
+        let (parent, name) = self.folder_of(path)?;
+        match mkdirat(&parent, name, Mode::S_IRWXU) {
+            Ok(()) => fsync(&parent).map_err(|errno| failed(path, errno)),
+            Err(Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(failed(path, errno)),
+        }
+    }
+
+    /// Takes the lock that at most one process of the host has. The file holds the owner's process id.
+    ///
+    /// # Errors
+    /// If somebody has it, or the file cannot be made.
+    pub fn lock(&self, path: &str) -> Result<Lock, LockError> {
+        let impossible = |errno| LockError::Impossible(failed(path, errno));
+        let (folder, name) = self.folder_of(path).map_err(LockError::Impossible)?;
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = openat(&folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(impossible)?;
+        match Flock::lock(File::from(fd), FlockArg::LockExclusiveNonblock) {
+            Ok(mut lock) => {
+                // The id is for the message of whoever comes second; without it the lock holds as well.
+                let told = lock.set_len(0).and_then(|()| lock.rewind());
+                told.and_then(|()| write!(lock, "{}", std::process::id())).unwrap_or_default();
+                Ok(Lock(lock))
+            }
+            Err((mut file, Errno::EAGAIN)) => {
+                let mut pid = String::new();
+                file.read_to_string(&mut pid).unwrap_or_default();
+                Err(LockError::Held(pid.trim().parse().ok()))
+            }
+            Err((_, errno)) => Err(impossible(errno)),
+        }
+    }
+
+    fn folder_of<'a>(&self, path: &'a str) -> Result<(OwnedFd, &'a str), WriteError> {
+        let path = path.trim_start_matches('/');
+        let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        let fd = self.open_any(folder, flags).map_err(|errno| failed(folder, errno))?;
+        Ok((fd, name))
+    }
+}
+
+fn failed(path: &str, errno: Errno) -> WriteError {
+    WriteError { path: path.trim_start_matches('/').to_owned(), errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn tree() -> (tempfile::TempDir, Root) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        (folder, root)
+    }
+
+    #[test]
+    fn attributes_are_written_and_never_made() {
+        let (_folder, root) = tree();
+        root.make_folder("sys").unwrap();
+        assert_eq!(root.write("sys/run", "1").unwrap_err().errno, Errno::ENOENT);
+        root.replace("sys/run", b"0\n").unwrap();
+        root.write("sys/run", "1").unwrap();
+        assert_eq!(root.read("sys/run").unwrap(), "1");
+    }
+
+    #[test]
+    fn a_replaced_file_leaves_nothing_beside_it() {
+        let (_folder, root) = tree();
+        root.make_folder("state").unwrap();
+        root.make_folder("state").unwrap();
+        root.replace("state/a", b"1").unwrap();
+        root.replace("state/a", b"2").unwrap();
+        root.rename("state/a", "b").unwrap();
+        assert_eq!(root.list("state").unwrap(), ["b"]);
+        assert_eq!(root.read("state/b").unwrap(), "2");
+        root.remove("state/b").unwrap();
+        root.remove("state/b").unwrap();
+        root.remove("nowhere/b").unwrap();
+        assert!(root.list("state").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_stays_and_the_error_names_it() {
+        let (folder, root) = tree();
+        root.make_folder("state").unwrap();
+        root.make_folder("state/a").unwrap();
+        let error = root.replace("state/a", b"1").unwrap_err();
+        assert_eq!((error.path.as_str(), error.errno), ("state/a", Errno::EISDIR));
+        assert_eq!(root.list("state").unwrap(), ["a"]);
+        assert!(folder.path().join("state/a").is_dir());
+        assert_eq!(root.replace("none/a", b"1").unwrap_err().errno, Errno::ENOENT);
+    }
+
+    #[test]
+    fn writes_do_not_leave_the_tree() {
+        let (outside, _) = tree();
+        let (folder, root) = tree();
+        let target: &Path = outside.path();
+        std::os::unix::fs::symlink(target, folder.path().join("state")).unwrap();
+        assert!(root.replace("state/a", b"1").is_err());
+        assert_eq!(target.read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_second_is_told_who_is_first() {
+        let (_folder, root) = tree();
+        let first = root.lock("lock").unwrap();
+        let second = root.lock("lock").unwrap_err();
+        assert_eq!(second, LockError::Held(Some(std::process::id())));
+        drop(first);
+        root.lock("lock").unwrap();
+        assert!(matches!(root.lock("no/lock"), Err(LockError::Impossible(_))));
+    }
+}

@@ -1,0 +1,250 @@
+//! Everything of a host that Berth can set, by the name it has in plans, in the ledger and in messages.
+
+use std::fmt;
+use std::str::FromStr;
+
+use berth_api::{CpuSet, PageSize};
+
+/// One thing of the host that has a value Berth may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Setting {
+    /// Pages of the persistent pool of a NUMA zone (`nr_hugepages` without surplus).
+    Hugepages {
+        /// The kernel's number of the zone.
+        zone: u32,
+        /// Page size.
+        size: PageSize,
+    },
+    /// `/sys/kernel/mm/transparent_hugepage/enabled`.
+    TransparentHugepages,
+    /// A file of `/sys/kernel/mm/ksm`.
+    Ksm(KsmSetting),
+    /// `/sys/devices/virtual/workqueue/cpumask`: where work that is bound to no CPU may run.
+    WorkqueueCpus,
+    /// `/proc/irq/default_smp_affinity`: where interrupts go that are requested from now on.
+    DefaultIrqAffinity,
+    /// `/proc/irq/<n>/smp_affinity_list`.
+    IrqAffinity(u32),
+    /// systemd's `AllowedCPUs` of a unit, at runtime.
+    AllowedCpus(Unit),
+}
+
+/// Files of `/sys/kernel/mm/ksm` (`Documentation/admin-guide/mm/ksm.rst`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KsmSetting {
+    /// `advisor_mode`, kernel 6.8 and later.
+    AdvisorMode,
+    /// `merge_across_nodes`; writable only while nothing is merged.
+    MergeAcrossNodes,
+    /// `pages_to_scan`; unwritable under the advisor.
+    PagesToScan,
+    /// `sleep_millisecs`.
+    SleepMillisecs,
+    /// `run`: 0 stopped, 1 running, 2 stopped and unmerged.
+    Run,
+}
+
+/// The systemd units that hold what is not a virtual machine or a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unit {
+    /// systemd itself.
+    Init,
+    /// Services, the kubelet and the container runtime among them.
+    System,
+    /// Logins.
+    User,
+}
+
+/// What a setting is or shall be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    /// A count, a time in milliseconds, or a switch.
+    Number(u64),
+    /// CPUs; for `AllowedCPUs` the empty set means all.
+    Cpus(CpuSet),
+    /// One of the kernel's words.
+    Word(String),
+}
+
+/// Why a text in the ledger is no setting or no value of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not {1}")]
+pub struct ParseSettingError(String, &'static str);
+
+impl KsmSetting {
+    /// All, in the order in which they can be set: `run` last.
+    pub const ALL: [Self; 5] = [
+        Self::AdvisorMode,
+        Self::MergeAcrossNodes,
+        Self::PagesToScan,
+        Self::SleepMillisecs,
+        Self::Run,
+    ];
+
+    /// The file's name.
+    #[must_use]
+    pub const fn file(self) -> &'static str {
+        match self {
+            Self::AdvisorMode => "advisor_mode",
+            Self::MergeAcrossNodes => "merge_across_nodes",
+            Self::PagesToScan => "pages_to_scan",
+            Self::SleepMillisecs => "sleep_millisecs",
+            Self::Run => "run",
+        }
+    }
+}
+
+impl Unit {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Init, Self::System, Self::User];
+
+    /// Its name, which is also its control group's.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Init => "init.scope",
+            Self::System => "system.slice",
+            Self::User => "user.slice",
+        }
+    }
+}
+
+impl Setting {
+    /// Reads a value of this setting as [`Value`]'s `Display` writes it.
+    ///
+    /// # Errors
+    /// If the text is none.
+    pub fn value(&self, text: &str) -> Result<Value, ParseSettingError> {
+        let number = || text.parse().ok().map(Value::Number);
+        let cpus = || text.parse().ok().map(Value::Cpus);
+        let word = || {
+            let plain = |b: u8| b.is_ascii_lowercase() || b == b'-';
+            (!text.is_empty() && text.bytes().all(plain)).then(|| Value::Word(text.to_owned()))
+        };
+        let (value, what) = match self {
+            Self::Hugepages { .. } => (number(), "a number of pages"),
+            Self::TransparentHugepages | Self::Ksm(KsmSetting::AdvisorMode) => {
+                (word(), "a word of the kernel")
+            }
+            Self::Ksm(_) => (number(), "a number"),
+            Self::WorkqueueCpus
+            | Self::DefaultIrqAffinity
+            | Self::IrqAffinity(_)
+            | Self::AllowedCpus(_) => (cpus(), "a CPU list"),
+        };
+        value.ok_or_else(|| ParseSettingError(text.chars().take(60).collect(), what))
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hugepages { zone, size } => write!(f, "hugepages {size} zone {zone}"),
+            Self::TransparentHugepages => f.write_str("transparent hugepages"),
+            Self::Ksm(setting) => write!(f, "ksm {}", setting.file()),
+            Self::WorkqueueCpus => f.write_str("unbound workqueues"),
+            Self::DefaultIrqAffinity => f.write_str("new interrupts"),
+            Self::IrqAffinity(number) => write!(f, "interrupt {number}"),
+            Self::AllowedCpus(unit) => write!(f, "{} AllowedCPUs", unit.name()),
+        }
+    }
+}
+
+impl FromStr for Setting {
+    type Err = ParseSettingError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let found = match words.as_slice() {
+            ["hugepages", size, "zone", zone] => {
+                size.parse().ok().zip(zone.parse().ok()).map(|(size, zone)| Self::Hugepages { zone, size })
+            }
+            ["transparent", "hugepages"] => Some(Self::TransparentHugepages),
+            ["ksm", file] => {
+                KsmSetting::ALL.into_iter().find(|setting| setting.file() == *file).map(Self::Ksm)
+            }
+            ["unbound", "workqueues"] => Some(Self::WorkqueueCpus),
+            ["new", "interrupts"] => Some(Self::DefaultIrqAffinity),
+            ["interrupt", number] => number.parse().ok().map(Self::IrqAffinity),
+            [unit, "AllowedCPUs"] => {
+                Unit::ALL.into_iter().find(|known| known.name() == *unit).map(Self::AllowedCpus)
+            }
+            _ => None,
+        };
+        found.ok_or_else(|| {
+            ParseSettingError(text.chars().take(60).collect(), "a setting this version knows")
+        })
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Cpus(cpus) => write!(f, "{cpus}"),
+            Self::Word(word) => f.write_str(word),
+        }
+    }
+}
+
+impl Value {
+    /// For people: an empty set of CPUs is no restriction.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Cpus(cpus) if cpus.is_empty() => "all CPUs".to_owned(),
+            Self::Cpus(cpus) => format!("CPUs {}", cpus.compact()),
+            other => other.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn some_of_each() -> Vec<Setting> {
+        let mut all: Vec<Setting> = vec![
+            Setting::Hugepages { zone: 12, size: PageSize::GIB_1 },
+            Setting::TransparentHugepages,
+            Setting::WorkqueueCpus,
+            Setting::DefaultIrqAffinity,
+            Setting::IrqAffinity(24),
+        ];
+        all.extend(KsmSetting::ALL.map(Setting::Ksm));
+        all.extend(Unit::ALL.map(Setting::AllowedCpus));
+        all
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for setting in some_of_each() {
+            assert_eq!(setting.to_string().parse(), Ok(setting));
+        }
+        for wrong in ["", "ksm", "ksm x", "hugepages 2Mi", "hugepages 3Mi zone 0", "interrupt -1"] {
+            assert!(wrong.parse::<Setting>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn values_are_of_the_settings_kind() {
+        assert_eq!(Setting::IrqAffinity(1).value("0-1"), Ok(Value::Cpus("0-1".parse().unwrap())));
+        assert!(Setting::IrqAffinity(1).value("x").is_err());
+        assert!(Setting::Ksm(KsmSetting::Run).value("").is_err());
+        assert!(Setting::TransparentHugepages.value("a b").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error(text in ".{0,40}") {
+            drop(text.parse::<Setting>());
+            for setting in some_of_each() {
+                if let Ok(value) = setting.value(&text) {
+                    prop_assert_eq!(setting.value(&value.to_string()), Ok(value));
+                }
+            }
+        }
+    }
+}
