@@ -79,8 +79,10 @@ impl Ledger {
             Err(error) if error.is_not_found() => return Ok(Self::default()),
             read => read?,
         };
-        Self::parse(&text, boot_id)
-            .map_err(|why| ReadError { path: FILE.to_owned(), problem: ReadProblem::Malformed(why) })
+        Self::parse(&text, boot_id).map_err(|why| ReadError {
+            path: FILE.to_owned(),
+            problem: ReadProblem::Malformed(why),
+        })
     }
 
     /// What the text of the file says in the boot with this id.

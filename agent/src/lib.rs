@@ -3,6 +3,7 @@
 //! [`root`] opens the host's files, [`observe`] reads them into plain facts and [`notes`], [`report`]
 //! says the facts as an InfraNode, [`check`] judges them. [`cli`] is the only part that prints.
 
+pub mod apply;
 pub mod check;
 pub mod cli;
 pub mod ledger;
@@ -10,7 +11,9 @@ pub mod manifest;
 pub mod notes;
 pub mod observe;
 pub mod parsers;
+pub mod plan;
 pub mod report;
 pub mod root;
 pub mod setting;
+pub mod systemd;
 pub mod text;

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// A manifest, as far as it could be understood.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// `metadata.name`.
     pub name: Option<String>,
@@ -39,8 +39,26 @@ pub enum Part {
     Networks,
 }
 
+impl Part {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Cpu, Self::Hugepages, Self::Ksm, Self::TransparentHugepages, Self::Networks];
+
+    /// The field of the manifest.
+    #[must_use]
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Cpu => "spec.cpu",
+            Self::Hugepages => "spec.hugepages",
+            Self::Ksm => "spec.ksm",
+            Self::TransparentHugepages => "spec.transparentHugepages",
+            Self::Networks => "spec.networks",
+        }
+    }
+}
+
 /// Something wrong with a manifest.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Fault {
     /// Path of the field: `spec.hugepages[0].zone`.
     pub field: String,
@@ -88,8 +106,12 @@ impl Manifest {
         for (field, expected) in [("apiVersion", API_VERSION), ("kind", "InfraNode")] {
             match top.get(field) {
                 Some(Value::String(found)) if found == expected => {}
-                Some(other) => return Err(Fault::new(field, plain(other), format!("must be {expected}"))),
-                None => return Err(Fault::new(field, "", format!("is missing; it must be {expected}"))),
+                Some(other) => {
+                    return Err(Fault::new(field, plain(other), format!("must be {expected}")));
+                }
+                None => {
+                    return Err(Fault::new(field, "", format!("is missing; it must be {expected}")));
+                }
             }
         }
         let mut manifest = Self::default();
@@ -97,7 +119,9 @@ impl Manifest {
             match field.as_str() {
                 // A manifest that `report` or kubectl wrote has a status, which asks for nothing.
                 "apiVersion" | "kind" | "status" => {}
-                "metadata" => manifest.name = value.get("name").and_then(Value::as_str).map(str::to_owned),
+                "metadata" => {
+                    manifest.name = value.get("name").and_then(Value::as_str).map(str::to_owned)
+                }
                 "spec" => manifest.read_spec(value),
                 _ => manifest.faults.push(unknown(field, value)),
             }
@@ -109,14 +133,35 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// Keeps some parts: the others count as unclear, and their faults do not count.
+    pub fn narrow(&mut self, parts: &[Part]) {
+        let spec = std::mem::take(&mut self.spec);
+        let has = |part| parts.contains(&part);
+        self.spec = InfraNodeSpec {
+            enforce: spec.enforce,
+            cpu: spec.cpu.filter(|_| has(Part::Cpu)),
+            ksm: spec.ksm.filter(|_| has(Part::Ksm)),
+            transparent_hugepages: spec
+                .transparent_hugepages
+                .filter(|_| has(Part::TransparentHugepages)),
+            hugepages: if has(Part::Hugepages) { spec.hugepages } else { Vec::new() },
+            ..InfraNodeSpec::default()
+        };
+        self.unclear.extend(Part::ALL.into_iter().filter(|part| !parts.contains(part)));
+        let of_kept = |fault: &Fault| {
+            parts.iter().any(|part| fault.field.starts_with(part.field()))
+                || !fault.field.starts_with("spec.")
+        };
+        self.faults.retain(of_kept);
+    }
+
     fn read_spec(&mut self, spec: &Value) {
         let fields = match spec {
             Value::Object(fields) => fields,
             Value::Null => return,
             other => {
                 self.faults.push(Fault::new("spec", plain(other), "a map was expected"));
-                use Part::{Cpu, Hugepages, Ksm, Networks, TransparentHugepages};
-                self.unclear = [Cpu, Hugepages, Ksm, TransparentHugepages, Networks].into();
+                self.unclear = Part::ALL.into();
                 return;
             }
         };
@@ -141,7 +186,12 @@ impl Manifest {
     }
 
     /// One field; `None` if it is null or has a fault.
-    fn part<T: DeserializeOwned>(&mut self, field: &str, value: &Value, part: Option<Part>) -> Option<T> {
+    fn part<T: DeserializeOwned>(
+        &mut self,
+        field: &str,
+        value: &Value,
+        part: Option<Part>,
+    ) -> Option<T> {
         if value.is_null() {
             return None;
         }
@@ -161,7 +211,8 @@ impl Manifest {
             Value::Array(items) => items.as_slice(),
             Value::Null => &[],
             other => {
-                let fault = Fault::new(format!("spec.{field}"), plain(other), "a list was expected");
+                let fault =
+                    Fault::new(format!("spec.{field}"), plain(other), "a list was expected");
                 self.faults.push(fault);
                 self.unclear.insert(part);
                 &[]
@@ -208,13 +259,19 @@ fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Vec<Fault>
 }
 
 fn unknown(field: &str, value: &Value) -> Fault {
-    Fault::new(field, plain(value), "there is no such field; see `berth-agent plan --help` for a sample")
+    Fault::new(
+        field,
+        plain(value),
+        "there is no such field; see `berth-agent plan --help` for a sample",
+    )
 }
 
 /// The value below a path of names and indices.
 fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     let step = |value: &'a Value, name: &str| match value {
-        Value::Array(items) => name.trim_matches(['[', ']']).parse::<usize>().ok().and_then(|n| items.get(n)),
+        Value::Array(items) => {
+            name.trim_matches(['[', ']']).parse::<usize>().ok().and_then(|n| items.get(n))
+        }
         other => other.get(name),
     };
     path.split('.').try_fold(value, step).unwrap_or(&Value::Null)
@@ -266,7 +323,10 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_and_wrong_types_are_named() {
-        assert!(faults("  hugepages: [{size: 2Mi, count: -1}]")[0].starts_with("spec.hugepages[0].count: `-1`"));
+        assert!(
+            faults("  hugepages: [{size: 2Mi, count: -1}]")[0]
+                .starts_with("spec.hugepages[0].count: `-1`")
+        );
         assert!(faults("  hugepages: {size: 2Mi}")[0].contains("a list was expected"));
         assert!(faults("  cpu: {reserved: {cpus: 3-1}}")[0].contains("ends before it starts"));
         assert!(faults("  enforce: perhaps")[0].starts_with("spec.enforce: `perhaps`"));

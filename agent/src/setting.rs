@@ -156,9 +156,11 @@ impl FromStr for Setting {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let words: Vec<&str> = text.split(' ').collect();
         let found = match words.as_slice() {
-            ["hugepages", size, "zone", zone] => {
-                size.parse().ok().zip(zone.parse().ok()).map(|(size, zone)| Self::Hugepages { zone, size })
-            }
+            ["hugepages", size, "zone", zone] => size
+                .parse()
+                .ok()
+                .zip(zone.parse().ok())
+                .map(|(size, zone)| Self::Hugepages { zone, size }),
             ["transparent", "hugepages"] => Some(Self::TransparentHugepages),
             ["ksm", file] => {
                 KsmSetting::ALL.into_iter().find(|setting| setting.file() == *file).map(Self::Ksm)

@@ -205,7 +205,11 @@ impl CpuSet {
             .iter()
             .rev()
             .enumerate()
-            .map(|(index, word)| if index == 0 { format!("{word:x}") } else { format!("{word:08x}") })
+            .map(
+                |(index, word)| {
+                    if index == 0 { format!("{word:x}") } else { format!("{word:08x}") }
+                },
+            )
             .collect();
         if text.is_empty() { "0".to_owned() } else { text.join(",") }
     }
@@ -225,8 +229,10 @@ impl CpuSet {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let bits = bytes.iter().zip((0u32..).step_by(8));
-        bits.flat_map(|(byte, base)| (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| base + bit))
-            .collect()
+        bits.flat_map(|(byte, base)| {
+            (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| base + bit)
+        })
+        .collect()
     }
 
     fn trimmed(mut words: Vec<u64>) -> Self {

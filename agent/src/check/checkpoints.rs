@@ -12,7 +12,7 @@ use crate::observe::kubelet::memory_state::{MemoryTable, page_size};
 use crate::observe::kubelet::{CpuManagerState, KubeletConfig, MemoryManagerState};
 
 /// What the kubelet's own validation would say, in the order it asks.
-pub(super) fn cpu_state_fault(
+pub(crate) fn cpu_state_fault(
     state: &CpuManagerState,
     config: &KubeletConfig,
     online: &CpuSet,
@@ -72,7 +72,7 @@ pub(super) fn cpu_state_fault(
 }
 
 /// The same for the memory checkpoint.
-pub(super) fn memory_state_fault(
+pub(crate) fn memory_state_fault(
     state: &MemoryManagerState,
     config: &KubeletConfig,
     zones: &[Zone],

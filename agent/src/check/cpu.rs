@@ -349,6 +349,7 @@ mod tests {
             number: 9,
             affinity: set("0-7"),
             effective: effective.map(set),
+            users: "eth0".to_owned(),
         };
         let status = |irq| judge_with_irqs("cpu.irq-affinity", &facts, vec![irq]).status;
         assert_eq!(status(irq(Some("0"))), Status::Pass);

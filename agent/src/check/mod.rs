@@ -3,7 +3,7 @@
 //! Every check is a pure function from [`Input`] to an [`Outcome`], with a stable id. The list covers
 //! what libvirt's `virt-host-validate qemu` checks, and what users of KubeVirt hosts have stumbled over.
 
-mod checkpoints;
+pub(crate) mod checkpoints;
 mod cpu;
 mod devices;
 mod host;

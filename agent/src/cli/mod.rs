@@ -1,6 +1,9 @@
 //! The command line: reads arguments, calls the library, prints, and chooses the exit code.
 
+mod apply;
 mod check;
+mod manifest;
+mod plan;
 mod report;
 pub mod style;
 
@@ -27,11 +30,14 @@ const EXAMPLES: &str = "  \
   berth-agent report --root ./captured   a captured tree in place of this host
   berth-agent check                      what stands in the way, and what to do
   berth-agent check --list               what each check is for
+  berth-agent plan -f infranode.yaml     what would change; changes nothing
+  berth-agent apply -f infranode.yaml    make the host so
+  berth-agent revert                     put back every value found
 ";
 
 const EXIT_CODES: &str = "  \
   0  fine
-  1  a check failed
+  1  a check failed, or a change is blocked or only partly made
   2  bad usage or input
   3  the host could not be reached or changed
 ";
@@ -41,9 +47,10 @@ const EXIT_CODES: &str = "  \
 #[command(
     name = "berth-agent",
     version,
-    about = "Finds out what this host can do for virtual machines",
-    long_about = "Finds out what this host can do for virtual machines, and what stands in the way.\n\n\
-        `report` and `check` need no root and no cluster, and change nothing. Without root some facts \
+    about = "Finds out what this host can do for virtual machines, and makes it so",
+    long_about = "Finds out what this host can do for virtual machines, and what stands in the way; shapes the host \
+        as an InfraNode manifest asks, and puts back what it changed.\n\n\
+        `report`, `check` and `plan` need no root and no cluster, and change nothing. Without root some facts \
         stay unknown; they are listed with the reason.",
     after_help = format!("Examples:\n{EXAMPLES}\nExit codes:\n{EXIT_CODES}"),
     max_term_width = 100
@@ -57,6 +64,9 @@ pub struct Cli {
 enum Command {
     Report(report::Arguments),
     Check(check::Arguments),
+    Plan(plan::Arguments),
+    Apply(apply::Arguments),
+    Revert(apply::RevertArguments),
     /// Print a completion script for a shell
     #[command(
         after_help = "Bash:  berth-agent completion bash > /etc/bash_completion.d/berth-agent"
@@ -70,12 +80,19 @@ enum Command {
     Man,
 }
 
-/// Which host to look at, and how.
+/// Which host to look at.
 #[derive(Debug, clap::Args)]
-struct HostArguments {
+struct RootArguments {
     /// Folder with a captured proc/, sys/, etc/, dev/ and var/ to read in place of this host
     #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
     root: PathBuf,
+}
+
+/// Which host to look at, and how.
+#[derive(Debug, clap::Args)]
+struct HostArguments {
+    #[command(flatten)]
+    root: RootArguments,
     /// Folder whose file system is tried for O_DIRECT; may be given several times
     #[arg(
         long,
@@ -95,7 +112,7 @@ fn absolute(path: &str) -> Result<String, String> {
     }
 }
 
-impl HostArguments {
+impl RootArguments {
     fn open(&self) -> Result<Root, Failure> {
         let root = Root::open(&self.root)
             .map_err(|error| Failure { code: BAD_INPUT, error: error.into() })?;
@@ -109,11 +126,13 @@ impl HostArguments {
         }
         Ok(root)
     }
+}
 
+impl HostArguments {
     /// Reads the host, and says on standard error what looks wrong with it.
     fn observe(&self) -> Result<(Root, HostFacts), Failure> {
-        let root = self.open()?;
-        let wanted = Wanted { direct_io_paths: self.direct_io_path.clone() };
+        let root = self.root.open()?;
+        let wanted = Wanted { direct_io_paths: self.direct_io_path.clone(), devices: true };
         let facts = observe::observe(&root, &wanted);
         for warning in &facts.notes.warnings {
             complain(&format!("warning: {warning}"));
@@ -141,6 +160,9 @@ pub fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Report(arguments) => report::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Apply(arguments) => apply::run(&arguments),
+        Command::Revert(arguments) => apply::revert(&arguments),
         Command::Completion { shell } => completion(shell),
         Command::Man => manual(),
     };

@@ -1,4 +1,4 @@
-//! Interrupts and the CPUs they may go to. Only `check` asks, as a host has hundreds.
+//! Interrupts and the CPUs they may go to. Only `check` and plans ask, as a host has hundreds.
 
 use berth_api::CpuSet;
 
@@ -14,6 +14,8 @@ pub struct Irq {
     pub affinity: CpuSet,
     /// CPUs it goes to, where the kernel says.
     pub effective: Option<CpuSet>,
+    /// The drivers' names for it; empty if nobody has requested it.
+    pub users: String,
 }
 
 /// All interrupts with a readable affinity.
@@ -24,7 +26,19 @@ pub fn observe(root: &Root) -> Vec<Irq> {
             number,
             affinity: kernel_list(root, &file("smp_affinity_list")).ok()?,
             effective: kernel_list(root, &file("effective_affinity_list")).ok(),
+            users: users(root, number),
         })
     };
     root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
+}
+
+/// Who has requested an interrupt: one file of sysfs, or where a capture has none, the folders that
+/// procfs makes for handlers.
+pub(crate) fn users(root: &Root, number: u32) -> String {
+    root.read(&format!("sys/kernel/irq/{number}/actions")).unwrap_or_else(|_| {
+        let folder = format!("proc/irq/{number}");
+        let names = root.list(&folder).unwrap_or_default();
+        let handler = |name: &String| root.list(&format!("{folder}/{name}")).is_ok();
+        names.into_iter().filter(handler).collect::<Vec<_>>().join(",")
+    })
 }

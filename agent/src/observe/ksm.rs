@@ -40,7 +40,14 @@ pub struct KsmFacts {
 }
 
 /// Reads `/sys/kernel/mm/ksm`; `None` for the status if this kernel has no KSM.
-pub fn observe(root: &Root, processes: &Processes, notes: &mut Notes) -> (KsmFacts, Option<Ksm>) {
+///
+/// `ours` says that Berth has changed it in this boot.
+pub fn observe(
+    root: &Root,
+    processes: &Processes,
+    ours: bool,
+    notes: &mut Notes,
+) -> (KsmFacts, Option<Ksm>) {
     let run = match root.parse::<u32>(&format!("{KSM}/run")) {
         Ok(run) => run,
         Err(error) => {
@@ -49,7 +56,7 @@ pub fn observe(root: &Root, processes: &Processes, notes: &mut Notes) -> (KsmFac
         }
     };
     let number = |name: &str| root.parse::<u64>(&format!("{KSM}/{name}")).ok();
-    let candidates = candidates(root, processes);
+    let candidates = candidates(ours, processes);
     let facts = KsmFacts {
         run: Some(run),
         pages_to_scan: number("pages_to_scan"),
@@ -92,10 +99,10 @@ fn advisor(root: &Root, notes: &mut Notes) -> Option<KsmAdvisor> {
     }
 }
 
-fn candidates(root: &Root, processes: &Processes) -> Vec<KsmOwner> {
+fn candidates(ours: bool, processes: &Processes) -> Vec<KsmOwner> {
     let here = |owner: KsmOwner, yes: bool| yes.then_some(owner);
     [
-        here(KsmOwner::Berth, root.exists("var/lib/berth/found/ksm")),
+        here(KsmOwner::Berth, ours),
         here(KsmOwner::KubeVirt, processes.named("virt-handler").is_some()),
         here(KsmOwner::Ksmtuned, processes.named("ksmtuned").is_some()),
     ]

@@ -25,15 +25,20 @@ pub mod memory;
 pub mod mounts;
 pub mod nvme;
 pub mod pci;
+pub mod pods;
 pub mod processes;
+pub mod shape;
 pub mod topology;
+pub mod units;
 pub mod zones;
 
 use berth_api::CpuSet;
 use berth_api::infra_node::{Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, Zone};
 
+use crate::ledger::Ledger;
 use crate::notes::Notes;
 use crate::root::{ReadError, ReadProblem, Root};
+use crate::setting::Setting;
 
 /// Everything known of a host.
 #[derive(Debug, Clone, Default)]
@@ -80,11 +85,27 @@ pub struct HostFacts {
     pub kubelet: kubelet::KubeletFacts,
     /// Daemons that matter here.
     pub processes: processes::Processes,
+    /// What Berth found before it changed it, in this boot.
+    pub ledger: Ledger,
+    /// Why the ledger is there and cannot be used.
+    pub ledger_fault: Option<ReadError>,
     /// Warnings and unknown facts.
     pub notes: Notes,
 }
 
 impl HostFacts {
+    fn observe_devices(&mut self, root: &Root, wanted: &Wanted, notes: &mut Notes) {
+        let mounts = mounts::Mounts::observe(root, notes);
+        (self.kvm_evidence, self.kvm) = kvm::observe(root, &self.cpuinfo, notes);
+        self.pci = pci::observe(root, notes);
+        self.machine = machine::observe(root, &self.cpuinfo, notes);
+        self.iommu = iommu::observe(root, notes);
+        self.nvme = nvme::observe(root, &self.pci, &mounts, notes);
+        self.gpus = devices::gpus(&self.pci);
+        self.links = links::observe(root, &self.pci, notes);
+        self.direct_io = direct_io::observe(root, &wanted.direct_io_paths, &mounts, notes);
+    }
+
     /// The name of the Node and the InfraNode: what the kubelet is told to call itself, else the host's.
     /// `None` if there is no name the API server would take.
     #[must_use]
@@ -99,11 +120,23 @@ impl HostFacts {
 pub struct Wanted {
     /// Folders whose file systems are tried with O_DIRECT.
     pub direct_io_paths: Vec<String>,
+    /// Whether devices are looked at: KVM, PCI, IOMMU, drives, links, file systems. What shapes the host
+    /// does without them.
+    pub devices: bool,
+}
+
+impl Wanted {
+    /// Only what a plan is made from.
+    #[must_use]
+    pub const fn to_plan() -> Self {
+        Self { direct_io_paths: Vec::new(), devices: false }
+    }
 }
 
 impl Default for Wanted {
     fn default() -> Self {
-        Self { direct_io_paths: direct_io::DEFAULT_PATHS.map(str::to_owned).to_vec() }
+        let direct_io_paths = direct_io::DEFAULT_PATHS.map(str::to_owned).to_vec();
+        Self { direct_io_paths, devices: true }
     }
 }
 
@@ -120,22 +153,22 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
     let zones = zones::observe(root, &mut topology, &memory, n);
     let cpu = cpu::observe(root, &cpuinfo, &kernel, &topology, n);
     let processes = processes::observe(root);
-    let mounts = mounts::Mounts::observe(root, n);
-    let (ksm, ksm_status) = ksm::observe(root, &processes, n);
-    let (kvm_evidence, kvm) = kvm::observe(root, &cpuinfo, n);
-    let pci = pci::observe(root, n);
+    let boot_id = root.read("proc/sys/kernel/random/boot_id").ok().filter(|id| !id.is_empty());
+    let (ledger, ledger_fault) = match Ledger::read(root, boot_id.as_deref()) {
+        Ok(ledger) => (ledger, None),
+        Err(fault) => {
+            n.warn(format!("/{}", fault.path), fault.problem.to_string());
+            (Ledger::default(), Some(fault))
+        }
+    };
+    let ours = ledger.has(|setting| matches!(setting, Setting::Ksm(_)));
+    let (ksm, ksm_status) = ksm::observe(root, &processes, ours, n);
 
     let mut facts = HostFacts {
         name: machine::host_name(root),
-        boot_id: root.read("proc/sys/kernel/random/boot_id").ok().filter(|id| !id.is_empty()),
-        machine: machine::observe(root, &cpuinfo, n),
-        iommu: iommu::observe(root, n),
-        cgroup: cgroup::observe(root, n),
-        nvme: nvme::observe(root, &pci, &mounts, n),
-        gpus: devices::gpus(&pci),
-        links: links::observe(root, &pci, n),
-        direct_io: direct_io::observe(root, &wanted.direct_io_paths, &mounts, n),
+        boot_id,
         kubelet: kubelet::observe(root, &processes, n),
+        cgroup: cgroup::observe(root, n),
         memory: Memory { ksm: ksm_status, ..memory },
         kernel,
         cpuinfo,
@@ -143,12 +176,14 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
         cpu,
         zones,
         ksm,
-        kvm,
-        kvm_evidence,
-        pci,
         processes,
-        notes: Notes::default(),
+        ledger,
+        ledger_fault,
+        ..HostFacts::default()
     };
+    if wanted.devices {
+        facts.observe_devices(root, wanted, n);
+    }
     if facts.node_name().is_none() {
         let found = facts.name.as_deref().unwrap_or("no host name");
         let why = format!("`{}` is no name for a Node", found.escape_debug());

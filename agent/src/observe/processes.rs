@@ -3,13 +3,15 @@
 use crate::root::Root;
 
 /// The processes looked for, by the kernel's name for them (15 bytes at most).
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 11] = [
     "kubelet",
     "k3s-server",
     "k3s-agent",
     "kubelite",
     "ksmtuned",
     "virt-handler",
+    "virt-launcher",
+    "virt-launcher-m",
     "irqbalance",
     "NetworkManager",
     "systemd-network",

@@ -58,7 +58,11 @@ impl Root {
         let failed = |errno| failed(path, errno);
         let (folder, name) = self.folder_of(path)?;
         let temporary = format!(".{name}.berth-new");
-        let make = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let make = OFlag::O_WRONLY
+            | OFlag::O_CREAT
+            | OFlag::O_TRUNC
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         let done = openat(&folder, temporary.as_str(), make, mode).and_then(|fd| {
             let mut file = File::from(fd);

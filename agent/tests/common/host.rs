@@ -17,6 +17,7 @@ pub(crate) fn rack1_a() -> Tree {
     uplinks(&tree);
     drives(&tree);
     kubelet(&tree);
+    shape(&tree);
     tree
 }
 
@@ -65,7 +66,13 @@ fn zones(tree: &Tree) {
         let kib = 264_241_152;
         tree.file(&format!("{node}/cpulist"), format!("{cpus}\n"))
             .file(&format!("{node}/distance"), format!("{distance}\n"))
-            .file(&format!("{node}/meminfo"), format!("Node {id} MemTotal:       {kib} kB\n"));
+            .file(
+                &format!("{node}/meminfo"),
+                format!(
+                    "Node {id} MemTotal:       {kib} kB\nNode {id} MemFree:        {} kB\n",
+                    kib / 2
+                ),
+            );
         pools(
             tree,
             &format!("{node}/hugepages"),
@@ -86,13 +93,16 @@ fn pools(tree: &Tree, folder: &str, pools: [(u64, u64, u64); 2]) {
 fn memory(tree: &Tree) {
     tree.file(
         "proc/meminfo",
-        "MemTotal:       528482304 kB\nSwapTotal:             0 kB\nHugePages_Total:    8192\n\
+        "MemTotal:       528482304 kB\nMemAvailable:   264241152 kB\nSwapTotal:             0 kB\nHugePages_Total:    8192\n\
          Hugepagesize:       2048 kB\n",
     )
     .file("proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
     .file("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
     .file("sys/kernel/mm/ksm/run", "0\n")
     .file("sys/kernel/mm/ksm/merge_across_nodes", "1\n")
+    .file("sys/kernel/mm/ksm/pages_to_scan", "100\n")
+    .file("sys/kernel/mm/ksm/pages_sharing", "0\n")
+    .file("sys/kernel/mm/ksm/sleep_millisecs", "20\n")
     .file("sys/kernel/mm/ksm/smart_scan", "1\n")
     .file("sys/kernel/mm/ksm/advisor_mode", "[none] scan-time\n")
     .file("sys/kernel/mm/ksm/general_profit", "0\n");
@@ -259,4 +269,23 @@ fn kubelet(tree: &Tree) {
             r#"{"policyName":"static","defaultCpuSet":"0,5-48,53-95","entries":{
                "7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e":{"compute":"1-4,49-52"}},"checksum":2873517023}"#,
         );
+}
+
+/// What a plan changes: everything as the kernel and systemd have it after a boot.
+fn shape(tree: &Tree) {
+    let all = "ffffffff,ffffffff,ffffffff\n";
+    tree.file("proc/2/comm", "kthreadd\n")
+        .file("proc/1412/stat", format!("1412 (kubelet) S{} 4200 0\n", " 0".repeat(18)))
+        .file("proc/irq/default_smp_affinity", all)
+        .file("sys/devices/virtual/workqueue/cpumask", all);
+    for unit in ["init.scope", "system.slice", "user.slice"] {
+        tree.file(&format!("sys/fs/cgroup/{unit}/cpuset.cpus"), "\n");
+    }
+    // A timer, two queues of a network card, one of a drive, and one that nobody has requested.
+    for (number, users) in
+        [(0, "timer"), (40, "ens5f0-TxRx-0"), (41, "ens5f0-TxRx-1"), (60, "nvme0q1"), (70, "")]
+    {
+        tree.file(&format!("proc/irq/{number}/smp_affinity_list"), "0-95\n")
+            .file(&format!("sys/kernel/irq/{number}/actions"), format!("{users}\n"));
+    }
 }

@@ -16,6 +16,7 @@ use berth_api::infra_node::UnknownReason;
 
 use super::processes::Processes;
 use crate::notes::Notes;
+use crate::plan::kubelet as plan;
 use crate::root::Root;
 pub use config::KubeletConfig;
 pub use cpu_state::CpuManagerState;
@@ -23,6 +24,16 @@ pub use memory_state::MemoryManagerState;
 
 /// Programs that run a kubelet inside themselves: k3s' server and agent, and MicroK8s.
 const EMBEDDED: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
+
+/// Flags that set the fields Berth advises on.
+const FLAGS: [(&str, &str); 6] = [
+    ("cpu-manager-policy", "cpuManagerPolicy"),
+    ("cpu-manager-policy-options", "cpuManagerPolicyOptions"),
+    ("reserved-cpus", "reservedSystemCPUs"),
+    ("topology-manager-policy", "topologyManagerPolicy"),
+    ("memory-manager-policy", "memoryManagerPolicy"),
+    ("reserved-memory", "reservedMemory"),
+];
 
 /// What was found of the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,6 +52,14 @@ pub struct KubeletFacts {
     pub folder: String,
     /// The systemd unit it runs in.
     pub unit: String,
+    /// The folder of its drop-ins (`--config-dir`), absolute.
+    pub config_dir: Option<String>,
+    /// Fields that its command line sets, which no file can change.
+    pub set_by_flags: Vec<&'static str>,
+    /// Berth's drop-in there that the kubelet reads when it starts, and the one that waits.
+    pub drop_in: Option<String>,
+    /// The drop-in that waits to become active.
+    pub staged_drop_in: Option<String>,
     /// `cpu_manager_state`.
     pub cpu_state: Option<CpuManagerState>,
     /// `memory_manager_state`.
@@ -72,6 +91,20 @@ pub fn observe(root: &Root, processes: &Processes, notes: &mut Notes) -> Kubelet
         Ok(mut layers) => {
             if let Some(folder) = layers.flags.last("root-dir") {
                 folder.trim_end_matches('/').clone_into(&mut facts.folder);
+            }
+            facts.set_by_flags = FLAGS
+                .into_iter()
+                .filter(|(flag, _)| layers.flags.last(flag).is_some())
+                .map(|(_, field)| field)
+                .collect();
+            if let Some(folder) = layers.flags.last("config-dir") {
+                let folder = folder.trim_end_matches('/');
+                let file = |name: &str| {
+                    root.read(&format!("{folder}/{name}")).ok().map(|text| text + "\n")
+                };
+                facts.drop_in = file(plan::ACTIVE);
+                facts.staged_drop_in = file(plan::STAGED);
+                facts.config_dir = Some(folder.to_owned());
             }
             facts.node_name = layers.flags.last("hostname-override").map(str::to_owned);
             let config = layers.configuration(notes);

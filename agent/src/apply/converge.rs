@@ -1,0 +1,94 @@
+//! Looks, plans and applies until nothing more can be done: what one change made possible is done in the
+//! next round, and what was tried is not tried again.
+
+use std::collections::BTreeSet;
+
+use berth_api::infra_node::InfraNodeSpec;
+
+use super::{Hands, Outcome, apply};
+use crate::manifest::Part;
+use crate::observe::{self, HostFacts, Wanted, shape};
+use crate::plan::{self, Action, Plan};
+use crate::root::{ReadError, WriteError};
+
+/// Rounds at most; two are seen where the kernel resets one setting with another.
+const ROUNDS: usize = 4;
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Converged {
+    /// Every change that was tried, in order, then those that are blocked.
+    pub outcomes: Vec<Outcome>,
+    /// What is left to do, as it was seen last.
+    pub plan: Plan,
+    /// The host as it was seen last.
+    pub facts: HostFacts,
+}
+
+/// Why nothing could be done at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CannotStart {
+    /// The found values cannot be read.
+    #[error(
+        "{0}; nothing is changed, as the way back would be lost. Put the file right, or move it away to start afresh from the host as it is now"
+    )]
+    Ledger(ReadError),
+    /// The found values cannot be saved.
+    #[error("{0}; what was found must be saved before anything is changed")]
+    State(WriteError),
+    /// Without it found values belong nowhere.
+    #[error("/proc/sys/kernel/random/boot_id cannot be read; found values belong to a boot")]
+    BootId,
+}
+
+/// Makes the host what `spec` asks; parts in `unclear` are left alone.
+///
+/// # Errors
+/// If the way back is not safe; then nothing was changed since the last outcome that `told` heard of.
+pub fn converge(
+    hands: &Hands,
+    spec: &InfraNodeSpec,
+    unclear: &BTreeSet<Part>,
+    told: &mut dyn FnMut(&Outcome),
+) -> Result<Converged, CannotStart> {
+    let mut tried = BTreeSet::new();
+    let mut outcomes = Vec::new();
+    let mut round = 0;
+    loop {
+        round += 1;
+        let facts = observe::observe(hands.root, &Wanted::to_plan());
+        if let Some(fault) = &facts.ledger_fault {
+            return Err(CannotStart::Ledger(fault.clone()));
+        }
+        let shape = shape::observe(hands.root, &facts);
+        hands.alive();
+        let input = plan::Input { spec, unclear, facts: &facts, shape: &shape };
+        let plan = plan::plan(input);
+        let is_new = |key: &String| !tried.contains(key);
+        let possible = plan.changes.iter().filter(|change| change.blocked.is_none());
+        let new: Vec<String> = possible.map(key).filter(is_new).collect();
+        if round > ROUNDS || (new.is_empty() && plan.forget.is_empty()) {
+            for change in plan.changes.iter().filter(|change| change.blocked.is_some()) {
+                let outcome = Outcome::blocked(change);
+                told(&outcome);
+                outcomes.push(outcome);
+            }
+            return Ok(Converged { outcomes, plan, facts });
+        }
+        let mut now = plan;
+        now.changes.retain(|change| change.blocked.is_none() && new.contains(&key(change)));
+        outcomes.extend(apply(hands, &now, &facts.ledger, told).map_err(CannotStart::State)?);
+        tried.extend(new);
+    }
+}
+
+/// The same change in another round.
+fn key(change: &plan::Change) -> String {
+    match &change.action {
+        Action::Set(steps) => {
+            let steps = steps.iter().map(|step| format!("{}={}", step.setting, step.will_be));
+            steps.collect::<Vec<_>>().join(" ")
+        }
+        Action::Kubelet(_) => format!("{} {} {}", change.what, change.was, change.will_be),
+    }
+}

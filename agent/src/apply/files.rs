@@ -1,0 +1,54 @@
+//! The kubelet's drop-in and checkpoints.
+
+use super::Hands;
+use super::outcome::{Ended, Result};
+use crate::ledger::Ledger;
+use crate::plan::kubelet::{ACTIVE, KubeletAction, STAGED};
+
+/// Files that are Berth's once this is begun; they outlive a reboot, and `revert` removes them.
+pub(super) fn made_by(action: &KubeletAction) -> Vec<String> {
+    match action {
+        KubeletAction::Stage { staged, .. } => vec![staged.clone()],
+        KubeletAction::Activate { staged, active, .. }
+        | KubeletAction::Deactivate { staged, active } => {
+            vec![staged.clone(), active.clone()]
+        }
+        KubeletAction::Remove(_) => Vec::new(),
+    }
+}
+
+/// Does it, and forgets files that are gone.
+pub(super) fn carry_out(hands: &Hands, action: &KubeletAction, ledger: &mut Ledger) -> Ended {
+    let ended = work(hands, action).unwrap_or_else(|ended| ended);
+    ledger.files.retain(|file| hands.root.exists(file));
+    ended
+}
+
+fn work(hands: &Hands, action: &KubeletAction) -> Result {
+    let root = hands.root;
+    match action {
+        KubeletAction::Stage { staged, text } => {
+            root.replace(staged, text.as_bytes())?;
+            Ok(Ended::Done(None))
+        }
+        KubeletAction::Activate { staged, active: _, checkpoints } => {
+            // Checkpoints first: without them any policy starts, with old ones only the old policy does.
+            for file in checkpoints {
+                root.remove(file)?;
+            }
+            root.rename(staged, ACTIVE)?;
+            Ok(Ended::Done(Some("kubelet restart needed".to_owned())))
+        }
+        KubeletAction::Deactivate { active, .. } => {
+            root.rename(active, STAGED)?;
+            let why = "the kubelet was not restarted and pods came back; drain the node and it is tried again";
+            Ok(Ended::Done(Some(why.to_owned())))
+        }
+        KubeletAction::Remove(files) => {
+            for file in files {
+                root.remove(file)?;
+            }
+            Ok(Ended::Done(None))
+        }
+    }
+}

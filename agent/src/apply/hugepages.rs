@@ -1,0 +1,130 @@
+//! Reserving huge pages at runtime: the kernel gives what it finds in one piece, so memory is compacted and
+//! asked again, as long as that helps.
+
+use std::time::Duration;
+
+use berth_api::PageSize;
+
+use super::Hands;
+use super::outcome::{Ended, Result};
+use crate::plan::Step;
+use crate::root::Root;
+use crate::setting::Value;
+
+/// Tries that gain nothing before it is given up.
+const IDLE_TRIES: u32 = 3;
+/// Tries in all.
+const TRIES: u32 = 20;
+/// Between tries: per-CPU caches are drained and freed pages merge in the meantime.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The folder of a zone's pool.
+pub(super) fn folder(zone: u32, size: PageSize) -> String {
+    format!("sys/devices/system/node/node{zone}/hugepages/hugepages-{}kB", size.kib())
+}
+
+/// The same on a kernel without NUMA, which has one pool for the host.
+fn folder_on(root: &Root, zone: u32, size: PageSize) -> String {
+    let of_zone = folder(zone, size);
+    let of_host = format!("sys/kernel/mm/hugepages/hugepages-{}kB", size.kib());
+    if zone == 0 && !root.exists(&of_zone) { of_host } else { of_zone }
+}
+
+/// Makes the pool as large as planned, as far as that is possible.
+pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Result {
+    let (Value::Number(target), Value::Number(asked)) = (&step.will_be, &step.asked) else {
+        return Err(Ended::Failed("not a number of pages".to_owned()));
+    };
+    let folder = folder_on(hands.root, zone, size);
+    let pool = Pool { hands, folder: &folder };
+    let before = pool.persistent()?;
+    if *target < before {
+        return pool.shrink(before, *target);
+    }
+    let mut idle = 0;
+    let mut now = before;
+    for round in 0..TRIES {
+        if round > 0 {
+            pool.compact(zone);
+            std::thread::sleep(PAUSE);
+        }
+        hands.root.write(&format!("{folder}/nr_hugepages"), &target.to_string())?;
+        hands.alive();
+        let got = pool.persistent()?;
+        idle = if got > now { 0 } else { idle + 1 };
+        now = got;
+        if now >= *target || idle >= IDLE_TRIES {
+            break;
+        }
+    }
+    if now == *asked {
+        return Ok(Ended::Done(
+            Some("the kubelet counts pages when it starts".to_owned())
+                .filter(|_| kubelet_runs(hands.root))
+                .map(|why| format!("{why}: kubelet restart needed")),
+        ));
+    }
+    let cause = if now >= *target {
+        "the host needs the rest of its memory"
+    } else {
+        "memory is fragmented"
+    };
+    Ok(Ended::Partial(format!("got {now} of {asked}: {cause}; {}", at_boot(zone, size, *asked))))
+}
+
+/// What to do where runtime falls short.
+fn at_boot(zone: u32, size: PageSize, count: u64) -> String {
+    let unit = if size.bytes() >= 1 << 30 { "G" } else { "M" };
+    let number = if unit == "G" { size.bytes() >> 30 } else { size.bytes() >> 20 };
+    format!(
+        "reserve them while memory is whole: systemctl enable berth-hugepages.service and reboot, or boot with \
+         hugepagesz={number}{unit} hugepages={zone}:{count}"
+    )
+}
+
+fn kubelet_runs(root: &Root) -> bool {
+    crate::observe::processes::observe(root).named("kubelet").is_some()
+}
+
+struct Pool<'a> {
+    hands: &'a Hands<'a>,
+    folder: &'a str,
+}
+
+impl Pool<'_> {
+    fn number(&self, file: &str) -> std::result::Result<u64, Ended> {
+        let read = self.hands.root.parse(&format!("{}/{file}", self.folder));
+        read.map_err(|error| Ended::Failed(error.to_string()))
+    }
+
+    /// Writing sets the pages without surplus, reading gives them with it.
+    fn persistent(&self) -> std::result::Result<u64, Ended> {
+        Ok(self
+            .number("nr_hugepages")?
+            .saturating_sub(self.number("surplus_hugepages").unwrap_or(0)))
+    }
+
+    /// Use may have changed since the plan was made; it is looked at again right before.
+    fn shrink(&self, before: u64, target: u64) -> Result {
+        let used = self.number("nr_hugepages")?.saturating_sub(self.number("free_hugepages")?);
+        if target < used {
+            return Err(Ended::Blocked(format!("{used} of the {before} pages are in use by now")));
+        }
+        self.hands.root.write(&format!("{}/nr_hugepages", self.folder), &target.to_string())?;
+        let now = self.persistent()?;
+        if now == target {
+            return Ok(Ended::Done(None));
+        }
+        Ok(Ended::Partial(format!(
+            "{now} are left, {target} asked: the kernel keeps what is promised"
+        )))
+    }
+
+    /// Asks the kernel to move pages together. It is a hint: what comes of it is seen when asking again.
+    fn compact(&self, zone: u32) {
+        let of_zone = format!("sys/devices/system/node/node{zone}/compact");
+        let file =
+            if self.hands.root.exists(&of_zone) { &of_zone } else { "proc/sys/vm/compact_memory" };
+        drop(self.hands.root.write(file, "1"));
+    }
+}

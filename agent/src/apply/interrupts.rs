@@ -1,0 +1,60 @@
+//! Moving interrupts. Whether one can be moved is known only by trying: the kernel says EIO for those that
+//! are bound to a CPU or managed by their driver, and that is remembered until the next boot.
+
+use nix::errno::Errno;
+
+use super::outcome::{Ended, meaning};
+use super::{Hands, settings, settle};
+use crate::ledger::Ledger;
+use crate::observe::irqs;
+use crate::plan::{Step, Why};
+use crate::setting::Setting;
+
+pub(super) fn carry_out(hands: &Hands, why: Why, steps: &[Step], ledger: &mut Ledger) -> Ended {
+    let (mut moved, mut unmovable, mut gone) = (0, 0, 0);
+    let mut failures: Vec<String> = Vec::new();
+    for step in steps {
+        let Setting::IrqAffinity(number) = step.setting else { continue };
+        let file = format!("proc/irq/{number}/smp_affinity_list");
+        let ended = match hands.root.write(&file, &step.will_be.to_string()) {
+            Ok(()) if settings::read(hands.root, step.setting).as_ref() == Some(&step.will_be) => {
+                moved += 1;
+                Ended::Done(None)
+            }
+            Ok(()) => Ended::Failed(format!("/{file}: not as written")),
+            Err(error) if error.errno == Errno::EIO => {
+                ledger.unmovable.insert(number, irqs::users(hands.root, number));
+                ledger.entries.remove(&step.setting);
+                unmovable += 1;
+                continue;
+            }
+            // The device was removed since the plan was made.
+            Err(error) if error.errno == Errno::ENOENT => {
+                ledger.entries.remove(&step.setting);
+                gone += 1;
+                continue;
+            }
+            Err(error) => Ended::Failed(meaning(&error)),
+        };
+        settle(why, step, &ended, ledger);
+        if let Ended::Failed(message) = ended {
+            failures.push(message);
+        }
+        hands.alive();
+    }
+    let mut parts = vec![format!("{moved} moved")];
+    if unmovable > 0 {
+        parts.push(format!("{unmovable} bound to their CPUs or managed by their drivers, left"));
+    }
+    if gone > 0 {
+        parts.push(format!("{gone} gone"));
+    }
+    let message = parts.join(", ");
+    match (failures.first(), moved) {
+        (None, _) => Ended::Done(Some(message)),
+        (Some(first), 0) => Ended::Failed(first.clone()),
+        (Some(first), _) => {
+            Ended::Partial(format!("{message}, {} refused: {first}", failures.len()))
+        }
+    }
+}

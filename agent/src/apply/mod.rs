@@ -1,0 +1,181 @@
+//! Carries out a plan: dull, one outcome per change, everything read back.
+//!
+//! What was found is saved durably before the first change. A change that fails does not stop the others.
+//! What is done here is what the plan says, and nothing else is decided but how often to try.
+
+mod converge;
+mod files;
+mod hugepages;
+mod interrupts;
+mod ksm;
+mod outcome;
+mod settings;
+
+use std::cell::OnceCell;
+
+use berth_api::infra_node::ChangeResult;
+
+use crate::ledger::Ledger;
+use crate::plan::{Action, Change, Plan, Step, Why};
+use crate::root::{Root, WriteError};
+use crate::setting::{KsmSetting, Setting};
+use crate::systemd::{Systemd, SystemdError};
+pub use converge::{CannotStart, Converged, converge};
+pub use outcome::Outcome;
+use outcome::{Ended, Result};
+
+/// What is needed to change a host.
+pub struct Hands<'a> {
+    root: &'a Root,
+    /// The boot that found values belong to.
+    boot_id: &'a str,
+    /// Called whenever something was done, also within a long change: whoever waits knows it goes on.
+    alive: &'a dyn Fn(),
+    systemd: OnceCell<std::result::Result<Systemd, SystemdError>>,
+}
+
+impl std::fmt::Debug for Hands<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hands")
+            .field("root", &self.root)
+            .field("boot_id", &self.boot_id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Hands<'a> {
+    /// For this host in this boot.
+    #[must_use]
+    pub fn new(root: &'a Root, boot_id: &'a str, alive: &'a dyn Fn()) -> Self {
+        Self { root, boot_id, alive, systemd: OnceCell::new() }
+    }
+
+    fn systemd(&self) -> std::result::Result<&Systemd, SystemdError> {
+        self.systemd.get_or_init(Systemd::connect).as_ref().map_err(Clone::clone)
+    }
+
+    fn alive(&self) {
+        (self.alive)();
+    }
+}
+
+/// Carries out the plan; `told` hears of each outcome as soon as it is there.
+///
+/// # Errors
+/// If what was found cannot be saved: then nothing was changed.
+pub fn apply(
+    hands: &Hands,
+    plan: &Plan,
+    ledger: &Ledger,
+    told: &mut dyn FnMut(&Outcome),
+) -> std::result::Result<Vec<Outcome>, WriteError> {
+    let mut after = ledger.clone();
+    remember(plan, &mut after);
+    if &after != ledger {
+        after.save(hands.root, hands.boot_id)?;
+    }
+    let saved = after.clone();
+    let mut outcomes = Vec::new();
+    for change in &plan.changes {
+        let outcome = carry_out(hands, change, &mut after);
+        told(&outcome);
+        outcomes.push(outcome);
+        hands.alive();
+    }
+    tidy(plan, &mut after);
+    if after != saved {
+        // The found values are safe already; what is lost here is asked of the host again next time.
+        if let Err(error) = after.save(hands.root, hands.boot_id) {
+            let mut outcome = Outcome::of_state(&error);
+            told(&outcome);
+            outcome.result = ChangeResult::Failed;
+            outcomes.push(outcome);
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Forgets what was learned for changes that nobody asks for any more.
+fn tidy(plan: &Plan, ledger: &mut Ledger) {
+    if !plan.housekeeping && !ledger.has(|setting| matches!(setting, Setting::IrqAffinity(_))) {
+        ledger.unmovable.clear();
+    }
+    if ledger.entries.is_empty() && !plan.kubelet_runs {
+        ledger.hugepages_changed = None;
+    }
+}
+
+/// Puts into the ledger what must be known before the first change is made.
+fn remember(plan: &Plan, ledger: &mut Ledger) {
+    for setting in &plan.forget {
+        ledger.entries.remove(setting);
+    }
+    for change in plan.changes.iter().filter(|change| change.blocked.is_none()) {
+        if let Action::Kubelet(action) = &change.action {
+            ledger.files.extend(files::made_by(action));
+        }
+        for step in change.steps() {
+            ledger.found(step.setting, step.was.clone());
+            for (setting, was) in &step.disturbs {
+                ledger.found(*setting, was.clone());
+            }
+        }
+    }
+}
+
+fn carry_out(hands: &Hands, change: &Change, ledger: &mut Ledger) -> Outcome {
+    if let Some(why) = &change.blocked {
+        return Outcome::of(change, Ended::Blocked(why.clone()));
+    }
+    for file in &change.removes {
+        if let Err(error) = hands.root.remove(file) {
+            return Outcome::of(change, Ended::Failed(outcome::meaning(&error)));
+        }
+    }
+    let steps = match &change.action {
+        Action::Kubelet(action) => {
+            return Outcome::of(change, files::carry_out(hands, action, ledger));
+        }
+        Action::Set(steps) => steps,
+    };
+    if steps.iter().all(|step| matches!(step.setting, Setting::IrqAffinity(_))) {
+        return Outcome::of(change, interrupts::carry_out(hands, change.why, steps, ledger));
+    }
+    let mut ended = Ended::Done(None);
+    for step in steps {
+        ended = set(hands, step);
+        settle(change.why, step, &ended, ledger);
+        if !matches!(ended, Ended::Done(_)) {
+            break;
+        }
+    }
+    if steps.iter().any(|step| matches!(step.setting, Setting::Hugepages { .. })) {
+        ledger.hugepages_changed = settings::uptime(hands.root).or(ledger.hugepages_changed);
+    }
+    Outcome::of(change, ended)
+}
+
+fn set(hands: &Hands, step: &Step) -> Ended {
+    let done: Result = match step.setting {
+        Setting::Hugepages { zone, size } => hugepages::set(hands, zone, size, step),
+        Setting::Ksm(KsmSetting::MergeAcrossNodes) => ksm::set_merge_across_nodes(hands, step),
+        _ => settings::set(hands, step.setting, &step.will_be),
+    };
+    done.unwrap_or_else(|ended| ended)
+}
+
+/// Notes what became of a setting: what was put back need not be remembered, and what was set is drift if
+/// it is ever otherwise.
+fn settle(why: Why, step: &Step, ended: &Ended, ledger: &mut Ledger) {
+    if !matches!(ended, Ended::Done(_)) {
+        return;
+    }
+    match why {
+        Why::PutBack => _ = ledger.entries.remove(&step.setting),
+        Why::Asked => {
+            if let Some(entry) = ledger.entries.get_mut(&step.setting) {
+                entry.set = Some(step.asked.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What became of a change.
+
+use berth_api::infra_node::{ChangeResult, ChangeStatus};
+use nix::errno::Errno;
+use serde::Serialize;
+
+use crate::plan::Change;
+use crate::root::WriteError;
+
+/// What became of one change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// The change in an operator's words: `hugepages 2Mi zone 1: 0 -> 1024`.
+    pub what: String,
+    /// What became of it.
+    pub result: ChangeResult,
+    /// Numbers, errno and meaning, or what blocks it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// How a change ended, with what there is to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// Done and read back.
+    Done(Option<String>),
+    /// Some of it; both numbers.
+    Partial(String),
+    /// Not tried.
+    Blocked(String),
+    /// Tried and refused.
+    Failed(String),
+}
+
+/// Both arms are ends; the error's is for `?`.
+pub(super) type Result = std::result::Result<Ended, Ended>;
+
+impl From<WriteError> for Ended {
+    fn from(error: WriteError) -> Self {
+        Self::Failed(meaning(&error))
+    }
+}
+
+impl Outcome {
+    pub(super) fn of(change: &Change, ended: Ended) -> Self {
+        let (result, message) = match ended {
+            Ended::Done(message) => (ChangeResult::Done, message),
+            Ended::Partial(message) => (ChangeResult::Partial, Some(message)),
+            Ended::Blocked(message) => (ChangeResult::Blocked, Some(message)),
+            Ended::Failed(message) => (ChangeResult::Failed, Some(message)),
+        };
+        Self {
+            what: format!("{}: {} -> {}", change.what, change.was, change.will_be),
+            result,
+            message,
+        }
+    }
+
+    /// Of a change that is not tried.
+    pub(super) fn blocked(change: &Change) -> Self {
+        Self::of(change, Ended::Blocked(change.blocked.clone().unwrap_or_default()))
+    }
+
+    /// The list of found values could not be brought up to date after the changes.
+    pub(super) fn of_state(error: &WriteError) -> Self {
+        Self {
+            what: "found values".to_owned(),
+            result: ChangeResult::Failed,
+            message: Some(format!("{}; what was found before is saved", meaning(error))),
+        }
+    }
+
+    /// As the object's status has it.
+    #[must_use]
+    pub fn status(&self) -> ChangeStatus {
+        let short = |text: &str, most: usize| text.chars().take(most).collect::<String>();
+        ChangeStatus {
+            what: short(&self.what, 256),
+            result: self.result,
+            message: self.message.as_ref().map(|message| short(message, 1024)),
+        }
+    }
+}
+
+/// The kernel's answer with what it means here, and whether another try helps.
+pub(super) fn meaning(error: &WriteError) -> String {
+    let hint = match error.errno {
+        Errno::EACCES | Errno::EPERM => {
+            "; run as root, on the host and not in an unprivileged container"
+        }
+        Errno::EROFS => {
+            "; the file system is mounted read-only here: in a container, mount it writable"
+        }
+        Errno::ENOENT => "; this kernel has no such setting",
+        Errno::EBUSY => "; something uses it, try again later",
+        Errno::EINVAL => "; the kernel does not take this value",
+        Errno::ENOSPC | Errno::EDQUOT => "; make room on that file system",
+        Errno::ENOMEM => "; there is no memory for it now",
+        _ => "",
+    };
+    format!("{error}{hint}")
+}

@@ -1,0 +1,102 @@
+//! The manifest that `plan`, `apply` and `run` are given.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::{ValueEnum, ValueHint};
+
+use super::{BAD_INPUT, Failure, complain};
+use crate::manifest::{Fault, Manifest, Part};
+use crate::root::Root;
+
+/// A manifest and the node it is for.
+#[derive(Debug, clap::Args)]
+pub(super) struct ManifestArguments {
+    /// InfraNode manifest, YAML or JSON; `-` reads standard input
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    filename: PathBuf,
+    /// Name of this node, if it is neither the host's nor the kubelet's
+    #[arg(long, value_name = "NAME")]
+    pub(super) node_name: Option<String>,
+    /// Only this part of the manifest; may be given several times
+    #[arg(long, value_enum, value_name = "PART")]
+    only: Vec<OnlyPart>,
+}
+
+/// A part of the manifest by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnlyPart {
+    /// spec.cpu
+    Cpu,
+    /// spec.hugepages
+    Hugepages,
+    /// spec.ksm
+    Ksm,
+    /// spec.transparentHugepages
+    TransparentHugepages,
+}
+
+impl OnlyPart {
+    const fn part(self) -> Part {
+        match self {
+            Self::Cpu => Part::Cpu,
+            Self::Hugepages => Part::Hugepages,
+            Self::Ksm => Part::Ksm,
+            Self::TransparentHugepages => Part::TransparentHugepages,
+        }
+    }
+}
+
+const MOST: u64 = 16 << 20;
+
+impl ManifestArguments {
+    /// Reads it; what is wrong with single parts is in its faults.
+    pub(super) fn read(&self) -> Result<Manifest, Failure> {
+        let text = read_text(&self.filename)?;
+        let mut manifest = Manifest::parse(&text)
+            .map_err(|fault| bad(&format!("{}: {fault}", self.filename.display())))?;
+        if !self.only.is_empty() {
+            let parts: Vec<Part> = self.only.iter().map(|only| only.part()).collect();
+            manifest.narrow(&parts);
+        }
+        Ok(manifest)
+    }
+}
+
+/// A fault if the manifest is meant for another node.
+pub(super) fn meant_for_another(manifest: &Manifest, node: Option<&str>) -> Option<Fault> {
+    let (name, node) = (manifest.name.as_deref()?, node?);
+    (name != node).then(|| {
+        let message = format!(
+            "this node is {node}; correct the manifest, or say --node-name {name} if it is the same"
+        );
+        Fault::new("metadata.name", name, message)
+    })
+}
+
+/// Tells all that is wrong with a manifest.
+pub(super) fn tell(faults: &[Fault]) {
+    for fault in faults {
+        complain(&format!("berth-agent: {fault}"));
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, Failure> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        let read = std::io::stdin().lock().take(MOST).read_to_string(&mut text);
+        return read.map(|_| text).map_err(|error| bad(&format!("standard input: {error}")));
+    }
+    let absolute =
+        std::path::absolute(path).map_err(|error| bad(&format!("{}: {error}", path.display())))?;
+    let Some(absolute) = absolute.to_str() else {
+        return Err(bad(&format!("{}: the path is not UTF-8", path.display())));
+    };
+    let read =
+        Root::live().map_err(anyhow::Error::from).and_then(|root| Ok(root.read_large(absolute)?));
+    read.map_err(|error| bad(&error.to_string()))
+}
+
+pub(super) fn bad(message: &str) -> Failure {
+    Failure { code: BAD_INPUT, error: anyhow::anyhow!("{message}") }
+}

@@ -1,0 +1,88 @@
+//! `berth-agent plan`.
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+
+use super::manifest::{ManifestArguments, meant_for_another, tell};
+use super::style::Style;
+use super::{BAD_INPUT, Failure, PROBLEMS, RootArguments, complain, print};
+use crate::observe::{self, Wanted, shape};
+use crate::plan;
+
+/// A manifest that shows every field of this part of the spec.
+pub(super) const SAMPLE: &str = "  \
+  apiVersion: berth.dev/v1alpha1
+  kind: InfraNode
+  metadata: {name: rack1-a}
+  spec:
+    enforce: true                         # false: report drift, do not repair it
+    cpu:
+      reserved: {coresPerZone: 1}         # or {cpus: \"0-1,48-49\"}: whole cores
+      housekeeping: true                  # keep services and interrupts on them
+      kubelet: Advise                     # Advise | Stage | Ignore
+    hugepages:
+    - {size: 2Mi, zone: 0, count: 1024}   # without zone: spread over zones
+    ksm: {mode: Auto}                     # Observe | Off | On | Auto
+    transparentHugepages: Madvise         # Always | Madvise | Never
+";
+
+/// Arguments of `plan`.
+#[derive(Debug, clap::Args)]
+#[command(
+    about = "Show what would change to make the host as asked; changes nothing",
+    long_about = "Shows what would change to make the host as an InfraNode manifest asks: each change with what it \
+        was, what it will be, what it costs, and what blocks it. Changes nothing, and needs no root.\n\n\
+        ~  a change    <  a value that goes back to what was found    x  blocked\n\n\
+        A field that is absent is left as it is; a field that is taken away again goes back to what Berth found.",
+    after_help = format!("A manifest:\n{SAMPLE}\nExit code 0 if all of it is possible or there is nothing to do, \
+        1 if something is blocked, 2 if the manifest has a fault.")
+)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    manifest: ManifestArguments,
+    #[command(flatten)]
+    root: RootArguments,
+    /// Form of the plan
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Output {
+    /// For people, on 80 columns
+    Table,
+    /// For programs
+    Json,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let manifest = arguments.manifest.read()?;
+    let root = arguments.root.open()?;
+    let facts = observe::observe(&root, &Wanted::to_plan());
+    for warning in &facts.notes.warnings {
+        complain(&format!("warning: {warning}"));
+    }
+    let shape = shape::observe(&root, &facts);
+    let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
+    let input = plan::Input {
+        spec: &manifest.spec,
+        unclear: &manifest.unclear,
+        facts: &facts,
+        shape: &shape,
+    };
+    let mut plan = plan::plan(input);
+    plan.node = node.unwrap_or_default().to_owned();
+    let all = manifest.faults.iter().cloned().chain(meant_for_another(&manifest, node));
+    plan.faults = all.chain(plan.faults).collect();
+    tell(&plan.faults);
+    print(&match arguments.output {
+        Output::Table => plan::table::render(&plan, Style::for_stdout()),
+        Output::Json => serde_json::to_string_pretty(&plan)? + "\n",
+    })?;
+    Ok(ExitCode::from(match (plan.faults.is_empty(), plan.blocked()) {
+        (false, _) => BAD_INPUT,
+        (true, 0) => 0,
+        (true, _) => PROBLEMS,
+    }))
+}

@@ -1,0 +1,162 @@
+//! Pods as the host itself sees them: by their control groups, without asking the API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::{Bytes, PageSize};
+
+use super::kubelet::KubeletFacts;
+use super::processes::Processes;
+use crate::root::Root;
+
+/// What the plan must know of pods.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pods {
+    /// UIDs of pods of the class Guaranteed: those that the kubelet's managers place, and place again
+    /// when it starts with another policy.
+    pub guaranteed: BTreeSet<String>,
+    /// Virtual machines' launcher processes.
+    pub launchers: usize,
+    /// Whether the host's processes are visible here.
+    pub known: bool,
+    /// Huge pages that pods are allowed (`hugetlb.<size>.max` of their groups), by size.
+    pub hugepages: BTreeMap<PageSize, u64>,
+    /// A folder of pods below `system.slice`, where AllowedCPUs would reach them.
+    pub below_system_slice: Option<String>,
+}
+
+impl Pods {
+    /// Why the node does not count as drained; `None` if it does. What counts is what a kubelet with
+    /// another policy would place anew: Guaranteed pods and virtual machines. Pods of DaemonSets stay on a
+    /// drained node.
+    #[must_use]
+    pub fn not_drained(&self) -> Option<String> {
+        if !self.known {
+            return Some("the host's processes are not visible here".to_owned());
+        }
+        if self.launchers > 0 {
+            return Some("virtual machines run".to_owned());
+        }
+        let first = self.guaranteed.first()?;
+        let n = self.guaranteed.len();
+        Some(format!("{n} pods of class Guaranteed are there, {first} among them"))
+    }
+}
+
+/// Where the kubelet's top group is: cgroup v2, then v1, by either of its drivers.
+const TOPS: [&str; 6] = [
+    "sys/fs/cgroup/kubepods.slice",
+    "sys/fs/cgroup/kubepods",
+    "sys/fs/cgroup/cpuset/kubepods.slice",
+    "sys/fs/cgroup/cpuset/kubepods",
+    "sys/fs/cgroup/systemd/kubepods.slice",
+    "sys/fs/cgroup/systemd/kubepods",
+];
+
+/// Looks through the control groups.
+pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Pods {
+    let listings: Vec<Vec<String>> = TOPS.iter().filter_map(|top| root.list(top).ok()).collect();
+    let mut guaranteed: BTreeSet<String> =
+        listings.iter().flatten().filter_map(|name| pod_uid(name)).collect();
+    // The checkpoints know of pods whose groups are not made yet.
+    if let Some(state) = &kubelet.cpu_state {
+        guaranteed.extend(state.by_pod().into_keys().map(str::to_owned));
+    }
+    if let Some(state) = &kubelet.memory_state {
+        guaranteed.extend(state.entries.keys().cloned());
+    }
+    Pods {
+        guaranteed,
+        launchers: processes.found.iter().filter(|p| p.name.starts_with("virt-launcher")).count(),
+        known: processes.known,
+        hugepages: hugepages(root),
+        below_system_slice: below_system_slice(root),
+    }
+}
+
+/// The UID in the name of a pod's group right below the top: there only Guaranteed pods are, the other
+/// classes have a level of their own. `kubepods-pod<uid with _>.slice` or `pod<uid>`.
+fn pod_uid(name: &str) -> Option<String> {
+    let systemd = name.strip_prefix("kubepods-pod").and_then(|rest| rest.strip_suffix(".slice"));
+    let uid = systemd.or_else(|| name.strip_prefix("pod"))?;
+    Some(uid.replace('_', "-"))
+}
+
+/// What pods' groups may take of each page size: the groups of pods are right below the top and one
+/// level further down. Groups without a limit (`max`) are not pods that asked for pages.
+fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
+    let mut promised = BTreeMap::new();
+    for top in [
+        "sys/fs/cgroup/kubepods.slice",
+        "sys/fs/cgroup/kubepods",
+        "sys/fs/cgroup/hugetlb/kubepods.slice",
+        "sys/fs/cgroup/hugetlb/kubepods",
+    ] {
+        for (name, folder) in groups(root, top) {
+            let classes = ["burstable", "besteffort"];
+            if name.contains("pod")
+                && name.rsplit('-').next().is_some_and(|last| last.starts_with("pod"))
+            {
+                add_limits(root, &folder, &mut promised);
+            } else if classes.iter().any(|class| name.trim_end_matches(".slice").ends_with(class)) {
+                for (_, folder) in groups(root, &folder) {
+                    add_limits(root, &folder, &mut promised);
+                }
+            }
+        }
+    }
+    promised
+}
+
+fn groups(root: &Root, folder: &str) -> Vec<(String, String)> {
+    let names = root.list(folder).unwrap_or_default();
+    // Files of the controllers have a dot after their controller's name; groups end in .slice or have none.
+    let group = |name: &String| !name.contains('.') || name.ends_with(".slice");
+    names.into_iter().filter(group).map(|name| (name.clone(), format!("{folder}/{name}"))).collect()
+}
+
+fn add_limits(root: &Root, folder: &str, promised: &mut BTreeMap<PageSize, u64>) {
+    for (size, name) in [(PageSize::MIB_2, "2MB"), (PageSize::GIB_1, "1GB")] {
+        let limit = |file: &str| root.parse::<u64>(&format!("{folder}/hugetlb.{name}.{file}")).ok();
+        let Some(bytes) = limit("max").or_else(|| limit("limit_in_bytes")) else { continue };
+        // Version 1 writes "no limit" as the highest number of whole pages.
+        if Bytes(bytes).0 < 1 << 60 {
+            *promised.entry(size).or_default() += bytes / size.bytes();
+        }
+    }
+}
+
+fn below_system_slice(root: &Root) -> Option<String> {
+    let top = "sys/fs/cgroup/system.slice";
+    let names = root.list(top).unwrap_or_default();
+    let candidates =
+        names.into_iter().filter(|name| name.ends_with(".service") || name.starts_with("kubepods"));
+    candidates
+        .flat_map(|name| {
+            let nested = format!("{top}/{name}");
+            if name.starts_with("kubepods") {
+                vec![nested]
+            } else {
+                vec![format!("{nested}/kubepods"), format!("{nested}/kubepods.slice")]
+            }
+        })
+        .find(|folder| root.exists(folder))
+        .map(|folder| format!("/{folder}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_groups_right_below_the_top_are_guaranteed_pods() {
+        for (name, uid) in [
+            ("kubepods-podab12_cd.slice", Some("ab12-cd")),
+            ("podab12-cd", Some("ab12-cd")),
+            ("kubepods-burstable.slice", None),
+            ("burstable", None),
+            ("cpu.max", None),
+        ] {
+            assert_eq!(pod_uid(name).as_deref(), uid, "{name}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What only plans need to know of a host: the present values of settings, and the room for changes.
+
+use std::collections::BTreeMap;
+
+use berth_api::{Bytes, CpuSet};
+
+use super::irqs::{self, Irq};
+use super::memory::{chosen, meminfo};
+use super::pods::{self, Pods};
+use super::{HostFacts, units};
+use crate::root::Root;
+use crate::setting::{KsmSetting, Unit, Value};
+
+/// The present shape of a host, beside its facts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Memory that is free or given back when asked for, by zone.
+    pub room: BTreeMap<u32, Bytes>,
+    /// The same of the whole host (`MemAvailable`).
+    pub available: Option<Bytes>,
+    /// KSM's settings, where the kernel has them.
+    pub ksm: BTreeMap<KsmSetting, Value>,
+    /// The mode of transparent huge pages in the kernel's word.
+    pub transparent_hugepages: Option<String>,
+    /// Interrupts.
+    pub irqs: Vec<Irq>,
+    /// Where interrupts go that are requested from now on.
+    pub default_irq: Option<CpuSet>,
+    /// Where unbound work may run.
+    pub workqueues: Option<CpuSet>,
+    /// CPUs systemd allows its units; the empty set means all.
+    pub units: BTreeMap<Unit, CpuSet>,
+    /// Pods on the host.
+    pub pods: Pods,
+    /// Seconds after boot at which the kubelet's process was started.
+    pub kubelet_started: Option<u64>,
+}
+
+/// Files behind these settings.
+pub const KSM: &str = "sys/kernel/mm/ksm";
+/// `always [madvise] never`.
+pub const TRANSPARENT_HUGEPAGES: &str = "sys/kernel/mm/transparent_hugepage/enabled";
+/// A mask.
+pub const DEFAULT_IRQ: &str = "proc/irq/default_smp_affinity";
+/// A mask.
+pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
+
+/// Reads it.
+#[must_use]
+pub fn observe(root: &Root, facts: &HostFacts) -> Shape {
+    let mask = |path: &str| CpuSet::from_mask(&root.read(path).ok()?).ok();
+    let available = meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
+    Shape {
+        room: facts.zones.iter().filter_map(|zone| room(root, zone.id, available)).collect(),
+        available,
+        ksm: KsmSetting::ALL.into_iter().filter_map(|setting| ksm(root, setting)).collect(),
+        transparent_hugepages: root
+            .read(TRANSPARENT_HUGEPAGES)
+            .ok()
+            .and_then(|text| chosen(&text).map(str::to_owned)),
+        irqs: irqs::observe(root),
+        default_irq: mask(DEFAULT_IRQ),
+        workqueues: mask(WORKQUEUES),
+        units: units::observe(root),
+        pods: pods::observe(root, &facts.processes, &facts.kubelet),
+        kubelet_started: facts.kubelet.pid.and_then(|pid| started(root, pid)),
+    }
+}
+
+/// A zone's free memory, page cache and reclaimable slabs; zone 0 of a kernel without NUMA has the host's.
+fn room(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)> {
+    let Ok(info) = meminfo(root, &format!("sys/devices/system/node/node{zone}/meminfo")) else {
+        return (zone == 0).then_some(available).flatten().map(|room| (zone, room));
+    };
+    let free = info.bytes("MemFree")?;
+    let given_back = ["Active(file)", "Inactive(file)", "SReclaimable"];
+    let more: u64 =
+        given_back.iter().filter_map(|name| info.bytes(name)).map(|bytes| bytes.0).sum();
+    Some((zone, Bytes(free.0.saturating_add(more))))
+}
+
+fn ksm(root: &Root, setting: KsmSetting) -> Option<(KsmSetting, Value)> {
+    let text = root.read(&format!("{KSM}/{}", setting.file())).ok()?;
+    let value = match setting {
+        KsmSetting::AdvisorMode => Value::Word(chosen(&text)?.to_owned()),
+        _ => Value::Number(text.parse().ok()?),
+    };
+    Some((setting, value))
+}
+
+/// When a process started, in seconds after boot: field 22 of `stat` counts hundredths (`USER_HZ`, which
+/// is 100 on every Linux a kubelet runs on). The name before it may hold anything, even `)`.
+fn started(root: &Root, pid: u32) -> Option<u64> {
+    let text = root.read(&format!("proc/{pid}/stat")).ok()?;
+    let (_, after_name) = text.rsplit_once(')')?;
+    let ticks: u64 = after_name.split_whitespace().nth(19)?.parse().ok()?;
+    Some(ticks / 100)
+}

@@ -1,0 +1,161 @@
+//! One change of a plan.
+
+use serde::Serialize;
+
+use super::Target;
+use super::kubelet::KubeletAction;
+use crate::setting::{Setting, Value};
+
+/// One thing that would be done, as a person reads it and as `apply` does it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Change {
+    /// What is changed: `hugepages 2Mi zone 1`.
+    pub what: String,
+    /// What it is now.
+    pub was: String,
+    /// What it would be.
+    pub will_be: String,
+    /// Who wants it.
+    pub why: Why,
+    /// Whether Berth had set it before and somebody changed it.
+    pub drift: bool,
+    /// How much of it what runs on the host notices.
+    pub disruption: Disruption,
+    /// What that is.
+    pub effect: String,
+    /// What stands in the way, and what to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<String>,
+    /// Files that are removed before, as they would not fit what is changed (the kubelet's checkpoints).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removes: Vec<String>,
+    /// What `apply` does.
+    #[serde(flatten)]
+    pub action: Action,
+}
+
+/// Who wants a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Why {
+    /// The spec.
+    Asked,
+    /// Nobody any more: it goes back to what was found.
+    PutBack,
+}
+
+/// How much of a change what runs on the host notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Disruption {
+    /// Nothing.
+    None,
+    /// Some CPU time, or host tasks that move; no VM notices.
+    Low,
+    /// Memory or CPUs that running work may miss.
+    High,
+}
+
+/// What `apply` does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Action {
+    /// Sets these, in this order.
+    Set(#[serde(serialize_with = "as_steps")] Vec<Step>),
+    /// Works on the kubelet's files.
+    Kubelet(#[serde(serialize_with = "as_kubelet")] KubeletAction),
+}
+
+/// One setting and its values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What is set.
+    pub setting: Setting,
+    /// What it is now.
+    pub was: Value,
+    /// What it is set to; less than asked where not all of it is possible.
+    pub will_be: Value,
+    /// What is asked for.
+    pub asked: Value,
+    /// Other settings that the kernel changes with it, and what they are now.
+    pub disturbs: Vec<(Setting, Value)>,
+}
+
+impl Change {
+    /// The change of one setting.
+    pub(super) fn of(
+        setting: Setting,
+        was: Value,
+        target: &Target,
+        disruption: Disruption,
+        effect: String,
+    ) -> Self {
+        let step = Step {
+            setting,
+            was,
+            will_be: target.value.clone(),
+            asked: target.value.clone(),
+            disturbs: Vec::new(),
+        };
+        Self {
+            what: setting.to_string(),
+            was: step.was.shown(),
+            will_be: step.will_be.shown(),
+            why: target.why,
+            drift: false,
+            disruption,
+            effect,
+            blocked: None,
+            removes: Vec::new(),
+            action: Action::Set(vec![step]),
+        }
+    }
+
+    /// A change of something this host has not.
+    pub(super) fn impossible(setting: Setting, target: &Target, why: String) -> Self {
+        Self {
+            what: setting.to_string(),
+            was: "none".to_owned(),
+            will_be: target.value.shown(),
+            why: target.why,
+            drift: false,
+            disruption: Disruption::None,
+            effect: String::new(),
+            blocked: Some(why),
+            removes: Vec::new(),
+            action: Action::Set(Vec::new()),
+        }
+    }
+
+    /// With what stands in its way, if anything does.
+    pub(super) fn blocked_by(mut self, why: Option<String>) -> Self {
+        self.blocked = self.blocked.or(why);
+        self
+    }
+
+    /// The settings it sets.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        match &self.action {
+            Action::Set(steps) => steps,
+            Action::Kubelet(_) => &[],
+        }
+    }
+}
+
+fn as_steps<S: serde::Serializer>(steps: &[Step], serializer: S) -> Result<S::Ok, S::Error> {
+    use serde::ser::SerializeStruct as _;
+    let settings: Vec<String> = steps.iter().map(|step| step.setting.to_string()).collect();
+    let mut map = serializer.serialize_struct("Action", 1)?;
+    map.serialize_field("settings", &settings)?;
+    map.end()
+}
+
+fn as_kubelet<S: serde::Serializer>(
+    action: &KubeletAction,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    use serde::ser::SerializeStruct as _;
+    let mut map = serializer.serialize_struct("Action", 1)?;
+    map.serialize_field("files", &action.files())?;
+    map.end()
+}

@@ -1,0 +1,129 @@
+//! Which CPUs are kept for the host: whole physical cores, the core of CPU 0 among them, in every zone.
+
+use std::collections::BTreeSet;
+
+use berth_api::CpuSet;
+use berth_api::infra_node::Zone;
+
+use super::{Input, Targets};
+use crate::manifest::Fault;
+use crate::observe::topology::Topology;
+
+/// The reserved CPUs, if the spec asks for any and it can be done.
+pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
+    let spec = input.spec.cpu.as_ref()?;
+    let Some(reserved) = &spec.reserved else {
+        if spec.housekeeping == Some(true) {
+            let message = "needs spec.cpu.reserved: the CPUs that host tasks are kept on";
+            targets.faults.push(Fault::new("spec.cpu.housekeeping", true, message));
+        }
+        return None;
+    };
+    let found = match (reserved.cores_per_zone, &reserved.cpus) {
+        (Some(cores), None) => per_zone(input, cores),
+        (None, Some(cpus)) => by_name(&input.facts.topology, cpus),
+        (both, cpus) => {
+            let shown = format!("coresPerZone: {both:?}, cpus: {cpus:?}");
+            let message = "exactly one of coresPerZone and cpus must be set";
+            Err(Fault::new("spec.cpu.reserved", shown, message))
+        }
+    };
+    match found {
+        Ok(cpus) => Some(cpus),
+        Err(fault) => {
+            targets.faults.push(fault);
+            None
+        }
+    }
+}
+
+/// Cores of every zone, the lowest first but for those that are isolated from the scheduler, which
+/// would make poor housekeepers. If the kubelet keeps a set that is just as good, that one.
+fn per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
+    let field = "spec.cpu.reserved.coresPerZone";
+    let facts = input.facts;
+    if cores == 0 {
+        return Err(Fault::new(field, cores, "at least 1: the host itself needs CPUs"));
+    }
+    if !facts.topology.known || facts.zones.is_empty() {
+        return Err(Fault::new(field, cores, "the cores or zones of this host are not known"));
+    }
+    let config = facts.kubelet.config.as_ref();
+    let kubelets = config.and_then(|config| config.reserved_system_cpus.as_ref());
+    let fits = |set: &&CpuSet| {
+        is_whole(&facts.topology, set)
+            && set.is_subset(&facts.topology.online)
+            && set.intersects(&core_of_first(&facts.topology))
+            && zones(input).all(|(_, zone_cores)| {
+                let kept = zone_cores.iter().filter(|core| core.is_subset(set)).count();
+                kept == cores as usize && kept < zone_cores.len()
+            })
+    };
+    if let Some(set) = kubelets.filter(fits) {
+        return Ok(set.clone());
+    }
+    let apart = [&facts.cpu.isolated, &facts.cpu.nohz_full]
+        .into_iter()
+        .flatten()
+        .fold(CpuSet::new(), |all, set| all.union(set));
+    let first = core_of_first(&facts.topology);
+    let mut reserved = CpuSet::new();
+    for (zone, zone_cores) in zones(input) {
+        if zone_cores.len() <= cores as usize {
+            let message = format!(
+                "zone {} has {} cores: nothing would be left for VMs",
+                zone.id,
+                zone_cores.len()
+            );
+            return Err(Fault::new(field, cores, message));
+        }
+        let mut by_merit: Vec<&CpuSet> = zone_cores.into_iter().collect();
+        by_merit.sort_by_key(|core| (**core != first, core.intersects(&apart), core.first()));
+        for core in by_merit.into_iter().take(cores as usize) {
+            reserved = reserved.union(core);
+        }
+    }
+    Ok(reserved)
+}
+
+fn by_name(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fault> {
+    let fault = |message: String| Err(Fault::new("spec.cpu.reserved.cpus", cpus, message));
+    if cpus.is_empty() {
+        return fault("names no CPU; the host itself needs some".to_owned());
+    }
+    let absent = cpus.difference(&topology.online);
+    if !absent.is_empty() {
+        return fault(format!("CPUs {absent} are not online; this host has {}", topology.online));
+    }
+    if topology.online.is_subset(cpus) {
+        return fault("these are all CPUs: nothing would be left for VMs".to_owned());
+    }
+    if !is_whole(topology, cpus) {
+        let whole =
+            topology.cores_of(cpus).into_iter().fold(CpuSet::new(), |all, core| all.union(core));
+        return fault(format!("splits a physical core; with all siblings it is {whole}"));
+    }
+    Ok(cpus.clone())
+}
+
+/// Zones that have CPUs, with their cores. A core that lies in two zones by the firmware's mistake is
+/// the first one's.
+fn zones(input: Input<'_>) -> impl Iterator<Item = (&Zone, BTreeSet<&CpuSet>)> {
+    let topology = &input.facts.topology;
+    input.facts.zones.iter().filter_map(move |zone| {
+        let mine = |id: u32| topology.cpus.get(&id).is_some_and(|cpu| cpu.zone == Some(zone.id));
+        let cpus: CpuSet = zone.cpus.as_ref()?.iter().filter(|id| mine(*id)).collect();
+        let cores = topology.cores_of(&cpus);
+        (!cores.is_empty()).then_some((zone, cores))
+    })
+}
+
+/// The core of CPU 0, where the kernel does what it does nowhere else; of the first that runs, if 0 does not.
+fn core_of_first(topology: &Topology) -> CpuSet {
+    let first = topology.online.first().and_then(|id| topology.cpus.get(&id));
+    first.map(|cpu| (*cpu.siblings).clone()).unwrap_or_default()
+}
+
+fn is_whole(topology: &Topology, cpus: &CpuSet) -> bool {
+    topology.cores_of(cpus).into_iter().all(|core| core.is_subset(cpus))
+}

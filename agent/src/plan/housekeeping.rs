@@ -1,0 +1,167 @@
+//! Keeping the host's own work on the reserved CPUs: systemd's units, interrupts, unbound workqueues.
+
+use berth_api::CpuSet;
+
+use super::{Action, Change, Disruption, Input, Step, Target, Targets, Why, current};
+use crate::setting::{Setting, Unit, Value};
+
+/// What `housekeeping: true` asks for.
+pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
+    if input.spec.cpu.as_ref().and_then(|cpu| cpu.housekeeping) != Some(true) {
+        return;
+    }
+    let cpus = || Value::Cpus(reserved.clone());
+    targets.want(Setting::WorkqueueCpus, cpus());
+    targets.want(Setting::DefaultIrqAffinity, cpus());
+    for unit in Unit::ALL {
+        targets.want(Setting::AllowedCpus(unit), cpus());
+    }
+    let mut unmovable = 0;
+    for irq in input.shape.irqs.iter().filter(|irq| !irq.users.is_empty()) {
+        if input.facts.ledger.unmovable.get(&irq.number) == Some(&irq.users) {
+            unmovable += 1;
+        } else {
+            targets.want(Setting::IrqAffinity(irq.number), cpus());
+        }
+    }
+    if unmovable > 0 {
+        targets.notes.push(format!(
+            "{unmovable} interrupts stay where they are: they are bound to their CPUs or managed by their \
+             drivers (storage queues)"
+        ));
+    }
+    let pinned = pinned(input).intersection(reserved);
+    if !pinned.is_empty() {
+        let why = format!(
+            "CPUs {pinned} of the reserved {reserved} belong to running pods alone; drain the node first"
+        );
+        let kept: Vec<Setting> = targets.wanted.keys().copied().filter(is_housekeeping).collect();
+        targets.blocked.extend(kept.into_iter().map(|setting| (setting, why.clone())));
+    }
+}
+
+const fn is_housekeeping(setting: &Setting) -> bool {
+    matches!(
+        setting,
+        Setting::WorkqueueCpus
+            | Setting::DefaultIrqAffinity
+            | Setting::AllowedCpus(_)
+            | Setting::IrqAffinity(_)
+    )
+}
+
+fn pinned(input: Input) -> CpuSet {
+    let state = input.facts.kubelet.cpu_state.as_ref();
+    state.map(super::super::observe::kubelet::CpuManagerState::exclusive).unwrap_or_default()
+}
+
+/// The changes: units, then work, then interrupts, all of these as one.
+pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
+    let mut changes: Vec<Change> =
+        Unit::ALL.into_iter().filter_map(|unit| allowed_cpus(input, targets, unit)).collect();
+    let effect = "work that is bound to no CPU moves there";
+    changes.extend(plain(input, targets, Setting::WorkqueueCpus, effect));
+    let effect = "where interrupts go that drivers request from now on";
+    changes.extend(plain(input, targets, Setting::DefaultIrqAffinity, effect));
+    changes.extend(interrupts(input, targets, Why::Asked));
+    changes.extend(interrupts(input, targets, Why::PutBack));
+    changes
+}
+
+fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
+    let setting = Setting::AllowedCpus(unit);
+    let target = targets.of(setting)?;
+    let version = input.facts.cgroup.version;
+    if version.is_some_and(|version| version != 2) {
+        let why = "systemd restricts CPUs of units only with control groups of version 2; boot with \
+                   systemd.unified_cgroup_hierarchy=1";
+        return Some(Change::impossible(setting, target, why.to_owned()));
+    }
+    let Some(was) = current(input, setting) else {
+        let why = "this host has no such unit, or systemd does not answer".to_owned();
+        return Some(Change::impossible(setting, target, why));
+    };
+    if was == target.value {
+        return None;
+    }
+    let blocked = targets.blocked.get(&setting).cloned().or_else(|| {
+        let folder = input.shape.pods.below_system_slice.as_ref()?;
+        (unit == Unit::System && target.why == Why::Asked).then(|| {
+            format!(
+                "pods live in {folder}, and would lose their CPUs; move them out of system.slice"
+            )
+        })
+    });
+    let effect = match unit {
+        Unit::Init => "systemd itself moves",
+        Unit::System => {
+            "all services move, the kubelet and the container runtime among them; pods do not"
+        }
+        Unit::User => "logins move",
+    };
+    let change = Change::of(setting, was, target, Disruption::Low, effect.to_owned());
+    Some(change.blocked_by(blocked))
+}
+
+fn plain(input: Input, targets: &Targets, setting: Setting, effect: &str) -> Option<Change> {
+    let target = targets.of(setting)?;
+    let Some(was) = current(input, setting) else {
+        let why = "this kernel has no such setting, or it cannot be read".to_owned();
+        return Some(Change::impossible(setting, target, why));
+    };
+    (was != target.value).then(|| {
+        let change = Change::of(setting, was, target, Disruption::Low, effect.to_owned());
+        change.blocked_by(targets.blocked.get(&setting).cloned())
+    })
+}
+
+/// All interrupts that are not where they should be. Asked for, any of the reserved CPUs will do; put
+/// back, it is the very set that was found.
+fn interrupts(input: Input, targets: &Targets, why: Why) -> Option<Change> {
+    let step = |setting: Setting, target: &Target| {
+        let was = current(input, setting)?;
+        let (Value::Cpus(now), Value::Cpus(asked)) = (&was, &target.value) else { return None };
+        let fine = match why {
+            Why::Asked => !now.is_empty() && now.is_subset(asked),
+            Why::PutBack => now == asked,
+        };
+        let (will_be, asked) = (target.value.clone(), target.value.clone());
+        (!fine).then(|| Step { setting, was, will_be, asked, disturbs: Vec::new() })
+    };
+    let wanted = targets.wanted.iter().filter(|(setting, target)| {
+        matches!(setting, Setting::IrqAffinity(_)) && target.why == why
+    });
+    let steps: Vec<Step> = wanted.filter_map(|(setting, target)| step(*setting, target)).collect();
+    let first = steps.first()?;
+    let blocked = targets.blocked.get(&first.setting).cloned().or_else(|| irqbalance(input, why));
+    let will_be = match why {
+        Why::Asked => first.will_be.shown(),
+        Why::PutBack => "as found".to_owned(),
+    };
+    let mut were: Vec<String> = steps.iter().map(|step| step.was.shown()).collect();
+    were.sort_unstable();
+    were.dedup();
+    let was = if were.len() == 1 { were.concat() } else { "various CPUs".to_owned() };
+    let change = Change {
+        what: format!("{} interrupts", steps.len()),
+        was,
+        will_be,
+        why,
+        drift: false,
+        disruption: Disruption::Low,
+        effect: "devices interrupt other CPUs; those managed by their drivers stay".to_owned(),
+        blocked: None,
+        removes: Vec::new(),
+        action: Action::Set(steps),
+    };
+    Some(change.blocked_by(blocked))
+}
+
+fn irqbalance(input: Input, why: Why) -> Option<String> {
+    let runs = input.facts.processes.named("irqbalance").is_some();
+    (runs && why == Why::Asked).then(|| {
+        "irqbalance would move them back; set IRQBALANCE_BANNED_CPULIST to all other CPUs in \
+         /etc/default/irqbalance and restart it, or systemctl disable --now irqbalance"
+            .to_owned()
+    })
+}

@@ -1,0 +1,270 @@
+//! Huge pages: how many, where, and whether there is room.
+//!
+//! Never below use: a page counts as used if it is mapped, promised by the kernel (reserved), or
+//! promised by the kubelet's Memory Manager, whichever is more. The kernel itself would take a lower
+//! number and turn used pages into surplus, which vanish when freed.
+
+use std::collections::BTreeMap;
+
+use berth_api::PageSize;
+use berth_api::infra_node::{HugepagePool, HugepagesSpec, Zone};
+
+use super::{Change, Disruption, Input, Targets, current, kept_back, kubelet};
+use crate::manifest::Fault;
+use crate::observe::HostFacts;
+use crate::setting::{Setting, Value};
+
+/// The pool of a zone.
+pub(super) fn pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&HugepagePool> {
+    let zone = facts.zones.iter().find(|known| known.id == zone)?;
+    zone.hugepages.iter().find(|pool| pool.size == size)
+}
+
+/// The pages that an administrator asked for: without surplus, which comes and goes with use.
+pub(super) fn persistent(pool: &HugepagePool) -> u64 {
+    pool.total.saturating_sub(pool.surplus.unwrap_or(0))
+}
+
+/// What the spec asks for, pool by pool.
+pub(super) fn targets(input: Input, targets: &mut Targets) {
+    let mut asked: BTreeMap<(PageSize, u32), (usize, u64)> = BTreeMap::new();
+    let specs = &input.spec.hugepages;
+    for (index, spec) in specs.iter().enumerate() {
+        let field = |name: &str| format!("spec.hugepages[{index}].{name}");
+        let again = specs[..index].iter().any(|earlier| overlaps(earlier, spec));
+        let fault = if again {
+            let where_ =
+                spec.zone.map_or_else(|| "every zone".to_owned(), |zone| format!("zone {zone}"));
+            let message =
+                format!("pages of this size are asked for twice in {where_}; name each pool once");
+            Some(Fault::new(field("size"), spec.size, message))
+        } else {
+            fault(input.facts, spec, &field)
+        };
+        if let Some(fault) = fault {
+            targets.faults.push(fault);
+            continue;
+        }
+        for (zone, count) in shares(input.facts, spec) {
+            asked.insert((spec.size, zone), (index, count));
+        }
+    }
+    too_many(input.facts, &mut asked, targets);
+    for ((size, zone), (_, count)) in asked {
+        targets.want(Setting::Hugepages { zone, size }, Value::Number(count));
+    }
+}
+
+const fn overlaps(a: &HugepagesSpec, b: &HugepagesSpec) -> bool {
+    let same_size = a.size.bytes() == b.size.bytes();
+    same_size
+        && match (a.zone, b.zone) {
+            (Some(a), Some(b)) => a == b,
+            _ => true,
+        }
+}
+
+fn fault(
+    facts: &HostFacts,
+    spec: &HugepagesSpec,
+    field: &impl Fn(&str) -> String,
+) -> Option<Fault> {
+    if facts.zones.is_empty() {
+        return Some(Fault::new(field("size"), spec.size, "the zones of this host are not known"));
+    }
+    if let Some(id) = spec.zone
+        && !facts.zones.iter().any(|zone| zone.id == id)
+    {
+        let ids: Vec<String> = facts.zones.iter().map(|zone| zone.id.to_string()).collect();
+        let message = format!("there is no such zone; this host has {}", ids.join(", "));
+        return Some(Fault::new(field("zone"), id, message));
+    }
+    let missing =
+        shares(facts, spec).iter().any(|(zone, _)| pool(facts, *zone, spec.size).is_none());
+    if missing || shares(facts, spec).is_empty() {
+        let pools = facts.zones.iter().flat_map(|zone| &zone.hugepages);
+        let mut sizes: Vec<PageSize> = pools.map(|pool| pool.size).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let sizes: Vec<String> = sizes.iter().map(PageSize::to_string).collect();
+        let has = if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
+        let message = format!("the kernel of this host has no pages of this size; it has {has}");
+        return Some(Fault::new(field("size"), spec.size, message));
+    }
+    None
+}
+
+/// How many pages each zone gets: all in the zone that is named, else evenly over zones with CPUs, the
+/// lower numbers first where it does not divide.
+fn shares(facts: &HostFacts, spec: &HugepagesSpec) -> Vec<(u32, u64)> {
+    if let Some(zone) = spec.zone {
+        return vec![(zone, spec.count)];
+    }
+    let with_cpus = |zone: &&Zone| zone.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
+    let zones: Vec<u32> = facts.zones.iter().filter(with_cpus).map(|zone| zone.id).collect();
+    let n = zones.len() as u64;
+    zones
+        .into_iter()
+        .zip(0u64..)
+        .map(|(zone, index)| (zone, spec.count / n + u64::from(index < spec.count % n)))
+        .collect()
+}
+
+/// More pages than a zone has memory can only be a mistake.
+fn too_many(
+    facts: &HostFacts,
+    asked: &mut BTreeMap<(PageSize, u32), (usize, u64)>,
+    targets: &mut Targets,
+) {
+    for zone in &facts.zones {
+        let Some(memory) = zone.memory else { continue };
+        let here = asked.clone();
+        let here = here.iter().filter(|((_, id), _)| *id == zone.id);
+        let mut sum: u64 = 0;
+        for ((size, _), (index, count)) in here {
+            sum = sum.saturating_add(size.bytes().saturating_mul(*count));
+            if sum > memory.0 {
+                let message = format!(
+                    "zone {} has {} of memory, and the pages asked for there would take {}",
+                    zone.id,
+                    memory.human(),
+                    berth_api::Bytes(sum).human()
+                );
+                let field = format!("spec.hugepages[{index}].count");
+                let fault = Fault::new(field, count, message);
+                targets.faults.push(fault);
+                asked.retain(|(_, id), _| *id != zone.id);
+                break;
+            }
+        }
+    }
+}
+
+/// Pools to shrink first, as that frees memory; then to grow, the largest pages first, as they need
+/// the longest runs of free memory.
+pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
+    let guard = kubelet::before_hugepages(input);
+    let mut spare = spare(input);
+    let mut shrink = Vec::new();
+    let mut grow = Vec::new();
+    for (setting, target) in &targets.wanted {
+        let (Setting::Hugepages { zone, size }, Value::Number(asked)) = (setting, &target.value)
+        else {
+            continue;
+        };
+        let Some(Value::Number(now)) = current(input, *setting) else {
+            let why = "this host has no such pool".to_owned();
+            grow.push((*size, Change::impossible(*setting, target, why)));
+            continue;
+        };
+        if *asked < now {
+            let change = smaller(input, *setting, (*zone, *size), now, target);
+            let spare = spare.entry(*size).or_default();
+            let promised = (now - asked > *spare).then(|| {
+                "the pods on this host were promised more pages of this size than would be left"
+                    .to_owned()
+            });
+            *spare = spare.saturating_sub(now - asked);
+            shrink.push(change.blocked_by(promised));
+        } else if *asked > now {
+            grow.push((*size, larger(input, *setting, (*zone, *size), now, *asked, target)));
+        }
+    }
+    grow.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
+    shrink.extend(grow.into_iter().map(|(_, change)| change));
+    let guarded = |change: Change| match &guard {
+        Ok(checkpoints) => Change { removes: checkpoints.clone(), ..change },
+        Err(why) => change.blocked_by(Some(why.clone())),
+    };
+    shrink.into_iter().map(guarded).collect()
+}
+
+/// Pages of each size that no pod was promised by its limit; a kubelet that finds fewer than promised when
+/// it starts refuses the pods that run.
+fn spare(input: Input) -> BTreeMap<PageSize, u64> {
+    let pools = input.facts.memory.hugepages.iter();
+    let promised = &input.shape.pods.hugepages;
+    pools
+        .map(|pool| (pool.size, pool.total.saturating_sub(*promised.get(&pool.size).unwrap_or(&0))))
+        .collect()
+}
+
+fn smaller(
+    input: Input,
+    setting: Setting,
+    (zone, size): (u32, PageSize),
+    now: u64,
+    target: &super::Target,
+) -> Change {
+    let Value::Number(asked) = target.value else {
+        return Change::impossible(setting, target, String::new());
+    };
+    let freed = berth_api::Bytes((now - asked).saturating_mul(size.bytes()));
+    let effect = format!("gives {} of zone {zone} back to the host", freed.human());
+    let used = used(input.facts, zone, size);
+    let blocked = (asked < used).then(|| {
+        format!(
+            "{used} of the {now} pages are in use or promised to pods; move those VMs away first"
+        )
+    });
+    Change::of(setting, Value::Number(now), target, Disruption::Low, effect).blocked_by(blocked)
+}
+
+fn larger(
+    input: Input,
+    setting: Setting,
+    (zone, size): (u32, PageSize),
+    now: u64,
+    asked: u64,
+    target: &super::Target,
+) -> Change {
+    let taken = berth_api::Bytes((asked - now).saturating_mul(size.bytes()));
+    let effect = format!("takes {} of memory from zone {zone}", taken.human());
+    let mut change = Change::of(setting, Value::Number(now), target, Disruption::Low, effect);
+    let Some(room) = input.shape.room.get(&zone) else { return change };
+    let memory =
+        input.facts.zones.iter().find(|known| known.id == zone).and_then(|zone| zone.memory);
+    let keep = kept_back(memory);
+    let fits = now + room.0.saturating_sub(keep) / size.bytes();
+    if fits >= asked {
+        return change;
+    }
+    let short = format!(
+        "zone {zone} has {} to give, and Berth leaves the host {}",
+        room.human(),
+        berth_api::Bytes(keep).human()
+    );
+    if fits <= now {
+        return change.blocked_by(Some(format!("no room: {short}")));
+    }
+    if let super::Action::Set(steps) = &mut change.action
+        && let Some(step) = steps.first_mut()
+    {
+        step.will_be = Value::Number(fits);
+        change.will_be = format!("{fits} of {asked}");
+        change.effect = format!("{}; {short}", change.effect);
+    }
+    change
+}
+
+/// Pages of a zone that somebody uses or was promised.
+fn used(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
+    let in_use = |pool: &HugepagePool| pool.total.saturating_sub(pool.free.unwrap_or(pool.total));
+    let here = pool(facts, zone, size).map_or(0, in_use);
+    // The kernel promises pages for the whole host; what other zones cannot give must come from here.
+    let host = facts.memory.hugepages.iter().find(|pool| pool.size == size);
+    let promised = host.and_then(|pool| pool.reserved).unwrap_or(0);
+    let elsewhere: u64 = facts
+        .zones
+        .iter()
+        .filter(|other| other.id != zone)
+        .filter_map(|other| pool(facts, other.id, size)?.free)
+        .sum();
+    let by_kernel = here.saturating_add(promised.saturating_sub(elsewhere));
+    let by_kubelet = facts.kubelet.memory_state.as_ref().map_or(0, |state| {
+        let table = state.machine_state.get(&zone);
+        let table = table.and_then(|zone| zone.memory_map.get(&format!("hugepages-{size}")));
+        table.map_or(0, |table| table.reserved / size.bytes())
+    });
+    by_kernel.max(by_kubelet)
+}

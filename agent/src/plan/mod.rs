@@ -1,0 +1,253 @@
+//! From what a host is and what it is asked to be to the ordered list of changes between. Pure.
+//!
+//! Three steps: each part of the spec says which settings it wants ([`Target`]); settings that Berth
+//! changed and nobody wants any more are to be what they were found as; and what is not as wanted
+//! becomes a [`Change`], with what it costs and what stands in its way. A host that is as asked gives no
+//! change, so a plan made after `apply` is empty.
+
+mod change;
+pub mod cpu;
+mod housekeeping;
+mod hugepages;
+mod ksm;
+pub mod kubelet;
+pub mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::infra_node::{InfraNodeSpec, TransparentHugepages};
+use berth_api::{Bytes, CpuSet};
+use serde::Serialize;
+
+use crate::manifest::{Fault, Part};
+use crate::observe::HostFacts;
+use crate::observe::shape::Shape;
+use crate::setting::{Setting, Value};
+pub use change::{Action, Change, Disruption, Step, Why};
+
+/// What the planner looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    /// What the host is asked to be.
+    pub spec: &'a InfraNodeSpec,
+    /// Parts of it that nobody could make sense of: neither changed nor put back.
+    pub unclear: &'a BTreeSet<Part>,
+    /// What the host is.
+    pub facts: &'a HostFacts,
+    /// Its settings now.
+    pub shape: &'a Shape,
+}
+
+/// What would be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// The Node's name.
+    pub node: String,
+    /// In the order in which they are made.
+    pub changes: Vec<Change>,
+    /// What is wrong with the spec on this host.
+    pub faults: Vec<Fault>,
+    /// What else an administrator should know.
+    pub notes: Vec<String>,
+    /// How the kubelet's configuration should be, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<kubelet::Advice>,
+    /// CPUs kept for the host, as chosen.
+    #[serde(rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
+    pub reserved_cpus: Option<CpuSet>,
+    /// Found values that need no longer be remembered: nobody asks for another, and the setting is as it
+    /// was found, or gone with its device.
+    #[serde(skip)]
+    pub forget: Vec<Setting>,
+    /// Whether host tasks are to be kept on the reserved CPUs.
+    #[serde(skip)]
+    pub housekeeping: bool,
+    /// Whether a kubelet runs, which counted huge pages when it started.
+    #[serde(skip)]
+    pub kubelet_runs: bool,
+}
+
+/// What a setting shall be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    value: Value,
+    why: Why,
+}
+
+/// Targets by setting, and what came up while they were gathered.
+#[derive(Debug, Default)]
+struct Targets {
+    wanted: BTreeMap<Setting, Target>,
+    faults: Vec<Fault>,
+    notes: Vec<String>,
+    /// Settings that stay as they are, and why.
+    blocked: BTreeMap<Setting, String>,
+}
+
+impl Targets {
+    fn want(&mut self, setting: Setting, value: Value) {
+        self.wanted.insert(setting, Target { value, why: Why::Asked });
+    }
+
+    fn of(&self, setting: Setting) -> Option<&Target> {
+        self.wanted.get(&setting)
+    }
+}
+
+/// Makes the plan.
+#[must_use]
+pub fn plan(input: Input) -> Plan {
+    let mut targets = Targets::default();
+    if let Some(mode) = input.spec.transparent_hugepages {
+        targets.want(Setting::TransparentHugepages, Value::Word(thp_word(mode).to_owned()));
+    }
+    let mut frozen = input.unclear.clone();
+    freeze(&mut frozen, Part::Hugepages, &mut targets, |t| hugepages::targets(input, t));
+    ksm::targets(input, &mut targets);
+    let mut reserved = None;
+    freeze(&mut frozen, Part::Cpu, &mut targets, |t| {
+        reserved = cpu::reserved(input, t);
+        if let Some(reserved) = &reserved {
+            housekeeping::targets(input, reserved, t);
+        }
+    });
+    let mut forget = Vec::new();
+    for (setting, entry) in &input.facts.ledger.entries {
+        if targets.wanted.contains_key(setting) || frozen.contains(&part(*setting)) {
+            continue;
+        }
+        let gone =
+            |now: &Option<Value>| now.is_none() && matches!(setting, Setting::IrqAffinity(_));
+        let now = current(input, *setting);
+        if gone(&now) || now.as_ref() == Some(&entry.found) {
+            forget.push(*setting);
+            continue;
+        }
+        let target = Target { value: entry.found.clone(), why: Why::PutBack };
+        targets.wanted.insert(*setting, target);
+    }
+
+    let mut changes: Vec<Change> = transparent_hugepages(input, &targets).into_iter().collect();
+    changes.extend(hugepages::changes(input, &targets));
+    changes.extend(ksm::changes(input, &targets));
+    changes.extend(housekeeping::changes(input, &targets));
+    leave_drift(input, &mut changes);
+    let (kubelet_changes, advice) = kubelet::plan(input, reserved.as_ref(), &frozen, &mut targets);
+    changes.extend(kubelet_changes);
+    targets.faults.sort();
+    Plan {
+        node: input.facts.node_name().unwrap_or_default().to_owned(),
+        changes,
+        faults: targets.faults,
+        notes: targets.notes,
+        kubelet: advice,
+        reserved_cpus: reserved,
+        forget,
+        housekeeping: input.spec.cpu.as_ref().and_then(|cpu| cpu.housekeeping) == Some(true),
+        kubelet_runs: input.facts.kubelet.pid.is_some(),
+    }
+}
+
+impl Plan {
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Changes that something stands in the way of.
+    #[must_use]
+    pub fn blocked(&self) -> usize {
+        self.changes.iter().filter(|change| change.blocked.is_some()).count()
+    }
+}
+
+/// A part in which a fault comes up is left as it is.
+fn freeze(
+    frozen: &mut BTreeSet<Part>,
+    part: Part,
+    targets: &mut Targets,
+    gather: impl FnOnce(&mut Targets),
+) {
+    let before = targets.faults.len();
+    gather(targets);
+    if targets.faults.len() > before {
+        frozen.insert(part);
+    }
+}
+
+/// The part of the spec that asks for a setting.
+const fn part(setting: Setting) -> Part {
+    match setting {
+        Setting::Hugepages { .. } => Part::Hugepages,
+        Setting::TransparentHugepages => Part::TransparentHugepages,
+        Setting::Ksm(_) => Part::Ksm,
+        Setting::WorkqueueCpus
+        | Setting::DefaultIrqAffinity
+        | Setting::IrqAffinity(_)
+        | Setting::AllowedCpus(_) => Part::Cpu,
+    }
+}
+
+/// What a setting is now; `None` if this host has no such thing, or it cannot be read.
+fn current(input: Input, setting: Setting) -> Option<Value> {
+    let shape = input.shape;
+    match setting {
+        Setting::Hugepages { zone, size } => hugepages::pool(input.facts, zone, size)
+            .map(|pool| Value::Number(hugepages::persistent(pool))),
+        Setting::TransparentHugepages => shape.transparent_hugepages.clone().map(Value::Word),
+        Setting::Ksm(setting) => shape.ksm.get(&setting).cloned(),
+        Setting::WorkqueueCpus => shape.workqueues.clone().map(Value::Cpus),
+        Setting::DefaultIrqAffinity => shape.default_irq.clone().map(Value::Cpus),
+        Setting::IrqAffinity(number) => {
+            let irq = shape.irqs.iter().find(|irq| irq.number == number)?;
+            Some(Value::Cpus(irq.affinity.clone()))
+        }
+        Setting::AllowedCpus(unit) => shape.units.get(&unit).cloned().map(Value::Cpus),
+    }
+}
+
+/// With `enforce: false` what somebody else changed after Berth had set it is told and left.
+fn leave_drift(input: Input, changes: &mut [Change]) {
+    for change in changes {
+        let Action::Set(steps) = &change.action else { continue };
+        let drifted = |step: &Step| {
+            let entry = input.facts.ledger.entries.get(&step.setting);
+            entry.is_some_and(|entry| entry.set.as_ref() == Some(&step.asked))
+        };
+        change.drift = change.why == Why::Asked && !steps.is_empty() && steps.iter().all(drifted);
+        if change.drift && input.spec.enforce == Some(false) {
+            change.blocked.get_or_insert_with(|| {
+                "somebody changed it after Berth had set it, and spec.enforce is false".to_owned()
+            });
+        }
+    }
+}
+
+fn transparent_hugepages(input: Input, targets: &Targets) -> Option<Change> {
+    let setting = Setting::TransparentHugepages;
+    let target = targets.of(setting)?;
+    let Some(was) = current(input, setting) else {
+        let why = "this kernel has no transparent huge pages".to_owned();
+        return Some(Change::impossible(setting, target, why));
+    };
+    (was != target.value).then(|| {
+        let effect = "applies to memory that programs ask for from now on".to_owned();
+        Change::of(setting, was, target, Disruption::Low, effect)
+    })
+}
+
+const fn thp_word(mode: TransparentHugepages) -> &'static str {
+    match mode {
+        TransparentHugepages::Always => "always",
+        TransparentHugepages::Madvise => "madvise",
+        TransparentHugepages::Never => "never",
+    }
+}
+
+/// Memory that Berth leaves to the host when it takes some for itself: 128 MiB, or 2 % where that is more.
+/// Below it the kernel swaps and kills before it says no.
+fn kept_back(total: Option<Bytes>) -> u64 {
+    total.map_or(0, |total| total.0 / 50).max(128 << 20)
+}

@@ -1,0 +1,111 @@
+//! The plan for people.
+
+use super::{Change, Disruption, Plan, Why};
+use crate::cli::style::Style;
+use crate::text::{line, printable, wrap};
+
+/// Columns of a terminal that was never resized.
+const WIDTH: usize = 80;
+
+/// The whole plan: faults, changes, what else there is to know, and the sum.
+#[must_use]
+pub fn render(plan: &Plan, style: Style) -> String {
+    let mut out = String::new();
+    for change in &plan.changes {
+        render_change(&mut out, change, style);
+    }
+    if !plan.changes.is_empty() {
+        out.push('\n');
+    }
+    for note in &plan.notes {
+        paragraph(&mut out, "note: ", note);
+    }
+    if let Some(advice) = &plan.kubelet {
+        kubelet(&mut out, advice, style);
+    }
+    let blocked = plan.blocked();
+    let possible = plan.changes.len() - blocked;
+    let sum = match (possible, blocked) {
+        (0, 0) => "nothing to do: the host is as asked".to_owned(),
+        (n, 0) => counted(n, "change"),
+        (n, blocked) => format!("{}, {blocked} blocked", counted(n, "change")),
+    };
+    line(&mut out, &sum, "");
+    out
+}
+
+/// `1 change`, `2 changes`.
+pub(crate) fn counted(n: usize, word: &str) -> String {
+    format!("{n} {word}{}", if n == 1 { "" } else { "s" })
+}
+
+/// One change on a line: what it is, was and will be; below it what it costs and what blocks it.
+fn render_change(out: &mut String, change: &Change, style: Style) {
+    let sign = if change.blocked.is_some() {
+        style.bad("x")
+    } else if change.why == Why::PutBack {
+        style.warning("<")
+    } else {
+        style.good("~")
+    };
+    let words = printable(&format!("{}: {} -> {}", change.what, change.was, change.will_be));
+    let mut label = format!("{sign} ");
+    for part in wrap(&words, WIDTH - 2) {
+        line(out, &label, &part);
+        label = "    ".to_owned();
+    }
+    let mut says = Vec::new();
+    if change.drift {
+        says.push("somebody changed it after Berth had set it".to_owned());
+    }
+    if change.why == Why::PutBack {
+        says.push("no longer asked for: back to what was found".to_owned());
+    }
+    if !change.effect.is_empty() {
+        says.push(match change.disruption {
+            Disruption::None => change.effect.clone(),
+            Disruption::Low => format!("low disruption: {}", change.effect),
+            Disruption::High => format!("HIGH disruption: {}", change.effect),
+        });
+    }
+    if !change.removes.is_empty() {
+        says.push(format!("removes {} first", change.removes.join(", ")));
+    }
+    for text in says {
+        indented(out, &text);
+    }
+    if let Some(why) = &change.blocked {
+        indented(out, &format!("blocked: {why}"));
+    }
+}
+
+fn kubelet(out: &mut String, advice: &super::kubelet::Advice, style: Style) {
+    line(out, &style.heading("The kubelet's configuration should be"), "");
+    for difference in &advice.differences {
+        let is = if difference.is.is_empty() { "unset" } else { &difference.is };
+        indented(out, &format!("{}: {is} -> {}", difference.field, difference.should_be));
+    }
+    line(out, &style.heading("To get there"), "");
+    for (index, step) in advice.steps.iter().enumerate() {
+        line(out, &format!("  {}. ", index + 1), &printable(step));
+    }
+    out.push('\n');
+    for text in advice.configuration.lines() {
+        line(out, "    ", text);
+    }
+    out.push('\n');
+}
+
+fn indented(out: &mut String, text: &str) {
+    for part in wrap(&printable(text), WIDTH - 6) {
+        line(out, "      ", &part);
+    }
+}
+
+fn paragraph(out: &mut String, first: &str, text: &str) {
+    let mut label = first.to_owned();
+    for part in wrap(&printable(text), WIDTH - first.len()) {
+        line(out, &label, &part);
+        label = " ".repeat(first.len());
+    }
+}

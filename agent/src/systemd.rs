@@ -1,0 +1,77 @@
+//! The service manager, over D-Bus.
+
+use berth_api::CpuSet;
+use zbus::blocking::{Connection, Proxy, connection, proxy};
+use zbus::zvariant::{OwnedObjectPath, Value};
+
+use crate::setting::Unit;
+
+/// A connection to systemd.
+#[derive(Debug)]
+pub struct Systemd(Connection);
+
+/// systemd could not be asked or told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("systemd: {0}")]
+pub struct SystemdError(String);
+
+const NAME: &str = "org.freedesktop.systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const PATH: &str = "/org/freedesktop/systemd1";
+/// systemd's own socket: there before the bus is, and for root alone.
+const PRIVATE: &str = "unix:path=/run/systemd/private";
+
+impl Systemd {
+    /// Connects over the system bus, or where none runs (early in the boot) to systemd itself.
+    ///
+    /// # Errors
+    /// If neither answers: no systemd, or a container without its sockets.
+    pub fn connect() -> Result<Self, SystemdError> {
+        let bus = Connection::system();
+        let direct = || connection::Builder::address(PRIVATE)?.p2p().build();
+        bus.or_else(|on_bus| {
+            direct().map_err(|error| SystemdError(format!("{on_bus}; and directly: {error}")))
+        })
+        .map(Self)
+    }
+
+    /// CPUs a unit is allowed (`AllowedCPUs`); the empty set means all.
+    ///
+    /// # Errors
+    /// What systemd says.
+    pub fn allowed_cpus(&self, unit: Unit) -> Result<CpuSet, SystemdError> {
+        let path: OwnedObjectPath =
+            self.proxy(PATH, MANAGER)?.call("LoadUnit", &(unit.name(),)).map_err(wrong)?;
+        let interface = match unit {
+            Unit::Init => "org.freedesktop.systemd1.Scope",
+            Unit::System | Unit::User => "org.freedesktop.systemd1.Slice",
+        };
+        let bytes: Vec<u8> =
+            self.proxy(path.as_str(), interface)?.get_property("AllowedCPUs").map_err(wrong)?;
+        Ok(CpuSet::from_bytes(&bytes))
+    }
+
+    /// Allows a unit these CPUs until the next boot (`systemctl set-property --runtime`); the empty set
+    /// means all.
+    ///
+    /// # Errors
+    /// What systemd says.
+    pub fn set_allowed_cpus(&self, unit: Unit, cpus: &CpuSet) -> Result<(), SystemdError> {
+        let properties = vec![("AllowedCPUs", Value::from(cpus.to_bytes()))];
+        let manager = self.proxy(PATH, MANAGER)?;
+        manager
+            .call::<_, _, ()>("SetUnitProperties", &(unit.name(), true, properties))
+            .map_err(wrong)
+    }
+
+    fn proxy<'a>(&self, path: &'a str, interface: &'a str) -> Result<Proxy<'a>, SystemdError> {
+        let builder = proxy::Builder::new(&self.0).destination(NAME).and_then(|b| b.path(path));
+        // A cache would read all properties and ask to be told of changes, for one question.
+        let builder = builder.and_then(|builder| builder.interface(interface)).map_err(wrong)?;
+        builder.cache_properties(zbus::proxy::CacheProperties::No).build().map_err(wrong)
+    }
+}
+
+fn wrong(error: zbus::Error) -> SystemdError {
+    SystemdError(error.to_string())
+}

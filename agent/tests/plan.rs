@@ -1,0 +1,487 @@
+//! `plan` on the made-up host of `common/host.rs`, changed in one place a test.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests look at files, and fail by panicking"
+)]
+
+mod common;
+
+use common::{Tree, agent_on, host, stderr, stdout};
+use serde_json::Value;
+
+const LEDGER: &str = "var/lib/berth/found.json";
+const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
+
+struct Planned {
+    code: i32,
+    json: Value,
+    stderr: String,
+}
+
+impl Planned {
+    /// `what: was -> will be`, and what blocks it.
+    fn lines(&self) -> Vec<String> {
+        let text =
+            |change: &Value, name: &str| change[name].as_str().unwrap_or_default().to_owned();
+        let line = |change: &Value| {
+            let blocked = text(change, "blocked");
+            let blocked = if blocked.is_empty() { blocked } else { format!(" BLOCKED {blocked}") };
+            let words = ["what", "was", "willBe"].map(|name| text(change, name));
+            format!("{}: {} -> {}{blocked}", words[0], words[1], words[2])
+        };
+        self.json["changes"].as_array().unwrap().iter().map(line).collect()
+    }
+
+    fn only(&self) -> String {
+        let lines = self.lines();
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        lines.concat()
+    }
+}
+
+fn plan(tree: &Tree, spec: &str) -> Planned {
+    let text = format!(
+        "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: rack1-a}}\nspec:\n{spec}\n"
+    );
+    tree.file("infranode.yaml", text);
+    let manifest = tree.path().join("infranode.yaml");
+    let output = agent_on(tree, &["plan", "-o", "json", "-f", manifest.to_str().unwrap()]);
+    Planned {
+        code: output.status.code().unwrap(),
+        json: serde_json::from_str(&stdout(&output)).unwrap_or_default(),
+        stderr: stderr(&output),
+    }
+}
+
+fn ledger(tree: &Tree, entries: &str) {
+    tree.file(LEDGER, format!(r#"{{"version":1,"bootID":"{BOOT}","entries":{{{entries}}}}}"#));
+}
+
+#[test]
+fn a_host_as_asked_gives_an_empty_plan() {
+    let tree = host::rack1_a();
+    let plan = plan(
+        &tree,
+        "  transparentHugepages: Madvise\n  ksm: {mode: 'Off', mergeAcrossNodes: true, pagesToScan: 100}\n  \
+         hugepages: [{size: 2Mi, count: 8192}, {size: 1Gi, zone: 0, count: 16}]\n  \
+         cpu: {reserved: {coresPerZone: 2}, kubelet: Ignore}",
+    );
+    assert_eq!((plan.code, plan.lines()), (0, vec![]), "{}", plan.stderr);
+}
+
+#[test]
+fn the_whole_sample_in_its_order() {
+    let tree = host::rack1_a();
+    let plan = plan(
+        &tree,
+        "  transparentHugepages: Never\n  ksm: {mode: Auto}\n  \
+         hugepages: [{size: 2Mi, count: 9000}, {size: 1Gi, zone: 0, count: 20}, {size: 1Gi, zone: 1, count: 0}]\n  \
+         cpu: {reserved: {coresPerZone: 1}, housekeeping: true}",
+    );
+    let all = "all CPUs -> CPUs 0,24,48,72";
+    let masks = "CPUs 0-95 -> CPUs 0,24,48,72";
+    assert_eq!(
+        plan.lines(),
+        [
+            "transparent hugepages: madvise -> never".to_owned(),
+            "hugepages 1Gi zone 1: 16 -> 0".to_owned(),
+            "hugepages 1Gi zone 0: 16 -> 20".to_owned(),
+            "hugepages 2Mi zone 0: 4096 -> 4500".to_owned(),
+            "hugepages 2Mi zone 1: 4096 -> 4500".to_owned(),
+            "ksm advisor_mode: none -> scan-time".to_owned(),
+            "ksm run: 0 -> 1".to_owned(),
+            format!("init.scope AllowedCPUs: {all}"),
+            format!("system.slice AllowedCPUs: {all}"),
+            format!("user.slice AllowedCPUs: {all}"),
+            format!("unbound workqueues: {masks}"),
+            format!("new interrupts: {masks}"),
+            format!("4 interrupts: {masks}"),
+        ]
+    );
+    assert_eq!(plan.code, 0);
+    assert_eq!(plan.json["reservedCPUs"], "0,24,48,72");
+}
+
+#[test]
+fn huge_pages_are_never_taken_below_use() {
+    let tree = host::rack1_a();
+    let pool = "sys/devices/system/node/node0/hugepages/hugepages-2048kB";
+    tree.file(&format!("{pool}/free_hugepages"), "3072\n");
+    let to =
+        |count: u32| plan(&tree, &format!("  hugepages: [{{size: 2Mi, zone: 0, count: {count}}}]"));
+    assert_eq!(to(1024).only(), "hugepages 2Mi zone 0: 4096 -> 1024");
+    let blocked = to(1023);
+    assert_eq!(blocked.code, 1);
+    assert!(blocked.only().contains("1024 of the 4096 pages are in use"), "{}", blocked.only());
+    // Promised by the kernel, and no zone but this one can keep it.
+    tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "4100\n");
+    assert!(to(1024).only().contains("1028 of the 4096"), "{}", to(1024).only());
+    // Promised to a pod by its limit.
+    tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "0\n").file(
+        "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/hugetlb.2MB.max",
+        format!("{}\n", 8000u64 << 21),
+    );
+    assert!(to(2048).only().contains("promised more pages"), "{}", to(2048).only());
+    assert_eq!(to(4000).only(), "hugepages 2Mi zone 0: 4096 -> 4000");
+}
+
+#[test]
+fn the_host_keeps_memory_for_itself() {
+    let tree = host::rack1_a();
+    let grow =
+        |count: u32| plan(&tree, &format!("  hugepages: [{{size: 1Gi, zone: 1, count: {count}}}]"));
+    let partly = grow(200);
+    assert!(
+        partly.only().starts_with("hugepages 1Gi zone 1: 16 -> 136 of 200"),
+        "{}",
+        partly.only()
+    );
+    assert_eq!(partly.code, 0);
+    tree.file(
+        "sys/devices/system/node/node1/meminfo",
+        "Node 1 MemTotal: 264241152 kB\nNode 1 MemFree: 1000 kB\n",
+    );
+    assert!(
+        grow(200).only().contains("no room: zone 1 has 1000 KiB to give"),
+        "{}",
+        grow(200).only()
+    );
+}
+
+/// A kubelet refuses to start when its Memory Manager finds other pages than it has counted.
+#[test]
+fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
+    let tree = host::rack1_a();
+    let table = r#"{"total":1,"systemReserved":0,"allocatable":1,"reserved":0,"free":1}"#;
+    tree.file(
+        "var/lib/kubelet/memory_manager_state",
+        format!(r#"{{"policyName":"Static","machineState":{{"0":{{"memoryMap":{{"memory":{table}}}}}}},"entries":{{}}}}"#),
+    );
+    let spec = "  hugepages: [{size: 2Mi, zone: 0, count: 4200}]";
+    let blocked = plan(&tree, spec).only();
+    assert!(blocked.contains("drain the node first (1 pods of class Guaranteed"), "{blocked}");
+    tree.file(
+        "var/lib/kubelet/cpu_manager_state",
+        r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
+    );
+    let drained = plan(&tree, spec);
+    assert_eq!(drained.only(), "hugepages 2Mi zone 0: 4096 -> 4200");
+    let removes = &drained.json["changes"][0]["removes"];
+    assert_eq!(removes[0], "/var/lib/kubelet/memory_manager_state");
+}
+
+#[test]
+fn reserved_cores_are_whole_and_hold_cpu_0() {
+    let tree = host::rack1_a();
+    tree.file("var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n");
+    let reserved = |spec: &str| {
+        let plan = plan(&tree, &format!("  cpu: {{reserved: {spec}}}"));
+        (plan.json["reservedCPUs"].as_str().map(str::to_owned), plan.stderr)
+    };
+    assert_eq!(reserved("{coresPerZone: 2}").0.unwrap(), "0-1,24-25,48-49,72-73");
+    assert_eq!(reserved("{cpus: '3,51'}").0.unwrap(), "3,51");
+    for (spec, fault) in [
+        (
+            "{coresPerZone: 24}",
+            "spec.cpu.reserved.coresPerZone: `24`: zone 0 has 24 cores: nothing would be left",
+        ),
+        (
+            "{cpus: '0'}",
+            "spec.cpu.reserved.cpus: `0`: splits a physical core; with all siblings it is 0,48",
+        ),
+        ("{cpus: '0-95'}", "spec.cpu.reserved.cpus: `0-95`: these are all CPUs"),
+        ("{cpus: '0,200'}", "spec.cpu.reserved.cpus: `0,200`: CPUs 200 are not online"),
+        ("{cpus: ''}", "spec.cpu.reserved.cpus: ``: names no CPU"),
+        ("{coresPerZone: 1, cpus: '0,48'}", "spec.cpu.reserved: "),
+        ("{}", "spec.cpu.reserved: "),
+    ] {
+        let (none, told) = reserved(spec);
+        assert!(none.is_none() && told.contains(fault), "{spec}: {told}");
+    }
+    // Isolated cores make poor housekeepers.
+    tree.file("sys/devices/system/cpu/isolated", "1,49\n");
+    assert_eq!(reserved("{coresPerZone: 2}").0.unwrap(), "0,2,24-25,48,50,72-73");
+}
+
+#[test]
+fn a_set_that_the_kubelet_keeps_already_is_kept() {
+    let tree = host::rack1_a();
+    let config = |cpus: &str| {
+        let text = format!("kind: KubeletConfiguration\nreservedSystemCPUs: '{cpus}'\n");
+        tree.file("var/lib/kubelet/config.yaml", text);
+        plan(&tree, "  cpu: {reserved: {coresPerZone: 1}}").json["reservedCPUs"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(config("0,30,48,78"), "0,30,48,78");
+    assert_eq!(config("1,30,49,78"), "0,24,48,72", "not the core of CPU 0");
+    assert_eq!(config("0,30,78"), "0,24,48,72", "a split core");
+}
+
+#[test]
+fn cpus_of_running_pods_are_not_given_to_the_host() {
+    let tree = host::rack1_a();
+    let plan = plan(&tree, "  cpu: {reserved: {cpus: '0-1,48-49'}, housekeeping: true}");
+    assert_eq!(plan.code, 1);
+    assert!(plan.lines().iter().all(|line| line.contains("CPUs 1,49 of the reserved 0-1,48-49 belong to running pods")));
+}
+
+#[test]
+fn housekeeping_says_what_would_undo_it() {
+    let tree = host::rack1_a();
+    let spec = "  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}";
+    tree.file("proc/900/comm", "irqbalance\n");
+    tree.folder("sys/fs/cgroup/system.slice/k0s.service/kubepods");
+    let lines = plan(&tree, spec).lines();
+    let blocked: Vec<&String> = lines.iter().filter(|line| line.contains("BLOCKED")).collect();
+    assert!(
+        blocked[0].contains("pods live in /sys/fs/cgroup/system.slice/k0s.service/kubepods"),
+        "{blocked:?}"
+    );
+    assert!(blocked[1].contains("IRQBALANCE_BANNED_CPULIST"), "{blocked:?}");
+    assert_eq!(blocked.len(), 2);
+    tree.file("sys/fs/cgroup/cgroup.controllers", "").file("proc/self/mountinfo", "");
+    let alone = plan(&tree, "  cpu: {housekeeping: true}");
+    assert!(
+        alone.stderr.contains("spec.cpu.housekeeping: `true`: needs spec.cpu.reserved"),
+        "{}",
+        alone.stderr
+    );
+    assert_eq!(alone.code, 2);
+}
+
+#[test]
+fn interrupts_that_cannot_move_are_left_and_counted() {
+    let tree = host::rack1_a();
+    let learned =
+        r#""interrupt 40":{"found":"0-95"}}, "unmovableInterrupts":{"60":"nvme0q1","0":"other"#;
+    tree.file(LEDGER, format!(r#"{{"version":1,"bootID":"{BOOT}","entries":{{{learned}"}}}}"#));
+    let plan = plan(&tree, "  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}");
+    assert!(plan.lines().last().unwrap().starts_with("3 interrupts"), "{:?}", plan.lines());
+    assert!(plan.json["notes"][0].as_str().unwrap().starts_with("1 interrupts stay"));
+}
+
+#[test]
+fn ksm_has_one_owner() {
+    let tree = host::rack1_a();
+    let spec = "  ksm: {mode: 'On'}";
+    assert_eq!(plan(&tree, spec).only(), "ksm run: 0 -> 1");
+    tree.file("proc/77/comm", "ksmtuned\n");
+    assert!(plan(&tree, spec).only().contains("BLOCKED ksmtuned steers KSM"));
+    tree.file("proc/77/comm", "virt-handler\n");
+    assert_eq!(plan(&tree, spec).only(), "ksm run: 0 -> 1", "virt-handler that was not asked to");
+    tree.file("sys/kernel/mm/ksm/run", "1\n");
+    assert!(plan(&tree, "  ksm: {mode: 'Off'}").only().contains("BLOCKED KubeVirt's virt-handler"));
+    assert!(plan(&tree, "  ksm: {mode: Observe}").lines().is_empty());
+}
+
+#[test]
+fn ksm_auto_is_the_kernels_or_a_loop_on_memory() {
+    let tree = host::rack1_a();
+    let auto = |tree: &Tree, more: &str| plan(tree, &format!("  ksm: {{mode: Auto{more}}}"));
+    let lines = auto(&tree, ", pagesToScan: 500").lines();
+    assert!(lines[1].contains("BLOCKED with mode Auto the kernel's advisor sets it"), "{lines:?}");
+
+    std::fs::remove_file(tree.path().join("sys/kernel/mm/ksm/advisor_mode")).unwrap();
+    let total = 528_482_304u64;
+    let available = |percent: u64| {
+        let kib = total * percent / 100 + 1;
+        tree.file(
+            "proc/meminfo",
+            format!("MemTotal: {total} kB\nMemAvailable: {kib} kB\nSwapTotal: 0 kB\n"),
+        );
+        auto(&tree, "").lines()
+    };
+    assert!(available(50).is_empty() && available(22).is_empty(), "stays off");
+    assert_eq!(available(17), ["ksm run: 0 -> 1"], "100 pages as they are");
+    assert_eq!(available(3), ["ksm pages_to_scan: 100 -> 1250", "ksm run: 0 -> 1"]);
+    tree.file("sys/kernel/mm/ksm/run", "1\n").file("sys/kernel/mm/ksm/pages_to_scan", "400\n");
+    assert!(available(16).is_empty() && available(9).is_empty(), "near enough");
+    assert_eq!(available(22), ["ksm pages_to_scan: 400 -> 100"], "goes on until 25 %");
+    assert_eq!(available(26), ["ksm run: 1 -> 0"]);
+}
+
+#[test]
+fn merging_across_zones_needs_room_to_unmerge() {
+    let tree = host::rack1_a();
+    let spec = "  ksm: {mode: 'Off', mergeAcrossNodes: false}";
+    assert_eq!(plan(&tree, spec).only(), "ksm merge_across_nodes: 1 -> 0");
+    // 200 GiB would come apart, 252 GiB are available: fine; 250 GiB are too many.
+    tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 200u64 << 18));
+    assert_eq!(plan(&tree, spec).code, 0);
+    tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
+    assert!(
+        plan(&tree, spec).only().contains("BLOCKED merged pages would take 250 GiB"),
+        "{}",
+        plan(&tree, spec).only()
+    );
+}
+
+#[test]
+fn what_is_no_longer_asked_for_goes_back() {
+    let tree = host::rack1_a();
+    ledger(
+        &tree,
+        r#""transparent hugepages":{"found":"always","set":"madvise"},
+           "ksm run":{"found":"0","set":"1"},"hugepages 1Gi zone 0":{"found":"0","set":"16"},
+           "interrupt 999":{"found":"0-95"}"#,
+    );
+    let both = ["transparent hugepages: madvise -> always", "hugepages 1Gi zone 0: 16 -> 0"];
+    assert_eq!(plan(&tree, "  profile: x").lines(), both);
+    // Of a part with a fault nobody knows whether it was taken away.
+    let faulty =
+        plan(&tree, "  transparentHugepages: Sometimes\n  hugepages: [{size: 4Mi, count: 1}]");
+    assert_eq!((faulty.code, faulty.lines()), (2, vec![]));
+    // Another boot has reset it all.
+    let text = std::fs::read_to_string(tree.path().join(LEDGER)).unwrap();
+    tree.file(LEDGER, text.replace(BOOT, "another-boot"));
+    assert!(plan(&tree, "  profile: x").lines().is_empty());
+}
+
+#[test]
+fn drift_is_repaired_or_only_told() {
+    let tree = host::rack1_a();
+    ledger(&tree, r#""transparent hugepages":{"found":"always","set":"never"}"#);
+    let repaired = plan(&tree, "  transparentHugepages: Never");
+    assert_eq!(repaired.json["changes"][0]["drift"], true);
+    assert_eq!(repaired.code, 0);
+    let told = plan(&tree, "  enforce: false\n  transparentHugepages: Never");
+    assert!(told.only().contains("BLOCKED somebody changed it after Berth had set it"));
+    let wished = plan(&tree, "  enforce: false\n  transparentHugepages: Always");
+    assert_eq!(
+        (wished.code, wished.only()),
+        (0, "transparent hugepages: madvise -> always".to_owned())
+    );
+}
+
+#[test]
+fn faults_name_field_and_value_and_the_rest_is_planned() {
+    let tree = host::rack1_a();
+    let plan = plan(
+        &tree,
+        "  hugepages:\n  - {size: 2Mi, zone: 7, count: 1}\n  - {size: 4Mi, count: 1}\n  - {size: 64Ki, count: 1}\n  \
+         - {size: 1Gi, zone: 1, count: 999}\n  - {size: 2Mi, zone: 0, count: 4097}\n  - {size: 2Mi, zone: 0, count: 1}\n  \
+         transparentHugepages: Never\n  wish: 1",
+    );
+    assert_eq!(plan.code, 2);
+    for fault in [
+        "spec.hugepages[0].zone: `7`: there is no such zone; this host has 0, 1",
+        "spec.hugepages[1].size: `4Mi`: the kernel of this host has no pages of this size; it has 2Mi, 1Gi",
+        "spec.hugepages[2].size: `64Ki`",
+        "spec.hugepages[3].count: `999`: zone 1 has 252 GiB of memory, and the pages asked for there would take 999 GiB",
+        "spec.hugepages[5].size: `2Mi`: pages of this size are asked for twice in zone 0",
+        "spec.wish: `1`: there is no such field",
+    ] {
+        assert!(plan.stderr.contains(fault), "{fault}\n{}", plan.stderr);
+    }
+    assert_eq!(
+        plan.lines(),
+        ["transparent hugepages: madvise -> never", "hugepages 2Mi zone 0: 4096 -> 4097"]
+    );
+}
+
+#[test]
+fn a_manifest_for_another_node_is_refused() {
+    let tree = host::rack1_a();
+    tree.file("proc/sys/kernel/hostname", "rack9\n");
+    let other = plan(&tree, "  transparentHugepages: Never");
+    assert!(
+        other.stderr.contains("metadata.name: `rack1-a`: this node is rack9"),
+        "{}",
+        other.stderr
+    );
+    assert_eq!(other.code, 2);
+    let manifest = tree.path().join("infranode.yaml");
+    let manifest = manifest.to_str().unwrap();
+    let output = agent_on(&tree, &["plan", "-f", manifest, "--node-name", "rack1-a"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
+fn a_broken_ledger_is_told() {
+    let tree = host::rack1_a();
+    tree.file(LEDGER, "{");
+    assert!(
+        plan(&tree, "  profile: x")
+            .stderr
+            .contains("/var/lib/berth/found.json: not a list of found values")
+    );
+}
+
+#[test]
+fn the_kubelet_is_advised_with_fields_that_it_takes() {
+    let tree = host::rack1_a();
+    tree.file(
+        "var/lib/kubelet/config.yaml",
+        "kind: KubeletConfiguration\ncpuManagerPolicy: none\nsystemReserved: {memory: 1Gi}\nkubeReserved: {memory: 1000000000}\n",
+    )
+    .file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#);
+    let advised = plan(&tree, "  cpu: {reserved: {coresPerZone: 1}, kubelet: Advise}");
+    assert_eq!((advised.code, advised.lines()), (0, vec![]));
+    let advice = &advised.json["kubelet"];
+    let yaml = advice["configuration"].as_str().unwrap();
+    let config: Value = serde_saphyr::from_str(yaml).unwrap();
+    assert_eq!(config["cpuManagerPolicy"], "static");
+    assert_eq!(config["cpuManagerPolicyOptions"]["full-pcpus-only"], "true");
+    assert_eq!(config["reservedSystemCPUs"], "0,24,48,72");
+    assert_eq!(config["topologyManagerPolicy"], "single-numa-node");
+    let limits = config["reservedMemory"].as_array().unwrap();
+    let bytes = |entry: &Value| {
+        let text = entry["limits"]["memory"].to_string();
+        text.trim_matches('"').parse::<berth_api::Bytes>().unwrap().0
+    };
+    let sum: u64 = limits.iter().map(bytes).sum();
+    assert_eq!(sum, (1 << 30) + 1_000_000_000 + (100 << 20), "kubelet adds up to the byte: {yaml}");
+    let steps: Vec<&str> =
+        advice["steps"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();
+    assert!(steps[0].starts_with("kubectl drain rack1-a"), "{steps:?}");
+    assert!(
+        steps.iter().any(|step| step.starts_with("rm /var/lib/kubelet/cpu_manager_state")),
+        "{steps:?}"
+    );
+
+    // Followed to the letter there is nothing left to advise, and `check` agrees.
+    tree.file(
+        "var/lib/kubelet/config.yaml",
+        format!("{yaml}systemReserved: {{memory: 1Gi}}\nkubeReserved: {{memory: 1000000000}}\n"),
+    );
+    std::fs::remove_file(tree.path().join("var/lib/kubelet/cpu_manager_state")).unwrap();
+    assert!(
+        plan(&tree, "  cpu: {reserved: {coresPerZone: 1}, kubelet: Advise}").json["kubelet"]
+            .is_null()
+    );
+    assert_eq!(common::findings(&tree)["kubelet.reserved-memory"]["status"], "PASS");
+}
+
+#[test]
+fn a_staged_drop_in_waits_for_the_drain() {
+    let tree = host::rack1_a();
+    let spec = "  cpu: {reserved: {cpus: '0,48'}, kubelet: Stage}";
+    let no_folder = plan(&tree, spec).only();
+    assert!(no_folder.contains("BLOCKED the kubelet runs without --config-dir"), "{no_folder}");
+    tree.file(
+        "proc/1412/cmdline",
+        "kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/kubelet.conf.d\0",
+    )
+    .folder("etc/kubernetes/kubelet.conf.d");
+    let waiting = plan(&tree, spec).lines();
+    assert_eq!(waiting[0], "kubelet drop-in: none -> staged");
+    assert!(
+        waiting[1].contains("BLOCKED waits until the node is drained: 1 pods of class Guaranteed"),
+        "{waiting:?}"
+    );
+    tree.file(
+        "var/lib/kubelet/cpu_manager_state",
+        r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
+    );
+    let drained = plan(&tree, spec);
+    assert_eq!(drained.lines()[1], "kubelet drop-in: staged -> active");
+    assert_eq!(drained.json["changes"][1]["files"][0], "/var/lib/kubelet/cpu_manager_state");
+    tree.file("proc/88/comm", "virt-launcher-m\n");
+    assert!(plan(&tree, spec).lines()[1].contains("virtual machines run"));
+    tree.file("proc/1412/cmdline", "kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/kubelet.conf.d\0--reserved-cpus=0,24,48,72\0");
+    assert!(plan(&tree, spec).lines()[0].contains("command line sets reservedSystemCPUs"));
+}
