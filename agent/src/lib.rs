@@ -6,6 +6,8 @@
 pub mod apply;
 pub mod check;
 pub mod cli;
+pub mod conditions;
+pub mod daemon;
 pub mod ledger;
 pub mod manifest;
 pub mod notes;

@@ -133,6 +133,18 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// A fault if this is meant for another node.
+    #[must_use]
+    pub fn meant_for_another(&self, node: Option<&str>) -> Option<Fault> {
+        let (name, node) = (self.name.as_deref()?, node?);
+        (name != node).then(|| {
+            let message = format!(
+                "this node is {node}; correct the manifest, or say --node-name {name} if it is the same"
+            );
+            Fault::new("metadata.name", name, message)
+        })
+    }
+
     /// Keeps some parts: the others count as unclear, and their faults do not count.
     pub fn narrow(&mut self, parts: &[Part]) {
         let spec = std::mem::take(&mut self.spec);

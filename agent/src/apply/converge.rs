@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::infra_node::InfraNodeSpec;
+use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
 use super::{Hands, Outcome, apply};
 use crate::manifest::Part;
@@ -19,6 +19,8 @@ const ROUNDS: usize = 4;
 pub struct Converged {
     /// Every change that was tried, in order, then those that are blocked.
     pub outcomes: Vec<Outcome>,
+    /// Changes that failed or were partial, by their [`key`].
+    pub fell_short: Vec<String>,
     /// What is left to do, as it was seen last.
     pub plan: Plan,
     /// The host as it was seen last.
@@ -41,7 +43,7 @@ pub enum CannotStart {
     BootId,
 }
 
-/// Makes the host what `spec` asks; parts in `unclear` are left alone.
+/// Makes the host what `spec` asks; parts in `unclear` and changes in `tried` are left alone.
 ///
 /// # Errors
 /// If the way back is not safe; then nothing was changed since the last outcome that `told` heard of.
@@ -49,9 +51,10 @@ pub fn converge(
     hands: &Hands,
     spec: &InfraNodeSpec,
     unclear: &BTreeSet<Part>,
+    mut tried: BTreeSet<String>,
     told: &mut dyn FnMut(&Outcome),
 ) -> Result<Converged, CannotStart> {
-    let mut tried = BTreeSet::new();
+    let mut fell_short = Vec::new();
     let mut outcomes = Vec::new();
     let mut round = 0;
     loop {
@@ -73,17 +76,22 @@ pub fn converge(
                 told(&outcome);
                 outcomes.push(outcome);
             }
-            return Ok(Converged { outcomes, plan, facts });
+            return Ok(Converged { outcomes, fell_short, plan, facts });
         }
         let mut now = plan;
         now.changes.retain(|change| change.blocked.is_none() && new.contains(&key(change)));
-        outcomes.extend(apply(hands, &now, &facts.ledger, told).map_err(CannotStart::State)?);
+        let ended = apply(hands, &now, &facts.ledger, told).map_err(CannotStart::State)?;
+        let short = now.changes.iter().zip(&ended);
+        let short = short.filter(|(_, outcome)| outcome.result != ChangeResult::Done);
+        fell_short.extend(short.map(|(change, _)| key(change)));
+        outcomes.extend(ended);
         tried.extend(new);
     }
 }
 
 /// The same change in another round.
-fn key(change: &plan::Change) -> String {
+#[must_use]
+pub fn key(change: &plan::Change) -> String {
     match &change.action {
         Action::Set(steps) => {
             let steps = steps.iter().map(|step| format!("{}={}", step.setting, step.will_be));

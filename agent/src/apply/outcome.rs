@@ -15,6 +15,8 @@ pub struct Outcome {
     pub what: String,
     /// What became of it.
     pub result: ChangeResult,
+    /// Whether Berth had set it before and somebody had changed it.
+    pub drift: bool,
     /// Numbers, errno and meaning, or what blocks it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -53,6 +55,7 @@ impl Outcome {
         Self {
             what: format!("{}: {} -> {}", change.what, change.was, change.will_be),
             result,
+            drift: change.drift,
             message,
         }
     }
@@ -67,6 +70,7 @@ impl Outcome {
         Self {
             what: "found values".to_owned(),
             result: ChangeResult::Failed,
+            drift: false,
             message: Some(format!("{}; what was found before is saved", meaning(error))),
         }
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
-use super::manifest::{ManifestArguments, meant_for_another, tell};
+use super::manifest::{ManifestArguments, tell};
 use super::plan::{Output, SAMPLE};
 use super::style::Style;
 use super::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, print};
@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         shape: &shape,
     };
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
-    let faults = manifest.faults.iter().cloned().chain(meant_for_another(&manifest, node));
+    let faults = manifest.faults.iter().cloned().chain(manifest.meant_for_another(node));
     let faults: Vec<_> = faults.chain(plan::plan(input).faults).collect();
     if !faults.is_empty() {
         tell(&faults);
@@ -123,7 +123,7 @@ fn finish(
             print(&render(outcome, style)).map(drop).unwrap_or_default();
         }
     };
-    let converged = converge(&hands, &manifest.spec, &manifest.unclear, &mut told)
+    let converged = converge(&hands, &manifest.spec, &manifest.unclear, std::collections::BTreeSet::new(), &mut told)
         .map_err(|error| unreachable(&error.to_string()))?;
     print(&match output {
         Output::Table => sum(&converged, fine),

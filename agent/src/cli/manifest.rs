@@ -63,17 +63,6 @@ impl ManifestArguments {
     }
 }
 
-/// A fault if the manifest is meant for another node.
-pub(super) fn meant_for_another(manifest: &Manifest, node: Option<&str>) -> Option<Fault> {
-    let (name, node) = (manifest.name.as_deref()?, node?);
-    (name != node).then(|| {
-        let message = format!(
-            "this node is {node}; correct the manifest, or say --node-name {name} if it is the same"
-        );
-        Fault::new("metadata.name", name, message)
-    })
-}
-
 /// Tells all that is wrong with a manifest.
 pub(super) fn tell(faults: &[Fault]) {
     for fault in faults {

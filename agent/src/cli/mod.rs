@@ -5,6 +5,7 @@ mod check;
 mod manifest;
 mod plan;
 mod report;
+mod run;
 pub mod style;
 
 use std::io::Write;
@@ -33,6 +34,7 @@ const EXAMPLES: &str = "  \
   berth-agent plan -f infranode.yaml     what would change; changes nothing
   berth-agent apply -f infranode.yaml    make the host so
   berth-agent revert                     put back every value found
+  berth-agent run --standalone infranode.yaml   keep the host so
 ";
 
 const EXIT_CODES: &str = "  \
@@ -67,6 +69,7 @@ enum Command {
     Plan(plan::Arguments),
     Apply(apply::Arguments),
     Revert(apply::RevertArguments),
+    Run(run::Arguments),
     /// Print a completion script for a shell
     #[command(
         after_help = "Bash:  berth-agent completion bash > /etc/bash_completion.d/berth-agent"
@@ -132,7 +135,7 @@ impl HostArguments {
     /// Reads the host, and says on standard error what looks wrong with it.
     fn observe(&self) -> Result<(Root, HostFacts), Failure> {
         let root = self.root.open()?;
-        let wanted = Wanted { direct_io_paths: self.direct_io_path.clone(), devices: true };
+        let wanted = Wanted { direct_io_paths: self.direct_io_path.clone(), devices: true, kvm: true };
         let facts = observe::observe(&root, &wanted);
         for warning in &facts.notes.warnings {
             complain(&format!("warning: {warning}"));
@@ -162,6 +165,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Apply(arguments) => apply::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
         Command::Revert(arguments) => apply::revert(&arguments),
         Command::Completion { shell } => completion(shell),
         Command::Man => manual(),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::manifest::{ManifestArguments, meant_for_another, tell};
+use super::manifest::{ManifestArguments, tell};
 use super::style::Style;
 use super::{BAD_INPUT, Failure, PROBLEMS, RootArguments, complain, print};
 use crate::observe::{self, Wanted, shape};
@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let mut plan = plan::plan(input);
     plan.node = node.unwrap_or_default().to_owned();
-    let all = manifest.faults.iter().cloned().chain(meant_for_another(&manifest, node));
+    let all = manifest.faults.iter().cloned().chain(manifest.meant_for_another(node));
     plan.faults = all.chain(plan.faults).collect();
     tell(&plan.faults);
     print(&match arguments.output {

@@ -33,7 +33,7 @@ pub mod units;
 pub mod zones;
 
 use berth_api::CpuSet;
-use berth_api::infra_node::{Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, Zone};
+use berth_api::infra_node::{Unknown, Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, Zone};
 
 use crate::ledger::Ledger;
 use crate::notes::Notes;
@@ -94,9 +94,39 @@ pub struct HostFacts {
 }
 
 impl HostFacts {
+    /// Takes over what another look found of KVM.
+    pub fn adopt_kvm(&mut self, other: &Self) {
+        self.kvm_evidence = other.kvm_evidence.clone();
+        self.kvm = other.kvm.clone();
+        self.adopt_unknown(other, &["capabilities.kvm"]);
+    }
+
+    /// Takes over what a full look found of devices.
+    pub fn adopt_devices(&mut self, other: &Self) {
+        self.adopt_kvm(other);
+        self.pci.clone_from(&other.pci);
+        self.machine = other.machine.clone();
+        self.iommu = other.iommu.clone();
+        self.nvme.clone_from(&other.nvme);
+        self.gpus.clone_from(&other.gpus);
+        self.links = other.links.clone();
+        self.direct_io.clone_from(&other.direct_io);
+        let of_devices = ["machine", "iommu", "uplinks", "links", "nvme", "sriov", "gpus", "directIO"];
+        let paths = of_devices.map(|name| format!("capabilities.{name}"));
+        self.adopt_unknown(other, &paths.each_ref().map(String::as_str));
+    }
+
+    fn adopt_unknown(&mut self, other: &Self, paths: &[&str]) {
+        let below = |unknown: &&Unknown| paths.iter().any(|path| unknown.path.starts_with(path));
+        self.notes.unknown.extend(other.notes.unknown.iter().filter(below).cloned());
+        self.notes.tidy();
+    }
+
     fn observe_devices(&mut self, root: &Root, wanted: &Wanted, notes: &mut Notes) {
         let mounts = mounts::Mounts::observe(root, notes);
-        (self.kvm_evidence, self.kvm) = kvm::observe(root, &self.cpuinfo, notes);
+        if wanted.kvm {
+            (self.kvm_evidence, self.kvm) = kvm::observe(root, &self.cpuinfo, notes);
+        }
         self.pci = pci::observe(root, notes);
         self.machine = machine::observe(root, &self.cpuinfo, notes);
         self.iommu = iommu::observe(root, notes);
@@ -123,20 +153,22 @@ pub struct Wanted {
     /// Whether devices are looked at: KVM, PCI, IOMMU, drives, links, file systems. What shapes the host
     /// does without them.
     pub devices: bool,
+    /// Whether a VM is made to see that KVM works: that interrupts every CPU of a host on which none runs.
+    pub kvm: bool,
 }
 
 impl Wanted {
     /// Only what a plan is made from.
     #[must_use]
     pub const fn to_plan() -> Self {
-        Self { direct_io_paths: Vec::new(), devices: false }
+        Self { direct_io_paths: Vec::new(), devices: false, kvm: false }
     }
 }
 
 impl Default for Wanted {
     fn default() -> Self {
         let direct_io_paths = direct_io::DEFAULT_PATHS.map(str::to_owned).to_vec();
-        Self { direct_io_paths, devices: true }
+        Self { direct_io_paths, devices: true, kvm: true }
     }
 }
 

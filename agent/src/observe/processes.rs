@@ -44,6 +44,19 @@ impl Processes {
     }
 }
 
+/// CPU time in seconds and resident memory in bytes of this process, from its `stat` and `statm`.
+#[must_use]
+pub fn myself(root: &Root) -> Option<(f64, f64)> {
+    let stat = root.read("proc/self/stat").ok()?;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut times = after_name.split_whitespace().skip(11);
+    let ticks: f64 = times.next()?.parse::<f64>().ok()? + times.next()?.parse::<f64>().ok()?;
+    let statm = root.read("proc/self/statm").ok()?;
+    let pages: f64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    let page: f64 = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??.to_string().parse().ok()?;
+    Some((ticks / 100.0, pages * page))
+}
+
 /// Looks through `/proc/*/comm`.
 pub fn observe(root: &Root) -> Processes {
     let pids = root.numbered("proc", "");

@@ -52,6 +52,21 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
     }
 }
 
+/// As [`status`], on a host that is shaped: where no kubelet says which CPUs are kept, the reservation does.
+#[must_use]
+pub fn status_with(facts: &HostFacts, reserved: Option<&CpuSet>) -> InfraNodeStatus {
+    let mut status = status(facts);
+    if let (Some(reserved), None, None) = (reserved, facts.kubelet.pid, &facts.kubelet.config) {
+        for zone in &mut status.zones {
+            let Some(cpus) = &zone.cpus else { continue };
+            zone.reserved_cpus = Some(cpus.intersection(reserved));
+            zone.pinnable_cpus = Some(cpus.difference(reserved));
+            zone.pinned_cpus = Some(CpuSet::new());
+        }
+    }
+    status
+}
+
 fn kubelet(config: &KubeletConfig) -> Kubelet {
     let on = |(name, value): (&String, &String)| match value.as_str() {
         "true" => Some(name.clone()),

@@ -1,0 +1,149 @@
+//! Numbers for Prometheus: what changes all the time, and so is not in the object.
+
+use std::fmt::Error;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use crate::observe::HostFacts;
+use crate::observe::shape::Shape;
+use crate::plan::Plan;
+
+type Number = Gauge<f64, AtomicU64>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Pool {
+    zone: u32,
+    size: String,
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ResultLabel {
+    pub(super) result: &'static str,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    registry: Registry,
+    pub(super) cycles: Counter,
+    pub(super) cycle_seconds: Number,
+    pub(super) changes: Family<ResultLabel, Counter>,
+    pub(super) drift: Counter,
+    faults: Gauge,
+    waiting: Family<Kind, Gauge>,
+    hugepages: Family<Pool, Gauge>,
+    available: Number,
+    ksm: Family<Kind, Gauge>,
+    ksm_running: Gauge,
+    cpu_seconds: Number,
+    resident: Number,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let build = vec![("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("berth_agent_build", "Version of the agent", Info::new(build));
+        let metrics = Self {
+            registry,
+            cycles: Counter::default(),
+            cycle_seconds: Number::default(),
+            changes: Family::default(),
+            drift: Counter::default(),
+            faults: Gauge::default(),
+            waiting: Family::default(),
+            hugepages: Family::default(),
+            available: Number::default(),
+            ksm: Family::default(),
+            ksm_running: Gauge::default(),
+            cpu_seconds: Number::default(),
+            resident: Number::default(),
+        };
+        metrics.registered()
+    }
+}
+
+impl Metrics {
+    fn registered(mut self) -> Self {
+        let r = &mut self.registry;
+        r.register("berth_agent_cycles", "Times the host was looked at", self.cycles.clone());
+        r.register("berth_agent_cycle_seconds", "Time the last cycle took", self.cycle_seconds.clone());
+        r.register("berth_agent_changes", "Changes to the host by result", self.changes.clone());
+        r.register("berth_agent_drift", "Settings that somebody else had changed", self.drift.clone());
+        r.register("berth_agent_manifest_faults", "Faults in the manifest", self.faults.clone());
+        r.register("berth_agent_changes_waiting", "Changes that are left to do", self.waiting.clone());
+        r.register("berth_hugepages", "Huge pages by NUMA zone, size and state", self.hugepages.clone());
+        r.register("berth_memory_available_bytes", "MemAvailable", self.available.clone());
+        r.register("berth_ksm_pages", "Pages of /sys/kernel/mm/ksm by file", self.ksm.clone());
+        r.register("berth_ksm_running", "1 if ksmd merges pages", self.ksm_running.clone());
+        r.register("process_cpu_seconds", "CPU time of the agent", self.cpu_seconds.clone());
+        r.register("process_resident_memory_bytes", "Resident memory of the agent", self.resident.clone());
+        self
+    }
+
+    /// Takes over what was seen.
+    pub(super) fn see(&self, facts: &HostFacts, shape: &Shape, plan: &Plan, faults: usize) {
+        self.faults.set(number(faults as u64));
+        let blocked = plan.blocked();
+        self.waiting.get_or_create(&Kind { kind: "blocked" }).set(number(blocked as u64));
+        let possible = plan.changes.len() - blocked;
+        self.waiting.get_or_create(&Kind { kind: "possible" }).set(number(possible as u64));
+        for zone in &facts.zones {
+            for pool in &zone.hugepages {
+                let states = [("total", Some(pool.total)), ("free", pool.free), ("surplus", pool.surplus)];
+                for (state, count) in states {
+                    let Some(count) = count else { continue };
+                    let label = Pool { zone: zone.id, size: pool.size.to_string(), state };
+                    self.hugepages.get_or_create(&label).set(number(count));
+                }
+            }
+        }
+        if let Some(available) = shape.available {
+            #[expect(clippy::cast_precision_loss, reason = "a gauge; exact up to 8 PiB")]
+            self.available.set(available.0 as f64);
+        }
+        let ksm = &facts.ksm;
+        for (kind, value) in [
+            ("shared", ksm.pages_shared),
+            ("sharing", ksm.pages_sharing),
+            ("unshared", ksm.pages_unshared),
+            ("volatile", ksm.pages_volatile),
+            ("skipped", ksm.pages_skipped),
+        ] {
+            if let Some(value) = value {
+                self.ksm.get_or_create(&Kind { kind }).set(number(value));
+            }
+        }
+        self.ksm_running.set((ksm.run == Some(1)).into());
+    }
+
+    /// What the agent itself takes.
+    pub(super) fn see_self(&self, cpu_seconds: f64, resident_bytes: f64) {
+        self.cpu_seconds.set(cpu_seconds);
+        self.resident.set(resident_bytes);
+    }
+
+    /// In OpenMetrics' text form.
+    pub(super) fn render(&self) -> Result<String, Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,147 @@
+//! The daemon: keeps the host as asked, and says how it is.
+//!
+//! One loop. Each cycle reads the manifest, converges the host (a thread of its own, as the kernel may take
+//! its time), and publishes what came of it. A cycle is begun by a change of the manifest, by the kernel
+//! (CPU, memory and device hotplug), by SIGHUP, or by a slow timer. Health is the progress of this loop.
+
+mod cycle;
+mod metrics;
+mod serve;
+mod state;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::root::Root;
+use cycle::Worker;
+pub use serve::Listen;
+use state::State;
+use watch::Event;
+
+/// What the daemon is told on its command line.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The manifest, an absolute path.
+    pub manifest: PathBuf,
+    /// The Node's name, if it is neither the host's nor the kubelet's.
+    pub node_name: Option<String>,
+    /// Where it answers.
+    pub listen: Vec<Listen>,
+    /// The slow timer.
+    pub interval: Duration,
+}
+
+/// After a change of the manifest or an event more of the same are waited for, this long.
+const SETTLE: Duration = Duration::from_millis(100);
+/// But not longer than this.
+const SETTLE_AT_MOST: Duration = Duration::from_secs(2);
+/// How long the end waits for a change that is being made.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs until SIGTERM or SIGINT, and then leaves the host as it is.
+///
+/// # Errors
+/// If it cannot start: an address in use, no inotify, no netlink.
+pub fn run(root: Root, settings: &Settings) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // The cycle, and a scrape beside it.
+        .max_blocking_threads(2)
+        .thread_keep_alive(Duration::from_secs(5))
+        .build()?;
+    let result = runtime.block_on(keep(root, settings));
+    // A change that hangs in the kernel must not hold up the end.
+    runtime.shutdown_background();
+    result
+}
+
+async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
+    let root = Arc::new(root);
+    let state = Arc::new(State::new(settings.interval));
+    let (sender, mut events) = mpsc::channel(64);
+    let _watches = watch::begin(&settings.manifest, sender)?;
+    for listen in &settings.listen {
+        let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
+        tokio::spawn(serve::serve(server, Arc::clone(&state)));
+    }
+    let mut end = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut reload = signal(SignalKind::hangup())?;
+    tokio::spawn(watchdog(Arc::clone(&state)));
+
+    let mut worker = Worker::new(Arc::clone(&root), settings.clone(), Arc::clone(&state));
+    let mut begun_by = Event::Start;
+    loop {
+        let mut cycle = tokio::task::spawn_blocking(move || {
+            worker.run(begun_by);
+            worker
+        });
+        let done = tokio::select! {
+            done = &mut cycle => done,
+            _ = end.recv() => return stop(Some(cycle)).await,
+            _ = interrupt.recv() => return stop(Some(cycle)).await,
+        };
+        worker = done.context("the cycle ended by a mistake of berth-agent's own")?;
+        if begun_by == Event::Start {
+            tell_systemd(&[sd_notify::NotifyState::Ready]);
+        }
+        tell_systemd(&[sd_notify::NotifyState::Status(&state.sentence())]);
+        let next = Instant::now() + worker.next_in(settings.interval);
+        begun_by = tokio::select! {
+            () = sleep_until(next) => Event::Timer,
+            Some(event) = events.recv() => settled(event, &mut events).await,
+            _ = reload.recv() => Event::Manifest,
+            _ = end.recv() => return stop(None).await,
+            _ = interrupt.recv() => return stop(None).await,
+        };
+    }
+}
+
+/// Waits until events stop coming, and says what the most telling of them was.
+async fn settled(first: Event, events: &mut mpsc::Receiver<Event>) -> Event {
+    let begin = Instant::now();
+    let mut most = first;
+    while begin.elapsed() < SETTLE_AT_MOST {
+        match timeout(SETTLE, events.recv()).await {
+            Ok(Some(event)) => most = most.max(event),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    most
+}
+
+async fn stop(cycle: Option<tokio::task::JoinHandle<Worker>>) -> anyhow::Result<()> {
+    tracing::info!("stopping; the host stays as it is");
+    tell_systemd(&[sd_notify::NotifyState::Stopping]);
+    if let Some(cycle) = cycle
+        && timeout(PATIENCE, cycle).await.is_err()
+    {
+        tracing::warn!("a change is still being made; it is looked at again at the next start");
+    }
+    Ok(())
+}
+
+/// Tells systemd that we live, as long as the loop goes on.
+async fn watchdog(state: Arc<State>) {
+    let Some(limit) = sd_notify::watchdog_enabled() else { return };
+    loop {
+        if state.is_alive() {
+            tell_systemd(&[sd_notify::NotifyState::Watchdog]);
+        }
+        tokio::time::sleep(limit / 3).await;
+    }
+}
+
+/// Without systemd there is nobody to tell.
+fn tell_systemd(what: &[sd_notify::NotifyState]) {
+    if let Err(error) = sd_notify::notify(what) {
+        tracing::debug!("systemd was not told: {error}");
+    }
+}

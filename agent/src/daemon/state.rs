@@ -1,0 +1,103 @@
+//! What the daemon says of itself and of the host: written by the cycle, read by whoever asks.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_api::InfraNode;
+use berth_api::infra_node::{ChangeResult, ChangeStatus};
+
+use super::metrics::Metrics;
+use crate::manifest::Fault;
+
+/// Shared between the loop and its listeners.
+#[derive(Debug)]
+pub(super) struct State {
+    interval: Duration,
+    inner: Mutex<Inner>,
+}
+
+/// What changes.
+#[derive(Debug)]
+pub(super) struct Inner {
+    /// When something was last done: a cycle, or a step within a long change.
+    progress: Instant,
+    /// Whether a cycle has ended.
+    pub(super) ready: bool,
+    /// Why the manifest is not carried out, if it is not.
+    pub(super) waiting: Option<String>,
+    /// What is wrong with the manifest.
+    pub(super) faults: Vec<Fault>,
+    /// The host as an InfraNode.
+    pub(super) node: Option<InfraNode>,
+    /// Changes made, newest first, bounded.
+    pub(super) changes: Vec<ChangeStatus>,
+    /// How many changes ended how.
+    pub(super) counts: BTreeMap<&'static str, u64>,
+    /// Numbers for Prometheus.
+    pub(super) metrics: Metrics,
+}
+
+/// Entries of `status.changes`, as its schema has it.
+const MOST_CHANGES: usize = 64;
+/// A cycle that says nothing for so long is stuck. The longest single call is writing a large pool.
+const STUCK: Duration = Duration::from_secs(180);
+
+impl State {
+    pub(super) fn new(interval: Duration) -> Self {
+        let inner = Inner {
+            progress: Instant::now(),
+            ready: false,
+            waiting: None,
+            faults: Vec::new(),
+            node: None,
+            changes: Vec::new(),
+            counts: BTreeMap::new(),
+            metrics: Metrics::default(),
+        };
+        Self { interval, inner: Mutex::new(inner) }
+    }
+
+    /// What is there; a panic elsewhere leaves it readable.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was done.
+    pub(super) fn progress(&self) {
+        self.lock().progress = Instant::now();
+    }
+
+    /// Whether the loop goes on.
+    pub(super) fn is_alive(&self) -> bool {
+        self.lock().progress.elapsed() < self.interval + STUCK
+    }
+
+    /// For `systemctl status`.
+    pub(super) fn sentence(&self) -> String {
+        let inner = self.lock();
+        let count = |result| inner.changes.iter().filter(|change| change.result == result).count();
+        if let Some(waiting) = &inner.waiting {
+            return waiting.clone();
+        }
+        let (blocked, failed) = (count(ChangeResult::Blocked), count(ChangeResult::Failed));
+        match (inner.faults.len(), blocked, failed) {
+            (0, 0, 0) => "the host is as asked".to_owned(),
+            (faults, blocked, failed) => {
+                format!("{faults} faults in the manifest, {blocked} changes blocked, {failed} failed")
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Adds what was done to the list, and replaces what stood there of the same change.
+    pub(super) fn add_changes(&mut self, outcomes: Vec<ChangeStatus>) {
+        for outcome in outcomes {
+            let subject = |change: &ChangeStatus| change.what.split(':').next().unwrap_or_default().to_owned();
+            self.changes.retain(|change| subject(change) != subject(&outcome));
+            self.changes.insert(0, outcome);
+        }
+        self.changes.truncate(MOST_CHANGES);
+    }
+}
