@@ -6,7 +6,10 @@ FUZZ_SECONDS ?= 60
 # A captured tree for the benchmark; see CONTRIBUTING.md for how to make one.
 BENCH_TREE ?= target/bench-tree
 
-.PHONY: help all report test setup lint crds samples bench fuzz hosts dist
+# What emulated hosts are made of, as PROGRAM=PACKAGE.
+HOST_PROGRAMS = qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
+
+.PHONY: help all report test setup lint crds samples bench fuzz hosts faults dist deb
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -17,9 +20,11 @@ report:  ## what this host can do
 	$(CARGO) run --locked --release --bin berth-agent -- report
 
 setup:  ## install what the tests need (Debian, Ubuntu; as root)
-	./tests/setup.sh
+	./tests/setup.sh $(HOST_PROGRAMS) cargo-deb=cargo:cargo-deb
 
 test: setup lint  ## lints and all tests, on what setup installed
+	$(CARGO) build --locked --release -p berth-agent
+	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
 	$(CARGO) test --locked --release --workspace
 
 lint:  ## formatting and clippy, warnings refused
@@ -32,21 +37,33 @@ crds:  ## write deploy/crds from the Rust types
 samples:  ## renew the README's samples, docs/checks.md and the manual page
 	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent --test readme
 
-bench:  ## report against lstopo, side by side; leaves a result in docs/results
+bench:  ## report against lstopo, and the idle daemon on an emulated host; leaves results in docs/results
+	./tests/setup.sh $(HOST_PROGRAMS)
 	./benches/tree.sh $(BENCH_TREE)
 	$(CARGO) build --locked --profile dist -p berth-agent
 	$(CARGO) run --locked --release -p berth-benches -- report \
 	  --agent target/dist/berth-agent --root $(BENCH_TREE) --results $(RESULTS)
+	$(CARGO) run --locked --release -p berth-benches -- idle --agent target/dist/berth-agent --results $(RESULTS)
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)
 
-hosts: setup  ## report and check on an emulated two-socket host (QEMU, needs root to build the image)
-	./tests/setup.sh qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
+hosts: setup  ## the test bed itself, and KVM on an emulated host; slow
 	$(CARGO) build --locked --release -p berth-agent
-	BERTH_HOSTS=1 $(CARGO) test --locked --release -p berth-tests --test emulated -- --nocapture
-	printf '# Emulated host, %s\n\nCommand: `make hosts`. The test `tests/tests/emulated.rs` passed on a host booted from %s.\n' \
+	BERTH_HOSTS=1 $(CARGO) test --locked --release -p berth-tests --test emulated --test bed -- --nocapture
+	printf '# Emulated hosts, %s\n\nCommand: `make hosts`. The tests `tests/tests/emulated.rs` and `tests/tests/bed.rs` passed on hosts booted from %s.\n' \
 	  "$$(date -u +%F)" "$$(basename $$(./tests/host/image.sh))" > $(RESULTS)/$$(date -u +%F)-hosts.md
+
+faults: setup  ## kills, power cuts, full disks, reboots on an emulated host; slow, leaves a result in docs/results
+	$(CARGO) build --locked --release -p berth-agent
+	$(CARGO) test --locked --release -p berth-tests --test shape --no-run
+	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape bad_luck -- --nocapture && \
+	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on an emulated two-socket host: 50 kills of apply and revert, a full and a\nread-only state folder, a garbled ledger, a refused write, two agents at once, clock jumps, a reboot between apply and revert, 20 power cuts.\n' \
+	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 
 dist:  ## the program as it is shipped
 	$(CARGO) build --locked --profile dist -p berth-agent
+
+deb:  ## the Debian package, from what is shipped
+	./tests/setup.sh cargo-deb=cargo:cargo-deb
+	$(CARGO) deb --locked --profile dist -p berth-agent

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Installs what the tests and benchmarks need and the machine lacks. Debian and Ubuntu; needs root only
-# if something is missing. Further programs come as arguments: PROGRAM=PACKAGE.
+# if something is missing. Further programs come as arguments: PROGRAM=PACKAGE, or PROGRAM=cargo:CRATE.
 set -eu
 
 missing=
+crates=
 want() { # program package
     command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
 }
@@ -17,8 +18,17 @@ want virt-host-validate libvirt-clients
 want setpriv util-linux
 want ip iproute2
 for pair in "$@"; do
-    want "${pair%%=*}" "${pair#*=}"
+    case ${pair#*=} in
+    cargo:*) command -v "${pair%%=*}" >/dev/null 2>&1 || crates="$crates ${pair#*=cargo:}" ;;
+    *) want "${pair%%=*}" "${pair#*=}" ;;
+    esac
 done
+
+if [ -n "$crates" ]; then
+    echo "setup: installing$crates"
+    # shellcheck disable=SC2086 # a list of words
+    cargo install --quiet --locked $crates
+fi
 
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null 2>&1; then

@@ -76,8 +76,21 @@ fn host_tuned(input: &Input) -> Judged {
         None => ("True", "AsAsked", "the host is as asked".to_owned()),
         Some(change) => {
             let why = change.blocked.as_deref().unwrap_or("was tried and is not so");
-            let reason = if change.drift { "Drift" } else if change.blocked.is_some() { "Blocked" } else { "FellShort" };
-            let message = format!("{} of {} left: {}: {} -> {}: {why}", 1, left.len(), change.what, change.was, change.will_be);
+            let reason = if change.drift {
+                "Drift"
+            } else if change.blocked.is_some() {
+                "Blocked"
+            } else {
+                "FellShort"
+            };
+            let message = format!(
+                "{} of {} left: {}: {} -> {}: {why}",
+                1,
+                left.len(),
+                change.what,
+                change.was,
+                change.will_be
+            );
             ("False", reason, message)
         }
     }
@@ -87,7 +100,8 @@ fn host_tuned(input: &Input) -> Judged {
 fn kubelet_aligned(input: &Input) -> Option<Judged> {
     let kubelet = &input.facts.kubelet;
     kubelet.config.as_ref()?;
-    if let (Some(started), Some(changed)) = (input.shape.kubelet_started, input.facts.ledger.hugepages_changed)
+    if let (Some(started), Some(changed)) =
+        (input.shape.kubelet_started, input.facts.ledger.hugepages_changed)
         && started < changed
     {
         let message = format!(
@@ -102,8 +116,13 @@ fn kubelet_aligned(input: &Input) -> Option<Judged> {
     Some(match &input.plan.kubelet {
         None => ("True", "AsAsked", "the kubelet keeps what the host keeps".to_owned()),
         Some(advice) => {
-            let fields: Vec<&str> = advice.differences.iter().map(|difference| difference.field).collect();
-            ("False", "ConfigurationDiffers", format!("{} should differ; berth-agent plan shows how", fields.join(", ")))
+            let fields: Vec<&str> =
+                advice.differences.iter().map(|difference| difference.field).collect();
+            (
+                "False",
+                "ConfigurationDiffers",
+                format!("{} should differ; berth-agent plan shows how", fields.join(", ")),
+            )
         }
     })
 }

@@ -110,7 +110,11 @@ impl Manifest {
                     return Err(Fault::new(field, plain(other), format!("must be {expected}")));
                 }
                 None => {
-                    return Err(Fault::new(field, "", format!("is missing; it must be {expected}")));
+                    return Err(Fault::new(
+                        field,
+                        "",
+                        format!("is missing; it must be {expected}"),
+                    ));
                 }
             }
         }

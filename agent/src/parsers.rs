@@ -4,15 +4,19 @@
 //! neither can forget one. A parser here must return for any input: no panic, no hang, no memory
 //! beyond a small multiple of the input.
 
-use crate::notes::Notes;
 use std::hint::black_box;
 
+use crate::daemon;
+use crate::ledger::Ledger;
+use crate::manifest::Manifest;
+use crate::notes::Notes;
 use crate::observe::cpuinfo::CpuInfo;
 use crate::observe::kubelet::{
     CpuManagerState, KubeletConfig, MemoryManagerState, config, flags, memory_state,
 };
 use crate::observe::links::proc_net;
 use crate::observe::{cgroup, hugepages, identity, machine, memory, mounts, nvme, pci};
+use crate::setting::Setting;
 use berth_api::{Bytes, CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
 
 /// A parser under its name.
@@ -88,6 +92,21 @@ pub const PARSERS: &[Parser] = &[
         black_box(cgroup::legacy_controllers(&text));
         black_box(identity::neighbours(&text).count());
         black_box(machine::field(&text, "PRETTY_NAME"));
+    }),
+    ("manifest", |bytes| {
+        if let Ok(manifest) = Manifest::parse(&text(bytes)) {
+            black_box(manifest.faults.iter().map(ToString::to_string).collect::<Vec<_>>());
+        }
+    }),
+    ("ledger", |bytes| {
+        let text = text(bytes);
+        if let Ok(ledger) = Ledger::parse(&text, Some("boot")) {
+            assert_eq!(Ledger::parse(&ledger.render("boot"), Some("boot")), Ok(ledger), "{text:?}");
+        }
+        round_trip::<Setting>(&text);
+    }),
+    ("uevent", |bytes| {
+        black_box(daemon::is_relevant(bytes));
     }),
 ];
 

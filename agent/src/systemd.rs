@@ -15,6 +15,13 @@ pub struct Systemd(Connection);
 #[error("systemd: {0}")]
 pub struct SystemdError(String);
 
+impl SystemdError {
+    /// There is only a captured tree.
+    pub(crate) fn captured() -> Self {
+        Self("a captured tree has none".to_owned())
+    }
+}
+
 const NAME: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const PATH: &str = "/org/freedesktop/systemd1";

@@ -48,6 +48,13 @@ fn samples_are_what_the_program_prints() {
     let readme = std::fs::read_to_string(path).unwrap();
     let readme = with_sample(&readme, "report", &report);
     let readme = with_sample(&readme, "check", &check);
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/infranode.yaml");
+    let example = std::fs::read_to_string(example).unwrap();
+    // The example fits a small host; this one has more memory.
+    tree.file("infranode.yaml", example.replace("count: 256", "count: 16384"));
+    let manifest = tree.path().join("infranode.yaml");
+    let plan = stdout(&agent_on(&tree, &["plan", "-f", manifest.to_str().unwrap()]));
+    let readme = with_sample(&readme, "plan", &plan);
     compare("README.md", &readme);
 }
 
@@ -65,4 +72,10 @@ fn the_list_of_checks_is_what_the_program_prints() {
 #[test]
 fn the_manual_page_is_made_from_the_help() {
     compare("docs/man/berth-agent.1", &stdout(&agent(&["man"])));
+}
+
+/// The Debian package brings it.
+#[test]
+fn the_completion_script_is_what_the_program_prints() {
+    compare("docs/berth-agent.bash", &stdout(&agent(&["completion", "bash"])));
 }

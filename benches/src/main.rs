@@ -1,5 +1,6 @@
 //! `berth-benches`: measures Berth side by side with the tools people use today.
 
+mod idle;
 mod program;
 mod report;
 mod stats;
@@ -17,6 +18,7 @@ use clap::Parser;
 #[command(version)]
 enum Benchmark {
     Report(report::Args),
+    Idle(idle::Args),
     /// Runs one program and prints its peak resident memory in KiB.
     #[command(hide = true)]
     Peak {
@@ -28,6 +30,7 @@ enum Benchmark {
 fn main() -> ExitCode {
     let done = match Benchmark::parse() {
         Benchmark::Report(args) => report::run(&args),
+        Benchmark::Idle(args) => idle::run(&args),
         Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),
     };
     match done {

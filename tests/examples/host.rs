@@ -1,13 +1,24 @@
 //! Boots an emulated host and runs the commands given, one after the other:
-//! `cargo run --release -p berth-tests --example host -- 'lscpu' 'berth-agent check'`.
+//! `cargo run --release -p berth-tests --example host -- [--smt] [--backports] 'lscpu' 'berth-agent check'`.
 
 use std::io::Write;
 use std::path::Path;
 
+use berth_tests::host::{Host, Kernel, Machine, Options};
+
 fn main() -> anyhow::Result<()> {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/berth-agent");
-    let mut host = berth_tests::host::Host::boot(&agent, 1)?;
-    for command in std::env::args().skip(1) {
+    let mut options = Options { agent: Some(&agent), ..Options::default() };
+    let mut commands = Vec::new();
+    for word in std::env::args().skip(1) {
+        match word.as_str() {
+            "--smt" => options.machine = Machine::Smt,
+            "--backports" => options.kernel = Kernel::Backports,
+            _ => commands.push(word),
+        }
+    }
+    let mut host = Host::boot(&options)?;
+    for command in commands {
         let said = host.run(&command)?;
         writeln!(std::io::stdout(), "# {command}\n{}[{}]", said.output, said.code)?;
     }

@@ -40,7 +40,7 @@ log=$work/build.log
 # The mirror of this machine's own sources; without one, debootstrap's.
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
     awk -v suite="$suite" '$2 == suite { print $1; exit }')
-timeout 1500 debootstrap --variant=minbase --include="$packages" "$suite" "$root" ${mirror:+"$mirror"} \
+timeout --foreground 1500 debootstrap --variant=minbase --include="$packages" "$suite" "$root" ${mirror:+"$mirror"} \
     >"$log" 2>&1 || {
     echo "image.sh: debootstrap failed; the end of what it said:" >&2
     tail -20 "$log" >&2
@@ -61,7 +61,7 @@ keep_kernel stable
 
 # This machine's apt fetches, as its settings for proxies and dates may be needed; the image's dpkg installs.
 fetch() {
-    timeout 600 apt-get -qq -y -o APT::Sandbox::User=root -o Dir::Etc::SourceParts=- \
+    timeout --foreground 600 apt-get -qq -y -o APT::Sandbox::User=root -o Dir::Etc::SourceParts=- \
         -o Dir::Etc::SourceList="$work/backports.list" -o Dir::State::Lists="$work/lists" \
         -o Dir::State::Status="$root/var/lib/dpkg/status" -o Dir::Cache="$work/cache" "$@" >>"$log" 2>&1
 }
@@ -76,23 +76,20 @@ fetch update && fetch install --download-only --no-install-recommends -t "$suite
     tail -5 "$log" >&2
 }
 
-# Lines in are `BOOT NUMBER SECONDS SCRIPT`, lines out `NUMBER CODE OUTPUT`, script and output in base64. What
-# the host was told in an earlier life is not for this one, and starts of lines may be missing or left over.
+# Lines in are `NUMBER SECONDS SCRIPT`, lines out `NUMBER CODE OUTPUT`, script and output in base64.
 cat >"$root/usr/local/sbin/berth-shell" <<'SHELL'
 #!/bin/bash
-boot=$(</proc/sys/kernel/random/boot_id)
 folder=/run/berth-shell
 mkdir -p $folder
 exec 3<>/dev/virtio-ports/berth
-printf '\nready %s\n' "$boot" >&3
-while read -r -u 3 life number seconds script; do
-    [ "$life" = "$boot" ] || continue
+echo ready >&3
+while read -r -u 3 number seconds script; do
     # New files: what an earlier command left running still writes to the old ones.
     rm -f $folder/*
     base64 -d <<<"$script" >$folder/script
     timeout --kill-after=5 "$seconds" bash $folder/script </dev/null >$folder/output 2>&1 3>&-
     code=$?
-    { printf '\n%s %s ' "$number" "$code" && base64 -w0 $folder/output && echo; } >&3
+    { printf '%s %s ' "$number" "$code" && base64 -w0 $folder/output && echo; } >&3
 done
 SHELL
 chmod 755 "$root/usr/local/sbin/berth-shell"
@@ -110,7 +107,11 @@ WantedBy=multi-user.target
 UNIT
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -s ../berth-shell.service "$root/etc/systemd/system/multi-user.target.wants/"
-ln -sf /dev/null "$root/etc/systemd/system/serial-getty@ttyS0.service"
+# The console is for messages, and nothing is to run because of the time of day.
+for unit in serial-getty@ttyS0.service e2scrub_reap.service e2scrub_all.timer apt-daily.timer \
+    apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer; do
+    ln -sf /dev/null "$root/etc/systemd/system/$unit"
+done
 echo rack1-a >"$root/etc/hostname"
 printf '127.0.0.1 localhost\n127.0.1.1 rack1-a\n' >"$root/etc/hosts"
 # Each host gets an id of its own on the kernel command line; one in the image would be shared.

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use berth_tests::host::Host;
+use berth_tests::host::{Host, Options};
 use serde_json::{Value, json};
 
 fn report(host: &mut Host) -> Value {
@@ -28,7 +28,7 @@ fn a_bare_metal_host_says_what_it_is() {
         return;
     }
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/berth-agent");
-    let mut host = Host::boot(&agent, 1).unwrap();
+    let mut host = Host::boot(&Options { agent: Some(&agent), ..Options::default() }).unwrap();
     let host = &mut host;
     // Under emulation udev is still loading modules when the boot is done.
     host.must("udevadm settle --timeout 100").unwrap();

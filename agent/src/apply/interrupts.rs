@@ -1,5 +1,6 @@
-//! Moving interrupts. Whether one can be moved is known only by trying: the kernel says EIO for those that
-//! are bound to a CPU or managed by their driver, and that is remembered until the next boot.
+//! Moving interrupts. Whether one can be moved is known only by trying: the kernel says EIO, and EPERM since
+//! 6.10, for those that are bound to a CPU or managed by their driver (`write_irq_affinity`). That is
+//! remembered until the next boot.
 
 use nix::errno::Errno;
 
@@ -22,7 +23,7 @@ pub(super) fn carry_out(hands: &Hands, why: Why, steps: &[Step], ledger: &mut Le
                 Ended::Done(None)
             }
             Ok(()) => Ended::Failed(format!("/{file}: not as written")),
-            Err(error) if error.errno == Errno::EIO => {
+            Err(error) if matches!(error.errno, Errno::EIO | Errno::EPERM) => {
                 ledger.unmovable.insert(number, irqs::users(hands.root, number));
                 ledger.entries.remove(&step.setting);
                 unmovable += 1;

@@ -51,7 +51,10 @@ impl<'a> Hands<'a> {
     }
 
     fn systemd(&self) -> std::result::Result<&Systemd, SystemdError> {
-        self.systemd.get_or_init(Systemd::connect).as_ref().map_err(Clone::clone)
+        // A tree has no systemd, and this machine's is not meant.
+        let connect =
+            || if self.root.is_live() { Systemd::connect() } else { Err(SystemdError::captured()) };
+        self.systemd.get_or_init(connect).as_ref().map_err(Clone::clone)
     }
 
     fn alive(&self) {

@@ -7,9 +7,10 @@ use berth_api::CpuSet;
 use super::Hands;
 use super::outcome::{Ended, Result};
 use crate::observe::memory::chosen;
-use crate::observe::{kernel_list, shape};
+use crate::observe::{kernel_list, shape, units};
 use crate::root::Root;
 use crate::setting::{Setting, Unit, Value};
+use crate::systemd::SystemdError;
 
 /// systemd answers before the control group is changed; this long is waited for it.
 const REALIZED: Duration = Duration::from_secs(5);
@@ -29,28 +30,39 @@ pub(super) fn set(hands: &Hands, setting: Setting, value: &Value) -> Result {
     }
 }
 
+/// The kernel does not let a control group with processes have its CPUs emptied again (ENOSPC), and systemd
+/// does no more than log that. So no restriction is set in two steps: all CPUs there could be, then none,
+/// upon which systemd gives the controller back if nobody else needs it.
 fn set_allowed_cpus(hands: &Hands, unit: Unit, cpus: &CpuSet) -> Result {
-    let failed =
-        |error: crate::systemd::SystemdError| Ended::Failed(format!("{}: {error}", unit.name()));
-    let systemd = hands.systemd().map_err(failed)?;
-    systemd.set_allowed_cpus(unit, cpus).map_err(failed)?;
+    if cpus.is_empty() {
+        let possible = kernel_list(hands.root, "sys/devices/system/cpu/possible");
+        let possible = possible.map_err(|error| Ended::Failed(error.to_string()))?;
+        tell_systemd(hands, unit, &possible)?;
+        wait_until_allowed(hands, unit, cpus)?;
+    }
+    tell_systemd(hands, unit, cpus)?;
+    wait_until_allowed(hands, unit, cpus)?;
+    Ok(Ended::Done(None))
+}
+
+fn tell_systemd(hands: &Hands, unit: Unit, cpus: &CpuSet) -> std::result::Result<(), Ended> {
+    let failed = |error: SystemdError| Ended::Failed(format!("{}: {error}", unit.name()));
+    hands.systemd().map_err(failed)?.set_allowed_cpus(unit, cpus).map_err(failed)
+}
+
+fn wait_until_allowed(hands: &Hands, unit: Unit, cpus: &CpuSet) -> std::result::Result<(), Ended> {
     let begin = Instant::now();
     loop {
-        let now = read(hands.root, Setting::AllowedCpus(unit));
-        let now = match now {
-            Some(Value::Cpus(now)) => now,
-            // A unit that is not active has no control group; it gets the CPUs when it starts.
-            _ => systemd.allowed_cpus(unit).map_err(failed)?,
-        };
-        if now == *cpus {
-            return Ok(Ended::Done(None));
+        hands.alive();
+        let now = units::allowed(hands.root, unit, &mut None);
+        if now.as_ref() == Some(cpus) {
+            return Ok(());
         }
         if begin.elapsed() > REALIZED {
-            let all = if now.is_empty() { "all CPUs".to_owned() } else { format!("CPUs {now}") };
-            return Err(Ended::Failed(format!(
-                "{}: systemd took it, and its control group still has {all}",
-                unit.name()
-            )));
+            let now = now.map_or_else(|| "unknown CPUs".to_owned(), |now| Value::Cpus(now).shown());
+            let message =
+                format!("{}: systemd took it, and its control group still has {now}", unit.name());
+            return Err(Ended::Failed(message));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -60,14 +72,7 @@ fn set_allowed_cpus(hands: &Hands, unit: Unit, cpus: &CpuSet) -> Result {
 pub(super) fn read(root: &Root, setting: Setting) -> Option<Value> {
     let path = path(setting);
     match setting {
-        Setting::AllowedCpus(_) => {
-            let folder = path.trim_end_matches("/cpuset.cpus");
-            let cpus = match kernel_list(root, &path) {
-                Err(error) if error.is_not_found() && root.exists(folder) => CpuSet::new(),
-                read => read.ok()?,
-            };
-            Some(Value::Cpus(cpus))
-        }
+        Setting::AllowedCpus(unit) => units::allowed(root, unit, &mut None).map(Value::Cpus),
         Setting::IrqAffinity(_) => kernel_list(root, &path).ok().map(Value::Cpus),
         Setting::WorkqueueCpus | Setting::DefaultIrqAffinity => {
             CpuSet::from_mask(&root.read(&path).ok()?).ok().map(Value::Cpus)

@@ -123,8 +123,14 @@ fn finish(
             print(&render(outcome, style)).map(drop).unwrap_or_default();
         }
     };
-    let converged = converge(&hands, &manifest.spec, &manifest.unclear, std::collections::BTreeSet::new(), &mut told)
-        .map_err(|error| unreachable(&error.to_string()))?;
+    let converged = converge(
+        &hands,
+        &manifest.spec,
+        &manifest.unclear,
+        std::collections::BTreeSet::new(),
+        &mut told,
+    )
+    .map_err(|error| unreachable(&error.to_string()))?;
     print(&match output {
         Output::Table => sum(&converged, fine),
         Output::Json => serde_json::to_string_pretty(&converged.outcomes)? + "\n",

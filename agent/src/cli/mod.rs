@@ -135,7 +135,8 @@ impl HostArguments {
     /// Reads the host, and says on standard error what looks wrong with it.
     fn observe(&self) -> Result<(Root, HostFacts), Failure> {
         let root = self.root.open()?;
-        let wanted = Wanted { direct_io_paths: self.direct_io_path.clone(), devices: true, kvm: true };
+        let wanted =
+            Wanted { direct_io_paths: self.direct_io_path.clone(), devices: true, kvm: true };
         let facts = observe::observe(&root, &wanted);
         for warning in &facts.notes.warnings {
             complain(&format!("warning: {warning}"));

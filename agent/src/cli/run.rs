@@ -57,14 +57,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .map_err(|error| bad(&format!("{}: {error}", arguments.standalone.display())))?;
     let unreachable = |error: anyhow::Error| Failure { code: UNREACHABLE, error };
     if !nix::unistd::geteuid().is_root() {
-        return Err(unreachable(anyhow::anyhow!("only root can keep a host as asked; `berth-agent report` needs no root")));
+        return Err(unreachable(anyhow::anyhow!(
+            "only root can keep a host as asked; `berth-agent report` needs no root"
+        )));
     }
     let root = Root::live().map_err(|error| unreachable(error.into()))?;
     let _lock = apply::lock(&root)?;
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+    let log =
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
     match arguments.log_format {
         LogFormat::Json => log.json().init(),
-        LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => log.without_time().init(),
+        LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => {
+            log.without_time().init()
+        }
         LogFormat::Text => log.init(),
     }
     let settings = Settings {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 use berth_api::{InfraNode, InfraNodeStatus};
 
+use super::Settings;
 use super::metrics::ResultLabel;
 use super::state::State;
 use super::watch::Event;
-use super::Settings;
 use crate::apply::{Converged, Hands, Outcome, converge};
 use crate::conditions;
 use crate::manifest::{Fault, Manifest, Part};
@@ -58,7 +58,8 @@ impl Worker {
     /// When the next cycle is due by the timer.
     pub(super) fn next_in(&self, interval: Duration) -> Duration {
         let now = Instant::now();
-        let retry = self.attempts.values().map(|attempt| attempt.next.saturating_duration_since(now)).min();
+        let retry =
+            self.attempts.values().map(|attempt| attempt.next.saturating_duration_since(now)).min();
         retry.map_or(interval, |retry| retry.clamp(Duration::from_secs(1), interval))
     }
 
@@ -77,7 +78,8 @@ impl Worker {
         let root = Arc::clone(&self.root);
         let state = Arc::clone(&self.state);
         let alive = || state.progress();
-        let boot_id = self.devices.as_ref().and_then(|facts| facts.boot_id.clone()).unwrap_or_default();
+        let boot_id =
+            self.devices.as_ref().and_then(|facts| facts.boot_id.clone()).unwrap_or_default();
         let hands = Hands::new(&root, &boot_id, &alive);
         let waits: BTreeSet<String> = self
             .attempts
@@ -136,17 +138,26 @@ impl Worker {
         if let Some(fault) = manifest.meant_for_another(node.as_deref()) {
             return nothing(format!("{path}: {fault}: the host stays as it is"), vec![fault]);
         }
-        Wish { spec: manifest.spec, unclear: manifest.unclear, faults: manifest.faults, waiting: None }
+        Wish {
+            spec: manifest.spec,
+            unclear: manifest.unclear,
+            faults: manifest.faults,
+            waiting: None,
+        }
     }
 
     fn node_name(&self) -> Option<String> {
-        let observed = || self.devices.as_ref().and_then(|facts| facts.node_name()).map(str::to_owned);
+        let observed =
+            || self.devices.as_ref().and_then(|facts| facts.node_name()).map(str::to_owned);
         self.settings.node_name.clone().or_else(observed)
     }
 
     fn remember_attempts(&mut self, converged: &Converged, now: Instant) {
         for key in &converged.fell_short {
-            let attempt = self.attempts.entry(key.clone()).or_insert(Attempt { next: now, pause: PAUSES.0 / 2 });
+            let attempt = self
+                .attempts
+                .entry(key.clone())
+                .or_insert(Attempt { next: now, pause: PAUSES.0 / 2 });
             attempt.pause = (attempt.pause * 2).min(PAUSES.1);
             attempt.next = now + attempt.pause;
         }
@@ -162,11 +173,15 @@ impl Worker {
         }
         let shape = shape::observe(&self.root, &facts);
         let faults: Vec<Fault> = wish.faults.iter().chain(&plan.faults).cloned().collect();
-        let mut lines: Vec<String> = faults.iter().map(|fault| format!("manifest: {fault}")).collect();
+        let mut lines: Vec<String> =
+            faults.iter().map(|fault| format!("manifest: {fault}")).collect();
         lines.extend(wish.waiting.clone());
         lines.extend(facts.notes.warnings.iter().map(ToString::to_string));
         let blocked = outcomes.iter().filter(|outcome| outcome.result == ChangeResult::Blocked);
-        lines.extend(blocked.map(|o| format!("blocked: {}: {}", o.what, o.message.clone().unwrap_or_default())));
+        lines
+            .extend(blocked.map(|o| {
+                format!("blocked: {}: {}", o.what, o.message.clone().unwrap_or_default())
+            }));
         self.tell_once(&lines);
 
         let name = self.node_name().unwrap_or_default();
@@ -193,7 +208,8 @@ impl Worker {
         let changes = inner.changes.clone();
         let mut node = InfraNode::new(&name, wish.spec.clone());
         let reserved = plan.reserved_cpus.as_ref();
-        node.status = Some(InfraNodeStatus { changes, conditions, ..report::status_with(&facts, reserved) });
+        node.status =
+            Some(InfraNodeStatus { changes, conditions, ..report::status_with(&facts, reserved) });
         inner.node = Some(node);
         inner.waiting.clone_from(&wish.waiting);
         inner.faults.clone_from(&faults);

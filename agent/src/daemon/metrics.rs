@@ -80,17 +80,37 @@ impl Metrics {
     fn registered(mut self) -> Self {
         let r = &mut self.registry;
         r.register("berth_agent_cycles", "Times the host was looked at", self.cycles.clone());
-        r.register("berth_agent_cycle_seconds", "Time the last cycle took", self.cycle_seconds.clone());
+        r.register(
+            "berth_agent_cycle_seconds",
+            "Time the last cycle took",
+            self.cycle_seconds.clone(),
+        );
         r.register("berth_agent_changes", "Changes to the host by result", self.changes.clone());
-        r.register("berth_agent_drift", "Settings that somebody else had changed", self.drift.clone());
+        r.register(
+            "berth_agent_drift",
+            "Settings that somebody else had changed",
+            self.drift.clone(),
+        );
         r.register("berth_agent_manifest_faults", "Faults in the manifest", self.faults.clone());
-        r.register("berth_agent_changes_waiting", "Changes that are left to do", self.waiting.clone());
-        r.register("berth_hugepages", "Huge pages by NUMA zone, size and state", self.hugepages.clone());
+        r.register(
+            "berth_agent_changes_waiting",
+            "Changes that are left to do",
+            self.waiting.clone(),
+        );
+        r.register(
+            "berth_hugepages",
+            "Huge pages by NUMA zone, size and state",
+            self.hugepages.clone(),
+        );
         r.register("berth_memory_available_bytes", "MemAvailable", self.available.clone());
         r.register("berth_ksm_pages", "Pages of /sys/kernel/mm/ksm by file", self.ksm.clone());
         r.register("berth_ksm_running", "1 if ksmd merges pages", self.ksm_running.clone());
         r.register("process_cpu_seconds", "CPU time of the agent", self.cpu_seconds.clone());
-        r.register("process_resident_memory_bytes", "Resident memory of the agent", self.resident.clone());
+        r.register(
+            "process_resident_memory_bytes",
+            "Resident memory of the agent",
+            self.resident.clone(),
+        );
         self
     }
 
@@ -103,7 +123,8 @@ impl Metrics {
         self.waiting.get_or_create(&Kind { kind: "possible" }).set(number(possible as u64));
         for zone in &facts.zones {
             for pool in &zone.hugepages {
-                let states = [("total", Some(pool.total)), ("free", pool.free), ("surplus", pool.surplus)];
+                let states =
+                    [("total", Some(pool.total)), ("free", pool.free), ("surplus", pool.surplus)];
                 for (state, count) in states {
                     let Some(count) = count else { continue };
                     let label = Pool { zone: zone.id, size: pool.size.to_string(), state };

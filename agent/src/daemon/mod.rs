@@ -104,6 +104,12 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
+/// Whether a uevent of the kernel begins a cycle.
+#[must_use]
+pub fn is_relevant(uevent: &[u8]) -> bool {
+    watch::judge(uevent).is_some()
+}
+
 /// Waits until events stop coming, and says what the most telling of them was.
 async fn settled(first: Event, events: &mut mpsc::Receiver<Event>) -> Event {
     let begin = Instant::now();

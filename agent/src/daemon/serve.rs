@@ -36,7 +36,11 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Some(path) = text.strip_prefix("unix:") {
             let absolute = path.starts_with('/');
-            return if absolute { Ok(Self::Unix(path.into())) } else { Err("unix: needs an absolute path".to_owned()) };
+            return if absolute {
+                Ok(Self::Unix(path.into()))
+            } else {
+                Err("unix: needs an absolute path".to_owned())
+            };
         }
         let address: SocketAddr =
             text.parse().map_err(|_| "give ADDRESS:PORT or unix:/PATH".to_owned())?;
@@ -136,11 +140,17 @@ fn respond(request: &Request<Incoming>, state: &State) -> Response<Full<Bytes>> 
             match (&inner.waiting, inner.ready) {
                 (Some(why), _) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{why}\n")),
                 (None, true) => text(StatusCode::OK, "ok\n"),
-                (None, false) => text(StatusCode::SERVICE_UNAVAILABLE, "the first cycle is not done\n"),
+                (None, false) => {
+                    text(StatusCode::SERVICE_UNAVAILABLE, "the first cycle is not done\n")
+                }
             }
         }
         "/metrics" => match state.lock().metrics.render() {
-            Ok(body) => typed(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", body),
+            Ok(body) => typed(
+                StatusCode::OK,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                body,
+            ),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
         },
         "/report" => match state.lock().node.as_ref().map(serde_json::to_string_pretty) {

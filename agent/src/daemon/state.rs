@@ -84,7 +84,9 @@ impl State {
         match (inner.faults.len(), blocked, failed) {
             (0, 0, 0) => "the host is as asked".to_owned(),
             (faults, blocked, failed) => {
-                format!("{faults} faults in the manifest, {blocked} changes blocked, {failed} failed")
+                format!(
+                    "{faults} faults in the manifest, {blocked} changes blocked, {failed} failed"
+                )
             }
         }
     }
@@ -94,7 +96,9 @@ impl Inner {
     /// Adds what was done to the list, and replaces what stood there of the same change.
     pub(super) fn add_changes(&mut self, outcomes: Vec<ChangeStatus>) {
         for outcome in outcomes {
-            let subject = |change: &ChangeStatus| change.what.split(':').next().unwrap_or_default().to_owned();
+            let subject = |change: &ChangeStatus| {
+                change.what.split(':').next().unwrap_or_default().to_owned()
+            };
             self.changes.retain(|change| subject(change) != subject(&outcome));
             self.changes.insert(0, outcome);
         }

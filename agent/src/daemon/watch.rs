@@ -60,13 +60,17 @@ fn manifest_changes(manifest: &Path, events: Sender<Event>) -> anyhow::Result<Jo
     let (folder, name) = nearest_folder(manifest);
     let inotify = Inotify::init().context("inotify")?;
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::CREATE | WatchMask::DELETE;
-    inotify.watches().add(&folder, mask).with_context(|| format!("{}: cannot be watched", folder.display()))?;
+    inotify
+        .watches()
+        .add(&folder, mask)
+        .with_context(|| format!("{}: cannot be watched", folder.display()))?;
     let mut stream = inotify.into_event_stream([0; 4096])?;
     let name = name.to_owned();
     Ok(tokio::spawn(async move {
         while let Some(event) = stream.next().await {
             // A ConfigMap's files are links to `..data`, which is what changes.
-            let ours = |found: &OsStr| found == name || found.as_encoded_bytes().starts_with(b"..data");
+            let ours =
+                |found: &OsStr| found == name || found.as_encoded_bytes().starts_with(b"..data");
             let is_ours = event.ok().is_none_or(|event| event.name.as_deref().is_none_or(ours));
             if is_ours && events.send(Event::Manifest).await.is_err() {
                 return;
@@ -113,7 +117,8 @@ async fn uevents(socket: TokioSocket, events: Sender<Event>) {
 /// What a uevent means to us: `add@/devices/...`, then `KEY=value`, each ending in NUL.
 pub(crate) fn judge(message: &[u8]) -> Option<Event> {
     let text = String::from_utf8_lossy(message);
-    let value = |key: &str| text.split('\0').find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    let value =
+        |key: &str| text.split('\0').find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     let path = value("DEVPATH").unwrap_or_default();
     match value("SUBSYSTEM")? {
         "cpu" | "memory" | "node" => Some(Event::Shape),
@@ -132,7 +137,10 @@ mod tests {
     #[test]
     fn only_hardware_that_matters_counts() {
         for (message, event) in [
-            ("offline@/x\0ACTION=offline\0DEVPATH=/devices/system/cpu/cpu3\0SUBSYSTEM=cpu\0", Some(Event::Shape)),
+            (
+                "offline@/x\0ACTION=offline\0DEVPATH=/devices/system/cpu/cpu3\0SUBSYSTEM=cpu\0",
+                Some(Event::Shape),
+            ),
             ("add@/x\0DEVPATH=/devices/pci0/0000:01:00.0\0SUBSYSTEM=pci\0", Some(Event::Devices)),
             ("add@/x\0DEVPATH=/devices/virtual/net/veth1\0SUBSYSTEM=net\0", None),
             ("add@/x\0DEVPATH=/module/kvm_amd\0SUBSYSTEM=module\0", Some(Event::Devices)),

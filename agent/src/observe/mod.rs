@@ -33,7 +33,9 @@ pub mod units;
 pub mod zones;
 
 use berth_api::CpuSet;
-use berth_api::infra_node::{Unknown, Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, Zone};
+use berth_api::infra_node::{
+    Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, Unknown, Zone,
+};
 
 use crate::ledger::Ledger;
 use crate::notes::Notes;
@@ -111,7 +113,8 @@ impl HostFacts {
         self.gpus.clone_from(&other.gpus);
         self.links = other.links.clone();
         self.direct_io.clone_from(&other.direct_io);
-        let of_devices = ["machine", "iommu", "uplinks", "links", "nvme", "sriov", "gpus", "directIO"];
+        let of_devices =
+            ["machine", "iommu", "uplinks", "links", "nvme", "sriov", "gpus", "directIO"];
         let paths = of_devices.map(|name| format!("capabilities.{name}"));
         self.adopt_unknown(other, &paths.each_ref().map(String::as_str));
     }

@@ -53,7 +53,8 @@ pub fn myself(root: &Root) -> Option<(f64, f64)> {
     let ticks: f64 = times.next()?.parse::<f64>().ok()? + times.next()?.parse::<f64>().ok()?;
     let statm = root.read("proc/self/statm").ok()?;
     let pages: f64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    let page: f64 = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??.to_string().parse().ok()?;
+    let page: f64 =
+        nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??.to_string().parse().ok()?;
     Some((ticks / 100.0, pages * page))
 }
 

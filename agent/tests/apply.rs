@@ -1,0 +1,228 @@
+//! `converge` on a tree, where every write is seen: what is found is saved first, a failure stops nothing else,
+//! and an empty spec puts everything back. The real kernel's answers are in `tests/tests/shape.rs`.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests look at files, and fail by panicking"
+)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use berth_agent::apply::{CannotStart, Converged, Hands, converge};
+use berth_agent::ledger::Ledger;
+use berth_agent::manifest::Manifest;
+use berth_agent::root::Root;
+use berth_api::infra_node::ChangeResult;
+use common::{Tree, host};
+
+const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
+const SPEC: &str = "  ksm: {mode: 'On', pagesToScan: 200}\n  \
+    hugepages: [{size: 2Mi, count: 9000}, {size: 1Gi, zone: 1, count: 4}]\n  \
+    cpu: {reserved: {coresPerZone: 1}, housekeeping: true}";
+
+fn tree() -> Tree {
+    let tree = host::rack1_a();
+    tree.folder("var/lib/berth");
+    tree
+}
+
+fn shape(tree: &Tree, spec: &str) -> Result<Converged, CannotStart> {
+    let head =
+        "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: rack1-a}\nspec:\n";
+    let manifest = Manifest::parse(&format!("{head}{spec}")).unwrap();
+    assert_eq!(manifest.faults, []);
+    let root = Root::open(tree.path()).unwrap();
+    let hands = Hands::new(&root, BOOT, &|| {});
+    converge(&hands, &manifest.spec, &manifest.unclear, BTreeSet::new(), &mut |_| {})
+}
+
+fn results(converged: &Converged) -> BTreeMap<String, ChangeResult> {
+    converged.outcomes.iter().map(|outcome| (outcome.what.clone(), outcome.result)).collect()
+}
+
+/// Every file below a folder, and what is in it without white space at its ends.
+fn files(folder: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_symlink() {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).trim().to_owned();
+            found.insert(path.display().to_string(), text);
+        }
+    }
+    found
+}
+
+fn read(tree: &Tree, path: &str) -> String {
+    std::fs::read_to_string(tree.path().join(path)).unwrap().trim().to_owned()
+}
+
+fn ledger(tree: &Tree) -> Ledger {
+    Ledger::read(&Root::open(tree.path()).unwrap(), Some(BOOT)).unwrap()
+}
+
+#[test]
+fn there_and_back() {
+    let tree = tree();
+    let mut before = files(tree.path());
+    let there = shape(&tree, SPEC).unwrap();
+    let zone1 = "sys/devices/system/node/node1/hugepages";
+    assert_eq!(read(&tree, &format!("{zone1}/hugepages-2048kB/nr_hugepages")), "4500");
+    assert_eq!(read(&tree, &format!("{zone1}/hugepages-1048576kB/nr_hugepages")), "4");
+    assert_eq!(read(&tree, "sys/kernel/mm/ksm/pages_to_scan"), "200");
+    assert_eq!(read(&tree, "proc/irq/default_smp_affinity"), "100,00010000,01000001");
+    assert_eq!(read(&tree, "proc/irq/40/smp_affinity_list"), "0,24,48,72");
+    assert_eq!(read(&tree, "proc/irq/70/smp_affinity_list"), "0-95", "nobody has requested it");
+    let failed: Vec<String> = results(&there)
+        .into_iter()
+        .filter(|(_, r)| *r != ChangeResult::Done)
+        .map(|(what, _)| what)
+        .collect();
+    // A tree has no systemd.
+    assert!(failed.iter().all(|what| what.contains("AllowedCPUs")), "{failed:?}");
+    assert_eq!(
+        there.outcomes.len(),
+        11,
+        "{:#?}",
+        there.outcomes.iter().map(|o| &o.what).collect::<Vec<_>>()
+    );
+
+    let back = shape(&tree, "  profile: x").unwrap();
+    assert!(back.plan.is_empty(), "{:#?}", back.outcomes);
+    let mask = ["proc/irq/default_smp_affinity", "sys/devices/virtual/workqueue/cpumask"];
+    for path in mask {
+        assert_eq!(read(&tree, path), "ffffffff,ffffffff,ffffffff");
+    }
+    let mut after = files(tree.path());
+    // AllowedCPUs was never set: no systemd, so its found value is still remembered to be put back.
+    for files in [&mut before, &mut after] {
+        files.retain(|path, _| !path.contains("/var/lib/berth/"));
+    }
+    assert_eq!(before, after);
+    assert!(ledger(&tree).entries.is_empty(), "{:?}", ledger(&tree));
+}
+
+#[test]
+fn found_values_are_saved_before_the_first_write() {
+    let tree = tree();
+    std::fs::remove_dir(tree.path().join("var/lib/berth")).unwrap();
+    tree.file("var/lib/berth", "not a folder");
+    let before = files(tree.path());
+    let error = shape(&tree, SPEC).unwrap_err();
+    assert!(matches!(error, CannotStart::State(_)), "{error}");
+    assert_eq!(before, files(tree.path()));
+}
+
+#[test]
+fn a_ledger_that_makes_no_sense_stops_everything() {
+    let tree = tree();
+    tree.file("var/lib/berth/found.json", "[]");
+    let before = files(tree.path());
+    let error = shape(&tree, SPEC).unwrap_err().to_string();
+    assert!(error.contains("/var/lib/berth/found.json: not a list of found values"), "{error}");
+    assert_eq!(before, files(tree.path()));
+}
+
+#[test]
+fn a_failure_stops_nothing_else() {
+    let tree = tree();
+    std::fs::remove_file(tree.path().join("sys/kernel/mm/ksm/pages_to_scan")).unwrap();
+    let converged = shape(
+        &tree,
+        "  ksm: {mode: 'On', pagesToScan: 200}\n  hugepages: [{size: 2Mi, zone: 0, count: 4100}]",
+    )
+    .unwrap();
+    let results = results(&converged);
+    assert_eq!(results["ksm pages_to_scan: none -> 200"], ChangeResult::Blocked);
+    assert_eq!(results["ksm run: 0 -> 1"], ChangeResult::Done);
+    assert_eq!(results["hugepages 2Mi zone 0: 4096 -> 4100"], ChangeResult::Done);
+}
+
+#[test]
+fn counted_pages_lose_their_checkpoint_on_a_drained_node() {
+    let tree = tree();
+    let table = r#"{"total":1,"systemReserved":0,"allocatable":1,"reserved":0,"free":1}"#;
+    let state = "var/lib/kubelet/memory_manager_state";
+    tree.file(state, format!(r#"{{"policyName":"Static","machineState":{{"0":{{"memoryMap":{{"memory":{table}}}}}}},"entries":{{}}}}"#));
+    let spec = "  hugepages: [{size: 2Mi, zone: 0, count: 4100}]";
+    let blocked = shape(&tree, spec).unwrap();
+    assert_eq!(blocked.outcomes[0].result, ChangeResult::Blocked);
+    assert!(tree.path().join(state).exists());
+    tree.file(
+        "var/lib/kubelet/cpu_manager_state",
+        r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
+    );
+    let done = shape(&tree, spec).unwrap();
+    assert_eq!(done.outcomes[0].result, ChangeResult::Done);
+    assert!(done.outcomes[0].message.as_deref().unwrap().contains("kubelet restart needed"));
+    assert!(!tree.path().join(state).exists());
+}
+
+#[test]
+fn a_drop_in_is_staged_activated_and_taken_away() {
+    let tree = tree();
+    let folder = "etc/kubernetes/kubelet.conf.d";
+    tree.folder(folder).file(
+        "proc/1412/cmdline",
+        format!("kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/{folder}\0"),
+    );
+    let spec = "  cpu: {reserved: {cpus: '0,48'}, kubelet: Stage}";
+    let there = |name: &str| tree.path().join(folder).join(name).exists();
+    shape(&tree, spec).unwrap();
+    assert!(there("99-berth.conf.staged") && !there("99-berth.conf"), "the node is not drained");
+    assert!(tree.path().join("var/lib/kubelet/cpu_manager_state").exists());
+
+    let drained = r#"{"policyName":"static","defaultCpuSet":"0-95"}"#;
+    tree.file("var/lib/kubelet/cpu_manager_state", drained);
+    let active = shape(&tree, spec).unwrap();
+    assert!(there("99-berth.conf") && !there("99-berth.conf.staged"), "{:#?}", active.outcomes);
+    assert!(!tree.path().join("var/lib/kubelet/cpu_manager_state").exists());
+    assert!(shape(&tree, spec).unwrap().outcomes.is_empty());
+    // The kubelet has started with it.
+    tree.file("var/lib/kubelet/cpu_manager_state", drained).file(
+        "var/lib/kubelet/memory_manager_state",
+        r#"{"policyName":"Static","machineState":{},"entries":{}}"#,
+    );
+    assert!(shape(&tree, spec).unwrap().outcomes.is_empty());
+
+    // A pod holds CPUs: what is active stays until the next drain, also when nobody asks for it any more.
+    tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"static","defaultCpuSet":"0,5-48,53-95","entries":{"u":{"c":"1-4,49-52"}}}"#);
+    let kept = shape(&tree, "  profile: x").unwrap();
+    assert_eq!(kept.outcomes[0].result, ChangeResult::Blocked);
+    assert!(there("99-berth.conf"));
+    tree.file("var/lib/kubelet/cpu_manager_state", drained);
+    shape(&tree, "  profile: x").unwrap();
+    assert!(!there("99-berth.conf") && ledger(&tree) == Ledger::default());
+}
+
+/// The first invariant: a kubelet that was not restarted and has written its old checkpoint again would not
+/// start any more. So the drop-in steps back.
+#[test]
+fn an_active_drop_in_steps_back_when_pods_return_before_the_restart() {
+    let tree = tree();
+    let folder = "etc/kubernetes/kubelet.conf.d";
+    tree.folder(folder)
+        .file(
+            "proc/1412/cmdline",
+            format!("kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/{folder}\0"),
+        )
+        .file("var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\ncpuManagerPolicy: none\n")
+        .file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#);
+    let spec = "  cpu: {reserved: {cpus: '0,48'}, kubelet: Stage}";
+    shape(&tree, spec).unwrap();
+    let there = |name: &str| tree.path().join(folder).join(name).exists();
+    assert!(there("99-berth.conf"));
+    tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#)
+        .file("proc/88/comm", "virt-launcher\n");
+    shape(&tree, spec).unwrap();
+    assert!(there("99-berth.conf.staged") && !there("99-berth.conf"));
+}

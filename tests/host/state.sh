@@ -1,0 +1,21 @@
+#!/bin/bash
+# Prints everything that Berth may change on a host, and what lies around it, one value to a line: two
+# printouts of an unchanged host are the same.
+set -u
+show() { for file in "$@"; do [ -r "$file" ] && printf '%s: %s\n' "$file" "$(tr '\n' ' ' <"$file" 2>&1)"; done; }
+
+show /sys/devices/system/node/node*/hugepages/*/nr_hugepages
+show /sys/kernel/mm/hugepages/*/{nr_hugepages,nr_overcommit_hugepages}
+show /sys/kernel/mm/transparent_hugepage/{enabled,defrag,shmem_enabled}
+show /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs,merge_across_nodes,advisor_mode,max_page_sharing,use_zero_pages}
+show /proc/irq/default_smp_affinity /proc/irq/*/smp_affinity_list
+show /sys/devices/virtual/workqueue/cpumask /sys/devices/virtual/workqueue/*/cpumask
+find /sys/fs/cgroup -maxdepth 2 \( -name 'cpuset.cpus' -o -name 'cpuset.cpus.partition' -o -name 'cpuset.mems' \) | sort |
+    while read -r file; do show "$file"; done
+for unit in init.scope system.slice user.slice; do
+    systemctl show "$unit" -p AllowedCPUs -p AllowedMemoryNodes -p CPUWeight -p MemoryMax | sed "s/^/$unit /"
+done
+# Counters and what the kernel changes by itself are left out.
+sysctl -a 2>/dev/null | grep -vE \
+    '^(kernel\.(random|ns_last_pid|pty\.nr)|fs\.(dentry|inode|file-nr|aio-nr|quota)|net\.netfilter|vm\.(stat|compact)|kernel\.sched_domain|net\.ipv[46]\.(neigh|route)|fs\.binfmt)'
+find /etc -type f -not -path '/etc/berth/*' -exec cksum {} + 2>/dev/null | sort -k3

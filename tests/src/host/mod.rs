@@ -1,0 +1,260 @@
+//! Emulated bare-metal hosts: two sockets, two NUMA zones, an IOMMU, two NVMe drives, systemd.
+//!
+//! QEMU without KVM boots the image of `tests/host/image.sh`; commands go in and results come out over a
+//! virtio-serial port. What a host writes to its disks outlives reboots and power cuts, not the host.
+
+mod qemu;
+mod shell;
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use qemu::Qemu;
+use shell::Shell;
+
+/// How long a host may take to boot; 30 s on two idle cores, far more on busy ones.
+const BOOT: Duration = Duration::from_secs(300);
+/// How long [`Host::run`] lets a command take.
+const COMMAND: Duration = Duration::from_secs(120);
+
+/// What kind of host to boot.
+#[derive(Debug, Clone, Copy)]
+pub struct Options<'a> {
+    /// The program to have as `/usr/local/bin/berth-agent`; none for a host without.
+    pub agent: Option<&'a Path>,
+    /// Tells hosts that run at the same time from each other.
+    pub number: u8,
+    /// Its processors.
+    pub machine: Machine,
+    /// Its kernel.
+    pub kernel: Kernel,
+    /// Memory of both zones together, if not what the machine usually has.
+    pub memory_mib: Option<u32>,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self {
+            agent: None,
+            number: 1,
+            machine: Machine::default(),
+            kernel: Kernel::default(),
+            memory_mib: None,
+        }
+    }
+}
+
+/// The processors of a host. No emulated CPU has both AMD-V and two threads to a core.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Machine {
+    /// AMD with AMD-V, so `/dev/kvm` can be had: two sockets of two cores with one thread, CPUs 0-1 and 2-3,
+    /// 2 GiB.
+    #[default]
+    AmdV,
+    /// Intel without VT-x, so no `/dev/kvm`: two sockets of two cores with two threads, CPUs 0-3 and 4-7,
+    /// 3 GiB.
+    Smt,
+}
+
+/// The kernel of a host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Kernel {
+    /// Debian bookworm's, 6.1: KSM without advisor.
+    #[default]
+    Stable,
+    /// The one from bookworm-backports, 6.12: KSM with advisor.
+    Backports,
+}
+
+/// A host that runs until it is dropped.
+#[derive(Debug)]
+pub struct Host {
+    number: u8,
+    qemu: Qemu,
+    shell: Option<Shell>,
+    started: u32,
+}
+
+/// What a command said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// Exit code.
+    pub code: i32,
+    /// Standard output and standard error.
+    pub output: String,
+}
+
+impl Said {
+    fn unless_failed(self, command: &str) -> Result<String> {
+        ensure!(self.code == 0, "`{command}` failed with {}: {}", self.code, self.output);
+        Ok(self.output)
+    }
+}
+
+impl Host {
+    /// Boots a host.
+    ///
+    /// # Errors
+    /// If the image cannot be built, QEMU does not start, or the host does not come up; the message has
+    /// the end of its console.
+    pub fn boot(options: &Options<'_>) -> Result<Self> {
+        let mut host =
+            Self { number: options.number, qemu: Qemu::new(options)?, shell: None, started: 0 };
+        host.power_on()?;
+        if let Some(agent) = options.agent {
+            host.put(agent, "/usr/local/bin/berth-agent")?;
+        }
+        Ok(host)
+    }
+
+    /// Runs a shell command as root.
+    ///
+    /// # Errors
+    /// As [`Self::run_for`], with two minutes.
+    pub fn run(&mut self, command: &str) -> Result<Said> {
+        self.run_for(command, COMMAND)
+    }
+
+    /// Runs a shell command as root that may take that long, to the second.
+    ///
+    /// # Errors
+    /// If the command takes longer, in which case it is ended, or if the host goes down meanwhile, after which
+    /// [`Self::rebooted`] or [`Self::power_cut`] brings it back. The message has the end of its console.
+    pub fn run_for(&mut self, command: &str, patience: Duration) -> Result<Said> {
+        self.note(command.lines().next().unwrap_or_default());
+        self.command(command, patience)
+    }
+
+    /// Runs a command that must succeed, and gives what it said.
+    ///
+    /// # Errors
+    /// As [`Self::run`], and if the command fails.
+    pub fn must(&mut self, command: &str) -> Result<String> {
+        let said = self.run(command)?;
+        said.unless_failed(command)
+    }
+
+    /// Starts a shell command as root and does not wait for it. Gives the file on the host that has what it
+    /// says; it is gone after a reboot.
+    ///
+    /// # Errors
+    /// As [`Self::must`].
+    pub fn start(&mut self, command: &str) -> Result<String> {
+        self.started += 1;
+        self.note(&format!("start {command}"));
+        let output = format!("/run/started-{}", self.started);
+        let script = BASE64.encode(command);
+        self.quietly(&format!(
+            "base64 -d <<<{script} >{output}.sh && {{ setsid bash {output}.sh </dev/null >{output} 2>&1 & }}"
+        ))?;
+        Ok(output)
+    }
+
+    /// Copies a file into the host, with its mode, and has it flushed to the disk there.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is larger than 64 MiB, and as [`Self::must`].
+    pub fn put(&mut self, local: &Path, guest: &str) -> Result<()> {
+        let name = local.display().to_string();
+        self.note(&format!("put {name} as {guest}"));
+        let file = File::open(local).with_context(|| name.clone())?;
+        let mode = file.metadata()?.permissions().mode() & 0o7777;
+        let length = self.qemu.put(&file).context(name)?;
+        let disk = "/dev/disk/by-id/virtio-berth-inbox";
+        // The guest may have cached what the disk had before.
+        self.quietly(&format!(
+            "udevadm settle --exit-if-exists={disk}; blockdev --flushbufs {disk} &&
+             mkdir -p \"$(dirname '{guest}')\" && rm -f '{guest}' && head -c {length} {disk} >'{guest}' &&
+             chmod {mode:o} '{guest}' && sync '{guest}'"
+        ))?;
+        Ok(())
+    }
+
+    /// Reboots the host in good order, and waits until it is back.
+    ///
+    /// # Errors
+    /// If it does not come back; the message has the end of its console.
+    pub fn reboot(&mut self) -> Result<()> {
+        self.start("systemctl reboot")?;
+        self.rebooted()
+    }
+
+    /// Waits for a reboot that something on the host begins, and until the host is back.
+    ///
+    /// # Errors
+    /// As [`Self::reboot`].
+    pub fn rebooted(&mut self) -> Result<()> {
+        self.qemu.wait_off(BOOT).or_else(|error| self.failed(&error))?;
+        self.power_on()
+    }
+
+    /// Takes the host's power away, whatever it is doing, gives it back, and waits until the host is back. What
+    /// its kernel had not written to its disks by then is lost.
+    ///
+    /// # Errors
+    /// As [`Self::reboot`].
+    pub fn power_cut(&mut self) -> Result<()> {
+        self.note("power cut");
+        self.qemu.power_off();
+        self.power_on()
+    }
+
+    fn power_on(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        let port = self.qemu.power_on()?;
+        let shell = Shell::ready(port, BOOT).or_else(|error| self.failed(&error))?;
+        self.shell = Some(shell);
+        self.note(&format!("ready after {} s", begin.elapsed().as_secs()));
+        Ok(())
+    }
+
+    fn command(&mut self, command: &str, patience: Duration) -> Result<Said> {
+        let shell = self.shell.as_mut().context("the host is off")?;
+        let said = shell.run(command, patience);
+        said.with_context(|| {
+            format!("`{command}` on host {}\n{}", self.number, self.qemu.console())
+        })
+    }
+
+    fn quietly(&mut self, command: &str) -> Result<String> {
+        self.command(command, COMMAND)?.unless_failed(command)
+    }
+
+    fn failed<T>(&self, error: &anyhow::Error) -> Result<T> {
+        let (kept, console) = (self.keep_console(), self.qemu.console());
+        bail!("host {} is not up: {error:#}\n{console}\n{kept}", self.number)
+    }
+
+    /// Slow work says how far it is; cargo shows it only if a test fails or is asked to.
+    fn note(&self, what: &str) {
+        writeln!(std::io::stderr(), "host {}: {what}", self.number).unwrap_or_default();
+    }
+
+    /// Copies the console to where it outlives the host, and says where that is.
+    fn keep_console(&self) -> String {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = tests.parent().unwrap_or(tests).join("target/hosts");
+        let log = folder.join(format!("{}-console.log", self.number));
+        let copied = std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::copy(self.qemu.console_log(), &log));
+        match copied {
+            Ok(_) => format!("its console is kept as {}", log.display()),
+            Err(error) => format!("its console cannot be kept as {}: {error}", log.display()),
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.note(&self.keep_console());
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The machine below a host: its disks, and a QEMU process from power on to power off.
+//!
+//! Each boot gets a QEMU of its own, on the same disks: so nothing but the disks is left from the last boot, and
+//! a host that goes down is one whose QEMU ends, whatever the reason.
+
+#![expect(clippy::disallowed_methods, reason = "tests run programs and look at files")]
+
+use std::fs::File;
+use std::io::Seek;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Kernel, Machine, Options};
+
+/// How long QEMU itself, not the guest, may take for anything.
+const QEMU: Duration = Duration::from_secs(30);
+/// Room for one file on its way into a host.
+const INBOX: u64 = 64 << 20;
+
+/// A machine, switched off when dropped.
+#[derive(Debug)]
+pub(super) struct Qemu {
+    arguments: Vec<String>,
+    /// Has the port, the console, and what QEMU complains about.
+    folder: tempfile::TempDir,
+    disks: Disks,
+    running: Option<Running>,
+    /// How much of the console is about earlier boots.
+    console_before: usize,
+}
+
+/// These have no name, so they go with this program, however it ends.
+#[derive(Debug)]
+struct Disks {
+    system: File,
+    inbox: File,
+    nvme: [File; 2],
+}
+
+#[derive(Debug)]
+struct Running {
+    process: Child,
+    _thread: mpsc::Sender<()>,
+}
+
+impl Qemu {
+    /// A machine with new disks, switched off.
+    pub(super) fn new(options: &Options<'_>) -> Result<Self> {
+        let image = image()?;
+        let folder = tempfile::tempdir()?;
+        let disks =
+            Disks { system: disk(0)?, inbox: disk(INBOX)?, nvme: [disk(1 << 30)?, disk(1 << 30)?] };
+        let copied = Command::new("cp")
+            .args(["--sparse=always", "--reflink=auto"])
+            .args([image.join("disk.img"), path(&disks.system)])
+            .status()?;
+        ensure!(copied.success(), "no room for a copy of {} in /var/tmp", image.display());
+        let mut arguments = processors_and_memory(options);
+        arguments.extend(devices(&disks, folder.path()));
+        arguments.extend(kernel(options, &image)?);
+        Ok(Self { arguments, folder, disks, running: None, console_before: 0 })
+    }
+
+    /// Switches it on, and gives the port that the guest will have.
+    pub(super) fn power_on(&mut self) -> Result<UnixStream> {
+        self.console_before = self.read("console").len();
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(self.file("errors"))?);
+        let mut running = spawn(command)?;
+        let begin = Instant::now();
+        loop {
+            match UnixStream::connect(self.file("port")) {
+                Ok(port) => {
+                    self.running = Some(running);
+                    return Ok(port);
+                }
+                Err(_) if running.process.try_wait()?.is_none() && begin.elapsed() < QEMU => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                Err(_) => {
+                    running.end();
+                    let errors = String::from_utf8_lossy(&self.read("errors")).into_owned();
+                    return Err(anyhow::anyhow!(errors))
+                        .context("QEMU (package qemu-system-x86) does not start");
+                }
+            }
+        }
+    }
+
+    /// Takes the power away, if it is on.
+    pub(super) fn power_off(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            running.end();
+        }
+    }
+
+    /// Waits until the guest switches it off, or would restart it.
+    pub(super) fn wait_off(&mut self, patience: Duration) -> Result<()> {
+        let begin = Instant::now();
+        while let Some(running) = &mut self.running {
+            if running.process.try_wait()?.is_some() {
+                self.running = None;
+            }
+            ensure!(begin.elapsed() < patience, "still on after {} s", patience.as_secs());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let console = self.read("console");
+        let console = console.get(self.console_before..).unwrap_or_default();
+        let panicked = String::from_utf8_lossy(console).contains("Kernel panic");
+        ensure!(!panicked, "its kernel panicked");
+        Ok(())
+    }
+
+    /// Gives the guest a file, as the beginning of its disk `berth-inbox`.
+    pub(super) fn put(&mut self, mut file: &File) -> Result<u64> {
+        let length = file.metadata()?.len();
+        ensure!(length <= INBOX, "it is larger than the {INBOX} bytes that a host takes");
+        self.disks.inbox.rewind()?;
+        let copied = std::io::copy(&mut file, &mut self.disks.inbox)?;
+        ensure!(copied == length, "it changed while it was read");
+        Ok(length)
+    }
+
+    /// The file that the guest's console goes to.
+    pub(super) fn console_log(&self) -> PathBuf {
+        self.file("console")
+    }
+
+    /// The end of the console, and what QEMU itself complained about.
+    pub(super) fn console(&self) -> String {
+        let log = self.read("console");
+        let end = log.get(log.len().saturating_sub(4000)..).unwrap_or_default();
+        let (end, errors) = (String::from_utf8_lossy(end), self.read("errors"));
+        format!("--- end of its console ---\n{end}\n{}", String::from_utf8_lossy(&errors))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.file(name)).unwrap_or_default()
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        self.power_off();
+    }
+}
+
+impl Running {
+    fn end(&mut self) {
+        self.process.kill().unwrap_or_default();
+        self.process.wait().map(drop).unwrap_or_default();
+    }
+}
+
+/// `--pdeathsig` ends QEMU with the *thread* that started it, and each test has a thread of its own: a host
+/// that tests share must not go away with the first. So QEMU gets a thread that lasts until the other end of
+/// the sender is dropped. However this program ends, the thread ends, and QEMU with it.
+fn spawn(mut command: Command) -> Result<Running> {
+    let (give, take) = mpsc::channel();
+    let (thread, end) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        give.send(command.spawn()).unwrap_or_default();
+        end.recv().unwrap_or_default();
+    });
+    let process = take.recv()?.context("setpriv (package util-linux)")?;
+    Ok(Running { process, _thread: thread })
+}
+
+/// Not in /tmp, which may be memory.
+fn disk(size: u64) -> Result<File> {
+    let file = tempfile::tempfile_in("/var/tmp").context("/var/tmp")?;
+    file.set_len(size)?;
+    Ok(file)
+}
+
+/// Where other programs find a file without a name.
+fn path(file: &File) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
+}
+
+fn processors_and_memory(options: &Options<'_>) -> Vec<String> {
+    // No more CPUs than needed: with eight on two real ones, emulated CPUs may miss their timers, and the
+    // guest's kernel locks up when all are interrupted at once, as KVM does.
+    // No cmpxchg16b: before version 8, QEMU gets the flags wrong after it, and an interrupt in that moment is a
+    // double fault. Kernels do without.
+    let (cpu, smp, zones, memory_mib) = match options.machine {
+        Machine::AmdV => ("", "4,sockets=2,cores=2,threads=1", ["0-1", "2-3"], 2048),
+        Machine::Smt => {
+            (",vendor=GenuineIntel", "8,sockets=2,cores=2,threads=2", ["0-3", "4-7"], 3072)
+        }
+    };
+    let zone_mib = options.memory_mib.unwrap_or(memory_mib) / 2;
+    let mut arguments = words("-machine q35,kernel-irqchip=split -accel tcg,thread=multi");
+    arguments.extend(words(&format!("-cpu max,-cx16{cpu} -smp {smp} -m {}", zone_mib * 2)));
+    for (zone, cpus) in zones.iter().enumerate() {
+        arguments.extend(words(&format!(
+            "-object memory-backend-ram,id=m{zone},size={zone_mib}M \
+             -numa node,nodeid={zone},cpus={cpus},memdev=m{zone}"
+        )));
+    }
+    arguments
+}
+
+fn devices(disks: &Disks, folder: &Path) -> Vec<String> {
+    let [nvme0, nvme1] = &disks.nvme;
+    let mut arguments = words("-display none -device intel-iommu -device virtio-serial-pci");
+    for (name, file, device) in [
+        ("system", &disks.system, "virtio-blk-pci,serial=berth-system"),
+        ("inbox", &disks.inbox, "virtio-blk-pci,serial=berth-inbox"),
+        ("nvme0", nvme0, "nvme,serial=nv0"),
+        ("nvme1", nvme1, "nvme,serial=nv1"),
+    ] {
+        // Unsafe only if the machine that runs the tests loses power.
+        arguments.extend(words(&format!(
+            "-drive file={},if=none,id={name},format=raw,cache=unsafe -device {device},drive={name}",
+            path(file).display()
+        )));
+    }
+    for card in ["n0", "n1"] {
+        arguments.extend(words(&format!(
+            "-netdev user,id={card},restrict=on -device virtio-net-pci,netdev={card}"
+        )));
+    }
+    let folder = folder.display();
+    for (option, value) in [
+        ("-chardev", format!("socket,path={folder}/port,server=on,wait=off,id=port")),
+        ("-device", "virtserialport,chardev=port,name=berth".to_owned()),
+        ("-chardev", format!("file,path={folder}/console,append=on,id=console")),
+        ("-serial", "chardev:console".to_owned()),
+    ] {
+        arguments.extend([option.to_owned(), value]);
+    }
+    arguments
+}
+
+/// A panicked kernel restarts, and a restart ends QEMU.
+fn kernel(options: &Options<'_>, image: &Path) -> Result<Vec<String>> {
+    let name = match options.kernel {
+        Kernel::Stable => "stable",
+        Kernel::Backports => "backports",
+    };
+    let [vmlinuz, initrd] = ["vmlinuz", "initrd"].map(|what| image.join(format!("{what}-{name}")));
+    ensure!(
+        vmlinuz.exists(),
+        "{} is missing: tests/host/image.sh could not get that kernel when it built the image; \
+         remove the folder, and it tries again",
+        vmlinuz.display()
+    );
+    // Hosts of one image need ids of their own: addresses of bridges and veths are derived from them.
+    let append = format!(
+        "console=ttyS0 root=LABEL=berth-host rw quiet panic=-1 intel_iommu=on no_timer_check \
+         systemd.machine_id=b347000000000000000000000000{:04x}",
+        options.number
+    );
+    let [vmlinuz, initrd] = [vmlinuz, initrd].map(|path| path.display().to_string());
+    let arguments = ["-no-reboot", "-kernel", &vmlinuz, "-initrd", &initrd, "-append", &append];
+    Ok(arguments.map(str::to_owned).to_vec())
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The image, built on first use.
+fn image() -> Result<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("host/image.sh");
+    let output = Command::new(script).stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "tests/host/image.sh failed");
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default()))
+}

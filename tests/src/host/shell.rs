@@ -1,0 +1,72 @@
+//! Commands for a host, over its virtio-serial port; the other end is `berth-shell` in `tests/host/image.sh`.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use super::Said;
+
+/// How much longer than the command the host may take to answer.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// The port of a host, from power on to power off.
+#[derive(Debug)]
+pub(super) struct Shell {
+    port: BufReader<UnixStream>,
+    /// Number of the last command. Answers have it too: one that comes too late is not for the next.
+    number: u32,
+}
+
+impl Shell {
+    /// Waits for the host at the other end.
+    pub(super) fn ready(port: UnixStream, patience: Duration) -> Result<Self> {
+        port.set_write_timeout(Some(ANSWER))?;
+        let mut shell = Self { port: BufReader::new(port), number: 0 };
+        let line = shell.line(patience)?;
+        ensure!(line == "ready", "it said `{line}` in place of ready");
+        Ok(shell)
+    }
+
+    /// Runs a command; the guest itself ends it when its time is over.
+    pub(super) fn run(&mut self, command: &str, patience: Duration) -> Result<Said> {
+        self.number += 1;
+        let seconds = patience.as_secs().max(1);
+        let line = format!("{} {seconds} {}\n", self.number, BASE64.encode(command));
+        let port = self.port.get_mut();
+        port.write_all(line.as_bytes()).context("the host takes no commands")?;
+        let begin = Instant::now();
+        loop {
+            let line = self.line((patience + ANSWER).saturating_sub(begin.elapsed()))?;
+            let mut words = line.splitn(3, ' ');
+            if words.next() != Some(&self.number.to_string()) {
+                continue;
+            }
+            let code = words.next().unwrap_or_default().parse()?;
+            let output = BASE64.decode(words.next().unwrap_or_default())?;
+            let output = String::from_utf8_lossy(&output).into_owned();
+            // What `timeout` says when it had to end the command, kindly or not.
+            let ended = [124, 137].contains(&code) && begin.elapsed().as_secs() >= seconds;
+            ensure!(!ended, "not done after {seconds} s; it said: {output}");
+            return Ok(Said { code, output });
+        }
+    }
+
+    fn line(&mut self, patience: Duration) -> Result<String> {
+        // No time at all would be no limit.
+        let patience = patience.max(Duration::from_millis(1));
+        self.port.get_ref().set_read_timeout(Some(patience))?;
+        let mut line = String::new();
+        match self.port.read_line(&mut line) {
+            Ok(_) if line.ends_with('\n') => Ok(line.trim_end().to_owned()),
+            Ok(_) => bail!("the host restarted, panicked or was switched off"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                bail!("the host was silent for {} s", patience.as_secs())
+            }
+            Err(error) => Err(error).context("the host's port"),
+        }
+    }
+}

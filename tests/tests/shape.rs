@@ -1,0 +1,104 @@
+//! A host is shaped as asked, and put back: `plan`, `apply`, `revert` and `run --standalone` on an emulated
+//! two-socket host with systemd and a kernel of its own, booted once.
+//!
+//! `make test` runs this with a few kills; `make faults` with many, power cuts, and worse.
+
+#![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
+
+#[path = "shape/agreement.rs"]
+mod agreement;
+#[path = "shape/daemon.rs"]
+mod daemon;
+#[path = "shape/faults.rs"]
+mod faults;
+#[path = "shape/package.rs"]
+mod package;
+#[path = "shape/whole.rs"]
+mod whole;
+
+use std::path::{Path, PathBuf};
+
+use berth_tests::host::{Host, Kernel, Machine, Options};
+
+/// Where the manifest is on the host.
+const MANIFEST: &str = "/etc/berth/infranode.yaml";
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn boot(number: u8, kernel: Kernel) -> Host {
+    let agent = repository().join("target/release/berth-agent");
+    let options =
+        Options { agent: Some(&agent), number, machine: Machine::Smt, kernel, memory_mib: None };
+    let mut host = Host::boot(&options).unwrap();
+    host.must("udevadm settle --timeout 100").unwrap();
+    host.put(&repository().join("tests/host/state.sh"), "/usr/local/bin/host-state").unwrap();
+    host.put(&repository().join("examples/infranode.yaml"), MANIFEST).unwrap();
+    host
+}
+
+#[test]
+fn a_host_is_shaped_as_asked_and_put_back() {
+    let mut host = boot(2, Kernel::Backports);
+    let host = &mut host;
+    agreement::with_other_tools(host);
+    whole::faults_change_nothing(host);
+    whole::sample_there_and_back(host);
+    whole::values_taken_away_go_back(host);
+    faults::kills(host, 5);
+    daemon::keeps_the_host(host);
+    package::installs_and_leaves(host);
+}
+
+/// Slow: hours of an ordinary host's bad luck.
+#[test]
+fn bad_luck_loses_nothing() {
+    if std::env::var_os("BERTH_FAULTS").is_none() {
+        eprintln!("skipped: slow, `make faults` runs it");
+        return;
+    }
+    let mut host = boot(3, Kernel::Stable);
+    let host = &mut host;
+    whole::sample_there_and_back(host);
+    faults::kills(host, 50);
+    faults::state_folder(host);
+    faults::refused_writes(host);
+    faults::two_agents(host);
+    faults::clock_jumps(host);
+    faults::reboot_between(host);
+    faults::power_cuts(host, 20);
+}
+
+/// Everything that Berth may change, and what lies around it.
+fn state(host: &mut Host) -> String {
+    host.must("host-state").unwrap()
+}
+
+/// Lines that differ, for a message.
+fn difference(before: &str, after: &str) -> String {
+    let missing = |of: &str, other: &str, sign: &str| {
+        let other: std::collections::BTreeSet<&str> = other.lines().collect();
+        let lines = of.lines().filter(|line| !other.contains(line));
+        lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
+    };
+    missing(before, after, "-") + &missing(after, before, "+")
+}
+
+#[track_caller]
+fn assert_same(before: &str, after: &str) {
+    assert!(before == after, "the host is not as it was:\n{}", difference(before, after));
+}
+
+fn write_manifest(host: &mut Host, spec: &str) {
+    let text = format!(
+        "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: rack1-a}}\nspec:\n{spec}\n"
+    );
+    // As an editor does: written beside, then renamed.
+    host.must(&format!("cat > {MANIFEST}.new <<'END'\n{text}END\nmv {MANIFEST}.new {MANIFEST}"))
+        .unwrap();
+}
+
+fn put_sample(host: &mut Host) {
+    host.put(&repository().join("examples/infranode.yaml"), MANIFEST).unwrap();
+}

@@ -1,0 +1,49 @@
+//! `report` and `check` against what other tools say of the same host.
+
+use std::collections::BTreeSet;
+
+use berth_tests::host::Host;
+use serde_json::Value;
+
+pub(super) fn with_other_tools(host: &mut Host) {
+    let report = host.must("berth-agent report -o json 2>/dev/null").unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let cpu = &report["status"]["capabilities"]["cpu"];
+    let rows = host.must("lscpu -p=CPU,CORE,SOCKET,NODE").unwrap();
+    let rows: Vec<Vec<&str>> = rows
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(',').collect())
+        .collect();
+    let distinct =
+        |column: usize| rows.iter().map(|row| row[column]).collect::<BTreeSet<_>>().len();
+    assert_eq!(cpu["threads"], rows.len());
+    assert_eq!((&cpu["cores"], &cpu["sockets"]), (&distinct(1).into(), &distinct(2).into()));
+    assert_eq!(cpu["threadsPerCore"], 2);
+
+    let numactl = host.must("numactl -H").unwrap();
+    let zones = report["status"]["zones"].as_array().unwrap();
+    assert_eq!(zones.len(), 2);
+    for zone in zones {
+        let start = format!("node {} cpus: ", zone["id"]);
+        let cpus = numactl.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
+        let theirs: berth_api::CpuSet = cpus.trim().replace(' ', ",").parse().unwrap();
+        assert_eq!(zone["cpus"].as_str().unwrap().parse(), Ok(theirs));
+    }
+
+    // One by one: is it fine or not.
+    let theirs = host.run("virt-host-validate qemu").unwrap().output;
+    let ours = host.run("berth-agent check kvm -o json 2>/dev/null").unwrap().output;
+    let ours: Value = serde_json::from_str(&ours).unwrap();
+    for (words, id) in [
+        ("hardware virtualization", "kvm.hardware"),
+        ("/dev/kvm exists", "kvm.device"),
+        ("/dev/vhost-net exists", "kvm.vhost-net"),
+        ("/dev/net/tun exists", "kvm.tun"),
+    ] {
+        let line = theirs.lines().find(|line| line.contains(words)).unwrap();
+        let checks = ours["checks"].as_array().unwrap();
+        let finding = checks.iter().find(|finding| finding["id"] == id).unwrap();
+        assert_eq!(line.contains(": PASS"), finding["status"] == "PASS", "{line}\n{finding}");
+    }
+}

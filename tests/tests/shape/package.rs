@@ -1,0 +1,87 @@
+//! The Debian package: installs, runs under systemd in its sandbox, survives a reboot and an upgrade, and is
+//! purged clean.
+
+use berth_tests::host::Host;
+
+use super::{assert_same, put_sample, repository, state};
+
+/// Exposure by `systemd-analyze security`, at most.
+const EXPOSURE: f64 = 3.0;
+
+#[expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
+fn package() -> std::path::PathBuf {
+    let folder = repository().join("target/debian");
+    let mut found: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap_or_else(|error| {
+            panic!("{}: {error}: `make test` builds the package first", folder.display())
+        })
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "deb"))
+        .collect();
+    found.sort_by_key(|path| path.metadata().unwrap().modified().unwrap());
+    found.pop().unwrap_or_else(|| {
+        panic!("no package in {}: `make test` builds it first", folder.display())
+    })
+}
+
+fn until_as_asked(host: &mut Host) {
+    let waited = host.run("for i in $(seq 200); do curl -sf http://127.0.0.1:9477/readyz && exit 0; sleep 0.5; done; exit 1");
+    if waited.unwrap().code != 0 {
+        panic!("{}", host.run("journalctl -u berth-agent --no-pager | tail -40; curl -s http://127.0.0.1:9477/readyz").unwrap().output);
+    }
+    let said = host.must("curl -s http://127.0.0.1:9477/report").unwrap();
+    let report: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let conditions = report["status"]["conditions"].as_array().unwrap();
+    let tuned = conditions.iter().find(|condition| condition["type"] == "HostTuned").unwrap();
+    assert_eq!(tuned["status"], "True", "{tuned:#} {:#}", report["status"]["changes"]);
+}
+
+pub(super) fn installs_and_leaves(host: &mut Host) {
+    host.must("rm -rf /usr/local/bin/berth-agent /var/lib/berth").unwrap();
+    put_sample(host);
+    host.put(&package(), "/root/berth-agent.deb").unwrap();
+    let before = state(host);
+    host.must("apt-get install -y --no-install-recommends /root/berth-agent.deb 2>&1").unwrap();
+    until_as_asked(host);
+    host.must("berth-agent --version && zcat /usr/share/man/man1/berth-agent.1.gz | head -1")
+        .unwrap();
+
+    let analysed =
+        host.must("systemd-analyze security --no-pager berth-agent.service | tail -1").unwrap();
+    // `→ Overall exposure level for berth-agent.service: 1.5 OK :-)`
+    let exposure = analysed.split(": ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(exposure.parse::<f64>().unwrap() <= EXPOSURE, "{analysed}");
+    host.must("systemd-analyze verify berth-agent.service berth-hugepages.service").unwrap();
+
+    // An upgrade restarts the daemon and changes nothing of the host.
+    let pid = host.must("systemctl show -p MainPID --value berth-agent").unwrap();
+    let shaped = state(host);
+    host.must("dpkg -i /root/berth-agent.deb 2>&1").unwrap();
+    until_as_asked(host);
+    assert_ne!(host.must("systemctl show -p MainPID --value berth-agent").unwrap(), pid);
+    assert_same(&shaped, &state(host));
+
+    // The early unit, then the daemon, shape the host again after a reboot.
+    host.must("systemctl enable berth-hugepages.service 2>&1").unwrap();
+    host.reboot().unwrap();
+    until_as_asked(host);
+    let early = host.must("journalctl -b -u berth-hugepages --no-pager -o cat").unwrap();
+    assert!(early.contains("hugepages 2Mi zone 1: 0 -> 128"), "{early}");
+    let failed = host.must("systemctl --failed --no-legend --plain").unwrap();
+    assert_eq!(failed, "", "failed units");
+
+    // Told to, the package puts the host back before it goes.
+    let purged = host.must("BERTH_REVERT=yes apt-get purge -y berth-agent 2>&1").unwrap();
+    assert!(purged.contains("the host is as found"), "{purged}");
+    let after = state(host);
+    let moved = |line: &&str| !line.contains("/proc/irq/") && !line.contains(" /etc/");
+    let settings = |state: &str| {
+        state.lines().filter(moved).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    // Interrupts get other numbers and places at each boot.
+    assert_same(&settings(&before), &settings(&after));
+    let left = host
+        .must("find / -xdev \\( -name '*berth-agent*' -o -name '*berth-huge*' -o -path /var/lib/berth -o -path /run/berth \\) -not -path '/proc/*' -not -path '/root/*' -not -path '/var/lib/dpkg/*' -not -path '/var/cache/*' -not -path '/var/log/*' -not -path '/sys/*'")
+        .unwrap();
+    assert_eq!(left, "", "left behind");
+}

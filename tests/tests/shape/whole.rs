@@ -1,0 +1,139 @@
+//! The whole way: plan, apply, an empty second plan, revert.
+
+use berth_tests::host::Host;
+use serde_json::Value;
+
+use super::{MANIFEST, assert_same, put_sample, state, write_manifest};
+
+fn plan(host: &mut Host) -> Value {
+    let said = host.run(&format!("berth-agent plan -f {MANIFEST} -o json 2>/dev/null")).unwrap();
+    serde_json::from_str(&said.output).unwrap_or_else(|error| panic!("{error}: {}", said.output))
+}
+
+fn value(host: &mut Host, file: &str) -> String {
+    host.must(&format!("cat {file}")).unwrap().trim().to_owned()
+}
+
+pub(super) fn faults_change_nothing(host: &mut Host) {
+    let before = state(host);
+    write_manifest(
+        host,
+        "  transparentHugepages: Never\n  hugepages: [{size: 2Mi, zone: 5, count: 8}]\n  cpu: {reserved: {cpus: '0'}}",
+    );
+    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(said.code, 2, "{}", said.output);
+    for fault in [
+        "spec.hugepages[0].zone: `5`: there is no such zone; this host has 0, 1",
+        "spec.cpu.reserved.cpus: `0`: splits a physical core; with all siblings it is 0-1",
+        "nothing was changed",
+    ] {
+        assert!(said.output.contains(fault), "{}", said.output);
+    }
+    assert_same(&before, &state(host));
+    host.must("test ! -e /var/lib/berth/found.json").unwrap();
+    let user =
+        host.run("setpriv --reuid=65534 --regid=65534 --clear-groups berth-agent revert").unwrap();
+    assert_eq!(user.code, 3);
+    assert!(user.output.contains("only root can change the host"), "{}", user.output);
+}
+
+/// The manifest of `examples/`, as the README has it.
+pub(super) fn sample_there_and_back(host: &mut Host) {
+    put_sample(host);
+    let before = state(host);
+    let planned = plan(host);
+    let table = host.run(&format!("berth-agent plan -f {MANIFEST}")).unwrap();
+    assert_eq!(table.code, 0, "{}", table.output);
+    assert_same(&before, &state(host));
+    let reserved = planned["reservedCPUs"].as_str().unwrap().to_owned();
+    assert_eq!(reserved, "0-1,4-5", "one core of two threads in each zone");
+
+    let applied = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(applied.code, 0, "{}", applied.output);
+    for node in [0, 1] {
+        let pool =
+            format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
+        assert_eq!(value(host, &pool), "128");
+    }
+    for unit in ["init.scope", "system.slice", "user.slice"] {
+        let shown = host.must(&format!("systemctl show {unit} -p AllowedCPUs --value")).unwrap();
+        assert_eq!(shown.trim().replace(' ', ","), reserved, "{unit}");
+    }
+    assert_eq!(value(host, "/sys/fs/cgroup/system.slice/cpuset.cpus.effective"), reserved);
+    assert_eq!(value(host, "/proc/irq/default_smp_affinity"), "33");
+    assert_eq!(value(host, "/sys/devices/virtual/workqueue/cpumask"), "33");
+    assert!(value(host, "/sys/kernel/mm/transparent_hugepage/enabled").contains("[madvise]"));
+    let advisor = host.run("cat /sys/kernel/mm/ksm/advisor_mode").unwrap();
+    if advisor.code == 0 {
+        assert!(advisor.output.contains("[scan-time]"), "{}", advisor.output);
+        assert_eq!(value(host, "/sys/kernel/mm/ksm/run"), "1");
+    }
+    // Every interrupt that somebody uses goes to the reserved CPUs, or the kernel refuses to move it.
+    let elsewhere = host
+        .must(
+            "for i in /proc/irq/[0-9]*; do n=${i##*/}; [ -s /sys/kernel/irq/$n/actions ] || continue; \
+             [ -n \"$(cat /sys/kernel/irq/$n/actions)\" ] || continue; a=$(cat $i/smp_affinity_list); \
+             case $a in 0-1,4-5|0|1|4|5|0-1|4-5) ;; *) echo 0-1,4-5 2>/dev/null >$i/smp_affinity_list && echo $n;; esac; done; true",
+        )
+        .unwrap();
+    assert_eq!(elsewhere, "", "interrupts that could have been moved");
+
+    let second = host.run(&format!("berth-agent plan -f {MANIFEST}")).unwrap();
+    assert!(second.code == 0 && second.output.contains("nothing to do"), "{}", second.output);
+    assert_eq!(plan(host)["changes"], serde_json::json!([]));
+    let again = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert!(
+        again.code == 0 && again.output.starts_with("the host is as asked")
+            || again.output.starts_with("note"),
+        "{}",
+        again.output
+    );
+
+    revert(host, &before);
+}
+
+/// Reverts, and looks whether the host is as it was.
+pub(super) fn revert(host: &mut Host, before: &str) {
+    let said = host.run("berth-agent revert").unwrap();
+    assert_eq!(said.code, 0, "{}", said.output);
+    assert_same(before, &state(host));
+    host.must("test ! -e /var/lib/berth/found.json || cat /var/lib/berth/found.json >&2; test ! -e /var/lib/berth/found.json")
+        .unwrap();
+    let nothing = host.run("berth-agent revert").unwrap();
+    assert!(
+        nothing.code == 0 && nothing.output.contains("the host is as found"),
+        "{}",
+        nothing.output
+    );
+}
+
+/// A field that is taken away goes back to what was found; pages in use stay, and that is said.
+pub(super) fn values_taken_away_go_back(host: &mut Host) {
+    let before = state(host);
+    write_manifest(
+        host,
+        "  transparentHugepages: Never\n  hugepages: [{size: 2Mi, zone: 1, count: 64}]\n  ksm: {mode: 'On', pagesToScan: 250, mergeAcrossNodes: false}",
+    );
+    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(said.code, 0, "{}", said.output);
+    assert_eq!(value(host, "/sys/kernel/mm/ksm/pages_to_scan"), "250");
+    assert_eq!(value(host, "/sys/kernel/mm/ksm/merge_across_nodes"), "0");
+
+    // 16 MiB of them are in use by a program on zone 1.
+    host.must(
+        "mkdir -p /mnt/huge && mount -t hugetlbfs -o pagesize=2M none /mnt/huge && \
+         numactl --membind=1 fallocate -l 16M /mnt/huge/used && \
+         cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages",
+    )
+    .unwrap();
+    write_manifest(host, "  transparentHugepages: Never");
+    let partly = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(partly.code, 1, "{}", partly.output);
+    assert!(partly.output.contains("8 of the 64 pages are in use"), "{}", partly.output);
+    assert_eq!(value(host, "/sys/kernel/mm/ksm/run"), "0");
+    assert_eq!(value(host, "/sys/kernel/mm/ksm/merge_across_nodes"), "1");
+    assert!(value(host, "/sys/kernel/mm/transparent_hugepage/enabled").contains("[never]"));
+    host.must("umount /mnt/huge; rmdir /mnt/huge").unwrap();
+    revert(host, &before);
+    put_sample(host);
+}
