@@ -10,6 +10,7 @@ use crate::manifest::Fault;
 use crate::observe::HostFacts;
 use crate::observe::shape::Shape;
 use crate::plan::Plan;
+use crate::plan::kubelet::restart_needed;
 
 /// What is judged.
 #[derive(Debug, Clone, Copy)]
@@ -100,15 +101,8 @@ fn host_tuned(input: &Input) -> Judged {
 fn kubelet_aligned(input: &Input) -> Option<Judged> {
     let kubelet = &input.facts.kubelet;
     kubelet.config.as_ref()?;
-    if let (Some(started), Some(changed)) =
-        (input.shape.kubelet_started, input.facts.ledger.hugepages_changed)
-        && started < changed
-    {
-        let message = format!(
-            "kubelet restart needed: huge pages were changed after it had counted them (systemctl restart {})",
-            kubelet.unit
-        );
-        return Some(("False", "KubeletRestartNeeded", message));
+    if let Some(why) = restart_needed(input.facts, input.shape) {
+        return Some(("False", "KubeletRestartNeeded", why));
     }
     if matches!(input.kubelet, None | Some(KubeletMode::Ignore)) {
         return None;

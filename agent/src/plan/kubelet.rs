@@ -13,7 +13,9 @@ use serde::Serialize;
 
 use super::{Action, Change, Disruption, Input, Targets, Why};
 use crate::manifest::{Fault, Part};
+use crate::observe::HostFacts;
 use crate::observe::kubelet::{KubeletConfig, KubeletFacts};
+use crate::observe::shape::Shape;
 
 /// How the kubelet's configuration should be, and the way there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -155,6 +157,18 @@ pub(super) fn before_hugepages(input: Input) -> Result<Vec<String>, String> {
              numbers; drain the node first ({why})"
         )),
     }
+}
+
+/// The kubelet counts huge pages when it starts: whether Berth has changed them since. `None` if not, or not
+/// known.
+pub(crate) fn restart_needed(facts: &HostFacts, shape: &Shape) -> Option<String> {
+    let (started, changed) = (shape.kubelet_started?, facts.ledger.hugepages_changed?);
+    (started <= changed).then(|| {
+        format!(
+            "kubelet restart needed: huge pages were changed after it had counted them (systemctl restart {})",
+            facts.kubelet.unit
+        )
+    })
 }
 
 /// The configuration with what the reservation needs; everything else as it is.

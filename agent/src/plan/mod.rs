@@ -136,6 +136,7 @@ pub fn plan(input: Input) -> Plan {
     let (kubelet_changes, advice) = kubelet::plan(input, reserved.as_ref(), &frozen, &mut targets);
     changes.extend(kubelet_changes);
     targets.faults.sort();
+    targets.notes.extend(kubelet::restart_needed(input.facts, input.shape));
     Plan {
         node: input.facts.node_name().unwrap_or_default().to_owned(),
         changes,

@@ -206,11 +206,24 @@ impl Host {
         self.power_on()
     }
 
+    /// An emulated kernel with eight CPUs now and then trips over code that it patches while another CPU
+    /// runs it, as no hardware does; it is given another try.
     fn power_on(&mut self) -> Result<()> {
         let begin = Instant::now();
-        let port = self.qemu.power_on()?;
-        let shell = Shell::ready(port, BOOT).or_else(|error| self.failed(&error))?;
-        self.shell = Some(shell);
+        for last in [false, false, true] {
+            let port = self.qemu.power_on()?;
+            match Shell::ready(port, BOOT) {
+                Ok(shell) => {
+                    self.shell = Some(shell);
+                    break;
+                }
+                Err(error) if last => return self.failed(&error),
+                Err(error) => {
+                    self.note(&format!("did not come up, once more: {error:#}"));
+                    self.qemu.power_off();
+                }
+            }
+        }
         self.note(&format!("ready after {} s", begin.elapsed().as_secs()));
         Ok(())
     }
