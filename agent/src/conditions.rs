@@ -84,13 +84,10 @@ fn host_tuned(input: &Input) -> Judged {
             } else {
                 "FellShort"
             };
+            let left = left.len();
             let message = format!(
-                "{} of {} left: {}: {} -> {}: {why}",
-                1,
-                left.len(),
-                change.what,
-                change.was,
-                change.will_be
+                "{left} changes left, the first: {}: {} -> {}: {why}",
+                change.what, change.was, change.will_be
             );
             ("False", reason, message)
         }

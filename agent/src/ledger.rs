@@ -28,7 +28,7 @@ pub struct Ledger {
     pub files: BTreeSet<String>,
     /// Interrupts that the kernel did not let go elsewhere in this boot: number and who uses it.
     pub unmovable: BTreeMap<u32, String>,
-    /// When huge pages were last changed, in seconds since boot.
+    /// When huge pages were last changed, in hundredths of a second since boot.
     pub hugepages_changed: Option<u64>,
     /// Texts of entries that this version does not know, kept for the one that does.
     unknown: BTreeMap<String, TextEntry>,

@@ -78,6 +78,12 @@ impl Fault {
         }
         Self { field: field.into(), value: shown, message: message.into() }
     }
+
+    /// Whether it lies in this part.
+    fn is_of(&self, part: Part) -> bool {
+        let rest = self.field.strip_prefix(part.field());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    }
 }
 
 impl fmt::Display for Fault {
@@ -130,6 +136,7 @@ impl Manifest {
                 _ => manifest.faults.push(unknown(field, value)),
             }
         }
+        manifest.doubt_absent_parts(&tree);
         if manifest.name.is_none() {
             let message = "is missing; it is the name of the Node this is meant for";
             manifest.faults.push(Fault::new("metadata.name", "", message));
@@ -164,11 +171,24 @@ impl Manifest {
             ..InfraNodeSpec::default()
         };
         self.unclear.extend(Part::ALL.into_iter().filter(|part| !parts.contains(part)));
-        let of_kept = |fault: &Fault| {
-            parts.iter().any(|part| fault.field.starts_with(part.field()))
-                || !fault.field.starts_with("spec.")
+        let of_another =
+            |fault: &Fault| Part::ALL.iter().any(|part| !has(*part) && fault.is_of(*part));
+        self.faults.retain(|fault| !of_another(fault));
+    }
+
+    /// A field that nobody knows may be a part misspelt: parts that are absent beside it count as unclear,
+    /// else what they had asked for would be put back.
+    fn doubt_absent_parts(&mut self, tree: &Value) {
+        let known = |fault: &Fault| Part::ALL.iter().any(|part| fault.is_of(*part));
+        if self.faults.iter().all(known) {
+            return;
+        }
+        let spec = tree.get("spec");
+        let absent = |part: &Part| {
+            let name = part.field().trim_start_matches("spec.");
+            spec.and_then(|spec| spec.get(name)).is_none()
         };
-        self.faults.retain(of_kept);
+        self.unclear.extend(Part::ALL.into_iter().filter(absent));
     }
 
     fn read_spec(&mut self, spec: &Value) {
@@ -184,7 +204,11 @@ impl Manifest {
         for (field, value) in fields {
             match field.as_str() {
                 "profile" => self.spec.profile = self.part(field, value, None),
-                "enforce" => self.spec.enforce = self.part(field, value, None),
+                // Whatever was meant, it was not "repair as always".
+                "enforce" => {
+                    let meant = self.part(field, value, None);
+                    self.spec.enforce = meant.or_else(|| (!value.is_null()).then_some(false));
+                }
                 "cpu" => self.spec.cpu = self.part(field, value, Some(Part::Cpu)),
                 "ksm" => self.spec.ksm = self.part(field, value, Some(Part::Ksm)),
                 "transparentHugepages" => {
@@ -326,7 +350,9 @@ mod tests {
         let shown: Vec<String> = manifest.faults.iter().map(ToString::to_string).collect();
         assert_eq!(manifest.spec.hugepages.len(), 1);
         assert!(manifest.spec.transparent_hugepages.is_some() && manifest.spec.cpu.is_none());
-        assert_eq!(manifest.unclear, [Part::Cpu, Part::Hugepages, Part::Ksm].into());
+        // Networks too: `colour` may have been meant as a part that is absent.
+        let unclear = [Part::Cpu, Part::Hugepages, Part::Ksm, Part::Networks];
+        assert_eq!(manifest.unclear, unclear.into());
         for start in [
             "spec.hugepages[0].size: `3Mi`: `3Mi` is not a huge page size",
             "spec.ksm.mode: `Onn`: unknown variant `Onn`, expected one of",

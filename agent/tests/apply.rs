@@ -37,7 +37,7 @@ fn shape(tree: &Tree, spec: &str) -> Result<Converged, CannotStart> {
     assert_eq!(manifest.faults, []);
     let root = Root::open(tree.path()).unwrap();
     let hands = Hands::new(&root, BOOT, &|| {});
-    converge(&hands, &manifest.spec, &manifest.unclear, BTreeSet::new(), &mut |_| {})
+    converge(&hands, &manifest.spec, &manifest.unclear, &BTreeSet::new(), &mut |_| {})
 }
 
 fn results(converged: &Converged) -> BTreeMap<String, ChangeResult> {
@@ -154,6 +154,7 @@ fn counted_pages_lose_their_checkpoint_on_a_drained_node() {
     let state = "var/lib/kubelet/memory_manager_state";
     tree.file(state, format!(r#"{{"policyName":"Static","machineState":{{"0":{{"memoryMap":{{"memory":{table}}}}}}},"entries":{{}}}}"#));
     let spec = "  hugepages: [{size: 2Mi, zone: 0, count: 4100}]";
+    tree.file("proc/uptime", "99.50 1\n");
     let blocked = shape(&tree, spec).unwrap();
     assert_eq!(blocked.outcomes[0].result, ChangeResult::Blocked);
     assert!(tree.path().join(state).exists());

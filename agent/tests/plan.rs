@@ -154,22 +154,68 @@ fn the_host_keeps_memory_for_itself() {
 #[test]
 fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     let tree = host::rack1_a();
-    let table = r#"{"total":1,"systemReserved":0,"allocatable":1,"reserved":0,"free":1}"#;
+    let table = |pages: u64| {
+        format!(
+            r#"{{"total":{},"systemReserved":0,"allocatable":1,"reserved":0,"free":1}}"#,
+            pages << 21
+        )
+    };
     tree.file(
         "var/lib/kubelet/memory_manager_state",
-        format!(r#"{{"policyName":"Static","machineState":{{"0":{{"memoryMap":{{"memory":{table}}}}}}},"entries":{{}}}}"#),
+        format!(
+            r#"{{"policyName":"Static","machineState":{{"0":{{"memoryMap":{{"hugepages-2Mi":{}}}}}}},"entries":{{}}}}"#,
+            table(4300)
+        ),
     );
-    let spec = "  hugepages: [{size: 2Mi, zone: 0, count: 4200}]";
-    let blocked = plan(&tree, spec).only();
+    let to =
+        |count: u32| plan(&tree, &format!("  hugepages: [{{size: 2Mi, zone: 0, count: {count}}}]"));
+    let blocked = to(4200).only();
+    assert!(blocked.contains("has counted 4300 pages there"), "{blocked}");
     assert!(blocked.contains("drain the node first (1 pods of class Guaranteed"), "{blocked}");
+    // After a reboot: what was counted is what the kubelet needs to start, pods or not.
+    let back = to(4300);
+    assert_eq!(back.only(), "hugepages 2Mi zone 0: 4096 -> 4300");
+    assert!(back.json["changes"][0]["removes"].is_null());
     tree.file(
         "var/lib/kubelet/cpu_manager_state",
         r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
     );
-    let drained = plan(&tree, spec);
+    let drained = to(4200);
     assert_eq!(drained.only(), "hugepages 2Mi zone 0: 4096 -> 4200");
-    let removes = &drained.json["changes"][0]["removes"];
-    assert_eq!(removes[0], "/var/lib/kubelet/memory_manager_state");
+    assert_eq!(drained.json["changes"][0]["removes"][0], "/var/lib/kubelet/memory_manager_state");
+}
+
+/// What the first pool takes the second cannot have; what a smaller one gives back it can.
+#[test]
+fn room_is_counted_once() {
+    let tree = host::rack1_a();
+    let both = plan(
+        &tree,
+        "  hugepages: [{size: 1Gi, zone: 1, count: 100}, {size: 2Mi, zone: 1, count: 40000}]",
+    );
+    assert_eq!(
+        both.lines(),
+        ["hugepages 1Gi zone 1: 16 -> 100", "hugepages 2Mi zone 1: 4096 -> 22528 of 40000"],
+    );
+    let swapped = plan(
+        &tree,
+        "  hugepages: [{size: 1Gi, zone: 1, count: 0}, {size: 2Mi, zone: 1, count: 70000}]",
+    );
+    assert_eq!(swapped.lines()[1], "hugepages 2Mi zone 1: 4096 -> 70000");
+}
+
+/// `hugepage` may have been meant as `hugepages`: what that had asked for is not put back.
+#[test]
+fn a_misspelt_part_puts_nothing_back() {
+    let tree = host::rack1_a();
+    ledger(&tree, r#""hugepages 1Gi zone 0":{"found":"0","set":"16"}"#);
+    for spec in [
+        "  hugepage: [{size: 1Gi, zone: 0, count: 16}]",
+        "  transparentHugepages: Madvise\n  colour: red",
+    ] {
+        let misspelt = plan(&tree, spec);
+        assert_eq!((misspelt.code, misspelt.lines()), (2, vec![]), "{}", misspelt.stderr);
+    }
 }
 
 #[test]
@@ -276,6 +322,46 @@ fn ksm_has_one_owner() {
     tree.file("sys/kernel/mm/ksm/run", "1\n");
     assert!(plan(&tree, "  ksm: {mode: 'Off'}").only().contains("BLOCKED KubeVirt's virt-handler"));
     assert!(plan(&tree, "  ksm: {mode: Observe}").lines().is_empty());
+
+    // It has undone what Berth had set: a second try would only go to and fro.
+    tree.file("sys/kernel/mm/ksm/run", "0\n");
+    ledger(&tree, r#""ksm run":{"found":"0","set":"1"}"#);
+    assert!(plan(&tree, spec).only().contains("virt-handler runs and KSM was changed"));
+    tree.file("proc/77/comm", "other\n");
+    assert_eq!(plan(&tree, spec).only(), "ksm run: 0 -> 1");
+    for wrong in ["sleepMillis: 0", "pagesToScan: 0"] {
+        let fault = plan(&tree, &format!("  ksm: {{mode: 'On', {wrong}}}"));
+        assert!(fault.code == 2 && fault.stderr.contains("must be from 1 to"), "{}", fault.stderr);
+    }
+}
+
+/// 2 is how many hosts switch KSM off; going back to it after much was merged takes memory.
+#[test]
+fn unmerging_to_put_back_needs_room_too() {
+    let tree = host::rack1_a();
+    ledger(&tree, r#""ksm run":{"found":"2","set":"1"}"#);
+    tree.file("sys/kernel/mm/ksm/run", "1\n");
+    assert_eq!(plan(&tree, "  profile: x").only(), "ksm run: 1 -> 2");
+    tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
+    assert!(plan(&tree, "  profile: x").only().contains("BLOCKED merged pages would take 250 GiB"));
+}
+
+#[test]
+fn drifted_interrupts_are_left_and_new_ones_are_moved() {
+    let tree = host::rack1_a();
+    ledger(&tree, r#""interrupt 40":{"found":"0-95","set":"0,24,48,72"}"#);
+    let left =
+        plan(&tree, "  enforce: false\n  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}");
+    let interrupts: Vec<String> =
+        left.lines().into_iter().filter(|line| line.contains(" interrupts: CPUs")).collect();
+    assert!(
+        interrupts[0].starts_with("3 interrupts") && !interrupts[0].contains("BLOCKED"),
+        "{interrupts:?}"
+    );
+    assert!(
+        interrupts[1].starts_with("1 interrupts") && interrupts[1].contains("BLOCKED"),
+        "{interrupts:?}"
+    );
 }
 
 #[test]
@@ -350,6 +436,8 @@ fn drift_is_repaired_or_only_told() {
     assert_eq!(repaired.code, 0);
     let told = plan(&tree, "  enforce: false\n  transparentHugepages: Never");
     assert!(told.only().contains("BLOCKED somebody changed it after Berth had set it"));
+    let misspelt = plan(&tree, "  enforce: 'no'\n  transparentHugepages: Never");
+    assert!(misspelt.only().contains("spec.enforce is false"), "{}", misspelt.only());
     let wished = plan(&tree, "  enforce: false\n  transparentHugepages: Always");
     assert_eq!(
         (wished.code, wished.only()),

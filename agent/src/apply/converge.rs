@@ -10,6 +10,7 @@ use crate::manifest::Part;
 use crate::observe::{self, HostFacts, Wanted, shape};
 use crate::plan::{self, Action, Plan};
 use crate::root::{ReadError, WriteError};
+use crate::setting::Value;
 
 /// Rounds at most; two are seen where the kernel resets one setting with another.
 const ROUNDS: usize = 4;
@@ -43,7 +44,7 @@ pub enum CannotStart {
     BootId,
 }
 
-/// Makes the host what `spec` asks; parts in `unclear` and changes in `tried` are left alone.
+/// Makes the host what `spec` asks; parts in `unclear`, and changes whose [`key`] is in `waits`, are left alone.
 ///
 /// # Errors
 /// If the way back is not safe; then nothing was changed since the last outcome that `told` heard of.
@@ -51,15 +52,20 @@ pub fn converge(
     hands: &Hands,
     spec: &InfraNodeSpec,
     unclear: &BTreeSet<Part>,
-    mut tried: BTreeSet<String>,
+    waits: &BTreeSet<String>,
     told: &mut dyn FnMut(&Outcome),
 ) -> Result<Converged, CannotStart> {
+    let mut tried = BTreeSet::new();
     let mut fell_short = Vec::new();
     let mut outcomes = Vec::new();
     let mut round = 0;
     loop {
         round += 1;
         let facts = observe::observe(hands.root, &Wanted::to_plan());
+        // Without the boot's id the ledger would read as one of another boot, and be overwritten.
+        if hands.boot_id.is_empty() || facts.boot_id.as_deref() != Some(hands.boot_id) {
+            return Err(CannotStart::BootId);
+        }
         if let Some(fault) = &facts.ledger_fault {
             return Err(CannotStart::Ledger(fault.clone()));
         }
@@ -67,9 +73,10 @@ pub fn converge(
         hands.alive();
         let input = plan::Input { spec, unclear, facts: &facts, shape: &shape };
         let plan = plan::plan(input);
-        let is_new = |key: &String| !tried.contains(key);
+        let is_new = |step: &String| !tried.contains(step);
         let possible = plan.changes.iter().filter(|change| change.blocked.is_none());
-        let new: Vec<String> = possible.map(key).filter(is_new).collect();
+        let possible = possible.filter(|change| !waits.contains(&key(change)));
+        let new: Vec<String> = possible.map(exactly).filter(is_new).collect();
         if round > ROUNDS || (new.is_empty() && plan.forget.is_empty()) {
             for change in plan.changes.iter().filter(|change| change.blocked.is_some()) {
                 let outcome = Outcome::blocked(change);
@@ -79,7 +86,7 @@ pub fn converge(
             return Ok(Converged { outcomes, fell_short, plan, facts });
         }
         let mut now = plan;
-        now.changes.retain(|change| change.blocked.is_none() && new.contains(&key(change)));
+        now.changes.retain(|change| change.blocked.is_none() && new.contains(&exactly(change)));
         let ended = apply(hands, &now, &facts.ledger, told).map_err(CannotStart::State)?;
         let short = now.changes.iter().zip(&ended);
         let short = short.filter(|(_, outcome)| outcome.result != ChangeResult::Done);
@@ -89,12 +96,21 @@ pub fn converge(
     }
 }
 
-/// The same change in another round.
+/// Names a change by what is asked for, however far it could be done at the time.
 #[must_use]
 pub fn key(change: &plan::Change) -> String {
+    words(change, |step| &step.asked)
+}
+
+/// Names a change by what would be done now.
+fn exactly(change: &plan::Change) -> String {
+    words(change, |step| &step.will_be)
+}
+
+fn words(change: &plan::Change, value: fn(&plan::Step) -> &Value) -> String {
     match &change.action {
         Action::Set(steps) => {
-            let steps = steps.iter().map(|step| format!("{}={}", step.setting, step.will_be));
+            let steps = steps.iter().map(|step| format!("{}={}", step.setting, value(step)));
             steps.collect::<Vec<_>>().join(" ")
         }
         Action::Kubelet(_) => format!("{} {} {}", change.what, change.was, change.will_be),

@@ -30,6 +30,13 @@ fn folder_on(root: &Root, zone: u32, size: PageSize) -> String {
     if zone == 0 && !root.exists(&of_zone) { of_host } else { of_zone }
 }
 
+/// The pages of a zone's pool without surplus; `None` if there is no such pool.
+pub(super) fn persistent(root: &Root, zone: u32, size: PageSize) -> Option<u64> {
+    let folder = folder_on(root, zone, size);
+    let number = |file: &str| root.parse::<u64>(&format!("{folder}/{file}")).ok();
+    Some(number("nr_hugepages")?.saturating_sub(number("surplus_hugepages").unwrap_or(0)))
+}
+
 /// Makes the pool as large as planned, as far as that is possible.
 pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Result {
     let (Value::Number(target), Value::Number(asked)) = (&step.will_be, &step.asked) else {
@@ -110,14 +117,21 @@ impl Pool<'_> {
         if target < used {
             return Err(Ended::Blocked(format!("{used} of the {before} pages are in use by now")));
         }
-        self.hands.root.write(&format!("{}/nr_hugepages", self.folder), &target.to_string())?;
-        let now = self.persistent()?;
-        if now == target {
-            return Ok(Ended::Done(None));
+        let surplus = || self.number("surplus_hugepages").unwrap_or(0);
+        let surplus_before = surplus();
+        let file = format!("{}/nr_hugepages", self.folder);
+        self.hands.root.write(&file, &target.to_string())?;
+        if surplus() > surplus_before {
+            // Use grew in between: the kernel let go of pages that are in use.
+            self.hands.root.write(&file, &before.to_string())?;
+            return Err(Ended::Blocked("its pages came into use just now".to_owned()));
         }
-        Ok(Ended::Partial(format!(
-            "{now} are left, {target} asked: the kernel keeps what is promised"
-        )))
+        match self.persistent()? {
+            now if now == target => Ok(Ended::Done(None)),
+            now => Ok(Ended::Partial(format!(
+                "{now} are left, {target} asked: the kernel keeps what it has promised"
+            ))),
+        }
     }
 
     /// Asks the kernel to move pages together. It is a hint: what comes of it is seen when asking again.

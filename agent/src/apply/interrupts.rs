@@ -1,6 +1,6 @@
-//! Moving interrupts. Whether one can be moved is known only by trying: the kernel says EIO, and EPERM since
-//! 6.10, for those that are bound to a CPU or managed by their driver (`write_irq_affinity`). That is
-//! remembered until the next boot.
+//! Moving interrupts. Whether one can be moved is known only by trying: for those that are bound to a CPU or
+//! managed by their driver the kernel says EIO, or EPERM since 6.10 (`write_irq_affinity`), where the file
+//! is also read-only, so that root without capabilities hears EACCES. That is remembered until the next boot.
 
 use nix::errno::Errno;
 
@@ -23,7 +23,7 @@ pub(super) fn carry_out(hands: &Hands, why: Why, steps: &[Step], ledger: &mut Le
                 Ended::Done(None)
             }
             Ok(()) => Ended::Failed(format!("/{file}: not as written")),
-            Err(error) if matches!(error.errno, Errno::EIO | Errno::EPERM) => {
+            Err(error) if matches!(error.errno, Errno::EIO | Errno::EPERM | Errno::EACCES) => {
                 ledger.unmovable.insert(number, irqs::users(hands.root, number));
                 ledger.entries.remove(&step.setting);
                 unmovable += 1;

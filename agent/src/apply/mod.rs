@@ -152,7 +152,9 @@ fn carry_out(hands: &Hands, change: &Change, ledger: &mut Ledger) -> Outcome {
             break;
         }
     }
-    if steps.iter().any(|step| matches!(step.setting, Setting::Hugepages { .. })) {
+    let now = |step: &Step| settings::read(hands.root, step.setting);
+    let pages = |step: &&Step| matches!(step.setting, Setting::Hugepages { .. });
+    if steps.iter().filter(pages).any(|step| now(step).as_ref() != Some(&step.was)) {
         ledger.hugepages_changed = settings::uptime(hands.root).or(ledger.hugepages_changed);
     }
     Outcome::of(change, ended)

@@ -99,6 +99,9 @@ pub(super) fn meaning(error: &WriteError) -> String {
         Errno::ENOENT => "; this kernel has no such setting",
         Errno::EBUSY => "; something uses it, try again later",
         Errno::EINVAL => "; the kernel does not take this value",
+        Errno::ENOSPC if error.path.starts_with("proc/irq/") => {
+            "; those CPUs have no interrupt vector left: reserve more of them"
+        }
         Errno::ENOSPC | Errno::EDQUOT => "; make room on that file system",
         Errno::ENOMEM => "; there is no memory for it now",
         _ => "",

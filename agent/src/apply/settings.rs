@@ -80,7 +80,10 @@ pub(super) fn read(root: &Root, setting: Setting) -> Option<Value> {
         Setting::TransparentHugepages | Setting::Ksm(crate::setting::KsmSetting::AdvisorMode) => {
             chosen(&root.read(&path).ok()?).map(|word| Value::Word(word.to_owned()))
         }
-        Setting::Ksm(_) | Setting::Hugepages { .. } => root.parse(&path).ok().map(Value::Number),
+        Setting::Hugepages { zone, size } => {
+            super::hugepages::persistent(root, zone, size).map(Value::Number)
+        }
+        Setting::Ksm(_) => root.parse(&path).ok().map(Value::Number),
     }
 }
 
@@ -103,7 +106,10 @@ fn text(setting: Setting, value: &Value) -> String {
     }
 }
 
-/// Whole seconds since boot.
+/// Hundredths of a second since boot: `12.34 ...`.
 pub(super) fn uptime(root: &Root) -> Option<u64> {
-    root.read("proc/uptime").ok()?.split('.').next()?.parse().ok()
+    let text = root.read("proc/uptime").ok()?;
+    let (seconds, rest) = text.split_once('.')?;
+    let hundredths: u64 = rest.get(..2)?.parse().ok()?;
+    Some(seconds.parse::<u64>().ok()?.saturating_mul(100).saturating_add(hundredths))
 }

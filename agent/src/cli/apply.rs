@@ -127,7 +127,7 @@ fn finish(
         &hands,
         &manifest.spec,
         &manifest.unclear,
-        std::collections::BTreeSet::new(),
+        &std::collections::BTreeSet::new(),
         &mut told,
     )
     .map_err(|error| unreachable(&error.to_string()))?;

@@ -58,28 +58,29 @@ impl Worker {
     /// When the next cycle is due by the timer.
     pub(super) fn next_in(&self, interval: Duration) -> Duration {
         let now = Instant::now();
-        let retry =
-            self.attempts.values().map(|attempt| attempt.next.saturating_duration_since(now)).min();
+        // What is due and was not tried (it is blocked by now) waits for the next cycle like all else.
+        let due = self.attempts.values().map(|attempt| attempt.next).filter(|next| *next > now);
+        let retry = due.map(|next| next.saturating_duration_since(now)).min();
         retry.map_or(interval, |retry| retry.clamp(Duration::from_secs(1), interval))
     }
 
     /// Runs one cycle.
     pub(super) fn run(&mut self, begun_by: Event) {
         let begin = Instant::now();
-        self.state.progress();
-        if begun_by >= Event::Shape {
+        self.state.begin();
+        if matches!(begun_by, Event::Shape | Event::Manifest | Event::Start) {
             // What failed may succeed now.
             self.attempts.clear();
         }
-        if begun_by >= Event::Devices && begun_by != Event::Manifest || self.devices.is_none() {
+        // A burst of events is known by its last word, so a manifest's may hide one of devices.
+        if begun_by >= Event::Devices || self.devices.is_none() {
             self.look_at_devices();
         }
         let mut wish = self.wish();
         let root = Arc::clone(&self.root);
         let state = Arc::clone(&self.state);
         let alive = || state.progress();
-        let boot_id =
-            self.devices.as_ref().and_then(|facts| facts.boot_id.clone()).unwrap_or_default();
+        let boot_id = root.read("proc/sys/kernel/random/boot_id").unwrap_or_default();
         let hands = Hands::new(&root, &boot_id, &alive);
         let waits: BTreeSet<String> = self
             .attempts
@@ -87,7 +88,7 @@ impl Worker {
             .filter(|(_, attempt)| attempt.next > begin)
             .map(|(key, _)| key.clone())
             .collect();
-        let result = converge(&hands, &wish.spec, &wish.unclear, waits, &mut log);
+        let result = converge(&hands, &wish.spec, &wish.unclear, &waits, &mut log);
         match result {
             Ok(converged) => {
                 self.remember_attempts(&converged, begin);
@@ -101,7 +102,7 @@ impl Worker {
                 inner.faults = wish.faults;
             }
         }
-        self.state.progress();
+        self.state.end();
     }
 
     fn look_at_devices(&mut self) {
@@ -134,8 +135,11 @@ impl Worker {
                 return nothing(format!("{path}: {fault}: the host stays as it is"), vec![fault]);
             }
         };
-        let node = self.node_name();
-        if let Some(fault) = manifest.meant_for_another(node.as_deref()) {
+        if manifest.meant_for_another(self.node_name().as_deref()).is_some() {
+            // A kubelet that started after us may have told another name, and the network a late one.
+            self.look_at_devices();
+        }
+        if let Some(fault) = manifest.meant_for_another(self.node_name().as_deref()) {
             return nothing(format!("{path}: {fault}: the host stays as it is"), vec![fault]);
         }
         Wish {
@@ -162,7 +166,8 @@ impl Worker {
             attempt.next = now + attempt.pause;
         }
         // What is no longer to be done needs no patience.
-        let left: BTreeSet<String> = converged.plan.changes.iter().map(crate::apply::key).collect();
+        let possible = converged.plan.changes.iter().filter(|change| change.blocked.is_none());
+        let left: BTreeSet<String> = possible.map(crate::apply::key).collect();
         self.attempts.retain(|key, _| left.contains(key));
     }
 
@@ -201,7 +206,8 @@ impl Worker {
                 *inner.counts.entry(result).or_default() += 1;
             }
         }
-        inner.metrics.drift.inc_by(outcomes.iter().filter(|outcome| outcome.drift).count() as u64);
+        let repaired = outcomes.iter().filter(|o| o.drift && o.result == ChangeResult::Done);
+        inner.metrics.drift.inc_by(repaired.count() as u64);
         // What was blocked and no longer is goes from the list; what still is comes again.
         inner.changes.retain(|change| change.result != ChangeResult::Blocked);
         inner.add_changes(outcomes.iter().map(Outcome::status).collect());

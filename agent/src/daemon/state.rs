@@ -22,6 +22,8 @@ pub(super) struct State {
 pub(super) struct Inner {
     /// When something was last done: a cycle, or a step within a long change.
     progress: Instant,
+    /// Whether a cycle is under way.
+    busy: bool,
     /// Whether a cycle has ended.
     pub(super) ready: bool,
     /// Why the manifest is not carried out, if it is not.
@@ -47,6 +49,7 @@ impl State {
     pub(super) fn new(interval: Duration) -> Self {
         let inner = Inner {
             progress: Instant::now(),
+            busy: false,
             ready: false,
             waiting: None,
             faults: Vec::new(),
@@ -63,6 +66,18 @@ impl State {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A cycle begins.
+    pub(super) fn begin(&self) {
+        self.lock().busy = true;
+        self.progress();
+    }
+
+    /// A cycle has ended.
+    pub(super) fn end(&self) {
+        self.lock().busy = false;
+        self.progress();
+    }
+
     /// Something was done.
     pub(super) fn progress(&self) {
         self.lock().progress = Instant::now();
@@ -70,7 +85,9 @@ impl State {
 
     /// Whether the loop goes on.
     pub(super) fn is_alive(&self) -> bool {
-        self.lock().progress.elapsed() < self.interval + STUCK
+        let inner = self.lock();
+        let rest = if inner.busy { Duration::ZERO } else { self.interval };
+        inner.progress.elapsed() < rest + STUCK
     }
 
     /// For `systemctl status`.

@@ -93,9 +93,7 @@ fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
     ] {
         for (name, folder) in groups(root, top) {
             let classes = ["burstable", "besteffort"];
-            if name.contains("pod")
-                && name.rsplit('-').next().is_some_and(|last| last.starts_with("pod"))
-            {
+            if pod_uid(&name).is_some() {
                 add_limits(root, &folder, &mut promised);
             } else if classes.iter().any(|class| name.trim_end_matches(".slice").ends_with(class)) {
                 for (_, folder) in groups(root, &folder) {

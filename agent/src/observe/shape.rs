@@ -32,7 +32,7 @@ pub struct Shape {
     pub units: BTreeMap<Unit, CpuSet>,
     /// Pods on the host.
     pub pods: Pods,
-    /// Seconds after boot at which the kubelet's process was started.
+    /// Hundredths of a second after boot at which the kubelet's process was started.
     pub kubelet_started: Option<u64>,
 }
 
@@ -88,11 +88,10 @@ fn ksm(root: &Root, setting: KsmSetting) -> Option<(KsmSetting, Value)> {
     Some((setting, value))
 }
 
-/// When a process started, in seconds after boot: field 22 of `stat` counts hundredths (`USER_HZ`, which
+/// When a process started, after boot: field 22 of `stat` counts hundredths (`USER_HZ`, which
 /// is 100 on every Linux a kubelet runs on). The name before it may hold anything, even `)`.
 fn started(root: &Root, pid: u32) -> Option<u64> {
     let text = root.read(&format!("proc/{pid}/stat")).ok()?;
     let (_, after_name) = text.rsplit_once(')')?;
-    let ticks: u64 = after_name.split_whitespace().nth(19)?.parse().ok()?;
-    Some(ticks / 100)
+    after_name.split_whitespace().nth(19)?.parse().ok()
 }

@@ -132,6 +132,13 @@ impl Change {
         self
     }
 
+    /// Fewer settings of the same group; their number is the first word of what is changed.
+    pub(super) fn set_steps(&mut self, steps: Vec<Step>) {
+        let name = self.what.trim_start_matches(|c: char| c.is_ascii_digit());
+        self.what = format!("{}{name}", steps.len());
+        self.action = Action::Set(steps);
+    }
+
     /// The settings it sets.
     #[must_use]
     pub fn steps(&self) -> &[Step] {

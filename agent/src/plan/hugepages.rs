@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::PageSize;
 use berth_api::infra_node::{HugepagePool, HugepagesSpec, Zone};
+use berth_api::{Bytes, PageSize};
 
 use super::{Change, Disruption, Input, Targets, current, kept_back, kubelet};
 use crate::manifest::Fault;
@@ -101,7 +101,10 @@ fn shares(facts: &HostFacts, spec: &HugepagesSpec) -> Vec<(u32, u64)> {
         return vec![(zone, spec.count)];
     }
     let with_cpus = |zone: &&Zone| zone.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
-    let zones: Vec<u32> = facts.zones.iter().filter(with_cpus).map(|zone| zone.id).collect();
+    // A zone without memory has no pools: half-populated boards have such.
+    let with_pool = |zone: &&Zone| pool(facts, zone.id, spec.size).is_some();
+    let zones = facts.zones.iter().filter(with_cpus).filter(with_pool);
+    let zones: Vec<u32> = zones.map(|zone| zone.id).collect();
     let n = zones.len() as u64;
     zones
         .into_iter()
@@ -128,7 +131,7 @@ fn too_many(
                     "zone {} has {} of memory, and the pages asked for there would take {}",
                     zone.id,
                     memory.human(),
-                    berth_api::Bytes(sum).human()
+                    Bytes(sum).human()
                 );
                 let field = format!("spec.hugepages[{index}].count");
                 let fault = Fault::new(field, count, message);
@@ -143,9 +146,9 @@ fn too_many(
 /// Pools to shrink first, as that frees memory; then to grow, the largest pages first, as they need
 /// the longest runs of free memory.
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
-    let guard = kubelet::before_hugepages(input);
     let mut spare = spare(input);
-    let mut shrink = Vec::new();
+    let mut room = input.shape.room.clone();
+    let mut changes = Vec::new();
     let mut grow = Vec::new();
     for (setting, target) in &targets.wanted {
         let (Setting::Hugepages { zone, size }, Value::Number(asked)) = (setting, &target.value)
@@ -154,7 +157,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         };
         let Some(Value::Number(now)) = current(input, *setting) else {
             let why = "this host has no such pool".to_owned();
-            grow.push((*size, Change::impossible(*setting, target, why)));
+            changes.push(Change::impossible(*setting, target, why));
             continue;
         };
         if *asked < now {
@@ -165,18 +168,45 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
                     .to_owned()
             });
             *spare = spare.saturating_sub(now - asked);
-            shrink.push(change.blocked_by(promised));
+            let change = guarded(input, change.blocked_by(promised));
+            if let (None, Some(room)) = (&change.blocked, room.get_mut(zone)) {
+                room.0 = room.0.saturating_add((now - asked).saturating_mul(size.bytes()));
+            }
+            changes.push(change);
         } else if *asked > now {
-            grow.push((*size, larger(input, *setting, (*zone, *size), now, *asked, target)));
+            grow.push((*size, *setting, *zone, now, *asked, target));
         }
     }
-    grow.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
-    shrink.extend(grow.into_iter().map(|(_, change)| change));
-    let guarded = |change: Change| match &guard {
-        Ok(checkpoints) => Change { removes: checkpoints.clone(), ..change },
-        Err(why) => change.blocked_by(Some(why.clone())),
+    grow.sort_by_key(|(size, ..)| std::cmp::Reverse(*size));
+    for (size, setting, zone, now, asked, target) in grow {
+        let room = room.get_mut(&zone);
+        let change = larger(input, setting, (zone, size), room.as_deref(), now, asked, target);
+        let change = guarded(input, change);
+        // What this one takes the next cannot have.
+        if let (None, Some(room), [step]) = (&change.blocked, room, change.steps())
+            && let Value::Number(pages) = step.will_be
+        {
+            room.0 = room.0.saturating_sub((pages - now).saturating_mul(size.bytes()));
+        }
+        changes.push(change);
+    }
+    changes
+}
+
+/// With what the kubelet has to say to it.
+fn guarded(input: Input, mut change: Change) -> Change {
+    let [step] = change.steps() else { return change };
+    let (Setting::Hugepages { zone, size }, Value::Number(pages)) = (step.setting, &step.will_be)
+    else {
+        return change;
     };
-    shrink.into_iter().map(guarded).collect()
+    match kubelet::before_hugepages(input, zone, size, *pages) {
+        Ok(checkpoints) => {
+            change.removes = checkpoints;
+            change
+        }
+        Err(why) => change.blocked_by(Some(why)),
+    }
 }
 
 /// Pages of each size that no pod was promised by its limit; a kubelet that finds fewer than promised when
@@ -199,7 +229,7 @@ fn smaller(
     let Value::Number(asked) = target.value else {
         return Change::impossible(setting, target, String::new());
     };
-    let freed = berth_api::Bytes((now - asked).saturating_mul(size.bytes()));
+    let freed = Bytes((now - asked).saturating_mul(size.bytes()));
     let effect = format!("gives {} of zone {zone} back to the host", freed.human());
     let used = used(input.facts, zone, size);
     let blocked = (asked < used).then(|| {
@@ -214,14 +244,15 @@ fn larger(
     input: Input,
     setting: Setting,
     (zone, size): (u32, PageSize),
+    room: Option<&Bytes>,
     now: u64,
     asked: u64,
     target: &super::Target,
 ) -> Change {
-    let taken = berth_api::Bytes((asked - now).saturating_mul(size.bytes()));
+    let taken = Bytes((asked - now).saturating_mul(size.bytes()));
     let effect = format!("takes {} of memory from zone {zone}", taken.human());
     let mut change = Change::of(setting, Value::Number(now), target, Disruption::Low, effect);
-    let Some(room) = input.shape.room.get(&zone) else { return change };
+    let Some(room) = room else { return change };
     let memory =
         input.facts.zones.iter().find(|known| known.id == zone).and_then(|zone| zone.memory);
     let keep = kept_back(memory);
@@ -232,7 +263,7 @@ fn larger(
     let short = format!(
         "zone {zone} has {} to give, and Berth leaves the host {}",
         room.human(),
-        berth_api::Bytes(keep).human()
+        Bytes(keep).human()
     );
     if fits <= now {
         return change.blocked_by(Some(format!("no room: {short}")));

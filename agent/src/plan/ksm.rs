@@ -9,6 +9,7 @@ use berth_api::Bytes;
 use berth_api::infra_node::{KsmMode, KsmOwner};
 
 use super::{Change, Disruption, Input, Target, Targets, Why, current, kept_back};
+use crate::manifest::Fault;
 use crate::setting::{KsmSetting, Setting, Value};
 
 /// Stops when more than this part of memory is available, in percent.
@@ -24,6 +25,16 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     let Some(spec) = &input.spec.ksm else { return };
     if spec.mode == KsmMode::Observe {
         return;
+    }
+    for (field, value, most) in [
+        ("pagesToScan", spec.pages_to_scan, 1_000_000),
+        ("sleepMillis", spec.sleep_millis, 3_600_000),
+    ] {
+        if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
+            let message = format!("must be from 1 to {most}");
+            targets.faults.push(Fault::new(format!("spec.ksm.{field}"), value, message));
+            return;
+        }
     }
     let ksm = |setting: KsmSetting| Setting::Ksm(setting);
     let has_advisor = input.shape.ksm.contains_key(&KsmSetting::AdvisorMode);
@@ -124,7 +135,9 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
                 .collect();
         }
         let blocked = targets.blocked.get(&setting_).cloned();
-        let no_room = if setting == KsmSetting::MergeAcrossNodes { no_room(input) } else { None };
+        let unmerges = setting == KsmSetting::MergeAcrossNodes
+            || (setting == KsmSetting::Run && target.value == Value::Number(2));
+        let no_room = if unmerges { no_room(input) } else { None };
         Some(change.blocked_by(blocked.or_else(|| owner.clone()).or(no_room)))
     };
     KsmSetting::ALL.into_iter().filter_map(change).collect()
@@ -186,8 +199,25 @@ fn no_room(input: Input) -> Option<String> {
     })
 }
 
-/// Somebody else steers KSM, and would undo our change.
+/// Somebody else steers KSM, and would undo our change, or already has.
 fn other_owner(input: Input) -> Option<String> {
+    let entries = input.facts.ledger.entries.iter();
+    let changed = entries.filter(|(setting, entry)| {
+        let now = current(input, **setting);
+        // Under the advisor the kernel sets it, all the time.
+        **setting != Setting::Ksm(KsmSetting::PagesToScan)
+            && matches!(setting, Setting::Ksm(_))
+            && entry.set.is_some()
+            && now.is_some()
+            && entry.set != now
+    });
+    if changed.count() > 0 && input.facts.ksm.candidates.contains(&KsmOwner::KubeVirt) {
+        return Some(
+            "KubeVirt's virt-handler runs and KSM was changed after Berth had set it: it seems to steer KSM; take \
+             ksmConfiguration out of the KubeVirt object, or set spec.ksm.mode to Observe"
+                .to_owned(),
+        );
+    }
     match input.facts.memory.ksm.as_ref()?.owner? {
         KsmOwner::Ksmtuned => Some(
             "ksmtuned steers KSM; systemctl disable --now ksmtuned, or set spec.ksm.mode to Observe".to_owned(),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use berth_api::infra_node::{KubeletMode, Zone};
-use berth_api::{Bytes, CpuSet};
+use berth_api::{Bytes, CpuSet, PageSize};
 use serde::Serialize;
 
 use super::{Action, Change, Disruption, Input, Targets, Why};
@@ -136,25 +136,35 @@ pub(super) fn plan(
     (changes, advice)
 }
 
-/// Whether huge pages may be changed under this kubelet: checkpoints to remove first, or why not.
+/// Whether a pool may become this large under this kubelet: checkpoints to remove first, or why not.
 ///
 /// The Memory Manager compares the pages of every zone with its checkpoint when the kubelet starts, and
-/// stops if they differ.
-pub(super) fn before_hugepages(input: Input) -> Result<Vec<String>, String> {
+/// stops if they differ. So after a reboot the number it has counted is the one to go back to, whatever is
+/// in use; any other waits for the drain.
+pub(super) fn before_hugepages(
+    input: Input,
+    zone: u32,
+    size: PageSize,
+    pages: u64,
+) -> Result<Vec<String>, String> {
     let kubelet = &input.facts.kubelet;
-    let counts = kubelet
-        .memory_state
-        .as_ref()
-        .is_some_and(|state| state.policy_name == "Static" && !state.machine_state.is_empty());
-    if !counts {
+    let state = kubelet.memory_state.as_ref();
+    let Some(state) = state.filter(|s| s.policy_name == "Static" && !s.machine_state.is_empty())
+    else {
+        return Ok(Vec::new());
+    };
+    let table = state.machine_state.get(&zone);
+    let table = table.and_then(|zone| zone.memory_map.get(&format!("hugepages-{size}")));
+    let counted = table.map_or(0, |table| table.total / size.bytes());
+    if counted == pages {
         return Ok(Vec::new());
     }
     let file = checkpoint(kubelet, "memory_manager_state");
     match input.shape.pods.not_drained() {
         None => Ok(vec![file]),
         Some(why) => Err(format!(
-            "the kubelet's Memory Manager has counted the pages in {file}, and would refuse to start with other \
-             numbers; drain the node first ({why})"
+            "the kubelet's Memory Manager has counted {counted} pages there ({file}), and would refuse to start \
+             with another number; drain the node first ({why})"
         )),
     }
 }
@@ -163,7 +173,7 @@ pub(super) fn before_hugepages(input: Input) -> Result<Vec<String>, String> {
 /// known.
 pub(crate) fn restart_needed(facts: &HostFacts, shape: &Shape) -> Option<String> {
     let (started, changed) = (shape.kubelet_started?, facts.ledger.hugepages_changed?);
-    (started <= changed).then(|| {
+    (started < changed).then(|| {
         format!(
             "kubelet restart needed: huge pages were changed after it had counted them (systemctl restart {})",
             facts.kubelet.unit
@@ -182,15 +192,18 @@ fn desired(input: Input, config: &KubeletConfig, reserved: &CpuSet) -> KubeletCo
         desired.cpu_manager_policy_options.insert("full-pcpus-only".to_owned(), "true".to_owned());
     }
     let has_cpus = |zone: &&Zone| zone.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
-    let with_cpus: Vec<u32> = facts.zones.iter().filter(has_cpus).map(|zone| zone.id).collect();
+    let has_memory = |zone: &&Zone| zone.memory.is_none_or(|memory| memory.0 > 0);
+    let with_cpus: Vec<u32> =
+        facts.zones.iter().filter(has_cpus).filter(has_memory).map(|zone| zone.id).collect();
     if with_cpus.len() < 2 {
         return desired;
     }
     if config.topology_manager_policy == "none" && facts.zones.len() <= MAX_ZONES {
         "single-numa-node".clone_into(&mut desired.topology_manager_policy);
     }
-    "Static".clone_into(&mut desired.memory_manager_policy);
+    // Without knowing what must add up, the Memory Manager stays as it is.
     if let Some(needed) = config.node_reserved_memory(facts.memory.total) {
+        "Static".clone_into(&mut desired.memory_manager_policy);
         let kept: u64 = memory_of(&config.reserved_memory).values().map(|bytes| bytes.0).sum();
         if kept != needed.0 {
             share(needed, &with_cpus, &mut desired.reserved_memory);
@@ -303,6 +316,20 @@ fn outdated(input: Input, desired: &KubeletConfig) -> Vec<String> {
         .collect()
 }
 
+/// Checkpoints that a kubelet wrote which had not read the drop-in. What else may be wrong with them (a CPU
+/// that went, memory that differs after a reboot) is none of the drop-in's doing.
+fn of_the_old_policy(kubelet: &KubeletFacts, config: &KubeletConfig) -> Vec<String> {
+    let cpu = kubelet.cpu_state.as_ref();
+    let cpu = cpu.filter(|state| state.policy_name != config.cpu_manager_policy);
+    let memory = kubelet.memory_state.as_ref();
+    let memory = memory.filter(|state| state.policy_name != config.memory_manager_policy);
+    let file = |name| checkpoint(kubelet, name);
+    [cpu.map(|_| file("cpu_manager_state")), memory.map(|_| file("memory_manager_state"))]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
 fn checkpoint(kubelet: &KubeletFacts, name: &str) -> String {
     format!("{}/{name}", kubelet.folder)
 }
@@ -380,23 +407,17 @@ fn stage(
     };
     let not_drained = input.shape.pods.not_drained();
     if is_active {
-        let outdated = outdated(input, config);
-        return match (outdated.is_empty(), not_drained) {
+        let old = of_the_old_policy(kubelet, config);
+        return match (old.is_empty(), not_drained) {
             (true, _) => Vec::new(),
             // The running kubelet has written its old checkpoints again: its restart would fail.
-            (false, None) => vec![change(
-                "active",
-                "its checkpoints",
-                Why::Asked,
-                KubeletAction::Remove(outdated),
-            )],
+            (false, None) => {
+                let action = KubeletAction::Remove(old);
+                vec![change("active", "active, without old checkpoints", Why::Asked, action)]
+            }
             (false, Some(_)) => {
-                vec![change(
-                    "active",
-                    "staged",
-                    Why::Asked,
-                    KubeletAction::Deactivate { active, staged },
-                )]
+                let action = KubeletAction::Deactivate { active, staged };
+                vec![change("active", "staged", Why::Asked, action)]
             }
         };
     }

@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::manifest::{Fault, Part};
 use crate::observe::HostFacts;
 use crate::observe::shape::Shape;
-use crate::setting::{Setting, Value};
+use crate::setting::{KsmSetting, Setting, Value};
 pub use change::{Action, Change, Disruption, Step, Why};
 
 /// What the planner looks at.
@@ -104,7 +104,7 @@ pub fn plan(input: Input) -> Plan {
     }
     let mut frozen = input.unclear.clone();
     freeze(&mut frozen, Part::Hugepages, &mut targets, |t| hugepages::targets(input, t));
-    ksm::targets(input, &mut targets);
+    freeze(&mut frozen, Part::Ksm, &mut targets, |t| ksm::targets(input, t));
     let mut reserved = None;
     freeze(&mut frozen, Part::Cpu, &mut targets, |t| {
         reserved = cpu::reserved(input, t);
@@ -120,7 +120,10 @@ pub fn plan(input: Input) -> Plan {
         let gone =
             |now: &Option<Value>| now.is_none() && matches!(setting, Setting::IrqAffinity(_));
         let now = current(input, *setting);
-        if gone(&now) || now.as_ref() == Some(&entry.found) {
+        // The advisor sets it all the time, so that it may look as found by chance.
+        let by_advisor = *setting == Setting::Ksm(KsmSetting::PagesToScan)
+            && input.facts.ledger.entries.contains_key(&Setting::Ksm(KsmSetting::AdvisorMode));
+        if gone(&now) || (now.as_ref() == Some(&entry.found) && !by_advisor) {
             forget.push(*setting);
             continue;
         }
@@ -132,7 +135,7 @@ pub fn plan(input: Input) -> Plan {
     changes.extend(hugepages::changes(input, &targets));
     changes.extend(ksm::changes(input, &targets));
     changes.extend(housekeeping::changes(input, &targets));
-    leave_drift(input, &mut changes);
+    let mut changes = leave_drift(input, changes);
     let (kubelet_changes, advice) = kubelet::plan(input, reserved.as_ref(), &frozen, &mut targets);
     changes.extend(kubelet_changes);
     targets.faults.sort();
@@ -209,21 +212,36 @@ fn current(input: Input, setting: Setting) -> Option<Value> {
     }
 }
 
-/// With `enforce: false` what somebody else changed after Berth had set it is told and left.
-fn leave_drift(input: Input, changes: &mut [Change]) {
-    for change in changes {
-        let Action::Set(steps) = &change.action else { continue };
-        let drifted = |step: &Step| {
-            let entry = input.facts.ledger.entries.get(&step.setting);
-            entry.is_some_and(|entry| entry.set.as_ref() == Some(&step.asked))
-        };
-        change.drift = change.why == Why::Asked && !steps.is_empty() && steps.iter().all(drifted);
-        if change.drift && input.spec.enforce == Some(false) {
+/// Marks what somebody else changed after Berth had set it. With `enforce: false` that is told and left,
+/// and what of a group of settings has not drifted is a change of its own.
+fn leave_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
+    let drifted = |step: &Step| {
+        let entry = input.facts.ledger.entries.get(&step.setting);
+        entry.is_some_and(|entry| entry.set.as_ref() == Some(&step.asked))
+    };
+    let left = input.spec.enforce == Some(false);
+    let mut judged = Vec::new();
+    for mut change in changes {
+        let steps = change.steps();
+        let some_drifted = change.why == Why::Asked && steps.iter().any(drifted);
+        let all_drifted = some_drifted && steps.iter().all(drifted);
+        if left && some_drifted && !all_drifted {
+            let (drift, rest) = steps.iter().cloned().partition(drifted);
+            change.set_steps(rest);
+            let mut apart = change.clone();
+            apart.set_steps(drift);
+            judged.push(change);
+            change = apart;
+        }
+        change.drift = if left { some_drifted } else { all_drifted };
+        if change.drift && left {
             change.blocked.get_or_insert_with(|| {
                 "somebody changed it after Berth had set it, and spec.enforce is false".to_owned()
             });
         }
+        judged.push(change);
     }
+    judged
 }
 
 fn transparent_hugepages(input: Input, targets: &Targets) -> Option<Change> {

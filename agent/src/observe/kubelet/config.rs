@@ -95,10 +95,16 @@ impl KubeletConfig {
             amount.and_then(|amount| serde_json::from_value(amount).ok()).unwrap_or_default()
         };
         config.kept_memory = amounts.map(kept);
-        if let Some(threshold) =
-            tree.get("evictionHard").and_then(|all| all.get("memory.available"))
-        {
-            config.eviction = threshold.as_str().unwrap_or_default().to_owned();
+        // Given without it there is no threshold for memory: the defaults count only where none is given.
+        let merged = tree.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));
+        if let Some(all) = tree.get("evictionHard").and_then(Value::as_object) {
+            match all.get("memory.available") {
+                Some(threshold) => {
+                    config.eviction = threshold.as_str().unwrap_or_default().to_owned()
+                }
+                None if !merged && !all.is_empty() => config.eviction = "0".to_owned(),
+                None => {}
+            }
         }
         config.validate();
         match tree.get("failSwapOn") {
@@ -149,6 +155,8 @@ impl KubeletConfig {
             .rfind(|(n, _)| *n == "memory.available");
         if let Some((_, threshold)) = memory {
             threshold.clone_into(&mut self.eviction);
+        } else if !flags.all("eviction-hard").is_empty() {
+            "0".clone_into(&mut self.eviction);
         }
         if !flags.all("reserved-memory").is_empty() {
             self.reserved_memory =
@@ -166,7 +174,20 @@ impl KubeletConfig {
     #[must_use]
     pub fn node_reserved_memory(&self, total: Option<Bytes>) -> Option<Bytes> {
         let eviction = match self.eviction.strip_suffix('%') {
-            Some(percent) => (total?.0 / 100).checked_mul(percent.parse().ok()?)?,
+            // As `GetThresholdQuantity`: the percentage has single precision, the product double, and what
+            // is behind the point is cut off. The sum must be exact to the byte.
+            Some(percent) => {
+                let part =
+                    percent.parse::<f32>().ok().filter(|p| (0.0..=100.0).contains(p))? / 100.0;
+                #[expect(
+                    clippy::cast_precision_loss,
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "as the kubelet computes it; from 0 to the memory of a host"
+                )]
+                let bytes = (total?.0 as f64 * f64::from(part)) as u64;
+                bytes
+            }
             None => self.eviction.parse::<Bytes>().ok()?.0,
         };
         let [kube, system] = self.kept_memory;
@@ -430,9 +451,13 @@ mod tests {
             needed(
                 "kubeReserved: {memory: 1Gi}\nsystemReserved: {memory: 512Mi}\nevictionHard: {memory.available: 10%}"
             ),
-            Some(Bytes((1024 + 512 + 100) << 20))
+            // A tenth in single precision is a little more than a tenth.
+            Some(Bytes(((1024 + 512 + 100) << 20) + 1))
         );
         assert_eq!(needed("evictionHard: {memory.available: x}"), None);
+        assert_eq!(needed("evictionHard: {memory.available: 7.5%}"), Some(Bytes(78_643_203)));
+        // Given without memory there is none.
+        assert_eq!(needed("evictionHard: {nodefs.available: 10%}"), Some(Bytes(0)));
     }
 
     #[test]
