@@ -222,6 +222,8 @@ fn an_active_drop_in_steps_back_when_pods_return_before_the_restart() {
     shape(&tree, spec).unwrap();
     let there = |name: &str| tree.path().join(folder).join(name).exists();
     assert!(there("99-berth.conf"));
+    let ours = format!("/{folder}/99-berth.conf");
+    assert_eq!(ledger(&tree).files, [ours].into(), "staged and made active in one go");
     tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#)
         .file("proc/88/comm", "virt-launcher\n");
     shape(&tree, spec).unwrap();

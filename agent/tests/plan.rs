@@ -195,7 +195,7 @@ fn room_is_counted_once() {
     );
     assert_eq!(
         both.lines(),
-        ["hugepages 1Gi zone 1: 16 -> 100", "hugepages 2Mi zone 1: 4096 -> 22528 of 40000"],
+        ["hugepages 1Gi zone 1: 16 -> 100", "hugepages 2Mi zone 1: 4096 -> 23019 of 40000"],
     );
     let swapped = plan(
         &tree,
@@ -352,8 +352,11 @@ fn drifted_interrupts_are_left_and_new_ones_are_moved() {
     ledger(&tree, r#""interrupt 40":{"found":"0-95","set":"0,24,48,72"}"#);
     let left =
         plan(&tree, "  enforce: false\n  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}");
-    let interrupts: Vec<String> =
-        left.lines().into_iter().filter(|line| line.contains(" interrupts: CPUs")).collect();
+    let interrupts: Vec<String> = left
+        .lines()
+        .into_iter()
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
+        .collect();
     assert!(
         interrupts[0].starts_with("3 interrupts") && !interrupts[0].contains("BLOCKED"),
         "{interrupts:?}"

@@ -39,8 +39,12 @@ fn code(text: &str) -> &str {
 
 #[test]
 fn host_files_go_through_root() {
-    let exceptions =
-        ["agent/src/root.rs", "agent/src/observe/kvm/device.rs", "agent/src/observe/direct_io.rs"];
+    let exceptions = [
+        "agent/src/root.rs",
+        "agent/src/root/write.rs",
+        "agent/src/observe/kvm/device.rs",
+        "agent/src/observe/direct_io.rs",
+    ];
     for (name, text) in files("agent/src", ".rs") {
         if exceptions.contains(&name.as_str()) || name.ends_with("tests.rs") {
             continue;
@@ -58,6 +62,7 @@ fn deciding_code_has_no_files_no_clock_no_environment() {
     let mut pure = files("api/src", ".rs");
     pure.extend(files("agent/src/check", ".rs"));
     pure.extend(files("agent/src/report", ".rs"));
+    pure.extend(files("agent/src/plan", ".rs"));
     pure.extend(files("agent/src/observe/kvm", "state.rs"));
     for (name, text) in pure {
         for forbidden in
@@ -68,6 +73,19 @@ fn deciding_code_has_no_files_no_clock_no_environment() {
         // `check/mod.rs` gathers the input for the pure functions beside it.
         if name != "agent/src/check/mod.rs" {
             assert!(!code(&text).contains("root::Root"), "{name} reads the host");
+        }
+    }
+}
+
+#[test]
+fn only_apply_and_the_ledger_change_the_host() {
+    for (name, text) in files("agent/src", ".rs") {
+        let may = name.starts_with("agent/src/apply/")
+            || ["agent/src/ledger.rs", "agent/src/root/write.rs", "agent/src/cli/apply.rs"]
+                .contains(&name.as_str());
+        for call in ["root.write(", "root.replace(", "root.remove(", "root.rename(", "make_folder("]
+        {
+            assert!(may || !code(&text).contains(call), "{name} changes the host: {call}");
         }
     }
 }

@@ -17,10 +17,13 @@ pub(super) fn made_by(action: &KubeletAction) -> Vec<String> {
     }
 }
 
-/// Does it, and forgets files that are gone.
+/// Does it, and remembers which of its files are there now.
 pub(super) fn carry_out(hands: &Hands, action: &KubeletAction, ledger: &mut Ledger) -> Ended {
     let ended = work(hands, action).unwrap_or_else(|ended| ended);
-    ledger.files.retain(|file| hands.root.exists(file));
+    ledger.files.extend(made_by(action));
+    for file in action.files().into_iter().filter(|file| !hands.root.exists(file)) {
+        ledger.files.remove(file);
+    }
     ended
 }
 
