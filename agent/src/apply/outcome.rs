@@ -94,7 +94,8 @@ pub(super) fn meaning(error: &WriteError) -> String {
             "; run as root, on the host and not in an unprivileged container"
         }
         Errno::EROFS => {
-            "; the file system is mounted read-only here: in a container, mount it writable"
+            "; mounted read-only here: in a container mount it writable; under systemd restart berth-agent if the \
+             folder came after it"
         }
         Errno::ENOENT => "; this kernel has no such setting",
         Errno::EBUSY => "; something uses it, try again later",

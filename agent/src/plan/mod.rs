@@ -138,6 +138,10 @@ pub fn plan(input: Input) -> Plan {
     let mut changes = leave_drift(input, changes);
     let (kubelet_changes, advice) = kubelet::plan(input, reserved.as_ref(), &frozen, &mut targets);
     changes.extend(kubelet_changes);
+    if !input.spec.networks.is_empty() || !input.spec.tenant_networks.is_empty() {
+        let why = "spec.networks and spec.tenantNetworks are not carried out by this version of berth-agent";
+        targets.notes.push(why.to_owned());
+    }
     targets.faults.sort();
     targets.notes.extend(kubelet::restart_needed(input.facts, input.shape));
     Plan {
