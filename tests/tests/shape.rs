@@ -46,6 +46,7 @@ fn a_host_is_shaped_as_asked_and_put_back() {
     whole::faults_change_nothing(host);
     whole::sample_there_and_back(host);
     whole::values_taken_away_go_back(host);
+    whole::partial_is_said(host);
     faults::kills(host, 5);
     daemon::keeps_the_host(host);
     package::installs_and_leaves(host);

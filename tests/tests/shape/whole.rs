@@ -107,6 +107,31 @@ pub(super) fn revert(host: &mut Host, before: &str) {
     );
 }
 
+/// More than fits: the host keeps what it needs, and both numbers are said.
+pub(super) fn partial_is_said(host: &mut Host) {
+    let before = state(host);
+    write_manifest(host, "  hugepages: [{size: 2Mi, zone: 0, count: 720}]");
+    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(said.code, 1, "{}", said.output);
+    let words: Vec<&str> = said.output.split_whitespace().collect();
+    let words = words.join(" ");
+    assert!(
+        words.contains("Partial hugepages 2Mi zone 0") && words.contains(" of 720: "),
+        "{words}"
+    );
+    assert!(words.contains("hugepagesz=2M hugepages=0:720"), "{words}");
+    let pool = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+    let got: u64 = value(host, pool).parse().unwrap();
+    assert!(
+        (1..720).contains(&got) && words.contains(&format!("got {got} of 720")),
+        "{got}: {words}"
+    );
+    let free =
+        host.must("awk '/MemFree/ {print $4}' /sys/devices/system/node/node0/meminfo").unwrap();
+    assert!(free.trim().parse::<u64>().unwrap() > 32 << 10, "the host keeps some: {free} KiB");
+    revert(host, &before);
+}
+
 /// A field that is taken away goes back to what was found; pages in use stay, and that is said.
 pub(super) fn values_taken_away_go_back(host: &mut Host) {
     let before = state(host);
