@@ -16,6 +16,7 @@ mod package;
 #[path = "shape/whole.rs"]
 mod whole;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use berth_tests::host::{Host, Kernel, Machine, Options};
@@ -81,7 +82,9 @@ fn on_a_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
         match result {
             Ok(()) => return,
             Err(_) if !last && host.fell_over_emulation() => {
-                eprintln!("host {number}: its kernel fell over the emulation; from the start");
+                let why =
+                    format!("host {number}: its kernel fell over the emulation; from the start");
+                writeln!(std::io::stderr(), "{why}").unwrap();
             }
             Err(panic) => std::panic::resume_unwind(panic),
         }
