@@ -84,7 +84,7 @@ fn on_a_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
             Err(_) if !last && host.fell_over_emulation() => {
                 let why =
                     format!("host {number}: its kernel fell over the emulation; from the start");
-                writeln!(std::io::stderr(), "{why}").unwrap();
+                writeln!(std::io::stderr(), "{why}").unwrap_or_default();
             }
             Err(panic) => std::panic::resume_unwind(panic),
         }
