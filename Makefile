@@ -57,7 +57,7 @@ hosts: setup  ## the test bed itself, and KVM on an emulated host; slow
 faults: setup  ## kills, power cuts, full disks, reboots on an emulated host; slow, leaves a result in docs/results
 	$(CARGO) build --locked --release -p berth-agent
 	$(CARGO) test --locked --release -p berth-tests --test shape --no-run
-	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape bad_luck -- --nocapture && \
+	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape bad_luck -- --nocapture --test-threads 2 && \
 	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on an emulated two-socket host: 50 kills of apply and revert, a full and a\nread-only state folder, a garbled ledger, a refused write, two agents at once, clock jumps, a reboot between apply and revert, 20 power cuts.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 

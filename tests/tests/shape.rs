@@ -53,25 +53,35 @@ fn a_host_is_shaped_as_asked_and_put_back() {
     });
 }
 
-/// Slow: hours of an ordinary host's bad luck.
+/// Slow: years of ordinary hosts' bad luck. Each on a host of its own, side by side.
 #[test]
-fn bad_luck_loses_nothing() {
-    if std::env::var_os("BERTH_FAULTS").is_none() {
-        eprintln!("skipped: slow, `make faults` runs it");
-        return;
-    }
-    on_a_host(3, Kernel::Stable, |host| {
+fn bad_luck_kills() {
+    on_a_host_with_bad_luck(3, |host| faults::kills(host, 50));
+}
+
+#[test]
+fn bad_luck_of_many_kinds() {
+    on_a_host_with_bad_luck(4, |host| {
         whole::sample_there_and_back(host);
-        faults::kills(host, 50);
-    });
-    on_a_host(3, Kernel::Stable, |host| {
         faults::state_folder(host);
         faults::refused_writes(host);
         faults::two_agents(host);
         faults::clock_jumps(host);
         faults::reboot_between(host);
-        faults::power_cuts(host, 20);
     });
+}
+
+#[test]
+fn bad_luck_power_cuts() {
+    on_a_host_with_bad_luck(5, |host| faults::power_cuts(host, 20));
+}
+
+fn on_a_host_with_bad_luck(number: u8, scenario: fn(&mut Host)) {
+    if std::env::var_os("BERTH_FAULTS").is_none() {
+        writeln!(std::io::stderr(), "skipped: slow, `make faults` runs it").unwrap_or_default();
+        return;
+    }
+    on_a_host(number, Kernel::Stable, scenario);
 }
 
 /// Boots a host and tries things on it; once more from the start if the emulation itself let it down.
