@@ -89,6 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         "# The idle daemon, {date}
 
 - on an emulated two-socket host (QEMU without KVM, some 7 times slower than metal), kernel 6.12, with the sample manifest applied
+- agent: `{agent}`
 - `berth-agent run --standalone`, timer at its default of 60 s; {minutes} minutes without a change
 - peers: daemons that every systemd host runs, on the same host in the same minutes
 
@@ -108,6 +109,7 @@ Command: `make bench`.
         median(&millis),
         percentile(&millis, 90),
         if met { "met" } else { "missed" },
+        agent = args.agent.display(),
     );
     write!(std::io::stdout(), "{text}")?;
     let path = args.results.join(format!("{date}-idle.md"));

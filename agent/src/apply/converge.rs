@@ -7,6 +7,7 @@ use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
 use super::{Hands, Outcome, apply};
 use crate::manifest::Part;
+use crate::observe::shape::Shape;
 use crate::observe::{self, HostFacts, Wanted, shape};
 use crate::plan::{self, Action, Plan};
 use crate::root::{ReadError, WriteError};
@@ -26,6 +27,8 @@ pub struct Converged {
     pub plan: Plan,
     /// The host as it was seen last.
     pub facts: HostFacts,
+    /// Its settings then.
+    pub shape: Shape,
 }
 
 /// Why nothing could be done at all.
@@ -83,7 +86,7 @@ pub fn converge(
                 told(&outcome);
                 outcomes.push(outcome);
             }
-            return Ok(Converged { outcomes, fell_short, plan, facts });
+            return Ok(Converged { outcomes, fell_short, plan, facts, shape });
         }
         let mut now = plan;
         now.changes.retain(|change| change.blocked.is_none() && new.contains(&exactly(change)));

@@ -14,7 +14,7 @@ use super::watch::Event;
 use crate::apply::{Converged, Hands, Outcome, converge};
 use crate::conditions;
 use crate::manifest::{Fault, Manifest, Part};
-use crate::observe::{self, HostFacts, Wanted, shape};
+use crate::observe::{self, HostFacts, Wanted};
 use crate::report;
 use crate::root::Root;
 
@@ -172,11 +172,10 @@ impl Worker {
     }
 
     fn publish(&mut self, wish: &Wish, converged: Converged, begin: Instant) {
-        let Converged { outcomes, plan, mut facts, .. } = converged;
+        let Converged { outcomes, plan, mut facts, shape, .. } = converged;
         if let Some(devices) = &self.devices {
             facts.adopt_devices(devices);
         }
-        let shape = shape::observe(&self.root, &facts);
         let faults: Vec<Fault> = wish.faults.iter().chain(&plan.faults).cloned().collect();
         let mut lines: Vec<String> =
             faults.iter().map(|fault| format!("manifest: {fault}")).collect();

@@ -32,6 +32,20 @@ pub fn observe(root: &Root) -> Vec<Irq> {
     root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
 }
 
+/// Interrupts that somebody has requested, without where they really go: a plan is made again and again,
+/// and asks for no more than it needs.
+pub fn requested(root: &Root) -> Vec<Irq> {
+    let irq = |(number, folder): (u32, String)| {
+        let users = users(root, number);
+        if users.is_empty() {
+            return None;
+        }
+        let affinity = kernel_list(root, &format!("proc/irq/{folder}/smp_affinity_list")).ok()?;
+        Some(Irq { number, affinity, effective: None, users })
+    };
+    root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
+}
+
 /// Who has requested an interrupt: one file of sysfs, or where a capture has none, the folders that
 /// procfs makes for handlers.
 pub(crate) fn users(root: &Root, number: u32) -> String {

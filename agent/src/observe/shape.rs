@@ -22,7 +22,7 @@ pub struct Shape {
     pub ksm: BTreeMap<KsmSetting, Value>,
     /// The mode of transparent huge pages in the kernel's word.
     pub transparent_hugepages: Option<String>,
-    /// Interrupts.
+    /// Interrupts that somebody has requested.
     pub irqs: Vec<Irq>,
     /// Where interrupts go that are requested from now on.
     pub default_irq: Option<CpuSet>,
@@ -58,7 +58,7 @@ pub fn observe(root: &Root, facts: &HostFacts) -> Shape {
             .read(TRANSPARENT_HUGEPAGES)
             .ok()
             .and_then(|text| chosen(&text).map(str::to_owned)),
-        irqs: irqs::observe(root),
+        irqs: irqs::requested(root),
         default_irq: mask(DEFAULT_IRQ),
         workqueues: mask(WORKQUEUES),
         units: units::observe(root),

@@ -17,7 +17,7 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
         targets.want(Setting::AllowedCpus(unit), cpus());
     }
     let mut unmovable = 0;
-    for irq in input.shape.irqs.iter().filter(|irq| !irq.users.is_empty()) {
+    for irq in &input.shape.irqs {
         if input.facts.ledger.unmovable.get(&irq.number) == Some(&irq.users) {
             unmovable += 1;
         } else {
