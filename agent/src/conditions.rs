@@ -41,8 +41,7 @@ impl Memory {
     pub fn judge(&mut self, input: &Input) -> Vec<Condition> {
         let tuned = host_tuned(input);
         let kubelet = kubelet_aligned(input);
-        let ready = ready(input, &tuned);
-        [("HostTuned", Some(tuned)), ("KubeletAligned", kubelet), ("Ready", Some(ready))]
+        [("HostTuned", Some(tuned.clone())), ("KubeletAligned", kubelet), ("Ready", Some(tuned))]
             .into_iter()
             .filter_map(|(name, judged)| Some(self.condition(name, judged?)))
             .collect()
@@ -116,11 +115,4 @@ fn kubelet_aligned(input: &Input) -> Option<Judged> {
             )
         }
     })
-}
-
-fn ready(input: &Input, (status, reason, message): &Judged) -> Judged {
-    match input.waiting {
-        Some(why) => ("Unknown", "NoManifest", why.to_owned()),
-        None => (status, reason, message.clone()),
-    }
 }

@@ -2,3 +2,4 @@
 //! Here is what they share.
 
 pub mod host;
+pub mod lscpu;

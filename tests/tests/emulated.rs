@@ -5,10 +5,10 @@
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use berth_tests::host::{Host, Options};
+use berth_tests::lscpu;
 use serde_json::{Value, json};
 
 fn report(host: &mut Host) -> Value {
@@ -45,16 +45,9 @@ fn processors_and_zones(host: &mut Host) {
     host.must("echo 0 > /sys/devices/system/cpu/cpu3/online").unwrap();
     let node = report(host);
     let cpu = &node["status"]["capabilities"]["cpu"];
-    let rows = host.must("lscpu -p=CPU,CORE,SOCKET,NODE").unwrap();
-    let rows: Vec<Vec<&str>> = rows
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| line.split(',').collect())
-        .collect();
-    let distinct =
-        |column: usize| rows.iter().map(|row| row[column]).collect::<BTreeSet<_>>().len();
-    assert_eq!(cpu["threads"], rows.len());
-    assert_eq!((&cpu["cores"], &cpu["sockets"]), (&json!(distinct(1)), &json!(distinct(2))));
+    let theirs = lscpu::counts(host).unwrap();
+    assert_eq!(cpu["threads"], theirs.threads);
+    assert_eq!((&cpu["cores"], &cpu["sockets"]), (&json!(theirs.cores), &json!(theirs.sockets)));
     assert_eq!((&cpu["online"], &cpu["offline"]), (&json!("0-2"), &json!("3")));
     assert_eq!(finding(host, "cpu.online")["status"], "WARN");
 

@@ -13,8 +13,6 @@ mod settings;
 
 use std::cell::OnceCell;
 
-use berth_api::infra_node::ChangeResult;
-
 use crate::ledger::Ledger;
 use crate::plan::{Action, Change, Plan, Step, Why};
 use crate::root::{Root, WriteError};
@@ -89,9 +87,8 @@ pub fn apply(
     if after != saved {
         // The found values are safe already; what is lost here is asked of the host again next time.
         if let Err(error) = after.save(hands.root, hands.boot_id) {
-            let mut outcome = Outcome::of_state(&error);
+            let outcome = Outcome::of_state(&error);
             told(&outcome);
-            outcome.result = ChangeResult::Failed;
             outcomes.push(outcome);
         }
     }
@@ -127,8 +124,8 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
 }
 
 fn carry_out(hands: &Hands, change: &Change, ledger: &mut Ledger) -> Outcome {
-    if let Some(why) = &change.blocked {
-        return Outcome::of(change, Ended::Blocked(why.clone()));
+    if change.blocked.is_some() {
+        return Outcome::blocked(change);
     }
     for file in &change.removes {
         if let Err(error) = hands.root.remove(file) {

@@ -6,7 +6,6 @@ use berth_api::CpuSet;
 
 use super::Hands;
 use super::outcome::{Ended, Result};
-use crate::observe::memory::chosen;
 use crate::observe::{kernel_list, shape, units};
 use crate::root::Root;
 use crate::setting::{Setting, Unit, Value};
@@ -75,15 +74,13 @@ pub(super) fn read(root: &Root, setting: Setting) -> Option<Value> {
         Setting::AllowedCpus(unit) => units::allowed(root, unit, &mut None).map(Value::Cpus),
         Setting::IrqAffinity(_) => kernel_list(root, &path).ok().map(Value::Cpus),
         Setting::WorkqueueCpus | Setting::DefaultIrqAffinity => {
-            CpuSet::from_mask(&root.read(&path).ok()?).ok().map(Value::Cpus)
+            shape::mask(root, &path).map(Value::Cpus)
         }
-        Setting::TransparentHugepages | Setting::Ksm(crate::setting::KsmSetting::AdvisorMode) => {
-            chosen(&root.read(&path).ok()?).map(|word| Value::Word(word.to_owned()))
-        }
+        Setting::TransparentHugepages => shape::word(root, &path).map(Value::Word),
         Setting::Hugepages { zone, size } => {
             super::hugepages::persistent(root, zone, size).map(Value::Number)
         }
-        Setting::Ksm(_) => root.parse(&path).ok().map(Value::Number),
+        Setting::Ksm(setting) => shape::ksm(root, setting),
     }
 }
 

@@ -7,11 +7,11 @@ use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 use super::manifest::{ManifestArguments, tell};
 use super::plan::{Output, SAMPLE};
 use super::style::Style;
-use super::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, print};
+use super::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, look, print};
 use crate::apply::{Converged, Hands, Outcome, converge};
 use crate::ledger;
 use crate::manifest::Manifest;
-use crate::observe::{self, HostFacts, Wanted, shape};
+use crate::observe::{HostFacts, Wanted, shape};
 use crate::plan::{self, table::counted};
 use crate::root::{Lock, Root};
 use crate::text::{line, printable, wrap};
@@ -88,10 +88,7 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     }
     let root = Root::live().map_err(|error| unreachable(&error.to_string()))?;
     let lock = lock(&root)?;
-    let facts = observe::observe(&root, &Wanted::to_plan());
-    for warning in &facts.notes.warnings {
-        complain(&format!("warning: {warning}"));
-    }
+    let facts = look(&root, &Wanted::to_plan());
     Ok((root, lock, facts))
 }
 

@@ -137,12 +137,18 @@ impl HostArguments {
         let root = self.root.open()?;
         let wanted =
             Wanted { direct_io_paths: self.direct_io_path.clone(), devices: true, kvm: true };
-        let facts = observe::observe(&root, &wanted);
-        for warning in &facts.notes.warnings {
-            complain(&format!("warning: {warning}"));
-        }
+        let facts = look(&root, &wanted);
         Ok((root, facts))
     }
+}
+
+/// Reads the host, and says on standard error what looks wrong with it.
+fn look(root: &Root, wanted: &Wanted) -> HostFacts {
+    let facts = observe::observe(root, wanted);
+    for warning in &facts.notes.warnings {
+        complain(&format!("warning: {warning}"));
+    }
+    facts
 }
 
 /// Why the program ends without doing what it was asked to.

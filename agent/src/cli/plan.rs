@@ -6,8 +6,8 @@ use clap::ValueEnum;
 
 use super::manifest::{ManifestArguments, tell};
 use super::style::Style;
-use super::{BAD_INPUT, Failure, PROBLEMS, RootArguments, complain, print};
-use crate::observe::{self, Wanted, shape};
+use super::{BAD_INPUT, Failure, PROBLEMS, RootArguments, look, print};
+use crate::observe::{Wanted, shape};
 use crate::plan;
 
 /// A manifest that shows every field of this part of the spec.
@@ -59,10 +59,7 @@ pub(super) enum Output {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let root = arguments.root.open()?;
-    let facts = observe::observe(&root, &Wanted::to_plan());
-    for warning in &facts.notes.warnings {
-        complain(&format!("warning: {warning}"));
-    }
+    let facts = look(&root, &Wanted::to_plan());
     let shape = shape::observe(&root, &facts);
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
     let input = plan::Input {

@@ -202,7 +202,6 @@ impl Worker {
             let result = word(outcome.result);
             if outcome.result != ChangeResult::Blocked {
                 inner.metrics.changes.get_or_create(&ResultLabel { result }).inc();
-                *inner.counts.entry(result).or_default() += 1;
             }
         }
         let repaired = outcomes.iter().filter(|o| o.drift && o.result == ChangeResult::Done);

@@ -1,6 +1,5 @@
 //! What the daemon says of itself and of the host: written by the cycle, read by whoever asks.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,8 +33,6 @@ pub(super) struct Inner {
     pub(super) node: Option<InfraNode>,
     /// Changes made, newest first, bounded.
     pub(super) changes: Vec<ChangeStatus>,
-    /// How many changes ended how.
-    pub(super) counts: BTreeMap<&'static str, u64>,
     /// Numbers for Prometheus.
     pub(super) metrics: Metrics,
 }
@@ -55,7 +52,6 @@ impl State {
             faults: Vec::new(),
             node: None,
             changes: Vec::new(),
-            counts: BTreeMap::new(),
             metrics: Metrics::default(),
         };
         Self { interval, inner: Mutex::new(inner) }

@@ -48,19 +48,18 @@ pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
 /// Reads it.
 #[must_use]
 pub fn observe(root: &Root, facts: &HostFacts) -> Shape {
-    let mask = |path: &str| CpuSet::from_mask(&root.read(path).ok()?).ok();
     let available = meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
     Shape {
         room: facts.zones.iter().filter_map(|zone| room(root, zone.id, available)).collect(),
         available,
-        ksm: KsmSetting::ALL.into_iter().filter_map(|setting| ksm(root, setting)).collect(),
-        transparent_hugepages: root
-            .read(TRANSPARENT_HUGEPAGES)
-            .ok()
-            .and_then(|text| chosen(&text).map(str::to_owned)),
+        ksm: KsmSetting::ALL
+            .into_iter()
+            .filter_map(|setting| Some((setting, ksm(root, setting)?)))
+            .collect(),
+        transparent_hugepages: word(root, TRANSPARENT_HUGEPAGES),
         irqs: irqs::requested(root),
-        default_irq: mask(DEFAULT_IRQ),
-        workqueues: mask(WORKQUEUES),
+        default_irq: mask(root, DEFAULT_IRQ),
+        workqueues: mask(root, WORKQUEUES),
         units: units::observe(root),
         pods: pods::observe(root, &facts.processes, &facts.kubelet),
         kubelet_started: facts.kubelet.pid.and_then(|pid| started(root, pid)),
@@ -79,13 +78,23 @@ fn room(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)
     Some((zone, Bytes(free.0.saturating_add(more))))
 }
 
-fn ksm(root: &Root, setting: KsmSetting) -> Option<(KsmSetting, Value)> {
-    let text = root.read(&format!("{KSM}/{}", setting.file())).ok()?;
-    let value = match setting {
-        KsmSetting::AdvisorMode => Value::Word(chosen(&text)?.to_owned()),
-        _ => Value::Number(text.parse().ok()?),
-    };
-    Some((setting, value))
+/// A file of KSM's; `None` if this kernel has no such, or it makes no sense.
+pub(crate) fn ksm(root: &Root, setting: KsmSetting) -> Option<Value> {
+    let path = format!("{KSM}/{}", setting.file());
+    match setting {
+        KsmSetting::AdvisorMode => word(root, &path).map(Value::Word),
+        _ => root.parse(&path).ok().map(Value::Number),
+    }
+}
+
+/// The word that is chosen in a file of several.
+pub(crate) fn word(root: &Root, path: &str) -> Option<String> {
+    chosen(&root.read(path).ok()?).map(str::to_owned)
+}
+
+/// A file with a mask of CPUs.
+pub(crate) fn mask(root: &Root, path: &str) -> Option<CpuSet> {
+    CpuSet::from_mask(&root.read(path).ok()?).ok()
 }
 
 /// When a process started, after boot: field 22 of `stat` counts hundredths (`USER_HZ`, which

@@ -2,7 +2,7 @@
 
 use berth_api::CpuSet;
 
-use super::{Action, Change, Disruption, Input, Step, Target, Targets, Why, current};
+use super::{Action, Change, Disruption, Input, Step, Target, Targets, Why, current, plain};
 use crate::setting::{Setting, Unit, Value};
 
 /// What `housekeeping: true` asks for.
@@ -59,10 +59,11 @@ fn pinned(input: Input) -> CpuSet {
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     let mut changes: Vec<Change> =
         Unit::ALL.into_iter().filter_map(|unit| allowed_cpus(input, targets, unit)).collect();
+    let absent = "this kernel has no such setting, or it cannot be read";
     let effect = "work that is bound to no CPU moves there";
-    changes.extend(plain(input, targets, Setting::WorkqueueCpus, effect));
+    changes.extend(plain(input, targets, Setting::WorkqueueCpus, absent, effect));
     let effect = "where interrupts go that drivers request from now on";
-    changes.extend(plain(input, targets, Setting::DefaultIrqAffinity, effect));
+    changes.extend(plain(input, targets, Setting::DefaultIrqAffinity, absent, effect));
     changes.extend(interrupts(input, targets, Why::Asked));
     changes.extend(interrupts(input, targets, Why::PutBack));
     changes
@@ -101,18 +102,6 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
     };
     let change = Change::of(setting, was, target, Disruption::Low, effect.to_owned());
     Some(change.blocked_by(blocked))
-}
-
-fn plain(input: Input, targets: &Targets, setting: Setting, effect: &str) -> Option<Change> {
-    let target = targets.of(setting)?;
-    let Some(was) = current(input, setting) else {
-        let why = "this kernel has no such setting, or it cannot be read".to_owned();
-        return Some(Change::impossible(setting, target, why));
-    };
-    (was != target.value).then(|| {
-        let change = Change::of(setting, was, target, Disruption::Low, effect.to_owned());
-        change.blocked_by(targets.blocked.get(&setting).cloned())
-    })
 }
 
 /// All interrupts that are not where they should be. Asked for, any of the reserved CPUs will do; put

@@ -93,6 +93,10 @@ pub const ACTIVE: &str = "99-berth.conf";
 /// Its name as long as it waits.
 pub const STAGED: &str = "99-berth.conf.staged";
 
+/// What it costs to change which configuration the kubelet starts with.
+const WITH_CHECKPOINTS: &str =
+    "its checkpoints are removed with it; takes effect when you restart the kubelet";
+
 /// Zones beyond which the kubelet's Topology Manager refuses to start unless told otherwise.
 const MAX_ZONES: usize = 8;
 
@@ -309,11 +313,7 @@ fn outdated(input: Input, desired: &KubeletConfig) -> Vec<String> {
     let cpu = cpu.and_then(|state| cpu_state_fault(state, desired, &facts.topology.online));
     let memory = kubelet.memory_state.as_ref();
     let memory = memory.and_then(|state| memory_state_fault(state, desired, &facts.zones));
-    let file = |name| checkpoint(kubelet, name);
-    [cpu.map(|_| file("cpu_manager_state")), memory.map(|_| file("memory_manager_state"))]
-        .into_iter()
-        .flatten()
-        .collect()
+    checkpoints(kubelet, cpu.is_some(), memory.is_some())
 }
 
 /// Checkpoints that a kubelet wrote which had not read the drop-in. What else may be wrong with them (a CPU
@@ -323,11 +323,14 @@ fn of_the_old_policy(kubelet: &KubeletFacts, config: &KubeletConfig) -> Vec<Stri
     let cpu = cpu.filter(|state| state.policy_name != config.cpu_manager_policy);
     let memory = kubelet.memory_state.as_ref();
     let memory = memory.filter(|state| state.policy_name != config.memory_manager_policy);
-    let file = |name| checkpoint(kubelet, name);
-    [cpu.map(|_| file("cpu_manager_state")), memory.map(|_| file("memory_manager_state"))]
-        .into_iter()
-        .flatten()
-        .collect()
+    checkpoints(kubelet, cpu.is_some(), memory.is_some())
+}
+
+/// The files of the managers that are meant.
+fn checkpoints(kubelet: &KubeletFacts, cpu: bool, memory: bool) -> Vec<String> {
+    let files = [(cpu, "cpu_manager_state"), (memory, "memory_manager_state")];
+    let meant = files.into_iter().filter(|(meant, _)| *meant);
+    meant.map(|(_, name)| checkpoint(kubelet, name)).collect()
 }
 
 fn checkpoint(kubelet: &KubeletFacts, name: &str) -> String {
@@ -431,13 +434,11 @@ fn stage(
         let action = KubeletAction::Stage { staged: staged.clone(), text };
         changes.push(change(was, "staged", Why::Asked, action).blocked_by(blocked.clone()));
     }
-    let checkpoints =
-        ["cpu_manager_state", "memory_manager_state"].map(|name| checkpoint(kubelet, name));
-    let action = KubeletAction::Activate { staged, active, checkpoints: checkpoints.to_vec() };
+    let checkpoints = checkpoints(kubelet, true, true);
+    let action = KubeletAction::Activate { staged, active, checkpoints };
     let waits = not_drained.map(|why| format!("waits until the node is drained: {why}"));
     let mut activate = change("staged", "active", Why::Asked, action).blocked_by(blocked.or(waits));
-    activate.effect =
-        "its checkpoints are removed with it; takes effect when you restart the kubelet".to_owned();
+    activate.effect = WITH_CHECKPOINTS.to_owned();
     activate.disruption = Disruption::High;
     changes.push(activate);
     changes
@@ -461,16 +462,12 @@ fn take_away(input: Input) -> Vec<Change> {
     }
     for file in files.iter().filter(|file| file.ends_with(ACTIVE)) {
         if kubelet.drop_in.as_ref().is_some_and(|text| text.starts_with(HEADER)) {
-            let checkpoints = ["cpu_manager_state", "memory_manager_state"];
-            let mut remove: Vec<String> =
-                checkpoints.map(|name| checkpoint(kubelet, name)).to_vec();
+            let mut remove = checkpoints(kubelet, true, true);
             remove.push(file.clone());
             let waits = input.shape.pods.not_drained();
             let waits = waits.map(|why| format!("waits until the node is drained: {why}"));
             let mut change = change("active", "none", Why::PutBack, KubeletAction::Remove(remove));
-            change.effect =
-                "its checkpoints are removed with it; takes effect when you restart the kubelet"
-                    .to_owned();
+            change.effect = WITH_CHECKPOINTS.to_owned();
             changes.push(change.blocked_by(waits));
         }
     }

@@ -249,15 +249,26 @@ fn leave_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
 }
 
 fn transparent_hugepages(input: Input, targets: &Targets) -> Option<Change> {
-    let setting = Setting::TransparentHugepages;
+    let absent = "this kernel has no transparent huge pages";
+    let effect = "applies to memory that programs ask for from now on";
+    plain(input, targets, Setting::TransparentHugepages, absent, effect)
+}
+
+/// The change of a setting that is a value and nothing more.
+fn plain(
+    input: Input,
+    targets: &Targets,
+    setting: Setting,
+    absent: &str,
+    effect: &str,
+) -> Option<Change> {
     let target = targets.of(setting)?;
     let Some(was) = current(input, setting) else {
-        let why = "this kernel has no transparent huge pages".to_owned();
-        return Some(Change::impossible(setting, target, why));
+        return Some(Change::impossible(setting, target, absent.to_owned()));
     };
     (was != target.value).then(|| {
-        let effect = "applies to memory that programs ask for from now on".to_owned();
-        Change::of(setting, was, target, Disruption::Low, effect)
+        let change = Change::of(setting, was, target, Disruption::Low, effect.to_owned());
+        change.blocked_by(targets.blocked.get(&setting).cloned())
     })
 }
 

@@ -1,24 +1,16 @@
 //! `report` and `check` against what other tools say of the same host.
 
-use std::collections::BTreeSet;
-
 use berth_tests::host::Host;
+use berth_tests::lscpu;
 use serde_json::Value;
 
 pub(super) fn with_other_tools(host: &mut Host) {
     let report = host.must("berth-agent report -o json 2>/dev/null").unwrap();
     let report: Value = serde_json::from_str(&report).unwrap();
     let cpu = &report["status"]["capabilities"]["cpu"];
-    let rows = host.must("lscpu -p=CPU,CORE,SOCKET,NODE").unwrap();
-    let rows: Vec<Vec<&str>> = rows
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| line.split(',').collect())
-        .collect();
-    let distinct =
-        |column: usize| rows.iter().map(|row| row[column]).collect::<BTreeSet<_>>().len();
-    assert_eq!(cpu["threads"], rows.len());
-    assert_eq!((&cpu["cores"], &cpu["sockets"]), (&distinct(1).into(), &distinct(2).into()));
+    let theirs = lscpu::counts(host).unwrap();
+    assert_eq!(cpu["threads"], theirs.threads);
+    assert_eq!((&cpu["cores"], &cpu["sockets"]), (&theirs.cores.into(), &theirs.sockets.into()));
     assert_eq!(cpu["threadsPerCore"], 2);
 
     let numactl = host.must("numactl -H").unwrap();

@@ -1,0 +1,35 @@
+//! What lscpu says of a host.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+
+use crate::host::Host;
+
+/// How many of each lscpu counts, of those that are online.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Logical CPUs.
+    pub threads: usize,
+    /// Physical cores.
+    pub cores: usize,
+    /// Packages.
+    pub sockets: usize,
+}
+
+/// Asks lscpu on the host.
+///
+/// # Errors
+/// As [`Host::must`].
+pub fn counts(host: &mut Host) -> Result<Counts> {
+    let said = host.must("lscpu -p=CPU,CORE,SOCKET,NODE")?;
+    let rows: Vec<Vec<&str>> = said
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(',').collect())
+        .collect();
+    let distinct = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).collect::<BTreeSet<_>>().len()
+    };
+    Ok(Counts { threads: rows.len(), cores: distinct(1), sockets: distinct(2) })
+}
