@@ -43,7 +43,8 @@ bench:  ## report against lstopo, and the idle daemon on an emulated host; leave
 	$(CARGO) build --locked --profile dist -p berth-agent
 	$(CARGO) run --locked --release -p berth-benches -- report \
 	  --agent target/dist/berth-agent --root $(BENCH_TREE) --results $(RESULTS)
-	$(CARGO) run --locked --release -p berth-benches -- idle --agent target/dist/berth-agent --results $(RESULTS)
+	$(CARGO) run --locked --release -p berth-benches -- idle \
+	  --agent target/dist/berth-agent --tree $(BENCH_TREE) --results $(RESULTS)
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)
