@@ -43,6 +43,9 @@ _berth__agent() {
             berth__agent,run)
                 cmd="berth__agent__subcmd__run"
                 ;;
+            berth__agent,trial-guard)
+                cmd="berth__agent__subcmd__trial__subcmd__guard"
+                ;;
             berth__agent__subcmd__help,apply)
                 cmd="berth__agent__subcmd__help__subcmd__apply"
                 ;;
@@ -70,6 +73,9 @@ _berth__agent() {
             berth__agent__subcmd__help,run)
                 cmd="berth__agent__subcmd__help__subcmd__run"
                 ;;
+            berth__agent__subcmd__help,trial-guard)
+                cmd="berth__agent__subcmd__help__subcmd__trial__subcmd__guard"
+                ;;
             *)
                 ;;
         esac
@@ -77,7 +83,7 @@ _berth__agent() {
 
     case "${cmd}" in
         berth__agent)
-            opts="-h -V --help --version report check plan apply revert run completion man help"
+            opts="-h -V --help --version report check plan apply revert run completion man trial-guard help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -132,7 +138,7 @@ _berth__agent() {
                     return 0
                     ;;
                 --only)
-                    COMPREPLY=($(compgen -W "cpu hugepages ksm transparent-hugepages" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "cpu hugepages ksm transparent-hugepages networks" -- "${cur}"))
                     return 0
                     ;;
                 --output)
@@ -151,7 +157,7 @@ _berth__agent() {
             return 0
             ;;
         berth__agent__subcmd__check)
-            opts="-o -h --root --direct-io-path --output --list --help cgroup cpu host hugepages iommu ksm kubelet kvm link memory storage kvm.hardware kvm.device kvm.access kvm.vm kvm.vcpu-limit kvm.nested kvm.second-level-translation kvm.vhost-net kvm.vhost-vsock kvm.tun kvm.confidential iommu.firmware iommu.enabled storage.direct-io storage.nvme cpu.zones cpu.online cpu.smt-alignment cpu.isolation cpu.irq-affinity cpu.governor cpu.hybrid hugepages.balance hugepages.kubelet memory.swap-ksm ksm.owner ksm.advisor kubelet.config kubelet.cpu-state kubelet.memory-state kubelet.reserved kubelet.reserved-memory kubelet.zone-limit kubelet.policies kubelet.swap link.uplink link.mtu link.driver cgroup.version cgroup.controllers host.guest host.cores host.memory host.storage host.machine-id host.product-uuid"
+            opts="-o -h --root --direct-io-path --output --list --help cgroup cpu host hugepages iommu ksm kubelet kvm link memory network storage kvm.hardware kvm.device kvm.access kvm.vm kvm.vcpu-limit kvm.nested kvm.second-level-translation kvm.vhost-net kvm.vhost-vsock kvm.tun kvm.confidential iommu.firmware iommu.enabled storage.direct-io storage.nvme cpu.zones cpu.online cpu.smt-alignment cpu.isolation cpu.irq-affinity cpu.governor cpu.hybrid hugepages.balance hugepages.kubelet memory.swap-ksm ksm.owner ksm.advisor kubelet.config kubelet.cpu-state kubelet.memory-state kubelet.reserved kubelet.reserved-memory kubelet.zone-limit kubelet.policies kubelet.swap link.uplink link.mtu link.driver network.isolation network.uplink network.stolen network.manager network.netfilter cgroup.version cgroup.controllers host.guest host.cores host.memory host.storage host.machine-id host.product-uuid"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -198,7 +204,7 @@ _berth__agent() {
             return 0
             ;;
         berth__agent__subcmd__help)
-            opts="report check plan apply revert run completion man help"
+            opts="report check plan apply revert run completion man trial-guard help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -337,6 +343,20 @@ _berth__agent() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        berth__agent__subcmd__help__subcmd__trial__subcmd__guard)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         berth__agent__subcmd__man)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -393,7 +413,7 @@ _berth__agent() {
                     return 0
                     ;;
                 --only)
-                    COMPREPLY=($(compgen -W "cpu hugepages ksm transparent-hugepages" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "cpu hugepages ksm transparent-hugepages networks" -- "${cur}"))
                     return 0
                     ;;
                 --root)
@@ -511,6 +531,20 @@ _berth__agent() {
                     COMPREPLY=($(compgen -W "text json" -- "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        berth__agent__subcmd__trial__subcmd__guard)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

@@ -1,16 +1,16 @@
-//! Conditions of the InfraNode that a plan decides: HostTuned, KubeletAligned, Ready.
+//! Conditions of the InfraNode that a plan decides: HostTuned, TenantNetworksReady, KubeletAligned, Ready.
 
 use std::collections::BTreeMap;
 
-use berth_api::infra_node::KubeletMode;
+use berth_api::infra_node::{KubeletMode, TenantNetworkState};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::manifest::Fault;
+use crate::manifest::{Fault, Part};
 use crate::observe::HostFacts;
 use crate::observe::shape::Shape;
-use crate::plan::Plan;
 use crate::plan::kubelet::restart_needed;
+use crate::plan::{Change, Plan};
 
 /// What is judged.
 #[derive(Debug, Clone, Copy)]
@@ -40,11 +40,21 @@ impl Memory {
     /// The conditions; a time changes only with its status.
     pub fn judge(&mut self, input: &Input) -> Vec<Condition> {
         let tuned = host_tuned(input);
+        let networks = networks_ready(input);
         let kubelet = kubelet_aligned(input);
-        [("HostTuned", Some(tuned.clone())), ("KubeletAligned", kubelet), ("Ready", Some(tuned))]
-            .into_iter()
-            .filter_map(|(name, judged)| Some(self.condition(name, judged?)))
-            .collect()
+        // The first that is not so says why.
+        let parts = [Some(&tuned), networks.as_ref()];
+        let ready = parts.into_iter().flatten().find(|judged| judged.0 != "True").unwrap_or(&tuned);
+        let ready = Some(ready.clone());
+        [
+            ("HostTuned", Some(tuned.clone())),
+            ("TenantNetworksReady", networks),
+            ("KubeletAligned", kubelet),
+            ("Ready", ready),
+        ]
+        .into_iter()
+        .filter_map(|(name, judged)| Some(self.condition(name, judged?)))
+        .collect()
     }
 
     fn condition(&mut self, name: &'static str, (status, reason, message): Judged) -> Condition {
@@ -68,10 +78,11 @@ fn host_tuned(input: &Input) -> Judged {
     if let Some(why) = input.waiting {
         return ("Unknown", "NoManifest", why.to_owned());
     }
-    if let Some(first) = input.faults.first() {
+    if let Some(first) = input.faults.iter().find(|fault| !fault.is_of(Part::Networks)) {
         return ("False", "FaultInSpec", first.to_string());
     }
-    let left = &input.plan.changes;
+    let left: Vec<&Change> =
+        input.plan.changes.iter().filter(|change| change.links().is_none()).collect();
     match left.iter().find(|change| change.blocked.is_some()).or_else(|| left.first()) {
         None => ("True", "AsAsked", "the host is as asked".to_owned()),
         Some(change) => {
@@ -84,13 +95,44 @@ fn host_tuned(input: &Input) -> Judged {
                 "FellShort"
             };
             let left = left.len();
-            let message = format!(
-                "{left} changes left, the first: {}: {} -> {}: {why}",
-                change.what, change.was, change.will_be
-            );
+            let message = format!("{left} changes left, the first: {}: {why}", change.sentence());
             ("False", reason, message)
         }
     }
+}
+
+/// `None` where no network is asked for and nothing of one is left.
+fn networks_ready(input: &Input) -> Option<Judged> {
+    let networks = &input.plan.networks;
+    if input.waiting.is_some() {
+        return Some(("Unknown", "NoManifest", input.waiting.unwrap_or_default().to_owned()));
+    }
+    if let Some(first) = input.faults.iter().find(|fault| fault.is_of(Part::Networks)) {
+        return Some(("False", "FaultInSpec", first.to_string()));
+    }
+    let ready: u32 = networks.iter().map(|network| network.ready).sum();
+    let mut waiting = networks
+        .iter()
+        .flat_map(|network| network.not_ready.values().map(move |tenant| (network, tenant)));
+    if let Some((network, first)) = waiting.next() {
+        let failed = first.state == TenantNetworkState::Failed;
+        let message = format!(
+            "{} of {} tenant networks are not in place, the first: {} on {}: {}",
+            1 + waiting.count(),
+            ready as usize + networks.iter().map(|n| n.not_ready.len()).sum::<usize>(),
+            first.tenant,
+            network.name,
+            first.message
+        );
+        return Some(("False", if failed { "Failed" } else { "Pending" }, message));
+    }
+    let left = input.plan.changes.iter().find(|change| change.links().is_some());
+    if let Some(change) = left {
+        let why = change.blocked.as_deref().unwrap_or("not done yet");
+        return Some(("False", "ChangesLeft", format!("{}: {why}", change.what)));
+    }
+    (!networks.is_empty())
+        .then(|| ("True", "AsAsked", format!("{ready} tenant networks are in place")))
 }
 
 /// `None` where there is no kubelet, or it is none of Berth's business.

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_api::LinkName;
 use serde::{Deserialize, Serialize};
 
 use crate::root::{ReadError, ReadProblem, Root, WriteError};
@@ -30,6 +31,10 @@ pub struct Ledger {
     pub unmovable: BTreeMap<u32, String>,
     /// When huge pages were last changed, in hundredths of a second since boot.
     pub hugepages_changed: Option<u64>,
+    /// Uplinks that were down when Berth found them.
+    pub raised: BTreeSet<LinkName>,
+    /// Host networks that Berth made in this boot.
+    pub networks: BTreeMap<String, MadeNetwork>,
     /// Texts of entries that this version does not know, kept for the one that does.
     unknown: BTreeMap<String, TextEntry>,
 }
@@ -41,6 +46,23 @@ pub struct Entry {
     pub found: Value,
     /// What Berth made it, once that was read back: what is otherwise later is drift.
     pub set: Option<Value>,
+}
+
+/// What Berth made of a host network: what is otherwise later is drift.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MadeNetwork {
+    /// By what it was made.
+    pub settings: String,
+    /// The uplink that became the bridge's port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<LinkName>,
+    /// Tenants by VLAN id or VNI.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tenants: BTreeMap<u32, String>,
+    /// Why its uplink was given back after a trial, and by what settings that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<(String, String)>,
 }
 
 /// The file: everything as text, so that a person can read it, and put it back by hand.
@@ -58,6 +80,10 @@ struct Document {
     unmovable_interrupts: BTreeMap<u32, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hugepages_changed: Option<u64>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    raised_uplinks: BTreeSet<LinkName>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    networks: BTreeMap<String, MadeNetwork>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +130,8 @@ impl Ledger {
         }
         ledger.unmovable = document.unmovable_interrupts;
         ledger.hugepages_changed = document.hugepages_changed;
+        ledger.raised = document.raised_uplinks;
+        ledger.networks = document.networks;
         for (name, entry) in document.entries {
             let Ok(setting) = name.parse::<Setting>() else {
                 ledger.unknown.insert(name, entry);
@@ -135,6 +163,8 @@ impl Ledger {
             files: self.files.clone(),
             unmovable_interrupts: self.unmovable.clone(),
             hugepages_changed: self.hugepages_changed,
+            raised_uplinks: self.raised.clone(),
+            networks: self.networks.clone(),
         };
         serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
     }

@@ -10,6 +10,7 @@ pub mod conditions;
 pub mod daemon;
 pub mod ledger;
 pub mod manifest;
+pub mod netlink;
 pub mod notes;
 pub mod observe;
 pub mod parsers;

@@ -20,8 +20,26 @@ pub struct Manifest {
     pub spec: InfraNodeSpec,
     /// Everything that is wrong with the rest.
     pub faults: Vec<Fault>,
-    /// Parts that have a fault.
-    pub unclear: BTreeSet<Part>,
+    /// What has a fault.
+    pub unclear: Unclear,
+}
+
+/// What nobody can make sense of: neither changed nor put back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unclear {
+    /// Whole parts.
+    pub parts: BTreeSet<Part>,
+    /// Host networks, by name: of them only one field or one tenant is wrong, and the others are carried out.
+    pub networks: BTreeSet<String>,
+}
+
+impl Unclear {
+    /// Everything but these parts.
+    #[must_use]
+    pub fn all_but(parts: &[Part]) -> Self {
+        let others = Part::ALL.into_iter().filter(|part| !parts.contains(part));
+        Self { parts: others.collect(), networks: BTreeSet::new() }
+    }
 }
 
 /// Parts of the spec that are carried out independently.
@@ -80,9 +98,13 @@ impl Fault {
     }
 
     /// Whether it lies in this part.
-    fn is_of(&self, part: Part) -> bool {
-        let rest = self.field.strip_prefix(part.field());
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    #[must_use]
+    pub fn is_of(&self, part: Part) -> bool {
+        let lies_in = |field| {
+            let rest = self.field.strip_prefix(field);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        lies_in(part.field()) || (part == Part::Networks && lies_in("spec.tenantNetworks"))
     }
 }
 
@@ -168,9 +190,11 @@ impl Manifest {
                 .transparent_hugepages
                 .filter(|_| has(Part::TransparentHugepages)),
             hugepages: if has(Part::Hugepages) { spec.hugepages } else { Vec::new() },
-            ..InfraNodeSpec::default()
+            networks: if has(Part::Networks) { spec.networks } else { Vec::new() },
+            tenant_networks: if has(Part::Networks) { spec.tenant_networks } else { Vec::new() },
+            profile: None,
         };
-        self.unclear.extend(Part::ALL.into_iter().filter(|part| !parts.contains(part)));
+        self.unclear.parts.extend(Unclear::all_but(parts).parts);
         let of_another =
             |fault: &Fault| Part::ALL.iter().any(|part| !has(*part) && fault.is_of(*part));
         self.faults.retain(|fault| !of_another(fault));
@@ -186,9 +210,10 @@ impl Manifest {
         let spec = tree.get("spec");
         let absent = |part: &Part| {
             let name = part.field().trim_start_matches("spec.");
-            spec.and_then(|spec| spec.get(name)).is_none()
+            let there = |name| spec.and_then(|spec| spec.get(name)).is_some();
+            !(there(name) || *part == Part::Networks && there("tenantNetworks"))
         };
-        self.unclear.extend(Part::ALL.into_iter().filter(absent));
+        self.unclear.parts.extend(Part::ALL.into_iter().filter(absent));
     }
 
     fn read_spec(&mut self, spec: &Value) {
@@ -197,7 +222,7 @@ impl Manifest {
             Value::Null => return,
             other => {
                 self.faults.push(Fault::new("spec", plain(other), "a map was expected"));
-                self.unclear = Part::ALL.into();
+                self.unclear.parts = Part::ALL.into();
                 return;
             }
         };
@@ -239,7 +264,7 @@ impl Manifest {
             Ok(read) => Some(read),
             Err(faults) => {
                 self.faults.extend(faults);
-                self.unclear.extend(part);
+                self.unclear.parts.extend(part);
                 None
             }
         }
@@ -254,7 +279,7 @@ impl Manifest {
                 let fault =
                     Fault::new(format!("spec.{field}"), plain(other), "a list was expected");
                 self.faults.push(fault);
-                self.unclear.insert(part);
+                self.unclear.parts.insert(part);
                 &[]
             }
         };
@@ -264,7 +289,16 @@ impl Manifest {
                 Ok(item) => sound.push(item),
                 Err(faults) => {
                     self.faults.extend(faults);
-                    self.unclear.insert(part);
+                    // One tenant that is wrong holds up its own network alone, if it says which that is.
+                    let network = match field {
+                        "networks" => item.get("name"),
+                        "tenantNetworks" => item.get("network"),
+                        _ => None,
+                    };
+                    match network.and_then(Value::as_str) {
+                        Some(network) => drop(self.unclear.networks.insert(network.to_owned())),
+                        None => drop(self.unclear.parts.insert(part)),
+                    }
                 }
             }
         }
@@ -352,7 +386,7 @@ mod tests {
         assert!(manifest.spec.transparent_hugepages.is_some() && manifest.spec.cpu.is_none());
         // Networks too: `colour` may have been meant as a part that is absent.
         let unclear = [Part::Cpu, Part::Hugepages, Part::Ksm, Part::Networks];
-        assert_eq!(manifest.unclear, unclear.into());
+        assert_eq!(manifest.unclear.parts, unclear.into());
         for start in [
             "spec.hugepages[0].size: `3Mi`: `3Mi` is not a huge page size",
             "spec.ksm.mode: `Onn`: unknown variant `Onn`, expected one of",

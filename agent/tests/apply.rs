@@ -12,7 +12,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use berth_agent::apply::{CannotStart, Converged, Hands, converge};
+use berth_agent::apply::{CannotStart, Converged, Hands, converge, look};
 use berth_agent::ledger::Ledger;
 use berth_agent::manifest::Manifest;
 use berth_agent::root::Root;
@@ -37,7 +37,14 @@ fn shape(tree: &Tree, spec: &str) -> Result<Converged, CannotStart> {
     assert_eq!(manifest.faults, []);
     let root = Root::open(tree.path()).unwrap();
     let hands = Hands::new(&root, BOOT, &|| {});
-    converge(&hands, &manifest.spec, &manifest.unclear, &BTreeSet::new(), &mut |_| {})
+    converge(
+        &hands,
+        &manifest.spec,
+        &manifest.unclear,
+        &BTreeSet::new(),
+        &|| look(&root),
+        &mut |_| {},
+    )
 }
 
 fn results(converged: &Converged) -> BTreeMap<String, ChangeResult> {

@@ -334,7 +334,7 @@ proptest! {
         let node = berth_agent::report::infra_node(&facts);
         let again = berth_agent::report::infra_node(&berth_agent::observe::observe(&root, &wanted));
         prop_assert_eq!(serde_json::to_string(&node).unwrap(), serde_json::to_string(&again).unwrap());
-        let table = berth_agent::report::table::render(&node, berth_agent::cli::style::Style::Plain);
+        let table = berth_agent::report::table::render(&node, &facts.links, berth_agent::cli::style::Style::Plain);
         prop_assert!(table.lines().all(|line| line.chars().count() <= 80), "{}", table);
         let input = berth_agent::check::Input::observe(&root, &facts);
         let findings = berth_agent::check::run(&berth_agent::check::all(), &input);

@@ -15,6 +15,7 @@ mod page_size;
 mod pci_address;
 mod text;
 mod vlan_id;
+mod vlan_set;
 
 pub use bytes::{Bytes, ParseBytesError};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
@@ -25,3 +26,4 @@ pub use mac_address::{MacAddress, ParseMacAddressError};
 pub use page_size::{PageSize, ParsePageSizeError};
 pub use pci_address::{ParsePciAddressError, PciAddress};
 pub use vlan_id::{ParseVlanIdError, VlanId};
+pub use vlan_set::{ParseVlanSetError, VlanSet};

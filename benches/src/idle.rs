@@ -64,6 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         machine: Machine::Smt,
         kernel: Kernel::Backports,
         memory_mib: None,
+        trunk: None,
     };
     let mut host = Host::boot(&options)?;
     host.must("udevadm settle --timeout 100")?;

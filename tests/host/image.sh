@@ -9,6 +9,8 @@ suite=bookworm
 packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,curl,linux-image-cloud-amd64
 # Second opinions on what the agent says.
 packages=$packages,util-linux,numactl,pciutils,lvm2,libvirt-clients
+# Tenants' networks: the real CNI plugins, what looks at frames, and what else manages links.
+packages=$packages,containernetworking-plugins,nftables,iputils-ping,tcpdump,network-manager
 recipe=$(cksum <"$0" | cut -d' ' -f1)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/berth
 cache=$folder/host-$suite-$recipe
@@ -108,7 +110,9 @@ UNIT
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -s ../berth-shell.service "$root/etc/systemd/system/multi-user.target.wants/"
 # The console is for messages, and nothing is to run because of the time of day.
-for unit in serial-getty@ttyS0.service e2scrub_reap.service e2scrub_all.timer apt-daily.timer \
+# NetworkManager runs only where a test starts it.
+for unit in NetworkManager.service NetworkManager-wait-online.service ModemManager.service \
+    wpa_supplicant.service serial-getty@ttyS0.service e2scrub_reap.service e2scrub_all.timer apt-daily.timer \
     apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer; do
     ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done

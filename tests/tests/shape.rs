@@ -30,8 +30,14 @@ fn repository() -> PathBuf {
 
 fn boot(number: u8, kernel: Kernel) -> Host {
     let agent = repository().join("target/release/berth-agent");
-    let options =
-        Options { agent: Some(&agent), number, machine: Machine::Smt, kernel, memory_mib: None };
+    let options = Options {
+        agent: Some(&agent),
+        number,
+        machine: Machine::Smt,
+        kernel,
+        memory_mib: None,
+        trunk: None,
+    };
     let mut host = Host::boot(&options).unwrap();
     host.must("udevadm settle --timeout 100").unwrap();
     host.put(&repository().join("tests/host/state.sh"), "/usr/local/bin/host-state").unwrap();

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
 use super::{Hands, Outcome, apply};
-use crate::manifest::Part;
+use crate::manifest::Unclear;
 use crate::observe::shape::Shape;
-use crate::observe::{self, HostFacts, Wanted, shape};
+use crate::observe::{self, HostFacts, Wanted};
 use crate::plan::{self, Action, Plan};
+use crate::root::Root;
 use crate::root::{ReadError, WriteError};
 use crate::setting::Value;
 
@@ -23,6 +24,8 @@ pub struct Converged {
     pub outcomes: Vec<Outcome>,
     /// Changes that failed or were partial, by their [`key`].
     pub fell_short: Vec<String>,
+    /// Whether there was no time for all removals.
+    pub unfinished: bool,
     /// What is left to do, as it was seen last.
     pub plan: Plan,
     /// The host as it was seen last.
@@ -47,6 +50,14 @@ pub enum CannotStart {
     BootId,
 }
 
+/// The whole look that a plan is made from.
+#[must_use]
+pub fn look(root: &Root) -> (HostFacts, Shape) {
+    let facts = observe::observe(root, &Wanted::to_plan());
+    let shape = observe::shape::observe(root, &facts);
+    (facts, shape)
+}
+
 /// Makes the host what `spec` asks; parts in `unclear`, and changes whose [`key`] is in `waits`, are left alone.
 ///
 /// # Errors
@@ -54,17 +65,19 @@ pub enum CannotStart {
 pub fn converge(
     hands: &Hands,
     spec: &InfraNodeSpec,
-    unclear: &BTreeSet<Part>,
+    unclear: &Unclear,
     waits: &BTreeSet<String>,
+    look: &dyn Fn() -> (HostFacts, Shape),
     told: &mut dyn FnMut(&Outcome),
 ) -> Result<Converged, CannotStart> {
     let mut tried = BTreeSet::new();
     let mut fell_short = Vec::new();
     let mut outcomes = Vec::new();
     let mut round = 0;
+    let mut unfinished = false;
     loop {
         round += 1;
-        let facts = observe::observe(hands.root, &Wanted::to_plan());
+        let (facts, shape) = look();
         // Without the boot's id the ledger would read as one of another boot, and be overwritten.
         if hands.boot_id.is_empty() || facts.boot_id.as_deref() != Some(hands.boot_id) {
             return Err(CannotStart::BootId);
@@ -72,7 +85,6 @@ pub fn converge(
         if let Some(fault) = &facts.ledger_fault {
             return Err(CannotStart::Ledger(fault.clone()));
         }
-        let shape = shape::observe(hands.root, &facts);
         hands.alive();
         let input = plan::Input { spec, unclear, facts: &facts, shape: &shape };
         let plan = plan::plan(input);
@@ -80,21 +92,25 @@ pub fn converge(
         let possible = plan.changes.iter().filter(|change| change.blocked.is_none());
         let possible = possible.filter(|change| !waits.contains(&key(change)));
         let new: Vec<String> = possible.map(exactly).filter(is_new).collect();
-        if round > ROUNDS || (new.is_empty() && plan.forget.is_empty()) {
+        let nothing_to_forget = plan.forget.is_empty() && plan.forget_networks.is_empty();
+        if unfinished || round > ROUNDS || (new.is_empty() && nothing_to_forget) {
             for change in plan.changes.iter().filter(|change| change.blocked.is_some()) {
                 let outcome = Outcome::blocked(change);
                 told(&outcome);
                 outcomes.push(outcome);
             }
-            return Ok(Converged { outcomes, fell_short, plan, facts, shape });
+            return Ok(Converged { outcomes, fell_short, unfinished, plan, facts, shape });
         }
         let mut now = plan;
         now.changes.retain(|change| change.blocked.is_none() && new.contains(&exactly(change)));
-        let ended = apply(hands, &now, &facts.ledger, told).map_err(CannotStart::State)?;
+        let applied = apply(hands, &now, &facts.ledger, told).map_err(CannotStart::State)?;
+        let ended = applied.outcomes;
+        unfinished = ended.len() < now.changes.len();
         let short = now.changes.iter().zip(&ended);
         let short = short.filter(|(_, outcome)| outcome.result != ChangeResult::Done);
         fell_short.extend(short.map(|(change, _)| key(change)));
         outcomes.extend(ended);
+        outcomes.extend(applied.state);
         tried.extend(new);
     }
 }
@@ -117,5 +133,6 @@ fn words(change: &plan::Change, value: fn(&plan::Step) -> &Value) -> String {
             steps.collect::<Vec<_>>().join(" ")
         }
         Action::Kubelet(_) => format!("{} {} {}", change.what, change.was, change.will_be),
+        Action::Links(_) => change.what.clone(),
     }
 }

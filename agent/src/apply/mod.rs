@@ -8,17 +8,19 @@ mod files;
 mod hugepages;
 mod interrupts;
 mod ksm;
+pub mod links;
 mod outcome;
 mod settings;
 
 use std::cell::OnceCell;
+use std::time::Duration;
 
 use crate::ledger::Ledger;
 use crate::plan::{Action, Change, Plan, Step, Why};
 use crate::root::{Root, WriteError};
 use crate::setting::{KsmSetting, Setting};
 use crate::systemd::{Systemd, SystemdError};
-pub use converge::{CannotStart, Converged, converge, key};
+pub use converge::{CannotStart, Converged, converge, key, look};
 pub use outcome::Outcome;
 use outcome::{Ended, Result};
 
@@ -29,6 +31,8 @@ pub struct Hands<'a> {
     boot_id: &'a str,
     /// Called whenever something was done, also within a long change: whoever waits knows it goes on.
     alive: &'a dyn Fn(),
+    /// How long links may be removed before something else is looked at; what is left is done later.
+    budget: Option<Duration>,
     systemd: OnceCell<std::result::Result<Systemd, SystemdError>>,
 }
 
@@ -45,7 +49,14 @@ impl<'a> Hands<'a> {
     /// For this host in this boot.
     #[must_use]
     pub fn new(root: &'a Root, boot_id: &'a str, alive: &'a dyn Fn()) -> Self {
-        Self { root, boot_id, alive, systemd: OnceCell::new() }
+        Self { root, boot_id, alive, budget: None, systemd: OnceCell::new() }
+    }
+
+    /// With a limit for removals at a time.
+    #[must_use]
+    pub const fn within(mut self, budget: Duration) -> Self {
+        self.budget = Some(budget);
+        self
     }
 
     fn systemd(&self) -> std::result::Result<&Systemd, SystemdError> {
@@ -60,6 +71,15 @@ impl<'a> Hands<'a> {
     }
 }
 
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// One for each change, in order; the last changes have none if there was no time for them.
+    pub outcomes: Vec<Outcome>,
+    /// What became of the found values, if they could not be saved afterwards.
+    pub state: Option<Outcome>,
+}
+
 /// Carries out the plan; `told` hears of each outcome as soon as it is there.
 ///
 /// # Errors
@@ -69,7 +89,7 @@ pub fn apply(
     plan: &Plan,
     ledger: &Ledger,
     told: &mut dyn FnMut(&Outcome),
-) -> std::result::Result<Vec<Outcome>, WriteError> {
+) -> std::result::Result<Applied, WriteError> {
     let mut after = ledger.clone();
     remember(plan, &mut after);
     if &after != ledger {
@@ -77,22 +97,26 @@ pub fn apply(
     }
     let saved = after.clone();
     let mut outcomes = Vec::new();
-    for change in &plan.changes {
+    let (on_links, on_settings): (Vec<&Change>, Vec<&Change>) =
+        plan.changes.iter().partition(|change| change.links().is_some());
+    for change in on_settings {
         let outcome = carry_out(hands, change, &mut after);
         told(&outcome);
         outcomes.push(outcome);
         hands.alive();
     }
+    outcomes.extend(links::carry_out(hands, &on_links, &mut after, told));
     tidy(plan, &mut after);
+    let mut state = None;
     if after != saved {
         // The found values are safe already; what is lost here is asked of the host again next time.
         if let Err(error) = after.save(hands.root, hands.boot_id) {
             let outcome = Outcome::of_state(&error);
             told(&outcome);
-            outcomes.push(outcome);
+            state = Some(outcome);
         }
     }
-    Ok(outcomes)
+    Ok(Applied { outcomes, state })
 }
 
 /// Forgets what was learned for changes that nobody asks for any more.
@@ -110,10 +134,17 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
     for setting in &plan.forget {
         ledger.entries.remove(setting);
     }
+    for network in &plan.forget_networks.networks {
+        ledger.networks.remove(network);
+    }
+    for uplink in &plan.forget_networks.uplinks {
+        ledger.raised.remove(uplink);
+    }
     for change in plan.changes.iter().filter(|change| change.blocked.is_none()) {
         if let Action::Kubelet(action) = &change.action {
             ledger.files.extend(files::made_by(action));
         }
+        ledger.raised.extend(change.links().into_iter().flat_map(links::raises));
         for step in change.steps() {
             ledger.found(step.setting, step.was.clone());
             for (setting, was) in &step.disturbs {
@@ -132,12 +163,10 @@ fn carry_out(hands: &Hands, change: &Change, ledger: &mut Ledger) -> Outcome {
             return Outcome::of(change, Ended::Failed(outcome::meaning(&error)));
         }
     }
-    let steps = match &change.action {
-        Action::Kubelet(action) => {
-            return Outcome::of(change, files::carry_out(hands, action, ledger));
-        }
-        Action::Set(steps) => steps,
-    };
+    if let Action::Kubelet(action) = &change.action {
+        return Outcome::of(change, files::carry_out(hands, action, ledger));
+    }
+    let steps = change.steps();
     if steps.iter().all(|step| matches!(step.setting, Setting::IrqAffinity(_))) {
         return Outcome::of(change, interrupts::carry_out(hands, change.why, steps, ledger));
     }

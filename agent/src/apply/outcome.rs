@@ -52,12 +52,7 @@ impl Outcome {
             Ended::Blocked(message) => (ChangeResult::Blocked, Some(message)),
             Ended::Failed(message) => (ChangeResult::Failed, Some(message)),
         };
-        Self {
-            what: format!("{}: {} -> {}", change.what, change.was, change.will_be),
-            result,
-            drift: change.drift,
-            message,
-        }
+        Self { what: change.sentence(), result, drift: change.drift, message }
     }
 
     /// Of a change that is not tried.

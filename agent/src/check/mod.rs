@@ -13,6 +13,7 @@ mod links;
 mod memory;
 mod outcome;
 pub mod table;
+mod tenants;
 #[cfg(test)]
 pub(crate) mod tests_support;
 
@@ -127,6 +128,7 @@ pub fn all() -> Vec<Check> {
         memory::CHECKS,
         kubelet::CHECKS,
         links::CHECKS,
+        tenants::CHECKS,
         host::CHECKS,
     ]
     .concat()

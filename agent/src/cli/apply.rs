@@ -8,7 +8,7 @@ use super::manifest::{ManifestArguments, tell};
 use super::plan::{Output, SAMPLE};
 use super::style::Style;
 use super::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, look, print};
-use crate::apply::{Converged, Hands, Outcome, converge};
+use crate::apply::{self, Converged, Hands, Outcome, converge, links};
 use crate::ledger;
 use crate::manifest::Manifest;
 use crate::observe::{HostFacts, Wanted, shape};
@@ -56,7 +56,8 @@ pub(super) struct RevertArguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
-    let (root, _lock, facts) = begin()?;
+    let (root, _lock, mut facts) = begin()?;
+    try_again(&root, &mut facts)?;
     let shape = shape::observe(&root, &facts);
     let input = plan::Input {
         spec: &manifest.spec,
@@ -81,6 +82,18 @@ pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
     finish(&root, &facts, &nothing, arguments.output, "the host is as found")
 }
 
+/// Whoever says `apply` wants what was tried and taken back to be tried again.
+fn try_again(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
+    let mut tried = false;
+    for made in facts.ledger.networks.values_mut() {
+        tried |= made.trial.take().is_some();
+    }
+    if let (true, Some(boot_id)) = (tried, facts.boot_id.as_deref()) {
+        facts.ledger.save(root, boot_id).map_err(|error| unreachable(&error.to_string()))?;
+    }
+    Ok(())
+}
+
 /// Opens the host for changes: as root, and alone.
 fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     if !nix::unistd::geteuid().is_root() {
@@ -88,6 +101,11 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     }
     let root = Root::live().map_err(|error| unreachable(&error.to_string()))?;
     let lock = lock(&root)?;
+    let boot_id = root.read("proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let recovered = links::trial::recover(&root, &boot_id);
+    if let Some(said) = recovered.map_err(|error| unreachable(&error.to_string()))? {
+        complain(&format!("berth-agent: {said}"));
+    }
     let facts = look(&root, &Wanted::to_plan());
     Ok((root, lock, facts))
 }
@@ -125,6 +143,7 @@ fn finish(
         &manifest.spec,
         &manifest.unclear,
         &std::collections::BTreeSet::new(),
+        &|| apply::look(root),
         &mut told,
     )
     .map_err(|error| unreachable(&error.to_string()))?;

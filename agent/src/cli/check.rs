@@ -9,6 +9,7 @@ use clap::builder::PossibleValuesParser;
 use super::style::Style;
 use super::{Failure, HostArguments, PROBLEMS, print};
 use crate::check::{self, Input};
+use crate::report;
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -65,7 +66,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (root, facts) = arguments.host.observe()?;
     let findings = check::run(&checks, &Input::observe(&root, &facts));
     print(&match arguments.output {
-        Output::Table => check::table::render(&findings, Style::for_stdout()),
+        Output::Table => {
+            let style = Style::for_stdout();
+            let shown = findings.checks.iter().any(|finding| {
+                finding.id.starts_with("network.") && finding.outcome.status != check::Status::Skip
+            });
+            let tree =
+                if shown { report::tree::render(&facts.links, style) } else { String::new() };
+            tree + &check::table::render(&findings, style)
+        }
         Output::Json => serde_json::to_string_pretty(&findings)? + "\n",
     })?;
     Ok(ExitCode::from(if findings.summary.fail > 0 { PROBLEMS } else { 0 }))

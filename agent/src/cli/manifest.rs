@@ -34,6 +34,8 @@ enum OnlyPart {
     Ksm,
     /// spec.transparentHugepages
     TransparentHugepages,
+    /// spec.networks and spec.tenantNetworks
+    Networks,
 }
 
 impl OnlyPart {
@@ -43,6 +45,7 @@ impl OnlyPart {
             Self::Hugepages => Part::Hugepages,
             Self::Ksm => Part::Ksm,
             Self::TransparentHugepages => Part::TransparentHugepages,
+            Self::Networks => Part::Networks,
         }
     }
 }

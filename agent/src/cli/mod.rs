@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
+use crate::apply::links;
 use crate::observe::{self, HostFacts, Wanted, direct_io};
 use crate::root::Root;
 
@@ -81,6 +82,9 @@ enum Command {
     /// Print the manual page
     #[command(hide = true)]
     Man,
+    /// Undo a change on trial if the process that tries it does not say how it ended
+    #[command(hide = true, name = links::trial::GUARD)]
+    TrialGuard,
 }
 
 /// Which host to look at.
@@ -135,8 +139,7 @@ impl HostArguments {
     /// Reads the host, and says on standard error what looks wrong with it.
     fn observe(&self) -> Result<(Root, HostFacts), Failure> {
         let root = self.root.open()?;
-        let wanted =
-            Wanted { direct_io_paths: self.direct_io_path.clone(), devices: true, kvm: true };
+        let wanted = Wanted { direct_io_paths: self.direct_io_path.clone(), ..Wanted::default() };
         let facts = look(&root, &wanted);
         Ok((root, facts))
     }
@@ -176,6 +179,10 @@ pub fn main() -> ExitCode {
         Command::Revert(arguments) => apply::revert(&arguments),
         Command::Completion { shell } => completion(shell),
         Command::Man => manual(),
+        Command::TrialGuard => Root::live()
+            .map(|root| links::trial::guard_main(&root))
+            .map_err(Failure::from)
+            .map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|failure| {
         complain(&format!("berth-agent: {:#}", failure.error));

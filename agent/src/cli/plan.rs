@@ -25,6 +25,14 @@ pub(super) const SAMPLE: &str = "  \
     - {size: 2Mi, zone: 0, count: 1024}   # without zone: spread over zones
     ksm: {mode: Auto}                     # Observe | Off | On | Auto
     transparentHugepages: Madvise         # Always | Madvise | Never
+    networks:                             # that carry tenants
+    - name: tenant-trunk
+      scenario: VlanAwareBridge           # BridgePerTenant | Vxlan | SriovVf
+      uplink: {name: bond0}               # or mac, or pciAddress
+      bridge: br-tenant
+      mtu: 9000                           # default: the uplink's
+    tenantNetworks:
+    - {name: cluster-abc, network: tenant-trunk, vlan: 120}
 ";
 
 /// Arguments of `plan`.

@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (_, facts) = arguments.host.observe()?;
     let node = report::infra_node(&facts);
     print(&match arguments.output {
-        Output::Table => report::table::render(&node, Style::for_stdout()),
+        Output::Table => report::table::render(&node, &facts.links, Style::for_stdout()),
         Output::Json => serde_json::to_string_pretty(&node)? + "\n",
         Output::Yaml => serde_saphyr::to_string(&node)?,
     })

@@ -1,20 +1,24 @@
 //! One cycle: read the manifest, converge the host, publish.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 use berth_api::{InfraNode, InfraNodeStatus};
 
 use super::Settings;
+use super::link_events::Interest;
 use super::metrics::ResultLabel;
 use super::state::State;
 use super::watch::Event;
+use crate::apply::links::trial;
 use crate::apply::{Converged, Hands, Outcome, converge};
 use crate::conditions;
-use crate::manifest::{Fault, Manifest, Part};
+use crate::manifest::{Fault, Manifest, Part, Unclear};
+use crate::observe::shape::Shape;
 use crate::observe::{self, HostFacts, Wanted};
+use crate::plan::NetworkState;
 use crate::report;
 use crate::root::Root;
 
@@ -31,6 +35,16 @@ pub(super) struct Worker {
     conditions: conditions::Memory,
     /// What was told last, so that the log has each thing once.
     told: BTreeSet<String>,
+    /// The last whole look, for what only events of links change.
+    last: Option<Converged>,
+    /// Whether removals are left that there was no time for.
+    unfinished: bool,
+    /// Changes of links that failed, and why.
+    fell_short: BTreeMap<String, String>,
+    /// The manifest that was read last.
+    read: Option<(String, Result<Manifest, Fault>)>,
+    /// Which links' events matter.
+    interest: Arc<Mutex<Interest>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -39,11 +53,20 @@ struct Attempt {
     pause: Duration,
 }
 
+/// Removals of links that one cycle makes; what came meanwhile has its turn then.
+const REMOVALS: Duration = Duration::from_millis(300);
+/// The pause between cycles while there are more of them.
+const BREATH: Duration = Duration::from_millis(50);
 /// The first and the longest pause between tries of a change that fails.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 
 impl Worker {
-    pub(super) fn new(root: Arc<Root>, settings: Settings, state: Arc<State>) -> Self {
+    pub(super) fn new(
+        root: Arc<Root>,
+        settings: Settings,
+        state: Arc<State>,
+        interest: Arc<Mutex<Interest>>,
+    ) -> Self {
         Self {
             root,
             settings,
@@ -52,11 +75,19 @@ impl Worker {
             attempts: BTreeMap::new(),
             conditions: conditions::Memory::default(),
             told: BTreeSet::new(),
+            last: None,
+            unfinished: false,
+            fell_short: BTreeMap::new(),
+            read: None,
+            interest,
         }
     }
 
     /// When the next cycle is due by the timer.
     pub(super) fn next_in(&self, interval: Duration) -> Duration {
+        if self.unfinished {
+            return BREATH;
+        }
         let now = Instant::now();
         // What is due and was not tried (it is blocked by now) waits for the next cycle like all else.
         let due = self.attempts.values().map(|attempt| attempt.next).filter(|next| *next > now);
@@ -68,9 +99,13 @@ impl Worker {
     pub(super) fn run(&mut self, begun_by: Event) {
         let begin = Instant::now();
         self.state.begin();
-        if matches!(begun_by, Event::Shape | Event::Manifest | Event::Start) {
+        if matches!(begun_by, Event::Links | Event::Shape | Event::Manifest | Event::Start) {
             // What failed may succeed now.
             self.attempts.clear();
+        }
+        let only_links = begun_by == Event::Links || (begun_by == Event::Timer && self.unfinished);
+        if begun_by == Event::Start {
+            self.recover();
         }
         // A burst of events is known by its last word, so a manifest's may hide one of devices.
         if begun_by >= Event::Devices || self.devices.is_none() {
@@ -88,9 +123,27 @@ impl Worker {
             .filter(|(_, attempt)| attempt.next > begin)
             .map(|(key, _)| key.clone())
             .collect();
-        let result = converge(&hands, &wish.spec, &wish.unclear, &waits, &mut log);
+        let hands = hands.within(REMOVALS);
+        let pci = self.devices.as_ref().map(|devices| devices.pci.clone()).unwrap_or_default();
+        let result = if only_links && self.last.is_some() {
+            let look = || (observe::observe_links(&root, &pci), Shape::default());
+            let (spec, unclear) = wish.of_networks();
+            converge(&hands, &spec, &unclear, &waits, &look, &mut log)
+        } else {
+            let wanted = Wanted { pci: Some(pci), ..Wanted::to_plan() };
+            let look = || {
+                let facts = observe::observe(&root, &wanted);
+                let shape = observe::shape::observe(&root, &facts);
+                (facts, shape)
+            };
+            converge(&hands, &wish.spec, &wish.unclear, &waits, &look, &mut log)
+        };
         match result {
-            Ok(converged) => {
+            Ok(mut converged) => {
+                self.unfinished = converged.unfinished;
+                if only_links && let Some(last) = self.last.take() {
+                    converged = only_links_of(last, converged);
+                }
                 self.remember_attempts(&converged, begin);
                 self.publish(&wish, converged, begin);
             }
@@ -103,6 +156,16 @@ impl Worker {
             }
         }
         self.state.end();
+    }
+
+    /// Undoes what an earlier process left on trial.
+    fn recover(&self) {
+        let boot_id = self.root.read("proc/sys/kernel/random/boot_id").unwrap_or_default();
+        match trial::recover(&self.root, &boot_id) {
+            Ok(None) => {}
+            Ok(Some(said)) => tracing::warn!("{said}"),
+            Err(error) => tracing::error!("{error}"),
+        }
     }
 
     fn look_at_devices(&mut self) {
@@ -121,7 +184,7 @@ impl Worker {
         let path = self.settings.manifest.to_string_lossy().into_owned();
         let nothing = |waiting: String, faults: Vec<Fault>| Wish {
             spec: InfraNodeSpec::default(),
-            unclear: Part::ALL.into(),
+            unclear: Unclear::all_but(&[]),
             faults,
             waiting: Some(waiting),
         };
@@ -129,7 +192,14 @@ impl Worker {
             Ok(text) => text,
             Err(error) => return nothing(format!("{error}: the host stays as it is"), Vec::new()),
         };
-        let manifest = match Manifest::parse(&text) {
+        // Thousands of tenants take a while to read, and events of links change none of them.
+        let known = self.read.take().filter(|(known, _)| *known == text);
+        let (text, parsed) = known.unwrap_or_else(|| {
+            let parsed = Manifest::parse(&text);
+            (text, parsed)
+        });
+        self.read = Some((text, parsed.clone()));
+        let manifest = match parsed {
             Ok(manifest) => manifest,
             Err(fault) => {
                 return nothing(format!("{path}: {fault}: the host stays as it is"), vec![fault]);
@@ -165,6 +235,13 @@ impl Worker {
             attempt.pause = (attempt.pause * 2).min(PAUSES.1);
             attempt.next = now + attempt.pause;
         }
+        let of_links = converged.plan.changes.iter().filter(|change| change.links().is_some());
+        let left_of_links: BTreeSet<String> = of_links.map(crate::apply::key).collect();
+        for outcome in converged.outcomes.iter().filter(|o| o.result != ChangeResult::Blocked) {
+            self.fell_short
+                .insert(outcome.what.clone(), outcome.message.clone().unwrap_or_default());
+        }
+        self.fell_short.retain(|what, _| left_of_links.contains(what));
         // What is no longer to be done needs no patience.
         let possible = converged.plan.changes.iter().filter(|change| change.blocked.is_none());
         let left: BTreeSet<String> = possible.map(crate::apply::key).collect();
@@ -172,9 +249,13 @@ impl Worker {
     }
 
     fn publish(&mut self, wish: &Wish, converged: Converged, begin: Instant) {
-        let Converged { outcomes, plan, mut facts, shape, .. } = converged;
+        let Converged { outcomes, mut plan, mut facts, shape, fell_short, unfinished } = converged;
         if let Some(devices) = &self.devices {
             facts.adopt_devices(devices);
+        }
+        plan.fail(&self.fell_short);
+        if let Ok(mut interest) = self.interest.lock() {
+            *interest = Interest::of(&facts.links, &wish.spec);
         }
         let faults: Vec<Fault> = wish.faults.iter().chain(&plan.faults).cloned().collect();
         let mut lines: Vec<String> =
@@ -212,8 +293,12 @@ impl Worker {
         let changes = inner.changes.clone();
         let mut node = InfraNode::new(&name, wish.spec.clone());
         let reserved = plan.reserved_cpus.as_ref();
-        node.status =
-            Some(InfraNodeStatus { changes, conditions, ..report::status_with(&facts, reserved) });
+        node.status = Some(InfraNodeStatus {
+            changes,
+            conditions,
+            networks: plan.networks.iter().map(NetworkState::status).collect(),
+            ..report::status_with(&facts, reserved)
+        });
         inner.node = Some(node);
         inner.waiting.clone_from(&wish.waiting);
         inner.faults.clone_from(&faults);
@@ -224,6 +309,9 @@ impl Worker {
         if let Some((cpu, resident)) = observe::processes::myself(&self.root) {
             inner.metrics.see_self(cpu, resident);
         }
+        drop(inner);
+        self.last =
+            Some(Converged { outcomes: Vec::new(), plan, facts, shape, fell_short, unfinished });
     }
 
     /// Warns of what is new, and says what is over.
@@ -242,10 +330,37 @@ impl Worker {
 /// What the manifest wants, as far as it is clear.
 struct Wish {
     spec: InfraNodeSpec,
-    unclear: BTreeSet<Part>,
+    unclear: Unclear,
     faults: Vec<Fault>,
     /// Why nothing of it is carried out.
     waiting: Option<String>,
+}
+
+impl Wish {
+    /// Only what it says of networks.
+    fn of_networks(&self) -> (InfraNodeSpec, Unclear) {
+        let spec = InfraNodeSpec {
+            enforce: self.spec.enforce,
+            networks: self.spec.networks.clone(),
+            tenant_networks: self.spec.tenant_networks.clone(),
+            ..InfraNodeSpec::default()
+        };
+        let mut unclear = self.unclear.clone();
+        unclear.parts.extend(Unclear::all_but(&[Part::Networks]).parts);
+        (spec, unclear)
+    }
+}
+
+/// The last whole look with what a look at links alone found since.
+fn only_links_of(mut last: Converged, now: Converged) -> Converged {
+    last.facts.links = now.facts.links;
+    last.facts.ledger = now.facts.ledger;
+    last.plan.changes.retain(|change| change.links().is_none());
+    last.plan.changes.extend(now.plan.changes);
+    last.plan.networks = now.plan.networks;
+    last.plan.faults.retain(|fault| !fault.is_of(Part::Networks));
+    last.plan.faults.extend(now.plan.faults);
+    Converged { outcomes: now.outcomes, fell_short: now.fell_short, ..last }
 }
 
 fn log(outcome: &Outcome) {

@@ -5,6 +5,7 @@
 //! (CPU, memory and device hotplug), by SIGHUP, or by a slow timer. Health is the progress of this loop.
 
 mod cycle;
+mod link_events;
 mod metrics;
 mod serve;
 mod state;
@@ -42,6 +43,8 @@ pub struct Settings {
 const SETTLE: Duration = Duration::from_millis(100);
 /// But not longer than this.
 const SETTLE_AT_MOST: Duration = Duration::from_secs(2);
+/// The same for events of links.
+const LINKS_SETTLE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 /// How long the end waits for a change that is being made.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -66,7 +69,8 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let root = Arc::new(root);
     let state = Arc::new(State::new(settings.interval));
     let (sender, mut events) = mpsc::channel(64);
-    let _watches = watch::begin(&settings.manifest, sender)?;
+    let interest = Arc::default();
+    let _watches = watch::begin(&settings.manifest, Arc::clone(&interest), sender)?;
     for listen in &settings.listen {
         let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
         tokio::spawn(serve::serve(server, Arc::clone(&state)));
@@ -76,7 +80,7 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let mut reload = signal(SignalKind::hangup())?;
     tokio::spawn(watchdog(Arc::clone(&state)));
 
-    let mut worker = Worker::new(Arc::clone(&root), settings.clone(), Arc::clone(&state));
+    let mut worker = Worker::new(Arc::clone(&root), settings.clone(), Arc::clone(&state), interest);
     let mut begun_by = Event::Start;
     loop {
         let mut cycle = tokio::task::spawn_blocking(move || {
@@ -114,8 +118,11 @@ pub fn is_relevant(uevent: &[u8]) -> bool {
 async fn settled(first: Event, events: &mut mpsc::Receiver<Event>) -> Event {
     let begin = Instant::now();
     let mut most = first;
-    while begin.elapsed() < SETTLE_AT_MOST {
-        match timeout(SETTLE, events.recv()).await {
+    // A tenant without a network waits for no burst to end.
+    let patience =
+        |most| if most == Event::Links { LINKS_SETTLE } else { (SETTLE, SETTLE_AT_MOST) };
+    while begin.elapsed() < patience(most).1 {
+        match timeout(patience(most).0, events.recv()).await {
             Ok(Some(event)) => most = most.max(event),
             Ok(None) | Err(_) => break,
         }

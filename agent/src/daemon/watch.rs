@@ -2,8 +2,10 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::link_events::{self, Interest};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{Inotify, WatchMask};
@@ -17,6 +19,8 @@ use tokio::task::JoinHandle;
 pub(super) enum Event {
     /// It was time.
     Timer,
+    /// A link that matters changed.
+    Links,
     /// CPUs or memory came or went.
     Shape,
     /// Devices came or went.
@@ -46,8 +50,18 @@ const PAUSE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// If inotify cannot watch the manifest's folder. Without uevents the timer alone has to do.
-pub(super) fn begin(manifest: &Path, events: Sender<Event>) -> anyhow::Result<Watches> {
+pub(super) fn begin(
+    manifest: &Path,
+    interest: Arc<Mutex<Interest>>,
+    events: Sender<Event>,
+) -> anyhow::Result<Watches> {
     let mut watches = vec![manifest_changes(manifest, events.clone())?];
+    match link_events::socket() {
+        Ok(socket) => {
+            watches.push(tokio::spawn(link_events::watch(socket, interest, events.clone())));
+        }
+        Err(error) => tracing::warn!("no events of links, only the timer: {error}"),
+    }
     match uevent_socket() {
         Ok(socket) => watches.push(tokio::spawn(uevents(socket, events))),
         Err(error) => tracing::warn!("no events of the kernel, only the timer: {error}"),

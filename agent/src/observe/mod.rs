@@ -111,10 +111,8 @@ impl HostFacts {
         self.iommu = other.iommu.clone();
         self.nvme.clone_from(&other.nvme);
         self.gpus.clone_from(&other.gpus);
-        self.links = other.links.clone();
         self.direct_io.clone_from(&other.direct_io);
-        let of_devices =
-            ["machine", "iommu", "uplinks", "links", "nvme", "sriov", "gpus", "directIO"];
+        let of_devices = ["machine", "iommu", "nvme", "sriov", "gpus", "directIO"];
         let paths = of_devices.map(|name| format!("capabilities.{name}"));
         self.adopt_unknown(other, &paths.each_ref().map(String::as_str));
     }
@@ -135,7 +133,6 @@ impl HostFacts {
         self.iommu = iommu::observe(root, notes);
         self.nvme = nvme::observe(root, &self.pci, &mounts, notes);
         self.gpus = devices::gpus(&self.pci);
-        self.links = links::observe(root, &self.pci, notes);
         self.direct_io = direct_io::observe(root, &wanted.direct_io_paths, &mounts, notes);
     }
 
@@ -153,9 +150,11 @@ impl HostFacts {
 pub struct Wanted {
     /// Folders whose file systems are tried with O_DIRECT.
     pub direct_io_paths: Vec<String>,
-    /// Whether devices are looked at: KVM, PCI, IOMMU, drives, links, file systems. What shapes the host
-    /// does without them.
+    /// Whether devices are looked at: KVM, PCI, IOMMU, drives, file systems. What shapes the host does
+    /// without them.
     pub devices: bool,
+    /// PCI functions that are known already.
+    pub pci: Option<Vec<pci::PciDevice>>,
     /// Whether a VM is made to see that KVM works: that interrupts every CPU of a host on which none runs.
     pub kvm: bool,
 }
@@ -164,14 +163,14 @@ impl Wanted {
     /// Only what a plan is made from.
     #[must_use]
     pub const fn to_plan() -> Self {
-        Self { direct_io_paths: Vec::new(), devices: false, kvm: false }
+        Self { direct_io_paths: Vec::new(), devices: false, pci: None, kvm: false }
     }
 }
 
 impl Default for Wanted {
     fn default() -> Self {
         let direct_io_paths = direct_io::DEFAULT_PATHS.map(str::to_owned).to_vec();
-        Self { direct_io_paths, devices: true, kvm: true }
+        Self { direct_io_paths, devices: true, pci: None, kvm: true }
     }
 }
 
@@ -188,14 +187,8 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
     let zones = zones::observe(root, &mut topology, &memory, n);
     let cpu = cpu::observe(root, &cpuinfo, &kernel, &topology, n);
     let processes = processes::observe(root);
-    let boot_id = root.read("proc/sys/kernel/random/boot_id").ok().filter(|id| !id.is_empty());
-    let (ledger, ledger_fault) = match Ledger::read(root, boot_id.as_deref()) {
-        Ok(ledger) => (ledger, None),
-        Err(fault) => {
-            n.warn(format!("/{}", fault.path), fault.problem.to_string());
-            (Ledger::default(), Some(fault))
-        }
-    };
+    let boot_id = boot_id(root);
+    let (ledger, ledger_fault) = read_ledger(root, boot_id.as_deref(), n);
     let ours = ledger.has(|setting| matches!(setting, Setting::Ksm(_)));
     let (ksm, ksm_status) = ksm::observe(root, &processes, ours, n);
 
@@ -218,7 +211,10 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
     };
     if wanted.devices {
         facts.observe_devices(root, wanted, n);
+    } else {
+        facts.pci = wanted.pci.clone().unwrap_or_else(|| pci::observe(root, n));
     }
+    facts.links = links::observe(root, &facts.pci, n);
     if facts.node_name().is_none() {
         let found = facts.name.as_deref().unwrap_or("no host name");
         let why = format!("`{}` is no name for a Node", found.escape_debug());
@@ -227,6 +223,34 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
     notes.tidy();
     facts.notes = notes;
     facts
+}
+
+/// Only links, and what is remembered of them: for what events of links begin.
+#[must_use]
+pub fn observe_links(root: &Root, pci: &[pci::PciDevice]) -> HostFacts {
+    let mut notes = Notes::default();
+    let boot_id = boot_id(root);
+    let (ledger, ledger_fault) = read_ledger(root, boot_id.as_deref(), &mut notes);
+    let links = links::observe(root, pci, &mut notes);
+    HostFacts { boot_id, ledger, ledger_fault, links, notes, ..HostFacts::default() }
+}
+
+fn boot_id(root: &Root) -> Option<String> {
+    root.read("proc/sys/kernel/random/boot_id").ok().filter(|id| !id.is_empty())
+}
+
+fn read_ledger(
+    root: &Root,
+    boot_id: Option<&str>,
+    notes: &mut Notes,
+) -> (Ledger, Option<ReadError>) {
+    match Ledger::read(root, boot_id) {
+        Ok(ledger) => (ledger, None),
+        Err(fault) => {
+            notes.warn(format!("/{}", fault.path), fault.problem.to_string());
+            (Ledger::default(), Some(fault))
+        }
+    }
 }
 
 /// A CPU list from a kernel file. Kernels without a set write nothing, `(null)`, or a NUL byte

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Target;
 use super::kubelet::KubeletAction;
+use super::network::LinkWork;
 use crate::setting::{Setting, Value};
 
 /// One thing that would be done, as a person reads it and as `apply` does it.
@@ -63,6 +64,8 @@ pub enum Action {
     Set(#[serde(serialize_with = "as_steps")] Vec<Step>),
     /// Works on the kubelet's files.
     Kubelet(#[serde(serialize_with = "as_kubelet")] KubeletAction),
+    /// Works on links.
+    Links(#[serde(serialize_with = "as_links")] LinkWork),
 }
 
 /// One setting and its values.
@@ -144,7 +147,25 @@ impl Change {
     pub fn steps(&self) -> &[Step] {
         match &self.action {
             Action::Set(steps) => steps,
-            Action::Kubelet(_) => &[],
+            Action::Kubelet(_) | Action::Links(_) => &[],
+        }
+    }
+
+    /// The work on links that it is, if it is any.
+    #[must_use]
+    pub const fn links(&self) -> Option<&LinkWork> {
+        match &self.action {
+            Action::Links(work) => Some(work),
+            Action::Set(_) | Action::Kubelet(_) => None,
+        }
+    }
+
+    /// What is changed in an operator's words. Of links that is a sentence, of settings both values.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        match self.action {
+            Action::Links(_) => self.what.clone(),
+            _ => format!("{}: {} -> {}", self.what, self.was, self.will_be),
         }
     }
 }
@@ -164,5 +185,15 @@ fn as_kubelet<S: serde::Serializer>(
     use serde::ser::SerializeStruct as _;
     let mut map = serializer.serialize_struct("Action", 1)?;
     map.serialize_field("files", &action.files())?;
+    map.end()
+}
+
+fn as_links<S: serde::Serializer>(work: &LinkWork, serializer: S) -> Result<S::Ok, S::Error> {
+    use serde::ser::SerializeStruct as _;
+    let links: std::collections::BTreeSet<&str> =
+        work.ops.iter().map(|op| op.link().as_str()).collect();
+    let mut map = serializer.serialize_struct("Action", 2)?;
+    map.serialize_field("network", &work.network)?;
+    map.serialize_field("links", &links)?;
     map.end()
 }

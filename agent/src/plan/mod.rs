@@ -11,19 +11,21 @@ mod housekeeping;
 mod hugepages;
 mod ksm;
 pub mod kubelet;
+pub mod network;
 pub mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::infra_node::{InfraNodeSpec, TransparentHugepages};
+use berth_api::infra_node::{InfraNodeSpec, TenantNetworkState, TransparentHugepages};
 use berth_api::{Bytes, CpuSet};
 use serde::Serialize;
 
-use crate::manifest::{Fault, Part};
+use crate::manifest::{Fault, Part, Unclear};
 use crate::observe::HostFacts;
 use crate::observe::shape::Shape;
 use crate::setting::{KsmSetting, Setting, Value};
 pub use change::{Action, Change, Disruption, Step, Why};
+pub use network::state::NetworkState;
 
 /// What the planner looks at.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +33,7 @@ pub struct Input<'a> {
     /// What the host is asked to be.
     pub spec: &'a InfraNodeSpec,
     /// Parts of it that nobody could make sense of: neither changed nor put back.
-    pub unclear: &'a BTreeSet<Part>,
+    pub unclear: &'a Unclear,
     /// What the host is.
     pub facts: &'a HostFacts,
     /// Its settings now.
@@ -56,10 +58,16 @@ pub struct Plan {
     /// CPUs kept for the host, as chosen.
     #[serde(rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
     pub reserved_cpus: Option<CpuSet>,
+    /// How far the tenant networks are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<NetworkState>,
     /// Found values that need no longer be remembered: nobody asks for another, and the setting is as it
     /// was found, or gone with its device.
     #[serde(skip)]
     pub forget: Vec<Setting>,
+    /// What is remembered of networks and uplinks, and no longer needed.
+    #[serde(skip)]
+    pub forget_networks: network::Forget,
     /// Whether host tasks are to be kept on the reserved CPUs.
     #[serde(skip)]
     pub housekeeping: bool,
@@ -102,7 +110,7 @@ pub fn plan(input: Input) -> Plan {
     if let Some(mode) = input.spec.transparent_hugepages {
         targets.want(Setting::TransparentHugepages, Value::Word(thp_word(mode).to_owned()));
     }
-    let mut frozen = input.unclear.clone();
+    let mut frozen = input.unclear.parts.clone();
     freeze(&mut frozen, Part::Hugepages, &mut targets, |t| hugepages::targets(input, t));
     freeze(&mut frozen, Part::Ksm, &mut targets, |t| ksm::targets(input, t));
     let mut reserved = None;
@@ -138,10 +146,9 @@ pub fn plan(input: Input) -> Plan {
     let mut changes = leave_drift(input, changes);
     let (kubelet_changes, advice) = kubelet::plan(input, reserved.as_ref(), &frozen, &mut targets);
     changes.extend(kubelet_changes);
-    if !input.spec.networks.is_empty() || !input.spec.tenant_networks.is_empty() {
-        let why = "spec.networks and spec.tenantNetworks are not carried out by this version of berth-agent";
-        targets.notes.push(why.to_owned());
-    }
+    let networks = network::plan(input);
+    changes.extend(networks.changes);
+    targets.faults.extend(networks.faults);
     targets.faults.sort();
     targets.notes.extend(kubelet::restart_needed(input.facts, input.shape));
     Plan {
@@ -151,7 +158,9 @@ pub fn plan(input: Input) -> Plan {
         notes: targets.notes,
         kubelet: advice,
         reserved_cpus: reserved,
+        networks: networks.states,
         forget,
+        forget_networks: networks.forget,
         housekeeping: input.spec.cpu.as_ref().and_then(|cpu| cpu.housekeeping) == Some(true),
         kubelet_runs: input.facts.kubelet.pid.is_some(),
     }
@@ -162,6 +171,23 @@ impl Plan {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.changes.is_empty()
+    }
+
+    /// Says of tenants that changes which were tried and are still to be done have failed, and why.
+    pub fn fail(&mut self, tried: &BTreeMap<String, String>) {
+        for change in &self.changes {
+            let (Some(work), Some(why)) = (change.links(), tried.get(&change.what)) else {
+                continue;
+            };
+            let network = self.networks.iter_mut().find(|network| network.name == work.network);
+            let Some(network) = network else { continue };
+            for id in work.made.keys() {
+                if let Some(tenant) = network.not_ready.get_mut(id) {
+                    tenant.state = TenantNetworkState::Failed;
+                    tenant.message.clone_from(why);
+                }
+            }
+        }
     }
 
     /// Changes that something stands in the way of.

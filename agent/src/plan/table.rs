@@ -48,7 +48,7 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
     } else {
         style.good("~")
     };
-    let words = printable(&format!("{}: {} -> {}", change.what, change.was, change.will_be));
+    let words = printable(&change.sentence());
     let mut label = format!("{sign} ");
     for part in wrap(&words, WIDTH - 2) {
         line(out, &label, &part);

@@ -3,6 +3,7 @@
 mod allocations;
 mod links;
 pub mod table;
+pub mod tree;
 
 use berth_api::infra_node::{AgentStatus, Capabilities, Kubelet, Zone};
 use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus};

@@ -8,6 +8,7 @@ use berth_api::{Bytes, CpuSet, InfraNode};
 use comfy_table::{ContentArrangement, Table};
 
 use crate::cli::style::Style;
+use crate::observe::links::Links;
 use crate::text::{line, printable, wrap};
 
 /// Columns of a terminal that was never resized.
@@ -17,7 +18,7 @@ const INDENT: usize = 11;
 
 /// The whole report.
 #[must_use]
-pub fn render(node: &InfraNode, style: Style) -> String {
+pub fn render(node: &InfraNode, links: &Links, style: Style) -> String {
     let empty = InfraNodeStatus::default();
     let status = node.status.as_ref().unwrap_or(&empty);
     let mut out = String::new();
@@ -29,7 +30,7 @@ pub fn render(node: &InfraNode, style: Style) -> String {
     group(&mut out, style, "Kubelet", kubelet(&status.capabilities));
     zones(&mut out, status, style);
     uplinks(&mut out, status, style);
-    links(&mut out, status, style);
+    out.push_str(&super::tree::render(links, style));
     nvme(&mut out, status, style);
     gpus(&mut out, status, style);
     direct_io(&mut out, status, style);
@@ -259,25 +260,6 @@ fn speed(mbps: u32) -> String {
     }
 }
 
-fn links(out: &mut String, status: &InfraNodeStatus, style: Style) {
-    let row = |link: &berth_api::infra_node::VirtualLink| {
-        let what = match link.vlan {
-            Some(vlan) => format!("{} {vlan}", word(&link.kind)),
-            None if link.vlan_filtering == Some(true) => "Bridge, VLAN-aware".to_owned(),
-            None => word(&link.kind),
-        };
-        let stacked = [
-            link.parent.as_ref().map(|parent| format!("on {parent}")),
-            link.master.as_ref().map(|master| format!("in {master}")),
-            (link.default_route == Some(true)).then(|| "default route".to_owned()),
-        ];
-        let state = link.state.as_ref().map_or_else(|| "-".to_owned(), word);
-        vec![link.name.to_string(), what, state, join(stacked)]
-    };
-    let all = status.capabilities.links.iter().map(row).collect();
-    rows(out, style, &["LINK", "KIND", "STATE", "NOTES"], all);
-}
-
 fn nvme(out: &mut String, status: &InfraNodeStatus, style: Style) {
     let row = |drive: &berth_api::infra_node::Nvme| {
         let in_use = match drive.in_use {
@@ -420,7 +402,7 @@ fn plural(n: u32, noun: &str) -> String {
 }
 
 /// An enum as the object spells it.
-fn word<T: serde::Serialize>(value: &T) -> String {
+pub(super) fn word<T: serde::Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => text,
         _ => String::new(),

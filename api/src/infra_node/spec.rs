@@ -227,13 +227,18 @@ pub struct NetworkSpec {
     /// The link that leaves the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkSelector>,
-    /// Name of the bridge (VlanAwareBridge), or the prefix of tenants' bridges.
+    /// Name of the bridge (VlanAwareBridge; default `br-` and the network's name), or what tenants' bridges begin
+    /// with, before the VLAN id or VNI (BridgePerTenant, Vxlan; default `tn`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<LinkName>,
-    /// Maximum transmission unit of the links made, in bytes. Absent: the uplink's.
+    /// Maximum transmission unit of the links made, in bytes. Absent: the uplink's; for Vxlan what the tunnel
+    /// leaves of the underlay's.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 576, max = 65535))]
     pub mtu: Option<u32>,
+    /// Whether the bridges speak the spanning tree protocol. Default false: a port then carries frames at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stp: Option<bool>,
     /// Tunnel settings, for scenario Vxlan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vxlan: Option<VxlanSpec>,
@@ -260,6 +265,10 @@ pub enum NetworkScenario {
         .message("exactly one of name, mac and pciAddress must be set")
 )]
 pub struct UplinkSelector {
+    /// The uplink may become a bridge's port although the host's own traffic (its default route, addresses)
+    /// runs over it. It is then done on trial: what the host cannot reach afterwards brings it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_management: Option<bool>,
     /// By link name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<LinkName>,

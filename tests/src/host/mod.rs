@@ -37,6 +37,18 @@ pub struct Options<'a> {
     pub kernel: Kernel,
     /// Memory of both zones together, if not what the machine usually has.
     pub memory_mib: Option<u32>,
+    /// A cable to another host, with every VLAN on it.
+    pub trunk: Option<Trunk<'a>>,
+}
+
+/// A cable between two hosts. It is a network card of its own, whose address ends in the host's number:
+/// `52:54:00:be:27:01`.
+#[derive(Debug, Clone, Copy)]
+pub struct Trunk<'a> {
+    /// The socket of this end.
+    pub ours: &'a Path,
+    /// The socket of the other end.
+    pub theirs: &'a Path,
 }
 
 impl Default for Options<'_> {
@@ -47,6 +59,7 @@ impl Default for Options<'_> {
             machine: Machine::default(),
             kernel: Kernel::default(),
             memory_mib: None,
+            trunk: None,
         }
     }
 }

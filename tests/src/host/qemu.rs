@@ -63,6 +63,15 @@ impl Qemu {
         ensure!(copied.success(), "no room for a copy of {} in /var/tmp", image.display());
         let mut arguments = processors_and_memory(options);
         arguments.extend(devices(&disks, folder.path()));
+        if let Some(trunk) = &options.trunk {
+            arguments.extend(words(&format!(
+                "-netdev dgram,id=trunk,local.type=unix,local.path={},remote.type=unix,remote.path={} \
+                 -device virtio-net-pci,netdev=trunk,mac=52:54:00:be:27:{:02x}",
+                trunk.ours.display(),
+                trunk.theirs.display(),
+                options.number
+            )));
+        }
         arguments.extend(kernel(options, &image)?);
         Ok(Self { arguments, folder, disks, running: None, console_before: 0 })
     }

@@ -2,27 +2,12 @@
 //! purged clean.
 
 use berth_tests::host::Host;
+use berth_tests::package::newest;
 
-use super::{assert_same, put_sample, repository, state};
+use super::{assert_same, put_sample, state};
 
 /// Exposure by `systemd-analyze security`, at most.
 const EXPOSURE: f64 = 3.0;
-
-#[expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
-fn package() -> std::path::PathBuf {
-    let folder = repository().join("target/debian");
-    let mut found: Vec<_> = std::fs::read_dir(&folder)
-        .unwrap_or_else(|error| {
-            panic!("{}: {error}: `make test` builds the package first", folder.display())
-        })
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|ending| ending == "deb"))
-        .collect();
-    found.sort_by_key(|path| path.metadata().unwrap().modified().unwrap());
-    found.pop().unwrap_or_else(|| {
-        panic!("no package in {}: `make test` builds it first", folder.display())
-    })
-}
 
 fn until_as_asked(host: &mut Host) {
     let waited = host.run("for i in $(seq 200); do curl -sf http://127.0.0.1:9477/readyz && exit 0; sleep 0.5; done; exit 1");
@@ -39,7 +24,7 @@ fn until_as_asked(host: &mut Host) {
 pub(super) fn installs_and_leaves(host: &mut Host) {
     host.must("rm -rf /usr/local/bin/berth-agent /var/lib/berth").unwrap();
     put_sample(host);
-    host.put(&package(), "/root/berth-agent.deb").unwrap();
+    host.put(&newest().unwrap(), "/root/berth-agent.deb").unwrap();
     let before = state(host);
     host.must("apt-get install -y --no-install-recommends /root/berth-agent.deb 2>&1").unwrap();
     until_as_asked(host);

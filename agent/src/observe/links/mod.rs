@@ -4,27 +4,36 @@
 //! On a live machine netlink gives all links in one dump; from a captured tree sysfs does, file by
 //! file. What only sysfs has (driver, PCI function, speed) is read for physical links in both cases.
 
+mod bridging;
 mod netlink;
 mod physical;
 pub mod proc_net;
 mod sysfs;
+mod trouble;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::infra_node::{LinkState, Sriov, UnknownReason};
-use berth_api::{LinkName, PciAddress};
+use berth_api::{LinkName, MacAddress, PciAddress};
 
 use super::pci::PciDevice;
 use crate::notes::Notes;
 use crate::root::Root;
+pub use bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+pub use netlink::{Gateway, default_gateways, indexes};
+pub use trouble::{Manager, Trouble};
 
 /// All links, sorted by name, and what is known of routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Links {
-    /// Every link of this network namespace.
+    /// Every link of this network namespace, sorted by name.
     pub all: Vec<Link>,
     /// Whether default routes were looked up at all.
     pub routes_known: bool,
+    /// UDP ports that are taken on this host.
+    pub udp_ports: BTreeSet<u16>,
+    /// Whether bridged frames go through the host's iptables rules, and who manages the links.
+    pub trouble: Trouble,
 }
 
 /// One network link.
@@ -68,6 +77,22 @@ pub struct Link {
     pub sriov: Option<Sriov>,
     /// IOMMU group, of physical links.
     pub iommu_group: Option<u32>,
+    /// Whether an administrator has it up, whatever its cable says.
+    pub up: Option<bool>,
+    /// The group it was put in; the kernel puts all in 0.
+    pub group: Option<u32>,
+    /// The hardware's own address, which no bond changes.
+    pub permanent_mac: Option<MacAddress>,
+    /// Link-local addresses with prefix length, sorted.
+    pub link_local: Vec<String>,
+    /// How a bridge is set.
+    pub bridge: Option<BridgeOptions>,
+    /// The VLANs of a bridge's port, or of the bridge itself.
+    pub vlans: Option<PortVlans>,
+    /// The tunnel of a VXLAN link.
+    pub tunnel: Option<Tunnel>,
+    /// How IP is set on it.
+    pub ip: IpOptions,
 }
 
 /// What a link is.
@@ -121,6 +146,14 @@ impl Link {
             speed_mbps: None,
             sriov: None,
             iommu_group: None,
+            up: None,
+            group: None,
+            permanent_mac: None,
+            link_local: Vec::new(),
+            bridge: None,
+            vlans: None,
+            tunnel: None,
+            ip: IpOptions::NONE,
         }
     }
 
@@ -142,7 +175,18 @@ impl Links {
     /// The link of that name.
     #[must_use]
     pub fn named(&self, name: &LinkName) -> Option<&Link> {
-        self.all.iter().find(|link| link.name == *name)
+        let found = self.all.binary_search_by(|link| link.name.cmp(name)).ok();
+        found.and_then(|index| self.all.get(index))
+    }
+
+    /// Ports of the bridge or bond of that name.
+    pub fn ports<'a>(&'a self, master: &'a LinkName) -> impl Iterator<Item = &'a Link> {
+        self.all.iter().filter(move |link| link.master.as_ref() == Some(master))
+    }
+
+    /// Links stacked on the one of that name.
+    pub fn stacked_on<'a>(&'a self, parent: &'a LinkName) -> impl Iterator<Item = &'a Link> {
+        self.all.iter().filter(move |link| link.parent.as_ref() == Some(parent))
     }
 
     /// Physical links and bonds.
@@ -189,6 +233,18 @@ impl Links {
     }
 }
 
+/// The links of the running kernel alone, for a look at what became of a change.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn live() -> std::io::Result<Links> {
+    let dump = netlink::dump()?;
+    let mut links = Links { all: dump.links, routes_known: true, ..Links::default() };
+    links.all.sort_by(|a, b| a.name.cmp(&b.name));
+    links.routes_known = links.mark_default_routes(&dump.default_routes);
+    Ok(links)
+}
+
 /// Reads all links.
 pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     let live = root.is_live().then(netlink::dump);
@@ -207,7 +263,8 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     for link in &mut all {
         physical::complete(root, pci, link);
     }
-    let mut links = Links { all, routes_known: routes.is_some() };
+    let (udp_ports, trouble) = (proc_net::udp_ports(root), trouble::observe(root, &all));
+    let mut links = Links { all, routes_known: routes.is_some(), udp_ports, trouble };
     if let Some(names) = routes {
         links.routes_known = links.mark_default_routes(&names);
     }
@@ -264,6 +321,11 @@ mod tests {
         Link { master, parent, ..Link::new(name(text), kind) }
     }
 
+    fn sorted(mut all: Vec<Link>) -> Links {
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Links { all, routes_known: true, ..Links::default() }
+    }
+
     #[test]
     fn the_default_route_marks_everything_beneath_it() {
         let all = vec![
@@ -274,11 +336,11 @@ mod tests {
             link("eth1", LinkKind::Physical, None, None),
             link("vnet0", LinkKind::Tun, Some("br-ex"), None),
         ];
-        let mut links = Links { all, routes_known: true };
+        let mut links = sorted(all);
         assert!(links.mark_default_routes(&BTreeSet::from([name("br-ex")])));
         let marked: Vec<&str> =
             links.all.iter().filter(|l| l.default_route).map(|l| l.name.as_str()).collect();
-        assert_eq!(marked, ["br-ex", "bond0", "bond0.100", "eth0"]);
+        assert_eq!(marked, ["bond0", "bond0.100", "br-ex", "eth0"]);
     }
 
     #[test]
@@ -290,11 +352,11 @@ mod tests {
             link("eth1", LinkKind::Physical, None, None),
             link("ovs-system", LinkKind::OpenVSwitch, None, None),
         ];
-        let mut links = Links { all, routes_known: true };
+        let mut links = sorted(all);
         assert!(links.mark_default_routes(&BTreeSet::from([name("br-ex")])));
         let marked: Vec<&str> =
             links.all.iter().filter(|l| l.default_route).map(|l| l.name.as_str()).collect();
-        assert_eq!(marked, ["br-ex", "bond0", "eth0"]);
+        assert_eq!(marked, ["bond0", "br-ex", "eth0"]);
     }
 
     #[test]
@@ -303,7 +365,7 @@ mod tests {
             link("a", LinkKind::Vlan, None, Some("b")),
             link("b", LinkKind::Vlan, None, Some("a")),
         ];
-        let mut links = Links { all, routes_known: true };
+        let mut links = sorted(all);
         assert!(!links.mark_default_routes(&BTreeSet::from([name("a")])), "it leads to no uplink");
         assert!(links.all.iter().all(|link| link.default_route));
     }

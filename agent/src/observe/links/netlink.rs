@@ -1,19 +1,24 @@
-//! Links, addresses and routes from the running kernel, each in one dump.
+//! Links, their VLANs, addresses and routes from the running kernel, each in one dump.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use berth_api::LinkName;
 use berth_api::infra_node::LinkState;
-use futures::TryStreamExt;
-use rtnetlink::packet_route::address::AddressAttribute;
+use berth_api::{LinkName, MacAddress, VlanId};
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    InfoBridge, InfoData, InfoKind, InfoVlan, LinkAttribute, LinkInfo, LinkMessage, State,
+    AfSpecBridge, AfSpecInet, AfSpecInet6, AfSpecUnspec, BridgeStpState, BridgeVlanInfo,
+    BridgeVlanInfoFlags, In6AddrGenMode, InfoBridge, InfoData, InfoKind, InfoVlan, InfoVxlan,
+    LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage, State,
 };
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
-use rtnetlink::{Handle, RouteMessageBuilder};
+use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
-use super::{Link, LinkKind, names_by_index};
+use super::{BridgeOptions, IpOptions, Link, LinkKind, PortVlans, Tunnel, names_by_index};
+use crate::netlink::Netlink;
 
 /// What the kernel said.
 pub(super) struct Dump {
@@ -22,20 +27,10 @@ pub(super) struct Dump {
     pub(super) default_routes: BTreeSet<LinkName>,
 }
 
-/// Asks the kernel. The runtime lives for this one conversation only.
-pub(super) fn dump() -> anyhow::Result<Dump> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    runtime.block_on(async {
-        let (connection, handle, _) = rtnetlink::new_connection()?;
-        let connection = tokio::spawn(connection);
-        let dump = ask(&handle).await;
-        connection.abort();
-        Ok(dump?)
-    })
-}
-
-async fn ask(handle: &Handle) -> Result<Dump, rtnetlink::Error> {
-    let messages: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
+/// Asks the kernel.
+pub(super) fn dump() -> io::Result<Dump> {
+    let mut netlink = Netlink::open()?;
+    let messages = link_messages(&mut netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats)?;
     let mut links: Vec<Link> = messages.iter().filter_map(link).collect();
     let names = names_by_index(&links);
     let by_index: BTreeMap<u32, &LinkMessage> =
@@ -44,9 +39,59 @@ async fn ask(handle: &Handle) -> Result<Dump, rtnetlink::Error> {
         let Some(message) = link.index.and_then(|index| by_index.get(&index)) else { continue };
         stack(link, message, &names);
     }
-    add_addresses(handle, &mut links).await?;
-    let default_routes = default_routes(handle, &names).await?;
+    let places: BTreeMap<u32, usize> =
+        links.iter().enumerate().filter_map(|(at, link)| Some((link.index?, at))).collect();
+    let at = |links: &mut [Link], index: u32, f: &mut dyn FnMut(&mut Link)| {
+        places.get(&index).and_then(|place| links.get_mut(*place)).map(f);
+    };
+    if links.iter().any(|link| link.vlan_filtering == Some(true)) {
+        let ports =
+            link_messages(&mut netlink, AddressFamily::Bridge, LinkExtentMask::BrvlanCompressed)?;
+        for port in ports {
+            let vlans = port_vlans(&port);
+            at(&mut links, port.header.index, &mut |link| link.vlans.clone_from(&vlans));
+        }
+    }
+    if links.iter().any(|link| link.tunnel.is_some()) {
+        for (index, peer) in peers(&mut netlink)? {
+            let add = &mut |link: &mut Link| {
+                link.tunnel.get_or_insert_default().peers.insert(peer);
+            };
+            at(&mut links, index, add);
+        }
+    }
+    for (index, address, length) in addresses(&mut netlink)? {
+        at(&mut links, index, &mut |link| {
+            let local = is_link_local(&address);
+            let list = if local { &mut link.link_local } else { &mut link.addresses };
+            list.push(format!("{address}/{length}"));
+        });
+    }
+    for link in &mut links {
+        link.addresses.sort_unstable();
+        link.link_local.sort_unstable();
+    }
+    let default_routes = default_routes(&mut netlink, &names)?;
     Ok(Dump { links, default_routes })
+}
+
+fn link_messages(
+    netlink: &mut Netlink,
+    family: AddressFamily,
+    mask: LinkExtentMask,
+) -> io::Result<Vec<LinkMessage>> {
+    let mut request = LinkMessage::default();
+    request.header.interface_family = family;
+    request.attributes.push(LinkAttribute::ExtMask(vec![mask]));
+    let answers = netlink.dump(&Message::GetLink(request))?;
+    Ok(answers.into_iter().filter_map(as_link).collect())
+}
+
+fn as_link(message: Message) -> Option<LinkMessage> {
+    match message {
+        Message::NewLink(link) => Some(link),
+        _ => None,
+    }
 }
 
 /// The link without its relations, as those are by number. A name the kernel's rule forbids cannot
@@ -58,16 +103,22 @@ fn link(message: &LinkMessage) -> Option<Link> {
     })?;
     let mut link = Link::new(name, LinkKind::Other);
     link.index = Some(message.header.index);
+    link.up = Some(message.header.flags.contains(LinkFlags::Up));
     if link.name.as_str() == "lo" {
         link.kind = LinkKind::Loopback;
     }
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Address(octets) if !octets.is_empty() => link.mac = Some(mac(octets)),
+            LinkAttribute::PermAddress(octets) => {
+                link.permanent_mac = octets.as_slice().try_into().ok().map(MacAddress);
+            }
             LinkAttribute::Mtu(mtu) => link.mtu = Some(*mtu),
+            LinkAttribute::Group(group) => link.group = Some(*group),
             LinkAttribute::OperState(state) => link.state = Some(link_state(state)),
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
             LinkAttribute::LinkInfo(infos) => infos.iter().for_each(|info| take(&mut link, info)),
+            LinkAttribute::AfSpecUnspec(families) => take_ip(&mut link.ip, families),
             _ => {}
         }
     }
@@ -92,12 +143,64 @@ fn take(link: &mut Link, info: &LinkInfo) {
             });
         }
         LinkInfo::Data(InfoData::Bridge(data)) => {
-            link.vlan_filtering = data.iter().find_map(|item| match item {
-                InfoBridge::VlanFiltering(on) => Some(*on),
-                _ => None,
-            });
+            let mut options = BridgeOptions::default();
+            for item in data {
+                match item {
+                    InfoBridge::VlanFiltering(on) => link.vlan_filtering = Some(*on),
+                    InfoBridge::VlanDefaultPvid(id) => options.default_pvid = Some(*id),
+                    InfoBridge::StpState(state) => {
+                        options.stp = Some(*state != BridgeStpState::Disabled);
+                    }
+                    InfoBridge::ForwardDelay(delay) => options.forward_delay = Some(*delay),
+                    InfoBridge::MulticastSnooping(on) => options.mcast_snooping = Some(*on),
+                    _ => {}
+                }
+            }
+            link.bridge = Some(options);
+        }
+        LinkInfo::Data(InfoData::Vxlan(data)) => {
+            let mut tunnel = Tunnel::default();
+            for item in data {
+                match item {
+                    InfoVxlan::Id(vni) => tunnel.vni = Some(*vni),
+                    InfoVxlan::Port(port) => tunnel.port = Some(*port),
+                    InfoVxlan::Local(local) => tunnel.local = Some(IpAddr::V4(*local)),
+                    InfoVxlan::Local6(local) => tunnel.local = Some(IpAddr::V6(*local)),
+                    _ => {}
+                }
+            }
+            link.tunnel = Some(tunnel);
         }
         _ => {}
+    }
+}
+
+fn take_ip(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
+    for family in families {
+        match family {
+            AfSpecUnspec::Inet(items) => {
+                for item in items {
+                    if let AfSpecInet::DevConf(conf) = item {
+                        ip.arp_ignore = Some(conf.arp_ignore);
+                        ip.rp_filter = Some(conf.rp_filter);
+                    }
+                }
+            }
+            AfSpecUnspec::Inet6(items) => {
+                for item in items {
+                    match item {
+                        AfSpecInet6::DevConf(conf) => {
+                            ip.ipv6_disabled = Some(conf.disable_ipv6 != 0);
+                        }
+                        AfSpecInet6::AddrGenMode(mode) => {
+                            ip.ipv6_generates = Some(*mode != In6AddrGenMode::None);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -113,6 +216,65 @@ fn stack(link: &mut Link, message: &LinkMessage, names: &BTreeMap<u32, LinkName>
             _ => {}
         }
     }
+}
+
+/// The VLANs of a port: single ones, and ranges as a first and a last.
+fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
+    let items = message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::AfSpecBridge(items) => Some(items),
+        _ => None,
+    })?;
+    let mut vlans = PortVlans::default();
+    let mut first = None;
+    for item in items {
+        let AfSpecBridge::VlanInfo(BridgeVlanInfo { vid, flags }) = item else { continue };
+        if flags.contains(BridgeVlanInfoFlags::RangeBegin) {
+            first = Some(*vid);
+            continue;
+        }
+        let ids = (first.take().unwrap_or(*vid)..=*vid).filter_map(|id| VlanId::try_from(id).ok());
+        for id in ids {
+            vlans.all.insert(id);
+            if flags.contains(BridgeVlanInfoFlags::Untagged) {
+                vlans.untagged.insert(id);
+            }
+            if flags.contains(BridgeVlanInfoFlags::Pvid) {
+                vlans.pvid = Some(id);
+            }
+        }
+    }
+    Some(vlans)
+}
+
+/// Where VXLAN links send what is for everybody: by number of the link.
+fn peers(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpAddr)>> {
+    let mut request = NeighbourMessage::default();
+    request.header.family = AddressFamily::Bridge;
+    let answers = netlink.dump(&Message::GetNeighbour(request))?;
+    Ok(answers
+        .iter()
+        .filter_map(|answer| {
+            let Message::NewNeighbour(entry) = answer else { return None };
+            let everybody = entry.attributes.iter().any(|attribute| {
+                matches!(attribute, NeighbourAttribute::LinkLayerAddress(mac) if mac.iter().all(|octet| *octet == 0))
+            });
+            let to = entry.attributes.iter().find_map(|attribute| match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => Some(IpAddr::V4(*to)),
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(to)) => Some(IpAddr::V6(*to)),
+                // An entry of a bridge's table is of no family, so its address is bytes.
+                NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => ip(bytes),
+                _ => None,
+            });
+            everybody.then_some((entry.header.ifindex, to?))
+        })
+        .collect())
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(four) = <[u8; 4]>::try_from(bytes) {
+        return Some(IpAddr::from(four));
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
 }
 
 fn mac(octets: &[u8]) -> String {
@@ -132,9 +294,11 @@ const fn link_state(state: &State) -> LinkState {
     }
 }
 
-async fn add_addresses(handle: &Handle, links: &mut [Link]) -> Result<(), rtnetlink::Error> {
-    let mut messages = handle.address().get().execute();
-    while let Some(message) = messages.try_next().await? {
+/// Addresses by number of their link, with prefix length.
+fn addresses(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpAddr, u8)>> {
+    let answers = netlink.dump(&Message::GetAddress(AddressMessage::default()))?;
+    let address = |answer: &Message| {
+        let Message::NewAddress(message) = answer else { return None };
         // On point-to-point links `Address` is the other end; `Local` is always ours.
         let ours = message.attributes.iter().find_map(|attribute| match attribute {
             AddressAttribute::Local(address) => Some(*address),
@@ -144,16 +308,9 @@ async fn add_addresses(handle: &Handle, links: &mut [Link]) -> Result<(), rtnetl
             AddressAttribute::Address(address) => Some(*address),
             _ => None,
         });
-        let Some(address) = ours.or(any).filter(|address| !is_link_local(address)) else {
-            continue;
-        };
-        let owner = links.iter_mut().find(|link| link.index == Some(message.header.index));
-        if let Some(link) = owner {
-            link.addresses.push(format!("{address}/{}", message.header.prefix_len));
-        }
-    }
-    links.iter_mut().for_each(|link| link.addresses.sort_unstable());
-    Ok(())
+        Some((message.header.index, ours.or(any)?, message.header.prefix_len))
+    };
+    Ok(answers.iter().filter_map(address).collect())
 }
 
 const fn is_link_local(address: &IpAddr) -> bool {
@@ -163,20 +320,96 @@ const fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-async fn default_routes(
-    handle: &Handle,
+fn default_routes(
+    netlink: &mut Netlink,
     names: &BTreeMap<u32, LinkName>,
-) -> Result<BTreeSet<LinkName>, rtnetlink::Error> {
+) -> io::Result<BTreeSet<LinkName>> {
+    let routes = default_route_messages(netlink)?;
+    let used = routes.iter().flat_map(links_used);
+    Ok(used.filter_map(|index| names.get(&index).cloned()).collect())
+}
+
+/// A router that default routes lead to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gateway {
+    /// Its address.
+    pub address: IpAddr,
+    /// The kernel's number of the link it is reached by.
+    pub link: u32,
+}
+
+/// The gateways of all default routes.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn default_gateways(netlink: &mut Netlink) -> io::Result<Vec<Gateway>> {
+    let mut found = Vec::new();
+    for route in default_route_messages(netlink)? {
+        let mut link = None;
+        let mut gateways = Vec::new();
+        for attribute in &route.attributes {
+            match attribute {
+                RouteAttribute::Oif(index) => link = Some(*index),
+                RouteAttribute::Gateway(address) => gateways.extend(route_address(address)),
+                RouteAttribute::MultiPath(hops) => {
+                    for hop in hops {
+                        let address = hop.attributes.iter().find_map(|attribute| match attribute {
+                            RouteAttribute::Gateway(address) => route_address(address),
+                            _ => None,
+                        });
+                        found.extend(
+                            address.map(|address| Gateway { address, link: hop.interface_index }),
+                        );
+                    }
+                }
+                _ => {}
+            }
+        }
+        found.extend(link.into_iter().flat_map(|link| {
+            gateways.iter().map(move |address| Gateway { address: *address, link })
+        }));
+    }
+    found.sort_by_key(|gateway| (gateway.link, gateway.address));
+    found.dedup();
+    Ok(found)
+}
+
+const fn route_address(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
+        RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
+        _ => None,
+    }
+}
+
+/// The kernel's numbers of all links by name.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn indexes(netlink: &mut Netlink) -> io::Result<BTreeMap<LinkName, u32>> {
+    let messages = link_messages(netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats)?;
+    let numbered = |message: &LinkMessage| {
+        let name = message.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => name.parse().ok(),
+            _ => None,
+        })?;
+        Some((name, message.header.index))
+    };
+    Ok(messages.iter().filter_map(numbered).collect())
+}
+
+/// Default routes of both families.
+fn default_route_messages(netlink: &mut Netlink) -> io::Result<Vec<RouteMessage>> {
     let four = RouteMessageBuilder::<Ipv4Addr>::new().build();
     let six = RouteMessageBuilder::<Ipv6Addr>::new().build();
-    let mut found = BTreeSet::new();
+    let mut found = Vec::new();
     for request in [four, six] {
-        let mut messages = handle.route().get(request).execute();
-        while let Some(message) = messages.try_next().await? {
-            let default = message.header.destination_prefix_length == 0
-                && message.header.kind == RouteType::Unicast;
+        for answer in netlink.dump(&Message::GetRoute(request))? {
+            let Message::NewRoute(route) = answer else { continue };
+            let default = route.header.destination_prefix_length == 0
+                && route.header.kind == RouteType::Unicast;
             if default {
-                found.extend(links_used(&message).filter_map(|index| names.get(&index).cloned()));
+                found.push(route);
             }
         }
     }

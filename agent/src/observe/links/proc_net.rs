@@ -46,6 +46,23 @@ pub fn routes_v6(table: &str) -> BTreeSet<LinkName> {
     table.lines().filter_map(default).collect()
 }
 
+/// UDP ports that are taken, by anybody and in any family.
+pub(super) fn udp_ports(root: &Root) -> BTreeSet<u16> {
+    let tables = ["proc/net/udp", "proc/net/udp6"];
+    let tables = tables.iter().filter_map(|path| root.read_large(path).ok());
+    tables.flat_map(|table| ports(&table)).collect()
+}
+
+/// `sl local_address rem_address ...` with the port in hexadecimal after the last colon of the local address.
+#[must_use]
+pub fn ports(table: &str) -> BTreeSet<u16> {
+    let port = |line: &str| {
+        let local = line.split_whitespace().nth(1)?;
+        u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()
+    };
+    table.lines().filter_map(port).collect()
+}
+
 fn usable(flags: &str) -> bool {
     u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & (RTF_UP | RTF_REJECT) == RTF_UP)
 }
@@ -107,10 +124,16 @@ mod tests {
         assert_eq!((found[0].1, found[0].2.as_str()), (100, "bond0"));
     }
 
+    #[test]
+    fn ports_are_of_the_local_end() {
+        let table = "  sl  local_address rem_address   st\n  117: 00000000:12B5 00000000:0000 07 00000000:00000000\n";
+        assert_eq!(ports(table), BTreeSet::from([4789]));
+    }
+
     proptest! {
         #[test]
         fn never_panics(text in "([0-9a-f]{0,8}[ \t|]?){0,12}|.*") {
-            drop((routes_v4(&text), routes_v6(&text), vlans(&text)));
+            drop((routes_v4(&text), routes_v6(&text), vlans(&text), ports(&text)));
         }
     }
 }

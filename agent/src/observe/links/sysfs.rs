@@ -2,7 +2,7 @@
 
 use berth_api::LinkName;
 
-use super::{Link, LinkKind, names_by_index, state_from_word};
+use super::{BridgeOptions, Link, LinkKind, names_by_index, state_from_word};
 use crate::notes::Notes;
 use crate::root::Root;
 
@@ -46,6 +46,16 @@ fn link(root: &Root, name: LinkName) -> Link {
             .then(|| crate::observe::switch(root, &file("bridge/vlan_filtering")))
             .flatten(),
         alias: text("ifalias"),
+        up: text("flags")
+            .and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok())
+            .map(|flags| flags & 1 == 1),
+        group: root.parse(&file("netdev_group")).ok(),
+        bridge: (kind == LinkKind::Bridge).then(|| BridgeOptions {
+            default_pvid: root.parse(&file("bridge/default_pvid")).ok(),
+            stp: crate::observe::switch(root, &file("bridge/stp_state")),
+            forward_delay: root.parse(&file("bridge/forward_delay")).ok(),
+            mcast_snooping: crate::observe::switch(root, &file("bridge/multicast_snooping")),
+        }),
         ..Link::new(name, kind)
     }
 }

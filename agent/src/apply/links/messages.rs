@@ -1,0 +1,267 @@
+//! Steps on links in the kernel's messages.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use berth_api::{LinkName, VlanId, VlanSet};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, BridgeStpState, BridgeVlanInfoFlags, In6AddrGenMode,
+    InetDevConf, LinkAttribute, LinkMessage,
+};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use rtnetlink::{LinkBridge, LinkBridgeVlan, LinkMessageBuilder, LinkUnspec, LinkVlan, LinkVxlan};
+
+use crate::netlink::How;
+use crate::plan::network::{ARP_IGNORE_ALL, LINK_GROUP, RP_FILTER_STRICT, WantedKind, WantedLink};
+
+/// The kernel's numbers of links.
+pub(super) type Indexes = BTreeMap<LinkName, u32>;
+
+/// IPv6 needs this much (RFC 8200); below it the kernel has none of its settings on a link.
+const IPV6_LEAST_MTU: u32 = 1280;
+
+/// The message that makes a link, down.
+///
+/// # Errors
+/// Which link it stands on is not there.
+pub(super) fn make(wanted: &WantedLink, indexes: &Indexes) -> Result<LinkMessage, String> {
+    let name = wanted.name.as_str();
+    let master = wanted.master.as_ref().map(|name| index(indexes, name)).transpose()?;
+    Ok(match &wanted.kind {
+        WantedKind::Bridge { mac, vlan_aware, stp } => {
+            let builder = LinkMessageBuilder::<LinkBridge>::new(name)
+                .address(mac.0.to_vec())
+                .link_group(LINK_GROUP)
+                .stp_state(stp_state(*stp))
+                .mcast_snooping(false);
+            // Filtering without a default VLAN: a port carries nothing until it is told what.
+            let builder = if *vlan_aware {
+                builder.vlan_filtering(true).vlan_default_pvid(0)
+            } else {
+                builder
+            };
+            builder.build()
+        }
+        WantedKind::Vlan { parent, id } => {
+            let builder = LinkMessageBuilder::<LinkVlan>::new(name)
+                .link(index(indexes, parent)?)
+                .id((*id).into())
+                .mtu(wanted.mtu)
+                .link_group(LINK_GROUP);
+            joined(builder, master).build()
+        }
+        WantedKind::Vxlan { vni, port, local, .. } => {
+            let builder = LinkMessageBuilder::<LinkVxlan>::new(name)
+                .id(*vni)
+                .port(*port)
+                .learning(true)
+                .mtu(wanted.mtu)
+                .link_group(LINK_GROUP);
+            let builder = match local {
+                IpAddr::V4(local) => builder.local(*local),
+                IpAddr::V6(local) => builder.local6(*local),
+            };
+            joined(builder, master).build()
+        }
+    })
+}
+
+fn joined<T>(builder: LinkMessageBuilder<T>, master: Option<u32>) -> LinkMessageBuilder<T> {
+    match master {
+        Some(master) => builder.controller(master),
+        None => builder,
+    }
+}
+
+/// The message that gives a link all that it should have but for being up. The kernel ignores an alias while
+/// it makes a link, and an MTU that a bridge was made with follows its ports.
+///
+/// # Errors
+/// Which link it stands on is not there.
+pub(super) fn settle(
+    wanted: &WantedLink,
+    indexes: &Indexes,
+    has_ipv6: bool,
+) -> Result<LinkMessage, String> {
+    let name = wanted.name.to_string();
+    let master = wanted.master.as_ref().map(|name| index(indexes, name)).transpose()?;
+    let mut families = Vec::new();
+    let mut message = if let WantedKind::Bridge { mac, vlan_aware, stp } = &wanted.kind {
+        let mut conf = InetDevConf::default();
+        conf.arp_ignore = ARP_IGNORE_ALL;
+        conf.rp_filter = RP_FILTER_STRICT;
+        families.push(AfSpecUnspec::Inet(vec![AfSpecInet::DevConfRequest(conf)]));
+        let builder = LinkMessageBuilder::<LinkBridge>::new(&name)
+            .address(mac.0.to_vec())
+            .stp_state(stp_state(*stp))
+            .mcast_snooping(false);
+        let builder =
+            if *vlan_aware { builder.vlan_filtering(true).vlan_default_pvid(0) } else { builder };
+        builder.alias(&wanted.alias).mtu(wanted.mtu).link_group(LINK_GROUP).build()
+    } else {
+        let builder = LinkUnspec::new_with_name(&name);
+        let builder = builder.alias(&wanted.alias).mtu(wanted.mtu).link_group(LINK_GROUP);
+        joined(builder, master).build()
+    };
+    if has_ipv6 && wanted.mtu >= IPV6_LEAST_MTU {
+        let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+        families.push(AfSpecUnspec::Inet6(vec![none]));
+    }
+    if !families.is_empty() {
+        message.attributes.push(LinkAttribute::AfSpecUnspec(families));
+    }
+    Ok(message)
+}
+
+/// Raises or lowers a link.
+pub(super) fn up(name: &LinkName, up: bool) -> (How, Message) {
+    let builder = LinkUnspec::new_with_name(name.as_str());
+    let message = if up { builder.up() } else { builder.down() }.build();
+    (How::Change, Message::NewLink(message))
+}
+
+/// Has a bridge no longer look at VLANs.
+pub(super) fn unfilter(name: &LinkName) -> (How, Message) {
+    let builder = LinkMessageBuilder::<LinkBridge>::new(name.as_str()).vlan_filtering(false);
+    (How::Change, Message::NewLink(builder.build()))
+}
+
+/// Makes a link a port, or nobody's.
+///
+/// # Errors
+/// The bridge is not there.
+pub(super) fn master(
+    port: &LinkName,
+    bridge: Option<&LinkName>,
+    indexes: &Indexes,
+) -> Result<(How, Message), String> {
+    let builder = LinkUnspec::new_with_name(port.as_str());
+    let message = match bridge {
+        Some(bridge) => builder.controller(index(indexes, bridge)?).build(),
+        None => builder.nocontroller().build(),
+    };
+    Ok((How::Change, Message::NewLink(message)))
+}
+
+/// All VLANs of a port in one message, as ranges.
+///
+/// # Errors
+/// The port is not there.
+pub(super) fn add_vlans(
+    port: &LinkName,
+    vlans: &VlanSet,
+    indexes: &Indexes,
+) -> Result<(How, Message), String> {
+    let message = vlan_ranges(port, &vlans.ranges(), indexes, false)?;
+    Ok((How::Change, Message::SetLink(message)))
+}
+
+/// As [`add_vlans`], for the port or for the bridge itself.
+///
+/// # Errors
+/// The port is not there.
+pub(super) fn remove_vlans(
+    port: &LinkName,
+    vlans: &VlanSet,
+    itself: bool,
+    indexes: &Indexes,
+) -> Result<(How, Message), String> {
+    let message = vlan_ranges(port, &vlans.ranges(), indexes, itself)?;
+    Ok((How::Change, Message::DelLink(message)))
+}
+
+fn vlan_ranges(
+    port: &LinkName,
+    ranges: &[(VlanId, VlanId)],
+    indexes: &Indexes,
+    itself: bool,
+) -> Result<LinkMessage, String> {
+    let tagged = BridgeVlanInfoFlags::empty();
+    let mut builder = LinkBridgeVlan::new(index(indexes, port)?);
+    if itself {
+        builder = builder.bridge_self();
+    }
+    for (first, last) in ranges {
+        let (first, last) = (u16::from(*first), u16::from(*last));
+        builder = if first == last {
+            builder.vlan(first, tagged)
+        } else {
+            builder.vlan_range_start(first, tagged).vlan_range_end(last, tagged)
+        };
+    }
+    Ok(builder.build())
+}
+
+/// Entries of a tunnel's table for what is for everybody.
+///
+/// # Errors
+/// The tunnel is not there.
+pub(super) fn peers(
+    link: &LinkName,
+    add: &BTreeSet<IpAddr>,
+    remove: &BTreeSet<IpAddr>,
+    indexes: &Indexes,
+) -> Result<Vec<(How, Message)>, String> {
+    let index = index(indexes, link)?;
+    let gone =
+        remove.iter().map(|peer| (How::Change, Message::DelNeighbour(peer_entry(index, *peer))));
+    let new = add.iter().map(|peer| (How::Append, Message::NewNeighbour(peer_entry(index, *peer))));
+    Ok(gone.chain(new).collect())
+}
+
+fn peer_entry(index: u32, peer: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Bridge;
+    message.header.ifindex = index;
+    message.header.state = NeighbourState::Permanent;
+    message.header.flags = NeighbourFlags::Own;
+    let to = match peer {
+        IpAddr::V4(peer) => NeighbourAddress::Inet(peer),
+        IpAddr::V6(peer) => NeighbourAddress::Inet6(peer),
+    };
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(vec![0; 6]));
+    message.attributes.push(NeighbourAttribute::Destination(to));
+    message
+}
+
+/// Takes an address away; one that cannot be read is left for the next look.
+///
+/// # Errors
+/// The link is not there.
+pub(super) fn remove_addresses(
+    link: &LinkName,
+    addresses: &[String],
+    indexes: &Indexes,
+) -> Result<Vec<(How, Message)>, String> {
+    let index = index(indexes, link)?;
+    let one = |text: &String| {
+        let (address, length) = text.split_once('/')?;
+        let address: IpAddr = address.parse().ok()?;
+        let mut message = AddressMessage::default();
+        message.header.family =
+            if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        message.header.prefix_len = length.parse().ok()?;
+        message.header.index = index;
+        message.attributes.push(AddressAttribute::Local(address));
+        message.attributes.push(AddressAttribute::Address(address));
+        Some((How::Change, Message::DelAddress(message)))
+    };
+    Ok(addresses.iter().filter_map(one).collect())
+}
+
+/// Removes a link.
+pub(super) fn remove(name: &LinkName) -> (How, Message) {
+    (How::Change, Message::DelLink(LinkUnspec::new_with_name(name.as_str()).build()))
+}
+
+const fn stp_state(on: bool) -> BridgeStpState {
+    if on { BridgeStpState::KernelStp } else { BridgeStpState::Disabled }
+}
+
+fn index(indexes: &Indexes, name: &LinkName) -> Result<u32, String> {
+    indexes.get(name).copied().ok_or_else(|| format!("{name} is not there"))
+}

@@ -1,0 +1,345 @@
+//! Carries out what is planned for links: many changes in one message where they do not depend on each other,
+//! removals one by one; then one look at what became of all of them.
+
+mod messages;
+mod removal;
+pub mod trial;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use berth_api::infra_node::ChangeResult;
+use nix::errno::Errno;
+
+use super::Hands;
+use super::outcome::{Ended, Outcome};
+use crate::ledger::Ledger;
+use crate::netlink::{How, Netlink, Refused};
+use crate::observe::links::{Links, indexes, live};
+use crate::plan::Change;
+use crate::plan::network::{LinkOp, LinkWork, Stage, WantedKind, holds};
+use messages::Indexes;
+
+/// Changes between two looks at the links' numbers, and between two signs of life.
+const WAVE: usize = 512;
+
+/// A change under way.
+struct Task<'a> {
+    work: &'a LinkWork,
+    /// Its next step.
+    next: usize,
+    failed: Option<String>,
+}
+
+/// Carries out changes of links, in the order of their stages. Fewer outcomes than changes mean that there was
+/// no time for the last ones, which are removals.
+pub(super) fn carry_out(
+    hands: &Hands,
+    changes: &[&Change],
+    ledger: &mut Ledger,
+    told: &mut dyn FnMut(&Outcome),
+) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    let mut lost: BTreeMap<&str, &str> = BTreeMap::new();
+    for stage in changes.chunk_by(|a, b| stage_of(a) == stage_of(b)) {
+        let (waiting, possible): (Vec<&Change>, Vec<&Change>) =
+            stage.iter().partition(|change| waits_for(change, &lost).is_some());
+        let done = if stage_of(stage[0]) == Some(Stage::Removals) {
+            removal::carry_out(hands, &possible)
+        } else {
+            all_at_once(hands, &possible)
+        };
+        let mut ended: Vec<(&Change, Ended)> = possible.iter().copied().zip(done).collect();
+        ended.extend(waiting.into_iter().map(|change| {
+            let first = waits_for(change, &lost).unwrap_or_default();
+            (change, Ended::Blocked(format!("waits for: {first}")))
+        }));
+        for (change, ended) in ended {
+            let outcome = Outcome::of(change, ended);
+            if let Some(work) = change.links() {
+                if outcome.result == ChangeResult::Done {
+                    settle(work, ledger);
+                } else if stage_of(change) < Some(Stage::Tenants) {
+                    lost.insert(&work.network, &change.what);
+                }
+                if work.trial && outcome.result == ChangeResult::Failed {
+                    let made = ledger.networks.entry(work.network.clone()).or_default();
+                    let why = outcome.message.clone().unwrap_or_default();
+                    made.trial = Some((work.settings.clone().unwrap_or_default(), why));
+                }
+            }
+            told(&outcome);
+            outcomes.push(outcome);
+        }
+        hands.alive();
+    }
+    outcomes
+}
+
+fn stage_of(change: &Change) -> Option<Stage> {
+    change.links().map(|work| work.stage)
+}
+
+/// What a change stands on, if that could not be made.
+fn waits_for<'a>(change: &Change, lost: &BTreeMap<&str, &'a str>) -> Option<&'a str> {
+    let work = change.links().filter(|work| work.stage != Stage::Removals)?;
+    lost.get(work.network.as_str()).copied()
+}
+
+/// Remembers what is in place now.
+fn settle(work: &LinkWork, ledger: &mut Ledger) {
+    if let Some(settings) = &work.settings {
+        let made = ledger.networks.entry(work.network.clone()).or_default();
+        if made.settings != *settings {
+            made.settings.clone_from(settings);
+            made.trial = None;
+        }
+        made.tenants.extend(work.made.clone());
+    }
+    let joined = work.ops.iter().find_map(|op| match op {
+        LinkOp::Join { port, .. } => Some(port),
+        _ => None,
+    });
+    if let Some(made) = ledger.networks.get_mut(&work.network) {
+        made.tenants.retain(|id, _| !work.gone.contains(id));
+        if joined.is_some() {
+            made.uplink = joined.cloned();
+        }
+    }
+    for op in &work.ops {
+        if let LinkOp::Down(name) = op {
+            ledger.raised.remove(name);
+        }
+    }
+}
+
+/// Changes that do not depend on each other: the first steps of all, then the second ones.
+fn all_at_once(hands: &Hands, changes: &[&Change]) -> Vec<Ended> {
+    let mut tasks: Vec<Task> = changes
+        .iter()
+        .filter_map(|change| Some(Task { work: change.links()?, next: 0, failed: None }))
+        .collect();
+    let result = Netlink::open().and_then(|mut netlink| {
+        for wave in tasks.chunks_mut(WAVE) {
+            run(hands, &mut netlink, wave)?;
+            hands.alive();
+        }
+        live()
+    });
+    match result {
+        Ok(links) => tasks.iter().map(|task| judge(task, &links)).collect(),
+        Err(error) => tasks.iter().map(|_| Ended::Failed(format!("netlink: {error}"))).collect(),
+    }
+}
+
+/// Runs tasks to their ends.
+fn run(hands: &Hands, netlink: &mut Netlink, tasks: &mut [Task]) -> io::Result<()> {
+    // A change on trial is alone, and has a probe around it.
+    if let [task] = tasks
+        && task.work.trial
+    {
+        task.failed = trial::run(hands, netlink, task.work).err();
+        task.next = task.work.ops.len();
+        return Ok(());
+    }
+    loop {
+        let mut open: Vec<&mut Task> = tasks
+            .iter_mut()
+            .filter(|task| task.failed.is_none() && task.next < task.work.ops.len())
+            .collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        let steps: Vec<&LinkOp> = open.iter().map(|task| &task.work.ops[task.next]).collect();
+        let indexes = indexes(netlink)?;
+        let results = step(hands, netlink, &indexes, &steps)?;
+        for (task, result) in open.iter_mut().zip(results) {
+            task.failed = result.err();
+            task.next += 1;
+        }
+    }
+}
+
+/// One step of each of many changes.
+pub(super) fn step(
+    hands: &Hands,
+    netlink: &mut Netlink,
+    indexes: &Indexes,
+    ops: &[&LinkOp],
+) -> io::Result<Vec<Result<(), String>>> {
+    let has_ipv6 = hands.root.exists("proc/sys/net/ipv6/conf/all");
+    let first: Vec<_> = ops.iter().map(|op| first_messages(op, indexes, has_ipv6)).collect();
+    let mut results = send(netlink, ops, first)?;
+    // Not by netlink, and before the link is up: else it would have an address by then.
+    for (op, result) in ops.iter().zip(&mut results) {
+        if let (LinkOp::Make(wanted) | LinkOp::Settle(wanted), Ok(()), true) =
+            (op, &*result, has_ipv6)
+        {
+            let path = format!("proc/sys/net/ipv6/conf/{}/disable_ipv6", wanted.name);
+            if hands.root.exists(&path) {
+                *result =
+                    hands.root.write(&path, "1").map_err(|error| super::outcome::meaning(&error));
+            }
+        }
+    }
+    let last = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
+        (LinkOp::Make(wanted) | LinkOp::Settle(wanted), Ok(())) => {
+            Ok(vec![messages::up(&wanted.name, true)])
+        }
+        _ => Ok(Vec::new()),
+    });
+    let raised = send(netlink, ops, last.collect())?;
+    for (result, raised) in results.iter_mut().zip(raised) {
+        if result.is_ok() {
+            *result = raised;
+        }
+    }
+    Ok(results)
+}
+
+type Messages = Vec<(How, rtnetlink::packet_route::RouteNetlinkMessage)>;
+
+fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Messages, String> {
+    use rtnetlink::packet_route::RouteNetlinkMessage::NewLink;
+    let settle = |wanted| messages::settle(wanted, indexes, has_ipv6);
+    Ok(match op {
+        LinkOp::Make(wanted) => {
+            let make = messages::make(wanted, indexes)?;
+            vec![(How::Create, NewLink(make)), (How::Change, NewLink(settle(wanted)?))]
+        }
+        LinkOp::Settle(wanted) => vec![(How::Change, NewLink(settle(wanted)?))],
+        LinkOp::RemoveAddresses { link, addresses } => {
+            messages::remove_addresses(link, addresses, indexes)?
+        }
+        LinkOp::Unfilter(name) => vec![messages::unfilter(name)],
+        LinkOp::Up(name) => vec![messages::up(name, true)],
+        LinkOp::Down(name) => vec![messages::up(name, false)],
+        LinkOp::Join { port, bridge } => vec![messages::master(port, Some(bridge), indexes)?],
+        LinkOp::Leave { port, .. } => vec![messages::master(port, None, indexes)?],
+        LinkOp::AddVlans { port, vlans } => vec![messages::add_vlans(port, vlans, indexes)?],
+        LinkOp::RemoveVlans { port, vlans, itself } => {
+            vec![messages::remove_vlans(port, vlans, *itself, indexes)?]
+        }
+        LinkOp::Peers { link, add, remove } => messages::peers(link, add, remove, indexes)?,
+        LinkOp::Remove(name) => vec![messages::remove(name)],
+    })
+}
+
+/// Sends the messages of many steps; each step ends with the first that is refused.
+fn send(
+    netlink: &mut Netlink,
+    ops: &[&LinkOp],
+    messages: Vec<Result<Messages, String>>,
+) -> io::Result<Vec<Result<(), String>>> {
+    let mut results = Vec::new();
+    let mut owners = Vec::new();
+    let mut all = Vec::new();
+    for (place, messages) in messages.into_iter().enumerate() {
+        results.push(messages.as_ref().map(|_| ()).map_err(Clone::clone));
+        for message in messages.unwrap_or_default() {
+            owners.push(place);
+            all.push(message);
+        }
+    }
+    for (place, answer) in owners.into_iter().zip(netlink.change(all)?) {
+        if let (Err(refused), Some(result), Some(op)) =
+            (answer, results.get_mut(place), ops.get(place))
+            && result.is_ok()
+        {
+            *result = Err(meaning(op, &refused));
+        }
+    }
+    // VLANs in one message end at the first that is refused: then each for itself.
+    for (op, result) in ops.iter().zip(&mut results) {
+        if let (LinkOp::AddVlans { port, vlans }, Err(_)) = (op, &*result)
+            && vlans.len() > 1
+        {
+            *result = one_by_one(netlink, port, vlans)?;
+        }
+    }
+    Ok(results)
+}
+
+fn one_by_one(
+    netlink: &mut Netlink,
+    port: &berth_api::LinkName,
+    vlans: &berth_api::VlanSet,
+) -> io::Result<Result<(), String>> {
+    let indexes = indexes(netlink)?;
+    let single = |id| messages::add_vlans(port, &std::iter::once(id).collect(), &indexes);
+    let messages: Result<Messages, String> = vlans.iter().map(single).collect();
+    let messages = match messages {
+        Ok(messages) => messages,
+        Err(error) => return Ok(Err(error)),
+    };
+    let answers = netlink.change(messages)?;
+    let mut refused =
+        answers.into_iter().zip(vlans.iter()).filter_map(|(answer, id)| Some((id, answer.err()?)));
+    Ok(match refused.next() {
+        None => Ok(()),
+        Some((id, why)) => {
+            let op = LinkOp::AddVlans { port: port.clone(), vlans: std::iter::once(id).collect() };
+            Err(format!("VLAN {id}: {} ({} others)", meaning(&op, &why), refused.count()))
+        }
+    })
+}
+
+/// What became of a change, by the look after it.
+fn judge(task: &Task, links: &Links) -> Ended {
+    let otherwise = task.work.ops.iter().find_map(|op| Some((op, holds(op, links).err()?)));
+    match (&task.failed, otherwise) {
+        (None, None) => Ended::Done(task.work.trial.then(|| "the gateway answers".to_owned())),
+        (Some(why), Some((LinkOp::AddVlans { port, vlans }, _))) => {
+            let now = links.named(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
+            let missing = vlans.difference(&now.all);
+            let carried = vlans.len() - missing.len();
+            if carried == 0 {
+                return Ended::Failed(why.clone());
+            }
+            Ended::Partial(format!("{carried} of {}; not {missing}: {why}", vlans.len()))
+        }
+        (Some(why), _) => Ended::Failed(why.clone()),
+        (None, Some((_, why))) => Ended::Failed(format!(
+            "done, and reads back otherwise: {why}; something else changes it"
+        )),
+    }
+}
+
+/// The kernel's answer with what it means here.
+fn meaning(op: &LinkOp, refused: &Refused) -> String {
+    let name = op.link();
+    let hint = match (refused.errno, op) {
+        (Errno::EPERM, _) => "; it takes CAP_NET_ADMIN in the host's network namespace",
+        (Errno::EOPNOTSUPP, LinkOp::Make(wanted)) => match wanted.kind {
+            WantedKind::Bridge { vlan_aware: true, .. } => {
+                "; this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING): take scenario \
+                 BridgePerTenant"
+            }
+            WantedKind::Bridge { .. } => "; this kernel has no bridges (modprobe bridge)",
+            WantedKind::Vlan { .. } => "; this kernel has no VLAN links (modprobe 8021q)",
+            WantedKind::Vxlan { .. } => "; this kernel has no VXLAN (modprobe vxlan)",
+        },
+        (Errno::ENOSPC, LinkOp::AddVlans { .. }) | (Errno::ENOSPC, LinkOp::Make(_)) => {
+            "; the network card's VLAN filter is full: carry fewer tenants here, or take another card"
+        }
+        (Errno::EBUSY, LinkOp::Join { .. }) => {
+            "; something else receives its frames already (macvlan, ipvlan, a bond)"
+        }
+        (Errno::EADDRINUSE, _) => "; another program has the UDP port",
+        (Errno::EXFULL, _) => "; a bridge has 1023 ports at most",
+        (Errno::EEXIST, _) => "; something made it at the same time, look again",
+        (Errno::ENETDOWN, _) => "; the link below is down",
+        (Errno::ENOMEM | Errno::ENOBUFS, _) => "; there is no memory for it now",
+        _ => "",
+    };
+    format!("{name}: {refused}{hint}")
+}
+
+/// Names of uplinks that a plan raises.
+pub(super) fn raises(work: &LinkWork) -> BTreeSet<berth_api::LinkName> {
+    let raised = work.ops.iter().filter_map(|op| match op {
+        LinkOp::Up(name) => Some(name.clone()),
+        _ => None,
+    });
+    raised.collect()
+}

@@ -1,0 +1,294 @@
+//! A change that may cut the host off, tried and taken back if it does.
+//!
+//! Before it, a note of how to undo it is saved durably, and another process (`guard`) waits with it: whatever
+//! becomes of this one, the change is undone when its time is over, or at the next start, or by the reboot.
+
+use std::io;
+use std::net::IpAddr;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use berth_api::LinkName;
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use serde::{Deserialize, Serialize};
+
+use super::super::{Hands, settings};
+use super::{messages, step};
+use crate::ledger::Ledger;
+use crate::netlink::{How, Netlink};
+use crate::observe::links::{Gateway, default_gateways, indexes, live};
+use crate::plan::network::{LinkOp, LinkWork};
+use crate::root::{ReadError, Root};
+
+/// Where the note is.
+pub const FILE: &str = "var/lib/berth/trial.json";
+/// The guard's name among the commands.
+pub const GUARD: &str = "trial-guard";
+
+/// How long a gateway may take to answer after the change: a switch's port needs 30 s where it speaks the
+/// spanning tree protocol, 15 s listening and 15 s learning.
+const DEADLINE: Duration = Duration::from_secs(35);
+/// How long a gateway may take to answer before it.
+const BEFORE: Duration = Duration::from_secs(4);
+/// What the guard waits longer than this process does.
+const GRACE: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(100);
+
+/// How to undo a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Note {
+    #[serde(rename = "bootID")]
+    boot_id: String,
+    network: String,
+    settings: String,
+    port: LinkName,
+    bridge: LinkName,
+    /// Hundredths of a second since boot.
+    deadline: u64,
+}
+
+/// Makes the change, and undoes it if a gateway that answered before does not any more.
+///
+/// # Errors
+/// Why it is not made.
+pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Result<(), String> {
+    let told = |error: io::Error| format!("netlink: {error}");
+    let Some((port, bridge)) = work.ops.iter().find_map(|op| match op {
+        LinkOp::Join { port, bridge } => Some((port.clone(), bridge.clone())),
+        _ => None,
+    }) else {
+        return Err("nothing to try".to_owned());
+    };
+    let gateways = default_gateways(netlink).map_err(told)?;
+    let answering = answering(hands, netlink, &gateways, BEFORE).map_err(told)?;
+    if answering.is_empty() {
+        return Err(format!(
+            "no gateway answers now ({}), so nothing would tell whether the host is cut off by it; not tried",
+            named(&gateways)
+        ));
+    }
+    let uptime = settings::uptime(hands.root).ok_or("/proc/uptime cannot be read; not tried")?;
+    let note = Note {
+        boot_id: hands.boot_id.to_owned(),
+        network: work.network.clone(),
+        settings: work.settings.clone().unwrap_or_default(),
+        port: port.clone(),
+        bridge,
+        deadline: uptime + (DEADLINE + GRACE).as_secs() * 100,
+    };
+    let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
+    let saved = hands.root.replace(FILE, text.as_bytes());
+    saved
+        .map_err(|error| format!("{error}; without the note it could not be undone; not tried"))?;
+    // A guard that does not start makes the trial no worse than the note alone does.
+    let guard = guard();
+    if let Err(error) = &guard {
+        tracing::warn!("no guard for the trial: {error}");
+    }
+    let numbers = indexes(netlink).map_err(told)?;
+    let mut failed = None;
+    for op in &work.ops {
+        if let Err(why) =
+            step(hands, netlink, &numbers, &[op]).map_err(told)?.pop().unwrap_or(Ok(()))
+        {
+            failed = Some(why);
+            break;
+        }
+    }
+    let left = match failed {
+        Some(why) => Err(why),
+        None => answer_again(hands, netlink, &answering),
+    };
+    if let Err(why) = left {
+        undo(netlink, &note).map_err(|error| format!("{why}; and it cannot be undone: {error}"))?;
+        let back = answer_again(hands, netlink, &answering).is_ok();
+        let now = if back {
+            "and the gateway answers again"
+        } else {
+            "and the gateway still does not answer"
+        };
+        drop(hands.root.remove(FILE));
+        return Err(format!("{why}; {port} was taken back, {now}"));
+    }
+    hands.root.remove(FILE).map_err(|error| error.to_string())
+}
+
+/// Undoes what an earlier process left on trial, and remembers that.
+///
+/// # Errors
+/// If the note cannot be read, or the change not undone: then nothing else should be done either.
+pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> {
+    let text = match root.read_large(FILE) {
+        Err(error) if error.is_not_found() => return Ok(None),
+        read => read?,
+    };
+    let malformed = |why: String| ReadError {
+        path: FILE.to_owned(),
+        problem: crate::root::ReadProblem::Malformed(why),
+    };
+    let note: Note = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    // A reboot undoes all changes of links.
+    let mut said = None;
+    if note.boot_id == boot_id {
+        let done = Netlink::open().and_then(|mut netlink| undo(&mut netlink, &note));
+        done.map_err(|error| {
+            malformed(format!("{} is on trial and cannot be taken back: {error}", note.port))
+        })?;
+        let why = format!("{} was on trial when berth-agent ended, and was taken back", note.port);
+        let mut ledger = Ledger::read(root, Some(boot_id))?;
+        let made = ledger.networks.entry(note.network).or_default();
+        made.trial = Some((note.settings, why.clone()));
+        ledger.save(root, boot_id).map_err(|error| malformed(error.to_string()))?;
+        said = Some(why);
+    }
+    root.remove(FILE).map_err(|error| malformed(error.to_string()))?;
+    Ok(said)
+}
+
+/// Waits beside the process that tries, and undoes the change if that process does not say how it ended.
+pub fn guard_main(root: &Root) {
+    let Ok(text) = root.read_large(FILE) else { return };
+    let Ok(note) = serde_json::from_str::<Note>(&text) else { return };
+    while settings::uptime(root).is_some_and(|now| now < note.deadline) {
+        std::thread::sleep(Duration::from_millis(500));
+        // Done, or another trial's: either way not ours any more.
+        if root.read_large(FILE).ok().as_deref() != Some(&text) {
+            return;
+        }
+    }
+    // The note stays, so that the next start remembers the trial.
+    drop(Netlink::open().and_then(|mut netlink| undo(&mut netlink, &note)));
+}
+
+fn guard() -> io::Result<()> {
+    use std::os::unix::process::CommandExt as _;
+    #[expect(clippy::disallowed_methods, reason = "this program itself, not another")]
+    let mut command = std::process::Command::new(std::env::current_exe()?);
+    // In a group of its own: what ends a terminal's or a script's commands does not end it.
+    command.arg(GUARD).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    // It ends by itself; somebody has to hear of it.
+    std::thread::spawn(move || child.wait());
+    Ok(())
+}
+
+fn undo(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
+    let links = live()?;
+    let ours =
+        links.named(&note.port).is_some_and(|port| port.master.as_ref() == Some(&note.bridge));
+    if !ours {
+        return Ok(());
+    }
+    let leave = messages::master(&note.port, None, &indexes(netlink)?).map_err(io::Error::other)?;
+    netlink.change_one(leave.0, leave.1)?.map_err(io::Error::other)
+}
+
+/// Waits until all of them answer.
+fn answer_again(hands: &Hands, netlink: &mut Netlink, gateways: &[Gateway]) -> Result<(), String> {
+    let now = answering(hands, netlink, gateways, DEADLINE)
+        .map_err(|error| format!("netlink: {error}"))?;
+    let silent: Vec<Gateway> =
+        gateways.iter().filter(|gateway| !now.contains(gateway)).cloned().collect();
+    if silent.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{} did not answer any more for {} s", named(&silent), DEADLINE.as_secs()))
+}
+
+/// The gateways that answer to a question of the kernel's own (ARP, neighbour discovery), by the end of this
+/// time or as soon as all do.
+fn answering(
+    hands: &Hands,
+    netlink: &mut Netlink,
+    gateways: &[Gateway],
+    patience: Duration,
+) -> io::Result<Vec<Gateway>> {
+    let begin = Instant::now();
+    let mut answered: Vec<Gateway> = Vec::new();
+    let mut asked: Vec<Gateway> = Vec::new();
+    while answered.len() < gateways.len() && begin.elapsed() < patience {
+        for gateway in gateways
+            .iter()
+            .filter(|gateway| !answered.contains(gateway))
+            .cloned()
+            .collect::<Vec<_>>()
+        {
+            let (state, _) = neighbour(netlink, &gateway)?;
+            let fresh = asked.contains(&gateway);
+            match state {
+                Some(NeighbourState::Reachable) if fresh => answered.push(gateway),
+                Some(NeighbourState::Probe | NeighbourState::Incomplete) if fresh => {}
+                _ => {
+                    ask(netlink, &gateway)?;
+                    asked.push(gateway);
+                }
+            }
+        }
+        hands.alive();
+        std::thread::sleep(POLL);
+    }
+    Ok(answered)
+}
+
+/// Has the kernel ask: an answer makes the entry reachable, whatever was known before.
+fn ask(netlink: &mut Netlink, gateway: &Gateway) -> io::Result<()> {
+    let (_, hardware) = neighbour(netlink, gateway)?;
+    let mut message = NeighbourMessage::default();
+    message.header.family = family(gateway.address);
+    message.header.ifindex = gateway.link;
+    message.attributes.push(NeighbourAttribute::Destination(destination(gateway.address)));
+    match hardware {
+        Some(hardware) => {
+            message.header.state = NeighbourState::Probe;
+            message.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware));
+        }
+        None => message.header.flags = NeighbourFlags::Use,
+    }
+    // Refused where the link is down or takes no such question: then there is no answer either.
+    netlink.change_one(How::Append, Message::NewNeighbour(message)).map(drop)
+}
+
+fn neighbour(
+    netlink: &mut Netlink,
+    gateway: &Gateway,
+) -> io::Result<(Option<NeighbourState>, Option<Vec<u8>>)> {
+    let mut request = NeighbourMessage::default();
+    request.header.family = family(gateway.address);
+    let wanted = NeighbourAttribute::Destination(destination(gateway.address));
+    for answer in netlink.dump(&Message::GetNeighbour(request))? {
+        let Message::NewNeighbour(entry) = answer else { continue };
+        if entry.header.ifindex == gateway.link && entry.attributes.contains(&wanted) {
+            let hardware = entry.attributes.iter().find_map(|attribute| match attribute {
+                NeighbourAttribute::LinkLayerAddress(address) => Some(address.clone()),
+                _ => None,
+            });
+            return Ok((Some(entry.header.state), hardware));
+        }
+    }
+    Ok((None, None))
+}
+
+const fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+const fn destination(address: IpAddr) -> NeighbourAddress {
+    match address {
+        IpAddr::V4(address) => NeighbourAddress::Inet(address),
+        IpAddr::V6(address) => NeighbourAddress::Inet6(address),
+    }
+}
+
+fn named(gateways: &[Gateway]) -> String {
+    let names: Vec<String> = gateways.iter().map(|gateway| gateway.address.to_string()).collect();
+    if names.is_empty() {
+        "there is none".to_owned()
+    } else {
+        format!("gateway {}", names.join(", "))
+    }
+}

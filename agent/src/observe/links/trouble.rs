@@ -1,0 +1,91 @@
+//! What else has its hands in the host's links.
+
+use std::collections::BTreeMap;
+
+use berth_api::LinkName;
+
+use super::Link;
+use crate::observe::switch;
+use crate::root::Root;
+
+/// Things that disturb tenant networks and are not Berth's to change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// `net.bridge.bridge-nf-call-iptables`: bridged IPv4 frames pass the host's iptables rules, so that a
+    /// FORWARD policy of DROP drops VMs' traffic. A bridge's own 0 does not override it.
+    pub bridge_calls_iptables: Option<bool>,
+    /// Who else manages a link.
+    pub managers: BTreeMap<LinkName, Manager>,
+}
+
+/// A daemon that configures links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Manager {
+    /// systemd-networkd (`/run/systemd/netif/links/<ifindex>`).
+    Networkd,
+    /// NetworkManager (`/run/NetworkManager/devices/<ifindex>`).
+    NetworkManager,
+}
+
+impl Manager {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Networkd => "systemd-networkd",
+            Self::NetworkManager => "NetworkManager",
+        }
+    }
+}
+
+pub(super) fn observe(root: &Root, links: &[Link]) -> Trouble {
+    let networkd = root.list("run/systemd/netif/links").is_ok_and(|links| !links.is_empty());
+    let nm = root.list("run/NetworkManager/devices").is_ok_and(|links| !links.is_empty());
+    let manager = |link: &Link| {
+        let index = link.index?;
+        let read = |path: String| root.read(&path).unwrap_or_default();
+        if networkd && networkd_manages(&read(format!("run/systemd/netif/links/{index}"))) {
+            Some(Manager::Networkd)
+        } else if nm && nm_manages(&read(format!("run/NetworkManager/devices/{index}"))) {
+            Some(Manager::NetworkManager)
+        } else {
+            None
+        }
+    };
+    let managers = if networkd || nm {
+        // Pods bring thousands of links; of interest is who else manages ours and those they stand on.
+        let ours = links.iter().filter(|link| link.is_ours() || link.is_uplink());
+        ours.filter_map(|link| Some((link.name.clone(), manager(link)?))).collect()
+    } else {
+        BTreeMap::new()
+    };
+    let bridge_calls_iptables = switch(root, "proc/sys/net/bridge/bridge-nf-call-iptables");
+    Trouble { bridge_calls_iptables, managers }
+}
+
+/// `ADMIN_STATE=configured`; `unmanaged` is what it says of links that no `.network` file matches.
+fn networkd_manages(text: &str) -> bool {
+    let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="));
+    state.is_some_and(|state| !matches!(state, "unmanaged" | "linger"))
+}
+
+/// `managed=true` with the profile that is active on it; a link that others made has none.
+fn nm_manages(text: &str) -> bool {
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    value("managed") == Some("true") && value("connection-uuid").is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_links_with_a_profile_are_managed() {
+        assert!(networkd_manages(
+            "# This is private\nADMIN_STATE=configured\nOPER_STATE=routable\n"
+        ));
+        assert!(!networkd_manages("ADMIN_STATE=unmanaged\n"));
+        assert!(nm_manages("[device]\nmanaged=true\nconnection-uuid=1-2\n"));
+        assert!(!nm_manages("[device]\nmanaged=true\n") && !nm_manages(""));
+    }
+}

@@ -1,0 +1,224 @@
+//! A link as it should be against the link there is.
+
+use super::wanted::{WantedKind, WantedLink, owner};
+use super::{LINK_GROUP, LinkOp};
+use crate::observe::links::{Link, LinkKind, Links};
+
+/// One property that is otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Difference {
+    what: &'static str,
+    is: String,
+    should_be: String,
+}
+
+/// `arp_ignore`: answers for no address, as a link of a tenant has none and the host's are not its business.
+pub(crate) const ARP_IGNORE_ALL: i32 = 8;
+/// `rp_filter`: drops what claims to come from where the host would not send through this link.
+pub(crate) const RP_FILTER_STRICT: i32 = 1;
+
+impl WantedLink {
+    /// In a few words.
+    pub(super) fn describe(&self) -> String {
+        let mtu = self.mtu;
+        match &self.kind {
+            WantedKind::Bridge { vlan_aware: true, .. } => format!("VLAN-aware bridge, MTU {mtu}"),
+            WantedKind::Bridge { .. } => format!("bridge, MTU {mtu}"),
+            WantedKind::Vlan { parent, id } => format!("VLAN {id} of {parent}, MTU {mtu}"),
+            WantedKind::Vxlan { vni, port, local, peers } => {
+                format!("VNI {vni} from {local} port {port} to {} peers, MTU {mtu}", peers.len())
+            }
+        }
+    }
+
+    const fn kind_of_link(&self) -> LinkKind {
+        match self.kind {
+            WantedKind::Bridge { .. } => LinkKind::Bridge,
+            WantedKind::Vlan { .. } => LinkKind::Vlan,
+            WantedKind::Vxlan { .. } => LinkKind::Vxlan,
+        }
+    }
+
+    /// What of it cannot be changed, only made anew.
+    pub(super) fn is_another_link_than(&self, link: &Link) -> bool {
+        let tunnel = || link.tunnel.clone().unwrap_or_default();
+        link.kind != self.kind_of_link()
+            || match &self.kind {
+                WantedKind::Bridge { .. } => false,
+                // The kernel takes another id for an existing VLAN link, and does nothing about it.
+                WantedKind::Vlan { parent, id } => {
+                    link.vlan != Some(u16::from(*id)) || link.parent.as_ref() != Some(parent)
+                }
+                WantedKind::Vxlan { vni, port, local, .. } => {
+                    let now = tunnel();
+                    now.vni != Some(*vni) || now.port != Some(*port) || now.local != Some(*local)
+                }
+            }
+    }
+}
+
+/// Why a link of that name cannot be taken.
+pub(super) fn not_ours(link: &Link, wanted: &WantedLink) -> Option<String> {
+    let unfinished = link.group == Some(LINK_GROUP) && link.alias.is_none();
+    if !link.is_ours() && !unfinished {
+        return Some(format!(
+            "there is a link {0} that Berth did not make; remove it (ip link delete {0}), or give the network another \
+             bridge name",
+            link.name
+        ));
+    }
+    let is_bridge = matches!(wanted.kind, WantedKind::Bridge { .. });
+    (is_bridge && link.kind != LinkKind::Bridge)
+        .then(|| format!("{0} is no bridge; remove it (ip link delete {0})", link.name))
+}
+
+/// Everything that is otherwise and can be changed.
+pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
+    let mut found = Vec::new();
+    let mut differ = |what, is: Option<String>, should_be: String| {
+        // What the kernel does not say is taken as it is.
+        if let Some(is) = is.filter(|is| *is != should_be) {
+            found.push(Difference { what, is, should_be });
+        }
+    };
+    let alias = Some(link.alias.clone().unwrap_or_default());
+    differ("alias", alias, wanted.alias.clone());
+    differ("MTU", link.mtu.map(|mtu| mtu.to_string()), wanted.mtu.to_string());
+    differ("state", link.up.map(up), up(true));
+    differ("group", link.group.map(|group| group.to_string()), LINK_GROUP.to_string());
+    let none = || "none".to_owned();
+    if let Some(master) = &wanted.master {
+        let is = link.master.as_ref().map_or_else(none, ToString::to_string);
+        differ("bridge", Some(is), master.to_string());
+    }
+    differ("IPv6", link.ip.ipv6_disabled.map(|disabled| switch(!disabled)), switch(false));
+    // A kernel without IPv6 says neither.
+    if link.ip.ipv6_disabled != Some(true) {
+        differ("IPv6 addresses", link.ip.ipv6_generates.map(switch), switch(false));
+    }
+    let addresses: Vec<&String> = link.addresses.iter().chain(&link.link_local).collect();
+    if let Some(first) = addresses.first() {
+        differ("address", Some((*first).clone()), none());
+    }
+    if let WantedKind::Bridge { mac, vlan_aware, stp } = &wanted.kind {
+        differ("MAC", link.mac.clone(), mac.to_string());
+        differ("VLAN filtering", link.vlan_filtering.map(switch), switch(*vlan_aware));
+        let arp = link.ip.arp_ignore.map(|value| value.to_string());
+        differ("arp_ignore", arp, ARP_IGNORE_ALL.to_string());
+        let filter = link.ip.rp_filter.map(|value| value.to_string());
+        differ("rp_filter", filter, RP_FILTER_STRICT.to_string());
+        let options = link.bridge.unwrap_or_default();
+        differ("STP", options.stp.map(switch), switch(*stp));
+        differ("snooping", options.mcast_snooping.map(switch), switch(false));
+        if *vlan_aware {
+            let pvid = options.default_pvid.map(|id| id.to_string());
+            differ("default VLAN", pvid, "0".to_owned());
+            let itself = link.vlans.as_ref().map(|vlans| vlans.all.to_string());
+            differ("VLANs of the bridge itself", itself, String::new());
+        }
+    }
+    if let WantedKind::Vxlan { peers, .. } = &wanted.kind {
+        let list = |peers: &std::collections::BTreeSet<std::net::IpAddr>| {
+            let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
+            if peers.is_empty() { none() } else { peers.join(" ") }
+        };
+        differ("peers", link.tunnel.as_ref().map(|tunnel| list(&tunnel.peers)), list(peers));
+    }
+    found
+}
+
+/// `MTU 1500 -> 9000, state down -> up`; `None` if nothing is otherwise.
+pub(super) fn words(differences: &[Difference]) -> Option<String> {
+    let word = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
+    let said: Vec<String> = differences
+        .iter()
+        .map(|d| format!("{} {} -> {}", d.what, word(&d.is), word(&d.should_be)))
+        .collect();
+    (!said.is_empty()).then(|| said.join(", "))
+}
+
+/// The steps that make a link of ours as it should be.
+pub(super) fn mend(wanted: &WantedLink, link: &Link) -> Vec<LinkOp> {
+    if wanted.is_another_link_than(link) {
+        return vec![LinkOp::Remove(link.name.clone()), LinkOp::Make(wanted.clone())];
+    }
+    let mut ops = Vec::new();
+    let addresses: Vec<String> = link.addresses.iter().chain(&link.link_local).cloned().collect();
+    if !addresses.is_empty() {
+        ops.push(LinkOp::RemoveAddresses { link: link.name.clone(), addresses });
+    }
+    // Kernels without VLAN filtering refuse to hear of it, so it is said only where it is on.
+    if let WantedKind::Bridge { vlan_aware: false, .. } = wanted.kind
+        && link.vlan_filtering == Some(true)
+    {
+        ops.push(LinkOp::Unfilter(link.name.clone()));
+    }
+    ops.push(LinkOp::Settle(wanted.clone()));
+    if let (WantedKind::Bridge { vlan_aware: true, .. }, Some(vlans)) = (&wanted.kind, &link.vlans)
+        && !vlans.all.is_empty()
+    {
+        let vlans = vlans.all.clone();
+        ops.push(LinkOp::RemoveVlans { port: link.name.clone(), vlans, itself: true });
+    }
+    if let (WantedKind::Vxlan { peers, .. }, Some(tunnel)) = (&wanted.kind, &link.tunnel)
+        && **peers != tunnel.peers
+    {
+        ops.push(LinkOp::Peers {
+            link: link.name.clone(),
+            add: peers.difference(&tunnel.peers).copied().collect(),
+            remove: tunnel.peers.difference(peers).copied().collect(),
+        });
+    }
+    ops
+}
+
+/// Whether a step is done, by another look at the links; else what is otherwise.
+///
+/// # Errors
+/// What is otherwise.
+pub fn holds(op: &LinkOp, links: &Links) -> Result<(), String> {
+    let there = |name| links.named(name).ok_or_else(|| format!("{name} is not there"));
+    match op {
+        LinkOp::Make(wanted) | LinkOp::Settle(wanted) => {
+            let link = there(&wanted.name)?;
+            if wanted.is_another_link_than(link) {
+                return Err(format!("{} is another link", wanted.name));
+            }
+            words(&differences(wanted, link))
+                .map_or(Ok(()), |words| Err(format!("{}: {words}", wanted.name)))
+        }
+        LinkOp::Up(name) if there(name)?.up == Some(false) => Err(format!("{name} is down")),
+        LinkOp::Join { port, bridge } if there(port)?.master.as_ref() != Some(bridge) => {
+            Err(format!("{port} is no port of {bridge}"))
+        }
+        LinkOp::Leave { port, bridge } if there(port)?.master.as_ref() == Some(bridge) => {
+            Err(format!("{port} still is a port of {bridge}"))
+        }
+        LinkOp::AddVlans { port, vlans } => {
+            let now = there(port)?.vlans.clone().unwrap_or_default();
+            let missing = vlans.difference(&now.all);
+            if missing.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{port} does not carry VLANs {missing}"))
+            }
+        }
+        LinkOp::RemoveVlans { port, vlans, .. } => {
+            let now = links.named(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
+            let left = vlans.intersection(&now.all);
+            if left.is_empty() { Ok(()) } else { Err(format!("{port} still carries VLANs {left}")) }
+        }
+        LinkOp::Remove(name) if links.named(name).is_some_and(|link| owner(link).is_some()) => {
+            Err(format!("{name} is still there"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn up(is: bool) -> String {
+    (if is { "up" } else { "down" }).to_owned()
+}
+
+fn switch(on: bool) -> String {
+    (if on { "on" } else { "off" }).to_owned()
+}

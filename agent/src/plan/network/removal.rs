@@ -1,0 +1,151 @@
+//! Links that Berth made and nobody asks for any more. They go when the last VM's port has gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::LinkName;
+
+use super::wanted::{Wanted, owner};
+use super::{Forget, LinkOp, LinkWork, Stage, change};
+use crate::ledger::MadeNetwork;
+use crate::observe::links::{Link, LinkKind, Links};
+use crate::plan::{Change, Input, Why};
+
+/// Ports that are named where something is in use; the others are counted.
+const NAMED: usize = 4;
+
+/// Plans the removals.
+pub(super) fn plan(input: Input, wanted: &Wanted) -> (Vec<Change>, Forget) {
+    let links = &input.facts.links;
+    let kept: BTreeSet<&LinkName> = wanted
+        .networks
+        .iter()
+        .flat_map(|network| {
+            let tenants = network.tenants.iter().flat_map(|tenant| &tenant.links);
+            network.bridge.iter().chain(tenants).map(|link| &link.name)
+        })
+        .collect();
+    let mut groups: BTreeMap<(&str, Option<&str>), Vec<&Link>> = BTreeMap::new();
+    for link in links.all.iter().filter(|link| !kept.contains(&link.name)) {
+        if let Some(whose) = owner(link).filter(|(network, _)| !wanted.is_frozen(input, network)) {
+            groups.entry(whose).or_default().push(link);
+        }
+    }
+    let made = &input.facts.ledger.networks;
+    let mut changes: Vec<Change> = groups
+        .iter()
+        .map(|((network, tenant), group)| {
+            removal(links, network, *tenant, group, made.get(*network))
+        })
+        .collect();
+    let mut forget = Forget::default();
+    let leftover: BTreeSet<&str> = groups.keys().map(|(network, _)| *network).collect();
+    for name in made.keys() {
+        let asked = wanted.networks.iter().any(|network| network.name == name);
+        if !asked && !leftover.contains(name.as_str()) && !wanted.is_frozen(input, name) {
+            forget.networks.push(name.clone());
+        }
+    }
+    for name in &input.facts.ledger.raised {
+        let used = wanted.networks.iter().any(|network| network.uplink.name == *name);
+        let held = made.iter().any(|(network, made)| {
+            made.uplink.as_ref() == Some(name)
+                && (wanted.is_frozen(input, network) || leftover.contains(network.as_str()))
+        });
+        if used || held || !wanted.frozen.is_empty() {
+            continue;
+        }
+        match links.named(name) {
+            Some(link) if link.up == Some(true) => {
+                changes.push(lower(links, link));
+            }
+            _ => forget.uplinks.push(name.clone()),
+        }
+    }
+    (changes, forget)
+}
+
+/// The links of one owner: what is on its bridge first.
+fn removal(
+    links: &Links,
+    network: &str,
+    tenant: Option<&str>,
+    group: &[&Link],
+    made: Option<&MadeNetwork>,
+) -> Change {
+    let mut ordered: Vec<&Link> = group.to_vec();
+    ordered.sort_by_key(|link| link.kind == LinkKind::Bridge);
+    let names: Vec<&str> = ordered.iter().map(|link| link.name.as_str()).collect();
+    let whose =
+        tenant.map_or_else(|| format!("network {network}"), |tenant| format!("tenant {tenant}"));
+    let uplink = made.and_then(|made| made.uplink.as_ref());
+    let mut ops = Vec::new();
+    let mut users = Vec::new();
+    for link in &ordered {
+        for port in links.ports(&link.name) {
+            if Some(&port.name) == uplink || port.is_uplink() {
+                ops.push(LinkOp::Leave { port: port.name.clone(), bridge: link.name.clone() });
+            } else if !group.iter().any(|ours| ours.name == port.name) {
+                users.push(port.name.as_str());
+            }
+        }
+        ops.push(LinkOp::Remove(link.name.clone()));
+    }
+    let gone = made.iter().flat_map(|made| {
+        made.tenants
+            .iter()
+            .filter(|(_, name)| tenant.is_none_or(|tenant| *name == tenant))
+            .map(|(id, _)| *id)
+    });
+    let work = LinkWork {
+        network: network.to_owned(),
+        stage: Stage::Removals,
+        ops,
+        settings: None,
+        made: BTreeMap::new(),
+        gone: gone.collect(),
+        trial: false,
+    };
+    let what = format!("remove {} of {whose}", names.join(" and "));
+    let mut change = change(what, "there", "absent", Why::PutBack, work);
+    if !users.is_empty() {
+        change.blocked = Some(in_use(&users));
+    }
+    change
+}
+
+/// An uplink that was down when Berth found it.
+fn lower(links: &Links, link: &Link) -> Change {
+    let work = LinkWork {
+        network: String::new(),
+        stage: Stage::Removals,
+        ops: vec![LinkOp::Down(link.name.clone())],
+        settings: None,
+        made: BTreeMap::new(),
+        gone: BTreeSet::new(),
+        trial: false,
+    };
+    let mut change = change(format!("set {} down", link.name), "up", "down", Why::PutBack, work);
+    let others: Vec<&str> = links
+        .stacked_on(&link.name)
+        .filter(|other| !other.is_ours())
+        .map(|other| other.name.as_str())
+        .collect();
+    if !others.is_empty() || !link.addresses.is_empty() {
+        change.blocked = Some(format!(
+            "others use {} by now: {}",
+            link.name,
+            [others.join(", "), link.addresses.join(", ")].join(" ")
+        ));
+    }
+    change
+}
+
+/// Why something stays.
+pub(super) fn in_use(ports: &[&str]) -> String {
+    let named: Vec<&str> = ports.iter().take(NAMED).copied().collect();
+    let more = match ports.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("still in use by {}{more}; it is removed when the last port has gone", named.join(", "))
+}

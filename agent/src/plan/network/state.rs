@@ -1,0 +1,120 @@
+//! How far each network is, for the object's status.
+
+use std::collections::BTreeMap;
+
+use berth_api::VlanId;
+use berth_api::infra_node::{
+    NetworkScenario, NetworkStatus, TenantNetworkState, TenantNetworkStatus,
+};
+use serde::Serialize;
+
+use super::Planner;
+use super::wanted::Network;
+use crate::plan::Input;
+
+/// As `maxItems` of `status.networks[].notReady` in the CRD.
+const MOST: usize = 64;
+
+/// One network: its tenants counted, and what stands in the way of those that are not in place.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkState {
+    /// `spec.networks[].name`.
+    pub name: String,
+    /// Tenants in place.
+    pub ready: u32,
+    /// All others, by id: their name, whether it is still to be done, and why.
+    pub not_ready: BTreeMap<u32, NotReady>,
+    /// Whether ids are VNIs.
+    #[serde(skip)]
+    pub by_vni: bool,
+}
+
+/// A tenant that is not in place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NotReady {
+    /// `spec.tenantNetworks[].name`.
+    pub tenant: String,
+    /// Pending or Failed.
+    pub state: TenantNetworkState,
+    /// What stands in the way.
+    pub message: String,
+}
+
+impl NetworkState {
+    /// As the object's status has it.
+    #[must_use]
+    pub fn status(&self) -> NetworkStatus {
+        let count = |state| {
+            let of = self.not_ready.values().filter(|tenant| tenant.state == state);
+            crate::observe::count(of.count())
+        };
+        let one = |(id, tenant): (&u32, &NotReady)| {
+            let vlan = u16::try_from(*id).ok().and_then(|id| VlanId::try_from(id).ok());
+            TenantNetworkStatus {
+                tenant: tenant.tenant.clone(),
+                vlan: vlan.filter(|_| !self.by_vni),
+                vni: self.by_vni.then_some(*id),
+                state: tenant.state,
+                message: Some(tenant.message.chars().take(1024).collect()),
+            }
+        };
+        NetworkStatus {
+            name: self.name.clone(),
+            ready: self.ready,
+            pending: count(TenantNetworkState::Pending),
+            failed: count(TenantNetworkState::Failed),
+            not_ready: self.not_ready.iter().take(MOST).map(one).collect(),
+        }
+    }
+}
+
+/// Of a network that is planned.
+pub(super) fn of(network: &Network, planner: &Planner) -> NetworkState {
+    let mut state = NetworkState {
+        name: network.name.to_owned(),
+        by_vni: network.scenario == NetworkScenario::Vxlan,
+        ..NetworkState::default()
+    };
+    // What everything else stands on must be as asked first.
+    let waits = planner.changes.iter().find(|change| {
+        change.blocked.is_none()
+            && change.links().is_some_and(|work| work.stage < super::Stage::Tenants)
+    });
+    for tenant in &network.tenants {
+        let not =
+            |state, message: String| NotReady { tenant: tenant.name.to_owned(), state, message };
+        let found = if let Some(why) = planner.failed.get(&tenant.id).or(planner.down.as_ref()) {
+            not(TenantNetworkState::Failed, why.clone())
+        } else if planner.pending.contains(&tenant.id) {
+            not(TenantNetworkState::Pending, "is being made".to_owned())
+        } else if let Some(change) = waits {
+            not(TenantNetworkState::Pending, format!("waits for: {}", change.what))
+        } else {
+            state.ready += 1;
+            continue;
+        };
+        state.not_ready.insert(tenant.id, found);
+    }
+    state
+}
+
+/// Of a network in which nothing is changed.
+pub(super) fn of_frozen(input: Input, name: &str, why: &str) -> NetworkState {
+    let tenants = input.spec.tenant_networks.iter().filter(|tenant| tenant.network == name);
+    let mut state = NetworkState { name: name.to_owned(), ..NetworkState::default() };
+    for tenant in tenants {
+        let vlan = tenant.vlan.map(|vlan| u32::from(u16::from(vlan)));
+        state.by_vni |= vlan.is_none();
+        let message = format!("nothing is changed on this network: {why}");
+        let tenant =
+            NotReady { tenant: tenant.name.clone(), state: TenantNetworkState::Failed, message };
+        if let Some(id) = vlan
+            .or_else(|| input.spec.tenant_networks.iter().find(|t| t.name == tenant.tenant)?.vni)
+        {
+            state.not_ready.insert(id, tenant);
+        }
+    }
+    state
+}

@@ -1,0 +1,106 @@
+//! The link by which tenants leave the host, and what of the host's own would suffer with it.
+
+use berth_api::LinkName;
+use berth_api::infra_node::{LinkState, UplinkSelector};
+
+use crate::manifest::Fault;
+use crate::observe::links::{Link, LinkKind, Links};
+
+/// The link that is meant, if it can be an uplink.
+pub(super) fn find<'a>(
+    links: &'a Links,
+    selector: &UplinkSelector,
+    place: &str,
+) -> Result<&'a Link, Fault> {
+    let fault = |field: &str, value: &dyn std::fmt::Display, message: String| {
+        Fault::new(format!("{place}.uplink{field}"), value, message)
+    };
+    let mut physical = links.all.iter().filter(|link| link.kind == LinkKind::Physical);
+    let (field, value, found) = match (&selector.name, selector.mac, selector.pci_address) {
+        (Some(name), None, None) => (".name", name.to_string(), links.named(name)),
+        (None, Some(mac), None) => {
+            let text = mac.to_string();
+            let found = physical
+                .find(|link| link.permanent_mac == Some(mac) || link.mac.as_deref() == Some(&text));
+            (".mac", text, found)
+        }
+        (None, None, Some(address)) => {
+            let found = physical.find(|link| link.pci_address == Some(address));
+            (".pciAddress", address.to_string(), found)
+        }
+        _ => {
+            let message = "must have exactly one of name, mac and pciAddress".to_owned();
+            return Err(fault("", &"", message));
+        }
+    };
+    let fault = |message: String| fault(field, &value, message);
+    let Some(link) = found else {
+        let uplinks: Vec<&str> = links.uplinks().map(|link| link.name.as_str()).collect();
+        let there = if uplinks.is_empty() { "none".to_owned() } else { uplinks.join(", ") };
+        return Err(fault(format!("is not there; this host's uplinks: {there}")));
+    };
+    if link.kind == LinkKind::Loopback || link.is_ours() {
+        return Err(fault("cannot lead out of the host".to_owned()));
+    }
+    if link.kind == LinkKind::Bridge {
+        let message = "is a bridge; name the link it leaves the host by".to_owned();
+        return Err(fault(message));
+    }
+    if let Some(master) = link.master.as_ref().and_then(|master| links.named(master)) {
+        if master.kind == LinkKind::Bond {
+            return Err(fault(format!("is a port of {}; name that", master.name)));
+        }
+        if !master.is_ours() {
+            return Err(fault(format!("is a port of {}, which Berth did not make", master.name)));
+        }
+    }
+    Ok(link)
+}
+
+/// What of the host's own goes over this link: its default route, addresses on it and on what is stacked on it.
+/// `None` if nothing does.
+pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
+    let mut above: Vec<&Link> = vec![uplink];
+    let mut seen = 0;
+    while let Some(link) = above.get(seen).copied() {
+        seen += 1;
+        let upper = links.stacked_on(&link.name);
+        let master = link.master.as_ref().and_then(|master| links.named(master));
+        for next in upper.chain(master) {
+            // Our own links have no address, and other links' ports are not above this one.
+            if !next.is_ours() && !above.iter().any(|known| known.name == next.name) {
+                above.push(next);
+            }
+        }
+    }
+    let addresses: Vec<String> = above
+        .iter()
+        .flat_map(|link| link.addresses.iter().map(|address| format!("{address} on {}", link.name)))
+        .collect();
+    let route = if !links.routes_known {
+        "nobody can tell whether the default route leaves through it"
+    } else if uplink.default_route {
+        "the host's default route leaves through it"
+    } else {
+        return (!addresses.is_empty()).then(|| format!("it carries {}", addresses.join(", ")));
+    };
+    Some(match addresses.is_empty() {
+        true => route.to_owned(),
+        false => format!("{route}, and it carries {}", addresses.join(", ")),
+    })
+}
+
+/// Why frames cannot leave by it now.
+pub(super) fn out_of_order(uplink: &Link) -> Option<String> {
+    match uplink.state {
+        Some(LinkState::Down | LinkState::LowerLayerDown | LinkState::NotPresent) => {
+            Some(format!("{} has no carrier; check cable and switch port", uplink.name))
+        }
+        _ => None,
+    }
+}
+
+/// Another's VLAN link on the uplink, which gets that VLAN's frames before any bridge does.
+pub(super) fn stolen_by<'a>(links: &'a Links, uplink: &'a LinkName, vlan: u16) -> Option<&'a Link> {
+    links.stacked_on(uplink).find(|link| link.vlan == Some(vlan) && !link.is_ours())
+}

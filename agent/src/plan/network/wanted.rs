@@ -1,0 +1,490 @@
+//! What the spec asks for, as links: names, addresses, sizes. And what is wrong with it on this host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use berth_api::infra_node::{NetworkScenario, NetworkSpec, TenantNetworkSpec, VxlanSpec};
+use berth_api::names::LINK_ALIAS_PREFIX;
+use berth_api::{LinkName, MacAddress, VlanId};
+
+use super::uplink;
+use crate::manifest::Fault;
+use crate::observe::links::{Link, LinkKind, Links};
+use crate::plan::Input;
+
+/// A host network that is sound on this host.
+#[derive(Debug, Clone)]
+pub(super) struct Network<'a> {
+    pub(super) name: &'a str,
+    pub(super) scenario: NetworkScenario,
+    /// The link that leaves the host; for Vxlan the one that has the tunnels' address.
+    pub(super) uplink: &'a Link,
+    /// What the links of this network are made by: if it changes, what is otherwise is no drift.
+    pub(super) settings: String,
+    /// Bytes.
+    mtu: u32,
+    peers: Arc<BTreeSet<IpAddr>>,
+    /// The bridge that all tenants share.
+    pub(super) bridge: Option<WantedLink>,
+    pub(super) tenants: Vec<Tenant<'a>>,
+    /// Whether the uplink may be enslaved although it carries the host's own traffic.
+    pub(super) allow_management: bool,
+}
+
+/// A tenant's layer 2 on a network.
+#[derive(Debug, Clone)]
+pub(super) struct Tenant<'a> {
+    pub(super) name: &'a str,
+    /// VLAN id or VNI.
+    pub(super) id: u32,
+    pub(super) vlan: Option<VlanId>,
+    /// Its own links, in the order in which they are made.
+    pub(super) links: Vec<WantedLink>,
+}
+
+/// A link as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedLink {
+    /// Its name.
+    pub name: LinkName,
+    /// Says whose it is.
+    pub alias: String,
+    /// Maximum transmission unit in bytes.
+    pub mtu: u32,
+    /// The bridge it is a port of.
+    pub master: Option<LinkName>,
+    /// What it is.
+    pub kind: WantedKind,
+}
+
+/// What a link is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WantedKind {
+    /// A bridge without address, snooping and, unless asked for, spanning tree.
+    Bridge {
+        /// Its address: it would else follow its ports', and outages with it.
+        mac: MacAddress,
+        /// Whether it keeps VLANs apart.
+        vlan_aware: bool,
+        /// Spanning tree protocol.
+        stp: bool,
+    },
+    /// A VLAN of a link.
+    Vlan {
+        /// The link below.
+        parent: LinkName,
+        /// 802.1Q id.
+        id: VlanId,
+    },
+    /// A VXLAN tunnel.
+    Vxlan {
+        /// VXLAN network identifier.
+        vni: u32,
+        /// UDP port.
+        port: u16,
+        /// This end.
+        local: IpAddr,
+        /// The other ends.
+        peers: Arc<BTreeSet<IpAddr>>,
+    },
+}
+
+/// What came of reading the spec.
+#[derive(Debug, Default)]
+pub(super) struct Wanted<'a> {
+    pub(super) networks: Vec<Network<'a>>,
+    pub(super) faults: Vec<Fault>,
+    /// Networks in which nothing is changed, and why.
+    pub(super) frozen: BTreeMap<String, String>,
+}
+
+/// What VXLAN adds to a frame: Ethernet, VXLAN, UDP and IP.
+const fn overhead(local: IpAddr) -> u32 {
+    if local.is_ipv4() { 50 } else { 70 }
+}
+
+/// The shortest Ethernet can carry IPv4 with (RFC 791); also the schema's minimum.
+const LEAST_MTU: u32 = 576;
+/// What tenants' bridges begin with where the spec does not say.
+const PREFIX: &str = "tn";
+
+/// Reads networks and their tenants.
+pub(super) fn read<'a>(input: Input<'a>) -> Wanted<'a> {
+    let mut wanted = Wanted::default();
+    let mut names = BTreeSet::new();
+    for spec in &input.spec.networks {
+        let place = format!("spec.networks[{}]", spec.name);
+        if !names.insert(&spec.name) {
+            wanted.refuse(&spec.name, format!("{place}.name"), &spec.name, "is there twice");
+            wanted.networks.retain(|network| network.name != spec.name);
+            continue;
+        }
+        match network(input, spec, &place, &wanted.networks) {
+            Ok(network) => wanted.networks.push(network),
+            Err(fault) => wanted.refuse_by(&spec.name, fault),
+        }
+    }
+    let mut tenants = BTreeSet::new();
+    for spec in &input.spec.tenant_networks {
+        let twice = !tenants.insert(&spec.name);
+        if let Err(fault) = add_tenant(input, &mut wanted, &names, spec, twice) {
+            wanted.refuse_by(&spec.network, fault);
+        }
+    }
+    let frozen = &wanted.frozen;
+    wanted.networks.retain(|network| !frozen.contains_key(network.name));
+    wanted.refuse_shared_links();
+    wanted
+}
+
+impl Wanted<'_> {
+    fn refuse(&mut self, network: &str, field: String, value: &str, message: &str) {
+        self.refuse_by(network, Fault::new(field, value, message));
+    }
+
+    fn refuse_by(&mut self, network: &str, fault: Fault) {
+        self.frozen.entry(network.to_owned()).or_insert_with(|| fault.to_string());
+        self.faults.push(fault);
+    }
+
+    /// Two networks whose links would have one name.
+    fn refuse_shared_links(&mut self) {
+        let mut owners: BTreeMap<LinkName, &str> = BTreeMap::new();
+        let mut refused = Vec::new();
+        for network in &self.networks {
+            let tenants = network.tenants.iter().flat_map(|tenant| &tenant.links);
+            for link in network.bridge.iter().chain(tenants) {
+                let owner = owners.entry(link.name.clone()).or_insert(network.name);
+                if *owner != network.name {
+                    let message = format!(
+                        "network {owner} needs link {} too; give one another bridge",
+                        link.name
+                    );
+                    refused.push((network.name.to_owned(), link.name.to_string(), message));
+                    break;
+                }
+            }
+        }
+        for (network, link, message) in refused {
+            self.networks.retain(|other| other.name != network);
+            self.refuse(&network, format!("spec.networks[{network}].bridge"), &link, &message);
+        }
+    }
+}
+
+fn network<'a>(
+    input: Input<'a>,
+    spec: &'a NetworkSpec,
+    place: &str,
+    others: &[Network],
+) -> Result<Network<'a>, Fault> {
+    let links = &input.facts.links;
+    let fault = |field: &str, value: &dyn std::fmt::Display, message: String| {
+        Fault::new(format!("{place}.{field}"), value, message)
+    };
+    if !is_label(&spec.name) {
+        return Err(fault("name", &spec.name, NO_LABEL.to_owned()));
+    }
+    let by_vxlan = spec.scenario == NetworkScenario::Vxlan;
+    let uplink = match (&spec.vxlan, &spec.uplink) {
+        (None, _) if by_vxlan => {
+            let message = "is missing; scenario Vxlan needs localAddress and peers".to_owned();
+            return Err(fault("vxlan", &"", message));
+        }
+        (Some(_), _) if !by_vxlan => {
+            let message =
+                format!("is only for scenario Vxlan, and this one is {:?}", spec.scenario);
+            return Err(fault("vxlan", &"...", message));
+        }
+        (Some(vxlan), _) => tunnel_end(links, vxlan, place)?,
+        (None, Some(selector)) => uplink::find(links, selector, place)?,
+        (None, None) => {
+            let message = "is missing; say by which link tenants leave the host".to_owned();
+            return Err(fault("uplink", &"", message));
+        }
+    };
+    if spec.scenario == NetworkScenario::SriovVf && uplink.sriov.is_none() {
+        let message =
+            "has no virtual functions; enable SR-IOV in the firmware and set sriov_numvfs";
+        return Err(fault("uplink", &uplink.name, message.to_owned()));
+    }
+    let most = match &spec.vxlan {
+        Some(vxlan) => uplink.mtu.map(|mtu| mtu.saturating_sub(overhead(vxlan.local_address))),
+        None => uplink.mtu,
+    };
+    let mtu = spec.mtu.or(most).unwrap_or(1500);
+    if let Some(most) = most.filter(|most| mtu > *most) {
+        let of = if by_vxlan { "leaves its tunnels" } else { "takes" };
+        let message = format!(
+            "{} {of} {most} bytes at most; raise its MTU and the switch's first",
+            uplink.name
+        );
+        return Err(fault("mtu", &mtu, message));
+    }
+    if mtu < LEAST_MTU {
+        return Err(fault("mtu", &mtu, format!("is less than {LEAST_MTU} bytes")));
+    }
+    let stp = spec.stp == Some(true);
+    let mut bridge = None;
+    if spec.scenario == NetworkScenario::VlanAwareBridge {
+        let taken = others.iter().find(|other| {
+            other.scenario == NetworkScenario::VlanAwareBridge && other.uplink.name == uplink.name
+        });
+        if let Some(other) = taken {
+            let message = format!("is already the uplink of network {}", other.name);
+            return Err(fault("uplink", &uplink.name, message));
+        }
+        let name = bridge_name(spec, place)?;
+        let mac = bridge_mac(links, uplink, &name);
+        bridge = Some(WantedLink {
+            alias: alias(&spec.name, None),
+            mtu,
+            master: None,
+            kind: WantedKind::Bridge { mac, vlan_aware: true, stp },
+            name,
+        });
+    }
+    let end = spec.vxlan.as_ref().map(|vxlan| format!(" {} {}", vxlan.port, vxlan.local_address));
+    let prefix = spec.bridge.as_ref().map_or(PREFIX, LinkName::as_str);
+    Ok(Network {
+        name: &spec.name,
+        scenario: spec.scenario,
+        uplink,
+        settings: format!(
+            "{:?} {} {prefix} {mtu} {stp}{}",
+            spec.scenario,
+            uplink.name,
+            end.unwrap_or_default()
+        ),
+        mtu,
+        peers: Arc::new(spec.vxlan.iter().flat_map(|vxlan| vxlan.peers.iter().copied()).collect()),
+        bridge,
+        tenants: Vec::new(),
+        allow_management: spec.uplink.as_ref().and_then(|uplink| uplink.allow_management)
+            == Some(true),
+    })
+}
+
+/// The link with the tunnels' address on this host; and whether the tunnels can be at all.
+fn tunnel_end<'a>(links: &'a Links, vxlan: &VxlanSpec, place: &str) -> Result<&'a Link, Fault> {
+    let fault = |field: &str, value: &dyn std::fmt::Display, message: String| {
+        Fault::new(format!("{place}.vxlan.{field}"), value, message)
+    };
+    let local = vxlan.local_address;
+    let has = |link: &&Link, address: IpAddr| {
+        let mut addresses = link.addresses.iter().filter_map(|text| text.split('/').next());
+        addresses.any(|text| text.parse() == Ok(address))
+    };
+    let Some(end) = links.all.iter().find(|link| has(link, local)) else {
+        return Err(fault("localAddress", &local, "no link of this host has it".to_owned()));
+    };
+    for (index, peer) in vxlan.peers.iter().enumerate() {
+        let field = format!("peers[{index}]");
+        if peer.is_ipv4() != local.is_ipv4() {
+            let message = format!("is not of the same family as localAddress {local}");
+            return Err(fault(&field, peer, message));
+        }
+        if *peer == local || links.all.iter().any(|link| has(&link, *peer)) {
+            let message = "is this host; peers are the other hosts".to_owned();
+            return Err(fault(&field, peer, message));
+        }
+    }
+    let of_port =
+        |link: &&Link| link.tunnel.as_ref().is_some_and(|tunnel| tunnel.port == Some(vxlan.port));
+    let tunnels: Vec<&Link> = links.all.iter().filter(of_port).collect();
+    if let Some(foreign) = tunnels.iter().find(|link| !link.is_ours()) {
+        let message = format!(
+            "is the port of VXLAN link {}, which Berth did not make; take another",
+            foreign.name
+        );
+        return Err(fault("port", &vxlan.port, message));
+    }
+    let ours_is_up = tunnels.iter().any(|link| link.up == Some(true));
+    if !ours_is_up && links.udp_ports.contains(&vxlan.port) {
+        let message =
+            "is in use by another program (ss -lunp tells which); take another".to_owned();
+        return Err(fault("port", &vxlan.port, message));
+    }
+    Ok(end)
+}
+
+fn add_tenant<'a>(
+    input: Input<'a>,
+    wanted: &mut Wanted<'a>,
+    networks: &BTreeSet<&String>,
+    spec: &'a TenantNetworkSpec,
+    twice: bool,
+) -> Result<(), Fault> {
+    let place = format!("spec.tenantNetworks[{}]", spec.name);
+    let fault = |field: &str, value: &dyn std::fmt::Display, message: String| {
+        Fault::new(format!("{place}.{field}"), value, message)
+    };
+    let Some(network) = wanted.networks.iter_mut().find(|network| network.name == spec.network)
+    else {
+        // What is wrong with the network was told already.
+        let told = networks.contains(&spec.network)
+            || wanted.frozen.contains_key(&spec.network)
+            || input.unclear.networks.contains(&spec.network);
+        let message = "spec.networks has no network of this name".to_owned();
+        return if told { Ok(()) } else { Err(fault("network", &spec.network, message)) };
+    };
+    if twice {
+        return Err(fault("name", &spec.name, "is there twice".to_owned()));
+    }
+    if !is_label(&spec.name) {
+        return Err(fault("name", &spec.name, NO_LABEL.to_owned()));
+    }
+    let by_vni = network.scenario == NetworkScenario::Vxlan;
+    let (field, id) = match (by_vni, spec.vlan, spec.vni) {
+        (true, None, Some(vni)) => ("vni", vni),
+        (false, Some(vlan), None) => ("vlan", u32::from(u16::from(vlan))),
+        (true, _, _) => {
+            return Err(fault(
+                "vni",
+                &"",
+                format!(
+                    "network {} is of scenario Vxlan, which needs a vni and no vlan",
+                    spec.network
+                ),
+            ));
+        }
+        (false, _, _) => {
+            return Err(fault(
+                "vlan",
+                &"",
+                format!("network {} needs a vlan and no vni", spec.network),
+            ));
+        }
+    };
+    if spec.vlan.is_some_and(|vlan| !vlan.for_tenants()) {
+        let message =
+            "is every switch's and bridge's default VLAN; no tenant may have it".to_owned();
+        return Err(fault(field, &id, message));
+    }
+    if spec.vni.is_some_and(|vni| !(1..1 << 24).contains(&vni)) {
+        return Err(fault(field, &id, "must be from 1 to 16777215".to_owned()));
+    }
+    if let Some(other) = network.tenants.iter().find(|tenant| tenant.id == id) {
+        let message = format!("is already that of {} on network {}", other.name, network.name);
+        return Err(fault(field, &id, message));
+    }
+    let links = match network.scenario {
+        NetworkScenario::VlanAwareBridge | NetworkScenario::SriovVf => Vec::new(),
+        NetworkScenario::BridgePerTenant | NetworkScenario::Vxlan => {
+            own_links(input, network, spec, id).map_err(|(value, message)| {
+                Fault::new(format!("spec.networks[{}].bridge", spec.network), value, message)
+            })?
+        }
+    };
+    network.tenants.push(Tenant { name: &spec.name, id, vlan: spec.vlan, links });
+    Ok(())
+}
+
+/// A bridge, and the VLAN or the tunnel that is its way out: `tn120` and `tn120-v`.
+fn own_links(
+    input: Input,
+    network: &Network,
+    tenant: &TenantNetworkSpec,
+    id: u32,
+) -> Result<Vec<WantedLink>, (String, String)> {
+    let spec = input.spec.networks.iter().find(|spec| spec.name == network.name);
+    let prefix = spec.and_then(|spec| spec.bridge.as_ref()).map_or(PREFIX, LinkName::as_str);
+    let name = |end: &str| {
+        let name = format!("{prefix}{id}{end}");
+        name.parse::<LinkName>().map_err(|_| {
+            let message = format!(
+                "a link's name has at most 15 bytes, and `{name}` has {}; take a shorter one",
+                name.len()
+            );
+            (prefix.to_owned(), message)
+        })
+    };
+    let (bridge, mtu) = (name("")?, network.mtu);
+    let alias = alias(network.name, Some(&tenant.name));
+    let lower = match (tenant.vlan, spec.and_then(|spec| spec.vxlan.as_ref())) {
+        (Some(vlan), _) => WantedLink {
+            name: name("-v")?,
+            alias: alias.clone(),
+            mtu,
+            master: Some(bridge.clone()),
+            kind: WantedKind::Vlan { parent: network.uplink.name.clone(), id: vlan },
+        },
+        (None, Some(vxlan)) => WantedLink {
+            name: name("-x")?,
+            alias: alias.clone(),
+            mtu,
+            master: Some(bridge.clone()),
+            kind: WantedKind::Vxlan {
+                vni: id,
+                port: vxlan.port,
+                local: vxlan.local_address,
+                peers: Arc::clone(&network.peers),
+            },
+        },
+        (None, None) => return Ok(Vec::new()),
+    };
+    let mac = bridge_mac(&input.facts.links, network.uplink, &bridge);
+    let stp = spec.and_then(|spec| spec.stp) == Some(true);
+    let kind = WantedKind::Bridge { mac, vlan_aware: false, stp };
+    Ok(vec![WantedLink { name: bridge, alias, mtu, master: None, kind }, lower])
+}
+
+fn bridge_name(spec: &NetworkSpec, place: &str) -> Result<LinkName, Fault> {
+    if let Some(name) = &spec.bridge {
+        return Ok(name.clone());
+    }
+    let name = format!("br-{}", spec.name);
+    name.parse().map_err(|_| {
+        let message =
+            format!("is missing, and `{name}` is longer than a link's 15 bytes; name a bridge");
+        Fault::new(format!("{place}.bridge"), "", message)
+    })
+}
+
+/// An address for a bridge: the same after every reboot, and another on every host, also where hosts were
+/// cloned from one image, as it comes from the hardware addresses beneath it (FNV-1a of them and the name).
+/// It is locally administered, so that it is no vendor's.
+fn bridge_mac(links: &Links, uplink: &Link, bridge: &LinkName) -> MacAddress {
+    let ports = links.ports(&uplink.name).filter(|port| port.kind == LinkKind::Physical);
+    let mut seed: Vec<String> = ports.chain([uplink]).filter_map(hardware_address).collect();
+    seed.sort_unstable();
+    seed.dedup();
+    let bytes = seed.iter().map(String::as_str).chain([bridge.as_str()]).flat_map(str::bytes);
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    // The last bytes reach few bits of it; Murmur's last step brings them to all.
+    let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let [a, b, c, d, e, ..] = (hash ^ (hash >> 33)).to_be_bytes();
+    MacAddress([0x02, a, b, c, d, e])
+}
+
+/// The hardware's own address; a bond has its first port's, or whatever it was given.
+fn hardware_address(link: &Link) -> Option<String> {
+    let own = link.permanent_mac.filter(|mac| mac.0 != [0; 6]).map(|mac| mac.to_string());
+    own.or_else(|| link.mac.clone())
+}
+
+/// Whose a link is: `berth:<network>` or `berth:<network>/<tenant>`.
+fn alias(network: &str, tenant: Option<&str>) -> String {
+    match tenant {
+        None => format!("{LINK_ALIAS_PREFIX}{network}"),
+        Some(tenant) => format!("{LINK_ALIAS_PREFIX}{network}/{tenant}"),
+    }
+}
+
+/// Network and tenant of a link that Berth made.
+pub(super) fn owner(link: &Link) -> Option<(&str, Option<&str>)> {
+    let rest = link.alias.as_deref()?.strip_prefix(LINK_ALIAS_PREFIX)?;
+    Some(rest.split_once('/').map_or((rest, None), |(network, tenant)| (network, Some(tenant))))
+}
+
+const NO_LABEL: &str = "must be 1 to 63 lower-case letters, digits and `-`, as a DNS label is";
+
+fn is_label(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let ends = [name.bytes().next(), name.bytes().next_back()];
+    let hyphen_ends = ends.contains(&Some(b'-'));
+    (1..=63).contains(&name.len()) && name.bytes().all(inner) && !hyphen_ends
+}

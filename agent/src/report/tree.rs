@@ -1,0 +1,186 @@
+//! The links of the host as a tree, from the uplink to the port of a VM: an uplink, what is stacked on it, the
+//! bridge it is a port of, and that bridge's other ports.
+
+use std::collections::BTreeSet;
+
+use berth_api::LinkName;
+
+use crate::cli::style::Style;
+use crate::observe::links::{Link, LinkKind, Links};
+use crate::text::{line, printable, wrap};
+
+/// Links that are shown below one; a host may have thousands of tenants.
+const SHOWN: usize = 12;
+/// Columns of a terminal that was never resized, and what words need at least.
+const WIDTH: usize = 80;
+const NARROW: usize = 24;
+/// Links on links: what is deeper is a ring, or nobody's wish.
+const DEEPEST: usize = 12;
+
+/// The tree; nothing where there is neither a bridge nor a bond nor a VLAN.
+#[must_use]
+pub fn render(links: &Links, style: Style) -> String {
+    let stacks = |link: &&Link| {
+        matches!(link.kind, LinkKind::Bridge | LinkKind::Bond | LinkKind::Vlan | LinkKind::Vxlan)
+    };
+    if !links.all.iter().any(|link| stacks(&link)) {
+        return String::new();
+    }
+    let mut tree = Tree { links, shown: BTreeSet::new(), out: String::new() };
+    line(&mut tree.out, &style.heading("LINKS"), "");
+    // From where frames come: uplinks that are nobody's port but a bridge's, then bridges without any.
+    let in_bond = |link: &Link| {
+        let master = link.master.as_ref().and_then(|master| links.named(master));
+        master.is_some_and(|master| master.kind == LinkKind::Bond)
+    };
+    for link in links.uplinks().filter(|link| !in_bond(link)) {
+        tree.branch(link, "", "");
+    }
+    for link in links.all.iter().filter(stacks) {
+        if link.parent.is_none() && !tree.shown.contains(&link.name) && link.master.is_none() {
+            tree.branch(link, "", "");
+        }
+    }
+    tree.out.push('\n');
+    tree.out
+}
+
+struct Tree<'a> {
+    links: &'a Links,
+    shown: BTreeSet<&'a LinkName>,
+    out: String,
+}
+
+impl<'a> Tree<'a> {
+    /// A link and all above it.
+    fn branch(&mut self, link: &'a Link, sign: &str, indent: &str) {
+        let words = printable(&self.words(link));
+        let mut label = format!("  {indent}{sign}");
+        let width = WIDTH.saturating_sub(label.chars().count()).max(NARROW);
+        for part in wrap(&words, width) {
+            line(&mut self.out, &label, &part);
+            label = " ".repeat(label.chars().count());
+        }
+        if !self.shown.insert(&link.name) || indent.chars().count() > 3 * DEEPEST {
+            return;
+        }
+        let indent = match sign {
+            "" => String::new(),
+            "└─ " => format!("{indent}   "),
+            _ => format!("{indent}│  "),
+        };
+        let mut above: Vec<&Link> = self.links.stacked_on(&link.name).collect();
+        let is_bridge = link.kind == LinkKind::Bridge;
+        if is_bridge {
+            above.extend(self.links.ports(&link.name));
+        }
+        let master = link.master.as_ref().and_then(|master| self.links.named(master));
+        above.extend(master.filter(|master| master.kind == LinkKind::Bridge));
+        let mut once = BTreeSet::new();
+        above.retain(|next| !self.shown.contains(&next.name) && once.insert(&next.name));
+        let more = above.len().saturating_sub(SHOWN);
+        let last = above.len().min(SHOWN);
+        for (index, next) in above.into_iter().take(SHOWN).enumerate() {
+            let is_last = index + 1 == last && more == 0;
+            self.branch(next, if is_last { "└─ " } else { "├─ " }, &indent);
+        }
+        if more > 0 {
+            line(&mut self.out, &format!("  {indent}└─ "), &format!("and {more} more"));
+        }
+    }
+
+    /// What there is to say of one link.
+    fn words(&self, link: &Link) -> String {
+        let kind = match link.kind {
+            LinkKind::Physical => "physical".to_owned(),
+            LinkKind::VirtualFunction => "virtual function".to_owned(),
+            LinkKind::Bond => {
+                let ports: Vec<&str> =
+                    self.links.ports(&link.name).map(|port| port.name.as_str()).collect();
+                if ports.is_empty() {
+                    "bond without ports".to_owned()
+                } else {
+                    format!("bond of {}", ports.join(", "))
+                }
+            }
+            LinkKind::OpenVSwitch => "Open vSwitch".to_owned(),
+            LinkKind::Bridge if link.vlan_filtering == Some(true) => "VLAN-aware bridge".to_owned(),
+            LinkKind::Bridge => "bridge".to_owned(),
+            LinkKind::Vlan => {
+                format!("VLAN {}", link.vlan.map_or_else(|| "?".to_owned(), |id| id.to_string()))
+            }
+            LinkKind::Vxlan => {
+                let tunnel = link.tunnel.clone().unwrap_or_default();
+                let vni = tunnel.vni.map_or_else(|| "?".to_owned(), |vni| vni.to_string());
+                format!("VNI {vni} to {} peers", tunnel.peers.len())
+            }
+            LinkKind::Veth => "veth".to_owned(),
+            LinkKind::Tun => "tap".to_owned(),
+            LinkKind::Loopback | LinkKind::Other => "other".to_owned(),
+        };
+        let up = match (link.up, link.state) {
+            (Some(false), _) => "down".to_owned(),
+            (_, Some(state)) => super::table::word(&state).to_lowercase(),
+            _ => String::new(),
+        };
+        let mut words = vec![kind, up];
+        words.extend(link.mtu.map(|mtu| format!("MTU {mtu}")));
+        if let Some(vlans) = link.vlans.as_ref().filter(|vlans| !vlans.all.is_empty()) {
+            let own = vlans.pvid.map(|id| format!(", untagged {id}")).unwrap_or_default();
+            words.push(format!("VLANs {}{own}", vlans.all));
+        }
+        words.extend(link.addresses.iter().cloned());
+        if link.default_route {
+            words.push("default route".to_owned());
+        }
+        words.extend(link.alias.as_ref().map(|alias| format!("({alias})")));
+        words.retain(|word| !word.is_empty());
+        format!("{}  {}", link.name, words.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(name: &str, kind: LinkKind, master: Option<&str>, parent: Option<&str>) -> Link {
+        let parse = |name: &str| name.parse::<LinkName>().unwrap();
+        Link {
+            master: master.map(parse),
+            parent: parent.map(parse),
+            ..Link::new(parse(name), kind)
+        }
+    }
+
+    #[test]
+    fn every_link_has_its_place_once() {
+        let mut all = vec![
+            link("eth0", LinkKind::Physical, Some("bond0"), None),
+            link("bond0", LinkKind::Bond, Some("br-tenant"), None),
+            link("bond0.10", LinkKind::Vlan, None, Some("bond0")),
+            link("br-tenant", LinkKind::Bridge, None, None),
+            link("vnet0", LinkKind::Tun, Some("br-tenant"), None),
+            link("virbr0", LinkKind::Bridge, None, None),
+        ];
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        let links = Links { all, routes_known: true, ..Links::default() };
+        let text = render(&links, Style::Plain);
+        assert_eq!(
+            text,
+            "LINKS\n  bond0  bond of eth0\n  ├─ bond0.10  VLAN ?\n  └─ br-tenant  bridge\n     └─ vnet0  tap\n  \
+             virbr0  bridge\n\n"
+        );
+    }
+
+    #[test]
+    fn a_ring_ends() {
+        let mut all = vec![
+            link("a", LinkKind::Bridge, Some("b"), None),
+            link("b", LinkKind::Bridge, Some("a"), None),
+            link("eth0", LinkKind::Physical, Some("a"), None),
+        ];
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        let links = Links { all, routes_known: true, ..Links::default() };
+        assert_eq!(render(&links, Style::Plain).lines().count(), 5);
+    }
+}

@@ -1,0 +1,148 @@
+//! Sets of VLAN ids, as ranges.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::VlanId;
+
+/// VLAN ids, written as ranges: `100-119,150`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VlanSet(BTreeSet<VlanId>);
+
+/// Why a text is not a set of VLAN ids.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a list of VLAN ids such as 100-119,150")]
+pub struct ParseVlanSetError(String);
+
+impl VlanSet {
+    /// Adds one; `false` if it was there.
+    pub fn insert(&mut self, id: VlanId) -> bool {
+        self.0.insert(id)
+    }
+
+    /// Whether it is in the set.
+    #[must_use]
+    pub fn contains(&self, id: VlanId) -> bool {
+        self.0.contains(&id)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All, in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = VlanId> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Those that are not in the other.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        Self(self.0.difference(&other.0).copied().collect())
+    }
+
+    /// Those that are in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        Self(self.0.intersection(&other.0).copied().collect())
+    }
+
+    /// First and last of each run of neighbours.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<(VlanId, VlanId)> {
+        let mut ranges: Vec<(VlanId, VlanId)> = Vec::new();
+        for id in self.iter() {
+            match ranges.last_mut() {
+                Some((_, last)) if u16::from(*last) + 1 == u16::from(id) => *last = id,
+                _ => ranges.push((id, id)),
+            }
+        }
+        ranges
+    }
+}
+
+impl FromIterator<VlanId> for VlanSet {
+    fn from_iter<I: IntoIterator<Item = VlanId>>(ids: I) -> Self {
+        Self(ids.into_iter().collect())
+    }
+}
+
+impl Extend<VlanId> for VlanSet {
+    fn extend<I: IntoIterator<Item = VlanId>>(&mut self, ids: I) {
+        self.0.extend(ids);
+    }
+}
+
+impl FromStr for VlanSet {
+    type Err = ParseVlanSetError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ParseVlanSetError(text.chars().take(40).collect());
+        let mut set = Self::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let first: VlanId = first.parse().map_err(|_| wrong())?;
+            let last: VlanId = last.parse().map_err(|_| wrong())?;
+            if first > last {
+                return Err(wrong());
+            }
+            set.extend(
+                (first.into()..=last.into()).filter_map(|id: u16| VlanId::try_from(id).ok()),
+            );
+        }
+        Ok(set)
+    }
+}
+
+impl fmt::Display for VlanSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (first, last)) in self.ranges().into_iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{first}-{last}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn neighbours_are_ranges() {
+        let set: VlanSet = "150, 100-102,103".parse().unwrap();
+        assert_eq!((set.to_string().as_str(), set.len()), ("100-103,150", 5));
+        for wrong in ["0", "4095", "5-4", "1-", "a", "1-2-3"] {
+            assert!(wrong.parse::<VlanSet>().is_err(), "{wrong}");
+        }
+        assert!("".parse::<VlanSet>().unwrap().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(ids in proptest::collection::btree_set(1u16..4095, 0..200)) {
+            let set: VlanSet = ids.iter().filter_map(|id| VlanId::try_from(*id).ok()).collect();
+            prop_assert_eq!(set.to_string().parse(), Ok(set));
+        }
+
+        #[test]
+        fn garbage_is_an_error(text in "[0-9,-]{0,12}|.{0,12}") {
+            drop(text.parse::<VlanSet>());
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The Debian package that `make test` and `make deb` build.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The newest package in `target/debian`.
+///
+/// # Errors
+/// If there is none.
+#[expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
+pub fn newest() -> Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debian");
+    let missing = || format!("no package in {}: `make test` builds it first", folder.display());
+    let found = std::fs::read_dir(&folder).with_context(missing)?;
+    let packages = found.filter_map(|entry| Some(entry.ok()?.path()));
+    let packages = packages.filter(|path| path.extension().is_some_and(|ending| ending == "deb"));
+    let modified = |path: &PathBuf| path.metadata().and_then(|data| data.modified()).ok();
+    packages.max_by_key(modified).with_context(missing)
+}

@@ -1,0 +1,160 @@
+//! Tenant networks on two emulated hosts with one cable between them that carries every VLAN: who reaches whom,
+//! what stays up, and what is put back.
+//!
+//! `make test` runs this with a few kills; `make faults` with many, and worse.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+#[path = "networks/bad_input.rs"]
+mod bad_input;
+#[path = "networks/daemon.rs"]
+mod daemon;
+#[path = "networks/faults.rs"]
+mod faults;
+#[path = "networks/management.rs"]
+mod management;
+#[path = "networks/traffic.rs"]
+mod traffic;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use berth_tests::host::{Host, Kernel, Machine, Options, Trunk};
+
+/// Where the manifest is on a host.
+const MANIFEST: &str = "/etc/berth/infranode.yaml";
+/// The cable's end on a host, as the tests name it.
+const UPLINK: &str = "trunk0";
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Boots hosts with these numbers, side by side, with a cable between the two.
+fn boot(numbers: [u8; 2], kernel: Kernel) -> [Host; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let ends = numbers.map(|number| folder.path().join(number.to_string()));
+    let start = |number: u8, ours: &Path, theirs: &Path| {
+        let agent = repository().join("target/release/berth-agent");
+        let mut host = Host::boot(&Options {
+            agent: Some(&agent),
+            number,
+            machine: Machine::AmdV,
+            kernel,
+            memory_mib: Some(1536),
+            trunk: Some(Trunk { ours, theirs }),
+        })
+        .unwrap();
+        host.must("udevadm settle --timeout 100").unwrap();
+        name_uplink(&mut host, number);
+        host.put(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants").unwrap();
+        host
+    };
+    let hosts = std::thread::scope(|scope| {
+        let first = scope.spawn(|| start(numbers[0], &ends[0], &ends[1]));
+        let second = scope.spawn(|| start(numbers[1], &ends[1], &ends[0]));
+        [first.join().unwrap(), second.join().unwrap()]
+    });
+    // QEMU has the sockets open by now, and a host that restarts makes its own anew.
+    drop(folder.keep());
+    hosts
+}
+
+fn name_uplink(host: &mut Host, number: u8) {
+    host.must(&format!(
+        "for link in /sys/class/net/*; do \
+           if [ \"$(cat $link/address)\" = 52:54:00:be:27:{number:02x} ]; then \
+             ip link set ${{link##*/}} down && ip link set ${{link##*/}} name {UPLINK}; fi; done; \
+         ip link set {UPLINK} mtu 2000 up"
+    ))
+    .unwrap();
+}
+
+/// A manifest with these networks and tenants, as flow maps.
+fn manifest(networks: &[&str], tenants: &[&str]) -> String {
+    let list =
+        |items: &[&str]| items.iter().map(|item| format!("  - {item}\n")).collect::<String>();
+    format!(
+        "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: rack1-a}}\nspec:\n  networks:\n{}  \
+         tenantNetworks:\n{}",
+        list(networks),
+        list(tenants)
+    )
+}
+
+/// As an editor does: written beside, then renamed.
+fn write(host: &mut Host, manifest: &str) {
+    host.must(&format!(
+        "mkdir -p /etc/berth && cat > {MANIFEST}.new <<'END'\n{manifest}END\nmv {MANIFEST}.new {MANIFEST}"
+    ))
+    .unwrap();
+}
+
+fn apply(host: &mut Host, manifest: &str) -> String {
+    write(host, manifest);
+    let said = host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    let again = host.must(&format!("berth-agent plan -f {MANIFEST}")).unwrap();
+    assert!(again.contains("nothing to do"), "a second plan is not empty:\n{again}");
+    said
+}
+
+/// Everything the kernel says of links, bridges and addresses, but counters and timers.
+fn links(host: &mut Host) -> String {
+    host.must("tenants links").unwrap()
+}
+
+#[track_caller]
+fn assert_same(before: &str, after: &str) {
+    if before != after {
+        let missing = |of: &str, other: &str, sign: &str| {
+            let lines = of.lines().filter(|line| !other.lines().any(|known| known == *line));
+            lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
+        };
+        let difference = missing(before, after, "-") + &missing(after, before, "+");
+        assert!(before == after, "the links are not as they were:\n{difference}");
+    }
+}
+
+#[test]
+fn tenants_have_networks_of_their_own() {
+    on_two_hosts([11, 12], Kernel::Stable, |hosts| {
+        bad_input::is_named_and_the_others_are_made(&mut hosts[0]);
+        traffic::by_scenario(hosts);
+        daemon::keeps_them(hosts);
+        management::is_safe(hosts);
+        faults::kills(&mut hosts[0], 5);
+    });
+}
+
+/// Slow: what happens in years.
+#[test]
+fn bad_luck() {
+    if std::env::var_os("BERTH_FAULTS").is_none() {
+        writeln!(std::io::stderr(), "skipped: slow, `make faults` runs it").unwrap_or_default();
+        return;
+    }
+    on_two_hosts([13, 14], Kernel::Backports, |hosts| {
+        faults::kills(&mut hosts[0], 50);
+        faults::four_thousand_links_at_once(&mut hosts[0]);
+        faults::thousand_tenants_and_a_flapping_uplink(&mut hosts[0]);
+        faults::other_managers(&mut hosts[0]);
+        faults::power_cuts(&mut hosts[0], 20);
+    });
+}
+
+/// Once more from the start if the emulation itself let a host down.
+fn on_two_hosts(numbers: [u8; 2], kernel: Kernel, scenario: fn(&mut [Host; 2])) {
+    for last in [false, true] {
+        let mut hosts = boot(numbers, kernel);
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scenario(&mut hosts)));
+        match result {
+            Ok(()) => return,
+            Err(_) if !last && hosts.iter().any(Host::fell_over_emulation) => {
+                writeln!(std::io::stderr(), "a kernel fell over the emulation; from the start")
+                    .unwrap_or_default();
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What is wrong is named with its field and value, nothing is changed for that network, and the others are made.
+
+use berth_tests::host::Host;
+
+use crate::{MANIFEST, assert_same, links, manifest, write};
+
+pub(crate) fn is_named_and_the_others_are_made(host: &mut Host) {
+    host.must(
+        "modprobe -a 8021q bridge vxlan; ip link add br-foreign type bridge; ip link add port0 type dummy; \
+         ip link set port0 master br-foreign; ip link add spare0 type dummy; ip link set spare0 mtu 1500 up; \
+         ip address add 172.16.9.1/24 dev spare0",
+    )
+    .unwrap();
+    let before = links(host);
+    let good = "{name: good, scenario: BridgePerTenant, uplink: {name: spare0}, bridge: ok}";
+    let tenant = "{name: cluster-good, network: good, vlan: 300}";
+    let bridge = |rest: &str| {
+        format!(
+            "{{name: bad, scenario: VlanAwareBridge, uplink: {{name: trunk0}}, bridge: br-bad{rest}}}"
+        )
+    };
+    let vxlan = |rest: &str| format!("{{name: bad, scenario: Vxlan, vxlan: {{{rest}}}}}");
+    let a = "{name: cluster-x, network: bad, vlan: 120}";
+    let vni = "{name: cluster-x, network: bad, vni: 120}";
+    host.start("systemd-socket-activate --datagram --listen 4791 cat").unwrap();
+    host.must(
+        "ip link add taken0 type vxlan id 9 dstport 5355 local 172.16.9.1; ip link set taken0 up",
+    )
+    .unwrap();
+    for (network, tenants, says) in [
+        (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 120}"], "spec.tenantNetworks[cluster-y].vlan: `120`: is already that of cluster-x"),
+        (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 1}"], "spec.tenantNetworks[cluster-y].vlan: `1`: is every switch's"),
+        (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 0}"], "spec.tenantNetworks[2].vlan: `0`: "),
+        (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 4095}"], "spec.tenantNetworks[2].vlan: `4095`: "),
+        (bridge(", mtu: 9000"), vec![a], "spec.networks[bad].mtu: `9000`: trunk0 takes 2000 bytes at most"),
+        ("{name: bad, scenario: VlanAwareBridge, uplink: {name: eth99}}".to_owned(), vec![a], "spec.networks[bad].uplink.name: `eth99`: is not there"),
+        ("{name: bad, scenario: VlanAwareBridge, uplink: {name: port0}}".to_owned(), vec![a], "`port0`: is a port of br-foreign"),
+        ("{name: bad, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: a-name-that-is-too-long}".to_owned(), vec![a], "spec.networks[1].bridge: `a-name-that-is-too-long`: "),
+        ("{name: bad, scenario: BridgePerTenant, uplink: {name: trunk0}, bridge: br-of-tenants}".to_owned(), vec![a], "spec.networks[bad].bridge: `br-of-tenants`: a link's name has at most 15 bytes"),
+        (vxlan("localAddress: 192.0.2.1"), vec![vni], "spec.networks[bad].vxlan.localAddress: `192.0.2.1`: no link of this host has it"),
+        (vxlan("localAddress: 172.16.9.1, peers: [172.16.9.1]"), vec![vni], "spec.networks[bad].vxlan.peers[0]: `172.16.9.1`: is this host"),
+        (vxlan("localAddress: 172.16.9.1, port: 4791"), vec![vni], "spec.networks[bad].vxlan.port: `4791`: is in use by another program"),
+        (vxlan("localAddress: 172.16.9.1, port: 5355"), vec![vni], "spec.networks[bad].vxlan.port: `5355`: is the port of VXLAN link taken0"),
+    ] {
+        let mut all = vec![tenant];
+        all.extend(&tenants);
+        write(host, &manifest(&[good, &network], &all));
+        let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        // `apply` wants a manifest without a fault; the daemon does what is sound of it.
+        assert_eq!(said.code, 2, "{network}: {}", said.output);
+        assert!(said.output.contains(says), "{says} is not in:\n{}", said.output);
+    }
+    host.must("pkill systemd-socket-a; ip link del taken0").unwrap();
+    assert_same(&before, &links(host));
+    the_daemon_makes_the_others(host, good, tenant);
+    // A name that is taken by a bridge that is not ours blocks that network alone.
+    write(
+        host,
+        &manifest(
+            &[
+                good,
+                "{name: bad, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-foreign}",
+            ],
+            &[tenant, a],
+        ),
+    );
+    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(said.code, 1, "{}", said.output);
+    assert!(
+        said.output.contains("there is a link br-foreign that Berth did not make"),
+        "{}",
+        said.output
+    );
+    host.must("ip link show ok300 && berth-agent revert").unwrap();
+    assert_same(&before, &links(host));
+    host.must("ip link del br-foreign; ip link del port0; ip link del spare0").unwrap();
+}
+
+fn the_daemon_makes_the_others(host: &mut Host, good: &str, tenant: &str) {
+    let bad = "{name: bad, scenario: VlanAwareBridge, uplink: {name: eth99}, bridge: br-bad}";
+    write(host, &manifest(&[good, bad], &[tenant, "{name: cluster-x, network: bad, vlan: 120}"]));
+    crate::daemon::start(host);
+    host.must("ip link show ok300 && ! ip link show br-bad").unwrap();
+    let status = crate::daemon::status(host);
+    let said = status.to_string();
+    assert!(said.contains("spec.networks[bad].uplink.name: `eth99`: is not there"), "{said}");
+    let counts = |name: &str, what: &str| {
+        let networks = status["status"]["networks"].as_array().unwrap();
+        networks.iter().find(|network| network["name"] == name).unwrap()[what].clone()
+    };
+    assert_eq!((counts("good", "ready"), counts("bad", "failed")), (1.into(), 1.into()), "{said}");
+    crate::daemon::stop(host);
+}

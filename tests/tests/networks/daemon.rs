@@ -1,0 +1,190 @@
+//! `run --standalone` with tenant networks: drift is repaired at once or only told, and nothing that happens to
+//! the agent, or to another tenant, interrupts a VM.
+
+use std::time::{Duration, Instant};
+
+use berth_tests::host::Host;
+use berth_tests::package::newest;
+use serde_json::Value;
+
+use crate::{MANIFEST, UPLINK, assert_same, links, manifest, write};
+
+const SHARED: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
+const OWN: &str = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
+const TENANTS: [&str; 3] = [
+    "{name: cluster-a, network: tenants, vlan: 100}",
+    "{name: cluster-b, network: tenants, vlan: 200}",
+    "{name: cluster-c, network: own, vlan: 300}",
+];
+
+pub(crate) fn start(host: &mut Host) {
+    host.must(&format!(
+        "berth-agent run --standalone {MANIFEST} </dev/null >>/run/agent.log 2>&1 & echo $! >/run/agent.pid; \
+         for i in $(seq 300); do curl -s -o /dev/null http://127.0.0.1:9477/report && break; sleep 0.2; done; \
+         for i in $(seq 100); do curl -s http://127.0.0.1:9477/readyz | grep -q . && break; sleep 0.2; done"
+    ))
+    .unwrap();
+    until(host, "curl -s http://127.0.0.1:9477/report | grep -q TenantNetworksReady");
+}
+
+pub(crate) fn stop(host: &mut Host) {
+    host.must("kill $(cat /run/agent.pid); tail --pid=$(cat /run/agent.pid) -f /dev/null").unwrap();
+}
+
+pub(crate) fn status(host: &mut Host) -> Value {
+    serde_json::from_str(&host.must("curl -s http://127.0.0.1:9477/report").unwrap()).unwrap()
+}
+
+/// Waits until a shell condition holds.
+#[track_caller]
+pub(crate) fn until(host: &mut Host, condition: &str) {
+    let begin = Instant::now();
+    while host.run(condition).unwrap().code != 0 {
+        if begin.elapsed() > Duration::from_secs(60) {
+            let log = host.run("tail -50 /run/agent.log; curl -s http://127.0.0.1:9477/report | head -c 6000; ip -d link");
+            unreachable!("`{condition}` did not come true\n{}", log.unwrap().output);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn condition(report: &Value) -> (String, String) {
+    let all = report["status"]["conditions"].as_array().unwrap();
+    let found = all.iter().find(|condition| condition["type"] == "TenantNetworksReady").unwrap();
+    (found["status"].as_str().unwrap().to_owned(), found["message"].as_str().unwrap().to_owned())
+}
+
+pub(crate) fn keeps_them(hosts: &mut [Host; 2]) {
+    for host in hosts.iter_mut() {
+        host.must("ip link add own0 type dummy; ip link set own0 up").unwrap();
+    }
+    let before: Vec<String> = hosts.iter_mut().map(links).collect();
+    for (host, number) in hosts.iter_mut().zip([1, 2]) {
+        write(host, &manifest(&[SHARED, OWN], &TENANTS));
+        start(host);
+        let (is, why) = condition(&status(host));
+        assert_eq!(is, "True", "{why}");
+        host.must(&format!("tenants add a{number} br-tenant 10.1.0.{number} 100")).unwrap();
+    }
+    hosts[0].must("tenants ping a1 10.1.0.2").unwrap();
+    hosts[0].must("tenants watch a1 10.1.0.2 /run/watch").unwrap();
+
+    let [first, _] = hosts;
+    drift_is_repaired(first);
+    drift_is_only_told(first);
+    trouble_is_seen(first);
+    nothing_interrupts(first);
+
+    let said = hosts[0].must("tenants unwatch /run/watch").unwrap();
+    assert!(said.contains(" 0% packet loss"), "a ping within the tenant was lost: {said}");
+    for (host, number) in hosts.iter_mut().zip([1, 2]) {
+        stop(host);
+        host.must(&format!("tenants delete a{number} br-tenant 100; nft delete table bridge nat"))
+            .unwrap();
+        host.must("berth-agent revert").unwrap();
+    }
+    for (host, before) in hosts.iter_mut().zip(&before) {
+        assert_same(before, &links(host));
+        host.must("ip link del own0").unwrap();
+    }
+}
+
+/// What somebody else deletes or changes is back within a second, as the host's own clock has it. Emulated
+/// CPUs are several times slower than metal, so the time that is asserted is three.
+fn drift_is_repaired(host: &mut Host) {
+    for (damage, sound) in [
+        (
+            "ip link del tn300",
+            "ip link show tn300 && ip -d link show tn300-v | grep -q 'master tn300 '",
+        ),
+        ("ip link del tn300-v", "ip -d link show tn300-v | grep -q 'master tn300 '"),
+        ("bridge vlan del vid 200 dev trunk0", "bridge vlan show dev trunk0 | grep -q 200"),
+        ("bridge vlan add vid 777 dev trunk0", "! bridge vlan show dev trunk0 | grep -q 777"),
+        ("ip link set tn300 down", "ip link show tn300 | grep -q ',UP'"),
+        ("ip link set tn300 mtu 1300", "ip link show tn300 | grep -q 'mtu 1500'"),
+        ("ip address add 10.9.9.9/24 dev tn300", "! ip address show tn300 | grep -q 10.9.9.9"),
+    ] {
+        let said = host
+            .must(&format!(
+                "begin=$(date +%s%N); {damage}; until {{ {sound}; }} >/dev/null 2>&1; do sleep 0.01; \
+                 [ $(( $(date +%s%N) - begin )) -lt 30000000000 ] || break; done; \
+                 echo $(( ($(date +%s%N) - begin) / 1000000 ))"
+            ))
+            .unwrap();
+        let millis: u32 = said.lines().last().unwrap().trim().parse().unwrap();
+        assert!(millis < 3000, "`{damage}` was repaired after {millis} ms");
+    }
+    let report = status(host);
+    assert_eq!(condition(&report).0, "True", "{report}");
+    // A foreign tool that does it again and again does not wear it out.
+    host.must(
+        "for i in $(seq 40); do ip link del tn300 2>/dev/null; bridge vlan del vid 200 dev trunk0 2>/dev/null; sleep 0.1; done",
+    )
+    .unwrap();
+    until(host, "ip link show tn300-v && bridge vlan show dev trunk0 | grep -q 200");
+}
+
+fn drift_is_only_told(host: &mut Host) {
+    let text = manifest(&[SHARED, OWN], &TENANTS).replace("spec:\n", "spec:\n  enforce: false\n");
+    write(host, &text);
+    host.must("sleep 2; ip link del tn300").unwrap();
+    until(host, "curl -s http://127.0.0.1:9477/report | grep -q 'spec.enforce is false'");
+    host.must("sleep 1; ! ip link show tn300").unwrap();
+    write(host, &manifest(&[SHARED, OWN], &TENANTS));
+    until(host, "ip link show tn300-v");
+    // A new tenant is carried out with `enforce: false` too, as it is no drift.
+    until(host, "curl -sf http://127.0.0.1:9477/readyz");
+}
+
+/// What is not Berth's to change is reported, with a remedy.
+fn trouble_is_seen(host: &mut Host) {
+    host.must("ip link add link trunk0 name thief0 type vlan id 200 && ip link set thief0 up")
+        .unwrap();
+    until(
+        host,
+        "curl -s http://127.0.0.1:9477/report | grep -q 'thief0, which Berth did not make, is VLAN 200'",
+    );
+    let said = host.run("berth-agent check network.stolen").unwrap();
+    assert!(
+        said.code == 1 && said.output.contains("thief0 gets all frames of VLAN 200"),
+        "{}",
+        said.output
+    );
+    assert!(
+        said.output.contains("br-tenant  VLAN-aware bridge"),
+        "no tree of links in:\n{}",
+        said.output
+    );
+    host.must("ip link del thief0").unwrap();
+    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '3 tenant networks are in place'");
+    host.must("sysctl -q net.bridge.bridge-nf-call-iptables=1").unwrap();
+    let said = host.run("berth-agent check network").unwrap();
+    assert!(said.output.contains("WARN  network.netfilter"), "{}", said.output);
+    host.must("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
+    let said = host.must("berth-agent report").unwrap();
+    assert!(said.contains("VLANs 100,200") && said.contains("(berth:tenants)"), "{said}");
+}
+
+/// Stopped, killed, started, upgraded by package, and reverted for the other tenants.
+fn nothing_interrupts(host: &mut Host) {
+    host.must("kill -9 $(cat /run/agent.pid); sleep 1").unwrap();
+    start(host);
+    stop(host);
+    host.put(&newest().unwrap(), "/run/berth.deb").unwrap();
+    host.must("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
+    until(host, "curl -sf http://127.0.0.1:9477/readyz");
+    // The unit's sandbox lets it do what it must: a tenant comes and goes.
+    write(host, &manifest(&[SHARED, OWN], &TENANTS[..1]));
+    until(host, "! ip link show tn300 && ! bridge vlan show dev trunk0 | grep -q 200");
+    write(host, &manifest(&[SHARED, OWN], &TENANTS));
+    until(host, "ip link show tn300-v && bridge vlan show dev trunk0 | grep -q 200");
+    host.must("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
+    until(host, "curl -sf http://127.0.0.1:9477/readyz");
+    host.must("systemctl stop berth-agent && dpkg --remove berth-agent").unwrap();
+    // Reverted as far as nothing is in use: the tenant with the VM stays.
+    let said = host.run("/usr/local/bin/berth-agent revert").unwrap();
+    assert!(said.code == 1 && said.output.contains("still in use by veth"), "{}", said.output);
+    host.must("tenants ping a1 10.1.0.2").unwrap();
+    host.must(&format!("ip link show {UPLINK} | grep -q 'master br-tenant'")).unwrap();
+    start(host);
+}

@@ -1,0 +1,179 @@
+//! Kills, power cuts, other tools, and very many links.
+
+use std::time::Duration;
+
+use berth_tests::host::Host;
+
+use crate::daemon::{start, status, stop, until};
+use crate::{MANIFEST, assert_same, links, manifest, name_uplink, write};
+
+const SHARED: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
+
+/// Twenty tenants each on a shared bridge and on bridges of their own.
+fn forty_tenants() -> String {
+    let own = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
+    let tenants: Vec<String> = (0..20)
+        .flat_map(|n| {
+            [
+                format!("{{name: shared-{n}, network: tenants, vlan: {}}}", 100 + n),
+                format!("{{name: own-{n}, network: own, vlan: {}}}", 300 + n),
+            ]
+        })
+        .collect();
+    let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
+    manifest(&[SHARED, own], &tenants)
+}
+
+/// Killed at any moment of apply or revert: the next one ends at the same state.
+pub(crate) fn kills(host: &mut Host, count: u32) {
+    host.must("modprobe -a 8021q bridge; ip link add own0 type dummy").unwrap();
+    let before = links(host);
+    write(host, &forty_tenants());
+    host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    let whole = links_by_name(host);
+    host.must("berth-agent revert").unwrap();
+    assert_same(&before, &links(host));
+    for round in 0..count {
+        // Spread over the time it takes, which is a second or two here.
+        let delay = f64::from(round % 25) * 0.08 + 0.02;
+        host.run(&format!(
+            "timeout --signal=KILL {delay:.3} berth-agent apply -f {MANIFEST} >/dev/null 2>&1"
+        ))
+        .unwrap();
+        if round % 2 == 0 {
+            host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+            assert_same(&whole, &links_by_name(host));
+        }
+        host.run(&format!("timeout --signal=KILL {delay:.3} berth-agent revert >/dev/null 2>&1"))
+            .unwrap();
+        host.must("berth-agent revert").unwrap();
+        assert_same(&before, &links(host));
+        host.must("test ! -e /var/lib/berth/found.json").unwrap();
+    }
+    host.must("ip link del own0").unwrap();
+}
+
+/// Without the kernel's numbers, which depend on the order in which links were made.
+fn links_by_name(host: &mut Host) -> String {
+    host.must("tenants links | sed -E 's/^[0-9]+: //; s/port_id [^ ]+ port_no [^ ]+//; s/designated_port [^ ]+//' | sort").unwrap()
+}
+
+pub(crate) fn power_cuts(host: &mut Host, count: u32) {
+    write(host, &forty_tenants());
+    host.must("sync").unwrap();
+    for round in 0..count {
+        name_uplink(host, 13);
+        host.must("modprobe -a 8021q bridge; ip link add own0 type dummy").unwrap();
+        let before = links(host);
+        host.start(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        std::thread::sleep(Duration::from_millis(u64::from(round) * 100));
+        host.power_cut().unwrap();
+        host.must("udevadm settle --timeout 100").unwrap();
+        name_uplink(host, 13);
+        host.must("modprobe -a 8021q bridge; ip link add own0 type dummy").unwrap();
+        // Nothing of another boot counts: there is nothing to put back, and all can be made.
+        let said = host.must("berth-agent revert").unwrap();
+        assert!(said.contains("as found"), "{said}");
+        host.must(&format!("berth-agent apply -f {MANIFEST} && berth-agent revert")).unwrap();
+        assert_eq!(before.lines().count(), links(host).lines().count(), "round {round}");
+        host.must("ip link del own0").unwrap();
+    }
+}
+
+/// More events than any buffer holds: what matters among them is not missed.
+pub(crate) fn four_thousand_links_at_once(host: &mut Host) {
+    host.must("ip link add own0 type dummy; ip link set own0 up").unwrap();
+    write(host, &forty_tenants());
+    start(host);
+    host.must(
+        "for i in $(seq 4000); do echo link add name flood$i type dummy; done >/run/flood; \
+         for i in $(seq 4000); do echo link del flood$i; done >/run/ebb; \
+         (sleep 5; ip link del tn305; bridge vlan del vid 105 dev trunk0) & ip -batch /run/flood; wait",
+    )
+    .unwrap();
+    until(host, "ip link show tn305-v && bridge vlan show dev trunk0 | grep -q 105");
+    host.run_for("ip -batch /run/ebb", Duration::from_secs(600)).unwrap();
+    stop(host);
+    host.must("berth-agent revert; ip link del own0").unwrap();
+}
+
+pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
+    let tenants: Vec<String> =
+        (0..1000).map(|n| format!("{{name: own-{n}, network: own, vlan: {}}}", 2 + n)).collect();
+    let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
+    let own = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
+    host.must("ip link add own0 type dummy").unwrap();
+    let before = links(host);
+    write(host, &manifest(&[own], &tenants));
+    host.must(&format!("berth-agent run --standalone {MANIFEST} </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid")).unwrap();
+    until(
+        host,
+        "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are in place'",
+    );
+    let resident =
+        host.must("awk '/VmRSS/ {print $2}' /proc/$(cat /run/agent.pid)/status").unwrap();
+    let resident: u32 = resident.trim().parse().unwrap();
+    assert!(resident < 60_000, "{resident} KiB with 1,000 tenants");
+    for _ in 0..3 {
+        host.run_for(
+            "ip link set own0 down; sleep 1; ip link set own0 up",
+            Duration::from_secs(300),
+        )
+        .unwrap();
+    }
+    until(host, "[ $(ip -br link | grep -cE '^tn[0-9]+(-v@own0)? +UP') -ge 1000 ]");
+    until(
+        host,
+        "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are in place'",
+    );
+    assert_eq!(status(host)["status"]["networks"][0]["ready"], 1000);
+    // Removal is paced: somebody else's links are made meanwhile.
+    write(host, &manifest(&[own], &[]));
+    host.must("sleep 3; for i in 1 2 3 4 5; do timeout 5 ip link add probe$i type dummy && ip link del probe$i; done").unwrap();
+    until_slow(host, "! ip link show group 48679 | grep -q tn", 600);
+    stop(host);
+    host.must("berth-agent revert").unwrap();
+    assert_same(&before, &links(host));
+    host.must("ip link del own0").unwrap();
+}
+
+fn until_slow(host: &mut Host, condition: &str, seconds: u64) {
+    let begin = std::time::Instant::now();
+    while host.run(condition).unwrap().code != 0 {
+        assert!(begin.elapsed() < Duration::from_secs(seconds), "`{condition}` did not come true");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// NetworkManager and systemd-networkd started, and restarted, on a host with tenants: tenants stay, and who
+/// manages their links is told.
+pub(crate) fn other_managers(host: &mut Host) {
+    host.must("ip link add own0 type dummy; ip link set own0 up").unwrap();
+    write(host, &forty_tenants());
+    start(host);
+    for (unit, before) in [
+        (
+            "systemd-networkd",
+            "mkdir -p /etc/systemd/network; printf '[Match]\nName=trunk0\n[Network]\nLinkLocalAddressing=no\n' >/etc/systemd/network/10-trunk.network",
+        ),
+        ("NetworkManager", "systemctl unmask NetworkManager"),
+    ] {
+        host.must(before).unwrap();
+        for _ in 0..3 {
+            host.run_for(&format!("systemctl restart {unit}; sleep 5"), Duration::from_secs(200))
+                .unwrap();
+            until(
+                host,
+                "ip link show trunk0 | grep -q 'master br-tenant' && bridge vlan show dev trunk0 | grep -q 119 && ip link show tn319-v | grep -q 'master tn319'",
+            );
+        }
+        if unit == "systemd-networkd" {
+            let said = host.run("berth-agent check network.manager").unwrap();
+            assert!(said.output.contains("systemd-networkd manages trunk0 too"), "{}", said.output);
+        }
+        host.must(&format!("systemctl stop {unit}")).unwrap();
+    }
+    host.must("systemctl mask NetworkManager; rm /etc/systemd/network/10-trunk.network").unwrap();
+    stop(host);
+    host.must("berth-agent revert; ip link del own0").unwrap();
+}

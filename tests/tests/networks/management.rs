@@ -1,0 +1,129 @@
+//! The uplink that the host itself lives on: refused, and if asked for in so many words, on trial.
+
+use berth_tests::host::Host;
+
+use crate::daemon::{start, stop, until};
+use crate::{MANIFEST, assert_same, links, manifest, write};
+
+/// Both ways to live on the uplink: with the address on it, and on a VLAN link of it.
+fn network(allow: bool) -> String {
+    let allow = if allow { ", allowManagement: true" } else { "" };
+    format!(
+        "{{name: tenants, scenario: VlanAwareBridge, uplink: {{name: trunk0{allow}}}, bridge: br-tenant, mtu: 1500}}"
+    )
+}
+const TENANT: &str = "{name: cluster-a, network: tenants, vlan: 100}";
+
+/// The second host is the first one's gateway.
+pub(crate) fn is_safe(hosts: &mut [Host; 2]) {
+    let [host, gateway] = hosts;
+    for each in [&mut *host, &mut *gateway] {
+        each.must("ip link add link trunk0 name mgmt0 type vlan id 10; ip link set mgmt0 up")
+            .unwrap();
+    }
+    gateway
+        .must("ip address add 10.99.0.1/24 dev mgmt0; ip address add 10.98.0.1/24 dev trunk0")
+        .unwrap();
+    host.must("ip address add 10.99.0.2/24 dev mgmt0; ip route add default via 10.99.0.1").unwrap();
+    let before = links(host);
+
+    // Refused, and nothing is changed.
+    write(host, &manifest(&[&network(false)], &[TENANT]));
+    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(said.code, 1, "{}", said.output);
+    assert!(said.output.contains("the host's default route leaves through it"), "{}", said.output);
+    assert_same(&before, &links(host));
+
+    // A tenant's bridge on a VLAN of it needs no leave, as the link itself is not touched.
+    let own = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
+    write(host, &manifest(&[own], &[TENANT]));
+    host.must(&format!(
+        "berth-agent apply -f {MANIFEST} && ping -c 1 -W 5 10.99.0.1 && berth-agent revert"
+    ))
+    .unwrap();
+
+    // Asked for, and the gateway answers all the time: its VLAN link gets its frames as before.
+    write(host, &manifest(&[&network(true)], &[TENANT]));
+    let said = host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert!(said.contains("the gateway answers"), "{said}");
+    host.must("ping -c 1 -W 5 10.99.0.1 && ip link show trunk0 | grep -q 'master br-tenant' && test ! -e /var/lib/berth/trial.json").unwrap();
+    host.must("berth-agent revert").unwrap();
+    assert_same(&before, &links(host));
+
+    undone_when_the_gateway_is_lost(host, &before);
+    undone_when_killed_in_between(host, &before);
+    undone_by_the_daemon_and_not_tried_again(host, &before);
+
+    host.must("ip link del mgmt0; ip neigh flush all").unwrap();
+    gateway.must("ip link del mgmt0; ip address flush dev trunk0 scope global").unwrap();
+}
+
+/// With the address on the uplink itself, it is lost as soon as it is a port.
+fn live_on_the_uplink(host: &mut Host) {
+    host.must(
+        "ip route del default; ip address del 10.99.0.2/24 dev mgmt0; ip address add 10.98.0.2/24 dev trunk0; \
+         ip route add default via 10.98.0.1",
+    )
+    .unwrap();
+}
+
+fn live_on_the_vlan(host: &mut Host) {
+    host.must(
+        "ip route del default; ip address del 10.98.0.2/24 dev trunk0; ip address add 10.99.0.2/24 dev mgmt0; \
+         ip route add default via 10.99.0.1",
+    )
+    .unwrap();
+}
+
+fn undone_when_the_gateway_is_lost(host: &mut Host, _: &str) {
+    live_on_the_uplink(host);
+    let before = links(host);
+    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(said.code, 3, "{}", said.output);
+    assert!(said.output.contains("gateway 10.98.0.1 did not answer any more"), "{}", said.output);
+    assert!(said.output.contains("taken back"), "{}", said.output);
+    host.must("ping -c 1 -W 5 10.98.0.1 && test ! -e /var/lib/berth/trial.json").unwrap();
+    host.must("berth-agent revert").unwrap();
+    assert_same(&before, &links(host));
+}
+
+/// Killed while the gateway is lost: a guard undoes it when its time is over, or the next start does at once.
+fn undone_when_killed_in_between(host: &mut Host, _: &str) {
+    let before = links(host);
+    let begin = format!(
+        "setsid berth-agent apply -f {MANIFEST} </dev/null >/run/apply.log 2>&1 & pid=$!; \
+         until ip link show trunk0 | grep -q 'master br-tenant'; do sleep 0.1; done; kill -9 $pid; wait $pid; \
+         ip link show trunk0 | grep -q 'master br-tenant'"
+    );
+    // The next start.
+    host.must(&begin).unwrap();
+    let said = host.run("berth-agent revert").unwrap();
+    assert!(
+        said.output.contains("was on trial when berth-agent ended, and was taken back"),
+        "{}",
+        said.output
+    );
+    host.must("ping -c 1 -W 5 10.98.0.1").unwrap();
+    host.must("berth-agent revert").unwrap();
+    assert_same(&before, &links(host));
+    // Nobody starts it.
+    host.must(&begin).unwrap();
+    until(host, "ping -c 1 -W 2 10.98.0.1");
+    host.run("berth-agent revert").unwrap();
+    host.must("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
+    assert_same(&before, &links(host));
+}
+
+fn undone_by_the_daemon_and_not_tried_again(host: &mut Host, _: &str) {
+    let before = links(host);
+    start(host);
+    until(host, "curl -s http://127.0.0.1:9477/report | grep -q 'taken back'");
+    host.must("ping -c 1 -W 5 10.98.0.1").unwrap();
+    // A look later it is still as it was.
+    host.must("kill -HUP $(cat /run/agent.pid); sleep 3; ! ip link show trunk0 | grep -q master")
+        .unwrap();
+    stop(host);
+    host.must("berth-agent revert").unwrap();
+    assert_same(&before, &links(host));
+    live_on_the_vlan(host);
+}

@@ -1,0 +1,172 @@
+//! Who reaches whom: real frames between VMs of two tenants on two hosts.
+
+use berth_tests::host::Host;
+
+use crate::{apply, assert_same, links, manifest};
+
+/// A way to keep tenants apart, and what a VM of a tenant is attached to.
+struct Scenario {
+    networks: [String; 2],
+    tenants: [&'static str; 2],
+    /// Bridge and VLAN of each tenant's port.
+    ports: [(&'static str, &'static str); 2],
+}
+
+fn scenarios(numbers: [u8; 2]) -> Vec<Scenario> {
+    let both = |text: &str| [text.to_owned(), text.to_owned()];
+    let tenants = [
+        "{name: cluster-a, network: tenants, vlan: 100}",
+        "{name: cluster-b, network: tenants, vlan: 200}",
+    ];
+    let vxlan = |ours: u8, theirs: u8| {
+        format!(
+            "{{name: tenants, scenario: Vxlan, vxlan: {{localAddress: 172.16.0.{ours}, peers: [172.16.0.{theirs}]}}}}"
+        )
+    };
+    vec![
+        Scenario {
+            networks: both(
+                "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}",
+            ),
+            tenants,
+            ports: [("br-tenant", "100"), ("br-tenant", "200")],
+        },
+        Scenario {
+            networks: both("{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}"),
+            tenants,
+            ports: [("tn100", ""), ("tn200", "")],
+        },
+        Scenario {
+            networks: [vxlan(numbers[0], numbers[1]), vxlan(numbers[1], numbers[0])],
+            tenants: [
+                "{name: cluster-a, network: tenants, vni: 5001}",
+                "{name: cluster-b, network: tenants, vni: 5002}",
+            ],
+            ports: [("tn5001", ""), ("tn5002", "")],
+        },
+    ]
+}
+
+pub(crate) fn by_scenario(hosts: &mut [Host; 2]) {
+    for scenario in scenarios([1, 2]) {
+        let vxlan = scenario.networks[0].contains("Vxlan");
+        if vxlan {
+            for (host, number) in hosts.iter_mut().zip([1, 2]) {
+                host.must(&format!("ip address add 172.16.0.{number}/24 dev trunk0")).unwrap();
+            }
+        }
+        // The modules' own traces come with the first use.
+        for host in hosts.iter_mut() {
+            host.must("modprobe -a 8021q bridge vxlan br_netfilter && sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
+        }
+        let before: Vec<String> = hosts.iter_mut().map(links).collect();
+        for (host, network) in hosts.iter_mut().zip(&scenario.networks) {
+            apply(host, &manifest(&[network], &scenario.tenants));
+            let again = host.must("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+            assert!(again.trim() == "the host is as asked", "{again}");
+        }
+        attach(hosts, &scenario);
+        reaches(hosts);
+        keeps_apart(hosts);
+        in_use_stays(&mut hosts[0], &scenario);
+        detach(hosts, &scenario);
+        for (host, before) in hosts.iter_mut().zip(&before) {
+            host.must("berth-agent revert").unwrap();
+            assert_same(before, &links(host));
+            host.must("test ! -e /var/lib/berth/found.json").unwrap();
+        }
+        if vxlan {
+            for (host, number) in hosts.iter_mut().zip([1, 2]) {
+                host.must(&format!("ip address del 172.16.0.{number}/24 dev trunk0")).unwrap();
+            }
+        }
+    }
+}
+
+/// One VM of each tenant on each host, all in one subnet: a1 .1 and b1 .11 on the first, a2 .2 and b2 .12.
+fn attach(hosts: &mut [Host; 2], scenario: &Scenario) {
+    for (host, number) in hosts.iter_mut().zip([1, 2]) {
+        for (tenant, (bridge, vlan), address) in
+            [("a", scenario.ports[0], number), ("b", scenario.ports[1], number + 10)]
+        {
+            host.must(&format!("tenants add {tenant}{number} {bridge} 10.1.0.{address} {vlan}"))
+                .unwrap();
+        }
+    }
+}
+
+fn detach(hosts: &mut [Host; 2], scenario: &Scenario) {
+    for (host, number) in hosts.iter_mut().zip([1, 2]) {
+        for (tenant, (bridge, vlan)) in ["a", "b"].iter().zip(scenario.ports) {
+            host.must(&format!("tenants delete {tenant}{number} {bridge} {vlan}")).unwrap();
+        }
+        // What the CNI plugin leaves of its own.
+        host.must("nft delete table bridge nat 2>/dev/null || true").unwrap();
+    }
+}
+
+/// Within a tenant, and with the size the tenant was promised.
+fn reaches(hosts: &mut [Host; 2]) {
+    hosts[0].must("tenants ping a1 10.1.0.2").unwrap();
+    hosts[0].must("tenants ping b1 10.1.0.12").unwrap();
+    hosts[1].must("ip netns exec a2 ping -q -c 2 -W 2 -M do -s 1372 10.1.0.1").unwrap();
+}
+
+/// From one tenant to the other, untagged, tagged and tagged twice; and to the host.
+fn keeps_apart(hosts: &mut [Host; 2]) {
+    let silent = |host: &mut Host, what: &str| {
+        let said = host.run(what).unwrap();
+        assert!(said.code != 0, "{what}: answered:\n{}", said.output);
+    };
+    silent(&mut hosts[0], "tenants ping a1 10.1.0.11");
+    silent(&mut hosts[0], "tenants ping a1 10.1.0.12");
+    silent(&mut hosts[1], "tenants ping b2 10.1.0.2");
+    for (tags, name) in
+        [("200", "net1.200"), ("100 200", "tagged.200"), ("1 200", "tagged.200"), ("1", "net1.1")]
+    {
+        let mut below = "net1".to_owned();
+        let mut links = String::new();
+        let count = tags.split(' ').count();
+        for (index, tag) in tags.split(' ').enumerate() {
+            let link = if index + 1 == count { name.to_owned() } else { format!("outer.{tag}") };
+            links.push_str(&format!(
+                "ip -n a1 link add link {below} name {link} type vlan id {tag}; ip -n a1 link set {link} up; "
+            ));
+            below = link;
+        }
+        hosts[0].must(&format!("{links} ip -n a1 address add 10.1.0.99/24 dev {name}; ip -n a1 address del 10.1.0.1/24 dev net1")).unwrap();
+        for address in ["10.1.0.11", "10.1.0.12"] {
+            silent(&mut hosts[0], &format!("tenants ping a1 {address}"));
+        }
+        let outermost = if count == 1 {
+            name.to_owned()
+        } else {
+            format!("outer.{}", tags.split(' ').next().unwrap())
+        };
+        hosts[0]
+            .must(&format!(
+                "ip -n a1 link del {outermost}; ip -n a1 address add 10.1.0.1/24 dev net1"
+            ))
+            .unwrap();
+    }
+    hosts[0].must("tenants ping a1 10.1.0.2").unwrap();
+    // The host's own addresses are not the tenant's business, on whatever link they are.
+    hosts[0].must("ip link add own0 type dummy; ip address add 10.1.0.200/32 dev own0; ip link set own0 up").unwrap();
+    silent(&mut hosts[0], "tenants ping a1 10.1.0.200");
+    hosts[0].must("ip link del own0").unwrap();
+    let addressed = hosts[0]
+        .must("ip -br address | grep -E '^(tn|br-tenant)' | awk 'NF > 2'")
+        .unwrap_or_default();
+    assert!(addressed.trim().is_empty(), "tenants' links have addresses:\n{addressed}");
+}
+
+/// A tenant that is taken out of the manifest while a VM is on it: said, and left.
+fn in_use_stays(host: &mut Host, scenario: &Scenario) {
+    crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants[1..]));
+    let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+    assert_eq!(said.code, 1, "{}", said.output);
+    assert!(said.output.contains("still in use by veth"), "{}", said.output);
+    host.must("tenants ping a1 10.1.0.2").unwrap();
+    crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
+    host.must("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+}
