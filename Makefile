@@ -37,7 +37,7 @@ crds:  ## write deploy/crds from the Rust types
 samples:  ## renew the README's samples, docs/checks.md and the manual page
 	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent --test readme
 
-bench:  ## report against lstopo, and the idle daemon on an emulated host; leaves results in docs/results
+bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts
 	./tests/setup.sh $(HOST_PROGRAMS)
 	./benches/tree.sh $(BENCH_TREE)
 	$(CARGO) build --locked --profile dist -p berth-agent
@@ -45,6 +45,7 @@ bench:  ## report against lstopo, and the idle daemon on an emulated host; leave
 	  --agent target/dist/berth-agent --root $(BENCH_TREE) --results $(RESULTS)
 	$(CARGO) run --locked --release -p berth-benches -- idle \
 	  --agent target/dist/berth-agent --tree $(BENCH_TREE) --results $(RESULTS)
+	$(CARGO) run --locked --release -p berth-benches -- links --agent target/dist/berth-agent --results $(RESULTS)
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)
@@ -57,9 +58,9 @@ hosts: setup  ## the test bed itself, and KVM on an emulated host; slow
 
 faults: setup  ## kills, power cuts, full disks, reboots on an emulated host; slow, leaves a result in docs/results
 	$(CARGO) build --locked --release -p berth-agent
-	$(CARGO) test --locked --release -p berth-tests --test shape --no-run
-	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape bad_luck -- --nocapture --test-threads 2 && \
-	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on an emulated two-socket host: 50 kills of apply and revert, a full and a\nread-only state folder, a garbled ledger, a refused write, two agents at once, clock jumps, a reboot between apply and revert, 20 power cuts.\n' \
+	$(CARGO) test --locked --release -p berth-tests --test shape --test networks --no-run
+	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape --test networks bad_luck -- --nocapture --test-threads 2 && \
+	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat once, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, 4,000 links at once, an uplink down and up under 1,000 tenants, NetworkManager and\nsystemd-networkd restarted.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 
 dist:  ## the program as it is shipped

@@ -1,6 +1,7 @@
 //! `berth-benches`: measures Berth side by side with the tools people use today.
 
 mod idle;
+mod links;
 mod program;
 mod report;
 mod stats;
@@ -19,6 +20,9 @@ use clap::Parser;
 enum Benchmark {
     Report(report::Args),
     Idle(idle::Args),
+    Links(links::Args),
+    #[command(hide = true)]
+    AddVlans(links::VlanArgs),
     /// Runs one program and prints its peak resident memory in KiB.
     #[command(hide = true)]
     Peak {
@@ -31,6 +35,8 @@ fn main() -> ExitCode {
     let done = match Benchmark::parse() {
         Benchmark::Report(args) => report::run(&args),
         Benchmark::Idle(args) => idle::run(&args),
+        Benchmark::Links(args) => links::run(&args),
+        Benchmark::AddVlans(args) => links::add_vlans(&args),
         Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),
     };
     match done {

@@ -73,6 +73,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             });
             let tree =
                 if shown { report::tree::render(&facts.links, style) } else { String::new() };
+            let tree = if tree.is_empty() { tree } else { format!("{}\n", tree.trim_start()) };
             tree + &check::table::render(&findings, style)
         }
         Output::Json => serde_json::to_string_pretty(&findings)? + "\n",

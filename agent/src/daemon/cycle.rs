@@ -54,7 +54,7 @@ struct Attempt {
 }
 
 /// Removals of links that one cycle makes; what came meanwhile has its turn then.
-const REMOVALS: Duration = Duration::from_millis(300);
+const REMOVALS: Duration = Duration::from_millis(500);
 /// The pause between cycles while there are more of them.
 const BREATH: Duration = Duration::from_millis(50);
 /// The first and the longest pause between tries of a change that fails.

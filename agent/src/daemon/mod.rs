@@ -82,6 +82,7 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
 
     let mut worker = Worker::new(Arc::clone(&root), settings.clone(), Arc::clone(&state), interest);
     let mut begun_by = Event::Start;
+    let mut pace = Pace::default();
     loop {
         let mut cycle = tokio::task::spawn_blocking(move || {
             worker.run(begun_by);
@@ -89,8 +90,8 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
         });
         let done = tokio::select! {
             done = &mut cycle => done,
-            _ = end.recv() => return stop(Some(cycle)).await,
-            _ = interrupt.recv() => return stop(Some(cycle)).await,
+            _ = end.recv() => return stop(&root, Some(cycle)).await,
+            _ = interrupt.recv() => return stop(&root, Some(cycle)).await,
         };
         worker = done.context("the cycle ended by a mistake of berth-agent's own")?;
         if begun_by == Event::Start {
@@ -102,9 +103,16 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
             () = sleep_until(next) => Event::Timer,
             Some(event) = events.recv() => settled(event, &mut events).await,
             _ = reload.recv() => Event::Manifest,
-            _ = end.recv() => return stop(None).await,
-            _ = interrupt.recv() => return stop(None).await,
+            _ = end.recv() => return stop(&root, None).await,
+            _ = interrupt.recv() => return stop(&root, None).await,
         };
+        if begun_by == Event::Links {
+            tokio::select! {
+                () = pace.wait() => {}
+                _ = end.recv() => return stop(&root, None).await,
+                _ = interrupt.recv() => return stop(&root, None).await,
+            }
+        }
     }
 }
 
@@ -112,6 +120,37 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
 #[must_use]
 pub fn is_relevant(uevent: &[u8]) -> bool {
     watch::judge(uevent).is_some()
+}
+
+/// Cycles that links' events begin: at once, but where somebody keeps undoing what is repaired, one a second.
+#[derive(Debug)]
+struct Pace {
+    /// Cycles that may begin at once.
+    left: u32,
+    counted: Instant,
+}
+
+/// Repairs at once, one after the other.
+const BURST: u32 = 20;
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { left: BURST, counted: Instant::now() }
+    }
+}
+
+impl Pace {
+    async fn wait(&mut self) {
+        let seconds = u32::try_from(self.counted.elapsed().as_secs()).unwrap_or(BURST);
+        if seconds > 0 {
+            self.left = self.left.saturating_add(seconds).min(BURST);
+            self.counted = Instant::now();
+        }
+        if self.left == 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        self.left = self.left.saturating_sub(1);
+    }
 }
 
 /// Waits until events stop coming, and says what the most telling of them was.
@@ -130,13 +169,19 @@ async fn settled(first: Event, events: &mut mpsc::Receiver<Event>) -> Event {
     most
 }
 
-async fn stop(cycle: Option<tokio::task::JoinHandle<Worker>>) -> anyhow::Result<()> {
+async fn stop(root: &Root, cycle: Option<tokio::task::JoinHandle<Worker>>) -> anyhow::Result<()> {
     tracing::info!("stopping; the host stays as it is");
     tell_systemd(&[sd_notify::NotifyState::Stopping]);
     if let Some(cycle) = cycle
         && timeout(PATIENCE, cycle).await.is_err()
     {
         tracing::warn!("a change is still being made; it is looked at again at the next start");
+        // But one on trial is not left to a start that may not come.
+        let boot_id = root.read("proc/sys/kernel/random/boot_id").unwrap_or_default();
+        match crate::apply::links::trial::recover(root, &boot_id) {
+            Ok(said) => said.iter().for_each(|said| tracing::warn!("{said}")),
+            Err(error) => tracing::error!("{error}"),
+        }
     }
     Ok(())
 }

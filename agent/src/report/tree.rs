@@ -27,6 +27,7 @@ pub fn render(links: &Links, style: Style) -> String {
         return String::new();
     }
     let mut tree = Tree { links, shown: BTreeSet::new(), out: String::new() };
+    tree.out.push('\n');
     line(&mut tree.out, &style.heading("LINKS"), "");
     // From where frames come: uplinks that are nobody's port but a bridge's, then bridges without any.
     let in_bond = |link: &Link| {
@@ -41,7 +42,6 @@ pub fn render(links: &Links, style: Style) -> String {
             tree.branch(link, "", "");
         }
     }
-    tree.out.push('\n');
     tree.out
 }
 
@@ -167,8 +167,8 @@ mod tests {
         let text = render(&links, Style::Plain);
         assert_eq!(
             text,
-            "LINKS\n  bond0  bond of eth0\n  ├─ bond0.10  VLAN ?\n  └─ br-tenant  bridge\n     └─ vnet0  tap\n  \
-             virbr0  bridge\n\n"
+            "\nLINKS\n  bond0  bond of eth0\n  ├─ bond0.10  VLAN ?\n  └─ br-tenant  bridge\n     └─ vnet0  tap\n  \
+             virbr0  bridge\n"
         );
     }
 

@@ -343,3 +343,14 @@ pub(super) fn raises(work: &LinkWork) -> BTreeSet<berth_api::LinkName> {
     });
     raised.collect()
 }
+
+/// One step by itself, by the numbers that links have now.
+///
+/// # Errors
+/// If the kernel does not answer, or what it said.
+pub fn step_alone(root: &crate::root::Root, op: &LinkOp) -> io::Result<Result<(), String>> {
+    let mut netlink = Netlink::open()?;
+    let indexes = indexes(&mut netlink)?;
+    let hands = Hands::new(root, "", &|| {});
+    Ok(step(&hands, &mut netlink, &indexes, &[op])?.pop().unwrap_or(Ok(())))
+}

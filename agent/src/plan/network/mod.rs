@@ -217,6 +217,8 @@ struct Planner<'a> {
     failed: BTreeMap<u32, String>,
     /// Tenants that are not in place yet, by id.
     pending: BTreeSet<u32>,
+    /// Tenants that cannot be begun yet, by id, and what for.
+    waits: BTreeMap<u32, String>,
 }
 
 impl<'a> Planner<'a> {
@@ -229,11 +231,19 @@ impl<'a> Planner<'a> {
             down: None,
             failed: BTreeMap::new(),
             pending: BTreeSet::new(),
+            waits: BTreeMap::new(),
         }
     }
 
     fn plan(&mut self) {
         use berth_api::infra_node::NetworkScenario as Scenario;
+        if let Some(why) = self.uplink_in_use() {
+            let uplink = &self.network.uplink.name;
+            let what = format!("take {uplink} for network {}", self.network.name);
+            self.push(Stage::Uplinks, what, "in use", "free", Vec::new());
+            self.block(why);
+            return;
+        }
         match self.network.scenario {
             Scenario::VlanAwareBridge => self.shared_bridge(),
             Scenario::BridgePerTenant => {
@@ -337,6 +347,22 @@ impl<'a> Planner<'a> {
         );
         self.block(why);
         false
+    }
+
+    /// Why the uplink is not free: another bridge of ours has it, with VMs that would lose their network.
+    fn uplink_in_use(&self) -> Option<String> {
+        let uplink = self.network.uplink;
+        let wanted = self.network.bridge.as_ref().map(|bridge| &bridge.name);
+        let master = uplink.master.as_ref().filter(|master| Some(*master) != wanted)?;
+        let ports: Vec<&str> = self
+            .links
+            .ports(master)
+            .filter(|port| port.name != uplink.name)
+            .map(|port| port.name.as_str())
+            .collect();
+        (!ports.is_empty()).then(|| {
+            format!("{} is the uplink of {master}, {}", uplink.name, removal::in_use(&ports))
+        })
     }
 
     /// An uplink that is never enslaved must be up for its VLAN links to be.

@@ -82,7 +82,8 @@ fn removal(
     let mut users = Vec::new();
     for link in &ordered {
         for port in links.ports(&link.name) {
-            if Some(&port.name) == uplink || port.is_uplink() {
+            // Where nothing is remembered, what leads out of the host is no VM.
+            if uplink.map_or_else(|| port.is_uplink(), |uplink| *uplink == port.name) {
                 ops.push(LinkOp::Leave { port: port.name.clone(), bridge: link.name.clone() });
             } else if !group.iter().any(|ours| ours.name == port.name) {
                 users.push(port.name.as_str());

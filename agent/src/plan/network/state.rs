@@ -87,6 +87,8 @@ pub(super) fn of(network: &Network, planner: &Planner) -> NetworkState {
             |state, message: String| NotReady { tenant: tenant.name.to_owned(), state, message };
         let found = if let Some(why) = planner.failed.get(&tenant.id).or(planner.down.as_ref()) {
             not(TenantNetworkState::Failed, why.clone())
+        } else if let Some(why) = planner.waits.get(&tenant.id) {
+            not(TenantNetworkState::Pending, why.clone())
         } else if planner.pending.contains(&tenant.id) {
             not(TenantNetworkState::Pending, "is being made".to_owned())
         } else if let Some(change) = waits {

@@ -27,7 +27,12 @@ impl Planner<'_> {
         for tenant in &self.network.tenants {
             let Some(id) = tenant.vlan else { continue };
             if let Some(thief) = stolen_by(self.links, &uplink.name, id.into()) {
-                self.failed.insert(tenant.id, stolen(&thief.name, id.into()));
+                // One of ours, of another scenario or tenant, goes when nobody uses it any more.
+                if thief.is_ours() {
+                    self.waits.insert(tenant.id, format!("waits until {} is removed", thief.name));
+                } else {
+                    self.failed.insert(tenant.id, stolen(&thief.name, id.into()));
+                }
                 continue;
             }
             wanted.insert(id);
@@ -142,6 +147,11 @@ impl Planner<'_> {
                 if let WantedKind::Vlan { parent, id } = &wanted.kind
                     && let Some(thief) = stolen_by(self.links, parent, (*id).into())
                 {
+                    if thief.is_ours() {
+                        let why = format!("waits until {} is removed", thief.name);
+                        self.waits.insert(tenant.id, why);
+                        return Ok(());
+                    }
                     return Err(stolen(&thief.name, (*id).into()));
                 }
                 ops.push(LinkOp::Make(wanted.clone()));

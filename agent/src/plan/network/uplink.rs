@@ -100,7 +100,7 @@ pub(super) fn out_of_order(uplink: &Link) -> Option<String> {
     }
 }
 
-/// Another's VLAN link on the uplink, which gets that VLAN's frames before any bridge does.
+/// A VLAN link on the uplink, which gets that VLAN's frames before any bridge does.
 pub(super) fn stolen_by<'a>(links: &'a Links, uplink: &'a LinkName, vlan: u16) -> Option<&'a Link> {
-    links.stacked_on(uplink).find(|link| link.vlan == Some(vlan) && !link.is_ours())
+    links.stacked_on(uplink).find(|link| link.vlan == Some(vlan))
 }

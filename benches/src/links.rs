@@ -1,0 +1,242 @@
+//! Tenant networks on an emulated host, against what an administrator has for the same: `bridge vlan add` and an
+//! `ip -batch` script that ends in the same state.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_agent::apply::links::step_alone;
+use berth_agent::plan::network::LinkOp;
+use berth_agent::root::Root;
+use berth_api::{LinkName, VlanSet};
+use berth_tests::host::{Host, Kernel, Machine, Options};
+use jiff::civil::Date;
+use jiff::{Timestamp, tz::TimeZone};
+
+use crate::stats::{median, percentile};
+
+/// Goals: our time by the peer's.
+const VLANS_GOAL: f64 = 1.0;
+const TENANTS_GOAL: f64 = 0.7;
+/// Milliseconds until a deleted bridge is back.
+const REPAIR_GOAL: f64 = 1000.0;
+const TENANTS: u32 = 1000;
+/// A thousand tenants take minutes where everything is emulated.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// Compares tenant networks with `bridge` and `ip -batch` on an emulated host.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The agent to measure: the dist build, since that is what is shipped
+    #[arg(long, value_name = "PATH")]
+    agent: PathBuf,
+    /// Rounds of each
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// The directory to write the report to
+    #[arg(long, value_name = "DIR", default_value = "docs/results")]
+    results: PathBuf,
+    /// The date the report carries, instead of today's in UTC
+    #[arg(long)]
+    date: Option<Date>,
+}
+
+/// On the host itself: one message that lets a port carry VLANs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VlanArgs {
+    /// The bridge's port
+    port: LinkName,
+    /// VLAN ids
+    vlans: VlanSet,
+}
+
+/// Adds VLANs to a port as the agent does, and prints the microseconds it took.
+pub(crate) fn add_vlans(args: &VlanArgs) -> Result<bool> {
+    let root = Root::live()?;
+    let op = LinkOp::AddVlans { port: args.port.clone(), vlans: args.vlans.clone() };
+    let begin = Instant::now();
+    let done = step_alone(&root, &op)?;
+    let micros = begin.elapsed().as_micros();
+    done.map_err(|why| anyhow::anyhow!(why))?;
+    writeln!(std::io::stdout(), "{micros}")?;
+    Ok(true)
+}
+
+/// Measures, prints and writes the report; tells whether all goals are met.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let mut host = Host::boot(&Options {
+        agent: Some(&args.agent),
+        number: 8,
+        machine: Machine::AmdV,
+        kernel: Kernel::Stable,
+        ..Options::default()
+    })?;
+    host.must("udevadm settle --timeout 100; modprobe -a 8021q bridge dummy")?;
+    // udev names and settles every link; without it both sides would look faster than they are.
+    host.put(&std::env::current_exe()?, "/usr/local/bin/berth-benches")?;
+    let vlans = vlans(&mut host, args.rounds)?;
+    let tenants = tenants(&mut host, args.rounds)?;
+    let (repairs, resident) = daemon(&mut host, args.rounds * 4)?;
+
+    let ratio = |pair: &(Vec<f64>, Vec<f64>)| median(&pair.0) / median(&pair.1);
+    let met = ratio(&vlans) <= VLANS_GOAL
+        && ratio(&tenants) <= TENANTS_GOAL
+        && percentile(&repairs, 90) < REPAIR_GOAL;
+    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
+    let text = format!(
+        "# Tenant networks, {date}
+
+- on an emulated two-socket host (QEMU without KVM), kernel 6.1; both sides there, in turns, {rounds} rounds
+- agent: `{agent}`
+
+| what | berth-agent ms | peer | peer ms | ratio | goal |
+|---|---|---|---|---|---|
+| 4,000 VLANs on a VLAN-aware bridge, from nothing: the one message, with the look-up of the port | {:.0} | `bridge vlan add vid 2-4001` | {:.0} | {:.2} | {VLANS_GOAL} |
+| {TENANTS} tenants with a VLAN link and a bridge each, from nothing: the whole of `apply`, read back | {:.0} | `ip -batch` and `sysctl -p` to the same state | {:.0} | {:.2} | {TENANTS_GOAL} |
+
+A bridge of {TENANTS} tenants that somebody deletes is back, by the kernel's event, after {:.0} ms (median of {}), 90th percentile \
+{:.0} ms; goal {REPAIR_GOAL:.0} ms. The daemon with {TENANTS} tenants has {resident:.1} MiB resident.
+
+Goals: {}.
+
+Command: `make bench`.
+",
+        median(&vlans.0),
+        median(&vlans.1),
+        ratio(&vlans),
+        median(&tenants.0),
+        median(&tenants.1),
+        ratio(&tenants),
+        median(&repairs),
+        repairs.len(),
+        percentile(&repairs, 90),
+        if met { "met" } else { "missed" },
+        rounds = args.rounds,
+        agent = args.agent.display(),
+    );
+    write!(std::io::stdout(), "{text}")?;
+    let path = args.results.join(format!("{date}-links.md"));
+    fs::write(&path, text).with_context(|| path.display().to_string())?;
+    Ok(met)
+}
+
+/// Milliseconds of a command, by the host's own clock.
+fn timed(host: &mut Host, command: &str) -> Result<f64> {
+    let said = host.run_for(
+        &format!(
+            "begin=$(date +%s%N); {command} >/run/timed.log 2>&1 || {{ cat /run/timed.log; exit 1; }}; \
+             echo $(( ($(date +%s%N) - begin) / 1000 ))"
+        ),
+        PATIENCE,
+    )?;
+    ensure!(said.code == 0, "{command}: {}", said.output);
+    let micros: f64 = said.output.trim().parse().with_context(|| said.output.clone())?;
+    Ok(micros / 1000.0)
+}
+
+fn vlans(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut ours, mut peers) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let make = "ip link add bench0 type bridge vlan_filtering 1 vlan_default_pvid 0; ip link add port0 type dummy; \
+                    ip link set port0 master bench0; ip link set port0 up; ip link set bench0 up; udevadm settle";
+        let unmake = "ip link del bench0; ip link del port0; udevadm settle";
+        host.must(make)?;
+        ours.push(timed(host, "berth-benches add-vlans port0 2-4001")?);
+        let count = host.must("bridge -c -j vlan show dev port0 | grep -o '4001'")?;
+        ensure!(count.contains("4001"), "the VLANs are not there");
+        host.must(&format!("{unmake}; {make}"))?;
+        peers.push(timed(host, "bridge vlan add vid 2-4001 dev port0")?);
+        host.must(unmake)?;
+    }
+    Ok((ours, peers))
+}
+
+fn manifest() -> String {
+    let tenants: String = (0..TENANTS)
+        .map(|n| format!("  - {{name: cluster-{n}, network: own, vlan: {}}}\n", n + 2))
+        .collect();
+    format!(
+        "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: rack1-a}}\nspec:\n  networks:\n  \
+         - {{name: own, scenario: BridgePerTenant, uplink: {{name: own0}}}}\n  tenantNetworks:\n{tenants}"
+    )
+}
+
+/// A script that reads the state that `apply` left, and writes what makes it again.
+const SCRIPT: &str = r#"
+: >/run/batch; : >/run/up; : >/run/sysctls
+for path in /sys/class/net/tn*; do
+    name=${path##*/}; alias=$(cat $path/ifalias); mtu=$(cat $path/mtu)
+    case $name in
+    *-v)
+        id=${name%-v}; id=${id#tn}
+        echo "link add link own0 name $name mtu $mtu group 48679 type vlan id $id" >>/run/batch
+        echo "link set dev $name master tn$id alias $alias addrgenmode none" >>/run/batch;;
+    *)
+        echo "link add name $name address $(cat $path/address) group 48679 type bridge stp_state 0 mcast_snooping 0" >>/run/bridges
+        echo "link set dev $name mtu $mtu alias $alias addrgenmode none" >>/run/bridges
+        echo "net.ipv4.conf.$name.arp_ignore = 8" >>/run/sysctls
+        echo "net.ipv4.conf.$name.rp_filter = 1" >>/run/sysctls;;
+    esac
+    echo "net.ipv6.conf.$name.disable_ipv6 = 1" >>/run/sysctls
+    echo "link set dev $name up" >>/run/up
+done
+cat /run/bridges /run/batch >/run/made
+"#;
+
+fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
+    host.must(&format!(
+        "cat > /run/tenants.yaml <<'END'\n{}END\nip link add own0 type dummy; ip link set own0 up",
+        manifest()
+    ))?;
+    // The state alone: numbers of links and timers differ, and who was there first.
+    let state = "ip -d link show group 48679 | sed -E 's/^[0-9]+: //; s/[a-z]+_timer +[0-9.]+//g; s/port_(id|no) [^ ]+//g; \
+                 s/designated_(port|bridge|root) [^ ]+//g' | sort | cksum; \
+                 sysctl -a 2>/dev/null | grep -E 'conf.tn.*(arp_ignore|rp_filter|disable_ipv6) ' | sort | cksum";
+    let remove = "ip link set own0 down; ip link del own0; for i in 1 2 3 4 5 6 7 8; do ip -br link show group 48679 | \
+                  cut -d' ' -f1 | cut -d@ -f1 | sed 's/^/link del /' | ip -force -batch - ; done 2>/dev/null; udevadm settle; \
+                  rm -rf /var/lib/berth; ip link add own0 type dummy; ip link set own0 up; udevadm settle";
+    let (mut ours, mut peers) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        ours.push(timed(host, "berth-agent apply -f /run/tenants.yaml")?);
+        host.run_for("udevadm settle --timeout 600", PATIENCE)?;
+        let by_us = host.must(state)?;
+        if round == 0 {
+            let said = host.run_for(SCRIPT, PATIENCE)?;
+            ensure!(said.code == 0, "{}", said.output);
+        }
+        host.run_for(remove, PATIENCE)?;
+        peers.push(timed(
+            host,
+            "{ ip -batch /run/made && sysctl -q -p /run/sysctls && ip -batch /run/up; }",
+        )?);
+        host.run_for("udevadm settle --timeout 600", PATIENCE)?;
+        let by_peer = host.must(state)?;
+        ensure!(by_us == by_peer, "the script does not end in the same state: {by_us} {by_peer}");
+        host.run_for(remove, PATIENCE)?;
+    }
+    Ok((ours, peers))
+}
+
+/// Milliseconds of each repair, and the daemon's resident MiB.
+fn daemon(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, f64)> {
+    host.run_for(
+        "berth-agent run --standalone /run/tenants.yaml </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid; \
+         for i in $(seq 800); do curl -sf http://127.0.0.1:9477/readyz && break; sleep 1; done; udevadm settle; sleep 5",
+        PATIENCE,
+    )?;
+    let mut millis = Vec::new();
+    for round in 0..rounds {
+        let name = format!("tn{}", 100 + round);
+        // What deletes it holds the kernel's lock for links until it is gone; the repair begins then.
+        millis.push(timed(
+            host,
+            &format!("ip link del {name}; begin=$(date +%s%N); until [ -e /sys/class/net/{name}/brif/{name}-v ]; do sleep 0.002; done"),
+        )?);
+        host.must("sleep 1")?;
+    }
+    let resident = host.must("awk '/VmRSS/ {print $2}' /proc/$(cat /run/agent.pid)/status")?;
+    let resident: f64 = resident.trim().parse().with_context(|| resident.clone())?;
+    Ok((millis, resident / 1024.0))
+}
