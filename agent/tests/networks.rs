@@ -180,7 +180,7 @@ fn be(link: &mut Link, wanted: &WantedLink) {
             link.mac = Some(mac.to_string());
             link.vlan_filtering = Some(*vlan_aware);
             link.bridge = Some(BridgeOptions {
-                default_pvid: Some(u16::from(!vlan_aware)),
+                default_pvid: Some(0),
                 stp: Some(*stp),
                 forward_delay: None,
                 mcast_snooping: Some(false),

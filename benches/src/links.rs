@@ -174,7 +174,7 @@ for path in /sys/class/net/tn*; do
         echo "link add link own0 name $name mtu $mtu group 48679 type vlan id $id" >>/run/batch
         echo "link set dev $name master tn$id alias $alias addrgenmode none" >>/run/batch;;
     *)
-        echo "link add name $name address $(cat $path/address) group 48679 type bridge stp_state 0 mcast_snooping 0" >>/run/bridges
+        echo "link add name $name address $(cat $path/address) group 48679 type bridge stp_state 0 mcast_snooping 0 vlan_default_pvid 0" >>/run/bridges
         echo "link set dev $name mtu $mtu alias $alias addrgenmode none" >>/run/bridges
         echo "net.ipv4.conf.$name.arp_ignore = 8" >>/run/sysctls
         echo "net.ipv4.conf.$name.rp_filter = 1" >>/run/sysctls;;

@@ -9,8 +9,8 @@ suite=bookworm
 packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,curl,linux-image-cloud-amd64
 # Second opinions on what the agent says.
 packages=$packages,util-linux,numactl,pciutils,lvm2,libvirt-clients
-# Tenants' networks: the real CNI plugins, what looks at frames, and what else manages links.
-packages=$packages,containernetworking-plugins,nftables,iputils-ping,tcpdump,network-manager
+# Tenants' networks: the real CNI plugins, and what looks at frames.
+packages=$packages,containernetworking-plugins,nftables,iputils-ping,tcpdump
 recipe=$(cksum <"$0" | cut -d' ' -f1)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/berth
 cache=$folder/host-$suite-$recipe
@@ -75,6 +75,15 @@ fetch update && fetch install --download-only --no-install-recommends -t "$suite
     mv "$work"/cache/archives/*.deb "$root/tmp/" &&
     chroot "$root" sh -c 'dpkg -i /tmp/*.deb' >>"$log" 2>&1 && keep_kernel backports || {
     echo "image.sh: no kernel from backports, going on without; the end of what apt said:" >&2
+    tail -5 "$log" >&2
+}
+# What else manages links. Its packages' scripts want /proc, which debootstrap does not give them.
+rm -f "$root"/tmp/*.deb
+echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/backports.list"
+# shellcheck disable=SC2015
+fetch update && fetch install --download-only --no-install-recommends network-manager &&
+    mv "$work"/cache/archives/*.deb "$root/tmp/" && chroot "$root" sh -c 'dpkg -i /tmp/*.deb' >>"$log" 2>&1 || {
+    echo "image.sh: no NetworkManager, going on without; the end of what was said:" >&2
     tail -5 "$log" >&2
 }
 

@@ -37,14 +37,11 @@ pub(super) fn make(wanted: &WantedLink, indexes: &Indexes) -> Result<LinkMessage
                 .address(mac.0.to_vec())
                 .link_group(LINK_GROUP)
                 .stp_state(stp_state(*stp))
-                .mcast_snooping(false);
-            // Filtering without a default VLAN: a port carries nothing until it is told what.
-            let builder = if *vlan_aware {
-                builder.vlan_filtering(true).vlan_default_pvid(0)
-            } else {
-                builder
-            };
-            builder.build()
+                .mcast_snooping(false)
+                // A port carries nothing until it is told what.
+                .vlan_default_pvid(0);
+            // Kernels without VLAN filtering refuse to hear of it.
+            if *vlan_aware { builder.vlan_filtering(true) } else { builder }.build()
         }
         WantedKind::Vlan { parent, id } => {
             let builder = LinkMessageBuilder::<LinkVlan>::new(name)
@@ -98,9 +95,9 @@ pub(super) fn settle(
         let builder = LinkMessageBuilder::<LinkBridge>::new(&name)
             .address(mac.0.to_vec())
             .stp_state(stp_state(*stp))
-            .mcast_snooping(false);
-        let builder =
-            if *vlan_aware { builder.vlan_filtering(true).vlan_default_pvid(0) } else { builder };
+            .mcast_snooping(false)
+            .vlan_default_pvid(0);
+        let builder = if *vlan_aware { builder.vlan_filtering(true) } else { builder };
         builder.alias(&wanted.alias).mtu(wanted.mtu).link_group(LINK_GROUP).build()
     } else {
         let builder = LinkUnspec::new_with_name(&name);

@@ -110,9 +110,9 @@ pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
         let options = link.bridge.unwrap_or_default();
         differ("STP", options.stp.map(switch), switch(*stp));
         differ("snooping", options.mcast_snooping.map(switch), switch(false));
+        let pvid = options.default_pvid.map(|id| id.to_string());
+        differ("default VLAN", pvid, "0".to_owned());
         if *vlan_aware {
-            let pvid = options.default_pvid.map(|id| id.to_string());
-            differ("default VLAN", pvid, "0".to_owned());
             let itself = link.vlans.as_ref().map(|vlans| vlans.all.to_string());
             differ("VLANs of the bridge itself", itself, String::new());
         }

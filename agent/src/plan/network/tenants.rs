@@ -27,6 +27,10 @@ impl Planner<'_> {
         for tenant in &self.network.tenants {
             let Some(id) = tenant.vlan else { continue };
             if let Some(thief) = stolen_by(self.links, &uplink.name, id.into()) {
+                // What is carried stays so, for when the thief has gone.
+                if now.all.contains(id) {
+                    wanted.insert(id);
+                }
                 // One of ours, of another scenario or tenant, goes when nobody uses it any more.
                 if thief.is_ours() {
                     self.waits.insert(tenant.id, format!("waits until {} is removed", thief.name));
