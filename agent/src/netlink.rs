@@ -239,7 +239,7 @@ pub(crate) fn parts(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The text of an extended acknowledgement. The crate leaves it behind the header of the refused request,
 /// which a capped acknowledgement has alone.
-fn words(after: &[u8]) -> Option<String> {
+pub(crate) fn words(after: &[u8]) -> Option<String> {
     const NLMSGERR_ATTR_MSG: u16 = 1;
     const HEADER: usize = 16;
     let attributes = NlasIterator::new(after.get(HEADER..)?);

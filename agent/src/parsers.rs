@@ -9,15 +9,18 @@ use std::hint::black_box;
 use crate::daemon;
 use crate::ledger::Ledger;
 use crate::manifest::Manifest;
+use crate::netlink;
 use crate::notes::Notes;
 use crate::observe::cpuinfo::CpuInfo;
 use crate::observe::kubelet::{
     CpuManagerState, KubeletConfig, MemoryManagerState, config, flags, memory_state,
 };
-use crate::observe::links::proc_net;
+use crate::observe::links::{link_of, networkd_manages, nm_manages, proc_net};
 use crate::observe::{cgroup, hugepages, identity, machine, memory, mounts, nvme, pci};
 use crate::setting::Setting;
-use berth_api::{Bytes, CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
+use berth_api::{Bytes, CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId, VlanSet};
+use rtnetlink::packet_core::NetlinkMessage;
+use rtnetlink::packet_route::RouteNetlinkMessage;
 
 /// A parser under its name.
 pub type Parser = (&'static str, fn(&[u8]));
@@ -39,6 +42,7 @@ pub const PARSERS: &[Parser] = &[
         round_trip::<VlanId>(&text);
         round_trip::<LinkName>(&text);
         round_trip::<MacAddress>(&text);
+        round_trip::<VlanSet>(&text);
     }),
     ("meminfo", |bytes| {
         let text = text(bytes);
@@ -77,6 +81,7 @@ pub const PARSERS: &[Parser] = &[
     ("routes", |bytes| {
         let text = text(bytes);
         black_box((proc_net::routes_v4(&text), proc_net::routes_v6(&text), proc_net::vlans(&text)));
+        black_box(proc_net::ports(&text));
     }),
     ("names", |bytes| {
         let text = text(bytes);
@@ -92,6 +97,7 @@ pub const PARSERS: &[Parser] = &[
         black_box(cgroup::legacy_controllers(&text));
         black_box(identity::neighbours(&text).count());
         black_box(machine::field(&text, "PRETTY_NAME"));
+        black_box((networkd_manages(&text), nm_manages(&text)));
     }),
     ("manifest", |bytes| {
         if let Ok(manifest) = Manifest::parse(&text(bytes)) {
@@ -107,6 +113,14 @@ pub const PARSERS: &[Parser] = &[
     }),
     ("uevent", |bytes| {
         black_box(daemon::is_relevant(bytes));
+    }),
+    ("netlink", |bytes| {
+        black_box(daemon::concerns_link(bytes, 2, "eth0"));
+        black_box(netlink::words(bytes));
+        for part in netlink::parts(bytes) {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(part);
+            black_box(message.ok().and_then(|message| link_of(&message)));
+        }
     }),
 ];
 

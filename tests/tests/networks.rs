@@ -121,7 +121,7 @@ fn tenants_have_networks_of_their_own() {
         bad_input::is_named_and_the_others_are_made(&mut hosts[0]);
         traffic::by_scenario(hosts);
         daemon::keeps_them(hosts);
-        management::is_safe(hosts);
+        management::is_safe(hosts, false);
         faults::kills(&mut hosts[0], 5);
     });
 }
@@ -134,6 +134,7 @@ fn bad_luck() {
         return;
     }
     on_two_hosts([13, 14], Kernel::Backports, |hosts| {
+        management::is_safe(hosts, true);
         faults::kills(&mut hosts[0], 50);
         faults::four_thousand_links_at_once(&mut hosts[0]);
         faults::thousand_tenants_and_a_flapping_uplink(&mut hosts[0]);

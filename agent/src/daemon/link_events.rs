@@ -50,6 +50,11 @@ const BUFFER: usize = 16 << 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Interest {
+    /// In one link.
+    pub(super) fn in_one(index: u32, name: &str) -> Self {
+        Self { indexes: [index].into(), names: [name.to_owned()].into(), any: false }
+    }
+
     /// What matters on a host with these links that is asked for this.
     pub(super) fn of(links: &Links, spec: &InfraNodeSpec) -> Self {
         let uplinks = || spec.networks.iter().filter_map(|network| network.uplink.as_ref());
@@ -115,7 +120,7 @@ pub(super) async fn watch(
 }
 
 /// Whether a message of the kernel is about a link that matters.
-fn concerns(message: &[u8], interest: &Interest) -> bool {
+pub(super) fn concerns(message: &[u8], interest: &Interest) -> bool {
     let number = |at: usize| {
         let bytes = message.get(at..at + 4)?;
         Some(u32::from_ne_bytes(bytes.try_into().ok()?))
@@ -175,8 +180,7 @@ mod tests {
 
     #[test]
     fn only_links_that_matter_count() {
-        let interest =
-            Interest { indexes: [7].into(), names: ["bond0".to_owned()].into(), any: false };
+        let interest = Interest::in_one(7, "bond0");
         let seven = 7_u32.to_ne_bytes();
         for (event, expected) in [
             (message(RTM_NEWLINK, 7, &[]), true),

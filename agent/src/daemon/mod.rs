@@ -153,6 +153,12 @@ impl Pace {
     }
 }
 
+/// Whether a netlink message is about the link of this number or name.
+#[must_use]
+pub fn concerns_link(message: &[u8], index: u32, name: &str) -> bool {
+    link_events::concerns(message, &link_events::Interest::in_one(index, name))
+}
+
 /// Waits until events stop coming, and says what the most telling of them was.
 async fn settled(first: Event, events: &mut mpsc::Receiver<Event>) -> Event {
     let begin = Instant::now();

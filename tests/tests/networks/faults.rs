@@ -26,7 +26,8 @@ fn forty_tenants() -> String {
 
 /// Killed at any moment of apply or revert: the next one ends at the same state.
 pub(crate) fn kills(host: &mut Host, count: u32) {
-    host.must("modprobe -a 8021q bridge; ip link add own0 type dummy").unwrap();
+    // A link that was never up has a queue of its own kind, which the kernel does not give it back.
+    host.must("modprobe -a 8021q bridge; ip link add own0 type dummy; ip link set own0 up; ip link set own0 down").unwrap();
     let before = links(host);
     write(host, &forty_tenants());
     host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
@@ -102,7 +103,7 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
         (0..1000).map(|n| format!("{{name: own-{n}, network: own, vlan: {}}}", 2 + n)).collect();
     let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
     let own = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
-    host.must("ip link add own0 type dummy").unwrap();
+    host.must("ip link add own0 type dummy; ip link set own0 up; ip link set own0 down").unwrap();
     let before = links(host);
     write(host, &manifest(&[own], &tenants));
     host.must(&format!("berth-agent run --standalone {MANIFEST} </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid")).unwrap();

@@ -20,8 +20,10 @@ use super::pci::PciDevice;
 use crate::notes::Notes;
 use crate::root::Root;
 pub use bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+pub(crate) use netlink::link_of;
 pub use netlink::{Gateway, default_gateways, indexes};
 pub use trouble::{Manager, Trouble};
+pub(crate) use trouble::{networkd_manages, nm_manages};
 
 /// All links, sorted by name, and what is known of routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

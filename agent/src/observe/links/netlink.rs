@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use berth_api::infra_node::LinkState;
 use berth_api::{LinkName, MacAddress, VlanId};
 use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
     AfSpecBridge, AfSpecInet, AfSpecInet6, AfSpecUnspec, BridgeStpState, BridgeVlanInfo,
@@ -85,6 +86,16 @@ fn link_messages(
     request.attributes.push(LinkAttribute::ExtMask(vec![mask]));
     let answers = netlink.dump(&Message::GetLink(request))?;
     Ok(answers.into_iter().filter_map(as_link).collect())
+}
+
+/// The link that a message of the kernel is about, with its VLANs.
+pub(crate) fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVlans>)> {
+    match &message.payload {
+        NetlinkPayload::InnerMessage(Message::NewLink(message)) => {
+            Some((link(message)?, port_vlans(message)))
+        }
+        _ => None,
+    }
 }
 
 fn as_link(message: Message) -> Option<LinkMessage> {
