@@ -98,6 +98,7 @@ fn carry_out(facts: &mut HostFacts, plan: &Plan) {
             }
         }
     }
+    facts.ledger.networks.extend(plan.adopt.clone());
     for network in &plan.forget_networks.networks {
         facts.ledger.networks.remove(network);
     }
@@ -408,6 +409,56 @@ fn a_network_that_a_vm_is_on_stays() {
     // With a wish nobody can read, nothing is taken away at all.
     assert!(planned(&facts, "  networks: 5").is_empty());
     assert!(planned(&facts, "  netwroks: []").is_empty());
+}
+
+#[test]
+fn another_uplink_takes_the_place_of_the_first() {
+    let mut facts = host();
+    let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
+    let first = planned(&facts, &spec);
+    carry_out(&mut facts, &first);
+    let other = spec.replace("eth1", "eth2");
+    let next = planned(&facts, &other);
+    assert_eq!(sentences(&next)[0], "make eth2 a port of br-tenant");
+    carry_out(&mut facts, &next);
+    let bridge = name("br-tenant");
+    let ports: Vec<&str> = facts.links.ports(&bridge).map(|port| port.name.as_str()).collect();
+    assert_eq!(ports, ["eth2"], "two ways out of one bridge are a loop");
+    assert!(planned(&facts, &other).is_empty());
+    // It was down when found, and goes down when nothing of ours is on it any more, not before.
+    let gone = planned(&facts, "  {}");
+    assert_eq!(sentences(&gone), ["remove br-tenant of network trunk"]);
+    carry_out(&mut facts, &gone);
+    assert_eq!(sentences(&planned(&facts, "  {}")), ["set eth2 down"]);
+    // A typo elsewhere in the network is no reason to lower it.
+    assert!(planned(&facts, "  networks: [{name: trunk, colour: red}]").is_empty());
+}
+
+#[test]
+fn a_vlan_goes_to_another_tenant_when_the_first_ones_vms_have_gone() {
+    let mut facts = host();
+    let first = planned(&facts, &(SHARED.to_owned() + &tenants(&[("a", "trunk", 120)])));
+    carry_out(&mut facts, &first);
+    let id = VlanId::try_from(120).unwrap();
+    let vlans = PortVlans { all: VlanSet::from_iter([id]), ..PortVlans::default() };
+    let port = Link {
+        master: Some(name("br-tenant")),
+        vlans: Some(vlans),
+        ..link("vnet0", LinkKind::Tun)
+    };
+    facts.links.all.push(port);
+    facts.links.all.sort_by(|a, b| a.name.cmp(&b.name));
+    let spec = SHARED.to_owned() + &tenants(&[("b", "trunk", 120)]);
+    let state = planned(&facts, &spec).networks[0].clone();
+    assert!(
+        state.not_ready[&120].message.contains("still is that of a: still in use by vnet0"),
+        "{state:?}"
+    );
+    facts.links.all.retain(|link| link.name.as_str() != "vnet0");
+    let free = planned(&facts, &spec);
+    carry_out(&mut facts, &free);
+    assert_eq!(facts.ledger.networks["trunk"].tenants[&120], "b");
+    assert_eq!(planned(&facts, &spec).networks[0].ready, 1);
 }
 
 /// One network's spec and its tenants, by random choice.

@@ -45,7 +45,7 @@ fn boot(numbers: [u8; 2], kernel: Kernel) -> [Host; 2] {
             trunk: Some(Trunk { ours, theirs }),
         })
         .unwrap();
-        host.must("udevadm settle --timeout 100").unwrap();
+        host.must("udevadm settle --timeout 100; modprobe -a 8021q bridge vxlan").unwrap();
         name_uplink(&mut host, number);
         host.put(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants").unwrap();
         host

@@ -9,6 +9,7 @@ use super::{Hands, Outcome, apply};
 use crate::manifest::Unclear;
 use crate::observe::shape::Shape;
 use crate::observe::{self, HostFacts, Wanted};
+use crate::plan::network::Stage;
 use crate::plan::{self, Action, Plan};
 use crate::root::Root;
 use crate::root::{ReadError, WriteError};
@@ -89,10 +90,25 @@ pub fn converge(
         let input = plan::Input { spec, unclear, facts: &facts, shape: &shape };
         let plan = plan::plan(input);
         let is_new = |step: &String| !tried.contains(step);
+        // What stands on a change that waits waits too.
+        let network = |change: &plan::Change| {
+            change
+                .links()
+                .filter(|work| work.stage < Stage::Removals)
+                .map(|work| work.network.clone())
+        };
+        let waiting = plan.changes.iter().filter(|change| waits.contains(&key(change)));
+        let base =
+            |change: &&plan::Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
+        let held: BTreeSet<Option<String>> = waiting.filter(base).map(network).collect();
         let possible = plan.changes.iter().filter(|change| change.blocked.is_none());
-        let possible = possible.filter(|change| !waits.contains(&key(change)));
-        let new: Vec<String> = possible.map(exactly).filter(is_new).collect();
-        let nothing_to_forget = plan.forget.is_empty() && plan.forget_networks.is_empty();
+        let possible = possible.filter(|change| {
+            let network = network(change);
+            !waits.contains(&key(change)) && (network.is_none() || !held.contains(&network))
+        });
+        let new: BTreeSet<String> = possible.map(exactly).filter(is_new).collect();
+        let nothing_to_forget =
+            plan.forget.is_empty() && plan.forget_networks.is_empty() && plan.adopt.is_empty();
         if unfinished || round > ROUNDS || (new.is_empty() && nothing_to_forget) {
             for change in plan.changes.iter().filter(|change| change.blocked.is_some()) {
                 let outcome = Outcome::blocked(change);

@@ -140,11 +140,15 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
     for uplink in &plan.forget_networks.uplinks {
         ledger.raised.remove(uplink);
     }
+    ledger.networks.extend(plan.adopt.clone());
     for change in plan.changes.iter().filter(|change| change.blocked.is_none()) {
         if let Action::Kubelet(action) = &change.action {
             ledger.files.extend(files::made_by(action));
         }
-        ledger.raised.extend(change.links().into_iter().flat_map(links::raises));
+        // Drift of one that was up says nothing of how it was found.
+        if !change.drift {
+            ledger.raised.extend(change.links().into_iter().flat_map(links::raises));
+        }
         for step in change.steps() {
             ledger.found(step.setting, step.was.clone());
             for (setting, was) in &step.disturbs {

@@ -198,7 +198,7 @@ fn sum(converged: &Converged, fine: &str) -> String {
         }
     }
     let mut out = String::new();
-    if converged.outcomes.len() == done {
+    if converged.outcomes.len() == done && converged.plan.is_empty() {
         parts.push(fine.to_owned());
     }
     for note in &converged.plan.notes {

@@ -55,6 +55,8 @@ struct Attempt {
 
 /// Removals of links that one cycle makes; what came meanwhile has its turn then.
 const REMOVALS: Duration = Duration::from_millis(500);
+/// After an event of links, changes of links that failed are tried again this late.
+const SOON: Duration = Duration::from_secs(5);
 /// The pause between cycles while there are more of them.
 const BREATH: Duration = Duration::from_millis(50);
 /// The first and the longest pause between tries of a change that fails.
@@ -84,29 +86,38 @@ impl Worker {
     }
 
     /// When the next cycle is due by the timer.
-    pub(super) fn next_in(&self, interval: Duration) -> Duration {
+    pub(super) fn next_in(&self, interval: Duration, since_whole: Duration) -> Duration {
         if self.unfinished {
             return BREATH;
         }
+        let interval = interval.saturating_sub(since_whole).max(BREATH);
         let now = Instant::now();
         // What is due and was not tried (it is blocked by now) waits for the next cycle like all else.
         let due = self.attempts.values().map(|attempt| attempt.next).filter(|next| *next > now);
         let retry = due.map(|next| next.saturating_duration_since(now)).min();
-        retry.map_or(interval, |retry| retry.clamp(Duration::from_secs(1), interval))
+        retry.map_or(interval, |retry| retry.max(Duration::from_secs(1)).min(interval))
     }
 
     /// Runs one cycle.
     pub(super) fn run(&mut self, begun_by: Event) {
         let begin = Instant::now();
         self.state.begin();
-        if matches!(begun_by, Event::Links | Event::Shape | Event::Manifest | Event::Start) {
+        if matches!(begun_by, Event::Shape | Event::Manifest | Event::Start) {
             // What failed may succeed now.
             self.attempts.clear();
         }
-        let only_links = begun_by == Event::Links || (begun_by == Event::Timer && self.unfinished);
-        if begun_by == Event::Start {
-            self.recover();
+        if begun_by == Event::Links {
+            // So may changes of links, but not at once: what failed may be what the event is of.
+            let fell_short = &self.fell_short;
+            for (_, attempt) in
+                self.attempts.iter_mut().filter(|(key, _)| fell_short.contains_key(*key))
+            {
+                attempt.next = attempt.next.min(begin + SOON);
+                attempt.pause = PAUSES.0 / 2;
+            }
         }
+        let only_links = begun_by == Event::Links || (begun_by == Event::Timer && self.unfinished);
+        self.recover();
         // A burst of events is known by its last word, so a manifest's may hide one of devices.
         if begun_by >= Event::Devices || self.devices.is_none() {
             self.look_at_devices();

@@ -75,7 +75,14 @@ impl Interest {
                 || (asked && link.is_uplink())
         };
         let indexes = links.all.iter().filter(matters).filter_map(|link| link.index).collect();
-        let any = uplinks().any(|selector| selector.name.is_none());
+        let there = |selector: &UplinkSelector| {
+            links.uplinks().any(|link| {
+                let mac = selector.mac.map(|mac| mac.to_string());
+                (selector.mac.is_some() && (link.permanent_mac == selector.mac || link.mac == mac))
+                    || (selector.pci_address.is_some() && link.pci_address == selector.pci_address)
+            })
+        };
+        let any = uplinks().any(|selector| selector.name.is_none() && !there(selector));
         Self { indexes, names, any }
     }
 }

@@ -83,6 +83,7 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let mut worker = Worker::new(Arc::clone(&root), settings.clone(), Arc::clone(&state), interest);
     let mut begun_by = Event::Start;
     let mut pace = Pace::default();
+    let mut whole = Instant::now();
     loop {
         let mut cycle = tokio::task::spawn_blocking(move || {
             worker.run(begun_by);
@@ -98,7 +99,12 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
             tell_systemd(&[sd_notify::NotifyState::Ready]);
         }
         tell_systemd(&[sd_notify::NotifyState::Status(&state.sentence())]);
-        let next = Instant::now() + worker.next_in(settings.interval);
+        // Events of links look at links alone, and must not put off the look at everything.
+        if begun_by != Event::Links {
+            whole = Instant::now();
+        }
+        let next = worker.next_in(settings.interval, whole.elapsed());
+        let next = Instant::now() + next;
         begun_by = tokio::select! {
             () = sleep_until(next) => Event::Timer,
             Some(event) = events.recv() => settled(event, &mut events).await,

@@ -20,6 +20,7 @@ use berth_api::infra_node::{InfraNodeSpec, TenantNetworkState, TransparentHugepa
 use berth_api::{Bytes, CpuSet};
 use serde::Serialize;
 
+use crate::ledger::MadeNetwork;
 use crate::manifest::{Fault, Part, Unclear};
 use crate::observe::HostFacts;
 use crate::observe::shape::Shape;
@@ -68,6 +69,9 @@ pub struct Plan {
     /// What is remembered of networks and uplinks, and no longer needed.
     #[serde(skip)]
     pub forget_networks: network::Forget,
+    /// Networks that are in place and not remembered so.
+    #[serde(skip)]
+    pub adopt: BTreeMap<String, MadeNetwork>,
     /// Whether host tasks are to be kept on the reserved CPUs.
     #[serde(skip)]
     pub housekeeping: bool,
@@ -161,6 +165,7 @@ pub fn plan(input: Input) -> Plan {
         networks: networks.states,
         forget,
         forget_networks: networks.forget,
+        adopt: networks.adopt,
         housekeeping: input.spec.cpu.as_ref().and_then(|cpu| cpu.housekeeping) == Some(true),
         kubelet_runs: input.facts.kubelet.pid.is_some(),
     }

@@ -80,6 +80,10 @@ impl<'a> Tree<'a> {
         above.retain(|next| !self.shown.contains(&next.name) && once.insert(&next.name));
         let more = above.len().saturating_sub(SHOWN);
         let last = above.len().min(SHOWN);
+        let hidden: Vec<&Link> = above.iter().skip(SHOWN).copied().collect();
+        for link in hidden {
+            self.hide(link);
+        }
         for (index, next) in above.into_iter().take(SHOWN).enumerate() {
             let is_last = index + 1 == last && more == 0;
             self.branch(next, if is_last { "└─ " } else { "├─ " }, &indent);
@@ -87,6 +91,12 @@ impl<'a> Tree<'a> {
         if more > 0 {
             line(&mut self.out, &format!("  {indent}└─ "), &format!("and {more} more"));
         }
+    }
+
+    /// Counts as shown, with the bridge it leads to.
+    fn hide(&mut self, link: &'a Link) {
+        self.shown.insert(&link.name);
+        self.shown.extend(link.master.as_ref());
     }
 
     /// What there is to say of one link.

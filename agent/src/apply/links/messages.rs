@@ -77,6 +77,9 @@ fn joined<T>(builder: LinkMessageBuilder<T>, master: Option<u32>) -> LinkMessage
 /// The message that gives a link all that it should have but for being up. The kernel ignores an alias while
 /// it makes a link, and an MTU that a bridge was made with follows its ports.
 ///
+/// The group is said only of a link whose number is known: of one that is not there, kernels before 5.19 take
+/// the message as meant for all links of that group.
+///
 /// # Errors
 /// Which link it stands on is not there.
 pub(super) fn settle(
@@ -85,6 +88,7 @@ pub(super) fn settle(
     has_ipv6: bool,
 ) -> Result<LinkMessage, String> {
     let name = wanted.name.to_string();
+    let number = indexes.get(&wanted.name).copied();
     let master = wanted.master.as_ref().map(|name| index(indexes, name)).transpose()?;
     let mut families = Vec::new();
     let mut message = if let WantedKind::Bridge { mac, vlan_aware, stp } = &wanted.kind {
@@ -98,12 +102,15 @@ pub(super) fn settle(
             .mcast_snooping(false)
             .vlan_default_pvid(0);
         let builder = if *vlan_aware { builder.vlan_filtering(true) } else { builder };
-        builder.alias(&wanted.alias).mtu(wanted.mtu).link_group(LINK_GROUP).build()
+        builder.alias(&wanted.alias).mtu(wanted.mtu).build()
     } else {
         let builder = LinkUnspec::new_with_name(&name);
-        let builder = builder.alias(&wanted.alias).mtu(wanted.mtu).link_group(LINK_GROUP);
-        joined(builder, master).build()
+        joined(builder.alias(&wanted.alias).mtu(wanted.mtu), master).build()
     };
+    if let Some(number) = number {
+        message.header.index = number;
+        message.attributes.push(LinkAttribute::Group(LINK_GROUP));
+    }
     if has_ipv6 && wanted.mtu >= IPV6_LEAST_MTU {
         let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
         families.push(AfSpecUnspec::Inet6(vec![none]));

@@ -29,7 +29,12 @@ struct Task<'a> {
     /// Its next step.
     next: usize,
     failed: Option<String>,
+    /// Whether it was tried, and undone as the gateway was lost.
+    taken_back: bool,
 }
+
+/// How a change ended, and whether it was on trial and taken back.
+type Done = (Ended, bool);
 
 /// Carries out changes of links, in the order of their stages. Fewer outcomes than changes mean that there was
 /// no time for the last ones, which are removals.
@@ -41,20 +46,26 @@ pub(super) fn carry_out(
 ) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     let mut lost: BTreeMap<&str, &str> = BTreeMap::new();
-    for stage in changes.chunk_by(|a, b| stage_of(a) == stage_of(b)) {
-        let (waiting, possible): (Vec<&Change>, Vec<&Change>) =
-            stage.iter().partition(|change| waits_for(change, &lost).is_some());
+    // What is on trial has nothing beside it: a probe tells of one change only.
+    let together =
+        |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
+    for stage in changes.chunk_by(together) {
+        let possible: Vec<&Change> =
+            stage.iter().copied().filter(|change| waits_for(change, &lost).is_none()).collect();
         let done = if stage_of(stage[0]) == Some(Stage::Removals) {
             removal::carry_out(hands, &possible)
         } else {
             all_at_once(hands, &possible)
         };
-        let mut ended: Vec<(&Change, Ended)> = possible.iter().copied().zip(done).collect();
-        ended.extend(waiting.into_iter().map(|change| {
-            let first = waits_for(change, &lost).unwrap_or_default();
-            (change, Ended::Blocked(format!("waits for: {first}")))
-        }));
-        for (change, ended) in ended {
+        let mut done = done.into_iter();
+        for change in stage {
+            let (ended, taken_back) = match waits_for(change, &lost) {
+                Some(first) => (Ended::Blocked(format!("waits for: {first}")), false),
+                None => match done.next() {
+                    Some(ended) => ended,
+                    None => break,
+                },
+            };
             let outcome = Outcome::of(change, ended);
             if let Some(work) = change.links() {
                 if outcome.result == ChangeResult::Done {
@@ -62,7 +73,7 @@ pub(super) fn carry_out(
                 } else if stage_of(change) < Some(Stage::Tenants) {
                     lost.insert(&work.network, &change.what);
                 }
-                if work.trial && outcome.result == ChangeResult::Failed {
+                if taken_back {
                     let made = ledger.networks.entry(work.network.clone()).or_default();
                     let why = outcome.message.clone().unwrap_or_default();
                     made.trial = Some((work.settings.clone().unwrap_or_default(), why));
@@ -74,6 +85,10 @@ pub(super) fn carry_out(
         hands.alive();
     }
     outcomes
+}
+
+fn is_trial(change: &Change) -> bool {
+    change.links().is_some_and(|work| work.trial)
 }
 
 fn stage_of(change: &Change) -> Option<Stage> {
@@ -92,6 +107,7 @@ fn settle(work: &LinkWork, ledger: &mut Ledger) {
         let made = ledger.networks.entry(work.network.clone()).or_default();
         if made.settings != *settings {
             made.settings.clone_from(settings);
+            made.tenants.clear();
             made.trial = None;
         }
         made.tenants.extend(work.made.clone());
@@ -114,10 +130,12 @@ fn settle(work: &LinkWork, ledger: &mut Ledger) {
 }
 
 /// Changes that do not depend on each other: the first steps of all, then the second ones.
-fn all_at_once(hands: &Hands, changes: &[&Change]) -> Vec<Ended> {
+fn all_at_once(hands: &Hands, changes: &[&Change]) -> Vec<Done> {
     let mut tasks: Vec<Task> = changes
         .iter()
-        .filter_map(|change| Some(Task { work: change.links()?, next: 0, failed: None }))
+        .filter_map(|change| {
+            Some(Task { work: change.links()?, next: 0, failed: None, taken_back: false })
+        })
         .collect();
     let result = Netlink::open().and_then(|mut netlink| {
         for wave in tasks.chunks_mut(WAVE) {
@@ -127,8 +145,12 @@ fn all_at_once(hands: &Hands, changes: &[&Change]) -> Vec<Ended> {
         live()
     });
     match result {
-        Ok(links) => tasks.iter().map(|task| judge(task, &links)).collect(),
-        Err(error) => tasks.iter().map(|_| Ended::Failed(format!("netlink: {error}"))).collect(),
+        Ok(links) => tasks.iter().map(|task| (judge(task, &links), task.taken_back)).collect(),
+        Err(error) => {
+            let failed =
+                |task: &Task| (Ended::Failed(format!("netlink: {error}")), task.taken_back);
+            tasks.iter().map(failed).collect()
+        }
     }
 }
 
@@ -138,7 +160,11 @@ fn run(hands: &Hands, netlink: &mut Netlink, tasks: &mut [Task]) -> io::Result<(
     if let [task] = tasks
         && task.work.trial
     {
-        task.failed = trial::run(hands, netlink, task.work).err();
+        match trial::run(hands, netlink, task.work) {
+            Ok(()) => {}
+            Err(trial::Lost::NotTried(why)) => task.failed = Some(why),
+            Err(trial::Lost::TakenBack(why)) => (task.failed, task.taken_back) = (Some(why), true),
+        }
         task.next = task.work.ops.len();
         return Ok(());
     }
@@ -286,7 +312,13 @@ fn one_by_one(
 
 /// What became of a change, by the look after it.
 fn judge(task: &Task, links: &Links) -> Ended {
-    let otherwise = task.work.ops.iter().find_map(|op| Some((op, holds(op, links).err()?)));
+    // What is made anew is removed first, and there again.
+    let made = |name: &berth_api::LinkName| {
+        task.work.ops.iter().any(|op| matches!(op, LinkOp::Make(w) if w.name == *name))
+    };
+    let lasting =
+        task.work.ops.iter().filter(|op| !matches!(op, LinkOp::Remove(name) if made(name)));
+    let otherwise = lasting.into_iter().find_map(|op| Some((op, holds(op, links).err()?)));
     match (&task.failed, otherwise) {
         (None, None) => Ended::Done(task.work.trial.then(|| "the gateway answers".to_owned())),
         (Some(why), Some((LinkOp::AddVlans { port, vlans }, _))) => {

@@ -12,7 +12,7 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 use super::super::Hands;
 use super::super::outcome::Ended;
 use super::messages::Indexes;
-use super::step;
+use super::{Done, step};
 use crate::netlink::Netlink;
 use crate::observe::links::{indexes, live};
 use crate::plan::Change;
@@ -22,7 +22,11 @@ use crate::plan::network::{LinkOp, holds};
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Removes as many as there is time for.
-pub(super) fn carry_out(hands: &Hands, changes: &[&Change]) -> Vec<Ended> {
+pub(super) fn carry_out(hands: &Hands, changes: &[&Change]) -> Vec<Done> {
+    all(hands, changes).into_iter().map(|ended| (ended, false)).collect()
+}
+
+fn all(hands: &Hands, changes: &[&Change]) -> Vec<Ended> {
     let begin = Instant::now();
     let mut ended = Vec::new();
     let mut netlink = match Netlink::open() {
@@ -71,13 +75,24 @@ fn one(
     indexes: &Indexes,
     ops: &[LinkOp],
 ) -> io::Result<Ended> {
+    // Somebody may have attached a VM since the plan was made, and the kernel would not mind. So it is looked at
+    // before the way out is taken away.
+    let ours = |port: &String| ops.iter().any(|op| op.link().as_str() == port);
     for op in ops {
-        // Somebody may have attached a VM since the plan was made: the kernel would not mind.
         if let LinkOp::Remove(name) = op {
-            let ports = ports(netlink, indexes, name)?;
-            if !ports.is_empty() {
-                return Ok(Ended::Blocked(format!("{name}: {} came meanwhile", ports.join(", "))));
+            let mut others = ports(netlink, indexes, name)?;
+            others.retain(|port| !ours(port));
+            if !others.is_empty() {
+                return Ok(Ended::Blocked(format!("{name}: {} came meanwhile", others.join(", "))));
             }
+        }
+    }
+    for op in ops {
+        // It may be another bridge's by now.
+        if let LinkOp::Leave { port, bridge } = op
+            && !ports(netlink, indexes, bridge)?.iter().any(|now| now == port.as_str())
+        {
+            continue;
         }
         let begin = Instant::now();
         let result = step(hands, netlink, indexes, &[op])?.pop().unwrap_or(Ok(()));

@@ -37,6 +37,14 @@ const BEFORE: Duration = Duration::from_secs(4);
 const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
 
+/// Why a change is not in place.
+pub(super) enum Lost {
+    /// Nothing was changed; another try may find it otherwise.
+    NotTried(String),
+    /// It was made, and undone.
+    TakenBack(String),
+}
+
 /// How to undo a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -55,23 +63,26 @@ struct Note {
 ///
 /// # Errors
 /// Why it is not made.
-pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Result<(), String> {
-    let told = |error: io::Error| format!("netlink: {error}");
+pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Result<(), Lost> {
+    let told = |error: io::Error| Lost::NotTried(format!("netlink: {error}"));
     let Some((port, bridge)) = work.ops.iter().find_map(|op| match op {
         LinkOp::Join { port, bridge } => Some((port.clone(), bridge.clone())),
         _ => None,
     }) else {
-        return Err("nothing to try".to_owned());
+        return Err(Lost::NotTried("nothing to try".to_owned()));
     };
     let gateways = default_gateways(netlink).map_err(told)?;
     let answering = answering(hands, netlink, &gateways, BEFORE).map_err(told)?;
     if answering.is_empty() {
-        return Err(format!(
+        return Err(Lost::NotTried(format!(
             "no gateway answers now ({}), so nothing would tell whether the host is cut off by it; not tried",
             named(&gateways)
-        ));
+        )));
     }
-    let uptime = settings::uptime(hands.root).ok_or("/proc/uptime cannot be read; not tried")?;
+    let uptime = settings::uptime(hands.root);
+    let uptime = uptime
+        .ok_or_else(|| Lost::NotTried("/proc/uptime cannot be read; not tried".to_owned()))?;
+    let numbers = indexes(netlink).map_err(told)?;
     let note = Note {
         boot_id: hands.boot_id.to_owned(),
         network: work.network.clone(),
@@ -82,29 +93,28 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
     let saved = hands.root.replace(FILE, text.as_bytes());
-    saved
-        .map_err(|error| format!("{error}; without the note it could not be undone; not tried"))?;
+    saved.map_err(|error| {
+        Lost::NotTried(format!("{error}; without the note it could not be undone; not tried"))
+    })?;
     // A guard that does not start makes the trial no worse than the note alone does.
     let guard = guard();
     if let Err(error) = &guard {
         tracing::warn!("no guard for the trial: {error}");
     }
-    let numbers = indexes(netlink).map_err(told)?;
-    let mut failed = None;
+    let mut left = Ok(());
     for op in &work.ops {
-        if let Err(why) =
-            step(hands, netlink, &numbers, &[op]).map_err(told)?.pop().unwrap_or(Ok(()))
-        {
-            failed = Some(why);
+        let done = step(hands, netlink, &numbers, &[op]);
+        left = done
+            .map_err(|error| format!("netlink: {error}"))
+            .and_then(|mut done| done.pop().unwrap_or(Ok(())));
+        if left.is_err() {
             break;
         }
     }
-    let left = match failed {
-        Some(why) => Err(why),
-        None => answer_again(hands, netlink, &answering),
-    };
+    let left = left.and_then(|()| answer_again(hands, netlink, &answering));
     if let Err(why) = left {
-        undo(netlink, &note).map_err(|error| format!("{why}; and it cannot be undone: {error}"))?;
+        undo(netlink, &note)
+            .map_err(|error| Lost::TakenBack(format!("{why}; and it cannot be undone: {error}")))?;
         let back = answer_again(hands, netlink, &answering).is_ok();
         let now = if back {
             "and the gateway answers again"
@@ -112,9 +122,9 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
             "and the gateway still does not answer"
         };
         drop(hands.root.remove(FILE));
-        return Err(format!("{why}; {port} was taken back, {now}"));
+        return Err(Lost::TakenBack(format!("{why}; {port} was taken back, {now}")));
     }
-    hands.root.remove(FILE).map_err(|error| error.to_string())
+    hands.root.remove(FILE).map_err(|error| Lost::NotTried(error.to_string()))
 }
 
 /// Undoes what an earlier process left on trial, and remembers that.

@@ -32,6 +32,8 @@ pub struct Links {
     pub all: Vec<Link>,
     /// Whether default routes were looked up at all.
     pub routes_known: bool,
+    /// Whether the kernel could not be asked, so that much of what is below is missing.
+    pub incomplete: bool,
     /// UDP ports that are taken on this host.
     pub udp_ports: BTreeSet<u16>,
     /// Whether bridged frames go through the host's iptables rules, and who manages the links.
@@ -250,11 +252,14 @@ pub fn live() -> std::io::Result<Links> {
 /// Reads all links.
 pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     let live = root.is_live().then(netlink::dump);
+    let incomplete = matches!(live, Some(Err(_)));
     let (mut all, routes) = match live {
         Some(Ok(dump)) => (dump.links, Some(dump.default_routes)),
         other => {
             if let Some(Err(error)) = other {
-                notes.warn("netlink", format!("{error}; links are read from /sys instead"));
+                let what =
+                    "links are read from /sys instead, and tenant networks are left as they are";
+                notes.warn("netlink", format!("{error}; {what}"));
             }
             let mut all = sysfs::links(root, notes);
             proc_net::add_vlans(root, &mut all);
@@ -266,7 +271,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
         physical::complete(root, pci, link);
     }
     let (udp_ports, trouble) = (proc_net::udp_ports(root), trouble::observe(root, &all));
-    let mut links = Links { all, routes_known: routes.is_some(), udp_ports, trouble };
+    let mut links = Links { all, routes_known: routes.is_some(), incomplete, udp_ports, trouble };
     if let Some(names) = routes {
         links.routes_known = links.mark_default_routes(&names);
     }

@@ -49,8 +49,9 @@ pub(super) fn dump() -> io::Result<Dump> {
         let ports =
             link_messages(&mut netlink, AddressFamily::Bridge, LinkExtentMask::BrvlanCompressed)?;
         for port in ports {
-            let vlans = port_vlans(&port);
-            at(&mut links, port.header.index, &mut |link| link.vlans.clone_from(&vlans));
+            if let Some(vlans) = port_vlans(&port) {
+                at(&mut links, port.header.index, &mut |link| link.vlans = Some(vlans.clone()));
+            }
         }
     }
     if links.iter().any(|link| link.tunnel.is_some()) {
@@ -235,6 +236,11 @@ fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
         LinkAttribute::AfSpecBridge(items) => Some(items),
         _ => None,
     })?;
+    // A card's driver that has a switch of its own answers too (`ndo_bridge_getlink`), with the switch's mode
+    // and no VLANs; the bridge's own answer has neither.
+    if items.iter().any(|item| matches!(item, AfSpecBridge::Flags(_) | AfSpecBridge::Mode(_))) {
+        return None;
+    }
     let mut vlans = PortVlans::default();
     let mut first = None;
     for item in items {

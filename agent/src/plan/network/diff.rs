@@ -1,5 +1,9 @@
 //! A link as it should be against the link there is.
 
+use std::collections::BTreeSet;
+
+use berth_api::MacAddress;
+
 use super::wanted::{WantedKind, WantedLink, owner};
 use super::{LINK_GROUP, LinkOp};
 use crate::observe::links::{Link, LinkKind, Links};
@@ -62,8 +66,8 @@ pub(super) fn not_ours(link: &Link, wanted: &WantedLink) -> Option<String> {
     let unfinished = link.group == Some(LINK_GROUP) && link.alias.is_none();
     if !link.is_ours() && !unfinished {
         return Some(format!(
-            "there is a link {0} that Berth did not make; remove it (ip link delete {0}), or give the network another \
-             bridge name",
+            "there is a link {0} that Berth did not make; give the network another bridge name, or remove that link if \
+             nobody needs it",
             link.name
         ));
     }
@@ -101,11 +105,15 @@ pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
         differ("address", Some((*first).clone()), none());
     }
     if let WantedKind::Bridge { mac, vlan_aware, stp } = &wanted.kind {
-        differ("MAC", link.mac.clone(), mac.to_string());
+        // Any address that is no vendor's does, as the wanted one changes with the ports of a bond.
+        let own =
+            |text: &String| text.parse().is_ok_and(|MacAddress([first, ..])| first & 0b11 == 0b10);
+        differ("MAC", link.mac.clone().filter(|text| !own(text)), mac.to_string());
         differ("VLAN filtering", link.vlan_filtering.map(switch), switch(*vlan_aware));
         let arp = link.ip.arp_ignore.map(|value| value.to_string());
         differ("arp_ignore", arp, ARP_IGNORE_ALL.to_string());
-        let filter = link.ip.rp_filter.map(|value| value.to_string());
+        // Without an address and a route, loose drops the same as strict.
+        let filter = link.ip.rp_filter.filter(|value| *value == 0).map(|value| value.to_string());
         differ("rp_filter", filter, RP_FILTER_STRICT.to_string());
         let options = link.bridge.unwrap_or_default();
         differ("STP", options.stp.map(switch), switch(*stp));
@@ -118,7 +126,7 @@ pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
         }
     }
     if let WantedKind::Vxlan { peers, .. } = &wanted.kind {
-        let list = |peers: &std::collections::BTreeSet<std::net::IpAddr>| {
+        let list = |peers: &BTreeSet<std::net::IpAddr>| {
             let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
             if peers.is_empty() { none() } else { peers.join(" ") }
         };
@@ -137,10 +145,24 @@ pub(super) fn words(differences: &[Difference]) -> Option<String> {
     (!said.is_empty()).then(|| said.join(", "))
 }
 
+/// The steps that make a link.
+pub(super) fn make(wanted: &WantedLink) -> Vec<LinkOp> {
+    let mut ops = vec![LinkOp::Make(wanted.clone())];
+    if let WantedKind::Vxlan { peers, .. } = &wanted.kind
+        && !peers.is_empty()
+    {
+        let (link, add) = (wanted.name.clone(), (**peers).clone());
+        ops.push(LinkOp::Peers { link, add, remove: BTreeSet::new() });
+    }
+    ops
+}
+
 /// The steps that make a link of ours as it should be.
 pub(super) fn mend(wanted: &WantedLink, link: &Link) -> Vec<LinkOp> {
     if wanted.is_another_link_than(link) {
-        return vec![LinkOp::Remove(link.name.clone()), LinkOp::Make(wanted.clone())];
+        let mut ops = vec![LinkOp::Remove(link.name.clone())];
+        ops.extend(make(wanted));
+        return ops;
     }
     let mut ops = Vec::new();
     let addresses: Vec<String> = link.addresses.iter().chain(&link.link_local).cloned().collect();

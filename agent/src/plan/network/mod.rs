@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use berth_api::{LinkName, VlanSet};
 
 use super::{Action, Change, Disruption, Input, Why};
+use crate::ledger::MadeNetwork;
 use crate::manifest::{Fault, Part};
 use crate::observe::links::Links;
 pub use diff::holds;
@@ -147,6 +148,7 @@ pub(super) struct NetworkPlan {
     pub(super) faults: Vec<Fault>,
     pub(super) states: Vec<NetworkState>,
     pub(super) forget: Forget,
+    pub(super) adopt: BTreeMap<String, MadeNetwork>,
 }
 
 impl LinkOp {
@@ -171,6 +173,10 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
         // What is asked for is not known, so nothing is put back; and what is in place goes on.
         return NetworkPlan::default();
     }
+    if input.facts.links.incomplete {
+        // Without the kernel's own words nobody knows what is in use, or what carries the host.
+        return NetworkPlan::default();
+    }
     let wanted = wanted::read(input);
     let mut plan = NetworkPlan::default();
     for network in &wanted.networks {
@@ -180,6 +186,9 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
         let mut planner = Planner::new(input, network);
         planner.plan();
         plan.states.push(state::of(network, &planner));
+        if let Some(made) = planner.adopted() {
+            plan.adopt.insert(network.name.to_owned(), made);
+        }
         plan.changes.extend(planner.changes);
     }
     for (network, why) in &wanted.frozen {
@@ -219,6 +228,8 @@ struct Planner<'a> {
     pending: BTreeSet<u32>,
     /// Tenants that cannot be begun yet, by id, and what for.
     waits: BTreeMap<u32, String>,
+    /// VLAN links on the uplink by id: they get that VLAN's frames before any bridge does.
+    thieves: BTreeMap<u16, &'a crate::observe::links::Link>,
 }
 
 impl<'a> Planner<'a> {
@@ -232,6 +243,12 @@ impl<'a> Planner<'a> {
             failed: BTreeMap::new(),
             pending: BTreeSet::new(),
             waits: BTreeMap::new(),
+            thieves: input
+                .facts
+                .links
+                .stacked_on(&network.uplink.name)
+                .filter_map(|link| Some((link.vlan?, link)))
+                .collect(),
         }
     }
 
@@ -308,6 +325,10 @@ impl<'a> Planner<'a> {
         if uplink.up == Some(false) {
             ops.push(LinkOp::Up(uplink.name.clone()));
         }
+        // Two ways out of one bridge would be a loop.
+        for other in self.other_uplinks(bridge) {
+            ops.push(LinkOp::Leave { port: other, bridge: bridge.clone() });
+        }
         ops.push(LinkOp::Join { port: uplink.name.clone(), bridge: bridge.clone() });
         let was =
             uplink.master.as_ref().map_or_else(|| "no port".to_owned(), |m| format!("port of {m}"));
@@ -375,9 +396,45 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Ports of our bridge that were its uplink, and no longer are.
+    fn other_uplinks(&self, bridge: &LinkName) -> Vec<LinkName> {
+        let known = self.made().and_then(|made| made.uplink.as_ref());
+        let was_uplink = |port: &&crate::observe::links::Link| {
+            known.map_or_else(|| port.is_uplink(), |known| *known == port.name)
+        };
+        let others = self.links.ports(bridge).filter(|port| port.name != self.network.uplink.name);
+        others.filter(was_uplink).map(|port| port.name.clone()).collect()
+    }
+
     /// What Berth remembers of this network.
     fn made(&self) -> Option<&'a crate::ledger::MadeNetwork> {
         self.input.facts.ledger.networks.get(self.network.name)
+    }
+
+    /// What is in place and not remembered so: by a process that was killed before it could, or from before the
+    /// wish was what it is now.
+    fn adopted(&self) -> Option<MadeNetwork> {
+        let not_yet =
+            |change: &Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
+        if self.down.is_some() || self.changes.iter().any(not_yet) {
+            return None;
+        }
+        let mut now = self.made().cloned().unwrap_or_default();
+        if now.settings != self.network.settings {
+            now = MadeNetwork { settings: self.network.settings.clone(), ..MadeNetwork::default() };
+        }
+        if self.network.bridge.is_some() {
+            now.uplink = Some(self.network.uplink.name.clone());
+        }
+        for tenant in &self.network.tenants {
+            let not = self.pending.contains(&tenant.id)
+                || self.failed.contains_key(&tenant.id)
+                || self.waits.contains_key(&tenant.id);
+            if !not {
+                now.tenants.insert(tenant.id, tenant.name.to_owned());
+            }
+        }
+        (self.made() != Some(&now)).then_some(now)
     }
 
     /// Whether the network was made as it is asked for now: what is otherwise is then drift.

@@ -8,7 +8,7 @@ use super::wanted::{Wanted, owner};
 use super::{Forget, LinkOp, LinkWork, Stage, change};
 use crate::ledger::MadeNetwork;
 use crate::observe::links::{Link, LinkKind, Links};
-use crate::plan::{Change, Input, Why};
+use crate::plan::{Action, Change, Input, Why};
 
 /// Ports that are named where something is in use; the others are counted.
 const NAMED: usize = 4;
@@ -34,9 +34,22 @@ pub(super) fn plan(input: Input, wanted: &Wanted) -> (Vec<Change>, Forget) {
     let mut changes: Vec<Change> = groups
         .iter()
         .map(|((network, tenant), group)| {
-            removal(links, network, *tenant, group, made.get(*network))
+            let asked = wanted.networks.iter().find(|wanted| wanted.name == *network);
+            let mut change = removal(links, network, *tenant, group, made.get(*network));
+            if let (Action::Links(work), Some(asked)) = (&mut change.action, asked) {
+                // A tenant that moved has its new id already.
+                work.gone.retain(|id| asked.tenants.iter().all(|tenant| tenant.id != *id));
+            }
+            change
         })
         .collect();
+    let unfinished = links.all.iter().filter(|link| {
+        link.group == Some(super::LINK_GROUP) && link.alias.is_none() && !kept.contains(&link.name)
+    });
+    for link in unfinished.filter(|link| links.ports(&link.name).next().is_none()) {
+        let what = format!("remove {}, which was never finished", link.name);
+        changes.push(alone(what, ["there", "absent"], LinkOp::Remove(link.name.clone())));
+    }
     let mut forget = Forget::default();
     let leftover: BTreeSet<&str> = groups.keys().map(|(network, _)| *network).collect();
     for name in made.keys() {
@@ -51,10 +64,14 @@ pub(super) fn plan(input: Input, wanted: &Wanted) -> (Vec<Change>, Forget) {
             made.uplink.as_ref() == Some(name)
                 && (wanted.is_frozen(input, network) || leftover.contains(network.as_str()))
         });
-        if used || held || !wanted.frozen.is_empty() {
+        if used || held || !wanted.frozen.is_empty() || !input.unclear.networks.is_empty() {
             continue;
         }
+        let ours =
+            |link: &Link| links.stacked_on(&link.name).any(Link::is_ours) || link.master.is_some();
         match links.named(name) {
+            // What is still on it has to go first.
+            Some(link) if ours(link) => {}
             Some(link) if link.up == Some(true) => {
                 changes.push(lower(links, link));
             }
@@ -116,16 +133,8 @@ fn removal(
 
 /// An uplink that was down when Berth found it.
 fn lower(links: &Links, link: &Link) -> Change {
-    let work = LinkWork {
-        network: String::new(),
-        stage: Stage::Removals,
-        ops: vec![LinkOp::Down(link.name.clone())],
-        settings: None,
-        made: BTreeMap::new(),
-        gone: BTreeSet::new(),
-        trial: false,
-    };
-    let mut change = change(format!("set {} down", link.name), "up", "down", Why::PutBack, work);
+    let what = format!("set {} down", link.name);
+    let mut change = alone(what, ["up", "down"], LinkOp::Down(link.name.clone()));
     let others: Vec<&str> = links
         .stacked_on(&link.name)
         .filter(|other| !other.is_ours())
@@ -139,6 +148,20 @@ fn lower(links: &Links, link: &Link) -> Change {
         ));
     }
     change
+}
+
+/// One step that belongs to no network.
+fn alone(what: String, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
+    let work = LinkWork {
+        network: String::new(),
+        stage: Stage::Removals,
+        ops: vec![op],
+        settings: None,
+        made: BTreeMap::new(),
+        gone: BTreeSet::new(),
+        trial: false,
+    };
+    change(what, was, will_be, Why::PutBack, work)
 }
 
 /// Why something stays.

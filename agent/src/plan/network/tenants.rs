@@ -6,10 +6,9 @@ use berth_api::infra_node::NetworkScenario;
 use berth_api::{LinkName, VlanSet};
 
 use super::diff;
-use super::uplink::stolen_by;
 use super::wanted::{Tenant, WantedKind, owner};
 use super::{LinkOp, Planner, Stage};
-use crate::observe::links::PortVlans;
+use crate::observe::links::{Link, PortVlans};
 use crate::plan::Action;
 
 impl Planner<'_> {
@@ -22,11 +21,13 @@ impl Planner<'_> {
         let sound = |now: &PortVlans, id| {
             now.all.contains(id) && !now.untagged.contains(id) && now.pvid != Some(id)
         };
+        let others: Vec<&Link> =
+            self.links.ports(bridge).filter(|port| port.name != uplink.name).collect();
         let mut wanted = VlanSet::default();
         let (mut new, mut again) = (Vec::new(), Vec::new());
         for tenant in &self.network.tenants {
             let Some(id) = tenant.vlan else { continue };
-            if let Some(thief) = stolen_by(self.links, &uplink.name, id.into()) {
+            if let Some(thief) = self.thieves.get(&id.into()).copied() {
                 // What is carried stays so, for when the thief has gone.
                 if now.all.contains(id) {
                     wanted.insert(id);
@@ -40,6 +41,22 @@ impl Planner<'_> {
                 continue;
             }
             wanted.insert(id);
+            let had = self.made().and_then(|made| made.tenants.get(&tenant.id));
+            if let Some(other) = had.filter(|other| *other != tenant.name) {
+                let users: Vec<&str> = others
+                    .iter()
+                    .filter(|port| port.vlans.as_ref().is_none_or(|vlans| vlans.all.contains(id)))
+                    .map(|port| port.name.as_str())
+                    .collect();
+                if !users.is_empty() {
+                    let why = format!(
+                        "VLAN {id} still is that of {other}: {}",
+                        super::removal::in_use(&users)
+                    );
+                    self.failed.insert(tenant.id, why);
+                    continue;
+                }
+            }
             if !sound(&now, id) {
                 let list = if self.had(tenant.id, tenant.name) { &mut again } else { &mut new };
                 list.push(tenant);
@@ -89,8 +106,12 @@ impl Planner<'_> {
         let uplink = &self.network.uplink.name;
         let mut users: BTreeMap<u16, Vec<&str>> = BTreeMap::new();
         for port in self.links.ports(bridge).filter(|port| port.name != *uplink) {
-            let vlans = port.vlans.clone().unwrap_or_default();
-            for id in vlans.all.intersection(extra).iter() {
+            // A port of which nobody knows is in all of them.
+            let used = port
+                .vlans
+                .as_ref()
+                .map_or_else(|| extra.clone(), |vlans| vlans.all.intersection(extra));
+            for id in used.iter() {
                 users.entry(id.into()).or_default().push(port.name.as_str());
             }
         }
@@ -148,8 +169,8 @@ impl Planner<'_> {
         let mut absent = 0;
         for wanted in &tenant.links {
             let Some(link) = self.links.named(&wanted.name) else {
-                if let WantedKind::Vlan { parent, id } = &wanted.kind
-                    && let Some(thief) = stolen_by(self.links, parent, (*id).into())
+                if let WantedKind::Vlan { id, .. } = &wanted.kind
+                    && let Some(thief) = self.thieves.get(&(*id).into()).copied()
                 {
                     if thief.is_ours() {
                         let why = format!("waits until {} is removed", thief.name);
@@ -158,13 +179,7 @@ impl Planner<'_> {
                     }
                     return Err(stolen(&thief.name, (*id).into()));
                 }
-                ops.push(LinkOp::Make(wanted.clone()));
-                if let WantedKind::Vxlan { peers, .. } = &wanted.kind
-                    && !peers.is_empty()
-                {
-                    let (link, add) = (wanted.name.clone(), (**peers).clone());
-                    ops.push(LinkOp::Peers { link, add, remove: Default::default() });
-                }
+                ops.extend(diff::make(wanted));
                 absent += 1;
                 continue;
             };

@@ -1,6 +1,5 @@
 //! The link by which tenants leave the host, and what of the host's own would suffer with it.
 
-use berth_api::LinkName;
 use berth_api::infra_node::{LinkState, UplinkSelector};
 
 use crate::manifest::Fault;
@@ -98,9 +97,4 @@ pub(super) fn out_of_order(uplink: &Link) -> Option<String> {
         }
         _ => None,
     }
-}
-
-/// A VLAN link on the uplink, which gets that VLAN's frames before any bridge does.
-pub(super) fn stolen_by<'a>(links: &'a Links, uplink: &'a LinkName, vlan: u16) -> Option<&'a Link> {
-    links.stacked_on(uplink).find(|link| link.vlan == Some(vlan))
 }

@@ -24,6 +24,8 @@ pub(super) struct Network<'a> {
     pub(super) settings: String,
     /// Bytes.
     mtu: u32,
+    /// Hardware addresses below the uplink.
+    seed: String,
     peers: Arc<BTreeSet<IpAddr>>,
     /// The bridge that all tenants share.
     pub(super) bridge: Option<WantedLink>,
@@ -210,7 +212,17 @@ fn network<'a>(
         return Err(fault("uplink", &uplink.name, message.to_owned()));
     }
     let most = match &spec.vxlan {
-        Some(vxlan) => uplink.mtu.map(|mtu| mtu.saturating_sub(overhead(vxlan.local_address))),
+        Some(vxlan) => {
+            // An address of loopback leaves by whichever uplink routing chooses.
+            let least = links
+                .uplinks()
+                .filter(|link| link.up == Some(true))
+                .filter_map(|link| link.mtu)
+                .min();
+            let mtu =
+                if uplink.kind == LinkKind::Loopback { least.or(Some(1500)) } else { uplink.mtu };
+            mtu.map(|mtu| mtu.saturating_sub(overhead(vxlan.local_address)))
+        }
         None => uplink.mtu,
     };
     let mtu = spec.mtu.or(most).unwrap_or(1500);
@@ -226,17 +238,28 @@ fn network<'a>(
         return Err(fault("mtu", &mtu, format!("is less than {LEAST_MTU} bytes")));
     }
     let stp = spec.stp == Some(true);
+    let seed = hardware_below(links, uplink);
+    let shared = NetworkScenario::VlanAwareBridge;
+    // A bridge's port can be nothing else: VLAN links on it would take the bridge's frames.
+    let taken = others.iter().find(|other| {
+        let either = spec.scenario == shared || other.scenario == shared;
+        either
+            && !by_vxlan
+            && other.scenario != NetworkScenario::Vxlan
+            && other.uplink.name == uplink.name
+    });
+    if let Some(other) = taken {
+        let message =
+            format!("is already the uplink of network {}, and a bridge has it alone", other.name);
+        return Err(fault("uplink", &uplink.name, message));
+    }
     let mut bridge = None;
-    if spec.scenario == NetworkScenario::VlanAwareBridge {
-        let taken = others.iter().find(|other| {
-            other.scenario == NetworkScenario::VlanAwareBridge && other.uplink.name == uplink.name
-        });
-        if let Some(other) = taken {
-            let message = format!("is already the uplink of network {}", other.name);
-            return Err(fault("uplink", &uplink.name, message));
-        }
+    if spec.scenario == shared {
         let name = bridge_name(spec, place)?;
-        let mac = bridge_mac(links, uplink, &name);
+        if name == uplink.name {
+            return Err(fault("bridge", &name, "is the uplink's own name".to_owned()));
+        }
+        let mac = bridge_mac(&seed, &name);
         bridge = Some(WantedLink {
             alias: alias(&spec.name, None),
             mtu,
@@ -258,6 +281,7 @@ fn network<'a>(
             end.unwrap_or_default()
         ),
         mtu,
+        seed,
         peers: Arc::new(spec.vxlan.iter().flat_map(|vxlan| vxlan.peers.iter().copied()).collect()),
         bridge,
         tenants: Vec::new(),
@@ -327,7 +351,17 @@ fn add_tenant<'a>(
             || wanted.frozen.contains_key(&spec.network)
             || input.unclear.networks.contains(&spec.network);
         let message = "spec.networks has no network of this name".to_owned();
-        return if told { Ok(()) } else { Err(fault("network", &spec.network, message)) };
+        if told {
+            return Ok(());
+        }
+        let fault = fault("network", &spec.network, message);
+        // A name misspelt must not take the tenant's network away.
+        for (network, made) in &input.facts.ledger.networks {
+            if made.tenants.values().any(|tenant| *tenant == spec.name) {
+                wanted.frozen.entry(network.clone()).or_insert_with(|| fault.to_string());
+            }
+        }
+        return Err(fault);
     };
     if twice {
         return Err(fault("name", &spec.name, "is there twice".to_owned()));
@@ -424,7 +458,7 @@ fn own_links(
         },
         (None, None) => return Ok(Vec::new()),
     };
-    let mac = bridge_mac(&input.facts.links, network.uplink, &bridge);
+    let mac = bridge_mac(&network.seed, &bridge);
     let stp = spec.and_then(|spec| spec.stp) == Some(true);
     let kind = WantedKind::Bridge { mac, vlan_aware: false, stp };
     Ok(vec![WantedLink { name: bridge, alias, mtu, master: None, kind }, lower])
@@ -442,15 +476,20 @@ fn bridge_name(spec: &NetworkSpec, place: &str) -> Result<LinkName, Fault> {
     })
 }
 
+/// The hardware addresses of an uplink, and of the ports of one that is a bond.
+fn hardware_below(links: &Links, uplink: &Link) -> String {
+    let ports = links.ports(&uplink.name).filter(|port| port.kind == LinkKind::Physical);
+    let mut all: Vec<String> = ports.chain([uplink]).filter_map(hardware_address).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.concat()
+}
+
 /// An address for a bridge: the same after every reboot, and another on every host, also where hosts were
 /// cloned from one image, as it comes from the hardware addresses beneath it (FNV-1a of them and the name).
 /// It is locally administered, so that it is no vendor's.
-fn bridge_mac(links: &Links, uplink: &Link, bridge: &LinkName) -> MacAddress {
-    let ports = links.ports(&uplink.name).filter(|port| port.kind == LinkKind::Physical);
-    let mut seed: Vec<String> = ports.chain([uplink]).filter_map(hardware_address).collect();
-    seed.sort_unstable();
-    seed.dedup();
-    let bytes = seed.iter().map(String::as_str).chain([bridge.as_str()]).flat_map(str::bytes);
+fn bridge_mac(seed: &str, bridge: &LinkName) -> MacAddress {
+    let bytes = [seed, bridge.as_str()].into_iter().flat_map(str::bytes);
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
