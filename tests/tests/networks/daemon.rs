@@ -89,8 +89,8 @@ pub(crate) fn keeps_them(hosts: &mut [Host; 2]) {
     }
 }
 
-/// What somebody else deletes or changes is back within a second, as the host's own clock has it. Emulated
-/// CPUs are several times slower than metal, so the time that is asserted is three.
+/// What somebody else deletes or changes is back by the kernel's event: long before the timer, which looks once
+/// a minute. How fast, `make bench` measures.
 fn drift_is_repaired(host: &mut Host) {
     for (damage, sound) in [
         (
@@ -104,15 +104,11 @@ fn drift_is_repaired(host: &mut Host) {
         ("ip link set tn300 mtu 1300", "ip link show tn300 | grep -q 'mtu 1500'"),
         ("ip address add 10.9.9.9/24 dev tn300", "! ip address show tn300 | grep -q 10.9.9.9"),
     ] {
-        let said = host
-            .must(&format!(
-                "begin=$(date +%s%N); {damage}; until {{ {sound}; }} >/dev/null 2>&1; do sleep 0.01; \
-                 [ $(( $(date +%s%N) - begin )) -lt 30000000000 ] || break; done; \
-                 echo $(( ($(date +%s%N) - begin) / 1000000 ))"
-            ))
-            .unwrap();
-        let millis: u32 = said.lines().last().unwrap().trim().parse().unwrap();
-        assert!(millis < 3000, "`{damage}` was repaired after {millis} ms");
+        host.must(&format!(
+            "{damage}; for i in $(seq 300); do {{ {sound}; }} >/dev/null 2>&1 && exit 0; sleep 0.1; done; \
+             echo '{damage}: not repaired'; exit 1"
+        ))
+        .unwrap();
     }
     let report = status(host);
     assert_eq!(condition(&report).0, "True", "{report}");

@@ -35,6 +35,8 @@ pub(super) fn make(wanted: &WantedLink, indexes: &Indexes) -> Result<LinkMessage
         WantedKind::Bridge { mac, vlan_aware, stp } => {
             let builder = LinkMessageBuilder::<LinkBridge>::new(name)
                 .address(mac.0.to_vec())
+                // Not what it is to be: only a change of it later keeps it from following the ports'.
+                .mtu(wanted.mtu - 1)
                 .link_group(LINK_GROUP)
                 .stp_state(stp_state(*stp))
                 .mcast_snooping(false)
@@ -109,6 +111,8 @@ pub(super) fn settle(
     };
     if let Some(number) = number {
         message.header.index = number;
+        // By number a name is a new name, which a link that is up does not take.
+        message.attributes.retain(|attribute| !matches!(attribute, LinkAttribute::IfName(_)));
         message.attributes.push(LinkAttribute::Group(LINK_GROUP));
     }
     if has_ipv6 && wanted.mtu >= IPV6_LEAST_MTU {

@@ -50,21 +50,26 @@ pub(super) fn carry_out(
     let together =
         |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
     for stage in changes.chunk_by(together) {
+        if stage_of(stage[0]) == Some(Stage::Removals) {
+            removal::carry_out(hands, stage, &mut |change, ended| {
+                let outcome = Outcome::of(change, ended);
+                if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
+                    settle(work, ledger);
+                }
+                told(&outcome);
+                outcomes.push(outcome);
+            });
+            continue;
+        }
         let possible: Vec<&Change> =
             stage.iter().copied().filter(|change| waits_for(change, &lost).is_none()).collect();
-        let done = if stage_of(stage[0]) == Some(Stage::Removals) {
-            removal::carry_out(hands, &possible)
-        } else {
-            all_at_once(hands, &possible)
-        };
-        let mut done = done.into_iter();
+        let mut done = all_at_once(hands, &possible).into_iter();
         for change in stage {
             let (ended, taken_back) = match waits_for(change, &lost) {
                 Some(first) => (Ended::Blocked(format!("waits for: {first}")), false),
-                None => match done.next() {
-                    Some(ended) => ended,
-                    None => break,
-                },
+                None => {
+                    done.next().unwrap_or_else(|| (Ended::Failed("not done".to_owned()), false))
+                }
             };
             let outcome = Outcome::of(change, ended);
             if let Some(work) = change.links() {

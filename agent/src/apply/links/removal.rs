@@ -12,60 +12,37 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 use super::super::Hands;
 use super::super::outcome::Ended;
 use super::messages::Indexes;
-use super::{Done, step};
+use super::step;
 use crate::netlink::Netlink;
-use crate::observe::links::{indexes, live};
+use crate::observe::links::indexes;
 use crate::plan::Change;
-use crate::plan::network::{LinkOp, holds};
+use crate::plan::network::LinkOp;
 
 /// The longest pause after a removal.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Removes as many as there is time for.
-pub(super) fn carry_out(hands: &Hands, changes: &[&Change]) -> Vec<Done> {
-    all(hands, changes).into_iter().map(|ended| (ended, false)).collect()
-}
-
-fn all(hands: &Hands, changes: &[&Change]) -> Vec<Ended> {
+/// Removes as many as there is time for, and tells of each as it is done.
+pub(super) fn carry_out(hands: &Hands, changes: &[&Change], ended: &mut dyn FnMut(&Change, Ended)) {
     let begin = Instant::now();
-    let mut ended = Vec::new();
-    let mut netlink = match Netlink::open() {
-        Ok(netlink) => netlink,
+    let opened = Netlink::open().and_then(|mut netlink| Ok((indexes(&mut netlink)?, netlink)));
+    let failed = |error: io::Error| Ended::Failed(format!("netlink: {error}"));
+    let (indexes, mut netlink) = match opened {
+        Ok(opened) => opened,
         Err(error) => {
-            return changes.iter().map(|_| Ended::Failed(format!("netlink: {error}"))).collect();
-        }
-    };
-    let indexes = match indexes(&mut netlink) {
-        Ok(indexes) => indexes,
-        Err(error) => {
-            return changes.iter().map(|_| Ended::Failed(format!("netlink: {error}"))).collect();
+            let message = error.to_string();
+            changes
+                .iter()
+                .for_each(|change| ended(change, failed(io::Error::other(message.clone()))));
+            return;
         }
     };
     for change in changes {
         if hands.budget.is_some_and(|budget| begin.elapsed() > budget) {
-            break;
+            return;
         }
         let ops = change.links().map(|work| work.ops.as_slice()).unwrap_or_default();
-        ended.push(match one(hands, &mut netlink, &indexes, ops) {
-            Ok(ended) => ended,
-            Err(error) => Ended::Failed(format!("netlink: {error}")),
-        });
+        ended(change, one(hands, &mut netlink, &indexes, ops).unwrap_or_else(failed));
         hands.alive();
-    }
-    match live() {
-        Err(error) => ended.iter().map(|_| Ended::Failed(format!("netlink: {error}"))).collect(),
-        Ok(links) => changes
-            .iter()
-            .zip(ended)
-            .map(|(change, ended)| {
-                let ops = change.links().map(|work| work.ops.as_slice()).unwrap_or_default();
-                let otherwise = ops.iter().find_map(|op| holds(op, &links).err());
-                match (ended, otherwise) {
-                    (Ended::Done(_), Some(why)) => Ended::Failed(why),
-                    (ended, _) => ended,
-                }
-            })
-            .collect(),
     }
 }
 

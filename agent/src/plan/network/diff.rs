@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use berth_api::MacAddress;
 
-use super::wanted::{WantedKind, WantedLink, owner};
+use super::names::owner;
+use super::wanted::{WantedKind, WantedLink};
 use super::{LINK_GROUP, LinkOp};
 use crate::observe::links::{Link, LinkKind, Links};
 

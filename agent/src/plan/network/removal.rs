@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::LinkName;
 
-use super::wanted::{Wanted, owner};
+use super::names::owner;
+use super::wanted::Wanted;
 use super::{Forget, LinkOp, LinkWork, Stage, change};
 use crate::ledger::MadeNetwork;
 use crate::observe::links::{Link, LinkKind, Links};

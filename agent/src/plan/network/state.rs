@@ -8,7 +8,7 @@ use berth_api::infra_node::{
 };
 use serde::Serialize;
 
-use super::Planner;
+use super::planner::Planner;
 use super::wanted::Network;
 use crate::plan::Input;
 

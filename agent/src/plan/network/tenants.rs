@@ -6,8 +6,10 @@ use berth_api::infra_node::NetworkScenario;
 use berth_api::{LinkName, VlanSet};
 
 use super::diff;
-use super::wanted::{Tenant, WantedKind, owner};
-use super::{LinkOp, Planner, Stage};
+use super::names::owner;
+use super::planner::Planner;
+use super::wanted::{Tenant, WantedKind};
+use super::{LinkOp, Stage};
 use crate::observe::links::{Link, PortVlans};
 use crate::plan::Action;
 

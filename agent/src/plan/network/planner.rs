@@ -1,0 +1,291 @@
+//! One network: the shared bridge, its uplink, and what was made of both before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::LinkName;
+
+use super::wanted::{Network, WantedLink};
+use super::{LinkOp, LinkWork, Stage, change, diff, removal, uplink};
+use crate::ledger::MadeNetwork;
+use crate::observe::links::{Link, Links};
+use crate::plan::{Action, Change, Disruption, Input, Why};
+
+/// Plans one network.
+pub(super) struct Planner<'a> {
+    pub(super) input: Input<'a>,
+    pub(super) links: &'a Links,
+    pub(super) network: &'a Network<'a>,
+    pub(super) changes: Vec<Change>,
+    /// Why no tenant of it can be in place.
+    pub(super) down: Option<String>,
+    /// Tenants that cannot be made, by id, and why.
+    pub(super) failed: BTreeMap<u32, String>,
+    /// Tenants that are not in place yet, by id.
+    pub(super) pending: BTreeSet<u32>,
+    /// Tenants that cannot be begun yet, by id, and what for.
+    pub(super) waits: BTreeMap<u32, String>,
+    /// VLAN links on the uplink by id: they get that VLAN's frames before any bridge does.
+    pub(super) thieves: BTreeMap<u16, &'a Link>,
+}
+
+impl<'a> Planner<'a> {
+    pub(super) fn new(input: Input<'a>, network: &'a Network<'a>) -> Self {
+        Self {
+            input,
+            links: &input.facts.links,
+            network,
+            changes: Vec::new(),
+            down: None,
+            failed: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            waits: BTreeMap::new(),
+            thieves: input
+                .facts
+                .links
+                .stacked_on(&network.uplink.name)
+                .filter_map(|link| Some((link.vlan?, link)))
+                .collect(),
+        }
+    }
+
+    pub(super) fn plan(&mut self) {
+        use berth_api::infra_node::NetworkScenario as Scenario;
+        if let Some(why) = self.uplink_in_use() {
+            let uplink = &self.network.uplink.name;
+            let what = format!("take {uplink} for network {}", self.network.name);
+            self.push(Stage::Uplinks, what, "in use", "free", Vec::new());
+            self.block(why);
+            return;
+        }
+        match self.network.scenario {
+            Scenario::VlanAwareBridge => self.shared_bridge(),
+            Scenario::BridgePerTenant => {
+                self.raise_uplink();
+                self.tenants();
+            }
+            Scenario::Vxlan => self.tenants(),
+            Scenario::SriovVf => self.raise_uplink(),
+        }
+        if self.down.is_none() {
+            self.down = uplink::out_of_order(self.network.uplink);
+        }
+    }
+
+    /// One bridge, its uplink, and a VLAN on it for every tenant.
+    fn shared_bridge(&mut self) {
+        let Some(bridge) = &self.network.bridge else { return };
+        if !self.link_change(bridge) {
+            return;
+        }
+        let uplink = self.network.uplink;
+        if uplink.master.as_ref() != Some(&bridge.name) && !self.join(&bridge.name) {
+            return;
+        }
+        self.vlans(&bridge.name);
+    }
+
+    /// The shared bridge itself. `false` if it cannot be.
+    fn link_change(&mut self, wanted: &WantedLink) -> bool {
+        let network = self.network.name;
+        let Some(link) = self.links.named(&wanted.name) else {
+            let what = format!("make bridge {} for network {network}", wanted.name);
+            let ops = vec![LinkOp::Make(wanted.clone())];
+            self.push(Stage::Bridges, what, "absent", &wanted.describe(), ops);
+            return true;
+        };
+        if let Some(why) = diff::not_ours(link, wanted) {
+            let what = format!("make bridge {} for network {network}", wanted.name);
+            self.push(Stage::Bridges, what, "another's", &wanted.describe(), Vec::new());
+            self.block(why);
+            return false;
+        }
+        let differences = diff::differences(wanted, link);
+        if let Some(words) = diff::words(&differences) {
+            let ops = diff::mend(wanted, link);
+            self.push(
+                Stage::Bridges,
+                format!("set {}: {words}", wanted.name),
+                "otherwise",
+                &words,
+                ops,
+            );
+        }
+        true
+    }
+
+    /// Makes the uplink a port of the bridge. `false` if it may not be.
+    fn join(&mut self, bridge: &LinkName) -> bool {
+        let uplink = self.network.uplink;
+        let what = format!("make {} a port of {bridge}", uplink.name);
+        let mut ops = Vec::new();
+        if uplink.up == Some(false) {
+            ops.push(LinkOp::Up(uplink.name.clone()));
+        }
+        // Two ways out of one bridge would be a loop.
+        for other in self.other_uplinks(bridge) {
+            ops.push(LinkOp::Leave { port: other, bridge: bridge.clone() });
+        }
+        ops.push(LinkOp::Join { port: uplink.name.clone(), bridge: bridge.clone() });
+        let was =
+            uplink.master.as_ref().map_or_else(|| "no port".to_owned(), |m| format!("port of {m}"));
+        let carries = uplink::carries(self.links, uplink);
+        self.push(Stage::Uplinks, what, &was, &format!("port of {bridge}"), ops);
+        let Some(carries) = carries else { return true };
+        let trial = self.made().and_then(|made| made.trial.as_ref());
+        let why = if !self.network.allow_management {
+            format!(
+                "{carries}. As a port of a bridge {0} answers for no address of its own. Take another uplink or \
+                 scenario BridgePerTenant, or say uplink.allowManagement: true, and it is tried and taken back if the \
+                 gateway is lost",
+                uplink.name
+            )
+        } else if let Some((_, why)) =
+            trial.filter(|(settings, _)| *settings == self.network.settings)
+        {
+            format!("{why}. `berth-agent apply` tries it again")
+        } else {
+            if let Some(change) = self.changes.last_mut() {
+                change.disruption = Disruption::High;
+                change.effect = format!("on trial, as {carries}: undone if the gateway is lost");
+                if let Action::Links(work) = &mut change.action {
+                    work.trial = true;
+                }
+            }
+            return true;
+        };
+        // The bridge is of no use then.
+        self.changes.clear();
+        self.push(
+            Stage::Uplinks,
+            format!("make {} a port of {bridge}", uplink.name),
+            &was,
+            "port",
+            Vec::new(),
+        );
+        self.block(why);
+        false
+    }
+
+    /// Why the uplink is not free: another bridge of ours has it, with VMs that would lose their network.
+    fn uplink_in_use(&self) -> Option<String> {
+        let uplink = self.network.uplink;
+        let wanted = self.network.bridge.as_ref().map(|bridge| &bridge.name);
+        let master = uplink.master.as_ref().filter(|master| Some(*master) != wanted)?;
+        let ports: Vec<&str> = self
+            .links
+            .ports(master)
+            .filter(|port| port.name != uplink.name)
+            .map(|port| port.name.as_str())
+            .collect();
+        (!ports.is_empty()).then(|| {
+            format!("{} is the uplink of {master}, {}", uplink.name, removal::in_use(&ports))
+        })
+    }
+
+    /// An uplink that is never enslaved must be up for its VLAN links to be.
+    fn raise_uplink(&mut self) {
+        let uplink = &self.network.uplink;
+        if uplink.up == Some(false) {
+            let ops = vec![LinkOp::Up(uplink.name.clone())];
+            let what = format!("set {} up", uplink.name);
+            self.push(Stage::Uplinks, what, "down", "up", ops);
+        }
+    }
+
+    /// Ports of our bridge that were its uplink, and no longer are.
+    fn other_uplinks(&self, bridge: &LinkName) -> Vec<LinkName> {
+        let known = self.made().and_then(|made| made.uplink.as_ref());
+        let was_uplink =
+            |port: &&Link| known.map_or_else(|| port.is_uplink(), |known| *known == port.name);
+        let others = self.links.ports(bridge).filter(|port| port.name != self.network.uplink.name);
+        others.filter(was_uplink).map(|port| port.name.clone()).collect()
+    }
+
+    /// What Berth remembers of this network.
+    pub(super) fn made(&self) -> Option<&'a MadeNetwork> {
+        self.input.facts.ledger.networks.get(self.network.name)
+    }
+
+    /// What is in place and not remembered so: by a process that was killed before it could, or from before the
+    /// wish was what it is now.
+    pub(super) fn adopted(&self) -> Option<MadeNetwork> {
+        let not_yet =
+            |change: &Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
+        if self.down.is_some() || self.changes.iter().any(not_yet) {
+            return None;
+        }
+        let mut now = self.made().cloned().unwrap_or_default();
+        if now.settings != self.network.settings {
+            now = MadeNetwork { settings: self.network.settings.clone(), ..MadeNetwork::default() };
+        }
+        if self.network.bridge.is_some() {
+            now.uplink = Some(self.network.uplink.name.clone());
+        }
+        for tenant in &self.network.tenants {
+            let not = self.pending.contains(&tenant.id)
+                || self.failed.contains_key(&tenant.id)
+                || self.waits.contains_key(&tenant.id);
+            if !not {
+                now.tenants.insert(tenant.id, tenant.name.to_owned());
+            }
+        }
+        (self.made() != Some(&now)).then_some(now)
+    }
+
+    /// Whether the network was made as it is asked for now: what is otherwise is then drift.
+    pub(super) fn was_made(&self) -> bool {
+        self.made().is_some_and(|made| made.settings == self.network.settings)
+    }
+
+    /// Whether this tenant was in place already.
+    pub(super) fn had(&self, id: u32, tenant: &str) -> bool {
+        let known = self.made().and_then(|made| made.tenants.get(&id));
+        self.was_made() && known.is_some_and(|known| known == tenant)
+    }
+
+    pub(super) fn push(
+        &mut self,
+        stage: Stage,
+        what: String,
+        was: &str,
+        will_be: &str,
+        ops: Vec<LinkOp>,
+    ) {
+        let drift = self.was_made() && stage != Stage::Tenants;
+        let work = LinkWork {
+            network: self.network.name.to_owned(),
+            stage,
+            ops,
+            settings: Some(self.network.settings.clone()),
+            made: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            trial: false,
+        };
+        self.changes.push(change(what, was, will_be, Why::Asked, work));
+        if drift {
+            self.is_drift();
+        }
+    }
+
+    /// Says that the last change undoes what somebody else did; with `enforce: false` that is not done.
+    pub(super) fn is_drift(&mut self) {
+        let left = self.input.spec.enforce == Some(false);
+        if let Some(change) = self.changes.last_mut() {
+            change.drift = true;
+            if left {
+                change.blocked.get_or_insert_with(|| {
+                    "somebody changed it after Berth had set it, and spec.enforce is false"
+                        .to_owned()
+                });
+            }
+        }
+    }
+
+    /// Says why the last change cannot be made, and that no tenant of the network can be in place without.
+    fn block(&mut self, why: String) {
+        self.down = Some(why.clone());
+        if let Some(change) = self.changes.last_mut() {
+            change.blocked = Some(why);
+        }
+    }
+}
