@@ -194,9 +194,7 @@ fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     let state = "ip -d link show group 48679 | sed -E 's/^[0-9]+: //; s/[a-z]+_timer +[0-9.]+//g; s/port_(id|no) [^ ]+//g; \
                  s/designated_(port|bridge|root) [^ ]+//g' | sort | cksum; \
                  sysctl -a 2>/dev/null | grep -E 'conf.tn.*(arp_ignore|rp_filter|disable_ipv6) ' | sort | cksum";
-    let remove = "ip link set own0 down; ip link del own0; for i in 1 2 3 4 5 6 7 8; do ip -br link show group 48679 | \
-                  cut -d' ' -f1 | cut -d@ -f1 | sed 's/^/link del /' | ip -force -batch - ; done 2>/dev/null; udevadm settle; \
-                  rm -rf /var/lib/berth; ip link add own0 type dummy; ip link set own0 up; udevadm settle";
+    let remove = "ip link del group 48679; udevadm settle --timeout 600; rm -rf /var/lib/berth";
     let (mut ours, mut peers) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         ours.push(timed(host, "berth-agent apply -f /run/tenants.yaml")?);

@@ -49,7 +49,7 @@ unwatch)
     tail -2 "$2" | head -1
     ;;
 links)
-    ip -d link | sed -E 's/(hello|tcn|topology_change|gc)_timer +[0-9.]+//g; s/ qlen [0-9]+//'
+    ip -d link | sed -E 's/[a-z_]+_timer +[0-9.]+//g; s/ qlen [0-9]+//'
     bridge -d vlan show
     ip address | grep -E 'inet|^[0-9]' | sed -E 's/(valid|preferred)_lft [^ ]+//g; s/ tentative//'
     bridge fdb show | grep -v ' dynamic\| master ' | sort
