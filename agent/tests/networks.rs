@@ -375,25 +375,23 @@ fn a_vlan_that_a_link_steals_is_told_and_the_others_are_made() {
     }
 }
 
+/// A VM's port in a VLAN of the shared bridge.
+fn vm_comes(facts: &mut HostFacts, vlan: u16) {
+    let id = VlanId::try_from(vlan).unwrap();
+    let only = VlanSet::from_iter([id]);
+    let vlans = PortVlans { all: only.clone(), untagged: only, pvid: Some(id) };
+    let port = link("vnet0", LinkKind::Tun);
+    facts.links.all.push(Link { master: Some(name("br-tenant")), vlans: Some(vlans), ..port });
+    facts.links.all.sort_by(|a, b| a.name.cmp(&b.name));
+}
+
 #[test]
 fn a_network_that_a_vm_is_on_stays() {
     let mut facts = host();
     let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120), ("b", "trunk", 121)]);
     let first = planned(&facts, &spec);
     carry_out(&mut facts, &first);
-    let id = VlanId::try_from(121).unwrap();
-    let vlans = PortVlans {
-        all: VlanSet::from_iter([id]),
-        untagged: VlanSet::from_iter([id]),
-        pvid: Some(id),
-    };
-    let port = Link {
-        master: Some(name("br-tenant")),
-        vlans: Some(vlans),
-        ..link("vnet0", LinkKind::Tun)
-    };
-    facts.links.all.push(port);
-    facts.links.all.sort_by(|a, b| a.name.cmp(&b.name));
+    vm_comes(&mut facts, 121);
     let lines = sentences(&planned(&facts, &(SHARED.to_owned() + "  tenantNetworks: []")));
     assert_eq!(lines[0], "remove VLAN 120 from eth1 on br-tenant");
     assert!(
@@ -439,15 +437,7 @@ fn a_vlan_goes_to_another_tenant_when_the_first_ones_vms_have_gone() {
     let mut facts = host();
     let first = planned(&facts, &(SHARED.to_owned() + &tenants(&[("a", "trunk", 120)])));
     carry_out(&mut facts, &first);
-    let id = VlanId::try_from(120).unwrap();
-    let vlans = PortVlans { all: VlanSet::from_iter([id]), ..PortVlans::default() };
-    let port = Link {
-        master: Some(name("br-tenant")),
-        vlans: Some(vlans),
-        ..link("vnet0", LinkKind::Tun)
-    };
-    facts.links.all.push(port);
-    facts.links.all.sort_by(|a, b| a.name.cmp(&b.name));
+    vm_comes(&mut facts, 120);
     let spec = SHARED.to_owned() + &tenants(&[("b", "trunk", 120)]);
     let state = planned(&facts, &spec).networks[0].clone();
     assert!(
