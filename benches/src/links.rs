@@ -165,16 +165,16 @@ fn manifest() -> String {
 
 /// A script that reads the state that `apply` left, and writes what makes it again.
 const SCRIPT: &str = r#"
-: >/run/batch; : >/run/up; : >/run/sysctls
+: >/run/batch; : >/run/bridges; : >/run/up; : >/run/sysctls
 for path in /sys/class/net/tn*; do
-    name=${path##*/}; alias=$(cat $path/ifalias); mtu=$(cat $path/mtu)
+    name=${path##*/}; read -r alias <$path/ifalias; read -r mtu <$path/mtu; read -r address <$path/address
     case $name in
     *-v)
         id=${name%-v}; id=${id#tn}
         echo "link add link own0 name $name mtu $mtu group 48679 type vlan id $id" >>/run/batch
         echo "link set dev $name master tn$id alias $alias addrgenmode none" >>/run/batch;;
     *)
-        echo "link add name $name address $(cat $path/address) group 48679 type bridge stp_state 0 mcast_snooping 0 vlan_default_pvid 0" >>/run/bridges
+        echo "link add name $name address $address group 48679 type bridge stp_state 0 mcast_snooping 0 vlan_default_pvid 0" >>/run/bridges
         echo "link set dev $name mtu $mtu alias $alias addrgenmode none" >>/run/bridges
         echo "net.ipv4.conf.$name.arp_ignore = 8" >>/run/sysctls
         echo "net.ipv4.conf.$name.rp_filter = 1" >>/run/sysctls;;
