@@ -15,6 +15,7 @@ use std::path::Path;
 use berth_agent::apply::{CannotStart, Converged, Hands, converge, look};
 use berth_agent::ledger::Ledger;
 use berth_agent::manifest::Manifest;
+use berth_agent::observe::Wanted;
 use berth_agent::root::Root;
 use berth_api::infra_node::ChangeResult;
 use common::{Tree, host};
@@ -42,7 +43,7 @@ fn shape(tree: &Tree, spec: &str) -> Result<Converged, CannotStart> {
         &manifest.spec,
         &manifest.unclear,
         &BTreeSet::new(),
-        &|| look(&root),
+        &|| look(&root, &Wanted::to_plan()),
         &mut |_| {},
     )
 }

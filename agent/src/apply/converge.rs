@@ -11,8 +11,7 @@ use crate::observe::shape::Shape;
 use crate::observe::{self, HostFacts, Wanted};
 use crate::plan::network::Stage;
 use crate::plan::{self, Action, Plan};
-use crate::root::Root;
-use crate::root::{ReadError, WriteError};
+use crate::root::{ReadError, Root, WriteError};
 use crate::setting::Value;
 
 /// Rounds at most; two are seen where the kernel resets one setting with another.
@@ -51,10 +50,10 @@ pub enum CannotStart {
     BootId,
 }
 
-/// The whole look that a plan is made from.
+/// The whole look that a plan is made from; `wanted` is [`Wanted::to_plan`], with what is known already.
 #[must_use]
-pub fn look(root: &Root) -> (HostFacts, Shape) {
-    let facts = observe::observe(root, &Wanted::to_plan());
+pub fn look(root: &Root, wanted: &Wanted) -> (HostFacts, Shape) {
+    let facts = observe::observe(root, wanted);
     let shape = observe::shape::observe(root, &facts);
     (facts, shape)
 }

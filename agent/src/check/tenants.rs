@@ -1,7 +1,5 @@
 //! What keeps tenants' frames from each other, or from leaving.
 
-use berth_api::infra_node::LinkState;
-
 use super::{Check, Input, Outcome};
 use crate::observe::links::{Link, LinkKind};
 
@@ -119,10 +117,7 @@ fn uplink(input: &Input) -> Outcome {
     for bridge in bridges {
         let Some(uplink) = way_out(input, bridge) else { continue };
         let name = &uplink.name;
-        if matches!(
-            uplink.state,
-            Some(LinkState::Down | LinkState::LowerLayerDown | LinkState::NotPresent)
-        ) {
+        if uplink.has_no_carrier() {
             return Outcome::fail(format!(
                 "{name}, by which {} leaves the host, is down",
                 bridge.name

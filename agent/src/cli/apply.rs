@@ -101,7 +101,7 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     }
     let root = Root::live().map_err(|error| unreachable(&error.to_string()))?;
     let lock = lock(&root)?;
-    let boot_id = root.read("proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot_id = crate::observe::boot_id(&root).unwrap_or_default();
     let recovered = links::trial::recover(&root, &boot_id);
     if let Some(said) = recovered.map_err(|error| unreachable(&error.to_string()))? {
         complain(&format!("berth-agent: {said}"));
@@ -143,7 +143,7 @@ fn finish(
         &manifest.spec,
         &manifest.unclear,
         &std::collections::BTreeSet::new(),
-        &|| apply::look(root),
+        &|| apply::look(root, &Wanted::to_plan()),
         &mut told,
     )
     .map_err(|error| unreachable(&error.to_string()))?;

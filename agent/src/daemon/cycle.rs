@@ -13,7 +13,7 @@ use super::metrics::ResultLabel;
 use super::state::State;
 use super::watch::Event;
 use crate::apply::links::trial;
-use crate::apply::{Converged, Hands, Outcome, converge};
+use crate::apply::{Converged, Hands, Outcome, converge, look};
 use crate::conditions;
 use crate::manifest::{Fault, Manifest, Part, Unclear};
 use crate::observe::shape::Shape;
@@ -126,7 +126,7 @@ impl Worker {
         let root = Arc::clone(&self.root);
         let state = Arc::clone(&self.state);
         let alive = || state.progress();
-        let boot_id = root.read("proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot_id = observe::boot_id(&root).unwrap_or_default();
         let hands = Hands::new(&root, &boot_id, &alive);
         let waits: BTreeSet<String> = self
             .attempts
@@ -142,11 +142,7 @@ impl Worker {
             converge(&hands, &spec, &unclear, &waits, &look, &mut log)
         } else {
             let wanted = Wanted { pci: Some(pci), ..Wanted::to_plan() };
-            let look = || {
-                let facts = observe::observe(&root, &wanted);
-                let shape = observe::shape::observe(&root, &facts);
-                (facts, shape)
-            };
+            let look = || look(&root, &wanted);
             converge(&hands, &wish.spec, &wish.unclear, &waits, &look, &mut log)
         };
         match result {
@@ -171,7 +167,7 @@ impl Worker {
 
     /// Undoes what an earlier process left on trial.
     fn recover(&self) {
-        let boot_id = self.root.read("proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot_id = observe::boot_id(&self.root).unwrap_or_default();
         match trial::recover(&self.root, &boot_id) {
             Ok(None) => {}
             Ok(Some(said)) => tracing::warn!("{said}"),

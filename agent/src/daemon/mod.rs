@@ -189,7 +189,7 @@ async fn stop(root: &Root, cycle: Option<tokio::task::JoinHandle<Worker>>) -> an
     {
         tracing::warn!("a change is still being made; it is looked at again at the next start");
         // But one on trial is not left to a start that may not come.
-        let boot_id = root.read("proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot_id = crate::observe::boot_id(root).unwrap_or_default();
         match crate::apply::links::trial::recover(root, &boot_id) {
             Ok(said) => said.iter().for_each(|said| tracing::warn!("{said}")),
             Err(error) => tracing::error!("{error}"),

@@ -235,7 +235,8 @@ pub fn observe_links(root: &Root, pci: &[pci::PciDevice]) -> HostFacts {
     HostFacts { boot_id, ledger, ledger_fault, links, notes, ..HostFacts::default() }
 }
 
-fn boot_id(root: &Root) -> Option<String> {
+/// `boot_id` of the running kernel.
+pub(crate) fn boot_id(root: &Root) -> Option<String> {
     root.read("proc/sys/kernel/random/boot_id").ok().filter(|id| !id.is_empty())
 }
 

@@ -227,13 +227,22 @@ fn peer_entry(index: u32, peer: IpAddr) -> NeighbourMessage {
     message.header.ifindex = index;
     message.header.state = NeighbourState::Permanent;
     message.header.flags = NeighbourFlags::Own;
-    let to = match peer {
-        IpAddr::V4(peer) => NeighbourAddress::Inet(peer),
-        IpAddr::V6(peer) => NeighbourAddress::Inet6(peer),
-    };
     message.attributes.push(NeighbourAttribute::LinkLayerAddress(vec![0; 6]));
-    message.attributes.push(NeighbourAttribute::Destination(to));
+    message.attributes.push(NeighbourAttribute::Destination(neighbour_address(peer)));
     message
+}
+
+/// An address as entries of neighbours have it.
+pub(super) const fn neighbour_address(address: IpAddr) -> NeighbourAddress {
+    match address {
+        IpAddr::V4(address) => NeighbourAddress::Inet(address),
+        IpAddr::V6(address) => NeighbourAddress::Inet6(address),
+    }
+}
+
+/// The family of an address.
+pub(super) const fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
 /// Takes an address away; one that cannot be read is left for the next look.
@@ -250,8 +259,7 @@ pub(super) fn remove_addresses(
         let (address, length) = text.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;
         let mut message = AddressMessage::default();
-        message.header.family =
-            if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        message.header.family = family(address);
         message.header.prefix_len = length.parse().ok()?;
         message.header.index = index;
         message.attributes.push(AddressAttribute::Local(address));

@@ -117,10 +117,7 @@ fn settle(work: &LinkWork, ledger: &mut Ledger) {
         }
         made.tenants.extend(work.made.clone());
     }
-    let joined = work.ops.iter().find_map(|op| match op {
-        LinkOp::Join { port, .. } => Some(port),
-        _ => None,
-    });
+    let joined = work.joins().map(|(port, _)| port);
     if let Some(made) = ledger.networks.get_mut(&work.network) {
         made.tenants.retain(|id, _| !work.gone.contains(id));
         if joined.is_some() {

@@ -4,15 +4,14 @@
 //! becomes of this one, the change is undone when its time is over, or at the next start, or by the reboot.
 
 use std::io;
-use std::net::IpAddr;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use berth_api::LinkName;
+use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+    NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use serde::{Deserialize, Serialize};
 
 use super::super::{Hands, settings};
@@ -20,7 +19,7 @@ use super::{messages, step};
 use crate::ledger::Ledger;
 use crate::netlink::{How, Netlink};
 use crate::observe::links::{Gateway, default_gateways, indexes, live};
-use crate::plan::network::{LinkOp, LinkWork};
+use crate::plan::network::LinkWork;
 use crate::root::{ReadError, Root};
 
 /// Where the note is.
@@ -65,10 +64,7 @@ struct Note {
 /// Why it is not made.
 pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Result<(), Lost> {
     let told = |error: io::Error| Lost::NotTried(format!("netlink: {error}"));
-    let Some((port, bridge)) = work.ops.iter().find_map(|op| match op {
-        LinkOp::Join { port, bridge } => Some((port.clone(), bridge.clone())),
-        _ => None,
-    }) else {
+    let Some((port, bridge)) = work.joins() else {
         return Err(Lost::NotTried("nothing to try".to_owned()));
     };
     let gateways = default_gateways(netlink).map_err(told)?;
@@ -88,7 +84,7 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
         network: work.network.clone(),
         settings: work.settings.clone().unwrap_or_default(),
         port: port.clone(),
-        bridge,
+        bridge: bridge.clone(),
         deadline: uptime + (DEADLINE + GRACE).as_secs() * 100,
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
@@ -228,13 +224,13 @@ fn answering(
             .cloned()
             .collect::<Vec<_>>()
         {
-            let (state, _) = neighbour(netlink, &gateway)?;
+            let (state, hardware) = neighbour(netlink, &gateway)?;
             let fresh = asked.contains(&gateway);
             match state {
                 Some(NeighbourState::Reachable) if fresh => answered.push(gateway),
                 Some(NeighbourState::Probe | NeighbourState::Incomplete) if fresh => {}
                 _ => {
-                    ask(netlink, &gateway)?;
+                    ask(netlink, &gateway, hardware)?;
                     asked.push(gateway);
                 }
             }
@@ -246,12 +242,13 @@ fn answering(
 }
 
 /// Has the kernel ask: an answer makes the entry reachable, whatever was known before.
-fn ask(netlink: &mut Netlink, gateway: &Gateway) -> io::Result<()> {
-    let (_, hardware) = neighbour(netlink, gateway)?;
+fn ask(netlink: &mut Netlink, gateway: &Gateway, hardware: Option<Vec<u8>>) -> io::Result<()> {
     let mut message = NeighbourMessage::default();
-    message.header.family = family(gateway.address);
+    message.header.family = messages::family(gateway.address);
     message.header.ifindex = gateway.link;
-    message.attributes.push(NeighbourAttribute::Destination(destination(gateway.address)));
+    message
+        .attributes
+        .push(NeighbourAttribute::Destination(messages::neighbour_address(gateway.address)));
     match hardware {
         Some(hardware) => {
             message.header.state = NeighbourState::Probe;
@@ -268,8 +265,8 @@ fn neighbour(
     gateway: &Gateway,
 ) -> io::Result<(Option<NeighbourState>, Option<Vec<u8>>)> {
     let mut request = NeighbourMessage::default();
-    request.header.family = family(gateway.address);
-    let wanted = NeighbourAttribute::Destination(destination(gateway.address));
+    request.header.family = messages::family(gateway.address);
+    let wanted = NeighbourAttribute::Destination(messages::neighbour_address(gateway.address));
     for answer in netlink.dump(&Message::GetNeighbour(request))? {
         let Message::NewNeighbour(entry) = answer else { continue };
         if entry.header.ifindex == gateway.link && entry.attributes.contains(&wanted) {
@@ -281,17 +278,6 @@ fn neighbour(
         }
     }
     Ok((None, None))
-}
-
-const fn family(address: IpAddr) -> AddressFamily {
-    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
-}
-
-const fn destination(address: IpAddr) -> NeighbourAddress {
-    match address {
-        IpAddr::V4(address) => NeighbourAddress::Inet(address),
-        IpAddr::V6(address) => NeighbourAddress::Inet6(address),
-    }
 }
 
 fn named(gateways: &[Gateway]) -> String {

@@ -168,6 +168,15 @@ impl Link {
         self.alias.as_deref().is_some_and(|alias| alias.starts_with(prefix))
     }
 
+    /// Whether the kernel says that no frame can leave by it; a driver that says nothing is believed.
+    #[must_use]
+    pub const fn has_no_carrier(&self) -> bool {
+        matches!(
+            self.state,
+            Some(LinkState::Down | LinkState::LowerLayerDown | LinkState::NotPresent)
+        )
+    }
+
     /// Physical or a bond: something that can lead out of the host.
     #[must_use]
     pub const fn is_uplink(&self) -> bool {

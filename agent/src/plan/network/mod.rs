@@ -135,6 +135,29 @@ pub struct Forget {
     pub networks: Vec<String>,
 }
 
+impl LinkWork {
+    fn new(network: &str, stage: Stage, ops: Vec<LinkOp>) -> Self {
+        Self {
+            network: network.to_owned(),
+            stage,
+            ops,
+            settings: None,
+            made: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            trial: false,
+        }
+    }
+
+    /// The uplink that becomes a port by it, and of which bridge.
+    #[must_use]
+    pub fn joins(&self) -> Option<(&LinkName, &LinkName)> {
+        self.ops.iter().find_map(|op| match op {
+            LinkOp::Join { port, bridge } => Some((port, bridge)),
+            _ => None,
+        })
+    }
+}
+
 impl Forget {
     /// Whether there is nothing to forget.
     #[must_use]

@@ -147,9 +147,9 @@ impl<'a> Planner<'a> {
             if let Some(change) = self.changes.last_mut() {
                 change.disruption = Disruption::High;
                 change.effect = format!("on trial, as {carries}: undone if the gateway is lost");
-                if let Action::Links(work) = &mut change.action {
-                    work.trial = true;
-                }
+            }
+            if let Some(work) = self.last_work() {
+                work.trial = true;
             }
             return true;
         };
@@ -252,18 +252,27 @@ impl<'a> Planner<'a> {
         ops: Vec<LinkOp>,
     ) {
         let drift = self.was_made() && stage != Stage::Tenants;
-        let work = LinkWork {
-            network: self.network.name.to_owned(),
-            stage,
-            ops,
-            settings: Some(self.network.settings.clone()),
-            made: BTreeMap::new(),
-            gone: BTreeSet::new(),
-            trial: false,
-        };
+        let mut work = LinkWork::new(self.network.name, stage, ops);
+        work.settings = Some(self.network.settings.clone());
         self.changes.push(change(what, was, will_be, Why::Asked, work));
         if drift {
             self.is_drift();
+        }
+    }
+
+    /// A change of tenants that is not made, and why.
+    pub(super) fn push_blocked(&mut self, what: String, was: &str, will_be: &str, why: String) {
+        self.push(Stage::Tenants, what, was, will_be, Vec::new());
+        if let Some(change) = self.changes.last_mut() {
+            change.blocked = Some(why);
+        }
+    }
+
+    /// The work of the last change.
+    pub(super) fn last_work(&mut self) -> Option<&mut LinkWork> {
+        match &mut self.changes.last_mut()?.action {
+            Action::Links(work) => Some(work),
+            _ => None,
         }
     }
 

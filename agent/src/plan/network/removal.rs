@@ -115,15 +115,8 @@ fn removal(
             .filter(|(_, name)| tenant.is_none_or(|tenant| *name == tenant))
             .map(|(id, _)| *id)
     });
-    let work = LinkWork {
-        network: network.to_owned(),
-        stage: Stage::Removals,
-        ops,
-        settings: None,
-        made: BTreeMap::new(),
-        gone: gone.collect(),
-        trial: false,
-    };
+    let mut work = LinkWork::new(network, Stage::Removals, ops);
+    work.gone = gone.collect();
     let what = format!("remove {} of {whose}", names.join(" and "));
     let mut change = change(what, "there", "absent", Why::PutBack, work);
     if !users.is_empty() {
@@ -153,15 +146,7 @@ fn lower(links: &Links, link: &Link) -> Change {
 
 /// One step that belongs to no network.
 fn alone(what: String, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
-    let work = LinkWork {
-        network: String::new(),
-        stage: Stage::Removals,
-        ops: vec![op],
-        settings: None,
-        made: BTreeMap::new(),
-        gone: BTreeSet::new(),
-        trial: false,
-    };
+    let work = LinkWork::new("", Stage::Removals, vec![op]);
     change(what, was, will_be, Why::PutBack, work)
 }
 

@@ -109,14 +109,11 @@ pub(super) fn of_frozen(input: Input, name: &str, why: &str) -> NetworkState {
     for tenant in tenants {
         let vlan = tenant.vlan.map(|vlan| u32::from(u16::from(vlan)));
         state.by_vni |= vlan.is_none();
+        let Some(id) = vlan.or(tenant.vni) else { continue };
         let message = format!("nothing is changed on this network: {why}");
-        let tenant =
-            NotReady { tenant: tenant.name.clone(), state: TenantNetworkState::Failed, message };
-        if let Some(id) = vlan
-            .or_else(|| input.spec.tenant_networks.iter().find(|t| t.name == tenant.tenant)?.vni)
-        {
-            state.not_ready.insert(id, tenant);
-        }
+        let failed = TenantNetworkState::Failed;
+        let tenant = NotReady { tenant: tenant.name.clone(), state: failed, message };
+        state.not_ready.insert(id, tenant);
     }
     state
 }

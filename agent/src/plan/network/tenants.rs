@@ -11,7 +11,6 @@ use super::planner::Planner;
 use super::wanted::{Tenant, WantedKind};
 use super::{LinkOp, Stage};
 use crate::observe::links::{Link, PortVlans};
-use crate::plan::Action;
 
 impl Planner<'_> {
     /// The uplink's VLANs on the shared bridge.
@@ -67,16 +66,8 @@ impl Planner<'_> {
         }
         let stolen = self.failed.clone();
         for (id, why) in stolen {
-            self.push(
-                Stage::Tenants,
-                format!("add VLAN {id} to {} on {bridge}", uplink.name),
-                "absent",
-                "carried",
-                Vec::new(),
-            );
-            if let Some(change) = self.changes.last_mut() {
-                change.blocked = Some(why);
-            }
+            let what = format!("add VLAN {id} to {} on {bridge}", uplink.name);
+            self.push_blocked(what, "absent", "carried", why);
         }
         for (tenants, drift) in [(new, false), (again, true)] {
             self.add_vlans(bridge, &tenants, drift);
@@ -129,9 +120,7 @@ impl Planner<'_> {
             }];
             self.push(Stage::Tenants, what, "carried", "absent", ops);
             let stranger = free.iter().all(|id| !made.contains_key(&u32::from(u16::from(id))));
-            if let Some(Action::Links(work)) =
-                self.changes.last_mut().map(|change| &mut change.action)
-            {
+            if let Some(work) = self.last_work() {
                 work.gone = free.iter().map(|id| u32::from(u16::from(id))).collect();
             }
             if stranger && self.was_made() {
@@ -140,10 +129,7 @@ impl Planner<'_> {
         }
         for (id, ports) in users {
             let what = format!("remove VLAN {id} from {uplink} on {bridge}");
-            self.push(Stage::Tenants, what, "carried", "absent", Vec::new());
-            if let Some(change) = self.changes.last_mut() {
-                change.blocked = Some(super::removal::in_use(&ports));
-            }
+            self.push_blocked(what, "carried", "absent", super::removal::in_use(&ports));
         }
     }
 
@@ -152,10 +138,7 @@ impl Planner<'_> {
         for tenant in &self.network.tenants {
             if let Err(why) = self.tenant(tenant) {
                 let what = self.sentence(tenant);
-                self.push(Stage::Tenants, what, "absent", "in place", Vec::new());
-                if let Some(change) = self.changes.last_mut() {
-                    change.blocked = Some(why.clone());
-                }
+                self.push_blocked(what, "absent", "in place", why.clone());
                 self.failed.insert(tenant.id, why);
             }
         }
@@ -220,11 +203,7 @@ impl Planner<'_> {
     }
 
     /// A bridge of another tenant is not taken over while VMs are on it.
-    fn is_free_for(
-        &self,
-        tenant: &Tenant,
-        link: &crate::observe::links::Link,
-    ) -> Result<(), String> {
+    fn is_free_for(&self, tenant: &Tenant, link: &Link) -> Result<(), String> {
         let Some((_, Some(other))) = owner(link).filter(|(_, whose)| *whose != Some(tenant.name))
         else {
             return Ok(());
@@ -256,8 +235,7 @@ impl Planner<'_> {
 
     /// Says that the last change puts these tenants in place.
     fn makes(&mut self, tenants: &[&Tenant]) {
-        if let Some(Action::Links(work)) = self.changes.last_mut().map(|change| &mut change.action)
-        {
+        if let Some(work) = self.last_work() {
             work.made = tenants.iter().map(|tenant| (tenant.id, tenant.name.to_owned())).collect();
         }
     }

@@ -1,6 +1,6 @@
 //! The link by which tenants leave the host, and what of the host's own would suffer with it.
 
-use berth_api::infra_node::{LinkState, UplinkSelector};
+use berth_api::infra_node::UplinkSelector;
 
 use crate::manifest::Fault;
 use crate::observe::links::{Link, LinkKind, Links};
@@ -91,10 +91,7 @@ pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
 
 /// Why frames cannot leave by it now.
 pub(super) fn out_of_order(uplink: &Link) -> Option<String> {
-    match uplink.state {
-        Some(LinkState::Down | LinkState::LowerLayerDown | LinkState::NotPresent) => {
-            Some(format!("{} has no carrier; check cable and switch port", uplink.name))
-        }
-        _ => None,
-    }
+    uplink
+        .has_no_carrier()
+        .then(|| format!("{} has no carrier; check cable and switch port", uplink.name))
 }
