@@ -65,12 +65,17 @@ impl Default for Options<'_> {
 }
 
 /// The processors of a host. No emulated CPU has both AMD-V and two threads to a core.
+///
+/// Whoever looks at `/dev/kvm` makes a VM, which interrupts all CPUs at once, and emulated ones may not come out
+/// of that: [`Self::AmdV`] is for tests of KVM alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Machine {
     /// AMD with AMD-V, so `/dev/kvm` can be had: two sockets of two cores with one thread, CPUs 0-1 and 2-3,
     /// 2 GiB.
     #[default]
     AmdV,
+    /// As [`Self::AmdV`], but without AMD-V, so no `/dev/kvm`.
+    Amd,
     /// Intel without VT-x, so no `/dev/kvm`: two sockets of two cores with two threads, CPUs 0-3 and 4-7,
     /// 3 GiB.
     Smt,
@@ -220,14 +225,16 @@ impl Host {
         self.power_on()
     }
 
-    /// Whether the host's kernel fell over the breakpoints that it sets in its own code when it patches it: an
-    /// emulated CPU may run into one that another has taken away already, which no hardware does. A test that
-    /// failed for that reason says nothing.
+    /// Whether the emulation let the host's kernel down: it fell over the breakpoints that it sets in its own
+    /// code when it patches it (an emulated CPU may run into one that another has taken away already), or its
+    /// CPUs did not run for so long that it gave them up. No hardware does either. A test that failed for that
+    /// reason says nothing.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "a file of this machine's")]
     pub fn fell_over_emulation(&self) -> bool {
         let log = std::fs::read(self.qemu.console_log()).unwrap_or_default();
-        String::from_utf8_lossy(&log).contains("Oops: int3")
+        let log = String::from_utf8_lossy(&log);
+        ["Oops: int3", "soft lockup", "hard LOCKUP"].iter().any(|sign| log.contains(sign))
     }
 
     /// An emulated kernel with eight CPUs now and then trips over code that it patches while another CPU
