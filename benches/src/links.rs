@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let mut host = Host::boot(&Options {
         agent: Some(&args.agent),
         number: 8,
-        machine: Machine::Amd,
+        machine: Machine::Small,
         kernel: Kernel::Stable,
         ..Options::default()
     })?;

@@ -27,7 +27,7 @@ fn hosts_are_what_was_asked_for_and_keep_what_they_should() {
 
 fn processors_and_kernel(host: &mut Host, machine: Machine, kernel: Kernel) {
     let (threads, zones) = match machine {
-        Machine::AmdV | Machine::Amd => ("1", ["0 1", "2 3"]),
+        Machine::AmdV | Machine::Small => ("1", ["0 1", "2 3"]),
         Machine::Smt => ("2", ["0 1 2 3", "4 5 6 7"]),
     };
     let lscpu = host.must("lscpu").unwrap();

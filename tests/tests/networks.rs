@@ -39,7 +39,7 @@ fn boot(numbers: [u8; 2], kernel: Kernel) -> [Host; 2] {
         let mut host = Host::boot(&Options {
             agent: Some(&agent),
             number,
-            machine: Machine::Amd,
+            machine: Machine::Small,
             kernel,
             memory_mib: Some(1536),
             trunk: Some(Trunk { ours, theirs }),

@@ -74,8 +74,8 @@ pub enum Machine {
     /// 2 GiB.
     #[default]
     AmdV,
-    /// As [`Self::AmdV`], but without AMD-V, so no `/dev/kvm`.
-    Amd,
+    /// Intel without VT-x, so no `/dev/kvm`, and otherwise as [`Self::AmdV`].
+    Small,
     /// Intel without VT-x, so no `/dev/kvm`: two sockets of two cores with two threads, CPUs 0-3 and 4-7,
     /// 3 GiB.
     Smt,

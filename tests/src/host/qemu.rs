@@ -209,7 +209,9 @@ fn processors_and_memory(options: &Options<'_>) -> Vec<String> {
     // double fault. Kernels do without.
     let (cpu, smp, zones, memory_mib) = match options.machine {
         Machine::AmdV => ("", "4,sockets=2,cores=2,threads=1", ["0-1", "2-3"], 2048),
-        Machine::Amd => (",-svm", "4,sockets=2,cores=2,threads=1", ["0-1", "2-3"], 2048),
+        Machine::Small => {
+            (",vendor=GenuineIntel", "4,sockets=2,cores=2,threads=1", ["0-1", "2-3"], 2048)
+        }
         Machine::Smt => {
             (",vendor=GenuineIntel", "8,sockets=2,cores=2,threads=2", ["0-3", "4-7"], 3072)
         }
