@@ -129,19 +129,36 @@ fn tenants_have_networks_of_their_own() {
 
 /// Slow: what happens in years.
 #[test]
-fn bad_luck() {
-    if std::env::var_os("BERTH_FAULTS").is_none() {
-        writeln!(std::io::stderr(), "skipped: slow, `make faults` runs it").unwrap_or_default();
+fn bad_luck_of_changes() {
+    if skipped() {
         return;
     }
     on_two_hosts([13, 14], Kernel::Backports, |hosts| {
         management::is_safe(hosts, true);
         faults::kills(&mut hosts[0], 50);
         faults::four_thousand_links_at_once(&mut hosts[0]);
+    });
+}
+
+/// Slow too.
+#[test]
+fn bad_luck_of_hosts() {
+    if skipped() {
+        return;
+    }
+    on_two_hosts([15, 16], Kernel::Backports, |hosts| {
         faults::thousand_tenants_and_a_flapping_uplink(&mut hosts[0]);
         faults::other_managers(&mut hosts[0]);
         faults::power_cuts(&mut hosts[0], 20);
     });
+}
+
+fn skipped() -> bool {
+    let skipped = std::env::var_os("BERTH_FAULTS").is_none();
+    if skipped {
+        writeln!(std::io::stderr(), "skipped: slow, `make faults` runs it").unwrap_or_default();
+    }
+    skipped
 }
 
 /// Once more from the start if the emulation itself let a host down.

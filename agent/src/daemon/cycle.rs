@@ -1,5 +1,6 @@
 //! One cycle: read the manifest, converge the host, publish.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -37,6 +38,8 @@ pub(super) struct Worker {
     told: BTreeSet<String>,
     /// The last whole look, for what only events of links change.
     last: Option<Converged>,
+    /// How long the last look took.
+    look_took: Duration,
     /// Whether removals are left that there was no time for.
     unfinished: bool,
     /// Changes of links that failed, and why.
@@ -53,8 +56,9 @@ struct Attempt {
     pause: Duration,
 }
 
-/// Removals of links that one cycle makes; what came meanwhile has its turn then.
-const REMOVALS: Duration = Duration::from_millis(500);
+/// For how long one cycle removes links; what came meanwhile has its turn then. At least as long as the look
+/// before it took, as else a slow host with many links would only look.
+const REMOVALS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 /// After an event of links, changes of links that failed are tried again this late.
 const SOON: Duration = Duration::from_secs(5);
 /// The pause between cycles while there are more of them.
@@ -78,6 +82,7 @@ impl Worker {
             conditions: conditions::Memory::default(),
             told: BTreeSet::new(),
             last: None,
+            look_took: Duration::ZERO,
             unfinished: false,
             fell_short: BTreeMap::new(),
             read: None,
@@ -134,17 +139,25 @@ impl Worker {
             .filter(|(_, attempt)| attempt.next > begin)
             .map(|(key, _)| key.clone())
             .collect();
-        let hands = hands.within(REMOVALS);
+        let hands = hands.within(self.look_took.clamp(REMOVALS.0, REMOVALS.1));
+        let look_took = Cell::new(Duration::ZERO);
+        let timed = |look: &dyn Fn() -> (HostFacts, Shape)| {
+            let begin = Instant::now();
+            let seen = look();
+            look_took.set(begin.elapsed());
+            seen
+        };
         let pci = self.devices.as_ref().map(|devices| devices.pci.clone()).unwrap_or_default();
         let result = if only_links && self.last.is_some() {
-            let look = || (observe::observe_links(&root, &pci), Shape::default());
+            let look = || timed(&|| (observe::observe_links(&root, &pci), Shape::default()));
             let (spec, unclear) = wish.of_networks();
             converge(&hands, &spec, &unclear, &waits, &look, &mut log)
         } else {
             let wanted = Wanted { pci: Some(pci), ..Wanted::to_plan() };
-            let look = || look(&root, &wanted);
+            let look = || timed(&|| look(&root, &wanted));
             converge(&hands, &wish.spec, &wish.unclear, &waits, &look, &mut log)
         };
+        self.look_took = look_took.get();
         match result {
             Ok(mut converged) => {
                 self.unfinished = converged.unfinished;
