@@ -193,8 +193,13 @@ fn manager(input: &Input) -> Outcome {
     if ours.is_empty() {
         return Outcome::skip(NONE);
     }
+    // An uplink that the other has taken out of its bridge is still a network's.
+    let networks = &input.facts.ledger.networks;
+    let uplink =
+        |link: &Link| networks.values().any(|made| made.uplink.as_ref() == Some(&link.name));
     let on_ours = |link: &Link| {
         link.is_ours()
+            || uplink(link)
             || link.master.as_ref().and_then(|m| links.named(m)).is_some_and(Link::is_ours)
     };
     let managed = links.all.iter().filter(|link| on_ours(link));

@@ -62,6 +62,8 @@ fn links_by_name(host: &mut Host) -> String {
 pub(crate) fn power_cuts(host: &mut Host, count: u32) {
     write(host, &forty_tenants());
     host.must("sync").unwrap();
+    // As it is after a boot, without what was tried before.
+    host.power_cut().unwrap();
     for round in 0..count {
         name_uplink(host, 15);
         host.must("modprobe -a 8021q bridge; ip link add own0 type dummy").unwrap();
@@ -76,7 +78,12 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
         let said = host.must("berth-agent revert").unwrap();
         assert!(said.contains("as found"), "{said}");
         host.must(&format!("berth-agent apply -f {MANIFEST} && berth-agent revert")).unwrap();
-        assert_eq!(before.lines().count(), links(host).lines().count(), "round {round}");
+        let after = links(host);
+        assert_eq!(
+            before.lines().count(),
+            after.lines().count(),
+            "round {round}\n{before}\n{after}"
+        );
         host.must("ip link del own0").unwrap();
     }
 }
@@ -96,6 +103,8 @@ pub(crate) fn four_thousand_links_at_once(host: &mut Host) {
     host.run_for("ip -batch /run/ebb", Duration::from_secs(600)).unwrap();
     stop(host);
     host.must("berth-agent revert; ip link del own0").unwrap();
+    host.must("! ip link show group 48679 | grep . && ! ip link show trunk0 | grep master")
+        .unwrap();
 }
 
 pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
@@ -183,4 +192,6 @@ pub(crate) fn other_managers(host: &mut Host) {
     host.must("systemctl mask NetworkManager; rm /etc/systemd/network/10-trunk.network").unwrap();
     stop(host);
     host.must("berth-agent revert; ip link del own0").unwrap();
+    host.must("! ip link show group 48679 | grep . && ! ip link show trunk0 | grep master")
+        .unwrap();
 }
