@@ -149,6 +149,16 @@ fn bad_luck_of_hosts() {
     on_two_hosts([15, 16], Kernel::Backports, |hosts| {
         faults::thousand_tenants_and_a_flapping_uplink(&mut hosts[0]);
         faults::other_managers(&mut hosts[0]);
+    });
+}
+
+/// And this.
+#[test]
+fn bad_luck_of_power() {
+    if skipped() {
+        return;
+    }
+    on_two_hosts([17, 18], Kernel::Backports, |hosts| {
         faults::power_cuts(&mut hosts[0], 20);
     });
 }

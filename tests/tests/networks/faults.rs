@@ -64,15 +64,16 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
     host.must("sync").unwrap();
     // As it is after a boot, without what was tried before.
     host.power_cut().unwrap();
+    host.must("udevadm settle --timeout 100").unwrap();
     for round in 0..count {
-        name_uplink(host, 15);
+        name_uplink(host, 17);
         host.must("modprobe -a 8021q bridge; ip link add own0 type dummy").unwrap();
         let before = links(host);
         host.start(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
         std::thread::sleep(Duration::from_millis(u64::from(round) * 100));
         host.power_cut().unwrap();
         host.must("udevadm settle --timeout 100").unwrap();
-        name_uplink(host, 15);
+        name_uplink(host, 17);
         host.must("modprobe -a 8021q bridge; ip link add own0 type dummy").unwrap();
         // Nothing of another boot counts: there is nothing to put back, and all can be made.
         let said = host.must("berth-agent revert").unwrap();
