@@ -26,8 +26,7 @@ fn forty_tenants() -> String {
 
 /// Killed at any moment of apply or revert: the next one ends at the same state.
 pub(crate) fn kills(host: &mut Host, count: u32) {
-    // A link that was never up has a queue of its own kind, which the kernel does not give it back.
-    host.must("modprobe -a 8021q bridge; ip link add own0 type dummy; ip link set own0 up; ip link set own0 down").unwrap();
+    host.must(OWN0).unwrap();
     let before = links(host);
     write(host, &forty_tenants());
     host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
@@ -59,6 +58,9 @@ fn links_by_name(host: &mut Host) -> String {
     host.must("tenants links | sed -E 's/^[0-9]+: //; s/port_id [^ ]+ port_no [^ ]+//; s/designated_port [^ ]+//' | sort").unwrap()
 }
 
+/// A link that was never up has a queue and addresses of its own kind, which the kernel does not give it back.
+const OWN0: &str = "modprobe -a 8021q bridge; ip link add own0 type dummy; ip link set own0 up; ip link set own0 down";
+
 pub(crate) fn power_cuts(host: &mut Host, count: u32) {
     write(host, &forty_tenants());
     host.must("sync").unwrap();
@@ -67,14 +69,14 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
     host.must("udevadm settle --timeout 100").unwrap();
     for round in 0..count {
         name_uplink(host, 17);
-        host.must("modprobe -a 8021q bridge; ip link add own0 type dummy").unwrap();
+        host.must(OWN0).unwrap();
         let before = links(host);
         host.start(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
         std::thread::sleep(Duration::from_millis(u64::from(round) * 100));
         host.power_cut().unwrap();
         host.must("udevadm settle --timeout 100").unwrap();
         name_uplink(host, 17);
-        host.must("modprobe -a 8021q bridge; ip link add own0 type dummy").unwrap();
+        host.must(OWN0).unwrap();
         // Nothing of another boot counts: there is nothing to put back, and all can be made.
         let said = host.must("berth-agent revert").unwrap();
         assert!(said.contains("as found"), "{said}");
