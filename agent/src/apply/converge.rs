@@ -87,10 +87,7 @@ pub fn converge(
         }
         hands.alive();
         let input = plan::Input { spec, unclear, facts: &facts, shape: &shape };
-        let mut plan = plan::plan(input);
-        if hands.tied {
-            plan.only_observe();
-        }
+        let plan = plan::plan(input);
         let is_new = |step: &String| !tried.contains(step);
         // What stands on a change that waits waits too.
         let network = |change: &plan::Change| {

@@ -10,7 +10,6 @@ pub mod cpuinfo;
 pub mod devices;
 pub mod direct_io;
 pub mod disks;
-pub mod handed_out;
 pub mod hugepages;
 pub mod identity;
 pub mod iommu;
@@ -86,8 +85,6 @@ pub struct HostFacts {
     pub direct_io: Vec<DirectIo>,
     /// The kubelet's configuration and state files.
     pub kubelet: kubelet::KubeletFacts,
-    /// What pods were handed out, beyond the kubelet's checkpoints.
-    pub handed_out: handed_out::HandedOut,
     /// Daemons that matter here.
     pub processes: processes::Processes,
     /// What Berth found before it changed it, in this boot.
@@ -199,7 +196,6 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
         name: machine::host_name(root),
         boot_id,
         kubelet: kubelet::observe(root, &processes, n),
-        handed_out: handed_out::observe(root, n),
         cgroup: cgroup::observe(root, n),
         memory: Memory { ksm: ksm_status, ..memory },
         kernel,
