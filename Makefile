@@ -59,7 +59,7 @@ hosts: setup  ## the test bed itself, and KVM on an emulated host; slow
 faults: setup  ## kills, power cuts, full disks, reboots on an emulated host; slow, leaves a result in docs/results
 	$(CARGO) build --locked --release -p berth-agent
 	$(CARGO) test --locked --release -p berth-tests --test shape --test networks --no-run
-	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape --test networks bad_luck -- --nocapture --test-threads 2 && \
+	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape --test networks bad_luck -- --nocapture --test-threads 1 && \
 	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat once, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, 4,000 links at once, an uplink down and up under 1,000 tenants, NetworkManager and\nsystemd-networkd restarted.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 

@@ -198,12 +198,12 @@ fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     // The state alone: numbers of links and timers differ, and who was there first.
     let state = "ip -d link show group 48679 | sed -E 's/^[0-9]+: //; s/[a-z]+_timer +[0-9.]+//g; s/port_(id|no) [^ ]+//g; \
                  s/designated_(port|bridge|root) [^ ]+//g' | sort | cksum; \
-                 sysctl -a 2>/dev/null | grep -E 'conf.tn.*(arp_ignore|rp_filter|disable_ipv6) ' | sort | cksum";
+                 cd /proc/sys/net; grep -H . ipv4/conf/tn*/arp_ignore ipv4/conf/tn*/rp_filter ipv6/conf/tn*/disable_ipv6 | cksum";
     let remove = "ip link del group 48679; rm -rf /var/lib/berth";
     let (mut ours, mut peers) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         ours.push(timed(host, "berth-agent apply -f /run/tenants.yaml")?);
-        let by_us = host.must(state)?;
+        let by_us = host.run_for(state, PATIENCE)?;
         if round == 0 {
             let said = host.run_for(SCRIPT, PATIENCE)?;
             ensure!(said.code == 0, "{}", said.output);
@@ -213,8 +213,11 @@ fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
             host,
             "{ ip -batch /run/made && sysctl -q -p /run/sysctls && ip -batch /run/up; }",
         )?);
-        let by_peer = host.must(state)?;
-        ensure!(by_us == by_peer, "the script does not end in the same state: {by_us} {by_peer}");
+        let by_peer = host.run_for(state, PATIENCE)?;
+        ensure!(
+            by_us == by_peer,
+            "the script does not end in the same state: {by_us:?} {by_peer:?}"
+        );
         host.run_for(remove, PATIENCE)?;
     }
     Ok((ours, peers))
