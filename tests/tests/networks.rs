@@ -46,7 +46,7 @@ fn boot(numbers: [u8; 2], kernel: Kernel) -> [Host; 2] {
         })
         .unwrap();
         host.must("udevadm settle --timeout 100; modprobe -a 8021q bridge vxlan").unwrap();
-        name_uplink(&mut host, number);
+        name_uplink(&mut host);
         host.put(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants").unwrap();
         host
     };
@@ -60,7 +60,8 @@ fn boot(numbers: [u8; 2], kernel: Kernel) -> [Host; 2] {
     hosts
 }
 
-fn name_uplink(host: &mut Host, number: u8) {
+fn name_uplink(host: &mut Host) {
+    let number = host.number();
     host.must(&format!(
         "for link in /sys/class/net/*; do \
            if [ \"$(cat $link/address)\" = 52:54:00:be:27:{number:02x} ]; then \

@@ -132,6 +132,12 @@ impl Host {
         Ok(host)
     }
 
+    /// Its number; the hardware address of its end of a trunk ends in it.
+    #[must_use]
+    pub const fn number(&self) -> u8 {
+        self.number
+    }
+
     /// Runs a shell command as root.
     ///
     /// # Errors

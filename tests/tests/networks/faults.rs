@@ -71,14 +71,14 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
     host.power_cut().unwrap();
     host.must("udevadm settle --timeout 100").unwrap();
     for round in 0..count {
-        name_uplink(host, 17);
+        name_uplink(host);
         host.must(OWN0).unwrap();
         let before = host.must(NAMES).unwrap();
         host.start(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
         std::thread::sleep(Duration::from_millis(u64::from(round) * 100));
         host.power_cut().unwrap();
         host.must("udevadm settle --timeout 100").unwrap();
-        name_uplink(host, 17);
+        name_uplink(host);
         host.must(OWN0).unwrap();
         // Nothing of another boot counts: there is nothing to put back, and all can be made.
         let said = host.must("berth-agent revert").unwrap();
