@@ -1,26 +1,31 @@
 //! One conversation with the kernel about links: dumps that are whole, and changes sent many at a time.
 //!
 //! A plain blocking socket of our own. A request's answers and the kernel's events never share a socket, as an
-//! overrun by events would eat the answers; and a change sent in one datagram with others costs one system
-//! call for all of them, while each still has its own acknowledgement with the kernel's words.
+//! overrun by events would eat the answers. Changes sent in one datagram cost one system call for all of them,
+//! and one acknowledgement, the last one's: the kernel takes them in order, and answers each that it refuses
+//! whether it was asked to or not.
 
 use std::io;
 
+use berth_api::LinkName;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use rtnetlink::packet_core::{
     NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REQUEST,
     NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
 };
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 
 /// A socket for requests.
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
+    /// What was received last.
+    datagram: Vec<u8>,
 }
 
 impl std::fmt::Debug for Netlink {
@@ -50,9 +55,11 @@ pub enum How {
     Change,
 }
 
-/// Changes in one datagram. With the kernel's smallest receive buffer (212,992 bytes) all acknowledgements of
-/// 256 still fit, those of 512 do not.
+/// Changes in one datagram. With the kernel's smallest receive buffer (212,992 bytes) 256 refusals still fit,
+/// 512 do not.
 const BATCH: usize = 64;
+/// Links asked for in one datagram: the kernel sets aside some 4 KiB for each answer.
+const ASKED: usize = 16;
 /// Bytes of requests in one datagram.
 const BATCH_BYTES: usize = 64 << 10;
 /// The kernel answers at once, but may wait long for its lock: an uplink with thousands of VLAN links takes
@@ -62,6 +69,9 @@ const PATIENCE_SECONDS: i64 = 60;
 /// of that change begins another look.
 const DUMPS: usize = 4;
 const BUFFER: usize = 1 << 20;
+/// The longest datagram of the kernel: dumps come in 32 KiB, and a card's virtual functions in one attribute of
+/// at most 64 KiB.
+const DATAGRAM: usize = 256 << 10;
 
 impl Netlink {
     /// Opens a socket.
@@ -76,32 +86,41 @@ impl Netlink {
         socket.set_cap_ack(true)?;
         setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(PATIENCE_SECONDS))?;
-        Ok(Self { socket, sequence: 0 })
+        Ok(Self { socket, sequence: 0, datagram: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// Everything the kernel answers to a dump.
+    /// Everything the kernel answers to a dump, each answer as `read` has it. The messages themselves would be
+    /// ten times as large as what is kept of them.
     ///
     /// # Errors
     /// If it refuses, or does not answer for a minute.
-    pub fn dump(&mut self, request: &Message) -> io::Result<Vec<Message>> {
+    pub fn dump<T>(
+        &mut self,
+        request: &Message,
+        mut read: impl FnMut(&Message) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
         let mut tries = 0;
         loop {
             tries += 1;
-            let (answers, whole) = self.dump_once(request.clone())?;
+            let (answers, whole) = self.dump_once(request.clone(), &mut read)?;
             if whole || tries == DUMPS {
                 return Ok(answers);
             }
         }
     }
 
-    fn dump_once(&mut self, request: Message) -> io::Result<(Vec<Message>, bool)> {
+    fn dump_once<T>(
+        &mut self,
+        request: Message,
+        read: &mut impl FnMut(&Message) -> Option<T>,
+    ) -> io::Result<(Vec<T>, bool)> {
         let sequence = self.next();
         let bytes = serialized(request, NLM_F_REQUEST | NLM_F_DUMP, sequence);
         self.socket.send(&bytes, 0)?;
         let (mut answers, mut whole) = (Vec::new(), true);
         loop {
-            let datagram = self.receive()?;
-            for part in parts(&datagram) {
+            self.receive()?;
+            for part in parts(&self.datagram) {
                 // What the crate cannot read is of a kind of link that none of ours is.
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
                 if message.header.sequence_number != sequence {
@@ -109,7 +128,7 @@ impl Netlink {
                 }
                 whole &= message.header.flags & NLM_F_DUMP_INTR == 0;
                 match message.payload {
-                    NetlinkPayload::InnerMessage(inner) => answers.push(inner),
+                    NetlinkPayload::InnerMessage(inner) => answers.extend(read(&inner)),
                     NetlinkPayload::Done(done) if done.code != 0 => {
                         return Err(io::Error::from_raw_os_error(-done.code));
                     }
@@ -121,27 +140,56 @@ impl Netlink {
         }
     }
 
+    /// The kernel's numbers of links, one answer for each name.
+    ///
+    /// # Errors
+    /// If the kernel does not answer for a minute.
+    pub fn numbers(&mut self, names: &[&LinkName]) -> io::Result<Vec<Option<u32>>> {
+        let mut numbers = Vec::with_capacity(names.len());
+        for names in names.chunks(ASKED) {
+            let first = self.sequence.wrapping_add(1);
+            let mut requests = Vec::new();
+            for name in names {
+                let mut request = LinkMessage::default();
+                request.attributes.push(LinkAttribute::IfName(name.to_string()));
+                let mask = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);
+                request.attributes.push(mask);
+                requests.extend(serialized(Message::GetLink(request), NLM_F_REQUEST, self.next()));
+            }
+            self.socket.send(&requests, 0)?;
+            let mut answers: Vec<Option<Option<u32>>> = vec![None; names.len()];
+            while answers.iter().any(Option::is_none) {
+                self.receive()?;
+                for part in parts(&self.datagram) {
+                    let place = number(part, SEQUENCE_AT).map(|it| it.wrapping_sub(first) as usize);
+                    if let Some(answer) = place.and_then(|place| answers.get_mut(place)) {
+                        let is_link = kind(part) == Some(RTM_NEWLINK);
+                        *answer = Some(link_number(part).filter(|_| is_link));
+                    }
+                }
+            }
+            numbers.extend(answers.into_iter().flatten());
+        }
+        Ok(numbers)
+    }
+
     /// Sends changes; the kernel makes them in this order, and one that it refuses does not stop the others.
     ///
     /// # Errors
     /// If it does not answer for a minute; what was done then is not known, and must be looked at.
     pub fn change(&mut self, changes: Vec<(How, Message)>) -> io::Result<Vec<Result<(), Refused>>> {
         let mut outcomes = Vec::with_capacity(changes.len());
-        let mut batch = Vec::new();
-        let mut first = self.sequence.wrapping_add(1);
-        let mut count = 0;
+        let mut batch = Batch::default();
         for (how, message) in changes {
-            let bytes = serialized(message, how.flags(), self.next());
-            if count == BATCH || batch.len() + bytes.len() > BATCH_BYTES {
-                outcomes.extend(self.exchange(&batch, first, count)?);
-                (batch, count) = (Vec::new(), 0);
-                first = self.sequence;
+            let sequence = self.next();
+            let bytes = serialized(message, how.flags(), sequence);
+            if batch.count == BATCH || batch.bytes.len() + bytes.len() > BATCH_BYTES {
+                outcomes.extend(self.exchange(std::mem::take(&mut batch))?);
             }
-            batch.extend(bytes);
-            count += 1;
+            batch.add(&bytes, sequence);
         }
-        if count > 0 {
-            outcomes.extend(self.exchange(&batch, first, count)?);
+        if batch.count > 0 {
+            outcomes.extend(self.exchange(batch)?);
         }
         Ok(outcomes)
     }
@@ -155,39 +203,35 @@ impl Netlink {
         Ok(outcome.unwrap_or(Ok(())))
     }
 
-    fn exchange(
-        &mut self,
-        batch: &[u8],
-        first: u32,
-        count: usize,
-    ) -> io::Result<Vec<Result<(), Refused>>> {
-        self.socket.send(batch, 0)?;
-        let mut outcomes: Vec<Option<Result<(), Refused>>> = vec![None; count];
-        while outcomes.iter().any(Option::is_none) {
-            let datagram = self.receive()?;
-            for part in parts(&datagram) {
+    fn exchange(&mut self, batch: Batch) -> io::Result<Vec<Result<(), Refused>>> {
+        self.socket.send(&batch.acknowledged(), 0)?;
+        let mut outcomes: Vec<Result<(), Refused>> = vec![Ok(()); batch.count];
+        let mut last_answered = false;
+        while !last_answered {
+            self.receive()?;
+            for part in parts(&self.datagram) {
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
-                let place = message.header.sequence_number.wrapping_sub(first) as usize;
-                if let (NetlinkPayload::Error(error), Some(slot)) =
-                    (message.payload, outcomes.get_mut(place))
-                {
-                    *slot = Some(match error.code {
-                        None => Ok(()),
-                        Some(code) => Err(Refused {
-                            errno: Errno::from_raw(-code.get()),
-                            words: words(&error.header),
-                        }),
-                    });
+                let place = message.header.sequence_number.wrapping_sub(batch.first) as usize;
+                let NetlinkPayload::Error(error) = message.payload else { continue };
+                last_answered |= place + 1 == batch.count;
+                if let (Some(outcome), Some(code)) = (outcomes.get_mut(place), error.code) {
+                    let (errno, words) = (Errno::from_raw(-code.get()), words(&error.header));
+                    *outcome = Err(Refused { errno, words });
                 }
             }
         }
-        Ok(outcomes.into_iter().flatten().collect())
+        Ok(outcomes)
     }
 
-    fn receive(&self) -> io::Result<Vec<u8>> {
+    fn receive(&mut self) -> io::Result<()> {
         loop {
-            match self.socket.recv_from_full() {
-                Ok((datagram, _)) => return Ok(datagram),
+            self.datagram.clear();
+            match self.socket.recv(&mut self.datagram, MsgFlags::MSG_TRUNC.bits()) {
+                Ok(length) if length > self.datagram.len() => {
+                    let message = format!("the kernel answered with {length} bytes at once");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+                }
+                Ok(_) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let message = format!("the kernel did not answer for {PATIENCE_SECONDS} s");
@@ -206,12 +250,44 @@ impl Netlink {
 
 impl How {
     const fn flags(self) -> u16 {
-        let common = NLM_F_REQUEST | NLM_F_ACK;
         match self {
-            Self::Create => common | NLM_F_CREATE | NLM_F_EXCL,
-            Self::Append => common | NLM_F_CREATE | NLM_F_APPEND,
-            Self::Change => common,
+            Self::Create => NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL,
+            Self::Append => NLM_F_REQUEST | NLM_F_CREATE | NLM_F_APPEND,
+            Self::Change => NLM_F_REQUEST,
         }
+    }
+}
+
+/// Requests for one datagram.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// The first one's sequence number; the others' follow.
+    first: u32,
+    count: usize,
+    /// Where the last one begins.
+    last: usize,
+}
+
+impl Batch {
+    fn add(&mut self, bytes: &[u8], sequence: u32) {
+        if self.count == 0 {
+            self.first = sequence;
+        }
+        self.last = self.bytes.len();
+        self.count += 1;
+        self.bytes.extend(bytes);
+    }
+
+    /// The datagram, with an acknowledgement of the last request.
+    fn acknowledged(&self) -> Vec<u8> {
+        const FLAGS: usize = 6;
+        let mut bytes = self.bytes.clone();
+        if let Some(flags) = bytes.get_mut(self.last + FLAGS..self.last + FLAGS + 2) {
+            let asked = u16::from_ne_bytes([flags[0], flags[1]]) | NLM_F_ACK;
+            flags.copy_from_slice(&asked.to_ne_bytes());
+        }
+        bytes
     }
 }
 
@@ -224,6 +300,29 @@ fn serialized(message: Message, flags: u16, sequence: u32) -> Vec<u8> {
     let mut bytes = vec![0; message.buffer_len().next_multiple_of(4)];
     message.serialize(&mut bytes);
     bytes
+}
+
+/// Places of fields in a message: its type and number, and the link's number in `ifinfomsg` and `ifaddrmsg`.
+const KIND_AT: usize = 4;
+const SEQUENCE_AT: usize = 8;
+const INDEX_AT: usize = 20;
+/// Message types.
+pub(crate) const RTM_NEWLINK: u16 = 16;
+
+/// What kind of message it is.
+pub(crate) fn kind(message: &[u8]) -> Option<u16> {
+    let bytes = message.get(KIND_AT..KIND_AT + 2)?;
+    Some(u16::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// The number of the link that a message about a link or an address is about.
+pub(crate) fn link_number(message: &[u8]) -> Option<u32> {
+    number(message, INDEX_AT)
+}
+
+fn number(message: &[u8], at: usize) -> Option<u32> {
+    let bytes = message.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 /// The messages of a datagram: each begins with its length, and is padded to four bytes.

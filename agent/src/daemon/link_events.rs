@@ -17,7 +17,7 @@ use rtnetlink::packet_core::NlasIterator;
 use tokio::sync::mpsc::Sender;
 
 use super::watch::Event;
-use crate::netlink::parts;
+use crate::netlink::{RTM_NEWLINK, kind, link_number, parts};
 use crate::observe::links::Links;
 
 /// Which links matter.
@@ -36,8 +36,7 @@ const GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR
 const RTNLGRP_LINK: u32 = 1;
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
-/// Message types.
-const RTM_NEWLINK: u16 = 16;
+/// Message types after [`RTM_NEWLINK`].
 const RTM_DELLINK: u16 = 17;
 const RTM_NEWADDR: u16 = 20;
 /// Attributes of a link.
@@ -128,17 +127,8 @@ pub(super) async fn watch(
 
 /// Whether a message of the kernel is about a link that matters.
 pub(super) fn concerns(message: &[u8], interest: &Interest) -> bool {
-    let number = |at: usize| {
-        let bytes = message.get(at..at + 4)?;
-        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
-    };
-    let Some(kind) =
-        message.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes)
-    else {
-        return false;
-    };
-    // Both `ifinfomsg` and `ifaddrmsg` have the link's number four bytes after their begin.
-    let known = number(20).is_some_and(|index| interest.indexes.contains(&index));
+    let Some(kind) = kind(message) else { return false };
+    let known = link_number(message).is_some_and(|index| interest.indexes.contains(&index));
     if known || !(RTM_NEWLINK..=RTM_DELLINK).contains(&kind) {
         return known && kind <= RTM_NEWADDR + 1;
     }

@@ -8,6 +8,7 @@ pub mod trial;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use berth_api::LinkName;
 use berth_api::infra_node::ChangeResult;
 use nix::errno::Errno;
 
@@ -15,12 +16,12 @@ use super::Hands;
 use super::outcome::{Ended, Outcome};
 use crate::ledger::Ledger;
 use crate::netlink::{How, Netlink, Refused};
-use crate::observe::links::{Links, indexes, live};
+use crate::observe::links::{Links, live};
 use crate::plan::Change;
 use crate::plan::network::{LinkOp, LinkWork, Stage, WantedKind, holds};
 use messages::Indexes;
 
-/// Changes between two looks at the links' numbers, and between two signs of life.
+/// Changes between two signs of life.
 const WAVE: usize = 512;
 
 /// A change under way.
@@ -176,10 +177,10 @@ fn run(hands: &Hands, netlink: &mut Netlink, tasks: &mut [Task]) -> io::Result<(
             .filter(|task| task.failed.is_none() && task.next < task.work.ops.len())
             .collect();
         if open.is_empty() {
-            return Ok(());
+            return raise(netlink, tasks);
         }
         let steps: Vec<&LinkOp> = open.iter().map(|task| &task.work.ops[task.next]).collect();
-        let indexes = indexes(netlink)?;
+        let indexes = numbers(netlink, &steps)?;
         let results = step(hands, netlink, &indexes, &steps)?;
         for (task, result) in open.iter_mut().zip(results) {
             task.failed = result.err();
@@ -188,7 +189,40 @@ fn run(hands: &Hands, netlink: &mut Netlink, tasks: &mut [Task]) -> io::Result<(
     }
 }
 
-/// One step of each of many changes.
+/// The kernel's numbers of the links that steps name, as they are now.
+fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Indexes> {
+    let mut names: Vec<&LinkName> = ops.iter().flat_map(|op| named(op)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let numbers = netlink.numbers(&names)?;
+    Ok(names.into_iter().cloned().zip(numbers).filter_map(|(name, n)| Some((name, n?))).collect())
+}
+
+/// Links that a step names by number.
+fn named(op: &LinkOp) -> Vec<&LinkName> {
+    match op {
+        LinkOp::Make(wanted) | LinkOp::Settle(wanted) => {
+            let below = match &wanted.kind {
+                WantedKind::Vlan { parent, .. } => Some(parent),
+                _ => None,
+            };
+            // What is made has no number yet.
+            let itself = matches!(op, LinkOp::Settle(_)).then_some(&wanted.name);
+            itself.into_iter().chain(below).chain(&wanted.master).collect()
+        }
+        LinkOp::Join { bridge, .. } => vec![bridge],
+        LinkOp::RemoveAddresses { link, .. } => vec![link],
+        LinkOp::AddVlans { port, .. } | LinkOp::RemoveVlans { port, .. } => vec![port],
+        LinkOp::Peers { link, .. } => vec![link],
+        LinkOp::Unfilter(_)
+        | LinkOp::Up(_)
+        | LinkOp::Down(_)
+        | LinkOp::Leave { .. }
+        | LinkOp::Remove(_) => Vec::new(),
+    }
+}
+
+/// One step of each of many changes; links that are made are not up after it.
 pub(super) fn step(
     hands: &Hands,
     netlink: &mut Netlink,
@@ -210,19 +244,28 @@ pub(super) fn step(
             }
         }
     }
-    let last = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
-        (LinkOp::Make(wanted) | LinkOp::Settle(wanted), Ok(())) => {
-            Ok(vec![messages::up(&wanted.name, true)])
-        }
-        _ => Ok(Vec::new()),
-    });
-    let raised = send(netlink, ops, last.collect())?;
-    for (result, raised) in results.iter_mut().zip(raised) {
-        if result.is_ok() {
-            *result = raised;
+    Ok(results)
+}
+
+/// Raises what was made, ports before their bridges: a bridge that is up without a port has no carrier, and is
+/// stopped and started again by the kernel when one comes.
+fn raise(netlink: &mut Netlink, tasks: &mut [Task]) -> io::Result<()> {
+    let mut owners = Vec::new();
+    let mut messages = Vec::new();
+    for (place, task) in tasks.iter().enumerate().filter(|(_, task)| task.failed.is_none()) {
+        for op in task.work.ops.iter().rev() {
+            if let LinkOp::Make(wanted) | LinkOp::Settle(wanted) = op {
+                owners.push((place, op));
+                messages.push(messages::up(&wanted.name, true));
+            }
         }
     }
-    Ok(results)
+    for ((place, op), answer) in owners.into_iter().zip(netlink.change(messages)?) {
+        if let (Some(task), Err(refused)) = (tasks.get_mut(place), answer) {
+            task.failed.get_or_insert_with(|| meaning(op, &refused));
+        }
+    }
+    Ok(())
 }
 
 type Messages = Vec<(How, rtnetlink::packet_route::RouteNetlinkMessage)>;
@@ -290,10 +333,11 @@ fn send(
 
 fn one_by_one(
     netlink: &mut Netlink,
-    port: &berth_api::LinkName,
+    port: &LinkName,
     vlans: &berth_api::VlanSet,
 ) -> io::Result<Result<(), String>> {
-    let indexes = indexes(netlink)?;
+    let indexes =
+        numbers(netlink, &[&LinkOp::AddVlans { port: port.clone(), vlans: vlans.clone() }])?;
     let single = |id| messages::add_vlans(port, &std::iter::once(id).collect(), &indexes);
     let messages: Result<Messages, String> = vlans.iter().map(single).collect();
     let messages = match messages {
@@ -315,7 +359,7 @@ fn one_by_one(
 /// What became of a change, by the look after it.
 fn judge(task: &Task, links: &Links) -> Ended {
     // What is made anew is removed first, and there again.
-    let made = |name: &berth_api::LinkName| {
+    let made = |name: &LinkName| {
         task.work.ops.iter().any(|op| matches!(op, LinkOp::Make(w) if w.name == *name))
     };
     let lasting =
@@ -370,7 +414,7 @@ fn meaning(op: &LinkOp, refused: &Refused) -> String {
 }
 
 /// Names of uplinks that a plan raises.
-pub(super) fn raises(work: &LinkWork) -> BTreeSet<berth_api::LinkName> {
+pub(super) fn raises(work: &LinkWork) -> BTreeSet<LinkName> {
     let raised = work.ops.iter().filter_map(|op| match op {
         LinkOp::Up(name) => Some(name.clone()),
         _ => None,
@@ -384,7 +428,7 @@ pub(super) fn raises(work: &LinkWork) -> BTreeSet<berth_api::LinkName> {
 /// If the kernel does not answer, or what it said.
 pub fn step_alone(root: &crate::root::Root, op: &LinkOp) -> io::Result<Result<(), String>> {
     let mut netlink = Netlink::open()?;
-    let indexes = indexes(&mut netlink)?;
+    let indexes = numbers(&mut netlink, &[op])?;
     let hands = Hands::new(root, "", &|| {});
     Ok(step(&hands, &mut netlink, &indexes, &[op])?.pop().unwrap_or(Ok(())))
 }

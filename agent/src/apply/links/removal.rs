@@ -92,14 +92,10 @@ fn ports(netlink: &mut Netlink, indexes: &Indexes, bridge: &LinkName) -> io::Res
         LinkAttribute::IfName(name) => Some(name.clone()),
         _ => None,
     };
-    let answers = netlink.dump(&Message::GetLink(request))?;
-    Ok(answers
-        .iter()
-        .filter_map(|answer| match answer {
-            Message::NewLink(link) if link.attributes.iter().any(is_port) => {
-                link.attributes.iter().find_map(name)
-            }
-            _ => None,
-        })
-        .collect())
+    netlink.dump(&Message::GetLink(request), |answer| match answer {
+        Message::NewLink(link) if link.attributes.iter().any(is_port) => {
+            link.attributes.iter().find_map(name)
+        }
+        _ => None,
+    })
 }

@@ -267,17 +267,17 @@ fn neighbour(
     let mut request = NeighbourMessage::default();
     request.header.family = messages::family(gateway.address);
     let wanted = NeighbourAttribute::Destination(messages::neighbour_address(gateway.address));
-    for answer in netlink.dump(&Message::GetNeighbour(request))? {
-        let Message::NewNeighbour(entry) = answer else { continue };
-        if entry.header.ifindex == gateway.link && entry.attributes.contains(&wanted) {
-            let hardware = entry.attributes.iter().find_map(|attribute| match attribute {
-                NeighbourAttribute::LinkLayerAddress(address) => Some(address.clone()),
-                _ => None,
-            });
-            return Ok((Some(entry.header.state), hardware));
-        }
-    }
-    Ok((None, None))
+    let known = netlink.dump(&Message::GetNeighbour(request), |answer| {
+        let Message::NewNeighbour(entry) = answer else { return None };
+        let is_it = entry.header.ifindex == gateway.link && entry.attributes.contains(&wanted);
+        let hardware = entry.attributes.iter().find_map(|attribute| match attribute {
+            NeighbourAttribute::LinkLayerAddress(address) => Some(address.clone()),
+            _ => None,
+        });
+        is_it.then_some((entry.header.state, hardware))
+    })?;
+    let first = known.into_iter().next();
+    Ok(first.map_or((None, None), |(state, hardware)| (Some(state), hardware)))
 }
 
 fn named(gateways: &[Gateway]) -> String {

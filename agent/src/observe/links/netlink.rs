@@ -31,14 +31,14 @@ pub(super) struct Dump {
 /// Asks the kernel.
 pub(super) fn dump() -> io::Result<Dump> {
     let mut netlink = Netlink::open()?;
-    let messages = link_messages(&mut netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats)?;
-    let mut links: Vec<Link> = messages.iter().filter_map(link).collect();
+    let read = |message: &LinkMessage| Some((link(message)?, stacked(message)));
+    let found = links(&mut netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats, read)?;
+    let (mut links, stacks): (Vec<Link>, Vec<Stacked>) = found.into_iter().unzip();
     let names = names_by_index(&links);
-    let by_index: BTreeMap<u32, &LinkMessage> =
-        messages.iter().map(|message| (message.header.index, message)).collect();
-    for link in &mut links {
-        let Some(message) = link.index.and_then(|index| by_index.get(&index)) else { continue };
-        stack(link, message, &names);
+    for (link, stacked) in links.iter_mut().zip(stacks) {
+        let named = |index: Option<u32>| index.and_then(|index| names.get(&index).cloned());
+        link.master = named(stacked.master);
+        link.parent = named(stacked.parent.filter(|parent| Some(*parent) != link.index));
     }
     let places: BTreeMap<u32, usize> =
         links.iter().enumerate().filter_map(|(at, link)| Some((link.index?, at))).collect();
@@ -46,12 +46,10 @@ pub(super) fn dump() -> io::Result<Dump> {
         places.get(&index).and_then(|place| links.get_mut(*place)).map(f);
     };
     if links.iter().any(|link| link.vlan_filtering == Some(true)) {
-        let ports =
-            link_messages(&mut netlink, AddressFamily::Bridge, LinkExtentMask::BrvlanCompressed)?;
-        for port in ports {
-            if let Some(vlans) = port_vlans(&port) {
-                at(&mut links, port.header.index, &mut |link| link.vlans = Some(vlans.clone()));
-            }
+        let read = |port: &LinkMessage| Some((port.header.index, port_vlans(port)?));
+        let mask = LinkExtentMask::BrvlanCompressed;
+        for (index, vlans) in self::links(&mut netlink, AddressFamily::Bridge, mask, read)? {
+            at(&mut links, index, &mut |link| link.vlans = Some(vlans.clone()));
         }
     }
     if links.iter().any(|link| link.tunnel.is_some()) {
@@ -77,16 +75,19 @@ pub(super) fn dump() -> io::Result<Dump> {
     Ok(Dump { links, default_routes })
 }
 
-fn link_messages(
+fn links<T>(
     netlink: &mut Netlink,
     family: AddressFamily,
     mask: LinkExtentMask,
-) -> io::Result<Vec<LinkMessage>> {
+    mut read: impl FnMut(&LinkMessage) -> Option<T>,
+) -> io::Result<Vec<T>> {
     let mut request = LinkMessage::default();
     request.header.interface_family = family;
     request.attributes.push(LinkAttribute::ExtMask(vec![mask]));
-    let answers = netlink.dump(&Message::GetLink(request))?;
-    Ok(answers.into_iter().filter_map(as_link).collect())
+    netlink.dump(&Message::GetLink(request), |answer| match answer {
+        Message::NewLink(link) => read(link),
+        _ => None,
+    })
 }
 
 /// The link that a message of the kernel is about, with its VLANs.
@@ -95,13 +96,6 @@ pub(crate) fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option
         NetlinkPayload::InnerMessage(Message::NewLink(message)) => {
             Some((link(message)?, port_vlans(message)))
         }
-        _ => None,
-    }
-}
-
-fn as_link(message: Message) -> Option<LinkMessage> {
-    match message {
-        Message::NewLink(link) => Some(link),
         _ => None,
     }
 }
@@ -216,18 +210,24 @@ fn take_ip(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
     }
 }
 
-fn stack(link: &mut Link, message: &LinkMessage, names: &BTreeMap<u32, LinkName>) {
+/// What a link is stacked on, by number.
+struct Stacked {
+    master: Option<u32>,
+    parent: Option<u32>,
+}
+
+fn stacked(message: &LinkMessage) -> Stacked {
     let elsewhere = message.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkNetNsId(_)));
+    let mut stacked = Stacked { master: None, parent: None };
     for attribute in &message.attributes {
         match attribute {
-            LinkAttribute::Controller(index) => link.master = names.get(index).cloned(),
+            LinkAttribute::Controller(index) => stacked.master = Some(*index),
             // The peer's number in another namespace would name a stranger here.
-            LinkAttribute::Link(index) if !elsewhere && Some(*index) != link.index => {
-                link.parent = names.get(index).cloned();
-            }
+            LinkAttribute::Link(index) if !elsewhere => stacked.parent = Some(*index),
             _ => {}
         }
     }
+    stacked
 }
 
 /// The VLANs of a port: single ones, and ranges as a first and a last.
@@ -267,24 +267,20 @@ fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
 fn peers(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpAddr)>> {
     let mut request = NeighbourMessage::default();
     request.header.family = AddressFamily::Bridge;
-    let answers = netlink.dump(&Message::GetNeighbour(request))?;
-    Ok(answers
-        .iter()
-        .filter_map(|answer| {
-            let Message::NewNeighbour(entry) = answer else { return None };
-            let everybody = entry.attributes.iter().any(|attribute| {
-                matches!(attribute, NeighbourAttribute::LinkLayerAddress(mac) if mac.iter().all(|octet| *octet == 0))
-            });
-            let to = entry.attributes.iter().find_map(|attribute| match attribute {
-                NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => Some(IpAddr::V4(*to)),
-                NeighbourAttribute::Destination(NeighbourAddress::Inet6(to)) => Some(IpAddr::V6(*to)),
-                // An entry of a bridge's table is of no family, so its address is bytes.
-                NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => ip(bytes),
-                _ => None,
-            });
-            everybody.then_some((entry.header.ifindex, to?))
-        })
-        .collect())
+    netlink.dump(&Message::GetNeighbour(request), |answer| {
+        let Message::NewNeighbour(entry) = answer else { return None };
+        let everybody = entry.attributes.iter().any(|attribute| {
+            matches!(attribute, NeighbourAttribute::LinkLayerAddress(mac) if mac.iter().all(|octet| *octet == 0))
+        });
+        let to = entry.attributes.iter().find_map(|attribute| match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(to)) => Some(IpAddr::V4(*to)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(to)) => Some(IpAddr::V6(*to)),
+            // An entry of a bridge's table is of no family, so its address is bytes.
+            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => ip(bytes),
+            _ => None,
+        });
+        everybody.then_some((entry.header.ifindex, to?))
+    })
 }
 
 fn ip(bytes: &[u8]) -> Option<IpAddr> {
@@ -313,8 +309,7 @@ const fn link_state(state: &State) -> LinkState {
 
 /// Addresses by number of their link, with prefix length.
 fn addresses(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpAddr, u8)>> {
-    let answers = netlink.dump(&Message::GetAddress(AddressMessage::default()))?;
-    let address = |answer: &Message| {
+    netlink.dump(&Message::GetAddress(AddressMessage::default()), |answer| {
         let Message::NewAddress(message) = answer else { return None };
         // On point-to-point links `Address` is the other end; `Local` is always ours.
         let ours = message.attributes.iter().find_map(|attribute| match attribute {
@@ -326,8 +321,7 @@ fn addresses(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpAddr, u8)>> {
             _ => None,
         });
         Some((message.header.index, ours.or(any)?, message.header.prefix_len))
-    };
-    Ok(answers.iter().filter_map(address).collect())
+    })
 }
 
 const fn is_link_local(address: &IpAddr) -> bool {
@@ -404,7 +398,6 @@ const fn route_address(address: &RouteAddress) -> Option<IpAddr> {
 /// # Errors
 /// If the kernel does not answer.
 pub fn indexes(netlink: &mut Netlink) -> io::Result<BTreeMap<LinkName, u32>> {
-    let messages = link_messages(netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats)?;
     let numbered = |message: &LinkMessage| {
         let name = message.attributes.iter().find_map(|attribute| match attribute {
             LinkAttribute::IfName(name) => name.parse().ok(),
@@ -412,7 +405,8 @@ pub fn indexes(netlink: &mut Netlink) -> io::Result<BTreeMap<LinkName, u32>> {
         })?;
         Some((name, message.header.index))
     };
-    Ok(messages.iter().filter_map(numbered).collect())
+    let mask = LinkExtentMask::SkipStats;
+    Ok(links(netlink, AddressFamily::Unspec, mask, numbered)?.into_iter().collect())
 }
 
 /// Default routes of both families.
@@ -421,14 +415,12 @@ fn default_route_messages(netlink: &mut Netlink) -> io::Result<Vec<RouteMessage>
     let six = RouteMessageBuilder::<Ipv6Addr>::new().build();
     let mut found = Vec::new();
     for request in [four, six] {
-        for answer in netlink.dump(&Message::GetRoute(request))? {
-            let Message::NewRoute(route) = answer else { continue };
+        found.extend(netlink.dump(&Message::GetRoute(request), |answer| {
+            let Message::NewRoute(route) = answer else { return None };
             let default = route.header.destination_prefix_length == 0
                 && route.header.kind == RouteType::Unicast;
-            if default {
-                found.push(route);
-            }
-        }
+            default.then(|| route.clone())
+        })?);
     }
     Ok(found)
 }
