@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::bits::Bits;
 use crate::text::string_in_yaml;
 
 /// A set of logical CPUs by the kernel's numbers.
@@ -11,10 +12,7 @@ use crate::text::string_in_yaml;
 /// kubelet's `reservedSystemCPUs` and cpuset cgroups write it. Rule: "List format" in cpuset(7).
 /// Printed sorted, merged and without strides, so equal sets print alike.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CpuSet {
-    /// One bit per CPU; never ends in a zero word, so that derived equality is set equality.
-    words: Vec<u64>,
-}
+pub struct CpuSet(Bits);
 
 string_in_yaml!(CpuSet, "A list of CPUs as the kernel writes it, for example `0-3,8`.", {
     "type": "string",
@@ -50,37 +48,32 @@ impl CpuSet {
     /// The empty set.
     #[must_use]
     pub const fn new() -> Self {
-        Self { words: Vec::new() }
+        Self(Bits::new())
     }
 
     /// Adds one CPU; numbers above [`Self::MAX_CPU`] are ignored, as no kernel has them.
     pub fn insert(&mut self, cpu: u32) {
         if cpu <= Self::MAX_CPU {
-            let (word, bit) = place(cpu);
-            if self.words.len() <= word {
-                self.words.resize(word + 1, 0);
-            }
-            self.words[word] |= bit;
+            self.0.insert(cpu);
         }
     }
 
     /// Whether the CPU is in the set.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
-        let (word, bit) = place(cpu);
-        self.words.get(word).is_some_and(|w| w & bit != 0)
+        self.0.contains(cpu)
     }
 
     /// How many CPUs are in the set.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.words.iter().map(|w| w.count_ones() as usize).sum()
+        self.0.len()
     }
 
     /// Whether there is no CPU in the set.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.0.is_empty()
     }
 
     /// The lowest CPU of the set.
@@ -91,40 +84,25 @@ impl CpuSet {
 
     /// The CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.words.iter().zip(0u32..).flat_map(|(&word, index)| {
-            let mut rest = word;
-            std::iter::from_fn(move || {
-                (rest != 0).then(|| {
-                    let bit = rest.trailing_zeros();
-                    rest &= rest - 1;
-                    index * 64 + bit
-                })
-            })
-        })
+        self.0.iter()
     }
 
     /// CPUs that are in either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
-        let (long, short) =
-            if self.words.len() < other.words.len() { (other, self) } else { (self, other) };
-        let mut words = long.words.clone();
-        words.iter_mut().zip(&short.words).for_each(|(a, b)| *a |= b);
-        Self::trimmed(words)
+        Self(self.0.union(&other.0))
     }
 
     /// CPUs that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
-        Self::trimmed(self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect())
+        Self(self.0.intersection(&other.0))
     }
 
     /// CPUs of this set that are not in the other.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
-        let mut words = self.words.clone();
-        words.iter_mut().zip(&other.words).for_each(|(a, b)| *a &= !b);
-        Self::trimmed(words)
+        Self(self.0.difference(&other.0))
     }
 
     /// Whether every CPU of this set is in the other.
@@ -136,7 +114,7 @@ impl CpuSet {
     /// Whether the sets share a CPU.
     #[must_use]
     pub fn intersects(&self, other: &Self) -> bool {
-        self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
+        self.0.intersects(&other.0)
     }
 
     /// For people: as [`fmt::Display`], with even spacing as a stride (`0-78:2`), which `FromStr`,
@@ -197,7 +175,7 @@ impl CpuSet {
     #[must_use]
     pub fn to_mask(&self) -> String {
         let halves = |word: &u64| [word & 0xffff_ffff, word >> 32];
-        let mut words: Vec<u64> = self.words.iter().flat_map(halves).collect();
+        let mut words: Vec<u64> = self.0.words().iter().flat_map(halves).collect();
         while words.last() == Some(&0) {
             words.pop();
         }
@@ -218,7 +196,8 @@ impl CpuSet {
     /// (`cpu_set_to_dbus`).
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut bytes: Vec<u8> =
+            self.0.words().iter().flat_map(|word| word.to_le_bytes()).collect();
         while bytes.last() == Some(&0) {
             bytes.pop();
         }
@@ -234,17 +213,6 @@ impl CpuSet {
         })
         .collect()
     }
-
-    fn trimmed(mut words: Vec<u64>) -> Self {
-        while words.last() == Some(&0) {
-            words.pop();
-        }
-        Self { words }
-    }
-}
-
-const fn place(cpu: u32) -> (usize, u64) {
-    ((cpu / 64) as usize, 1 << (cpu % 64))
 }
 
 fn checked(cpu: u64) -> Result<u32, ParseCpuSetError> {
@@ -322,13 +290,8 @@ impl Range {
 
 impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut cpus = self.iter().peekable();
         let mut separator = "";
-        while let Some(first) = cpus.next() {
-            let mut last = first;
-            while let Some(next) = cpus.next_if_eq(&(last + 1)) {
-                last = next;
-            }
+        for (first, last) in self.0.ranges() {
             match last - first {
                 0 => write!(f, "{separator}{first}")?,
                 _ => write!(f, "{separator}{first}-{last}")?,

@@ -4,6 +4,7 @@
 //! [`PageSize`], a VLAN a [`VlanId`]. Strings live only in `FromStr`, `Display` and serde.
 //! This crate has no client, no I/O and no clock, so agent, controller and tools can all share it.
 
+mod bits;
 mod bytes;
 mod cpu_set;
 mod crds;

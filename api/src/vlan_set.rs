@@ -1,14 +1,14 @@
 //! Sets of VLAN ids, as ranges.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 use crate::VlanId;
+use crate::bits::Bits;
 
 /// VLAN ids, written as ranges: `100-119,150`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct VlanSet(BTreeSet<VlanId>);
+pub struct VlanSet(Bits);
 
 /// Why a text is not a set of VLAN ids.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,13 +18,13 @@ pub struct ParseVlanSetError(String);
 impl VlanSet {
     /// Adds one; `false` if it was there.
     pub fn insert(&mut self, id: VlanId) -> bool {
-        self.0.insert(id)
+        self.0.insert(u16::from(id).into())
     }
 
     /// Whether it is in the set.
     #[must_use]
     pub fn contains(&self, id: VlanId) -> bool {
-        self.0.contains(&id)
+        self.0.contains(u16::from(id).into())
     }
 
     /// How many there are.
@@ -41,44 +41,47 @@ impl VlanSet {
 
     /// All, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = VlanId> + '_ {
-        self.0.iter().copied()
+        self.0.iter().filter_map(id)
     }
 
     /// Those that are not in the other.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
-        Self(self.0.difference(&other.0).copied().collect())
+        Self(self.0.difference(&other.0))
     }
 
     /// Those that are in both.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
-        Self(self.0.intersection(&other.0).copied().collect())
+        Self(self.0.intersection(&other.0))
     }
 
     /// First and last of each run of neighbours.
     #[must_use]
     pub fn ranges(&self) -> Vec<(VlanId, VlanId)> {
-        let mut ranges: Vec<(VlanId, VlanId)> = Vec::new();
-        for id in self.iter() {
-            match ranges.last_mut() {
-                Some((_, last)) if u16::from(*last) + 1 == u16::from(id) => *last = id,
-                _ => ranges.push((id, id)),
-            }
-        }
-        ranges
+        let ranges = self.0.ranges();
+        ranges.filter_map(|(first, last)| Some((id(first)?, id(last)?))).collect()
     }
+}
+
+/// A number of the set: each came from an id.
+fn id(number: u32) -> Option<VlanId> {
+    u16::try_from(number).ok()?.try_into().ok()
 }
 
 impl FromIterator<VlanId> for VlanSet {
     fn from_iter<I: IntoIterator<Item = VlanId>>(ids: I) -> Self {
-        Self(ids.into_iter().collect())
+        let mut set = Self::default();
+        set.extend(ids);
+        set
     }
 }
 
 impl Extend<VlanId> for VlanSet {
     fn extend<I: IntoIterator<Item = VlanId>>(&mut self, ids: I) {
-        self.0.extend(ids);
+        for id in ids {
+            self.insert(id);
+        }
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     })?;
     host.must("udevadm settle --timeout 100; modprobe -a 8021q bridge dummy")?;
     host.put(&std::env::current_exe()?, "/usr/local/bin/berth-benches")?;
-    let vlans = vlans(&mut host, args.rounds)?;
+    let vlans = vlans(&mut host, args.rounds * 3)?;
     let tenants = tenants(&mut host, args.rounds)?;
     let (repairs, resident) = daemon(&mut host, args.rounds * 4)?;
 
