@@ -6,10 +6,13 @@ FUZZ_SECONDS ?= 60
 # A captured tree for the benchmark; see CONTRIBUTING.md for how to make one.
 BENCH_TREE ?= target/bench-tree
 
+# Of the workspace.
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+
 # What emulated hosts are made of, as PROGRAM=PACKAGE.
 HOST_PROGRAMS = qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
 
-.PHONY: help all report test setup lint crds samples bench fuzz hosts faults dist deb
+.PHONY: help all report test setup lint static crds samples bench fuzz hosts faults soak dist image deb
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,10 +25,15 @@ report:  ## what this host can do
 setup:  ## install what the tests need (Debian, Ubuntu; as root)
 	./tests/setup.sh $(HOST_PROGRAMS) cargo-deb=cargo:cargo-deb
 
-test: setup lint  ## lints and all tests, on what setup installed
+test: setup lint static  ## lints and all tests, on what setup installed
 	$(CARGO) build --locked --release -p berth-agent
 	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
 	$(CARGO) test --locked --release --workspace
+
+# The program that the tests put into a container: the same but for how it is linked.
+static:
+	$(CARGO) rustc --locked --release -p berth-agent --bin berth-agent -- -C target-feature=+crt-static
+	install -D -m 755 target/release/berth-agent target/static/berth-agent
 
 lint:  ## formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check
@@ -63,8 +71,17 @@ faults: setup  ## kills, power cuts, full disks, reboots on an emulated host; sl
 	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat once, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, 4,000 links at once, an uplink down and up under 1,000 tenants, NetworkManager and\nsystemd-networkd restarted.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 
+soak:  ## ten minutes of an idle agent under audit: what it writes to the API server
+	$(CARGO) build --locked --release -p berth-agent
+	BERTH_SOAK=$(abspath $(RESULTS))/$$(date -u +%F)-soak.md $(CARGO) test --locked --release -p berth-tests --test cluster -- --nocapture
+
 dist:  ## the program as it is shipped
 	$(CARGO) build --locked --profile dist -p berth-agent
+
+image:  ## the container image, as an archive: target/berth-agent-image.tar
+	$(CARGO) rustc --locked --profile dist -p berth-agent --bin berth-agent -- -C target-feature=+crt-static
+	install -D -m 755 target/dist/berth-agent target/static-dist/berth-agent
+	./deploy/image.sh target/static-dist/berth-agent berth-agent:$(VERSION) target/berth-agent-image.tar
 
 deb:  ## the Debian package, from what is shipped
 	./tests/setup.sh cargo-deb=cargo:cargo-deb

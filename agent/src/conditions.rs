@@ -1,8 +1,8 @@
-//! Conditions of the InfraNode that a plan decides: HostTuned, TenantNetworksReady, KubeletAligned, Ready.
+//! Conditions of the InfraNode: VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned, Ready.
 
 use std::collections::BTreeMap;
 
-use berth_api::infra_node::{KubeletMode, TenantNetworkState};
+use berth_api::infra_node::{KubeletMode, Kvm, KvmState, TenantNetworkState};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
@@ -25,6 +25,8 @@ pub struct Input<'a> {
     pub faults: &'a [Fault],
     /// Why nothing of the spec is carried out.
     pub waiting: Option<&'a str>,
+    /// Whether VMs can be made, as it is reported.
+    pub kvm: &'a Kvm,
     /// What Berth is to do about the kubelet.
     pub kubelet: Option<KubeletMode>,
 }
@@ -47,6 +49,7 @@ impl Memory {
         let ready = parts.into_iter().flatten().find(|judged| judged.0 != "True").unwrap_or(&tuned);
         let ready = Some(ready.clone());
         [
+            ("VirtualizationReady", Some(virtualization_ready(input.kvm))),
             ("HostTuned", Some(tuned.clone())),
             ("TenantNetworksReady", networks),
             ("KubeletAligned", kubelet),
@@ -58,7 +61,8 @@ impl Memory {
     }
 
     fn condition(&mut self, name: &'static str, (status, reason, message): Judged) -> Condition {
-        let now = Timestamp::now();
+        // As objects carry it; a fraction would be lost on the way, and the object look changed.
+        let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
         let known = self.0.entry(name).or_insert((status, now));
         if known.0 != status {
             *known = (status, now);
@@ -72,6 +76,25 @@ impl Memory {
             observed_generation: None,
         }
     }
+}
+
+fn virtualization_ready(kvm: &Kvm) -> Judged {
+    let (status, reason, message) = match kvm.state {
+        Some(KvmState::Ready) => ("True", "Ready", "virtual machines can be made"),
+        Some(KvmState::NoCpuSupport) => {
+            ("False", "NoCpuSupport", "the CPU offers neither VMX nor SVM")
+        }
+        Some(KvmState::DisabledInFirmware) => {
+            ("False", "DisabledInFirmware", "the firmware has switched it off")
+        }
+        Some(KvmState::ModuleNotLoaded) => ("False", "ModuleNotLoaded", "no KVM module is loaded"),
+        Some(KvmState::NoPermission) => ("False", "NoPermission", "/dev/kvm may not be opened"),
+        Some(KvmState::SmokeTestFailed) => {
+            ("False", "SmokeTestFailed", "/dev/kvm opens, but no VM can be made")
+        }
+        None => ("Unknown", "Unknown", "see unknown[] for capabilities.kvm.state"),
+    };
+    (status, reason, message.to_owned())
 }
 
 fn host_tuned(input: &Input) -> Judged {

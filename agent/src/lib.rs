@@ -6,6 +6,7 @@
 pub mod apply;
 pub mod check;
 pub mod cli;
+pub mod cluster;
 pub mod conditions;
 pub mod daemon;
 pub mod ledger;
@@ -15,6 +16,7 @@ pub mod notes;
 pub mod observe;
 pub mod parsers;
 pub mod plan;
+pub mod publish;
 pub mod report;
 pub mod root;
 pub mod setting;

@@ -108,6 +108,14 @@ impl Root {
         Self::open(Path::new("/"))
     }
 
+    /// The machine this runs on, seen from a container: its `proc/`, `sys/`, ... are mounted below a folder.
+    ///
+    /// # Errors
+    /// If it is not a folder that can be opened.
+    pub fn live_below(path: &Path) -> Result<Self, RootError> {
+        Ok(Self { live: true, ..Self::open(path)? })
+    }
+
     /// A folder with `proc/`, `sys/`, ... ; `/` means the live machine.
     ///
     /// # Errors
@@ -131,6 +139,12 @@ impl Root {
     #[must_use]
     pub const fn is_live(&self) -> bool {
         self.live
+    }
+
+    /// Whether this is the running machine seen from a container, whose own `/dev` is not the host's.
+    #[must_use]
+    pub fn is_from_container(&self) -> bool {
+        self.live && self.path != Path::new("/")
     }
 
     /// The folder itself, for messages.

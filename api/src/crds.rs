@@ -8,12 +8,12 @@ use crate::InfraNode;
 /// Every CRD Berth owns, in the order they are applied.
 #[must_use]
 pub fn all_crds() -> Vec<CustomResourceDefinition> {
-    vec![InfraNode::crd()].into_iter().map(with_known_formats).collect()
+    vec![InfraNode::crd()].into_iter().map(for_servers).collect()
 }
 
 /// The API server knows the formats `int32` and `int64` alone and warns of others, and takes any number
 /// where it knows no limit: Rust's unsigned types become bounds that it does check.
-fn with_known_formats(crd: CustomResourceDefinition) -> CustomResourceDefinition {
+fn for_servers(crd: CustomResourceDefinition) -> CustomResourceDefinition {
     fn walk(value: &mut serde_json::Value) {
         let bounds = match value.get("format").and_then(serde_json::Value::as_str) {
             Some("uint8") => Some(("int32", u64::from(u8::MAX))),
@@ -34,8 +34,23 @@ fn with_known_formats(crd: CustomResourceDefinition) -> CustomResourceDefinition
             _ => {}
         }
     }
+    /// Nothing in a status is ever null, and `kubectl explain` of servers before 1.27 leaves out the fields of what
+    /// may be.
+    fn never_null(schema: &mut serde_json::Value) {
+        if let Some(schema) = schema.as_object_mut() {
+            schema.remove("nullable");
+            schema.values_mut().for_each(never_null);
+        } else if let Some(list) = schema.as_array_mut() {
+            list.iter_mut().for_each(never_null);
+        }
+    }
     let Ok(mut tree) = serde_json::to_value(&crd) else { return crd };
     walk(&mut tree);
+    if let Some(status) =
+        tree.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status")
+    {
+        never_null(status);
+    }
     serde_json::from_value(tree).unwrap_or(crd)
 }
 

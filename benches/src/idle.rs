@@ -65,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         kernel: Kernel::Backports,
         memory_mib: None,
         trunk: None,
+        cluster: false,
     };
     let mut host = Host::boot(&options)?;
     host.must("udevadm settle --timeout 100")?;

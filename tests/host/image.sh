@@ -11,6 +11,8 @@ packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,curl,linux-image-cl
 packages=$packages,util-linux,numactl,pciutils,lvm2,libvirt-clients
 # Tenants' networks: the real CNI plugins, and what looks at frames.
 packages=$packages,containernetworking-plugins,nftables,iputils-ping,tcpdump
+# What a kubelet needs, and a program without libraries for its pods.
+packages=$packages,containerd,runc,conntrack,iptables,busybox-static
 recipe=$(cksum <"$0" | cut -d' ' -f1)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/berth
 cache=$folder/host-$suite-$recipe
@@ -120,7 +122,7 @@ mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -s ../berth-shell.service "$root/etc/systemd/system/multi-user.target.wants/"
 # The console is for messages, and nothing is to run because of the time of day.
 # NetworkManager runs only where a test starts it.
-for unit in NetworkManager.service NetworkManager-wait-online.service ModemManager.service \
+for unit in containerd.service NetworkManager.service NetworkManager-wait-online.service ModemManager.service \
     wpa_supplicant.service serial-getty@ttyS0.service e2scrub_reap.service e2scrub_all.timer apt-daily.timer \
     apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer; do
     ln -sf /dev/null "$root/etc/systemd/system/$unit"

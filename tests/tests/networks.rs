@@ -43,6 +43,7 @@ fn boot(numbers: [u8; 2], kernel: Kernel) -> [Host; 2] {
             kernel,
             memory_mib: Some(1536),
             trunk: Some(Trunk { ours, theirs }),
+            cluster: false,
         })
         .unwrap();
         host.must("udevadm settle --timeout 100; modprobe -a 8021q bridge vxlan").unwrap();

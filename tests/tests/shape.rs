@@ -37,6 +37,7 @@ fn boot(number: u8, kernel: Kernel) -> Host {
         kernel,
         memory_mib: None,
         trunk: None,
+        cluster: false,
     };
     let mut host = Host::boot(&options).unwrap();
     host.must("udevadm settle --timeout 100").unwrap();

@@ -87,7 +87,10 @@ pub fn converge(
         }
         hands.alive();
         let input = plan::Input { spec, unclear, facts: &facts, shape: &shape };
-        let plan = plan::plan(input);
+        let mut plan = plan::plan(input);
+        if hands.tied {
+            plan.only_observe();
+        }
         let is_new = |step: &String| !tried.contains(step);
         // What stands on a change that waits waits too.
         let network = |change: &plan::Change| {

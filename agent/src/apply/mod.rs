@@ -33,6 +33,8 @@ pub struct Hands<'a> {
     alive: &'a dyn Fn(),
     /// How long links may be removed before something else is looked at; what is left is done later.
     budget: Option<Duration>,
+    /// Whether nothing is to be changed, only told.
+    tied: bool,
     systemd: OnceCell<std::result::Result<Systemd, SystemdError>>,
 }
 
@@ -49,13 +51,20 @@ impl<'a> Hands<'a> {
     /// For this host in this boot.
     #[must_use]
     pub fn new(root: &'a Root, boot_id: &'a str, alive: &'a dyn Fn()) -> Self {
-        Self { root, boot_id, alive, budget: None, systemd: OnceCell::new() }
+        Self { root, boot_id, alive, budget: None, tied: false, systemd: OnceCell::new() }
     }
 
     /// With a limit for removals at a time.
     #[must_use]
     pub const fn within(mut self, budget: Duration) -> Self {
         self.budget = Some(budget);
+        self
+    }
+
+    /// Tied: all that would be changed counts as blocked.
+    #[must_use]
+    pub const fn tied(mut self) -> Self {
+        self.tied = true;
         self
     }
 

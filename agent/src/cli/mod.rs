@@ -84,7 +84,10 @@ enum Command {
     Man,
     /// Undo a change on trial if the process that tries it does not say how it ended
     #[command(hide = true, name = links::trial::GUARD)]
-    TrialGuard,
+    TrialGuard {
+        /// Where the host's files are
+        root: PathBuf,
+    },
 }
 
 /// Which host to look at.
@@ -179,7 +182,7 @@ pub fn main() -> ExitCode {
         Command::Revert(arguments) => apply::revert(&arguments),
         Command::Completion { shell } => completion(shell),
         Command::Man => manual(),
-        Command::TrialGuard => Root::live()
+        Command::TrialGuard { root } => Root::live_below(&root)
             .map(|root| links::trial::guard_main(&root))
             .map_err(Failure::from)
             .map(|()| ExitCode::SUCCESS),

@@ -8,17 +8,23 @@ use clap::{ValueEnum, ValueHint};
 
 use super::manifest::bad;
 use super::{Failure, UNREACHABLE, apply};
-use crate::daemon::{self, Listen, Settings};
-use crate::root::Root;
+use crate::cluster;
+use crate::daemon::{self, Listen, Settings, Source};
+use crate::ledger;
+use crate::root::{LockError, Root};
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 #[command(
     about = "Keep the host as asked: the daemon",
-    long_about = "Keeps the host as an InfraNode manifest asks. It looks again when the manifest changes, when the \
-        kernel tells of CPUs, memory or devices that come or go, on SIGHUP, and on a slow timer; repairs what \
-        somebody else changed, or only tells of it (spec.enforce: false).\n\n\
-        While the manifest is not there, or is not for this node, the host stays as it is. SIGTERM leaves the \
+    long_about = "Keeps the host as its InfraNode asks: the object of this Node's name in the cluster, or a manifest \
+        (--standalone). It looks again when that changes, when the kernel tells of CPUs, memory, links or devices that \
+        come or go, on SIGHUP, and on a slow timer; repairs what somebody else changed, or only tells of it \
+        (spec.enforce: false).\n\n\
+        In a cluster it makes the InfraNode if there is none, and says in it, in the Node's labels host.berth.dev/*, \
+        conditions and extended resources what the host is. In a pod it uses the ServiceAccount, elsewhere \
+        --kubeconfig or KUBECONFIG. While the cluster is away the host keeps its shape and drift is repaired.\n\n\
+        While nothing is asked for, or not for this node, the host stays as it is. SIGTERM leaves the \
         host as it is too; `berth-agent revert` puts it back. Only one agent runs on a host.",
     after_help = "It answers over HTTP, on this host alone:\n  \
         /metrics  numbers for Prometheus (OpenMetrics)\n  /healthz  200 while its loop goes on\n  \
@@ -28,11 +34,27 @@ use crate::root::Root;
 )]
 pub(super) struct Arguments {
     /// Without a cluster: the InfraNode manifest to carry out
-    #[arg(long, value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
-    standalone: PathBuf,
-    /// Name of this node, if it is neither the host's nor the kubelet's
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "namespace"], value_hint = ValueHint::FilePath)]
+    standalone: Option<PathBuf>,
+    /// How to reach the cluster, where the agent runs in no pod
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    kubeconfig: Option<PathBuf>,
+    /// Name of this node, if it is neither the host's nor the kubelet's; in a cluster it must be said
+    #[arg(long, value_name = "NAME", required_unless_present = "standalone")]
     node_name: Option<String>,
+    /// Namespace of the agents' Leases
+    #[arg(long, value_name = "NAME", default_value = "berth-system")]
+    namespace: String,
+    /// Only look and tell: every change counts as blocked
+    #[arg(long)]
+    observe: bool,
+    /// Folder below which the host's own /proc, /sys, /etc, /dev, /run and /var are, for an agent in a container
+    #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
+    host_root: PathBuf,
+    /// Folder with a captured proc/, sys/, etc/ and var/ in place of this host: its files are changed, and no link or
+    /// device of this host is looked at. For trying out a cluster without hosts
+    #[arg(long, value_name = "DIR", conflicts_with = "host_root", value_hint = ValueHint::DirPath)]
+    root: Option<PathBuf>,
     /// Where to answer: a loopback ADDRESS:PORT or unix:/PATH; may be given several times
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9477")]
     listen: Vec<Listen>,
@@ -53,31 +75,67 @@ enum LogFormat {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let manifest = std::path::absolute(&arguments.standalone)
-        .map_err(|error| bad(&format!("{}: {error}", arguments.standalone.display())))?;
+    let source = match &arguments.standalone {
+        Some(manifest) => Source::File(
+            std::path::absolute(manifest)
+                .map_err(|error| bad(&format!("{}: {error}", manifest.display())))?,
+        ),
+        None => Source::Cluster(cluster::Settings {
+            kubeconfig: arguments.kubeconfig.clone(),
+            node: arguments.node_name.clone().unwrap_or_default(),
+            namespace: arguments.namespace.clone(),
+        }),
+    };
     let unreachable = |error: anyhow::Error| Failure { code: UNREACHABLE, error };
-    if !nix::unistd::geteuid().is_root() {
+    if arguments.root.is_none() && !nix::unistd::geteuid().is_root() {
         return Err(unreachable(anyhow::anyhow!(
             "only root can keep a host as asked; `berth-agent report` needs no root"
         )));
     }
-    let root = Root::live().map_err(|error| unreachable(error.into()))?;
-    let _lock = apply::lock(&root)?;
-    let log =
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
-    match arguments.log_format {
-        LogFormat::Json => log.json().init(),
-        LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => {
-            log.without_time().init()
+    let root = match &arguments.root {
+        Some(tree) => Root::open(tree),
+        None => Root::live_below(&arguments.host_root),
+    };
+    let root = root.map_err(|error| unreachable(error.into()))?;
+    let _lock = if arguments.observe {
+        // It needs no place for found values, but two that tell of one host would quarrel.
+        match root.lock(ledger::LOCK) {
+            Err(held @ LockError::Held(_)) => return Err(unreachable(held.into())),
+            other => other.ok(),
         }
-        LogFormat::Text => log.init(),
-    }
+    } else {
+        Some(apply::lock(&root)?)
+    };
+    begin_log(arguments.log_format);
     let settings = Settings {
-        manifest,
+        source,
+        observe: arguments.observe,
         node_name: arguments.node_name.clone(),
         listen: arguments.listen.clone(),
         interval: Duration::from_secs(arguments.interval),
     };
     daemon::run(root, &settings).map_err(unreachable)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// To standard error. What kube says of its calls is left out, as whoever calls says it with what it means.
+fn begin_log(format: LogFormat) {
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+    use tracing_subscriber::util::SubscriberInitExt as _;
+
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(false);
+    let lines = match format {
+        LogFormat::Json => lines.json().boxed(),
+        LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => {
+            lines.without_time().boxed()
+        }
+        LogFormat::Text => lines.boxed(),
+    };
+    let wanted =
+        Targets::new().with_default(LevelFilter::INFO).with_target("kube_client", LevelFilter::OFF);
+    tracing_subscriber::registry().with(lines.with_filter(wanted)).init();
 }

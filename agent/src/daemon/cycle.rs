@@ -5,18 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
-use berth_api::{InfraNode, InfraNodeStatus};
+use berth_api::infra_node::ChangeResult;
+use berth_api::names::LINK_ALIAS_PREFIX;
+use berth_api::{InfraNode, InfraNodeStatus, LinkName};
+use tokio::sync::mpsc::Sender;
 
 use super::Settings;
 use super::link_events::Interest;
 use super::metrics::ResultLabel;
 use super::state::State;
+use super::tales::Tales;
 use super::watch::Event;
+use super::wish::{Wish, Wishes};
 use crate::apply::links::trial;
 use crate::apply::{Converged, Hands, Outcome, converge, look};
+use crate::cluster::{Seen, Told};
 use crate::conditions;
-use crate::manifest::{Fault, Manifest, Part, Unclear};
+use crate::manifest::{Fault, Part};
+use crate::observe::links::{LinkKind, Links};
 use crate::observe::shape::Shape;
 use crate::observe::{self, HostFacts, Wanted};
 use crate::plan::NetworkState;
@@ -44,10 +50,19 @@ pub(super) struct Worker {
     unfinished: bool,
     /// Changes of links that failed, and why.
     fell_short: BTreeMap<String, String>,
-    /// The manifest that was read last.
-    read: Option<(String, Result<Manifest, Fault>)>,
+    /// Where wishes come from.
+    wishes: Wishes,
+    /// Who is told, where there is a cluster.
+    cluster: Option<Cluster>,
     /// Which links' events matter.
     interest: Arc<Mutex<Interest>>,
+}
+
+#[derive(Debug)]
+struct Cluster {
+    seen: Arc<Seen>,
+    tell: Sender<Told>,
+    tales: Tales,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -75,6 +90,8 @@ impl Worker {
     ) -> Self {
         Self {
             root,
+            wishes: Wishes::new(settings.source.clone(), !settings.observe),
+            cluster: None,
             settings,
             state,
             devices: None,
@@ -85,7 +102,6 @@ impl Worker {
             look_took: Duration::ZERO,
             unfinished: false,
             fell_short: BTreeMap::new(),
-            read: None,
             interest,
         }
     }
@@ -140,6 +156,7 @@ impl Worker {
             .map(|(key, _)| key.clone())
             .collect();
         let hands = hands.within(self.look_took.clamp(REMOVALS.0, REMOVALS.1));
+        let hands = if self.settings.observe { hands.tied() } else { hands };
         let look_took = Cell::new(Duration::ZERO);
         let timed = |look: &dyn Fn() -> (HostFacts, Shape)| {
             let begin = Instant::now();
@@ -198,46 +215,24 @@ impl Worker {
         self.state.progress();
     }
 
-    /// The manifest as it is now. Where it is not there, or not for this node, or not readable, nothing is
-    /// changed and nothing put back: the host keeps the last good shape.
+    /// From now on the cluster says what is asked for, and hears what is done.
+    pub(super) fn join(&mut self, seen: Arc<Seen>, tell: Sender<Told>) {
+        self.wishes.join(&self.root, Arc::clone(&seen));
+        self.cluster = Some(Cluster { seen, tell, tales: Tales::default() });
+    }
+
     fn wish(&mut self) -> Wish {
-        let path = self.settings.manifest.to_string_lossy().into_owned();
-        let nothing = |waiting: String, faults: Vec<Fault>| Wish {
-            spec: InfraNodeSpec::default(),
-            unclear: Unclear::all_but(&[]),
-            faults,
-            waiting: Some(waiting),
-        };
-        let text = match self.root.read_large(&path) {
-            Ok(text) => text,
-            Err(error) => return nothing(format!("{error}: the host stays as it is"), Vec::new()),
-        };
-        // Thousands of tenants take a while to read, and events of links change none of them.
-        let known = self.read.take().filter(|(known, _)| *known == text);
-        let (text, parsed) = known.unwrap_or_else(|| {
-            let parsed = Manifest::parse(&text);
-            (text, parsed)
-        });
-        self.read = Some((text, parsed.clone()));
-        let manifest = match parsed {
-            Ok(manifest) => manifest,
-            Err(fault) => {
-                return nothing(format!("{path}: {fault}: the host stays as it is"), vec![fault]);
+        let nothing = Wishes::new(self.settings.source.clone(), false);
+        let mut wishes = std::mem::replace(&mut self.wishes, nothing);
+        let root = Arc::clone(&self.root);
+        let wish = wishes.now(&root, &mut |again| {
+            if again {
+                self.look_at_devices();
             }
-        };
-        if manifest.meant_for_another(self.node_name().as_deref()).is_some() {
-            // A kubelet that started after us may have told another name, and the network a late one.
-            self.look_at_devices();
-        }
-        if let Some(fault) = manifest.meant_for_another(self.node_name().as_deref()) {
-            return nothing(format!("{path}: {fault}: the host stays as it is"), vec![fault]);
-        }
-        Wish {
-            spec: manifest.spec,
-            unclear: manifest.unclear,
-            faults: manifest.faults,
-            waiting: None,
-        }
+            self.node_name()
+        });
+        self.wishes = wishes;
+        wish
     }
 
     fn node_name(&self) -> Option<String> {
@@ -290,14 +285,27 @@ impl Worker {
         self.tell_once(&lines);
 
         let name = self.node_name().unwrap_or_default();
-        let conditions = self.conditions.judge(&conditions::Input {
+        let reserved = plan.reserved_cpus.as_ref();
+        let mut status = report::status_with(&facts, reserved);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.seen.complete(&mut status);
+            for told in cluster.tales.of(&outcomes, &faults) {
+                // With the server away for long some are lost: what is so is in the status.
+                cluster.tell.try_send(told).unwrap_or_default();
+            }
+        }
+        let mut conditions = self.conditions.judge(&conditions::Input {
             facts: &facts,
             shape: &shape,
             plan: &plan,
             faults: &faults,
             waiting: wish.waiting.as_deref(),
             kubelet: wish.spec.cpu.as_ref().and_then(|cpu| cpu.kubelet),
+            kvm: &status.capabilities.kvm,
         });
+        for condition in &mut conditions {
+            condition.observed_generation = wish.generation;
+        }
         let mut inner = self.state.lock();
         for outcome in &outcomes {
             let result = word(outcome.result);
@@ -312,14 +320,16 @@ impl Worker {
         inner.add_changes(outcomes.iter().map(Outcome::status).collect());
         let changes = inner.changes.clone();
         let mut node = InfraNode::new(&name, wish.spec.clone());
-        let reserved = plan.reserved_cpus.as_ref();
         node.status = Some(InfraNodeStatus {
+            observed_generation: wish.generation,
             changes,
             conditions,
             networks: plan.networks.iter().map(NetworkState::status).collect(),
-            ..report::status_with(&facts, reserved)
+            ..status
         });
         inner.node = Some(node);
+        inner.bridges = bridges(&facts.links);
+        inner.hold = shape.pods.not_drained().is_some();
         inner.waiting.clone_from(&wish.waiting);
         inner.faults.clone_from(&faults);
         inner.ready = true;
@@ -330,6 +340,9 @@ impl Worker {
             inner.metrics.see_self(cpu, resident);
         }
         drop(inner);
+        if let Some(cluster) = &self.cluster {
+            cluster.seen.wake();
+        }
         self.last =
             Some(Converged { outcomes: Vec::new(), plan, facts, shape, fell_short, unfinished });
     }
@@ -347,30 +360,6 @@ impl Worker {
     }
 }
 
-/// What the manifest wants, as far as it is clear.
-struct Wish {
-    spec: InfraNodeSpec,
-    unclear: Unclear,
-    faults: Vec<Fault>,
-    /// Why nothing of it is carried out.
-    waiting: Option<String>,
-}
-
-impl Wish {
-    /// Only what it says of networks.
-    fn of_networks(&self) -> (InfraNodeSpec, Unclear) {
-        let spec = InfraNodeSpec {
-            enforce: self.spec.enforce,
-            networks: self.spec.networks.clone(),
-            tenant_networks: self.spec.tenant_networks.clone(),
-            ..InfraNodeSpec::default()
-        };
-        let mut unclear = self.unclear.clone();
-        unclear.parts.extend(Unclear::all_but(&[Part::Networks]).parts);
-        (spec, unclear)
-    }
-}
-
 /// The last whole look with what a look at links alone found since.
 fn only_links_of(mut last: Converged, now: Converged) -> Converged {
     last.facts.links = now.facts.links;
@@ -381,6 +370,23 @@ fn only_links_of(mut last: Converged, now: Converged) -> Converged {
     last.plan.faults.retain(|fault| !fault.is_of(Part::Networks));
     last.plan.faults.extend(now.plan.faults);
     Converged { outcomes: now.outcomes, fell_short: now.fell_short, ..last }
+}
+
+/// Bridges that Berth made and that are up, by network; `None` where the kernel could not be asked.
+fn bridges(links: &Links) -> Option<BTreeMap<String, Vec<LinkName>>> {
+    if links.incomplete {
+        return None;
+    }
+    let mut bridges: BTreeMap<String, Vec<LinkName>> = BTreeMap::new();
+    for link in
+        links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.up == Some(true))
+    {
+        let ours = link.alias.as_deref().and_then(|alias| alias.strip_prefix(LINK_ALIAS_PREFIX));
+        let Some(ours) = ours else { continue };
+        let network = ours.split_once('/').map_or(ours, |(network, _)| network);
+        bridges.entry(network.to_owned()).or_default().push(link.name.clone());
+    }
+    Some(bridges)
 }
 
 fn log(outcome: &Outcome) {

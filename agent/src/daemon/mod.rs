@@ -1,15 +1,19 @@
 //! The daemon: keeps the host as asked, and says how it is.
 //!
-//! One loop. Each cycle reads the manifest, converges the host (a thread of its own, as the kernel may take
-//! its time), and publishes what came of it. A cycle is begun by a change of the manifest, by the kernel
-//! (CPU, memory and device hotplug), by SIGHUP, or by a slow timer. Health is the progress of this loop.
+//! One loop. Each cycle reads what is asked for (a manifest in a file, or the InfraNode in the cluster), converges
+//! the host (a thread of its own, as the kernel may take its time), and publishes what came of it. A cycle is
+//! begun by a change of what is asked for, by the kernel (CPU, memory and device hotplug, links), by the kubelet's
+//! checkpoints, by SIGHUP, or by a slow timer. Health is the progress of this loop.
 
 mod cycle;
+mod kubelet_events;
 mod link_events;
 mod metrics;
 mod serve;
 mod state;
+mod tales;
 mod watch;
+mod wish;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::cluster::{self, Seen};
 use crate::root::Root;
 use cycle::Worker;
 pub use serve::Listen;
@@ -29,14 +34,25 @@ use watch::Event;
 /// What the daemon is told on its command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The manifest, an absolute path.
-    pub manifest: PathBuf,
+    /// Who says what the host is to be.
+    pub source: Source,
     /// The Node's name, if it is neither the host's nor the kubelet's.
     pub node_name: Option<String>,
+    /// Whether it only looks and tells, and changes nothing.
+    pub observe: bool,
     /// Where it answers.
     pub listen: Vec<Listen>,
     /// The slow timer.
     pub interval: Duration,
+}
+
+/// Who says what the host is to be.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A manifest, an absolute path.
+    File(PathBuf),
+    /// The InfraNode in a cluster.
+    Cluster(cluster::Settings),
 }
 
 /// After a change of the manifest or an event more of the same are waited for, this long.
@@ -70,7 +86,11 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let state = Arc::new(State::new(settings.interval));
     let (sender, mut events) = mpsc::channel(64);
     let interest = Arc::default();
-    let _watches = watch::begin(&settings.manifest, Arc::clone(&interest), sender)?;
+    let manifest = match &settings.source {
+        Source::File(manifest) => Some(manifest.as_path()),
+        Source::Cluster(_) => None,
+    };
+    let _watches = watch::begin(&root, manifest, Arc::clone(&interest), sender.clone())?;
     for listen in &settings.listen {
         let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
         tokio::spawn(serve::serve(server, Arc::clone(&state)));
@@ -81,6 +101,10 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
     tokio::spawn(watchdog(Arc::clone(&state)));
 
     let mut worker = Worker::new(Arc::clone(&root), settings.clone(), Arc::clone(&state), interest);
+    let _joined = match &settings.source {
+        Source::File(_) => None,
+        Source::Cluster(cluster) => Some(join(cluster, &mut worker, &state, sender).await?),
+    };
     let mut begun_by = Event::Start;
     let mut pace = Pace::default();
     let mut whole = Instant::now();
@@ -120,6 +144,26 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+/// Ties the loop to the cluster.
+async fn join(
+    settings: &cluster::Settings,
+    worker: &mut Worker,
+    state: &Arc<State>,
+    events: mpsc::Sender<Event>,
+) -> anyhow::Result<cluster::Joined> {
+    let seen = Arc::new(Seen::default());
+    let (tell, tales) = mpsc::channel(64);
+    worker.join(Arc::clone(&seen), tell);
+    let state = Arc::clone(state);
+    let reports = Arc::new(move || state.report());
+    let wake = move || {
+        let events = events.clone();
+        // With as many events waiting already, this one waits for its place.
+        tokio::spawn(async move { events.send(Event::Manifest).await.unwrap_or_default() });
+    };
+    cluster::join(settings, &seen, reports, tales, wake).await
 }
 
 /// Whether a uevent of the kernel begins a cycle.

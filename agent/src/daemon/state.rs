@@ -1,12 +1,14 @@
 //! What the daemon says of itself and of the host: written by the cycle, read by whoever asks.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_api::InfraNode;
 use berth_api::infra_node::{ChangeResult, ChangeStatus};
+use berth_api::{InfraNode, LinkName};
 
 use super::metrics::Metrics;
+use crate::cluster::Report;
 use crate::manifest::Fault;
 
 /// Shared between the loop and its listeners.
@@ -31,6 +33,10 @@ pub(super) struct Inner {
     pub(super) faults: Vec<Fault>,
     /// The host as an InfraNode.
     pub(super) node: Option<InfraNode>,
+    /// Bridges in place, by network; `None` if links could not be looked at.
+    pub(super) bridges: Option<BTreeMap<String, Vec<LinkName>>>,
+    /// Whether pods run that may have been placed by a label.
+    pub(super) hold: bool,
     /// Changes made, newest first, bounded.
     pub(super) changes: Vec<ChangeStatus>,
     /// Numbers for Prometheus.
@@ -51,6 +57,8 @@ impl State {
             waiting: None,
             faults: Vec::new(),
             node: None,
+            bridges: None,
+            hold: true,
             changes: Vec::new(),
             metrics: Metrics::default(),
         };
@@ -77,6 +85,13 @@ impl State {
     /// Something was done.
     pub(super) fn progress(&self) {
         self.lock().progress = Instant::now();
+    }
+
+    /// What there is to say in the cluster, once a cycle has ended.
+    pub(super) fn report(&self) -> Option<Report> {
+        let inner = self.lock();
+        let node = inner.node.clone()?;
+        Some(Report { node, bridges: inner.bridges.clone(), hold: inner.hold })
     }
 
     /// Whether the loop goes on.

@@ -1,11 +1,13 @@
-//! What begins a cycle before its time: the manifest's folder (inotify) and the kernel (uevents).
+//! What begins a cycle before its time: the manifest's folder and the kubelet's (inotify), and the kernel (uevents).
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::kubelet_events;
 use super::link_events::{self, Interest};
+use crate::root::Root;
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{Inotify, WatchMask};
@@ -21,6 +23,8 @@ pub(super) enum Event {
     Timer,
     /// A link that matters changed.
     Links,
+    /// The kubelet has handed something out, or taken it back.
+    Pods,
     /// CPUs or memory came or went.
     Shape,
     /// Devices came or went.
@@ -46,16 +50,24 @@ const KERNEL: u32 = 1;
 /// After an error of the kernel the next try waits this long.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Watches both.
+/// Watches all of them.
 ///
 /// # Errors
 /// If inotify cannot watch the manifest's folder. Without uevents the timer alone has to do.
 pub(super) fn begin(
-    manifest: &Path,
+    root: &Root,
+    manifest: Option<&Path>,
     interest: Arc<Mutex<Interest>>,
     events: Sender<Event>,
 ) -> anyhow::Result<Watches> {
-    let mut watches = vec![manifest_changes(manifest, events.clone())?];
+    let mut watches = Vec::new();
+    if let Some(manifest) = manifest {
+        watches.push(manifest_changes(manifest, events.clone())?);
+    }
+    watches.push(tokio::spawn(kubelet_events::watch(root.path().to_owned(), events.clone())));
+    if !root.is_live() {
+        return Ok(Watches(watches));
+    }
     match link_events::socket() {
         Ok(socket) => {
             watches.push(tokio::spawn(link_events::watch(socket, interest, events.clone())));

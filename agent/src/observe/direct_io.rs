@@ -66,7 +66,7 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
 /// First by a file that is there, which changes nothing at all; in an empty folder by one without a
 /// name (O_TMPFILE), which is gone the moment it is closed.
 fn try_path(root: &Root, path: &str) -> Result<bool, (UnknownReason, String)> {
-    let folder = Path::new("/").join(path.trim_start_matches('/'));
+    let folder = root.path().join(path.trim_start_matches('/'));
     let names = root.list(path).map_err(|error| (error.reason(), error.to_string()))?;
     let direct = OFlag::O_DIRECT | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     for name in names.iter().take(LOOK_AT) {

@@ -10,6 +10,7 @@ pub mod cpuinfo;
 pub mod devices;
 pub mod direct_io;
 pub mod disks;
+pub mod handed_out;
 pub mod hugepages;
 pub mod identity;
 pub mod iommu;
@@ -85,6 +86,8 @@ pub struct HostFacts {
     pub direct_io: Vec<DirectIo>,
     /// The kubelet's configuration and state files.
     pub kubelet: kubelet::KubeletFacts,
+    /// What pods were handed out, beyond the kubelet's checkpoints.
+    pub handed_out: handed_out::HandedOut,
     /// Daemons that matter here.
     pub processes: processes::Processes,
     /// What Berth found before it changed it, in this boot.
@@ -196,6 +199,7 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
         name: machine::host_name(root),
         boot_id,
         kubelet: kubelet::observe(root, &processes, n),
+        handed_out: handed_out::observe(root, n),
         cgroup: cgroup::observe(root, n),
         memory: Memory { ksm: ksm_status, ..memory },
         kernel,

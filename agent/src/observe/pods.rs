@@ -73,36 +73,56 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
     }
 }
 
-/// The UID in the name of a pod's group right below the top: there only Guaranteed pods are, the other
-/// classes have a level of their own. `kubepods-pod<uid with _>.slice` or `pod<uid>`.
+/// The UID in the name of a pod's group: `kubepods-pod<uid with _>.slice` or `pod<uid>`; in classes other than
+/// Guaranteed, which have a level of their own, `kubepods-burstable-pod<uid with _>.slice`.
 fn pod_uid(name: &str) -> Option<String> {
-    let systemd = name.strip_prefix("kubepods-pod").and_then(|rest| rest.strip_suffix(".slice"));
-    let uid = systemd.or_else(|| name.strip_prefix("pod"))?;
+    let systemd = name.strip_suffix(".slice").and_then(|name| {
+        let rest = name.strip_prefix("kubepods-")?;
+        let rest = rest
+            .strip_prefix("burstable-")
+            .or_else(|| rest.strip_prefix("besteffort-"))
+            .unwrap_or(rest);
+        rest.strip_prefix("pod")
+    });
+    let uid = systemd.or_else(|| name.strip_prefix("pod").filter(|_| !name.contains('.')))?;
     Some(uid.replace('_', "-"))
 }
 
-/// What pods' groups may take of each page size: the groups of pods are right below the top and one
-/// level further down. Groups without a limit (`max`) are not pods that asked for pages.
+/// What pods' groups may take of each page size, in sum.
 fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
     let mut promised = BTreeMap::new();
+    for (size, count) in hugepages_by_pod(root).into_values().flatten() {
+        *promised.entry(size).or_default() += count;
+    }
+    promised
+}
+
+/// What each pod's group may take of each page size, by UID: the groups of pods are right below the top and one
+/// level further down. Groups without a limit (`max`) are not of pods that asked for pages.
+pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSize, u64>> {
+    let mut pods = BTreeMap::new();
     for top in [
         "sys/fs/cgroup/kubepods.slice",
         "sys/fs/cgroup/kubepods",
         "sys/fs/cgroup/hugetlb/kubepods.slice",
         "sys/fs/cgroup/hugetlb/kubepods",
     ] {
-        for (name, folder) in groups(root, top) {
-            let classes = ["burstable", "besteffort"];
-            if pod_uid(&name).is_some() {
-                add_limits(root, &folder, &mut promised);
-            } else if classes.iter().any(|class| name.trim_end_matches(".slice").ends_with(class)) {
-                for (_, folder) in groups(root, &folder) {
-                    add_limits(root, &folder, &mut promised);
-                }
+        let (below, classes): (Vec<_>, Vec<_>) =
+            groups(root, top).into_iter().partition(|(name, _)| pod_uid(name).is_some());
+        let class = |name: &str| {
+            ["burstable", "besteffort"]
+                .iter()
+                .any(|class| name.trim_end_matches(".slice").ends_with(class))
+        };
+        let classes = classes.into_iter().filter(|(name, _)| class(name));
+        let of_classes = classes.flat_map(|(_, folder)| groups(root, &folder));
+        for (name, folder) in below.into_iter().chain(of_classes) {
+            if let Some(uid) = pod_uid(&name) {
+                pods.entry(uid).or_insert_with(|| limits(root, &folder));
             }
         }
     }
-    promised
+    pods
 }
 
 fn groups(root: &Root, folder: &str) -> Vec<(String, String)> {
@@ -112,15 +132,17 @@ fn groups(root: &Root, folder: &str) -> Vec<(String, String)> {
     names.into_iter().filter(group).map(|name| (name.clone(), format!("{folder}/{name}"))).collect()
 }
 
-fn add_limits(root: &Root, folder: &str, promised: &mut BTreeMap<PageSize, u64>) {
+fn limits(root: &Root, folder: &str) -> BTreeMap<PageSize, u64> {
+    let mut limits = BTreeMap::new();
     for (size, name) in [(PageSize::MIB_2, "2MB"), (PageSize::GIB_1, "1GB")] {
         let limit = |file: &str| root.parse::<u64>(&format!("{folder}/hugetlb.{name}.{file}")).ok();
         let Some(bytes) = limit("max").or_else(|| limit("limit_in_bytes")) else { continue };
         // Version 1 writes "no limit" as the highest number of whole pages.
-        if Bytes(bytes).0 < 1 << 60 {
-            *promised.entry(size).or_default() += bytes / size.bytes();
+        if Bytes(bytes).0 < 1 << 60 && bytes > 0 {
+            limits.insert(size, bytes / size.bytes());
         }
     }
+    limits
 }
 
 fn below_system_slice(root: &Root) -> Option<String> {
@@ -146,10 +168,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_groups_right_below_the_top_are_guaranteed_pods() {
+    fn groups_of_pods_have_a_uid() {
         for (name, uid) in [
             ("kubepods-podab12_cd.slice", Some("ab12-cd")),
             ("podab12-cd", Some("ab12-cd")),
+            ("kubepods-burstable-podab12_cd.slice", Some("ab12-cd")),
             ("kubepods-burstable.slice", None),
             ("burstable", None),
             ("cpu.max", None),

@@ -80,6 +80,18 @@ pub struct Plan {
     pub kubelet_runs: bool,
 }
 
+impl Plan {
+    /// Makes it one that changes nothing, neither on the host nor in what is remembered of it.
+    pub fn only_observe(&mut self) {
+        for change in &mut self.changes {
+            change.blocked.get_or_insert_with(|| "this agent only observes (--observe)".to_owned());
+        }
+        self.forget.clear();
+        self.forget_networks = network::Forget::default();
+        self.adopt.clear();
+    }
+}
+
 /// What a setting shall be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {

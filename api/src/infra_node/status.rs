@@ -141,6 +141,19 @@ pub struct Allocation {
     /// Memory the Memory Manager guarantees to it, huge pages excluded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
+    /// Devices of device plugins, as the kubelet's PodResources API lists them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<AllocatedDevices>,
+}
+
+/// Devices of one resource that a pod has.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedDevices {
+    /// Name of the resource, as `devices.kubevirt.io/kvm`.
+    pub resource: String,
+    /// Number of devices.
+    pub count: u32,
 }
 
 /// Huge pages of one size that are guaranteed to a pod.

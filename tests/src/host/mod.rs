@@ -39,6 +39,8 @@ pub struct Options<'a> {
     pub memory_mib: Option<u32>,
     /// A cable to another host, with every VLAN on it.
     pub trunk: Option<Trunk<'a>>,
+    /// Whether it can reach this machine's loopback, at 10.0.2.2: for a control plane.
+    pub cluster: bool,
 }
 
 /// A cable between two hosts. It is a network card of its own, whose address ends in the host's number:
@@ -60,6 +62,7 @@ impl Default for Options<'_> {
             kernel: Kernel::default(),
             memory_mib: None,
             trunk: None,
+            cluster: false,
         }
     }
 }
@@ -184,7 +187,7 @@ impl Host {
     /// Copies a file into the host, with its mode, and has it flushed to the disk there.
     ///
     /// # Errors
-    /// If the file cannot be read or is larger than 64 MiB, and as [`Self::must`].
+    /// If the file cannot be read or is larger than 192 MiB, and as [`Self::must`].
     pub fn put(&mut self, local: &Path, guest: &str) -> Result<()> {
         let name = local.display().to_string();
         self.note(&format!("put {name} as {guest}"));

@@ -10,18 +10,18 @@ use std::io::Seek;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use super::{Kernel, Machine, Options};
+use crate::running::Running;
 
 /// How long QEMU itself, not the guest, may take for anything.
 const QEMU: Duration = Duration::from_secs(30);
 /// Room for one file on its way into a host.
-const INBOX: u64 = 64 << 20;
+const INBOX: u64 = 192 << 20;
 
 /// A machine, switched off when dropped.
 #[derive(Debug)]
@@ -43,12 +43,6 @@ struct Disks {
     nvme: [File; 2],
 }
 
-#[derive(Debug)]
-struct Running {
-    process: Child,
-    _thread: mpsc::Sender<()>,
-}
-
 impl Qemu {
     /// A machine with new disks, switched off.
     pub(super) fn new(options: &Options<'_>) -> Result<Self> {
@@ -62,7 +56,7 @@ impl Qemu {
             .status()?;
         ensure!(copied.success(), "no room for a copy of {} in /var/tmp", image.display());
         let mut arguments = processors_and_memory(options);
-        arguments.extend(devices(&disks, folder.path()));
+        arguments.extend(devices(&disks, folder.path(), options.cluster));
         if let Some(trunk) = &options.trunk {
             arguments.extend(words(&format!(
                 "-netdev dgram,id=trunk,local.type=unix,local.path={},remote.type=unix,remote.path={} \
@@ -86,7 +80,7 @@ impl Qemu {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(self.file("errors"))?);
-        let mut running = spawn(command)?;
+        let mut running = Running::spawn(command)?;
         let begin = Instant::now();
         loop {
             match UnixStream::connect(self.file("port")) {
@@ -169,27 +163,6 @@ impl Drop for Qemu {
     }
 }
 
-impl Running {
-    fn end(&mut self) {
-        self.process.kill().unwrap_or_default();
-        self.process.wait().map(drop).unwrap_or_default();
-    }
-}
-
-/// `--pdeathsig` ends QEMU with the *thread* that started it, and each test has a thread of its own: a host
-/// that tests share must not go away with the first. So QEMU gets a thread that lasts until the other end of
-/// the sender is dropped. However this program ends, the thread ends, and QEMU with it.
-fn spawn(mut command: Command) -> Result<Running> {
-    let (give, take) = mpsc::channel();
-    let (thread, end) = mpsc::channel::<()>();
-    std::thread::spawn(move || {
-        give.send(command.spawn()).unwrap_or_default();
-        end.recv().unwrap_or_default();
-    });
-    let process = take.recv()?.context("setpriv (package util-linux)")?;
-    Ok(Running { process, _thread: thread })
-}
-
 /// Not in /tmp, which may be memory.
 fn disk(size: u64) -> Result<File> {
     let file = tempfile::tempfile_in("/var/tmp").context("/var/tmp")?;
@@ -228,7 +201,7 @@ fn processors_and_memory(options: &Options<'_>) -> Vec<String> {
     arguments
 }
 
-fn devices(disks: &Disks, folder: &Path) -> Vec<String> {
+fn devices(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> {
     let [nvme0, nvme1] = &disks.nvme;
     let mut arguments = words("-display none -device intel-iommu -device virtio-serial-pci");
     for (name, file, device) in [
@@ -243,9 +216,9 @@ fn devices(disks: &Disks, folder: &Path) -> Vec<String> {
             path(file).display()
         )));
     }
-    for card in ["n0", "n1"] {
+    for (card, restrict) in [("n0", if cluster { "off" } else { "on" }), ("n1", "on")] {
         arguments.extend(words(&format!(
-            "-netdev user,id={card},restrict=on -device virtio-net-pci,netdev={card}"
+            "-netdev user,id={card},restrict={restrict} -device virtio-net-pci,netdev={card}"
         )));
     }
     let folder = folder.display();

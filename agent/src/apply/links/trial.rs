@@ -93,7 +93,7 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
         Lost::NotTried(format!("{error}; without the note it could not be undone; not tried"))
     })?;
     // A guard that does not start makes the trial no worse than the note alone does.
-    let guard = guard();
+    let guard = guard(hands.root);
     if let Err(error) = &guard {
         tracing::warn!("no guard for the trial: {error}");
     }
@@ -170,12 +170,12 @@ pub fn guard_main(root: &Root) {
     drop(Netlink::open().and_then(|mut netlink| undo(&mut netlink, &note)));
 }
 
-fn guard() -> io::Result<()> {
+fn guard(root: &Root) -> io::Result<()> {
     use std::os::unix::process::CommandExt as _;
     #[expect(clippy::disallowed_methods, reason = "this program itself, not another")]
     let mut command = std::process::Command::new(std::env::current_exe()?);
     // In a group of its own: what ends a terminal's or a script's commands does not end it.
-    command.arg(GUARD).process_group(0);
+    command.arg(GUARD).arg(root.path()).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;
     // It ends by itself; somebody has to hear of it.

@@ -9,6 +9,7 @@ pub mod cpu_state;
 pub mod flags;
 mod layers;
 pub mod memory_state;
+pub mod podresources;
 
 use std::collections::BTreeMap;
 

@@ -65,14 +65,22 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
         root.exists(&format!("{MODULES}/{module}")) && state.map_or(true, |state| state == "live")
     };
     let live = root.is_live();
+    let registered = root.exists("sys/devices/virtual/misc/kvm");
+    let probe = || match device::probe() {
+        // The host has it, and this container was not given it.
+        device::Device::Absent if registered && root.is_from_container() => {
+            device::Device::Forbidden
+        }
+        found => found,
+    };
     Evidence {
-        device: live.then(device::probe),
+        device: live.then(probe),
         cpu_flag,
         cpuid: live.then(cpuid::virtualization).flatten(),
         locked_off: live.then(|| device::locked_off(module)).flatten(),
         module,
         module_loaded: root.exists(MODULES).then(|| module.is_some_and(loaded)),
-        registered: root.exists("sys/devices/virtual/misc/kvm"),
+        registered,
     }
 }
 
@@ -189,7 +197,8 @@ fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
 /// registered. A container sees few nodes and a capture often none, which says nothing of the host.
 fn device_node(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReason, String)> {
     let registered = root.exists(&format!("sys/devices/virtual/misc/{name}"));
-    if root.exists(&format!("dev/{node}")) {
+    // A container may be shown none of the host's nodes; udev makes one for what the kernel has registered.
+    if root.exists(&format!("dev/{node}")) || (registered && root.is_from_container()) {
         Ok(true)
     } else if registered {
         let why = format!("the kernel has {name}, but /dev/{node} is not visible here");

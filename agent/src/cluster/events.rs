@@ -1,0 +1,169 @@
+//! Events of the InfraNode: changes made, blocked, failed, and drift repaired.
+//!
+//! A cycle may make a thousand changes, so it has one Event of each kind, which counts and gives the first few.
+//! While the server is away events are lost; what is so is in the status.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::InfraNode;
+use berth_api::names::AGENT;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource as _};
+use tokio::sync::mpsc::Receiver;
+
+use super::Settings;
+use super::client::{CallError, within};
+use super::seen::{Seen, Sight};
+
+/// What is told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tale {
+    /// Changes were made.
+    Changed,
+    /// What somebody else had changed was put right.
+    DriftRepaired,
+    /// Changes were made in part.
+    Partial,
+    /// Changes were refused by the host.
+    Failed,
+    /// Something in use stands in the way.
+    Blocked,
+    /// The spec has mistakes.
+    FaultInSpec,
+}
+
+/// Several of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// What kind.
+    pub tale: Tale,
+    /// A sentence each.
+    pub sentences: Vec<String>,
+}
+
+/// Where Events of objects without a namespace lie.
+const NAMESPACE: &str = "default";
+/// Longest note of an Event, in bytes.
+const LONGEST: usize = 1024;
+
+impl Told {
+    /// As many sentences as an Event holds, and how many more there are.
+    #[must_use]
+    pub fn note(&self) -> String {
+        // Room for the count of what is left out.
+        let room = LONGEST - 24;
+        let mut note = String::new();
+        for (n, sentence) in self.sentences.iter().enumerate() {
+            let sentence: String = crate::text::printable(sentence).chars().take(300).collect();
+            let between = if n == 0 { "" } else { "; " };
+            if note.len() + between.len() + sentence.len() > room {
+                note.push_str(&format!("; and {} more", self.sentences.len() - n));
+                break;
+            }
+            note.push_str(between);
+            note.push_str(&sentence);
+        }
+        note
+    }
+}
+
+impl Tale {
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::Changed => "Changed",
+            Self::DriftRepaired => "DriftRepaired",
+            Self::Partial => "PartlyChanged",
+            Self::Failed => "ChangeFailed",
+            Self::Blocked => "ChangeBlocked",
+            Self::FaultInSpec => "FaultInSpec",
+        }
+    }
+
+    const fn type_(self) -> EventType {
+        match self {
+            Self::Changed | Self::DriftRepaired => EventType::Normal,
+            Self::Partial | Self::Failed | Self::Blocked | Self::FaultInSpec => EventType::Warning,
+        }
+    }
+}
+
+/// Tells for ever.
+pub(super) async fn tell(
+    client: Client,
+    settings: Settings,
+    seen: Arc<Seen>,
+    mut tales: Receiver<Told>,
+) {
+    let reporter = Reporter { controller: AGENT.to_owned(), instance: Some(settings.node.clone()) };
+    // A recorder counts what is told again, whatever its note: so each note has one of its own.
+    let mut last: BTreeMap<Tale, (String, Recorder)> = BTreeMap::new();
+    let mut lost = false;
+    while let Some(told) = tales.recv().await {
+        let Sight::There(object) = seen.infra_node() else { continue };
+        let mut reference = ObjectReference {
+            api_version: Some(InfraNode::api_version(&()).into_owned()),
+            kind: Some(InfraNode::kind(&()).into_owned()),
+            name: Some(settings.node.clone()),
+            uid: Some(object.uid),
+            ..ObjectReference::default()
+        };
+        let note = told.note();
+        if last.get(&told.tale).is_none_or(|(before, _)| *before != note) {
+            last.insert(told.tale, (note.clone(), Recorder::new(client.clone(), reporter.clone())));
+        }
+        let Some((_, recorder)) = last.get(&told.tale) else { continue };
+        let event = Event {
+            type_: told.tale.type_(),
+            reason: told.tale.reason().to_owned(),
+            note: Some(note),
+            action: "Shape".to_owned(),
+            secondary: None,
+        };
+        let mut written = within(recorder.publish(&event, &reference)).await;
+        if written.as_ref().is_err_and(wants_namespace) {
+            reference.namespace = Some(NAMESPACE.to_owned());
+            written = within(recorder.publish(&event, &reference)).await;
+        }
+        match written {
+            Ok(()) => lost = false,
+            // Once, as the next ones go the same way.
+            Err(error) if !lost => {
+                tracing::warn!("Events are not written: {error}");
+                lost = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Servers before 1.22 take Events of objects without a namespace in `kube-system` only; elsewhere they want one
+/// named, although `kubectl describe` then does not find the Event.
+fn wants_namespace(error: &CallError) -> bool {
+    let invalid = error.status().filter(|status| status.code == 422);
+    invalid.is_some_and(|status| status.message.contains("involvedObject.namespace"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_fits_and_counts_the_rest() {
+        let told = |n: usize| Told {
+            tale: Tale::Changed,
+            sentences: (0..n)
+                .map(|n| format!("add VLAN {n} to bond0 on br-tenant \u{e9}"))
+                .collect(),
+        };
+        assert_eq!(
+            told(2).note(),
+            "add VLAN 0 to bond0 on br-tenant é; add VLAN 1 to bond0 on br-tenant é"
+        );
+        let many = told(4000).note();
+        assert!(many.len() <= LONGEST && many.ends_with(" more"), "{many}");
+        let long = Told { tale: Tale::Failed, sentences: vec!["é".repeat(2000); 3] };
+        assert!(long.note().len() <= LONGEST);
+    }
+}

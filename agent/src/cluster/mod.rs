@@ -1,0 +1,119 @@
+//! The cluster: what it asks of this host comes in ([`watch`], [`seen`]), what the host is goes out ([`publisher`],
+//! [`events`]), and a sign of life beside it ([`lease`]).
+//!
+//! The agent reads and writes its own InfraNode and its own Node, and nothing else. It writes only what differs
+//! from what the server has, by server-side apply and without force: a field that somebody else holds is left to
+//! them, and said. An API server that is away changes nothing on the host: the last spec it gave is kept on disk,
+//! and one write brings it up to date afterwards.
+
+mod client;
+mod events;
+mod lease;
+mod publisher;
+mod refusal;
+mod seen;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::core::{ApiResource, DynamicObject, NotUsed, Object};
+use tokio::task::JoinHandle;
+
+pub use events::{Tale, Told};
+pub use publisher::Report;
+pub use seen::{Asked, Seen};
+
+/// The part of a Node's status that is read; the rest (images above all) is large and not needed.
+#[derive(Debug, Clone, Default, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeStatus {
+    conditions: Vec<k8s_openapi::api::core::v1::NodeCondition>,
+    capacity:
+        std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
+    allocatable:
+        std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
+}
+
+/// A Node as far as it is read.
+type SlimNode = Object<NotUsed, NodeStatus>;
+
+/// Which cluster, and who we are there.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// A kubeconfig; `None` for the ServiceAccount of the pod, or what `KUBECONFIG` says.
+    pub kubeconfig: Option<PathBuf>,
+    /// Name of the Node, and of the InfraNode.
+    pub node: String,
+    /// Where the Lease lies.
+    pub namespace: String,
+}
+
+/// The two objects that matter.
+#[derive(Clone)]
+struct Objects {
+    node: String,
+    nodes: Api<SlimNode>,
+    infra_nodes: Api<DynamicObject>,
+}
+
+impl Objects {
+    fn new(client: &kube::Client, node: &str) -> Self {
+        let infra_node = ApiResource::erase::<berth_api::InfraNode>(&());
+        Self {
+            node: node.to_owned(),
+            nodes: Api::all_with(client.clone(), &ApiResource::erase::<Node>(&())),
+            infra_nodes: Api::all_with(client.clone(), &infra_node),
+        }
+    }
+}
+
+/// Ends all traffic with the cluster when dropped.
+#[derive(Debug)]
+pub struct Joined(Vec<JoinHandle<()>>);
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Begins to watch and to publish. Calls `wake` when the spec changed.
+///
+/// # Errors
+/// If the kubeconfig or the ServiceAccount cannot be read. A server that does not answer is waited for.
+pub async fn join(
+    settings: &Settings,
+    seen: &Arc<Seen>,
+    reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
+    tales: tokio::sync::mpsc::Receiver<Told>,
+    wake: impl Fn() + Send + Sync + 'static,
+) -> anyhow::Result<Joined> {
+    let client = client::connect(settings).await?;
+    let objects = Objects::new(&client, &settings.node);
+    let wake = Arc::new(wake);
+    let node = {
+        let seen = Arc::clone(seen);
+        watch::follow(objects.nodes.clone(), settings.node.clone(), move |node| seen.see_node(node))
+    };
+    let infra_node = {
+        let seen = Arc::clone(seen);
+        watch::follow(objects.infra_nodes.clone(), settings.node.clone(), move |object| {
+            if seen.see_infra_node(object) {
+                wake();
+            }
+        })
+    };
+    let publisher = publisher::publish(objects, Arc::clone(seen), reports);
+    let lease = lease::renew(client.clone(), settings.clone(), Arc::clone(seen));
+    let events = events::tell(client, settings.clone(), Arc::clone(seen), tales);
+    Ok(Joined(vec![
+        tokio::spawn(node),
+        tokio::spawn(infra_node),
+        tokio::spawn(publisher),
+        tokio::spawn(lease),
+        tokio::spawn(events),
+    ]))
+}

@@ -1,0 +1,284 @@
+//! Writes to the cluster what it does not say yet of this host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::names::{AGENT, CREATED_BY};
+use berth_api::{InfraNode, LinkName};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use super::client::{CallError, Pauses, within};
+use super::refusal::{Refusals, remove};
+use super::seen::{InfraNodeSeen, NodeSeen, Seen, Sight};
+use super::{Objects, SlimNode};
+use crate::publish::node::{Facts, Field, NodeSays};
+use crate::publish::{labels, resources};
+
+/// What there is to say after a cycle.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The host.
+    pub node: InfraNode,
+    /// Bridges that VMs can be attached to, by network; `None` if links could not be looked at.
+    pub bridges: Option<BTreeMap<String, Vec<LinkName>>>,
+    /// Whether pods run that may have been placed by a label.
+    pub hold: bool,
+}
+
+/// A burst of changes is one write.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Longest pause between tries.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// What lives from one write to the next.
+struct Publisher {
+    objects: Objects,
+    seen: Arc<Seen>,
+    reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
+    refused_status: Refusals,
+    refused_node: Refusals,
+    /// Whether the server makes nulls of empty texts in an apply, and then refuses them (seen with 1.20).
+    empties_are_nulls: bool,
+    /// Bodies that the server took and did not keep: it knows fewer fields than we do.
+    futile: BTreeMap<&'static str, Value>,
+}
+
+/// Publishes for ever.
+pub(super) async fn publish(
+    objects: Objects,
+    seen: Arc<Seen>,
+    reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
+) {
+    let mut publisher = Publisher {
+        objects,
+        seen: Arc::clone(&seen),
+        reports,
+        refused_status: Refusals::default(),
+        refused_node: Refusals::default(),
+        empties_are_nulls: false,
+        futile: BTreeMap::new(),
+    };
+    let mut pauses = Pauses::up_to(PAUSE);
+    let mut said = BTreeSet::new();
+    loop {
+        seen.changed.notified().await;
+        tokio::time::sleep(SETTLE).await;
+        let failed = publisher.write().await;
+        for what in failed.iter().filter(|what| !said.contains(*what)) {
+            tracing::warn!("{what}");
+        }
+        if failed.is_empty() {
+            pauses.reset();
+        } else {
+            // What is said then is what is so then.
+            seen.wake();
+            pauses.wait().await;
+        }
+        said = failed;
+    }
+}
+
+impl Publisher {
+    /// Writes all that differs; tells all that could not be written.
+    async fn write(&mut self) -> BTreeSet<String> {
+        let Some(report) = (self.reports)() else { return BTreeSet::new() };
+        let mut failed = BTreeSet::new();
+        let node = self.seen.node();
+        let name = self.objects.node.clone();
+        let results = [
+            ("InfraNode", self.infra_node(&report, &node).await),
+            ("Node", self.node(&report, node).await),
+        ];
+        for (kind, result) in results {
+            if let Err(error) = result {
+                failed.insert(format!("{kind} {name} was not written: {}", meaning(&error)));
+            }
+        }
+        failed
+    }
+
+    async fn infra_node(
+        &mut self,
+        report: &Report,
+        node: &Sight<NodeSeen>,
+    ) -> Result<(), CallError> {
+        match (self.seen.infra_node(), node) {
+            // The watch brings it, and then its status is written.
+            (Sight::Missing, Sight::There(node)) => self.create(&node.uid).await,
+            (Sight::There(object), _) => self.status(report, &object).await,
+            (Sight::Missing | Sight::Unknown, _) => Ok(()),
+        }
+    }
+
+    /// Owned by the Node, so that it goes when the Node goes.
+    async fn create(&self, node_uid: &str) -> Result<(), CallError> {
+        let name = &self.objects.node;
+        let object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1",
+            "kind": "InfraNode",
+            "metadata": {
+                "name": name,
+                "annotations": {CREATED_BY: AGENT},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": node_uid}],
+            },
+            "spec": {},
+        }))
+        .map_err(|error| CallError::Kube(Box::new(kube::Error::SerdeError(error))))?;
+        let params = PostParams { field_manager: Some(AGENT.to_owned()), ..PostParams::default() };
+        match within(self.objects.infra_nodes.create(&params, &object)).await {
+            Err(error) if error.code() == Some(409) => Ok(()),
+            other => other.map(|_| tracing::info!("InfraNode {name} was created")),
+        }
+    }
+
+    async fn status(&mut self, report: &Report, object: &InfraNodeSeen) -> Result<(), CallError> {
+        let as_value = |status| serde_json::to_value(status).unwrap_or_default();
+        let refused = self.refused_status.fields();
+        let leave_out_empty = self.empties_are_nulls;
+        let prune = |status: Value| {
+            let mut body = json!({"status": status});
+            if leave_out_empty {
+                without_empty_text(&mut body);
+            }
+            refused.iter().for_each(|path| remove(&mut body, path));
+            body
+        };
+        let body = prune(as_value(report.node.status.as_ref()));
+        let there = prune(as_value(object.status.as_ref()));
+        if body == there || self.futile.get("InfraNode") == Some(&body) {
+            return Ok(());
+        }
+        let name = self.objects.node.clone();
+        let mut apply = body.clone();
+        apply["apiVersion"] = "berth.dev/v1alpha1".into();
+        apply["kind"] = "InfraNode".into();
+        // Of the object that was seen, not of one that was made anew since.
+        apply["metadata"] = json!({"name": name, "uid": object.uid});
+        let params = PatchParams::apply(AGENT);
+        let patch = Patch::Apply(&apply);
+        let written = within(self.objects.infra_nodes.patch_status(&name, &params, &patch)).await;
+        if !self.empties_are_nulls && written.as_ref().is_err_and(found_null) {
+            tracing::info!("InfraNode {name}: the server cannot keep empty texts, so they are left out");
+            self.empties_are_nulls = true;
+            return self.again();
+        }
+        let written = match note(&mut self.refused_status, written, "InfraNode", &name)? {
+            None => return self.again(),
+            Some(written) => written,
+        };
+        self.seen.see_infra_node(Some(written));
+        let Sight::There(kept) = self.seen.infra_node() else { return Ok(()) };
+        if prune(as_value(kept.status.as_ref())) == body {
+            self.futile.remove("InfraNode");
+        } else {
+            tracing::warn!(
+                "InfraNode {name}: the server does not keep all of its status: its CustomResourceDefinition is not this \
+                 agent's; apply the one of this version (deploy/crds)"
+            );
+            self.futile.insert("InfraNode", body);
+        }
+        Ok(())
+    }
+
+    async fn node(&mut self, report: &Report, node: Sight<NodeSeen>) -> Result<(), CallError> {
+        let Sight::There(node) = node else { return Ok(()) };
+        let Some(status) = &report.node.status else { return Ok(()) };
+        let refused = self.refused_node.fields();
+        let refused = refused.iter().filter_map(|path| Field::of_conflict(path)).collect();
+        let says = NodeSays::new(
+            &Facts {
+                labels: &labels::labels(status),
+                conditions: &status.conditions,
+                resources: &resources::resources(
+                    &report.node.spec,
+                    status,
+                    report.bridges.as_ref(),
+                ),
+                hold: report.hold,
+                refused: &refused,
+            },
+            &node.told,
+        );
+        let name = self.objects.node.clone();
+        let mut body = says.apply(&name);
+        if !says.differs(&node.told) || self.futile.get("Node") == Some(&body) {
+            return Ok(());
+        }
+        let futile = body.clone();
+        body["metadata"]["uid"] = node.uid.clone().into();
+        let params = PatchParams::apply(AGENT);
+        let written =
+            within(self.objects.nodes.patch_status(&name, &params, &Patch::Apply(&body))).await;
+        let written: SlimNode = match note(&mut self.refused_node, written, "Node", &name)? {
+            None => return self.again(),
+            Some(written) => written,
+        };
+        self.seen.see_node(Some(written));
+        let Sight::There(kept) = self.seen.node() else { return Ok(()) };
+        if says.differs(&kept.told) {
+            tracing::warn!("Node {name}: the server does not keep all that was applied");
+            self.futile.insert("Node", futile);
+        } else {
+            self.futile.remove("Node");
+        }
+        Ok(())
+    }
+
+    /// Without the fields that were refused.
+    fn again(&self) -> Result<(), CallError> {
+        self.seen.wake();
+        Ok(())
+    }
+}
+
+/// Whether the server says that a null is invalid: we send none.
+fn found_null(error: &CallError) -> bool {
+    let invalid = error.status().filter(|status| status.code == 422);
+    invalid.is_some_and(|status| status.message.contains("\"null\""))
+}
+
+fn without_empty_text(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| value.as_str() != Some(""));
+            fields.values_mut().for_each(without_empty_text);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_empty_text),
+        _ => {}
+    }
+}
+
+/// Takes note of fields that are another's; `None` if there were any, else what was written.
+fn note<T>(
+    refusals: &mut Refusals,
+    written: Result<T, CallError>,
+    kind: &str,
+    name: &str,
+) -> Result<Option<T>, CallError> {
+    match written {
+        Ok(written) => Ok(Some(written)),
+        Err(error) => {
+            let conflict = error.status().filter(|status| status.code == 409);
+            let Some(said) = conflict.and_then(|status| refusals.note(status)) else {
+                return Err(error);
+            };
+            tracing::warn!("{kind} {name}: left to others, who hold these fields: {said}");
+            Ok(None)
+        }
+    }
+}
+
+/// The error, with what to do where that is known.
+fn meaning(error: &CallError) -> String {
+    let hint = match error.code() {
+        Some(403) => "; see the rights in deploy/base, and which Node the credential belongs to",
+        Some(404) => "; are the CustomResourceDefinitions of deploy/crds applied?",
+        Some(422) => "; does the CustomResourceDefinition in the cluster belong to this version?",
+        Some(409) => "; it was made anew meanwhile, or others write it at the same time",
+        _ => "",
+    };
+    format!("{error}{hint}")
+}

@@ -1,0 +1,113 @@
+//! Fields that another manager holds: they are left to it, and said.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use kube::core::Status;
+use serde_json::Value;
+
+/// After so long the other may have let go.
+const AGAIN: Duration = Duration::from_secs(600);
+
+/// Fields of one object, by their path as the server names them.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(BTreeMap<String, Instant>);
+
+impl Refusals {
+    /// Takes note of a conflict (409) of an apply. Gives the fields with their managers in the server's words if
+    /// it named any that were not known.
+    pub(super) fn note(&mut self, status: &Status) -> Option<String> {
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        let conflicts = causes.filter(|cause| cause.reason == "FieldManagerConflict");
+        let mut new = Vec::new();
+        for cause in conflicts {
+            if self.0.insert(cause.field.clone(), Instant::now()).is_none() {
+                new.push(format!("{}: {}", cause.field, cause.message));
+            }
+        }
+        (!new.is_empty()).then(|| new.join("; "))
+    }
+
+    /// Forgets those of long ago, and gives the rest.
+    pub(super) fn fields(&mut self) -> BTreeSet<String> {
+        self.0.retain(|_, since| since.elapsed() < AGAIN);
+        self.0.keys().cloned().collect()
+    }
+}
+
+/// Takes the field at a path as `.status.zones[id=1].memory` out of an object.
+pub(super) fn remove(object: &mut Value, path: &str) {
+    let mut steps = steps(path);
+    let Some(last) = steps.pop() else { return };
+    let mut at = object;
+    for step in &steps {
+        let Some(next) = find(at, step) else { return };
+        at = next;
+    }
+    match last {
+        Step::Field(name) => {
+            at.as_object_mut().and_then(|fields| fields.remove(&name));
+        }
+        Step::Key(name, value) => {
+            if let Some(items) = at.as_array_mut() {
+                items.retain(|item| !has(item, &name, &value));
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Field(String),
+    Key(String, String),
+}
+
+/// The server quotes text in keys and not numbers. Names with dots in them do not occur in an InfraNode.
+fn steps(path: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for part in path.split('.').filter(|part| !part.is_empty()) {
+        let (field, key) = part.split_once('[').unwrap_or((part, ""));
+        if !field.is_empty() {
+            steps.push(Step::Field(field.to_owned()));
+        }
+        if let Some((name, value)) = key.trim_end_matches(']').split_once('=') {
+            steps.push(Step::Key(name.to_owned(), value.trim_matches('"').to_owned()));
+        }
+    }
+    steps
+}
+
+fn find<'a>(at: &'a mut Value, step: &Step) -> Option<&'a mut Value> {
+    match step {
+        Step::Field(name) => at.get_mut(name),
+        Step::Key(name, value) => at.as_array_mut()?.iter_mut().find(|item| has(item, name, value)),
+    }
+}
+
+fn has(item: &Value, name: &str, value: &str) -> bool {
+    match item.get(name) {
+        Some(Value::String(found)) => found == value,
+        Some(found) => serde_json::from_str::<Value>(value).is_ok_and(|value| *found == value),
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_path_leads_to_one_field() {
+        let mut object = json!({"status": {"zones": [{"id": 0, "cores": 2}, {"id": 1, "cores": 2}],
+            "conditions": [{"type": "Ready", "status": "True"}]}});
+        remove(&mut object, ".status.zones[id=1].cores");
+        remove(&mut object, ".status.conditions[type=\"Ready\"].status");
+        remove(&mut object, ".status.nothing[a=\"b\"].here");
+        remove(&mut object, "");
+        let left = json!({"status": {"zones": [{"id": 0, "cores": 2}, {"id": 1}], "conditions": [{"type": "Ready"}]}});
+        assert_eq!(object, left);
+        remove(&mut object, ".status.zones[id=0]");
+        assert_eq!(object["status"]["zones"], json!([{"id": 1}]));
+    }
+}

@@ -1,0 +1,236 @@
+//! What the cluster was seen to say of this host.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use berth_api::InfraNodeStatus;
+use berth_api::infra_node::{KvmState, Unknown, UnknownReason};
+use kube::ResourceExt as _;
+use kube::core::{DynamicObject, ObjectMeta};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::SlimNode;
+use crate::publish;
+
+/// Shared between what watches and what acts.
+#[derive(Debug, Default)]
+pub struct Seen {
+    inner: Mutex<Inner>,
+    /// Something that may want publishing was seen.
+    pub(super) changed: Notify,
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+struct Inner {
+    asked: Option<Asked>,
+    infra_node: Sight<InfraNodeSeen>,
+    node: Sight<NodeSeen>,
+}
+
+/// An object.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Sight<T> {
+    /// The server has not said yet.
+    #[default]
+    Unknown,
+    /// It is not there.
+    Missing,
+    /// It is there.
+    There(T),
+}
+
+/// The InfraNode, apart from its spec.
+#[derive(Debug, Clone)]
+pub(super) struct InfraNodeSeen {
+    pub(super) uid: String,
+    /// `None` if it has none, or one that is none of ours.
+    pub(super) status: Option<InfraNodeStatus>,
+}
+
+/// The Node.
+#[derive(Debug, Clone)]
+pub(super) struct NodeSeen {
+    pub(super) uid: String,
+    pub(super) told: publish::Told,
+}
+
+/// What the InfraNode asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// The object without its status, as JSON: it is read like a manifest in a file, so that a mistake in one part
+    /// does not hide the rest. `None` as long as nobody has asked for anything.
+    pub manifest: Option<Arc<str>>,
+    /// `metadata.generation` of it; `None` if it comes from the last time, on disk.
+    pub generation: Option<i64>,
+}
+
+impl Seen {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is asked for; `None` as long as that is not known.
+    #[must_use]
+    pub fn asked(&self) -> Option<Asked> {
+        self.lock().asked.clone()
+    }
+
+    /// What was asked for before this program began; what the server says counts more.
+    pub fn remember(&self, manifest: &str) {
+        let asked = Asked { manifest: Some(manifest.into()), generation: None };
+        self.lock().asked.get_or_insert(asked);
+    }
+
+    /// Something is there to publish.
+    pub fn wake(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Adds to a status what only the cluster knows: from within a container `/dev/kvm` cannot be tried, but KubeVirt's
+    /// device plugin can, and offers the device where it is there.
+    pub fn complete(&self, status: &mut InfraNodeStatus) {
+        const STATE: &str = "capabilities.kvm.state";
+        let inner = self.lock();
+        let Sight::There(node) = &inner.node else { return };
+        let offered = node
+            .told
+            .allocatable
+            .get("devices.kubevirt.io/kvm")
+            .is_some_and(|count| count.0 != "0");
+        let forbidden = |unknown: &Unknown| {
+            unknown.path == STATE && unknown.reason == UnknownReason::DeviceCgroup
+        };
+        if offered && status.unknown.iter().any(forbidden) {
+            status.capabilities.kvm.state = Some(KvmState::Ready);
+            status.unknown.retain(|unknown| !forbidden(unknown));
+        }
+    }
+
+    pub(super) fn infra_node(&self) -> Sight<InfraNodeSeen> {
+        self.lock().infra_node.clone()
+    }
+
+    pub(super) fn node(&self) -> Sight<NodeSeen> {
+        self.lock().node.clone()
+    }
+
+    pub(super) fn see_node(&self, node: Option<SlimNode>) {
+        let sight = node.map_or(Sight::Missing, |node| {
+            let status = node.status.unwrap_or_default();
+            let told = publish::Told::of(
+                &node.metadata,
+                status.conditions,
+                status.capacity,
+                status.allocatable,
+            );
+            Sight::There(NodeSeen { uid: node.metadata.uid.unwrap_or_default(), told })
+        });
+        self.lock().node = sight;
+        self.wake();
+    }
+
+    /// Whether it asks for something else than before.
+    pub(super) fn see_infra_node(&self, object: Option<DynamicObject>) -> bool {
+        let mut inner = self.lock();
+        let asks_anew = match object {
+            None => {
+                // Deleted, or never there: the host keeps its last good shape.
+                inner.infra_node = Sight::Missing;
+                if inner.asked.is_none() {
+                    inner.asked = Some(Asked { manifest: None, generation: None });
+                    true
+                } else {
+                    false
+                }
+            }
+            Some(object) => {
+                let asked = asked(&object);
+                let seen = InfraNodeSeen {
+                    uid: object.uid().unwrap_or_default(),
+                    status: object
+                        .data
+                        .get("status")
+                        .and_then(|status| serde_json::from_value(status.clone()).ok()),
+                };
+                inner.infra_node = Sight::There(seen);
+                // An empty object that an agent made does not take back what was asked for before.
+                let known = inner.asked.as_ref().is_some_and(|known| known.manifest.is_some());
+                let keeps = asked.manifest.is_none() && known;
+                let differs = inner.asked.as_ref() != Some(&asked);
+                if differs && !keeps {
+                    inner.asked = Some(asked);
+                }
+                differs && !keeps
+            }
+        };
+        drop(inner);
+        self.wake();
+        asks_anew
+    }
+}
+
+/// What an InfraNode asks for.
+fn asked(object: &DynamicObject) -> Asked {
+    let spec = object.data.get("spec").cloned().unwrap_or_else(|| json!({}));
+    let empty = spec.as_object().is_some_and(serde_json::Map::is_empty);
+    let generation = object.metadata.generation;
+    // The first generation of an object that an agent made is nobody's wish.
+    let made_by_agent =
+        object.annotations().contains_key(berth_api::names::CREATED_BY) && generation == Some(1);
+    let manifest = (!(empty && made_by_agent)).then(|| manifest(&object.metadata, spec));
+    Asked { manifest, generation }
+}
+
+fn manifest(metadata: &ObjectMeta, spec: Value) -> Arc<str> {
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "InfraNode",
+        "metadata": {"name": metadata.name},
+        "spec": spec,
+    });
+    object.to_string().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(generation: i64, by_agent: bool, spec: &Value) -> DynamicObject {
+        let annotations =
+            if by_agent { json!({"berth.dev/created-by": "berth-agent"}) } else { json!({}) };
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
+            "metadata": {"name": "a", "generation": generation, "annotations": annotations},
+            "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn an_object_that_was_deleted_and_made_anew_takes_nothing_back() {
+        let seen = Seen::default();
+        assert_eq!(seen.asked(), None);
+        let ksm = json!({"ksm": {"mode": "Off"}});
+        assert!(seen.see_infra_node(Some(object(3, false, &ksm))));
+        let asked = seen.asked();
+        assert!(!seen.see_infra_node(None));
+        assert!(!seen.see_infra_node(Some(object(1, true, &json!({})))));
+        assert_eq!(seen.asked(), asked);
+        // But a person who empties the spec means it, and so does one who writes an empty object.
+        assert!(seen.see_infra_node(Some(object(2, true, &json!({})))));
+        assert!(seen.asked().unwrap().manifest.is_some());
+        assert!(seen.see_infra_node(Some(object(1, false, &json!({})))));
+    }
+
+    #[test]
+    fn what_was_asked_before_counts_until_the_server_speaks() {
+        let seen = Seen::default();
+        seen.remember("{}");
+        assert_eq!(seen.asked().unwrap().generation, None);
+        assert!(seen.see_infra_node(Some(object(4, false, &json!({})))));
+        assert_eq!(seen.asked().unwrap().generation, Some(4));
+        // A status alone asks for nothing.
+        assert!(!seen.see_infra_node(Some(object(4, false, &json!({})))));
+    }
+}

@@ -1,0 +1,150 @@
+//! What the host is asked to be, from a file or from the cluster, as far as it is clear.
+
+use std::sync::Arc;
+
+use berth_api::infra_node::InfraNodeSpec;
+
+use super::Source;
+use crate::cluster::Seen;
+use crate::manifest::{Fault, Manifest, Part, Unclear};
+use crate::root::Root;
+
+/// What is wanted.
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub(super) spec: InfraNodeSpec,
+    pub(super) unclear: Unclear,
+    pub(super) faults: Vec<Fault>,
+    /// Why nothing of it is carried out.
+    pub(super) waiting: Option<String>,
+    /// `metadata.generation` of the InfraNode it comes from.
+    pub(super) generation: Option<i64>,
+}
+
+impl Wish {
+    /// Nothing is changed and nothing put back: the host keeps its last good shape.
+    pub(super) fn nothing(why: &str, faults: Vec<Fault>) -> Self {
+        Self {
+            spec: InfraNodeSpec::default(),
+            unclear: Unclear::all_but(&[]),
+            faults,
+            waiting: Some(format!("{why}: the host stays as it is")),
+            generation: None,
+        }
+    }
+
+    /// Only what it says of networks.
+    pub(super) fn of_networks(&self) -> (InfraNodeSpec, Unclear) {
+        let spec = InfraNodeSpec {
+            enforce: self.spec.enforce,
+            networks: self.spec.networks.clone(),
+            tenant_networks: self.spec.tenant_networks.clone(),
+            ..InfraNodeSpec::default()
+        };
+        let mut unclear = self.unclear.clone();
+        unclear.parts.extend(Unclear::all_but(&[Part::Networks]).parts);
+        (spec, unclear)
+    }
+}
+
+/// Where wishes come from, and what was read last.
+#[derive(Debug)]
+pub(super) struct Wishes {
+    source: Source,
+    /// Whether what the cluster asked for is kept on disk; who only observes has no place there.
+    keeps: bool,
+    seen: Option<Arc<Seen>>,
+    /// The manifest that was read last: thousands of tenants take a while to read, and most cycles change none.
+    read: Option<(String, Result<Manifest, Fault>)>,
+    /// What the cluster asked for last is on disk, for a start while it is away.
+    saved: Option<Arc<str>>,
+}
+
+/// Where a manifest comes from, its text if there is one, and its generation.
+type Found = (String, Option<Arc<str>>, Option<i64>);
+
+/// What the cluster asked for last.
+const SAVED: &str = "var/lib/berth/asked.json";
+
+impl Wishes {
+    pub(super) const fn new(source: Source, keeps: bool) -> Self {
+        Self { source, keeps, seen: None, read: None, saved: None }
+    }
+
+    /// From now on the cluster says.
+    pub(super) fn join(&mut self, root: &Root, seen: Arc<Seen>) {
+        if let Ok(saved) = root.read_large(SAVED) {
+            seen.remember(&saved);
+            self.saved = Some(saved.into());
+        }
+        self.seen = Some(seen);
+    }
+
+    /// What is asked for now. `node_name` is asked for again if it is not the manifest's, as a kubelet that
+    /// started after us may have told another.
+    pub(super) fn now(
+        &mut self,
+        root: &Root,
+        node_name: &mut dyn FnMut(bool) -> Option<String>,
+    ) -> Wish {
+        let (place, text, generation) = match self.text(root) {
+            Ok((place, Some(text), generation)) => (place, text, generation),
+            // Nobody has asked for anything, which is not to ask for all to be put back.
+            Ok((_, None, generation)) => {
+                return Wish { waiting: None, generation, ..Wish::nothing("", Vec::new()) };
+            }
+            Err(why) => return Wish::nothing(&why, Vec::new()),
+        };
+        let known = self.read.take().filter(|(known, _)| *known == *text);
+        let (text, parsed) = known.unwrap_or_else(|| {
+            let parsed = Manifest::parse(&text);
+            (text.to_string(), parsed)
+        });
+        self.read = Some((text, parsed.clone()));
+        let manifest = match parsed {
+            Ok(manifest) => manifest,
+            Err(fault) => return Wish::nothing(&format!("{place}: {fault}"), vec![fault]),
+        };
+        let mut another = manifest.meant_for_another(node_name(false).as_deref());
+        if another.is_some() {
+            another = manifest.meant_for_another(node_name(true).as_deref());
+        }
+        if let Some(fault) = another {
+            return Wish::nothing(&format!("{place}: {fault}"), vec![fault]);
+        }
+        Wish {
+            spec: manifest.spec,
+            unclear: manifest.unclear,
+            faults: manifest.faults,
+            waiting: None,
+            generation,
+        }
+    }
+
+    /// The manifest's text, where it comes from, and its generation; or why there is none.
+    fn text(&mut self, root: &Root) -> Result<Found, String> {
+        let (seen, cluster) = match (&self.source, &self.seen) {
+            (Source::File(path), _) => {
+                let path = path.to_string_lossy().into_owned();
+                let text = root.read_large(&path).map_err(|error| error.to_string())?;
+                return Ok((path, Some(text.into()), None));
+            }
+            (Source::Cluster(cluster), Some(seen)) => (seen, cluster),
+            (Source::Cluster(_), None) => return Err("the cluster was not asked yet".to_owned()),
+        };
+        let name = &cluster.node;
+        let asked = seen.asked().ok_or("the API server has not answered yet")?;
+        let place = format!("InfraNode {name}");
+        let Some(text) = asked.manifest else { return Ok((place, None, asked.generation)) };
+        if self.keeps && asked.generation.is_some() && self.saved.as_ref() != Some(&text) {
+            // Without it a start while the cluster is away keeps the shape, but repairs nothing.
+            match root.replace(SAVED, text.as_bytes()) {
+                Ok(()) => self.saved = Some(Arc::clone(&text)),
+                Err(error) => tracing::warn!(
+                    "{error}; what is asked for is not kept for a start without the cluster"
+                ),
+            }
+        }
+        Ok((place, Some(text), asked.generation))
+    }
+}

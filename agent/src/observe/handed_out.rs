@@ -1,0 +1,69 @@
+//! What pods have been handed out, beyond the checkpoints: the kubelet's own list, pods' names by UID, and the
+//! huge pages their control groups allow.
+
+use std::collections::BTreeMap;
+
+use berth_api::PageSize;
+use berth_api::infra_node::UnknownReason;
+
+use super::kubelet::podresources::{self, Listed};
+use super::pods;
+use crate::notes::Notes;
+use crate::root::Root;
+
+/// What is known.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct HandedOut {
+    /// The kubelet's list; `None` where it was not asked or did not answer.
+    pub listed: Option<Listed>,
+    /// Namespace and name of each pod, by UID.
+    pub names: BTreeMap<String, (String, String)>,
+    /// Huge pages a pod's control group allows it, by UID. All pods that have a group are here.
+    pub hugepages: BTreeMap<String, BTreeMap<PageSize, u64>>,
+}
+
+/// One folder for each pod: `<namespace>_<name>_<uid>`.
+const LOGS: &str = "var/log/pods";
+
+/// Asks the kubelet and looks through groups and log folders.
+pub fn observe(root: &Root, notes: &mut Notes) -> HandedOut {
+    let listed = podresources::list(root).unwrap_or_else(|why| {
+        notes.warn(
+            format!("/{}", podresources::SOCKET),
+            format!("{why}; its checkpoints are read instead"),
+        );
+        notes.unknown("allocations.devices", UnknownReason::Unreadable, why);
+        None
+    });
+    let names = root.list(LOGS).unwrap_or_default();
+    HandedOut {
+        listed,
+        names: names.iter().filter_map(|name| pod(name)).collect(),
+        hugepages: pods::hugepages_by_pod(root),
+    }
+}
+
+/// Neither namespace nor name may have a `_`.
+fn pod(folder: &str) -> Option<(String, (String, String))> {
+    let mut parts = folder.split('_');
+    let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
+    let whole = parts.next().is_none() && ![namespace, name, uid].contains(&"");
+    whole.then(|| (uid.to_owned(), (namespace.to_owned(), name.to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_folders_tell_pods_by_uid() {
+        let (uid, name) = pod("default_virt-launcher-a_0d5c-1").unwrap();
+        assert_eq!(
+            (uid.as_str(), name.0.as_str(), name.1.as_str()),
+            ("0d5c-1", "default", "virt-launcher-a")
+        );
+        for other in ["", "a_b", "a_b_c_d", "a__c", "lost+found"] {
+            assert_eq!(pod(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The kubelet's PodResources API: what it has handed out, in its own words, over its socket.
+//!
+//! It names pods by name, where the checkpoints have UIDs; which is which the names of the pods' log folders tell.
+//! What it lists may have ended long ago, and old kubelets count shared CPUs as given: whoever uses it asks the
+//! checkpoints and control groups too.
+
+#[expect(missing_docs, unreachable_pub, clippy::derive_partial_eq_without_eq,
+    clippy::allow_attributes_without_reason, reason = "generated")]
+#[rustfmt::skip]
+mod v1;
+
+use std::path::Path;
+use std::time::Duration;
+
+use berth_api::CpuSet;
+use tonic::transport::Endpoint;
+
+use crate::root::Root;
+use v1::pod_resources_lister_client::PodResourcesListerClient;
+use v1::{AllocatableResourcesRequest, ListPodResourcesRequest};
+pub use v1::{ContainerDevices, ContainerMemory, PodResources};
+
+/// Its socket.
+pub const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
+/// A kubelet that hangs must not hold up the look at the host.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// As the kubelet's own clients have it, in bytes.
+const LARGEST: usize = 16 << 20;
+
+/// What the kubelet said.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Listed {
+    /// Pods with what their containers have.
+    pub pods: Vec<PodResources>,
+    /// CPUs that can be handed out exclusively; `None` from kubelets before 1.23.
+    pub allocatable_cpus: Option<CpuSet>,
+}
+
+/// Asks the kubelet. `Ok(None)` where it has no such socket.
+///
+/// # Errors
+/// Why it did not answer, or not sensibly.
+pub fn list(root: &Root) -> Result<Option<Listed>, String> {
+    let socket = root.path().join(SOCKET);
+    if !root.is_live() || !root.exists(SOCKET) {
+        return Ok(None);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let asked = runtime.block_on(async { tokio::time::timeout(PATIENCE, ask(&socket)).await });
+    asked.map_err(|_| format!("no answer in {} s", PATIENCE.as_secs()))?.map(Some)
+}
+
+async fn ask(socket: &Path) -> Result<Listed, String> {
+    let address = format!("unix://{}", socket.display());
+    let endpoint = Endpoint::from_shared(address).map_err(|error| error.to_string())?;
+    let channel = endpoint.connect().await.map_err(|error| chain(&error))?;
+    let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LARGEST);
+    let listed =
+        client.list(ListPodResourcesRequest {}).await.map_err(|status| status.to_string())?;
+    let allocatable = match client.get_allocatable_resources(AllocatableResourcesRequest {}).await {
+        Ok(answer) => cpus(&answer.into_inner().cpu_ids),
+        Err(status) if status.code() == tonic::Code::Unimplemented => None,
+        Err(status) => {
+            // Behind a feature gate it answers Unknown.
+            tracing::debug!("GetAllocatableResources: {status}");
+            None
+        }
+    };
+    Ok(Listed { pods: listed.into_inner().pod_resources, allocatable_cpus: allocatable })
+}
+
+/// tonic says "transport error", and the reason below it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut said = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        said = format!("{said}: {inner}");
+        source = inner.source();
+    }
+    said
+}
+
+/// CPU ids as a set; `None` if one is none.
+#[must_use]
+pub fn cpus(ids: &[i64]) -> Option<CpuSet> {
+    ids.iter().map(|id| u32::try_from(*id).ok()).collect()
+}

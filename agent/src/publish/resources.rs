@@ -1,0 +1,127 @@
+//! Extended resources of the Node: `berth.dev/pinnable-cpus`, and `bridge.network.kubevirt.io/<bridge>` for each
+//! bridge that VMs can be attached to.
+
+use std::collections::BTreeMap;
+
+use berth_api::infra_node::{NetworkScenario, NetworkStatus};
+use berth_api::names::resource;
+use berth_api::{InfraNodeSpec, InfraNodeStatus, LinkName};
+
+/// Extended resources as they should be told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Each with its amount. One that is not here is withdrawn.
+    pub amounts: BTreeMap<String, String>,
+    /// Those whose names begin so are not known, and stay as they were told.
+    pub unknown: Vec<&'static str>,
+}
+
+/// What the project bridge-marker writes for a bridge: as many as pods could ever ask for.
+const BRIDGE: &str = "1k";
+/// Bridges of single tenants that are told; with more the Node would grow, and only Berth's scheduler judges.
+const FEW: usize = 16;
+
+/// The resources of a host with this status. `bridges` are the bridges in place, by network; `None` where the
+/// links could not be looked at.
+#[must_use]
+pub fn resources(
+    spec: &InfraNodeSpec,
+    status: &InfraNodeStatus,
+    bridges: Option<&BTreeMap<String, Vec<LinkName>>>,
+) -> Resources {
+    let mut all = Resources::default();
+    match pinnable(status) {
+        None => all.unknown.push(resource::PINNABLE_CPUS),
+        Some(0) => {}
+        Some(count) => {
+            all.amounts.insert(resource::PINNABLE_CPUS.to_owned(), count.to_string());
+        }
+    }
+    let Some(bridges) = bridges else {
+        all.unknown.push(resource::BRIDGE_PREFIX);
+        return all;
+    };
+    for network in &spec.networks {
+        let bridges = bridges.get(&network.name).map(Vec::as_slice).unwrap_or_default();
+        let told = match network.scenario {
+            NetworkScenario::VlanAwareBridge => is_usable(&status.networks, &network.name),
+            NetworkScenario::BridgePerTenant | NetworkScenario::Vxlan => bridges.len() <= FEW,
+            NetworkScenario::SriovVf => false,
+        };
+        let told = bridges.iter().filter(|_| told);
+        let name = |bridge: &LinkName| format!("{}{bridge}", resource::BRIDGE_PREFIX);
+        all.amounts.extend(told.map(|bridge| (name(bridge), BRIDGE.to_owned())));
+    }
+    all
+}
+
+/// Whether a network with a shared bridge carries anybody, or would: one whose uplink failed carries nobody.
+fn is_usable(networks: &[NetworkStatus], name: &str) -> bool {
+    networks
+        .iter()
+        .find(|network| network.name == name)
+        .is_some_and(|network| network.ready > 0 || (network.failed == 0 && network.pending == 0))
+}
+
+/// CPUs that can be pinned on the whole host; `None` if any zone does not know.
+fn pinnable(status: &InfraNodeStatus) -> Option<usize> {
+    if status.zones.is_empty() {
+        return None;
+    }
+    status.zones.iter().map(|zone| zone.pinnable_cpus.as_ref().map(|cpus| cpus.len())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::infra_node::Zone;
+
+    fn zone(pinnable: Option<&str>) -> Zone {
+        Zone { pinnable_cpus: pinnable.map(|set| set.parse().unwrap()), ..Zone::default() }
+    }
+
+    #[test]
+    fn nothing_to_pin_is_no_resource_and_not_known_is_not_nothing() {
+        let told = |zones: Vec<Zone>| {
+            let status = InfraNodeStatus { zones, ..InfraNodeStatus::default() };
+            let told = resources(&InfraNodeSpec::default(), &status, Some(&BTreeMap::new()));
+            (told.amounts.get(resource::PINNABLE_CPUS).cloned(), told.unknown)
+        };
+        assert_eq!(
+            told(vec![zone(Some("1-3,5")), zone(Some("8-9"))]),
+            (Some("6".to_owned()), vec![])
+        );
+        assert_eq!(told(vec![zone(Some("")), zone(Some(""))]), (None, vec![]));
+        let unknown = (None, vec![resource::PINNABLE_CPUS]);
+        assert_eq!(told(vec![zone(Some("1")), zone(None)]), unknown);
+        assert_eq!(told(vec![]), unknown);
+    }
+
+    #[test]
+    fn bridges_are_told_where_they_carry_somebody() {
+        let spec: InfraNodeSpec = serde_json::from_value(serde_json::json!({"networks": [
+            {"name": "shared", "scenario": "VlanAwareBridge"}, {"name": "own", "scenario": "BridgePerTenant"},
+        ]}))
+        .unwrap();
+        let bridge = |name: &str| name.parse::<LinkName>().unwrap();
+        let told = |ready, failed, own: usize| {
+            let networks = vec![NetworkStatus {
+                name: "shared".to_owned(),
+                ready,
+                failed,
+                ..NetworkStatus::default()
+            }];
+            let status = InfraNodeStatus { networks, ..InfraNodeStatus::default() };
+            let bridges = BTreeMap::from([
+                ("shared".to_owned(), vec![bridge("br-shared")]),
+                ("own".to_owned(), (0..own).map(|n| bridge(&format!("tn{n}"))).collect()),
+            ]);
+            resources(&spec, &status, Some(&bridges)).amounts.into_keys().collect::<Vec<_>>()
+        };
+        let prefixed = |name: &str| format!("bridge.network.kubevirt.io/{name}");
+        assert_eq!(told(3, 1, 1), [prefixed("br-shared"), prefixed("tn0")]);
+        assert_eq!(told(0, 3, 17), Vec::<String>::new());
+        assert_eq!(told(0, 0, 0), [prefixed("br-shared")]);
+        assert_eq!(resources(&spec, &InfraNodeStatus::default(), None).unknown.len(), 2);
+    }
+}

@@ -1,0 +1,37 @@
+//! A made-up host's files.
+
+use std::path::Path;
+
+/// A folder that gets files and is removed at the end.
+pub(crate) struct Tree(tempfile::TempDir);
+
+impl Tree {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file, with the folders above it.
+    pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Self {
+        let path = self.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+        self
+    }
+
+    pub(crate) fn folder(&self, path: &str) -> &Self {
+        std::fs::create_dir_all(self.path().join(path)).unwrap();
+        self
+    }
+
+    /// Makes a symbolic link, with the folders above it.
+    pub(crate) fn link(&self, path: &str, target: &str) -> &Self {
+        let path = self.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(target, path).unwrap();
+        self
+    }
+}

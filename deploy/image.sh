@@ -1,0 +1,39 @@
+#!/bin/sh
+# Writes a container image as an archive, without a container engine: one static program and nothing else, as
+# Containerfile has it. `ctr -n k8s.io images import FILE`, `docker load -i FILE` and `skopeo copy docker-archive:FILE`
+# take it. usage: deploy/image.sh PROGRAM NAME:TAG FILE
+set -eu
+[ $# -eq 3 ] || {
+    echo "usage: deploy/image.sh PROGRAM NAME:TAG FILE" >&2
+    exit 2
+}
+program=$1 tag=$2 file=$3
+if ldd "$program" >/dev/null 2>&1; then
+    echo "image.sh: $program needs libraries, and the image has none: build it with -C target-feature=+crt-static" >&2
+    exit 2
+fi
+case $(uname -m) in
+x86_64) architecture=amd64 ;;
+aarch64) architecture=arm64 ;;
+*) architecture=$(uname -m) ;;
+esac
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+name=$(basename "$program")
+mkdir "$work/layer"
+install -m 755 "$program" "$work/layer/$name"
+# The same program gives the same image.
+pack() {
+    tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$1" -cf "$2" .
+}
+mkdir "$work/image"
+pack "$work/layer" "$work/image/layer.tar"
+layer=$(sha256sum "$work/image/layer.tar" | cut -d' ' -f1)
+cat >"$work/image/config.json" <<JSON
+{"architecture":"$architecture","os":"linux","created":"1970-01-01T00:00:00Z","config":{"Entrypoint":["/$name"]},"rootfs":{"type":"layers","diff_ids":["sha256:$layer"]}}
+JSON
+cat >"$work/image/manifest.json" <<JSON
+[{"Config":"config.json","RepoTags":["$tag"],"Layers":["layer.tar"]}]
+JSON
+pack "$work/image" "$file"
+echo "$file: $tag, $(stat -c %s "$file") bytes"

@@ -1,0 +1,46 @@
+//! An emulated host joins the control plane, with a real kubelet and containerd.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::{ControlPlane, FROM_HOSTS};
+use crate::host::Host;
+
+/// Under emulation a kubelet takes a while.
+const READY: Duration = Duration::from_secs(300);
+
+impl ControlPlane {
+    /// Brings a host in as the Node of this name, which must be `rack1-<number>`, and waits until it is Ready.
+    ///
+    /// # Errors
+    /// If there is no kubelet among the programs, or the Node does not become Ready.
+    pub fn join(&self, host: &mut Host, number: u8) -> Result<()> {
+        let name = format!("rack1-{number}");
+        let kubelet = self.assets().join("kubelet");
+        ensure!(kubelet.exists(), "no kubelet in {}", self.assets().display());
+        let kubeconfig =
+            self.kubeconfig_for(&format!("kubelet-{number}"), &format!("node-{number}"), true)?;
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("host/kubelet.sh");
+        host.put(&kubelet, "/etc/kubelet/kubelet")?;
+        host.put(&kubeconfig, "/etc/kubelet/kubeconfig")?;
+        host.put(&script, "/usr/local/bin/join-cluster")?;
+        let server = format!("{FROM_HOSTS}:{}", self.port());
+        let said = host.run_for(&format!("join-cluster {name} {server}"), READY)?;
+        ensure!(said.code == 0, "join-cluster {name}: {}", said.output);
+        let ready = self.until("the Node is Ready", READY, |plane| {
+            let node = plane.get(&["node", &name]).ok()?;
+            let conditions = node["status"]["conditions"].as_array()?;
+            conditions
+                .iter()
+                .any(|one| one["type"] == "Ready" && one["status"] == "True")
+                .then_some(())
+        });
+        if ready.is_err() {
+            let log = host.run("journalctl -u kubelet -u containerd --no-pager | tail -40")?;
+            ensure!(false, "Node {name} is not Ready:\n{}", log.output);
+        }
+        Ok(())
+    }
+}

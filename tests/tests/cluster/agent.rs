@@ -1,0 +1,72 @@
+//! An agent's process, with the credential of its ServiceAccount.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use berth_tests::cluster::ControlPlane;
+use berth_tests::running::Running;
+
+use crate::tree::Tree;
+
+pub(crate) struct Agent {
+    running: Running,
+    command: Vec<String>,
+    log: PathBuf,
+}
+
+impl Agent {
+    pub(crate) fn start(plane: &ControlPlane, tree: &Tree, node: &str) -> Self {
+        let token = token(plane);
+        let kubeconfig = plane.kubeconfig_for("berth-agent", &token, false).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let command = [
+            crate::repository().join("target/release/berth-agent").to_str().unwrap().to_owned(),
+            "run".to_owned(),
+            format!("--node-name={node}"),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--root={}", tree.path().display()),
+            format!("--listen=127.0.0.1:{port}"),
+            "--interval=2".to_owned(),
+        ]
+        .to_vec();
+        let log = plane.folder().join("agent.log");
+        Self { running: run(&command, &log), command, log }
+    }
+
+    /// Ends it as a crash would, and starts it again.
+    pub(crate) fn restart(&mut self) {
+        self.running.end();
+        self.running = run(&self.command, &self.log);
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+            writeln!(std::io::stderr(), "--- what the agent said ---\n{log}").unwrap_or_default();
+        }
+    }
+}
+
+fn run(command: &[String], log: &PathBuf) -> Running {
+    let log = File::options().create(true).append(true).open(log).unwrap();
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--pdeathsig", "KILL"]).args(command);
+    setpriv.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    Running::spawn(setpriv).unwrap()
+}
+
+/// As a pod gets one; bound to nothing, as there is no pod.
+fn token(plane: &ControlPlane) -> String {
+    let path = "/api/v1/namespaces/berth-system/serviceaccounts/berth-agent/token";
+    let request = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}"#;
+    let answer = plane
+        .kubectl_with(&plane.kubeconfig(), &["create", "--raw", path, "-f", "-"], request)
+        .unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    answer["status"]["token"].as_str().unwrap().to_owned()
+}

@@ -1,0 +1,150 @@
+//! What the agent says of a host, and when.
+
+use std::time::Duration;
+
+use berth_tests::cluster::ControlPlane;
+use serde_json::Value;
+
+use crate::{condition, node};
+
+const SOON: Duration = Duration::from_secs(20);
+
+pub(crate) fn what_the_host_is(plane: &ControlPlane) {
+    let said = crate::shapes::answered(plane, "True");
+    let owner = &said["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        (owner["kind"].as_str(), &owner["uid"]),
+        (Some("Node"), &node(plane)["metadata"]["uid"])
+    );
+    assert_eq!(said["status"]["capabilities"]["cpu"]["cores"], 48);
+    assert!(!said["status"]["allocations"].as_array().unwrap().is_empty());
+
+    let told = plane
+        .until("labels of the Node", SOON, |plane| {
+            Some(node(plane))
+                .filter(|node| node["metadata"]["labels"]["host.berth.dev/smt"] == "true")
+        })
+        .unwrap();
+    let labels = &told["metadata"]["labels"];
+    assert_eq!(labels["host.berth.dev/cpu-vendor"], "amd");
+    assert_eq!(labels["host.berth.dev/numa-zones"], "2");
+    assert_eq!(labels["kubernetes.io/os"], "linux");
+    assert_eq!(condition(&told, "berth.dev/HostTuned")["status"], "True");
+    assert_eq!(condition(&told, "Ready")["status"], "True");
+    // As many as the zones say can be pinned.
+    let pinnable = &told["status"]["capacity"]["berth.dev/pinnable-cpus"];
+    assert_eq!(pinnable, "92", "{told:#}");
+    assert_eq!(&told["status"]["allocatable"]["berth.dev/pinnable-cpus"], pinnable);
+    let columns = plane.kubectl(&["get", "inode"]).unwrap();
+    assert!(
+        columns.contains("rack1-a") && columns.contains("True") && columns.contains("48"),
+        "{columns}"
+    );
+    // The server tells of a new kind's fields a moment later.
+    plane
+        .until("kubectl explain", SOON, |plane| {
+            let explained = plane.kubectl(&["explain", "infranodes.status.zones"]).ok()?;
+            (explained.contains("NUMA") && explained.contains("pinnableCPUs")).then_some(())
+        })
+        .unwrap();
+}
+
+/// An idle host costs one Lease now and then. `BERTH_SOAK` looks for ten minutes, and is the file for the result.
+pub(crate) fn nothing_while_nothing_changes(plane: &ControlPlane) {
+    // Its cycles are two seconds apart here.
+    let soak = std::env::var_os("BERTH_SOAK").map(std::path::PathBuf::from);
+    let time = Duration::from_secs(if soak.is_some() { 600 } else { 7 });
+    let lines = requests(plane).len();
+    std::thread::sleep(time);
+    let (leases, others): (Vec<Value>, Vec<Value>) = requests(plane)
+        .split_off(lines)
+        .into_iter()
+        .partition(|line| line["objectRef"]["resource"] == "leases");
+    // A watch that the server ends after its time is begun again; it writes nothing.
+    let writes: Vec<&Value> = others.iter().filter(|line| line["verb"] != "watch").collect();
+    assert!(writes.is_empty(), "{writes:#?}");
+    let lease = plane.get(&["lease", "-n", "berth-system", "rack1-a"]).unwrap();
+    assert_eq!(lease["spec"]["holderIdentity"], "rack1-a");
+    assert_eq!(lease["metadata"]["ownerReferences"][0]["kind"], "Node");
+    let Some(results) = soak else { return };
+    // Every 30 s, jittered.
+    assert!((15..=30).contains(&leases.len()), "{} renewals in ten minutes", leases.len());
+    let text = format!(
+        "# An idle agent under audit\n\nCommand: `make soak`. Kubernetes {}, every request logged (level Metadata), ten minutes \
+         with a cycle every two seconds.\n\n| requests of the agent | |\n|---|---|\n| Lease renewals | {} |\n| watches begun again | {} |\n\
+         | all else | 0 |\n",
+        plane.version(),
+        leases.len(),
+        others.len(),
+    );
+    std::fs::write(results, text).unwrap();
+}
+
+/// The agent's, from the audit log.
+fn requests(plane: &ControlPlane) -> Vec<Value> {
+    let log = std::fs::read_to_string(plane.folder().join("audit.log")).unwrap();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .filter(|line| {
+            line["user"]["username"].as_str().unwrap_or_default().ends_with(":berth-agent")
+        })
+        .collect()
+}
+
+/// As a kubelet that registers its Node anew does.
+pub(crate) fn again_what_was_dropped(plane: &ControlPlane) {
+    let gone = r#"[{"op":"remove","path":"/status/capacity/berth.dev~1pinnable-cpus"}]"#;
+    patch_status(plane, gone);
+    plane.kubectl(&["label", "node", "rack1-a", "host.berth.dev/smt-"]).unwrap();
+    plane
+        .until("label and resource are back", SOON, |plane| {
+            let node = node(plane);
+            let back = node["status"]["capacity"]["berth.dev/pinnable-cpus"] == "92"
+                && node["metadata"]["labels"]["host.berth.dev/smt"] == "true";
+            back.then_some(())
+        })
+        .unwrap();
+}
+
+fn patch_status(plane: &ControlPlane, patch: &str) {
+    use std::process::Command;
+    // kubectl knows `--subresource` only since 1.24.
+    let token = berth_tests::cluster::ADMIN;
+    let address = format!("https://127.0.0.1:{}/api/v1/nodes/rack1-a/status", plane.port());
+    let curl = Command::new("curl")
+        .args(["-sSf", "-X", "PATCH", "--cacert"])
+        .arg(plane.folder().join("ca.crt"))
+        .args([
+            "-H",
+            &format!("Authorization: Bearer {token}"),
+            "-H",
+            "Content-Type: application/json-patch+json",
+        ])
+        .args(["-d", patch, &address])
+        .output()
+        .unwrap();
+    assert!(curl.status.success(), "{}", String::from_utf8_lossy(&curl.stderr));
+}
+
+pub(crate) fn but_leaves_what_others_hold(plane: &ControlPlane) {
+    plane
+        .kubectl(&["label", "--overwrite", "node", "rack1-a", "host.berth.dev/cpu-vendor=mine"])
+        .unwrap();
+    plane
+        .until("the agent says so", SOON, |plane| {
+            let log = std::fs::read_to_string(plane.folder().join("agent.log")).ok()?;
+            log.contains(
+                "left to others, who hold these fields: .metadata.labels.host.berth.dev/cpu-vendor",
+            )
+            .then_some(())
+        })
+        .unwrap();
+    // The rest goes on.
+    plane.kubectl(&["label", "node", "rack1-a", "host.berth.dev/smt-"]).unwrap();
+    plane
+        .until("the label is back", SOON, |plane| {
+            (node(plane)["metadata"]["labels"]["host.berth.dev/smt"] == "true").then_some(())
+        })
+        .unwrap();
+    assert_eq!(node(plane)["metadata"]["labels"]["host.berth.dev/cpu-vendor"], "mine");
+}

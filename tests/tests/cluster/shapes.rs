@@ -1,0 +1,74 @@
+//! What is asked for in `InfraNode.spec` is carried out and answered.
+
+use std::time::Duration;
+
+use berth_tests::cluster::ControlPlane;
+use serde_json::json;
+
+use crate::tree::Tree;
+use crate::{ask, condition, file, infra_node};
+
+const SOON: Duration = Duration::from_secs(20);
+/// Of the made-up host.
+pub(crate) const SLEEP: &str = "sys/kernel/mm/ksm/sleep_millisecs";
+
+/// Ready, for the spec as it is now.
+pub(crate) fn answered(plane: &ControlPlane, status: &str) -> serde_json::Value {
+    plane
+        .until(&format!("Ready {status} for the latest generation"), SOON, |plane| {
+            let node = infra_node(plane);
+            let latest = node["status"]["observedGeneration"] == node["metadata"]["generation"];
+            (latest && condition(&node, "Ready")["status"] == status).then_some(node)
+        })
+        .unwrap()
+}
+
+pub(crate) fn as_asked(plane: &ControlPlane, tree: &Tree) {
+    ask(plane, &json!({"ksm": {"mode": "On", "sleepMillis": 77}}));
+    let node = answered(plane, "True");
+    assert_eq!(file(tree, SLEEP), "77");
+    assert_eq!(condition(&node, "Ready")["observedGeneration"], node["metadata"]["generation"]);
+    let changes = node["status"]["changes"].to_string();
+    assert!(changes.contains("77") && changes.contains("Done"), "{changes}");
+    let told = plane
+        .until("an Event", SOON, |plane| {
+            let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
+            (events.contains("\"Changed\"") && events.contains("77")).then_some(events)
+        })
+        .unwrap();
+    assert!(told.contains("berth-agent"), "{told}");
+
+    // Somebody else changes it.
+    tree.file(SLEEP, "1\n");
+    plane
+        .until("the drift is repaired and told", SOON, |plane| {
+            let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
+            (file(tree, SLEEP) == "77" && events.contains("DriftRepaired")).then_some(())
+        })
+        .unwrap();
+}
+
+/// What the schema lets through and the host cannot do.
+pub(crate) fn what_is_wrong_is_named(plane: &ControlPlane, tree: &Tree) {
+    ask(
+        plane,
+        &json!({"hugepages": [{"size": "2Mi", "zone": 7, "count": 4}], "ksm": {"sleepMillis": 78}}),
+    );
+    let node = answered(plane, "False");
+    let message = condition(&node, "HostTuned")["message"].as_str().unwrap();
+    assert!(message.contains("spec.hugepages[0].zone") && message.contains('7'), "{message}");
+    // The valid part holds.
+    assert_eq!(file(tree, SLEEP), "78");
+    // What the schema refuses does not even get there.
+    let wrong = plane.kubectl(&[
+        "patch",
+        "infranode",
+        "rack1-a",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"ksm":{"mode":"Onn"}}}"#,
+    ]);
+    assert!(wrong.unwrap_err().to_string().contains("spec.ksm.mode"));
+    ask(plane, &json!({"hugepages": null}));
+    answered(plane, "True");
+}

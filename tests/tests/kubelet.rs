@@ -1,0 +1,305 @@
+//! The real DaemonSet of `deploy/` under a real kubelet, on an emulated host: what works without privileges is shown
+//! here, not supposed.
+
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests fail by panicking and run programs"
+)]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use berth_tests::cluster::{ControlPlane, Parts, Version};
+use berth_tests::host::{Host, Kernel, Machine, Options};
+use serde_json::{Value, json};
+
+/// The host's number; its Node is rack1-21.
+const NUMBER: u8 = 21;
+const NODE: &str = "rack1-21";
+const SLOW: Duration = Duration::from_secs(240);
+const SOON: Duration = Duration::from_secs(60);
+
+#[test]
+fn the_daemonset_shapes_a_host_and_says_so() {
+    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
+    let mut host = Host::boot(&Options {
+        number: NUMBER,
+        machine: Machine::Small,
+        kernel: Kernel::Stable,
+        cluster: true,
+        ..Options::default()
+    })
+    .unwrap();
+    plane.join(&mut host, NUMBER).unwrap();
+    deploy(&plane, &mut host);
+    says_what_the_host_is(&plane);
+    shapes_it(&plane, &mut host);
+    repairs(&plane, &mut host);
+    counts_what_pods_have(&plane, &mut host);
+    kubelet_takes_its_pods_back(&plane, &mut host);
+    upgrade_leaves_links_alone(&plane, &mut host);
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// As `kubectl apply -k deploy/` does; without the admission policy on servers that have none.
+fn deploy(plane: &ControlPlane, host: &mut Host) {
+    let archive = plane.folder().join("image.tar");
+    let made = Command::new(repository().join("deploy/image.sh"))
+        .arg(repository().join("target/static/berth-agent"))
+        .arg("berth-agent:0.1.0")
+        .arg(&archive)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    host.put(&archive, "/run/image.tar").unwrap();
+    host.must("ctr -n k8s.io images import /run/image.tar").unwrap();
+    let deploy = repository().join("deploy");
+    if plane.version() >= Version(1, 30) {
+        plane.kubectl(&["apply", "-k", deploy.to_str().unwrap()]).unwrap();
+    } else {
+        writeln!(
+            std::io::stderr(),
+            "skipped: the admission policy, Kubernetes {} has none",
+            plane.version()
+        )
+        .unwrap_or_default();
+        for file in [
+            "crds/infranodes.berth.dev",
+            "base/namespace",
+            "base/service-account",
+            "base/rbac",
+            "base/daemonset",
+        ] {
+            let file = deploy.join(format!("{file}.yaml"));
+            plane.kubectl(&["apply", "--validate=false", "-f", file.to_str().unwrap()]).unwrap();
+        }
+    }
+    let ready = plane.until("the DaemonSet's pod is Ready", SLOW, |plane| {
+        let set = plane.get(&["daemonset", "-n", "berth-system", "berth-agent"]).ok()?;
+        (set["status"]["numberReady"] == 1).then_some(())
+    });
+    if let Err(error) = ready {
+        let pods = plane.kubectl(&["describe", "pods", "-n", "berth-system"]).unwrap_or_default();
+        let logs = host.run("cat /var/log/pods/berth-system_*/*/*.log | tail -30").unwrap().output;
+        panic!("{error:#}\n{pods}\n{logs}");
+    }
+}
+
+fn infra_node(plane: &ControlPlane) -> Value {
+    plane.get(&["infranode", NODE]).unwrap_or_default()
+}
+
+fn condition<'a>(object: &'a Value, name: &str) -> &'a Value {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.and_then(|all| all.iter().find(|one| one["type"] == name)).unwrap_or(&Value::Null)
+}
+
+/// Ready for the spec as it is now.
+fn ready(plane: &ControlPlane) -> Value {
+    let answered = plane.until("Ready for the latest generation", SOON, |plane| {
+        let node = infra_node(plane);
+        let latest = node["status"]["observedGeneration"] == node["metadata"]["generation"];
+        (latest && condition(&node, "Ready")["status"] == "True").then_some(node)
+    });
+    answered.unwrap_or_else(|error| panic!("{error:#}\n{:#}", infra_node(plane)["status"]))
+}
+
+fn ask(plane: &ControlPlane, spec: &Value) {
+    let patch = json!({"spec": spec}).to_string();
+    plane.kubectl(&["patch", "infranode", NODE, "--type=merge", "-p", &patch]).unwrap();
+}
+
+fn says_what_the_host_is(plane: &ControlPlane) {
+    let said = ready(plane);
+    let status = &said["status"];
+    assert_eq!(status["capabilities"]["kubelet"]["cpuManagerPolicy"], "static", "{status:#}");
+    assert_eq!(status["zones"].as_array().unwrap().len(), 2);
+    assert_eq!(status["capabilities"]["cpu"]["threads"], 4);
+    let node = plane.get(&["node", NODE]).unwrap();
+    assert_eq!(node["status"]["capacity"]["berth.dev/pinnable-cpus"], "3", "{node:#}");
+    assert_eq!(node["metadata"]["labels"]["host.berth.dev/cpu-manager"], "static");
+    assert_eq!(node["metadata"]["labels"]["host.berth.dev/numa-zones"], "2");
+}
+
+/// Huge pages, KSM and links, all without privileges.
+fn shapes_it(plane: &ControlPlane, host: &mut Host) {
+    host.must("ip link add trunk0 type dummy && ip link set trunk0 mtu 1600 up").unwrap();
+    ask(
+        plane,
+        &json!({
+            "hugepages": [{"size": "2Mi", "zone": 0, "count": 16}, {"size": "2Mi", "zone": 1, "count": 16}],
+            "ksm": {"mode": "On", "sleepMillis": 33},
+            "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "trunk0"}, "bridge": "br-trunk"}],
+            "tenantNetworks": [{"name": "cluster-a", "network": "trunk", "vlan": 120}],
+        }),
+    );
+    ready(plane);
+    for zone in 0..2 {
+        let pool =
+            format!("/sys/devices/system/node/node{zone}/hugepages/hugepages-2048kB/nr_hugepages");
+        assert_eq!(host.must(&format!("cat {pool}")).unwrap().trim(), "16");
+    }
+    assert_eq!(host.must("cat /sys/kernel/mm/ksm/sleep_millisecs").unwrap().trim(), "33");
+    host.must("bridge vlan show dev trunk0 | grep -q 120 && ip link show br-trunk").unwrap();
+    plane
+        .until("the bridge is a resource", SOON, |plane| {
+            let node = plane.get(&["node", NODE]).ok()?;
+            (node["status"]["allocatable"]["bridge.network.kubevirt.io/br-trunk"] == "1k")
+                .then_some(())
+        })
+        .unwrap();
+}
+
+fn repairs(plane: &ControlPlane, host: &mut Host) {
+    host.must("ip link del br-trunk").unwrap();
+    host.must("for i in $(seq 100); do bridge vlan show dev trunk0 | grep -q 120 && exit; sleep 0.1; done; exit 1").unwrap();
+    plane
+        .until("an Event of the repair", SOON, |plane| {
+            let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
+            events.contains("DriftRepaired").then_some(())
+        })
+        .unwrap();
+}
+
+/// A Guaranteed pod with whole CPUs and huge pages.
+fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
+    // Only a kubelet that starts now knows of the pages.
+    restart_kubelet(plane, host);
+    let amounts = json!({"cpu": "2", "memory": "32Mi", "hugepages-2Mi": "8Mi"});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pinned", "namespace": "default"},
+        "spec": {
+            "nodeName": NODE, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
+            "nodeSelector": {"host.berth.dev/hugepages-2Mi": "true"},
+            "containers": [{
+                "name": "compute", "image": "berth.test/busybox:1", "imagePullPolicy": "Never",
+                "resources": {"limits": amounts, "requests": amounts},
+            }],
+        },
+    });
+    plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &pod.to_string()).unwrap();
+    running(plane, host, "pinned");
+    let uid =
+        plane.get(&["pod", "pinned"]).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+    let allocation = |plane: &ControlPlane| {
+        let node = infra_node(plane);
+        let all = node["status"]["allocations"].as_array()?.clone();
+        all.into_iter().find(|one| one["podUID"] == uid.as_str())
+    };
+    let said = plane.until("the pod's allocation", SOON, allocation).unwrap();
+    let state = host.must("cat /var/lib/kubelet/cpu_manager_state").unwrap();
+    let state: Value = serde_json::from_str(&state).unwrap();
+    assert_eq!(said["cpus"], state["entries"][&uid]["compute"]);
+    assert_eq!(
+        (said["namespace"].as_str(), said["pod"].as_str()),
+        (Some("default"), Some("pinned"))
+    );
+    assert_eq!(said["hugepages"], json!([{"size": "2Mi", "count": 4}]), "{said:#}");
+    plane.kubectl(&["delete", "pod", "pinned", "--force", "--grace-period=0"]).unwrap();
+    plane
+        .until("the allocation is gone", SOON, |plane| allocation(plane).is_none().then_some(()))
+        .unwrap();
+    plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &pod.to_string()).unwrap();
+    running(plane, host, "pinned");
+}
+
+fn running(plane: &ControlPlane, host: &mut Host, name: &str) {
+    let running = plane.until("the pod runs", SLOW, |plane| {
+        let pod = plane.get(&["pod", name]).ok()?;
+        (pod["status"]["phase"] == "Running").then_some(())
+    });
+    if let Err(error) = running {
+        let pod = plane.kubectl(&["describe", "pod", name]).unwrap_or_default();
+        let log = host.run("journalctl -u kubelet --no-pager | tail -30").unwrap().output;
+        panic!("{error:#}\n{pod}\n{log}");
+    }
+}
+
+fn restart_kubelet(plane: &ControlPlane, host: &mut Host) {
+    host.must("systemctl restart kubelet").unwrap();
+    // Ready again by its own word, of after the restart.
+    let now = host.must("date -u +%Y-%m-%dT%H:%M:%SZ").unwrap();
+    let ready = plane.until("the Node is Ready again", SLOW, |plane| {
+        let node = plane.get(&["node", NODE]).ok()?;
+        let ready = condition(&node, "Ready");
+        let heard = ready["lastHeartbeatTime"].as_str().unwrap_or_default() >= now.trim();
+        (heard && ready["status"] == "True").then_some(())
+    });
+    if let Err(error) = ready {
+        panic!(
+            "{error:#}\n{}",
+            host.run("journalctl -u kubelet --no-pager | tail -30").unwrap().output
+        );
+    }
+}
+
+/// The first invariant: after every kind of change a kubelet that restarts admits every pod again.
+fn kubelet_takes_its_pods_back(plane: &ControlPlane, host: &mut Host) {
+    let others = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "attached", "namespace": "default"},
+        "spec": {
+            "nodeName": NODE, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
+            "containers": [{
+                "name": "compute", "image": "berth.test/busybox:1", "imagePullPolicy": "Never",
+                "resources": {"limits": {"bridge.network.kubevirt.io/br-trunk": "1"}},
+            }],
+        },
+    });
+    plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &others.to_string()).unwrap();
+    running(plane, host, "attached");
+    // Pages that nobody uses go, the bridge goes, and with it its resource.
+    ask(
+        plane,
+        &json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 4}, {"size": "2Mi", "zone": 1, "count": 4}],
+        "ksm": {"mode": "Off"}, "networks": null, "tenantNetworks": null}),
+    );
+    plane
+        .until("the resource is withdrawn", SOON, |plane| {
+            let node = plane.get(&["node", NODE]).ok()?;
+            node["status"]["capacity"]["bridge.network.kubevirt.io/br-trunk"]
+                .is_null()
+                .then_some(())
+        })
+        .unwrap();
+    restart_kubelet(plane, host);
+    std::thread::sleep(Duration::from_secs(10));
+    for name in ["pinned", "attached"] {
+        let pod = plane.get(&["pod", name]).unwrap();
+        assert_eq!(pod["status"]["phase"], "Running", "{:#}", pod["status"]);
+        assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    }
+    let pods = plane.get(&["pods", "-n", "berth-system"]).unwrap();
+    assert_eq!(pods["items"].as_array().unwrap().len(), 1);
+}
+
+fn upgrade_leaves_links_alone(plane: &ControlPlane, host: &mut Host) {
+    ask(
+        plane,
+        &json!({
+            "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "trunk0"}, "bridge": "br-trunk"}],
+            "tenantNetworks": [{"name": "cluster-a", "network": "trunk", "vlan": 120}],
+        }),
+    );
+    ready(plane);
+    let links = "ip -o link show br-trunk | cut -d: -f1; bridge vlan show dev trunk0";
+    let before = host.must(links).unwrap();
+    plane.kubectl(&["rollout", "restart", "-n", "berth-system", "daemonset/berth-agent"]).unwrap();
+    plane
+        .kubectl(&[
+            "rollout",
+            "status",
+            "-n",
+            "berth-system",
+            "daemonset/berth-agent",
+            "--timeout=240s",
+        ])
+        .unwrap();
+    assert_eq!(host.must(links).unwrap(), before);
+}
