@@ -8,7 +8,7 @@ set -eu
     exit 2
 }
 program=$1 tag=$2 file=$3
-if ldd "$program" >/dev/null 2>&1; then
+if ldd "$program" 2>/dev/null | grep -q '=>'; then
     echo "image.sh: $program needs libraries, and the image has none: build it with -C target-feature=+crt-static" >&2
     exit 2
 fi

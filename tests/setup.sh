@@ -17,6 +17,9 @@ want lstopo-no-graphics hwloc-nox
 want virt-host-validate libvirt-clients
 want setpriv util-linux
 want ip iproute2
+want curl curl
+want openssl openssl
+want jq jq
 for pair in "$@"; do
     case ${pair#*=} in
     cargo:*) command -v "${pair%%=*}" >/dev/null 2>&1 || crates="$crates ${pair#*=cargo:}" ;;

@@ -21,6 +21,8 @@ table ip berth_tests {
 }
 NFT
 grep -q " $name\$" /etc/hosts || echo "10.0.2.15 $name" >>/etc/hosts
+# Pods are given the host's resolver.
+[ -e /etc/resolv.conf ] || echo "nameserver 10.0.2.3" >/etc/resolv.conf
 modprobe -a overlay br_netfilter
 
 # An image with busybox alone: the sandboxes' and the tests' own pods'.
@@ -51,7 +53,9 @@ cat >/etc/cni/net.d/10-tests.conflist <<'JSON'
   "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.244.0.0/24"}]]}}]}
 JSON
 # What the agent's cgroup driver is does not matter to it; cgroupfs is the one that every kubelet knows.
-[ -e /etc/kubelet/config.yaml ] || cat >/etc/kubelet/config.yaml <<'YAML'
+# Where kubeadm has it.
+mkdir -p /var/lib/kubelet
+[ -e /var/lib/kubelet/config.yaml ] || cat >/var/lib/kubelet/config.yaml <<'YAML'
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupDriver: cgroupfs
@@ -72,7 +76,7 @@ cat >/etc/systemd/system/kubelet.service <<UNIT
 After=containerd.service
 Wants=containerd.service
 [Service]
-ExecStart=/etc/kubelet/kubelet --config=/etc/kubelet/config.yaml --kubeconfig=/etc/kubelet/kubeconfig \
+ExecStart=/etc/kubelet/kubelet --config=/var/lib/kubelet/config.yaml --kubeconfig=/etc/kubelet/kubeconfig \
   --hostname-override=$name $runtime --container-runtime-endpoint=unix:///run/containerd/containerd.sock --v=2
 Restart=always
 RestartSec=2

@@ -48,6 +48,7 @@ fn an_agent_lives_in_the_cluster() {
     says::but_leaves_what_others_hold(&plane);
     life::server_goes_away(&mut plane, &tree, &mut agent);
     life::objects_are_made_anew(&plane, &tree);
+    life::uninstall_leaves_nodes_as_they_were(&plane, agent);
 }
 
 /// What `kubectl apply -k deploy/` makes that needs no kubelet.

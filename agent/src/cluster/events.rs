@@ -138,7 +138,7 @@ pub(super) async fn tell(
     }
 }
 
-/// Servers before 1.22 take Events of objects without a namespace in `kube-system` only; elsewhere they want one
+/// Servers before 1.23 take Events of objects without a namespace in `kube-system` only; elsewhere they want one
 /// named, although `kubectl describe` then does not find the Event.
 fn wants_namespace(error: &CallError) -> bool {
     let invalid = error.status().filter(|status| status.code == 422);

@@ -161,7 +161,9 @@ impl Publisher {
         let patch = Patch::Apply(&apply);
         let written = within(self.objects.infra_nodes.patch_status(&name, &params, &patch)).await;
         if !self.empties_are_nulls && written.as_ref().is_err_and(found_null) {
-            tracing::info!("InfraNode {name}: the server cannot keep empty texts, so they are left out");
+            tracing::info!(
+                "InfraNode {name}: the server cannot keep empty texts, so they are left out"
+            );
             self.empties_are_nulls = true;
             return self.again();
         }

@@ -13,6 +13,10 @@ use super::FROM_HOSTS;
 /// The administrator's token.
 pub const ADMIN: &str = "admin-of-the-tests";
 
+/// Arguments for a key and a certificate.
+const NEW: [&str; 7] =
+    ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
+
 /// Files.
 #[derive(Debug)]
 pub(super) struct Keys {
@@ -42,13 +46,12 @@ impl Keys {
     /// Makes them.
     pub(super) fn make(folder: &Path) -> Result<Self> {
         let keys = Self::of(folder);
-        let new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
         let authority = path(&keys.authority)?;
         let authority_key = path(&keys.authority_key)?;
         openssl(
             &[
                 &["req", "-x509"],
-                &new[..],
+                &NEW[..],
                 &["-subj", "/CN=berth-tests", "-out", authority, "-keyout", authority_key],
             ]
             .concat(),
@@ -74,7 +77,7 @@ impl Keys {
             "-keyout",
             path(&keys.key)?,
         ];
-        openssl(&[&["req", "-x509"], &new[..], &signed, &made].concat())?;
+        openssl(&[&["req", "-x509"], &NEW[..], &signed, &made].concat())?;
         openssl(&["genrsa", "-out", path(&keys.accounts)?, "2048"])?;
         openssl(&[
             "rsa",
@@ -90,6 +93,17 @@ impl Keys {
         let nodes: String = (0..=99).map(node).collect();
         fs::write(&keys.tokens, format!("{ADMIN},admin,admin,\"system:masters\"\n{nodes}"))?;
         Ok(keys)
+    }
+
+    /// Makes a client's certificate and its key; servers take its names for a user and a group.
+    pub(super) fn client(&self, file: &Path, user: &str, group: &str) -> Result<[PathBuf; 2]> {
+        let [certificate, key] = ["crt", "key"].map(|ending| file.with_extension(ending));
+        let signed = ["-CA", path(&self.authority)?, "-CAkey", path(&self.authority_key)?];
+        let subject = format!("/O={group}/CN={user}");
+        let made = ["-subj", &subject, "-out", path(&certificate)?, "-keyout", path(&key)?];
+        let client = ["-addext", "basicConstraints=critical,CA:FALSE"];
+        openssl(&[&["req", "-x509"], &NEW[..], &signed, &client, &made].concat())?;
+        Ok([certificate, key])
     }
 
     /// Writes a kubeconfig.

@@ -213,6 +213,14 @@ impl ControlPlane {
         Ok(file)
     }
 
+    /// A client certificate of a user in a group, signed by the control plane's own authority, and its key.
+    ///
+    /// # Errors
+    /// If openssl fails.
+    pub fn certificate_for(&self, name: &str, user: &str, group: &str) -> Result<[PathBuf; 2]> {
+        Keys::of(self.folder.path()).client(&self.folder.path().join(name), user, group)
+    }
+
     /// Runs kubectl as administrator; gives its standard output.
     ///
     /// # Errors

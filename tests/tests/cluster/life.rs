@@ -1,14 +1,16 @@
 //! The API server goes away and comes back; objects are deleted and made anew.
 
+use std::io::Write as _;
+use std::process::Command;
 use std::time::Duration;
 
-use berth_tests::cluster::ControlPlane;
+use berth_tests::cluster::{ControlPlane, Version};
 use serde_json::json;
 
 use crate::agent::Agent;
 use crate::shapes::{SLEEP, answered};
 use crate::tree::Tree;
-use crate::{ask, file, infra_node, make_node};
+use crate::{ask, condition, file, infra_node, make_node};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -66,4 +68,41 @@ pub(crate) fn objects_are_made_anew(plane: &ControlPlane, tree: &Tree) {
     assert_ne!(new, uid);
     there(plane, &new);
     assert_eq!(file(tree, SLEEP), "56");
+}
+
+/// The script of deploy/README.md, word for word: what is the agent's goes, and nothing else.
+pub(crate) fn uninstall_leaves_nodes_as_they_were(plane: &ControlPlane, agent: Agent) {
+    if plane.version() < Version(1, 24) {
+        writeln!(std::io::stderr(), "skipped: kubectl {} knows no --subresource", plane.version())
+            .unwrap_or_default();
+        return;
+    }
+    drop(agent);
+    let before = crate::node(plane);
+    assert!(condition(&before, "berth.dev/HostTuned").is_object());
+    let readme = std::fs::read_to_string(crate::repository().join("deploy/README.md")).unwrap();
+    let script = readme
+        .split("```sh\n")
+        .filter_map(|block| block.split("```").next())
+        .find(|block| block.contains("--subresource=status"))
+        .unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let done = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", script])
+        .env("PATH", format!("{}:{path}", plane.assets().display()))
+        .env("KUBECONFIG", plane.kubeconfig())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let after = crate::node(plane);
+    let labels = after["metadata"]["labels"].as_object().unwrap();
+    assert!(!labels.keys().any(|key| key.starts_with("host.berth.dev/")), "{labels:#?}");
+    assert!(after["status"]["capacity"]["berth.dev/pinnable-cpus"].is_null());
+    assert!(condition(&after, "berth.dev/HostTuned").is_null(), "{after:#}");
+    for part in ["cpu", "memory", "pods"] {
+        assert_eq!(after["status"]["capacity"][part], before["status"]["capacity"][part]);
+        assert_eq!(after["status"]["allocatable"][part], before["status"]["allocatable"][part]);
+    }
+    assert_eq!(condition(&after, "Ready"), condition(&before, "Ready"));
+    assert_eq!(after["metadata"]["labels"]["kubernetes.io/os"], "linux");
 }

@@ -1,0 +1,52 @@
+//! Credentials other than a pod's token: which Node they name, if any.
+
+use berth_tests::cluster::Version;
+use serde_json::{Value, json};
+
+use crate::attempts::Expect::{self, NoRight, NotOwn, Works};
+use crate::attempts::{Attempt, attempt};
+use crate::objects::{host_tuned, node, node_status};
+use crate::request::{Credential, apply, post};
+use crate::world::World;
+use crate::{OTHER, OWN};
+
+pub(crate) fn others(world: &World<'_>) -> Vec<Attempt> {
+    let unbound = world.token(Value::Null);
+    let config_map =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "unbound"}});
+    let mut all = vec![
+        says(NotOwn, "a token bound to nothing", &unbound, OWN),
+        attempt(
+            NoRight,
+            "a token bound to nothing: make a ConfigMap",
+            post("/api/v1/namespaces/default/configmaps", config_map),
+        )
+        .by(&unbound),
+    ];
+    if world.can("tokens bound to a Node", Version(1, 31)) {
+        let bound = world.token(
+            json!({"apiVersion": "v1", "kind": "Node", "name": OTHER, "uid": world.uid(OTHER)}),
+        );
+        all.push(says(Works, "a token bound to node-b", &bound, OTHER));
+        all.push(says(NotOwn, "a token bound to node-b", &bound, OWN));
+    }
+    for (user, own) in
+        [("berth:agent:node-a", Works), ("somebody", NotOwn), ("berth:agent:", NotOwn)]
+    {
+        let certificate = world.certificate(user);
+        let who = format!("a certificate of {user}, group berth:agents");
+        all.push(says(own, &who, &certificate, OWN));
+        all.push(says(NotOwn, &who, &certificate, OTHER));
+    }
+    all
+}
+
+/// The least that an agent says of its Node, by a label that nobody has used yet.
+fn says(expect: Expect, who: &str, credential: &Credential, name: &str) -> Attempt {
+    let label: String = who.chars().filter(char::is_ascii_alphanumeric).take(60).collect();
+    let mut labels = json!({});
+    labels[format!("host.berth.dev/{label}")] = "true".into();
+    let object = node(name, labels, json!({}), json!([host_tuned()]));
+    attempt(expect, format!("{who}: label of {name}"), apply(&node_status(name), object))
+        .by(credential)
+}

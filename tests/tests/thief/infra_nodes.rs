@@ -1,0 +1,69 @@
+//! InfraNodes: who writes a spec has the host shaped.
+
+use serde_json::{Value, json};
+
+use crate::attempts::Expect::{Dropped, NoRight, NotOwn};
+use crate::attempts::{Attempt, attempt};
+use crate::objects::{INFRA_NODES, infra_node, infra_node_status, owner};
+use crate::request::{apply, delete, merge, post};
+use crate::world::World;
+use crate::{OTHER, OWN};
+
+/// While node-a has none.
+pub(crate) fn make(world: &World<'_>) -> Vec<Attempt> {
+    let with = |what: &str, pointer: &str, value: Value| {
+        let mut object = infra_node(world, OWN);
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        object.pointer_mut(parent).unwrap()[key] = value;
+        attempt(NotOwn, what, post(INFRA_NODES, object))
+    };
+    let mut unnamed = infra_node(world, OWN);
+    unnamed["metadata"]["generateName"] = OWN.into();
+    unnamed["metadata"].as_object_mut().unwrap().remove("name");
+    vec![
+        with("its own, with a spec", "/spec/ksm", json!({"mode": "On"})),
+        with("its own, with a finalizer", "/metadata/finalizers", json!(["x.y/z"])),
+        with("its own, with a label", "/metadata/labels", json!({"a": "b"})),
+        with("its own, with an annotation", "/metadata/annotations/a", "b".into()),
+        with(
+            "its own, owned by another Node",
+            "/metadata/ownerReferences",
+            json!([owner(world, OTHER)]),
+        ),
+        with("another's", "/metadata/name", "node-c".into()),
+        attempt(NotOwn, "one that the server names", post(INFRA_NODES, unnamed)),
+    ]
+}
+
+/// When both Nodes have theirs.
+pub(crate) fn change() -> Vec<Attempt> {
+    let own = format!("{INFRA_NODES}/{OWN}");
+    let on = json!({"ksm": {"mode": "On"}});
+    let behind_status = json!({
+        "spec": on, "metadata": {"labels": {"a": "b"}, "finalizers": ["x.y/z"]},
+        "status": {"observedGeneration": 2},
+    });
+    vec![
+        attempt(NoRight, "spec of its own", merge(&own, json!({"spec": on}))),
+        attempt(
+            NoRight,
+            "annotation of its own",
+            merge(&own, json!({"metadata": {"annotations": {"a": "b"}}})),
+        ),
+        attempt(
+            Dropped,
+            "spec, label and finalizer of its own through infranodes/status",
+            merge(&format!("{own}/status"), behind_status),
+        ),
+        attempt(NoRight, "delete its own", delete(&own)),
+        attempt(NoRight, "delete all", delete(INFRA_NODES)),
+        attempt(
+            NotOwn,
+            "another's status",
+            apply(
+                &format!("{INFRA_NODES}/{OTHER}/status"),
+                infra_node_status(OTHER, json!({"observedGeneration": 1})),
+            ),
+        ),
+    ]
+}

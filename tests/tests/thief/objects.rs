@@ -1,0 +1,111 @@
+//! Objects as the agent writes them.
+
+use berth_tests::cluster::Version;
+use serde_json::{Value, json};
+
+use crate::world::World;
+use crate::{OTHER, OWN};
+
+pub(crate) const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
+pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/berth-system/leases";
+pub(crate) const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+pub(crate) const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
+pub(crate) const ACCOUNTS: &str = "/api/v1/namespaces/berth-system/serviceaccounts";
+pub(crate) const TIME: &str = "2026-01-01T00:00:00Z";
+const MICRO_TIME: &str = "2026-01-01T00:00:00.000000Z";
+
+pub(crate) fn node_path(name: &str) -> String {
+    format!("/api/v1/nodes/{name}")
+}
+
+pub(crate) fn node_status(name: &str) -> String {
+    format!("/api/v1/nodes/{name}/status")
+}
+
+/// For an apply to its status. What is withdrawn is said to be empty, not left out, as the agent does: servers take away
+/// a map that an apply no longer has, with everything in it that has no owner by `managedFields`. What came with a
+/// kubelet's registration has none.
+pub(crate) fn node(name: &str, labels: Value, resources: Value, conditions: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
+        "status": {"capacity": resources, "allocatable": resources, "conditions": conditions},
+    })
+}
+
+pub(crate) fn host_tuned() -> Value {
+    json!({"type": "berth.dev/HostTuned", "status": "True", "reason": "AsAsked", "message": "as asked", "lastTransitionTime": TIME})
+}
+
+pub(crate) fn resources() -> Value {
+    json!({"berth.dev/pinnable-cpus": "4", "bridge.network.kubevirt.io/br-tenant": "1k"})
+}
+
+pub(crate) fn owner(world: &World<'_>, name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": world.uid(name)})
+}
+
+/// Empty and owned by its Node, as the agent makes it.
+pub(crate) fn infra_node(world: &World<'_>, name: &str) -> Value {
+    json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
+        "metadata": {
+            "name": name,
+            "annotations": {"berth.dev/created-by": "berth-agent"},
+            "ownerReferences": [owner(world, name)],
+        },
+        "spec": {},
+    })
+}
+
+pub(crate) fn infra_node_status(name: &str, status: Value) -> Value {
+    json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": name}, "status": status})
+}
+
+pub(crate) fn lease(world: &World<'_>, name: &str, namespace: &str, minute: u8) -> Value {
+    // A name that is no Node's: any owner will do.
+    let owner = if [OWN, OTHER].contains(&name) { name } else { OWN };
+    json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [self::owner(world, owner)]},
+        "spec": {
+            "holderIdentity": name, "leaseDurationSeconds": 120,
+            "renewTime": format!("2026-01-01T00:{minute:02}:00.000000Z"),
+        },
+    })
+}
+
+/// About an object, which is given as `apiVersion kind name`.
+pub(crate) fn event(world: &World<'_>, metadata: Value, about: [&str; 3]) -> Value {
+    let [version, kind, name] = about;
+    let mut event = json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": metadata, "eventTime": MICRO_TIME,
+        "reportingController": "berth-agent", "reportingInstance": OWN, "action": "Shape", "reason": "Changed",
+        "type": "Normal", "note": "n",
+        "regarding": {"apiVersion": version, "kind": kind, "name": name, "uid": "u"},
+    });
+    // Before 1.23 such an Event of an object without a namespace may lie in `kube-system` only, which is a mistake of
+    // the server: https://github.com/kubernetes/kubernetes/pull/100125. Thieves know what to say.
+    if world.version() < Version(1, 23) {
+        event["regarding"]["namespace"] = "default".into();
+    }
+    event
+}
+
+/// How often an Event happened, and last when.
+pub(crate) fn series() -> Value {
+    json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}})
+}
+
+pub(crate) fn topology(name: &str) -> Value {
+    json!({
+        "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": name},
+        "zones": [],
+    })
+}
+
+pub(crate) fn token_request(bound: Value) -> Value {
+    json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 3600, "boundObjectRef": bound},
+    })
+}

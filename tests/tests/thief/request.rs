@@ -1,0 +1,176 @@
+//! Requests as a thief makes them, by curl: no client of ours stands in between, and kubectl has no way to say all of
+//! them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use berth_tests::cluster::ControlPlane;
+use serde_json::Value;
+
+/// By what the server knows who asks.
+#[derive(Clone)]
+pub(crate) enum Credential {
+    Token(String),
+    Certificate { certificate: PathBuf, key: PathBuf },
+}
+
+pub(crate) struct Request {
+    method: &'static str,
+    /// With its query.
+    pub(crate) path: String,
+    content: &'static str,
+    body: Value,
+}
+
+/// Server-side apply in the agent's name.
+pub(crate) fn apply(path: &str, body: Value) -> Request {
+    let path = format!("{path}?fieldManager=berth-agent");
+    Request { method: "PATCH", path, content: "application/apply-patch+yaml", body }
+}
+
+/// An apply by force, as Leases are renewed.
+pub(crate) fn force(path: &str, body: Value) -> Request {
+    let request = apply(path, body);
+    Request { path: format!("{}&force=true", request.path), ..request }
+}
+
+/// An apply for show: rights and policies are asked, and nothing is written.
+pub(crate) fn dry(path: &str, body: Value) -> Request {
+    let request = apply(path, body);
+    Request { path: format!("{}&dryRun=All", request.path), ..request }
+}
+
+pub(crate) fn merge(path: &str, body: Value) -> Request {
+    Request { method: "PATCH", content: "application/merge-patch+json", ..post(path, body) }
+}
+
+/// Conditions and taints are lists that only this patch knows by their keys.
+pub(crate) fn strategic(path: &str, body: Value) -> Request {
+    let content = "application/strategic-merge-patch+json";
+    Request { method: "PATCH", content, ..post(path, body) }
+}
+
+pub(crate) fn post(path: &str, body: Value) -> Request {
+    Request { method: "POST", path: path.to_owned(), content: "application/json", body }
+}
+
+pub(crate) fn put(path: &str, body: Value) -> Request {
+    Request { method: "PUT", ..post(path, body) }
+}
+
+pub(crate) fn get(path: &str) -> Request {
+    Request { method: "GET", ..post(path, Value::Null) }
+}
+
+pub(crate) fn delete(path: &str) -> Request {
+    Request { method: "DELETE", ..post(path, Value::Null) }
+}
+
+pub(crate) struct Answer {
+    code: u16,
+    pub(crate) body: Value,
+}
+
+impl Answer {
+    /// The body, where the request has to succeed.
+    #[track_caller]
+    pub(crate) fn must(self) -> Value {
+        assert!((200..300).contains(&self.code), "{}: {:#}", self.code, self.body);
+        self.body
+    }
+
+    pub(crate) fn done(&self) -> bool {
+        (200..300).contains(&self.code)
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        let message = self.body["message"].as_str().unwrap_or_default();
+        let policy = message.split_once("'berth-agent-own-node' denied request: ");
+        match (self.code, policy) {
+            (code, _) if self.done() => Verdict::Done(code),
+            // It begins with who may not do what, which the attempt says already.
+            (403, Some((_, said))) => {
+                Verdict::Policy(said.split_once(": ").map_or(said, |(_, why)| why).to_owned())
+            }
+            (403, None) if message.contains(" cannot ") => Verdict::NoRight,
+            (code, _) => Verdict::Other(code, message.to_owned()),
+        }
+    }
+}
+
+/// What became of an attempt.
+pub(crate) enum Verdict {
+    Done(u16),
+    /// RBAC's word.
+    NoRight,
+    /// The policy's, and why.
+    Policy(String),
+    /// Nobody's: the attempt itself is wrong.
+    Other(u16, String),
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(code) => write!(f, "{code}"),
+            Self::NoRight => write!(f, "403, no right"),
+            Self::Policy(why) => write!(f, "403, policy: {why}"),
+            Self::Other(code, message) => write!(f, "{code}: {message}"),
+        }
+    }
+}
+
+pub(crate) struct Server {
+    address: String,
+    authority: PathBuf,
+}
+
+impl Server {
+    pub(crate) fn of(plane: &ControlPlane) -> Self {
+        let address = format!("https://127.0.0.1:{}", plane.port());
+        Self { address, authority: plane.folder().join("ca.crt") }
+    }
+
+    pub(crate) fn ask(&self, who: &Credential, request: &Request) -> Answer {
+        let mut curl = self.curl(who);
+        curl.args(["-w", "\n%{http_code}", "-X", request.method]);
+        curl.args(["-H", &format!("Content-Type: {}", request.content)]);
+        if !request.body.is_null() {
+            curl.args(["--data-binary", &request.body.to_string()]);
+        }
+        curl.arg(format!("{}{}", self.address, request.path));
+        let said = run(curl);
+        let (body, code) = said.rsplit_once('\n').unwrap();
+        let body = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body));
+        Answer { code: code.parse().unwrap(), body }
+    }
+
+    /// Several at once, as it is asked often.
+    pub(crate) fn get_all(&self, who: &Credential, paths: &[&str]) -> Vec<Value> {
+        let mut curl = self.curl(who);
+        curl.arg("--fail").args(paths.iter().map(|path| format!("{}{path}", self.address)));
+        let said = run(curl);
+        serde_json::Deserializer::from_str(&said).into_iter().map(Result::unwrap).collect()
+    }
+
+    fn curl(&self, who: &Credential) -> Command {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--noproxy", "*", "--max-time", "60", "--cacert"]).arg(&self.authority);
+        match who {
+            Credential::Token(token) => {
+                curl.args(["-H", &format!("Authorization: Bearer {token}")]);
+            }
+            Credential::Certificate { certificate, key } => {
+                curl.arg("--cert").arg(certificate).arg("--key").arg(key);
+            }
+        }
+        curl
+    }
+}
+
+fn run(mut curl: Command) -> String {
+    let output = curl.output().unwrap();
+    assert!(output.status.success(), "curl: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}

@@ -1,0 +1,145 @@
+//! All that an agent has no business with.
+
+use std::process::Command;
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+
+use crate::OWN;
+use crate::attempts::Expect::{NoRight, NotAsked, Works};
+use crate::attempts::{Attempt, attempt};
+use crate::objects::{ACCOUNTS, INFRA_NODES, LEASES, token_request};
+use crate::request::{delete, get, merge, post};
+
+/// On the other node.
+const POD: &str = "/api/v1/namespaces/berth-system/pods/berth-agent-b";
+
+pub(crate) fn writes() -> Vec<Attempt> {
+    let no = |what: &str, path: &str, body: Value| attempt(NoRight, what, post(path, body));
+    let mut all = tokens_and_rights();
+    all.extend([
+        no(
+            "make a Secret",
+            "/api/v1/namespaces/berth-system/secrets",
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": OWN}}),
+        ),
+        no(
+            "make a ConfigMap named as its Node",
+            "/api/v1/namespaces/default/configmaps",
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": OWN}}),
+        ),
+        no(
+            "make a pod",
+            "/api/v1/namespaces/berth-system/pods",
+            json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": OWN},
+                "spec": {"serviceAccountName": "berth-agent", "containers": [{"name": "c", "image": "x"}]},
+            }),
+        ),
+        attempt(NoRight, "delete a pod", delete(POD)),
+        no(
+            "evict a pod",
+            &format!("{POD}/eviction"),
+            json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "berth-agent-b"}}),
+        ),
+        no("exec in a pod", &format!("{POD}/exec?command=id"), Value::Null),
+        no(
+            "bind a pod to its Node",
+            &format!("{POD}/binding"),
+            json!({
+                "apiVersion": "v1", "kind": "Binding", "metadata": {"name": "berth-agent-b"},
+                "target": {"name": OWN},
+            }),
+        ),
+        no("run something by a kubelet", "/api/v1/nodes/node-b/proxy/run", Value::Null),
+    ]);
+    all
+}
+
+/// By which it would become somebody else.
+fn tokens_and_rights() -> Vec<Attempt> {
+    let no = |what: &str, path: &str, body: Value| attempt(NoRight, what, post(path, body));
+    let policies = "/apis/admissionregistration.k8s.io/v1";
+    vec![
+        no(
+            "a token of its own account",
+            &format!("{ACCOUNTS}/berth-agent/token"),
+            token_request(Value::Null),
+        ),
+        no(
+            "a token of another account",
+            "/api/v1/namespaces/kube-system/serviceaccounts/default/token",
+            token_request(Value::Null),
+        ),
+        no(
+            "ask for a certificate",
+            "/apis/certificates.k8s.io/v1/certificatesigningrequests",
+            json!({
+                "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": OWN},
+                "spec": {
+                    "request": signing_request(), "signerName": "kubernetes.io/kube-apiserver-client",
+                    "usages": ["client auth"],
+                },
+            }),
+        ),
+        no(
+            "make itself administrator",
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": OWN},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+                "subjects": [{"kind": "ServiceAccount", "name": "berth-agent", "namespace": "berth-system"}],
+            }),
+        ),
+        attempt(
+            NoRight,
+            "change the CRD",
+            merge(
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/infranodes.berth.dev",
+                json!({"metadata": {"labels": {"a": "b"}}}),
+            ),
+        ),
+        attempt(
+            NotAsked,
+            "unbind the policy",
+            delete(&format!("{policies}/validatingadmissionpolicybindings/berth-agent-own-node")),
+        ),
+        attempt(
+            NotAsked,
+            "let the policy fail open",
+            merge(
+                &format!("{policies}/validatingadmissionpolicies/berth-agent-own-node"),
+                json!({"spec": {"failurePolicy": "Ignore"}}),
+            ),
+        ),
+    ]
+}
+
+/// A good one: servers look at it before they ask policies.
+fn signing_request() -> String {
+    let made = Command::new("openssl")
+        .args(["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args(["-keyout", "/dev/null", "-subj", "/CN=somebody"])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "openssl: {}", String::from_utf8_lossy(&made.stderr));
+    base64::engine::general_purpose::STANDARD.encode(made.stdout)
+}
+
+pub(crate) fn reads() -> Vec<Attempt> {
+    let no = |what: &str, path: &str| attempt(NotAsked, what, get(path));
+    let yes = |what: &str, path: &str| attempt(Works, what, get(path));
+    vec![
+        yes("all Nodes", "/api/v1/nodes"),
+        yes("all InfraNodes", INFRA_NODES),
+        yes("its Lease", &format!("{LEASES}/{OWN}")),
+        no("the names of all Leases", LEASES),
+        no("secrets of berth-system", "/api/v1/namespaces/berth-system/secrets"),
+        no("all secrets", "/api/v1/secrets"),
+        no("ConfigMaps", "/api/v1/namespaces/default/configmaps"),
+        no("all pods", "/api/v1/pods"),
+        no("pods of berth-system", "/api/v1/namespaces/berth-system/pods"),
+        no("a pod's log", &format!("{POD}/log")),
+        no("its kubelet's configuration", &format!("/api/v1/nodes/{OWN}/proxy/configz")),
+    ]
+}

@@ -1,0 +1,83 @@
+//! The answers as a table, for people.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use crate::attempts::{Attempt, Expect};
+use crate::request::Verdict;
+use crate::world::World;
+
+/// Writes `<date>-thief.md` into the folder `BERTH_RESULTS`, from the top of the repository; without it nothing.
+pub(crate) fn tell(
+    world: &World<'_>,
+    groups: &[(&str, Vec<Attempt>)],
+    deployed: &[Option<Verdict>],
+    all: Option<&[Option<Verdict>]>,
+) {
+    let Some(folder) = std::env::var_os("BERTH_RESULTS") else { return };
+    let date = Command::new("date").args(["-u", "+%F"]).output().unwrap();
+    let date = String::from_utf8(date.stdout).unwrap().trim().to_owned();
+    let text = head(world, &date, groups) + &tables(groups, deployed, all);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder);
+    std::fs::write(folder.join(format!("{date}-thief.md")), text).unwrap();
+}
+
+fn head(world: &World<'_>, date: &str, groups: &[(&str, Vec<Attempt>)]) -> String {
+    let thefts = groups.iter().flat_map(|(_, attempts)| attempts);
+    let thefts = thefts.filter(|attempt| attempt.expect != Expect::Works).count();
+    let policy = if world.policy {
+        "- last column: the same with `cluster-admin` given to the agents, so that the policy is alone; empty where it is not asked"
+    } else {
+        "- this server has no admission policies: what only a policy would deny is open"
+    };
+    let programs = std::env::var_os("KUBEBUILDER_ASSETS")
+        .map(|_| format!("KUBEBUILDER_ASSETS=(programs of {}) ", world.version()))
+        .unwrap_or_default();
+    format!(
+        "# A stolen credential, {date}\n\n\
+         - Kubernetes {}; rights and policy of `deploy/base`, and the right of component `node-resource-topology`\n\
+         - the thief has the token of the agent's pod on node-a; {thefts} attempts, beside what must work\n\
+         {policy}\n\n\
+         After what was denied Nodes, InfraNodes, Leases, Events, pods, ConfigMaps and NodeResourceTopologies were as before.\n\n\
+         Command: `{programs}BERTH_RESULTS=docs/results cargo test --release -p berth-tests --test thief`.\n",
+        world.version()
+    )
+}
+
+fn tables(
+    groups: &[(&str, Vec<Attempt>)],
+    deployed: &[Option<Verdict>],
+    all: Option<&[Option<Verdict>]>,
+) -> String {
+    let mut text = String::new();
+    let mut number = 0;
+    for (group, attempts) in groups {
+        let (title, line) = if all.is_some() { (" all rights |", "---|") } else { ("", "") };
+        write!(text, "\n## {group}\n\n| attempt | answer |{title}\n|---|---|{line}\n").unwrap();
+        for attempt in attempts {
+            let cell = |verdicts: &[Option<Verdict>]| {
+                verdicts[number].as_ref().map(|one| escaped(attempt, one)).unwrap_or_default()
+            };
+            let first = cell(deployed);
+            write!(text, "| {} | {first} |", attempt.what).unwrap();
+            if let Some(all) = all {
+                let second = cell(all);
+                let second = if second == first { "the same" } else { &second };
+                write!(text, " {second} |").unwrap();
+            }
+            text.push('\n');
+            number += 1;
+        }
+    }
+    text
+}
+
+fn escaped(attempt: &Attempt, verdict: &Verdict) -> String {
+    let more = match (attempt.expect, verdict) {
+        (Expect::Dropped, _) => ", and nothing but the status is taken",
+        (Expect::NotOwn, Verdict::Done(_)) => ", open",
+        _ => "",
+    };
+    format!("{verdict}{more}").replace('|', "\\|").replace('<', "\\<")
+}

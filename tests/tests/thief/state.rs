@@ -1,0 +1,108 @@
+//! What is in the cluster that a thief may want to change.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::attempts::Attempt;
+use crate::objects::{EVENTS, INFRA_NODES, LEASES, TOPOLOGIES};
+use crate::request::{delete, get, merge, put};
+use crate::world::World;
+
+const COLLECTIONS: [&str; 7] = [
+    "/api/v1/nodes",
+    "/api/v1/namespaces/berth-system/pods",
+    "/api/v1/namespaces/default/configmaps",
+    INFRA_NODES,
+    LEASES,
+    EVENTS,
+    TOPOLOGIES,
+];
+
+/// Objects by their paths, without what counts writes.
+#[derive(PartialEq)]
+pub(crate) struct State(BTreeMap<String, Value>);
+
+impl State {
+    pub(crate) fn of(world: &World<'_>) -> Self {
+        let lists = world.server.get_all(&world.admin, &COLLECTIONS);
+        let mut all = BTreeMap::new();
+        for (collection, mut list) in COLLECTIONS.iter().zip(lists) {
+            for mut object in list["items"].as_array_mut().unwrap().drain(..) {
+                let metadata = object["metadata"].as_object_mut().unwrap();
+                for counted in ["managedFields", "resourceVersion", "generation"] {
+                    metadata.remove(counted);
+                }
+                all.insert(format!("{collection}/{}", metadata["name"].as_str().unwrap()), object);
+            }
+        }
+        Self(all)
+    }
+
+    /// Whether what an attempt must leave is there.
+    pub(crate) fn has(&self, attempt: &Attempt) -> bool {
+        let path = attempt.request.path.split('?').next().unwrap_or_default();
+        let object = self.0.get(path.trim_end_matches("/status")).unwrap_or(&Value::Null);
+        let found = |pointer| object.pointer(pointer).unwrap_or(&Value::Null);
+        attempt.leaves.iter().all(|(pointer, value)| found(pointer) == value)
+    }
+
+    pub(crate) fn but_for_status(&self) -> Self {
+        let mut all = self.0.clone();
+        for object in all.values_mut() {
+            object["status"].take();
+        }
+        Self(all)
+    }
+
+    /// What no agent ever writes: specs and finalizers of Nodes and InfraNodes that were there before it.
+    pub(crate) fn guarded(&self, there: &Self) -> BTreeMap<&str, [&Value; 2]> {
+        let guarded =
+            |path: &str| path.starts_with("/api/v1/nodes/") || path.starts_with(INFRA_NODES);
+        let objects =
+            self.0.iter().filter(|(path, _)| guarded(path) && there.0.contains_key(*path));
+        objects
+            .map(|(path, object)| (&**path, [&object["spec"], &object["metadata"]["finalizers"]]))
+            .collect()
+    }
+
+    /// Paths of what is not the same, for a message.
+    pub(crate) fn difference(&self, after: &Self) -> String {
+        let paths = self.0.keys().chain(after.0.keys().filter(|path| !self.0.contains_key(*path)));
+        let lines = paths.filter(|path| self.0.get(*path) != after.0.get(*path)).map(|path| {
+            let of = |state: &Self| state.0.get(path).map(Value::to_string).unwrap_or_default();
+            format!("  {path}\n  - {}\n  + {}\n", of(self), of(after))
+        });
+        lines.collect()
+    }
+
+    /// Makes the cluster as it was, as administrator.
+    pub(crate) fn put_back(&self, world: &World<'_>) {
+        let ask = |request| world.server.ask(&world.admin, &request).must();
+        for (path, object) in &Self::of(world).0 {
+            match self.0.get(path) {
+                Some(before) if before == object => {}
+                Some(before) => {
+                    let mut parts = vec![path.clone()];
+                    if !before["status"].is_null() || !object["status"].is_null() {
+                        parts.push(format!("{path}/status"));
+                    }
+                    for part in parts {
+                        let mut before = before.clone();
+                        before["metadata"]["resourceVersion"] =
+                            ask(get(path))["metadata"]["resourceVersion"].take();
+                        ask(put(&part, before));
+                    }
+                }
+                None => {
+                    if object["metadata"]["finalizers"].is_array() {
+                        ask(merge(path, json!({"metadata": {"finalizers": null}})));
+                    }
+                    ask(delete(path));
+                }
+            }
+        }
+        let now = Self::of(world);
+        assert!(*self == now, "not as before the attempt:\n{}", self.difference(&now));
+    }
+}

@@ -1,0 +1,160 @@
+//! What must go on: the agent's own work, and everybody else's.
+
+use berth_tests::cluster::Version;
+use serde_json::{Value, json};
+
+use crate::OWN;
+use crate::attempts::Expect::Works;
+use crate::attempts::{Attempt, attempt};
+use crate::objects::{
+    EVENTS, INFRA_NODES, LEASES, TIME, event, host_tuned, infra_node, infra_node_status, lease,
+    node, node_path, node_status, resources, series,
+};
+use crate::request::{apply, force, merge, post};
+use crate::world::World;
+
+pub(crate) fn agents(world: &World<'_>) -> Vec<Attempt> {
+    let mut all = own_node();
+    all.extend(objects(world));
+    all.push(attempt(
+        Works,
+        "asks what it may",
+        post(
+            "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+            json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": "default"}}),
+        ),
+    ));
+    if world.can("asks who it is", Version(1, 28)) {
+        all.push(attempt(
+            Works,
+            "asks who it is",
+            post(
+                "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+                json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}),
+            ),
+        ));
+    }
+    all
+}
+
+const LABEL: &str = "/metadata/labels/host.berth.dev~1kvm";
+const PINNABLE: &str = "/status/capacity/berth.dev~1pinnable-cpus";
+
+fn own_node() -> Vec<Attempt> {
+    let says = |what: &str, labels: Value, resources: Value, conditions: Value| {
+        let object = node(OWN, labels, resources, conditions);
+        // What others said stays.
+        attempt(Works, what, apply(&node_status(OWN), object))
+            .leaves("/metadata/labels/zone", "z1")
+            .leaves("/status/capacity/cpu", "96")
+            .leaves("/status/allocatable/devices.kubevirt.io~1kvm", "1k")
+            .leaves("/status/conditions/0/type", "Ready")
+    };
+    let whole = |what: &str| {
+        let kvm = json!({"host.berth.dev/kvm": "true"});
+        says(what, kvm, resources(), json!([host_tuned()]))
+            .leaves(LABEL, "true")
+            .leaves(PINNABLE, "4")
+            .leaves("/status/allocatable/bridge.network.kubevirt.io~1br-tenant", "1k")
+    };
+    let no_kvm = json!({"host.berth.dev/kvm": "false"});
+    vec![
+        whole("labels, condition and resources of its Node"),
+        says("resources withdrawn", no_kvm, json!({}), json!([host_tuned()]))
+            .leaves(LABEL, "false")
+            .leaves(PINNABLE, Value::Null),
+        says("labels withdrawn too", json!({}), json!({}), json!([host_tuned()]))
+            .leaves(LABEL, Value::Null),
+        whole("all of it again"),
+    ]
+}
+
+fn objects(world: &World<'_>) -> Vec<Attempt> {
+    let infra_nodes = format!("{INFRA_NODES}?fieldManager=berth-agent");
+    let status = json!({
+        "observedGeneration": 1,
+        "conditions": [
+            {"type": "Ready", "status": "True", "reason": "AsAsked", "message": "as asked", "lastTransitionTime": TIME},
+        ],
+    });
+    let about = ["berth.dev/v1alpha1", "InfraNode", OWN];
+    let events = format!("{EVENTS}?fieldManager=berth-agent");
+    vec![
+        attempt(Works, "makes its InfraNode", post(&infra_nodes, infra_node(world, OWN))),
+        attempt(
+            Works,
+            "status of its InfraNode",
+            apply(&format!("{INFRA_NODES}/{OWN}/status"), infra_node_status(OWN, status)),
+        )
+        .leaves("/status/conditions/0/type", "Ready"),
+        attempt(
+            Works,
+            "makes its Lease",
+            force(&format!("{LEASES}/{OWN}"), lease(world, OWN, "berth-system", 0)),
+        ),
+        attempt(
+            Works,
+            "renews its Lease",
+            force(&format!("{LEASES}/{OWN}"), lease(world, OWN, "berth-system", 1)),
+        )
+        .leaves("/spec/renewTime", "2026-01-01T00:01:00.000000Z"),
+        attempt(
+            Works,
+            "Event of its InfraNode",
+            post(&events, event(world, json!({"name": "own"}), about)),
+        ),
+        attempt(
+            Works,
+            "Event of its Node, named by the server",
+            post(&events, event(world, json!({"generateName": "own-"}), ["v1", "Node", OWN])),
+        ),
+        attempt(
+            Works,
+            "its Event happened again",
+            merge(&format!("{EVENTS}/own?fieldManager=berth-agent"), series()),
+        )
+        .leaves("/series/count", 2),
+    ]
+}
+
+/// The policy is asked about every write in the cluster; those of others are none of its business.
+pub(crate) fn others(world: &World<'_>) -> Vec<Attempt> {
+    let infra_node = format!("{INFRA_NODES}/{OWN}");
+    let mut all = vec![
+        attempt(
+            Works,
+            "the administrator relabels and cordons",
+            merge(
+                &node_path(OWN),
+                json!({"metadata": {"labels": {"zone": "z2"}}, "spec": {"unschedulable": true}}),
+            ),
+        )
+        .leaves("/spec/unschedulable", true)
+        .leaves("/metadata/labels/zone", "z2"),
+        attempt(
+            Works,
+            "the administrator takes that back",
+            merge(
+                &node_path(OWN),
+                json!({"metadata": {"labels": {"zone": "z1"}}, "spec": {"unschedulable": null}}),
+            ),
+        )
+        .leaves("/spec/unschedulable", Value::Null),
+        attempt(
+            Works,
+            "the administrator asks something of a host",
+            merge(&infra_node, json!({"spec": {"ksm": {"mode": "Off"}}})),
+        )
+        .leaves("/spec/ksm/mode", "Off"),
+        attempt(
+            Works,
+            "the administrator asks for nothing",
+            merge(&infra_node, json!({"spec": {"ksm": null}})),
+        )
+        .leaves("/spec", json!({})),
+    ];
+    for attempt in &mut all {
+        attempt.who = Some(world.admin.clone());
+    }
+    all
+}

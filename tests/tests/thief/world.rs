@@ -1,0 +1,217 @@
+//! A cluster with two nodes and an agent's pod on each, before the theft.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use berth_tests::cluster::{ADMIN, ControlPlane, Version};
+use serde_json::{Value, json};
+
+use crate::objects::{
+    ACCOUNTS, EVENTS, INFRA_NODES, TOPOLOGIES, event, infra_node, node, node_path, node_status,
+    token_request,
+};
+use crate::request::{Answer, Credential, Request, Server, dry, get, post};
+use crate::{OTHER, OWN};
+
+const SOON: Duration = Duration::from_secs(60);
+
+pub(crate) struct World<'a> {
+    plane: &'a ControlPlane,
+    pub(crate) server: Server,
+    pub(crate) admin: Credential,
+    /// The token of node-a's pod.
+    pub(crate) thief: Credential,
+    /// Whether the server can hold agents to their Nodes.
+    pub(crate) policy: bool,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn set_up(plane: &'a ControlPlane) -> Self {
+        let admin = Credential::Token(ADMIN.to_owned());
+        let server = Server::of(plane);
+        let mut world = Self { plane, server, thief: admin.clone(), admin, policy: false };
+        world.deploy();
+        for name in [OWN, OTHER] {
+            world.make("/api/v1/nodes", registered(name));
+        }
+        for (pod, name) in [("berth-agent-a", OWN), ("berth-agent-b", OTHER)] {
+            world.make("/api/v1/namespaces/berth-system/pods", agent(pod, name));
+        }
+        world.make(INFRA_NODES, infra_node(&world, OTHER));
+        let about = ["berth.dev/v1alpha1", "InfraNode", OTHER];
+        world.make(EVENTS, event(&world, json!({"name": "foreign"}), about));
+        // The controllers would make it.
+        world.make(
+            "/api/v1/namespaces/kube-system/serviceaccounts",
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}),
+        );
+        let pod = world.read("/api/v1/namespaces/berth-system/pods/berth-agent-a");
+        world.thief = world.token(json!({
+            "apiVersion": "v1", "kind": "Pod", "name": "berth-agent-a", "uid": pod["metadata"]["uid"],
+        }));
+        world.hold_agents();
+        world
+    }
+
+    /// What `kubectl apply -k deploy/` makes that needs no kubelet, but for the policy; and a further right.
+    fn deploy(&self) {
+        for file in [
+            "crds/infranodes.berth.dev.yaml",
+            "base/namespace.yaml",
+            "base/service-account.yaml",
+            "base/rbac.yaml",
+            "components/node-resource-topology/rbac.yaml",
+        ] {
+            self.apply_file(file);
+        }
+        self.plane.apply(&topologies().to_string()).unwrap();
+        for crd in ["crd/infranodes.berth.dev", "crd/noderesourcetopologies.topology.node.k8s.io"] {
+            self.plane
+                .kubectl(&["wait", "--for=condition=Established", crd, "--timeout=30s"])
+                .unwrap();
+        }
+        // Established is not yet served.
+        for path in [INFRA_NODES, TOPOLOGIES] {
+            self.until("the new kinds are served", || self.ask(&self.admin, &get(path)).done());
+        }
+    }
+
+    fn apply_file(&self, file: &str) {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
+        // kubectl before 1.25 does not know of rules in CRDs.
+        self.plane.kubectl(&["apply", "--validate=false", "-f", file.to_str().unwrap()]).unwrap();
+    }
+
+    /// Applies the policy where there can be one; rights and policies take effect a moment later.
+    fn hold_agents(&mut self) {
+        let label = |labels: Value| dry(&node_status(OWN), node(OWN, labels, json!({}), json!([])));
+        let own = label(json!({"host.berth.dev/x": "1"}));
+        self.until("agents have their rights", || self.ask(&self.thief, &own).done());
+        self.policy = self.can("the admission policy", Version(1, 30));
+        if self.policy {
+            self.apply_file("base/admission-policy.yaml");
+            let not_own = label(json!({"berth.dev/class": "x"}));
+            self.until("the policy is in effect", || !self.ask(&self.thief, &not_own).done());
+        }
+    }
+
+    /// As a careless administrator does.
+    pub(crate) fn give_all_rights(&self) {
+        self.make(
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                "metadata": {"name": "all-rights"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+                "subjects": [
+                    {"kind": "ServiceAccount", "name": "berth-agent", "namespace": "berth-system"},
+                    {"kind": "Group", "name": "berth:agents", "apiGroup": "rbac.authorization.k8s.io"},
+                ],
+            }),
+        );
+        self.until("agents have all rights", || {
+            self.ask(&self.thief, &get("/api/v1/secrets")).done()
+        });
+    }
+
+    /// Whether the server's version can do something; what it cannot is said.
+    pub(crate) fn can(&self, what: &str, since: Version) -> bool {
+        let version = self.plane.version();
+        if version < since {
+            let skipped = format!("skipped: {what}, Kubernetes {version} has none");
+            writeln!(std::io::stderr(), "{skipped}").unwrap_or_default();
+        }
+        version >= since
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        self.plane.version()
+    }
+
+    pub(crate) fn uid(&self, node: &str) -> Value {
+        self.read(&node_path(node))["metadata"]["uid"].take()
+    }
+
+    /// A token of the agents' account, bound to an object or to none. kubectl knows `create token` only since 1.24.
+    pub(crate) fn token(&self, bound: Value) -> Credential {
+        let made = self.make(&format!("{ACCOUNTS}/berth-agent/token"), token_request(bound));
+        Credential::Token(made["status"]["token"].as_str().unwrap().to_owned())
+    }
+
+    /// A certificate as agents under systemd have one.
+    pub(crate) fn certificate(&self, user: &str) -> Credential {
+        // To curl, a colon in the name of a file begins a password.
+        let name = user.replace(':', "-");
+        let [certificate, key] = self.plane.certificate_for(&name, user, "berth:agents").unwrap();
+        Credential::Certificate { certificate, key }
+    }
+
+    fn ask(&self, who: &Credential, request: &Request) -> Answer {
+        self.server.ask(who, request)
+    }
+
+    fn read(&self, path: &str) -> Value {
+        self.ask(&self.admin, &get(path)).must()
+    }
+
+    fn make(&self, path: &str, object: Value) -> Value {
+        self.ask(&self.admin, &post(path, object)).must()
+    }
+
+    fn until(&self, what: &str, yes: impl Fn() -> bool) {
+        self.plane.until(what, SOON, |_| yes().then_some(())).unwrap();
+    }
+}
+
+/// A Node as its kubelet registers it, with something in each field that a thief may want to change.
+fn registered(name: &str) -> Value {
+    let amounts =
+        json!({"cpu": "96", "memory": "512Gi", "pods": "110", "devices.kubevirt.io/kvm": "1k"});
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/os": "linux", "zone": "z1"},
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+        },
+        "status": {
+            "capacity": amounts, "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "images": [{"names": ["registry.example/a:1"], "sizeBytes": 1}],
+            "nodeInfo": {"kernelVersion": "6.1.0", "kubeletVersion": "v1.33.0", "machineID": "m"},
+        },
+    })
+}
+
+/// The DaemonSet's pod, as far as tokens go.
+fn agent(pod: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod},
+        "spec": {
+            "nodeName": node, "serviceAccountName": "berth-agent",
+            "containers": [{"name": "agent", "image": "berth-agent:0.1.0"}],
+        },
+    })
+}
+
+/// Enough of the scheduler-plugins project's CRD.
+fn topologies() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "noderesourcetopologies.topology.node.k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in"},
+        },
+        "spec": {
+            "group": "topology.node.k8s.io", "scope": "Cluster",
+            "names": {"kind": "NodeResourceTopology", "plural": "noderesourcetopologies", "singular": "noderesourcetopology"},
+            "versions": [{
+                "name": "v1alpha2", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            }],
+        },
+    })
+}
