@@ -191,9 +191,12 @@ fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
     let allocation = |plane: &ControlPlane| {
         let node = infra_node(plane);
         let all = node["status"]["allocations"].as_array()?.clone();
-        all.into_iter().find(|one| one["podUID"] == uid.as_str())
+        all.into_iter().find(|one| one["podUID"] == uid.as_str() && one["pod"] == "pinned")
     };
+    let began = std::time::Instant::now();
     let said = plane.until("the pod's allocation", SOON, allocation).unwrap();
+    writeln!(std::io::stderr(), "the allocation is told {:?} after the pod runs", began.elapsed())
+        .unwrap_or_default();
     let state = host.must("cat /var/lib/kubelet/cpu_manager_state").unwrap();
     let state: Value = serde_json::from_str(&state).unwrap();
     assert_eq!(said["cpus"], state["entries"][&uid]["compute"]);
@@ -203,11 +206,21 @@ fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
     );
     assert_eq!(said["hugepages"], json!([{"size": "2Mi", "count": 4}]), "{said:#}");
     plane.kubectl(&["delete", "pod", "pinned", "--force", "--grace-period=0"]).unwrap();
-    plane
-        .until("the allocation is gone", SOON, |plane| allocation(plane).is_none().then_some(()))
-        .unwrap();
+    let gone = plane
+        .until("the allocation is gone", SOON, |plane| allocation(plane).is_none().then_some(()));
+    if let Err(error) = gone {
+        panic!("{error:#}\n{:#}\n{}", infra_node(plane)["status"]["allocations"], seen(host));
+    }
     plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &pod.to_string()).unwrap();
     running(plane, host, "pinned");
+}
+
+/// What the host itself has of pods, for a failure's message.
+fn seen(host: &mut Host) -> String {
+    let commands = "cat /var/lib/kubelet/cpu_manager_state; echo; ls -la --time-style=full-iso /var/lib/kubelet /var/lib/kubelet/pods; \
+                    find /sys/fs/cgroup -path '*kubepods*' -type d -name '*pod*'; find /sys/fs/cgroup -path '*kubepods*' -name cgroup.procs -exec cat {} +; \
+                    tail -n 30 /var/log/pods/berth-system_*/*/*.log; journalctl -u kubelet --no-pager | tail -n 20; date -u";
+    host.run(commands).map_or_else(|error| error.to_string(), |said| said.output)
 }
 
 fn running(plane: &ControlPlane, host: &mut Host, name: &str) {

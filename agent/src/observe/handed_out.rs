@@ -23,7 +23,7 @@ pub struct HandedOut {
 }
 
 /// One folder for each pod: `<namespace>_<name>_<uid>`.
-const LOGS: &str = "var/log/pods";
+pub(crate) const LOGS: &str = "var/log/pods";
 
 /// Asks the kubelet and looks through groups and log folders.
 pub fn observe(root: &Root, notes: &mut Notes) -> HandedOut {
@@ -44,7 +44,7 @@ pub fn observe(root: &Root, notes: &mut Notes) -> HandedOut {
 }
 
 /// Neither namespace nor name may have a `_`.
-fn pod(folder: &str) -> Option<(String, (String, String))> {
+pub(crate) fn pod(folder: &str) -> Option<(String, (String, String))> {
     let mut parts = folder.split('_');
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
     let whole = parts.next().is_none() && ![namespace, name, uid].contains(&"");

@@ -52,6 +52,22 @@ const TOPS: [&str; 6] = [
     "sys/fs/cgroup/systemd/kubepods",
 ];
 
+/// Folders in which groups of pods come and go: cgroup v2, then v1, for each class of pods.
+pub(crate) const FOLDERS: [&str; 12] = [
+    "sys/fs/cgroup/kubepods.slice",
+    "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice",
+    "sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice",
+    "sys/fs/cgroup/kubepods",
+    "sys/fs/cgroup/kubepods/burstable",
+    "sys/fs/cgroup/kubepods/besteffort",
+    "sys/fs/cgroup/hugetlb/kubepods.slice",
+    "sys/fs/cgroup/hugetlb/kubepods.slice/kubepods-burstable.slice",
+    "sys/fs/cgroup/hugetlb/kubepods.slice/kubepods-besteffort.slice",
+    "sys/fs/cgroup/hugetlb/kubepods",
+    "sys/fs/cgroup/hugetlb/kubepods/burstable",
+    "sys/fs/cgroup/hugetlb/kubepods/besteffort",
+];
+
 /// Looks through the control groups.
 pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Pods {
     let listings: Vec<Vec<String>> = TOPS.iter().filter_map(|top| root.list(top).ok()).collect();
@@ -75,7 +91,7 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
 
 /// The UID in the name of a pod's group: `kubepods-pod<uid with _>.slice` or `pod<uid>`; in classes other than
 /// Guaranteed, which have a level of their own, `kubepods-burstable-pod<uid with _>.slice`.
-fn pod_uid(name: &str) -> Option<String> {
+pub(crate) fn pod_uid(name: &str) -> Option<String> {
     let systemd = name.strip_suffix(".slice").and_then(|name| {
         let rest = name.strip_prefix("kubepods-")?;
         let rest = rest

@@ -59,7 +59,8 @@ pub(crate) fn objects_are_made_anew(plane: &ControlPlane, tree: &Tree) {
     // Its Node goes, and with it the InfraNode; then both come back.
     plane.kubectl(&["delete", "node", "rack1-a"]).unwrap();
     plane
-        .until("the InfraNode is collected", Duration::from_secs(60), |plane| {
+        // The collector looks what kinds there are every 30 s, and waits longer after a server that was away.
+        .until("the InfraNode is collected", Duration::from_secs(180), |plane| {
             infra_node(plane).is_null().then_some(())
         })
         .unwrap();

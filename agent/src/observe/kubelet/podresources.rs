@@ -87,3 +87,49 @@ fn chain(error: &dyn std::error::Error) -> String {
 pub fn cpus(ids: &[i64]) -> Option<CpuSet> {
     ids.iter().map(|id| u32::try_from(*id).ok()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    /// What is said of a kubelet that does this with whoever connects.
+    fn said_of(kubelet: fn(UnixStream)) -> Result<Option<Listed>, String> {
+        let host = tempfile::tempdir().unwrap();
+        let socket = host.path().join(SOCKET);
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::spawn(move || listener.incoming().flatten().for_each(kubelet));
+        list(&Root::live_below(host.path()).unwrap())
+    }
+
+    #[test]
+    fn a_kubelet_that_makes_no_sense_is_said_and_holds_up_nothing() {
+        let hangs = said_of(std::mem::forget);
+        assert_eq!(hangs, Err("no answer in 2 s".to_owned()));
+        assert!(said_of(drop).is_err());
+        let babbles = said_of(|mut stream| {
+            // Whoever asked may be gone already.
+            stream.write_all(&[0xff; 4096]).unwrap_or_default();
+        });
+        assert!(babbles.is_err(), "{babbles:?}");
+        let speaks_http1 = said_of(|mut stream| {
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap_or_default();
+        });
+        assert!(speaks_http1.is_err(), "{speaks_http1:?}");
+    }
+
+    #[test]
+    fn a_host_without_a_kubelet_is_no_mistake() {
+        let host = tempfile::tempdir().unwrap();
+        assert_eq!(list(&Root::live_below(host.path()).unwrap()), Ok(None));
+        // A socket that nobody listens on any more.
+        let socket = host.path().join(SOCKET);
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        drop(UnixListener::bind(&socket).unwrap());
+        let left = list(&Root::live_below(host.path()).unwrap());
+        assert!(left.is_err_and(|why| why.contains("refused")));
+    }
+}
