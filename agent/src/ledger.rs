@@ -17,6 +17,8 @@ use crate::setting::{Setting, Value};
 pub const FOLDER: &str = "var/lib/berth";
 /// Where the ledger is.
 pub const FILE: &str = "var/lib/berth/found.json";
+/// What the cluster asked for last, for a start while it is away; `revert` takes it away.
+pub const ASKED_LAST: &str = "var/lib/berth/asked.json";
 /// The lock that whoever changes the host holds.
 pub const LOCK: &str = "var/lib/berth/lock";
 

@@ -9,7 +9,7 @@ use super::plan::{Output, SAMPLE};
 use super::style::Style;
 use super::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, look, print};
 use crate::apply::{self, Converged, Hands, Outcome, converge, links};
-use crate::ledger;
+use crate::ledger::{self, ASKED_LAST};
 use crate::manifest::Manifest;
 use crate::observe::{HostFacts, Wanted, shape};
 use crate::plan::{self, table::counted};
@@ -78,6 +78,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
     let (root, _lock, facts) = begin()?;
+    // Else an agent that starts before the cluster answers would do it all again.
+    if root.exists(ASKED_LAST) {
+        root.remove(ASKED_LAST).map_err(|error| unreachable(&error.to_string()))?;
+    }
     let nothing = Manifest { spec: InfraNodeSpec::default(), ..Manifest::default() };
     finish(&root, &facts, &nothing, arguments.output, "the host is as found")
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use berth_api::InfraNode;
 use berth_api::names::AGENT;
@@ -89,6 +90,37 @@ impl Tale {
     }
 }
 
+/// Events that may be written: somebody who undoes each repair must not cost the cluster a write a second. As many
+/// as client-go's correlator lets through for one object.
+struct Budget {
+    left: u32,
+    counted: Instant,
+}
+
+const BURST: u32 = 25;
+const REFILL: Duration = Duration::from_secs(300);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { left: BURST, counted: Instant::now() }
+    }
+}
+
+impl Budget {
+    fn take(&mut self) -> bool {
+        while self.left < BURST && self.counted.elapsed() >= REFILL {
+            self.left += 1;
+            self.counted += REFILL;
+        }
+        if self.left == BURST {
+            self.counted = Instant::now();
+        }
+        let may = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may
+    }
+}
+
 /// Tells for ever.
 pub(super) async fn tell(
     client: Client,
@@ -100,7 +132,12 @@ pub(super) async fn tell(
     // A recorder counts what is told again, whatever its note: so each note has one of its own.
     let mut last: BTreeMap<Tale, (String, Recorder)> = BTreeMap::new();
     let mut lost = false;
+    let mut budget = Budget::default();
     while let Some(told) = tales.recv().await {
+        if !budget.take() {
+            tracing::debug!("too many Events; not told: {}", told.note());
+            continue;
+        }
         let Sight::There(object) = seen.infra_node() else { continue };
         let mut reference = ObjectReference {
             api_version: Some(InfraNode::api_version(&()).into_owned()),
@@ -148,6 +185,14 @@ fn wants_namespace(error: &CallError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_storm_is_cut_short() {
+        let mut budget = Budget::default();
+        assert_eq!((0..100).filter(|_| budget.take()).count(), 25);
+        budget.counted -= REFILL * 2;
+        assert_eq!((0..100).filter(|_| budget.take()).count(), 2);
+    }
 
     #[test]
     fn a_note_fits_and_counts_the_rest() {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_api::names::{AGENT, CREATED_BY};
 use berth_api::{InfraNode, LinkName};
@@ -30,6 +30,8 @@ pub struct Report {
 
 /// A burst of changes is one write.
 const SETTLE: Duration = Duration::from_millis(100);
+/// What the server did not keep is tried again then: its schema may be a newer one by now.
+const FORGET: Duration = Duration::from_secs(600);
 /// Longest pause between tries.
 const PAUSE: Duration = Duration::from_secs(30);
 
@@ -43,7 +45,7 @@ struct Publisher {
     /// Whether the server makes nulls of empty texts in an apply, and then refuses them (seen with 1.20).
     empties_are_nulls: bool,
     /// Bodies that the server took and did not keep: it knows fewer fields than we do.
-    futile: BTreeMap<&'static str, Value>,
+    futile: BTreeMap<&'static str, (Instant, Value)>,
 }
 
 /// Publishes for ever.
@@ -148,7 +150,7 @@ impl Publisher {
         };
         let body = prune(as_value(report.node.status.as_ref()));
         let there = prune(as_value(object.status.as_ref()));
-        if body == there || self.futile.get("InfraNode") == Some(&body) {
+        if body == there || self.is_futile("InfraNode", &object.uid, &body) {
             return Ok(());
         }
         let name = self.objects.node.clone();
@@ -171,7 +173,7 @@ impl Publisher {
             None => return self.again(),
             Some(written) => written,
         };
-        self.seen.see_infra_node(Some(written));
+        self.seen.see_status(&written);
         let Sight::There(kept) = self.seen.infra_node() else { return Ok(()) };
         if prune(as_value(kept.status.as_ref())) == body {
             self.futile.remove("InfraNode");
@@ -180,7 +182,7 @@ impl Publisher {
                 "InfraNode {name}: the server does not keep all of its status: its CustomResourceDefinition is not this \
                  agent's; apply the one of this version (deploy/crds)"
             );
-            self.futile.insert("InfraNode", body);
+            self.futile.insert("InfraNode", (Instant::now(), json!([object.uid, body])));
         }
         Ok(())
     }
@@ -206,7 +208,7 @@ impl Publisher {
         );
         let name = self.objects.node.clone();
         let mut body = says.apply(&name);
-        if !says.differs(&node.told) || self.futile.get("Node") == Some(&body) {
+        if !says.differs(&node.told) || self.is_futile("Node", &node.uid, &body) {
             return Ok(());
         }
         let futile = body.clone();
@@ -222,11 +224,17 @@ impl Publisher {
         let Sight::There(kept) = self.seen.node() else { return Ok(()) };
         if says.differs(&kept.told) {
             tracing::warn!("Node {name}: the server does not keep all that was applied");
-            self.futile.insert("Node", futile);
+            self.futile.insert("Node", (Instant::now(), json!([node.uid, futile])));
         } else {
             self.futile.remove("Node");
         }
         Ok(())
+    }
+
+    /// Whether the server did not keep this lately.
+    fn is_futile(&self, kind: &str, uid: &str, body: &Value) -> bool {
+        let told = self.futile.get(kind).filter(|(since, _)| since.elapsed() < FORGET);
+        told.is_some_and(|(_, told)| told[0] == uid && told[1] == *body)
     }
 
     /// Without the fields that were refused.

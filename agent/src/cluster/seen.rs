@@ -130,6 +130,17 @@ impl Seen {
         self.wake();
     }
 
+    /// The status that was written. What is asked for is the watch's to tell, which begins a cycle.
+    pub(super) fn see_status(&self, object: &DynamicObject) {
+        let written = InfraNodeSeen::of(object);
+        let mut inner = self.lock();
+        if let Sight::There(known) = &mut inner.infra_node
+            && known.uid == written.uid
+        {
+            *known = written;
+        }
+    }
+
     /// Whether it asks for something else than before.
     pub(super) fn see_infra_node(&self, object: Option<DynamicObject>) -> bool {
         let mut inner = self.lock();
@@ -146,14 +157,7 @@ impl Seen {
             }
             Some(object) => {
                 let asked = asked(&object);
-                let seen = InfraNodeSeen {
-                    uid: object.uid().unwrap_or_default(),
-                    status: object
-                        .data
-                        .get("status")
-                        .and_then(|status| serde_json::from_value(status.clone()).ok()),
-                };
-                inner.infra_node = Sight::There(seen);
+                inner.infra_node = Sight::There(InfraNodeSeen::of(&object));
                 // An empty object that an agent made does not take back what was asked for before.
                 let known = inner.asked.as_ref().is_some_and(|known| known.manifest.is_some());
                 let keeps = asked.manifest.is_none() && known;
@@ -170,6 +174,16 @@ impl Seen {
     }
 }
 
+impl InfraNodeSeen {
+    fn of(object: &DynamicObject) -> Self {
+        let status = object.data.get("status").cloned();
+        Self {
+            uid: object.uid().unwrap_or_default(),
+            status: status.and_then(|status| serde_json::from_value(status).ok()),
+        }
+    }
+}
+
 /// What an InfraNode asks for.
 fn asked(object: &DynamicObject) -> Asked {
     let spec = object.data.get("spec").cloned().unwrap_or_else(|| json!({}));
@@ -178,7 +192,9 @@ fn asked(object: &DynamicObject) -> Asked {
     // The first generation of an object that an agent made is nobody's wish.
     let made_by_agent =
         object.annotations().contains_key(berth_api::names::CREATED_BY) && generation == Some(1);
-    let manifest = (!(empty && made_by_agent)).then(|| manifest(&object.metadata, spec));
+    // Nor is one that is on its way out: its deletion is a generation of its own.
+    let leaves = object.metadata.deletion_timestamp.is_some();
+    let manifest = (!(leaves || empty && made_by_agent)).then(|| manifest(&object.metadata, spec));
     Asked { manifest, generation }
 }
 
@@ -214,6 +230,9 @@ mod tests {
         let ksm = json!({"ksm": {"mode": "Off"}});
         assert!(seen.see_infra_node(Some(object(3, false, &ksm))));
         let asked = seen.asked();
+        let mut leaves = object(4, false, &json!({}));
+        leaves.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
+        assert!(!seen.see_infra_node(Some(leaves)));
         assert!(!seen.see_infra_node(None));
         assert!(!seen.see_infra_node(Some(object(1, true, &json!({})))));
         assert_eq!(seen.asked(), asked);

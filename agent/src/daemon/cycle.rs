@@ -328,7 +328,10 @@ impl Worker {
             ..status
         });
         inner.node = Some(node);
-        inner.bridges = bridges(&facts.links);
+        // What is asked is not known, so what is missing may be meant to be there.
+        let unclear =
+            wish.waiting.is_some() || faults.iter().any(|fault| fault.is_of(Part::Networks));
+        inner.bridges = if unclear { None } else { bridges(&facts.links) };
         inner.hold = shape.pods.not_drained().is_some();
         inner.waiting.clone_from(&wish.waiting);
         inner.faults.clone_from(&faults);

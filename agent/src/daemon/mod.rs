@@ -71,8 +71,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub fn run(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // The cycle, and a scrape beside it.
-        .max_blocking_threads(2)
+        // The cycle and a scrape beside it; the rest are look-ups of the API server's name, which may hang.
+        .max_blocking_threads(8)
         .thread_keep_alive(Duration::from_secs(5))
         .build()?;
     let result = runtime.block_on(keep(root, settings));

@@ -6,6 +6,7 @@ use berth_api::infra_node::InfraNodeSpec;
 
 use super::Source;
 use crate::cluster::Seen;
+use crate::ledger::ASKED_LAST;
 use crate::manifest::{Fault, Manifest, Part, Unclear};
 use crate::root::Root;
 
@@ -63,9 +64,6 @@ pub(super) struct Wishes {
 /// Where a manifest comes from, its text if there is one, and its generation.
 type Found = (String, Option<Arc<str>>, Option<i64>);
 
-/// What the cluster asked for last.
-const SAVED: &str = "var/lib/berth/asked.json";
-
 impl Wishes {
     pub(super) const fn new(source: Source, keeps: bool) -> Self {
         Self { source, keeps, seen: None, read: None, saved: None }
@@ -73,7 +71,7 @@ impl Wishes {
 
     /// From now on the cluster says.
     pub(super) fn join(&mut self, root: &Root, seen: Arc<Seen>) {
-        if let Ok(saved) = root.read_large(SAVED) {
+        if let Ok(saved) = root.read_large(ASKED_LAST) {
             seen.remember(&saved);
             self.saved = Some(saved.into());
         }
@@ -138,7 +136,7 @@ impl Wishes {
         let Some(text) = asked.manifest else { return Ok((place, None, asked.generation)) };
         if self.keeps && asked.generation.is_some() && self.saved.as_ref() != Some(&text) {
             // Without it a start while the cluster is away keeps the shape, but repairs nothing.
-            match root.replace(SAVED, text.as_bytes()) {
+            match root.replace(ASKED_LAST, text.as_bytes()) {
                 Ok(()) => self.saved = Some(Arc::clone(&text)),
                 Err(error) => tracing::warn!(
                     "{error}; what is asked for is not kept for a start without the cluster"

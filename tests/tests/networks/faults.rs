@@ -36,21 +36,25 @@ pub(crate) fn kills(host: &mut Host, count: u32) {
     for round in 0..count {
         // Spread over the time it takes, which is a second or two here.
         let delay = f64::from(round % 25) * 0.08 + 0.02;
-        host.run(&format!(
-            "timeout --signal=KILL {delay:.3} berth-agent apply -f {MANIFEST} >/dev/null 2>&1"
-        ))
-        .unwrap();
+        killed(host, delay, &format!("berth-agent apply -f {MANIFEST}"));
         if round % 2 == 0 {
             host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
             assert_same(&whole, &links_by_name(host));
         }
-        host.run(&format!("timeout --signal=KILL {delay:.3} berth-agent revert >/dev/null 2>&1"))
-            .unwrap();
+        killed(host, delay, "berth-agent revert");
         host.must("berth-agent revert").unwrap();
         assert_same(&before, &links(host));
         host.must("test ! -e /var/lib/berth/found.json").unwrap();
     }
     host.must("ip link del own0").unwrap();
+}
+
+/// Kills a command after so many seconds, and waits until it is gone: what it asked of the kernel is done first.
+fn killed(host: &mut Host, delay: f64, command: &str) {
+    host.run(&format!(
+        "timeout --signal=KILL {delay:.3} {command} >/dev/null 2>&1; while pidof berth-agent >/dev/null; do sleep 0.05; done"
+    ))
+    .unwrap();
 }
 
 /// Without the kernel's numbers, which depend on the order in which links were made.

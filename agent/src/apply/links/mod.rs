@@ -232,6 +232,20 @@ pub(super) fn step(
     let has_ipv6 = hands.root.exists("proc/sys/net/ipv6/conf/all");
     let first: Vec<_> = ops.iter().map(|op| first_messages(op, indexes, has_ipv6)).collect();
     let mut results = send(netlink, ops, first)?;
+    // Only what was made here is settled: what refused to be made may be another's link of that name.
+    let made = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
+        (LinkOp::Make(wanted), Ok(())) => {
+            let settle = messages::settle(wanted, indexes, has_ipv6)?;
+            Ok(vec![(How::Change, rtnetlink::packet_route::RouteNetlinkMessage::NewLink(settle))])
+        }
+        _ => Ok(Vec::new()),
+    });
+    let settled = send(netlink, ops, made.collect())?;
+    for (result, settled) in results.iter_mut().zip(settled) {
+        if result.is_ok() {
+            *result = settled;
+        }
+    }
     // Not by netlink, and before the link is up: else it would have an address by then.
     for (op, result) in ops.iter().zip(&mut results) {
         if let (LinkOp::Make(wanted) | LinkOp::Settle(wanted), Ok(()), true) =
@@ -252,8 +266,10 @@ pub(super) fn step(
 fn raise(netlink: &mut Netlink, tasks: &mut [Task]) -> io::Result<()> {
     let mut owners = Vec::new();
     let mut messages = Vec::new();
-    for (place, task) in tasks.iter().enumerate().filter(|(_, task)| task.failed.is_none()) {
-        for op in task.work.ops.iter().rev() {
+    for (place, task) in tasks.iter().enumerate() {
+        // A step that failed is the last that was tried; links that were made before it carry what they can.
+        let done = task.next.saturating_sub(usize::from(task.failed.is_some()));
+        for op in task.work.ops.iter().take(done).rev() {
             if let LinkOp::Make(wanted) | LinkOp::Settle(wanted) = op {
                 owners.push((place, op));
                 messages.push(messages::up(&wanted.name, true));
@@ -274,10 +290,7 @@ fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Mess
     use rtnetlink::packet_route::RouteNetlinkMessage::NewLink;
     let settle = |wanted| messages::settle(wanted, indexes, has_ipv6);
     Ok(match op {
-        LinkOp::Make(wanted) => {
-            let make = messages::make(wanted, indexes)?;
-            vec![(How::Create, NewLink(make)), (How::Change, NewLink(settle(wanted)?))]
-        }
+        LinkOp::Make(wanted) => vec![(How::Create, NewLink(messages::make(wanted, indexes)?))],
         LinkOp::Settle(wanted) => vec![(How::Change, NewLink(settle(wanted)?))],
         LinkOp::RemoveAddresses { link, addresses } => {
             messages::remove_addresses(link, addresses, indexes)?
