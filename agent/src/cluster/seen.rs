@@ -230,9 +230,9 @@ mod tests {
         let ksm = json!({"ksm": {"mode": "Off"}});
         assert!(seen.see_infra_node(Some(object(3, false, &ksm))));
         let asked = seen.asked();
-        let mut leaves = object(4, false, &json!({}));
-        leaves.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
-        assert!(!seen.see_infra_node(Some(leaves)));
+        let mut leaves = serde_json::to_value(object(4, false, &json!({}))).unwrap();
+        leaves["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        assert!(!seen.see_infra_node(Some(serde_json::from_value(leaves).unwrap())));
         assert!(!seen.see_infra_node(None));
         assert!(!seen.see_infra_node(Some(object(1, true, &json!({})))));
         assert_eq!(seen.asked(), asked);
