@@ -49,6 +49,11 @@ unwatch)
     tail -2 "$2" | head -1
     ;;
 links)
+    # What the kernel says of carriers follows a little later (`link_watch`).
+    for _ in $(seq 30); do
+        { ip -o link show group 48679 type bridge; ip -o link show group 48679 type vlan; } | grep -q 'state UNKNOWN' || break
+        sleep 0.5
+    done
     ip -d link | sed -E 's/[a-z_]+_timer +[0-9.]+//g; s/ qlen [0-9]+//'
     bridge -d vlan show
     ip address | grep -E 'inet|^[0-9]' | sed -E 's/(valid|preferred)_lft [^ ]+//g; s/ tentative//'
