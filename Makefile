@@ -28,7 +28,7 @@ setup:  ## install what the tests need (Debian, Ubuntu; as root)
 test: setup lint static  ## lints and all tests, on what setup installed
 	$(CARGO) build --locked --release -p berth-agent
 	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
-	$(CARGO) test --locked --release --workspace
+	$(CARGO) test --locked --release --workspace --no-fail-fast
 
 # The program that the tests put into a container: the same but for how it is linked.
 static:

@@ -22,6 +22,15 @@ pub const ASKED_LAST: &str = "var/lib/berth/asked.json";
 /// The lock that whoever changes the host holds.
 pub const LOCK: &str = "var/lib/berth/lock";
 
+/// Keeps the manifest that the cluster asked for last.
+///
+/// # Errors
+/// If the state folder is full, read-only or not there; what was kept before is then still there.
+pub fn keep_asked(root: &Root, manifest: &str) -> Result<(), WriteError> {
+    root.make_folder(FOLDER)?;
+    root.replace(ASKED_LAST, manifest.as_bytes())
+}
+
 /// What was found, and what else must be remembered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {

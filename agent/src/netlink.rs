@@ -203,8 +203,9 @@ impl Netlink {
         Ok(outcome.unwrap_or(Ok(())))
     }
 
-    fn exchange(&mut self, batch: Batch) -> io::Result<Vec<Result<(), Refused>>> {
-        self.socket.send(&batch.acknowledged(), 0)?;
+    fn exchange(&mut self, mut batch: Batch) -> io::Result<Vec<Result<(), Refused>>> {
+        batch.acknowledge_last();
+        self.socket.send(&batch.bytes, 0)?;
         let mut outcomes: Vec<Result<(), Refused>> = vec![Ok(()); batch.count];
         let mut last_answered = false;
         while !last_answered {
@@ -279,15 +280,13 @@ impl Batch {
         self.bytes.extend(bytes);
     }
 
-    /// The datagram, with an acknowledgement of the last request.
-    fn acknowledged(&self) -> Vec<u8> {
+    /// Asks for an acknowledgement of the last request.
+    fn acknowledge_last(&mut self) {
         const FLAGS: usize = 6;
-        let mut bytes = self.bytes.clone();
-        if let Some(flags) = bytes.get_mut(self.last + FLAGS..self.last + FLAGS + 2) {
+        if let Some(flags) = self.bytes.get_mut(self.last + FLAGS..self.last + FLAGS + 2) {
             let asked = u16::from_ne_bytes([flags[0], flags[1]]) | NLM_F_ACK;
             flags.copy_from_slice(&asked.to_ne_bytes());
         }
-        bytes
     }
 }
 

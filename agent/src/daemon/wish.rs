@@ -6,7 +6,7 @@ use berth_api::infra_node::InfraNodeSpec;
 
 use super::Source;
 use crate::cluster::Seen;
-use crate::ledger::ASKED_LAST;
+use crate::ledger;
 use crate::manifest::{Fault, Manifest, Part, Unclear};
 use crate::root::Root;
 
@@ -71,7 +71,7 @@ impl Wishes {
 
     /// From now on the cluster says.
     pub(super) fn join(&mut self, root: &Root, seen: Arc<Seen>) {
-        if let Ok(saved) = root.read_large(ASKED_LAST) {
+        if let Ok(saved) = root.read_large(ledger::ASKED_LAST) {
             seen.remember(&saved);
             self.saved = Some(saved.into());
         }
@@ -136,7 +136,7 @@ impl Wishes {
         let Some(text) = asked.manifest else { return Ok((place, None, asked.generation)) };
         if self.keeps && asked.generation.is_some() && self.saved.as_ref() != Some(&text) {
             // Without it a start while the cluster is away keeps the shape, but repairs nothing.
-            match root.replace(ASKED_LAST, text.as_bytes()) {
+            match ledger::keep_asked(root, &text) {
                 Ok(()) => self.saved = Some(Arc::clone(&text)),
                 Err(error) => tracing::warn!(
                     "{error}; what is asked for is not kept for a start without the cluster"

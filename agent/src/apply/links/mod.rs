@@ -8,9 +8,10 @@ pub mod trial;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use berth_api::LinkName;
 use berth_api::infra_node::ChangeResult;
+use berth_api::{LinkName, VlanSet};
 use nix::errno::Errno;
+use rtnetlink::packet_route::RouteNetlinkMessage;
 
 use super::Hands;
 use super::outcome::{Ended, Outcome};
@@ -231,16 +232,16 @@ pub(super) fn step(
 ) -> io::Result<Vec<Result<(), String>>> {
     let has_ipv6 = hands.root.exists("proc/sys/net/ipv6/conf/all");
     let first: Vec<_> = ops.iter().map(|op| first_messages(op, indexes, has_ipv6)).collect();
-    let mut results = send(netlink, ops, first)?;
+    let mut results = send(netlink, indexes, ops, first)?;
     // Only what was made here is settled: what refused to be made may be another's link of that name.
     let made = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
         (LinkOp::Make(wanted), Ok(())) => {
             let settle = messages::settle(wanted, indexes, has_ipv6)?;
-            Ok(vec![(How::Change, rtnetlink::packet_route::RouteNetlinkMessage::NewLink(settle))])
+            Ok(vec![(How::Change, RouteNetlinkMessage::NewLink(settle))])
         }
         _ => Ok(Vec::new()),
     });
-    let settled = send(netlink, ops, made.collect())?;
+    let settled = send(netlink, indexes, ops, made.collect())?;
     for (result, settled) in results.iter_mut().zip(settled) {
         if result.is_ok() {
             *result = settled;
@@ -284,10 +285,10 @@ fn raise(netlink: &mut Netlink, tasks: &mut [Task]) -> io::Result<()> {
     Ok(())
 }
 
-type Messages = Vec<(How, rtnetlink::packet_route::RouteNetlinkMessage)>;
+type Messages = Vec<(How, RouteNetlinkMessage)>;
 
 fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Messages, String> {
-    use rtnetlink::packet_route::RouteNetlinkMessage::NewLink;
+    use RouteNetlinkMessage::NewLink;
     let settle = |wanted| messages::settle(wanted, indexes, has_ipv6);
     Ok(match op {
         LinkOp::Make(wanted) => vec![(How::Create, NewLink(messages::make(wanted, indexes)?))],
@@ -312,6 +313,7 @@ fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Mess
 /// Sends the messages of many steps; each step ends with the first that is refused.
 fn send(
     netlink: &mut Netlink,
+    indexes: &Indexes,
     ops: &[&LinkOp],
     messages: Vec<Result<Messages, String>>,
 ) -> io::Result<Vec<Result<(), String>>> {
@@ -338,7 +340,7 @@ fn send(
         if let (LinkOp::AddVlans { port, vlans }, Err(_)) = (op, &*result)
             && vlans.len() > 1
         {
-            *result = one_by_one(netlink, port, vlans)?;
+            *result = one_by_one(netlink, indexes, port, vlans)?;
         }
     }
     Ok(results)
@@ -346,12 +348,11 @@ fn send(
 
 fn one_by_one(
     netlink: &mut Netlink,
+    indexes: &Indexes,
     port: &LinkName,
-    vlans: &berth_api::VlanSet,
+    vlans: &VlanSet,
 ) -> io::Result<Result<(), String>> {
-    let indexes =
-        numbers(netlink, &[&LinkOp::AddVlans { port: port.clone(), vlans: vlans.clone() }])?;
-    let single = |id| messages::add_vlans(port, &std::iter::once(id).collect(), &indexes);
+    let single = |id| messages::add_vlans(port, &std::iter::once(id).collect(), indexes);
     let messages: Result<Messages, String> = vlans.iter().map(single).collect();
     let messages = match messages {
         Ok(messages) => messages,
