@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::infra_node::{KubeletMode, Kvm, KvmState, TenantNetworkState};
+use berth_api::infra_node::{InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
@@ -25,11 +25,17 @@ pub struct Input<'a> {
     pub faults: &'a [Fault],
     /// Why nothing of the spec is carried out.
     pub waiting: Option<&'a str>,
+    /// Why nothing may be changed, whatever is left to do.
+    pub stopped: Option<&'a str>,
     /// Whether VMs can be made, as it is reported.
     pub kvm: &'a Kvm,
-    /// What Berth is to do about the kubelet.
-    pub kubelet: Option<KubeletMode>,
+    /// What is asked for, as far as it is clear.
+    pub spec: &'a InfraNodeSpec,
 }
+
+/// Types of the conditions that the agent writes; others are the controller's.
+pub const TYPES: [&str; 5] =
+    ["VirtualizationReady", "HostTuned", "TenantNetworksReady", "KubeletAligned", "Ready"];
 
 /// A judgement: status, reason, message.
 type Judged = (&'static str, &'static str, String);
@@ -48,16 +54,13 @@ impl Memory {
         let parts = [Some(&tuned), networks.as_ref()];
         let ready = parts.into_iter().flatten().find(|judged| judged.0 != "True").unwrap_or(&tuned);
         let ready = Some(ready.clone());
-        [
-            ("VirtualizationReady", Some(virtualization_ready(input.kvm))),
-            ("HostTuned", Some(tuned.clone())),
-            ("TenantNetworksReady", networks),
-            ("KubeletAligned", kubelet),
-            ("Ready", ready),
-        ]
-        .into_iter()
-        .filter_map(|(name, judged)| Some(self.condition(name, judged?)))
-        .collect()
+        let judged =
+            [Some(virtualization_ready(input.kvm)), Some(tuned.clone()), networks, kubelet, ready];
+        TYPES
+            .into_iter()
+            .zip(judged)
+            .filter_map(|(name, judged)| Some(self.condition(name, judged?)))
+            .collect()
     }
 
     fn condition(&mut self, name: &'static str, (status, reason, message): Judged) -> Condition {
@@ -108,6 +111,7 @@ fn host_tuned(input: &Input) -> Judged {
         input.plan.changes.iter().filter(|change| change.links().is_none()).collect();
     match left.iter().find(|change| change.blocked.is_some()).or_else(|| left.first()) {
         None => ("True", "AsAsked", "the host is as asked".to_owned()),
+        Some(_) if let Some(why) = input.stopped => ("False", "CannotStart", why.to_owned()),
         Some(change) => {
             let why = change.blocked.as_deref().unwrap_or("was tried and is not so");
             let reason = if change.drift {
@@ -133,6 +137,15 @@ fn networks_ready(input: &Input) -> Option<Judged> {
     if let Some(first) = input.faults.iter().find(|fault| fault.is_of(Part::Networks)) {
         return Some(("False", "FaultInSpec", first.to_string()));
     }
+    if input.facts.links.incomplete {
+        // What was in place goes on, and what it carries is kept in the status.
+        let why = "the kernel did not list the host's links".to_owned();
+        return (!input.spec.networks.is_empty()).then_some(("Unknown", "LinksUnknown", why));
+    }
+    let left = input.plan.changes.iter().find(|change| change.links().is_some());
+    if let (Some(_), Some(why)) = (left, input.stopped) {
+        return Some(("False", "CannotStart", why.to_owned()));
+    }
     let ready: u32 = networks.iter().map(|network| network.ready).sum();
     let mut waiting = networks
         .iter()
@@ -149,7 +162,6 @@ fn networks_ready(input: &Input) -> Option<Judged> {
         );
         return Some(("False", if failed { "Failed" } else { "Pending" }, message));
     }
-    let left = input.plan.changes.iter().find(|change| change.links().is_some());
     if let Some(change) = left {
         let why = change.blocked.as_deref().unwrap_or("not done yet");
         return Some(("False", "ChangesLeft", format!("{}: {why}", change.what)));
@@ -158,14 +170,20 @@ fn networks_ready(input: &Input) -> Option<Judged> {
         .then(|| ("True", "AsAsked", format!("{ready} tenant networks are in place")))
 }
 
-/// `None` where there is no kubelet, or it is none of Berth's business.
+/// `None` where the kubelet is none of Berth's business, and needs nothing.
 fn kubelet_aligned(input: &Input) -> Option<Judged> {
     let kubelet = &input.facts.kubelet;
-    kubelet.config.as_ref()?;
+    let mode = input.spec.cpu.as_ref().and_then(|cpu| cpu.kubelet);
+    let minds = !matches!(mode, None | Some(KubeletMode::Ignore));
+    if kubelet.config.is_none() {
+        let fault = kubelet.config_fault.as_ref();
+        let why = fault.map_or("no kubelet was found", |(_, why)| why.as_str()).to_owned();
+        return minds.then_some(("Unknown", "ConfigurationUnknown", why));
+    }
     if let Some(why) = restart_needed(input.facts, input.shape) {
         return Some(("False", "KubeletRestartNeeded", why));
     }
-    if matches!(input.kubelet, None | Some(KubeletMode::Ignore)) {
+    if !minds {
         return None;
     }
     Some(match &input.plan.kubelet {

@@ -14,6 +14,7 @@ pub mod manifest;
 pub mod netlink;
 pub mod notes;
 pub mod observe;
+pub mod pace;
 pub mod parsers;
 pub mod plan;
 pub mod publish;

@@ -13,6 +13,20 @@ pub fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
+/// An error with those below it, each once: clients say "transport error" first, and the reason last.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut said = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let inner_said = inner.to_string();
+        if !said.contains(&inner_said) {
+            said = format!("{said}: {inner_said}");
+        }
+        source = inner.source();
+    }
+    said
+}
+
 /// Adds a line of two parts, without white space at its end.
 pub fn line(out: &mut String, first: &str, second: &str) {
     let text = format!("{first}{second}");

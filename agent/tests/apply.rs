@@ -38,14 +38,18 @@ fn shape(tree: &Tree, spec: &str) -> Result<Converged, CannotStart> {
     assert_eq!(manifest.faults, []);
     let root = Root::open(tree.path()).unwrap();
     let hands = Hands::new(&root, BOOT, &|| {});
-    converge(
+    let converged = converge(
         &hands,
         &manifest.spec,
         &manifest.unclear,
         &BTreeSet::new(),
         &|| look(&root, &Wanted::to_plan()),
         &mut |_| {},
-    )
+    );
+    match converged.stopped {
+        Some(why) => Err(why),
+        None => Ok(converged),
+    }
 }
 
 fn results(converged: &Converged) -> BTreeMap<String, ChangeResult> {

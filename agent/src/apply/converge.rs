@@ -26,6 +26,8 @@ pub struct Converged {
     pub fell_short: Vec<String>,
     /// Whether there was no time for all removals.
     pub unfinished: bool,
+    /// Why nothing more could be done at all: the way back is not safe.
+    pub stopped: Option<CannotStart>,
     /// What is left to do, as it was seen last.
     pub plan: Plan,
     /// The host as it was seen last.
@@ -34,7 +36,7 @@ pub struct Converged {
     pub shape: Shape,
 }
 
-/// Why nothing could be done at all.
+/// Why nothing can be done at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CannotStart {
     /// The found values cannot be read.
@@ -59,9 +61,7 @@ pub fn look(root: &Root, wanted: &Wanted) -> (HostFacts, Shape) {
 }
 
 /// Makes the host what `spec` asks; parts in `unclear`, and changes whose [`key`] is in `waits`, are left alone.
-///
-/// # Errors
-/// If the way back is not safe; then nothing was changed since the last outcome that `told` heard of.
+/// Where the way back is not safe nothing is changed, but what is left to do is told all the same.
 pub fn converge(
     hands: &Hands,
     spec: &InfraNodeSpec,
@@ -69,22 +69,17 @@ pub fn converge(
     waits: &BTreeSet<String>,
     look: &dyn Fn() -> (HostFacts, Shape),
     told: &mut dyn FnMut(&Outcome),
-) -> Result<Converged, CannotStart> {
+) -> Converged {
     let mut tried = BTreeSet::new();
     let mut fell_short = Vec::new();
     let mut outcomes = Vec::new();
     let mut round = 0;
     let mut unfinished = false;
+    let mut stopped = None;
     loop {
         round += 1;
         let (facts, shape) = look();
-        // Without the boot's id the ledger would read as one of another boot, and be overwritten.
-        if hands.boot_id.is_empty() || facts.boot_id.as_deref() != Some(hands.boot_id) {
-            return Err(CannotStart::BootId);
-        }
-        if let Some(fault) = &facts.ledger_fault {
-            return Err(CannotStart::Ledger(fault.clone()));
-        }
+        stopped = stopped.or_else(|| unsafe_to_change(hands, &facts));
         hands.alive();
         let input = plan::Input { spec, unclear, facts: &facts, shape: &shape };
         let mut plan = plan::plan(input);
@@ -111,17 +106,24 @@ pub fn converge(
         let new: BTreeSet<String> = possible.map(exactly).filter(is_new).collect();
         let nothing_to_forget =
             plan.forget.is_empty() && plan.forget_networks.is_empty() && plan.adopt.is_empty();
-        if unfinished || round > ROUNDS || (new.is_empty() && nothing_to_forget) {
+        let settled = new.is_empty() && nothing_to_forget;
+        if stopped.is_some() || unfinished || round > ROUNDS || settled {
             for change in plan.changes.iter().filter(|change| change.blocked.is_some()) {
                 let outcome = Outcome::blocked(change);
                 told(&outcome);
                 outcomes.push(outcome);
             }
-            return Ok(Converged { outcomes, fell_short, unfinished, plan, facts, shape });
+            return Converged { outcomes, fell_short, unfinished, stopped, plan, facts, shape };
         }
         let mut now = plan;
         now.changes.retain(|change| change.blocked.is_none() && new.contains(&exactly(change)));
-        let applied = apply(hands, &now, &facts.ledger, told).map_err(CannotStart::State)?;
+        let applied = match apply(hands, &now, &facts.ledger, told) {
+            Ok(applied) => applied,
+            Err(error) => {
+                stopped = Some(CannotStart::State(error));
+                continue;
+            }
+        };
         let ended = applied.outcomes;
         unfinished = ended.len() < now.changes.len();
         let short = now.changes.iter().zip(&ended);
@@ -131,6 +133,15 @@ pub fn converge(
         outcomes.extend(applied.state);
         tried.extend(new);
     }
+}
+
+/// Why nothing may be changed on a host that looks so.
+fn unsafe_to_change(hands: &Hands, facts: &HostFacts) -> Option<CannotStart> {
+    // Without the boot's id the ledger would read as one of another boot, and be overwritten.
+    if hands.boot_id.is_empty() || facts.boot_id.as_deref() != Some(hands.boot_id) {
+        return Some(CannotStart::BootId);
+    }
+    facts.ledger_fault.clone().map(CannotStart::Ledger)
 }
 
 /// Names a change by what is asked for, however far it could be done at the time.

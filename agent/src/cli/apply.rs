@@ -149,8 +149,10 @@ fn finish(
         &std::collections::BTreeSet::new(),
         &|| apply::look(root, &Wanted::to_plan()),
         &mut told,
-    )
-    .map_err(|error| unreachable(&error.to_string()))?;
+    );
+    if let Some(why) = &converged.stopped {
+        return Err(unreachable(&why.to_string()));
+    }
     print(&match output {
         Output::Table => sum(&converged, fine),
         Output::Json => serde_json::to_string_pretty(&converged.outcomes)? + "\n",

@@ -7,6 +7,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use super::Settings;
+use crate::text;
 
 /// A server that does not take a connection in so long is away.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -63,16 +64,7 @@ pub(super) fn chain(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return format!("{} ({})", status.message, status.code);
     }
-    let mut said = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        let inner_said = inner.to_string();
-        if !said.contains(&inner_said) {
-            said = format!("{said}: {inner_said}");
-        }
-        source = inner.source();
-    }
-    said
+    text::chain(error)
 }
 
 impl CallError {
@@ -85,6 +77,11 @@ impl CallError {
             },
             Self::Silent => None,
         }
+    }
+
+    /// Whether the server found what we sent invalid, and says this of it.
+    pub(super) fn is_invalid(&self, words: &str) -> bool {
+        self.status().is_some_and(|status| status.code == 422 && status.message.contains(words))
     }
 
     /// The HTTP status that the server answered with.

@@ -17,6 +17,7 @@ use tokio::sync::mpsc::Receiver;
 use super::Settings;
 use super::client::{CallError, within};
 use super::seen::{Seen, Sight};
+use crate::pace::Pace;
 
 /// What is told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,36 +91,9 @@ impl Tale {
     }
 }
 
-/// Events that may be written: somebody who undoes each repair must not cost the cluster a write a second. As many
-/// as client-go's correlator lets through for one object.
-struct Budget {
-    left: u32,
-    counted: Instant,
-}
-
-const BURST: u32 = 25;
-const REFILL: Duration = Duration::from_secs(300);
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self { left: BURST, counted: Instant::now() }
-    }
-}
-
-impl Budget {
-    fn take(&mut self) -> bool {
-        while self.left < BURST && self.counted.elapsed() >= REFILL {
-            self.left += 1;
-            self.counted += REFILL;
-        }
-        if self.left == BURST {
-            self.counted = Instant::now();
-        }
-        let may = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        may
-    }
-}
+/// Events that may be written at once, and one more in each while: somebody who undoes each repair must not cost the
+/// cluster a write a second. As many as client-go's correlator lets through for one object.
+const EVENTS: (u32, Duration) = (25, Duration::from_secs(300));
 
 /// Tells for ever.
 pub(super) async fn tell(
@@ -132,9 +106,9 @@ pub(super) async fn tell(
     // A recorder counts what is told again, whatever its note: so each note has one of its own.
     let mut last: BTreeMap<Tale, (String, Recorder)> = BTreeMap::new();
     let mut lost = false;
-    let mut budget = Budget::default();
+    let mut pace = Pace::new(EVENTS.0, EVENTS.1);
     while let Some(told) = tales.recv().await {
-        if !budget.take() {
+        if pace.take(Instant::now()).is_err() {
             tracing::debug!("too many Events; not told: {}", told.note());
             continue;
         }
@@ -159,6 +133,9 @@ pub(super) async fn tell(
             secondary: None,
         };
         let mut written = within(recorder.publish(&event, &reference)).await;
+        // Servers before 1.23 take Events of objects without a namespace in `kube-system` only; elsewhere they want
+        // one named, although `kubectl describe` then does not find the Event.
+        let wants_namespace = |error: &CallError| error.is_invalid("involvedObject.namespace");
         if written.as_ref().is_err_and(wants_namespace) {
             reference.namespace = Some(NAMESPACE.to_owned());
             written = within(recorder.publish(&event, &reference)).await;
@@ -175,24 +152,9 @@ pub(super) async fn tell(
     }
 }
 
-/// Servers before 1.23 take Events of objects without a namespace in `kube-system` only; elsewhere they want one
-/// named, although `kubectl describe` then does not find the Event.
-fn wants_namespace(error: &CallError) -> bool {
-    let invalid = error.status().filter(|status| status.code == 422);
-    invalid.is_some_and(|status| status.message.contains("involvedObject.namespace"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_storm_is_cut_short() {
-        let mut budget = Budget::default();
-        assert_eq!((0..100).filter(|_| budget.take()).count(), 25);
-        budget.counted -= REFILL * 2;
-        assert_eq!((0..100).filter(|_| budget.take()).count(), 2);
-    }
 
     #[test]
     fn a_note_fits_and_counts_the_rest() {

@@ -11,9 +11,9 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::Settings;
 use super::client::{jittered, within};
 use super::seen::{Seen, Sight};
+use super::{Settings, owner};
 
 /// Between renewals; each is up to a quarter earlier or later, so that a thousand agents do not come at once.
 const RENEWAL: Duration = Duration::from_secs(30);
@@ -23,7 +23,12 @@ const SOON: Duration = Duration::from_secs(5);
 const DURATION: i32 = 120;
 
 /// Renews for ever.
-pub(super) async fn renew(client: Client, settings: Settings, seen: Arc<Seen>) {
+pub(super) async fn renew(
+    client: Client,
+    settings: Settings,
+    seen: Arc<Seen>,
+    alive: Arc<dyn Fn() -> bool + Send + Sync>,
+) {
     let leases: Api<Lease> = Api::namespaced(client, &settings.namespace);
     let params = PatchParams::apply(AGENT).force();
     let mut said = String::new();
@@ -33,13 +38,18 @@ pub(super) async fn renew(client: Client, settings: Settings, seen: Arc<Seen>) {
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;
         };
+        if !alive() {
+            // Said by /healthz, and by whoever watches it.
+            tokio::time::sleep(SOON).await;
+            continue;
+        }
         let name = &settings.node;
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {
                 "name": name,
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid}],
+                "ownerReferences": [owner(name, &node.uid)],
             },
             "spec": {
                 "holderIdentity": name,

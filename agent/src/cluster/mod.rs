@@ -70,6 +70,11 @@ impl Objects {
     }
 }
 
+/// For objects that go when their Node goes.
+fn owner(node: &str, uid: &str) -> serde_json::Value {
+    serde_json::json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})
+}
+
 /// Ends all traffic with the cluster when dropped.
 #[derive(Debug)]
 pub struct Joined(Vec<JoinHandle<()>>);
@@ -80,7 +85,7 @@ impl Drop for Joined {
     }
 }
 
-/// Begins to watch and to publish. Calls `wake` when the spec changed.
+/// Begins to watch and to publish. Calls `wake` when the spec changed, and asks `alive` before each sign of life.
 ///
 /// # Errors
 /// If the kubeconfig or the ServiceAccount cannot be read. A server that does not answer is waited for.
@@ -89,6 +94,7 @@ pub async fn join(
     seen: &Arc<Seen>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     tales: tokio::sync::mpsc::Receiver<Told>,
+    alive: Arc<dyn Fn() -> bool + Send + Sync>,
     wake: impl Fn() + Send + Sync + 'static,
 ) -> anyhow::Result<Joined> {
     let client = client::connect(settings).await?;
@@ -107,7 +113,7 @@ pub async fn join(
         })
     };
     let publisher = publisher::publish(objects, Arc::clone(seen), reports);
-    let lease = lease::renew(client.clone(), settings.clone(), Arc::clone(seen));
+    let lease = lease::renew(client.clone(), settings.clone(), Arc::clone(seen), alive);
     let events = events::tell(client, settings.clone(), Arc::clone(seen), tales);
     Ok(Joined(vec![
         tokio::spawn(node),

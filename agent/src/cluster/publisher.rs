@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::client::{CallError, Pauses, within};
 use super::refusal::{Refusals, remove};
 use super::seen::{InfraNodeSeen, NodeSeen, Seen, Sight};
-use super::{Objects, SlimNode};
+use super::{Objects, SlimNode, owner};
 use crate::publish::node::{Facts, Field, NodeSays};
 use crate::publish::{labels, resources};
 
@@ -45,7 +45,20 @@ struct Publisher {
     /// Whether the server makes nulls of empty texts in an apply, and then refuses them (seen with 1.20).
     empties_are_nulls: bool,
     /// Bodies that the server took and did not keep: it knows fewer fields than we do.
-    futile: BTreeMap<&'static str, (Instant, Value)>,
+    futile: BTreeMap<&'static str, Futile>,
+}
+
+/// What the server took and did not keep.
+struct Futile {
+    since: Instant,
+    uid: String,
+    body: Value,
+}
+
+impl Futile {
+    fn new(uid: &str, body: Value) -> Self {
+        Self { since: Instant::now(), uid: uid.to_owned(), body }
+    }
 }
 
 /// Publishes for ever.
@@ -124,7 +137,7 @@ impl Publisher {
             "metadata": {
                 "name": name,
                 "annotations": {CREATED_BY: AGENT},
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": node_uid}],
+                "ownerReferences": [owner(name, node_uid)],
             },
             "spec": {},
         }))
@@ -137,6 +150,12 @@ impl Publisher {
     }
 
     async fn status(&mut self, report: &Report, object: &InfraNodeSeen) -> Result<(), CallError> {
+        let acted_on = report.node.status.as_ref().and_then(|status| status.observed_generation);
+        let asked = self.seen.asked().and_then(|asked| asked.generation);
+        if acted_on.is_none() && asked.is_some() {
+            // Of what was kept on disk; the cycle that the server's answer begins tells more.
+            return Ok(());
+        }
         let as_value = |status| serde_json::to_value(status).unwrap_or_default();
         let refused = self.refused_status.fields();
         let leave_out_empty = self.empties_are_nulls;
@@ -162,6 +181,8 @@ impl Publisher {
         let params = PatchParams::apply(AGENT);
         let patch = Patch::Apply(&apply);
         let written = within(self.objects.infra_nodes.patch_status(&name, &params, &patch)).await;
+        // We send none.
+        let found_null = |error: &CallError| error.is_invalid("\"null\"");
         if !self.empties_are_nulls && written.as_ref().is_err_and(found_null) {
             tracing::info!(
                 "InfraNode {name}: the server cannot keep empty texts, so they are left out"
@@ -182,7 +203,7 @@ impl Publisher {
                 "InfraNode {name}: the server does not keep all of its status: its CustomResourceDefinition is not this \
                  agent's; apply the one of this version (deploy/crds)"
             );
-            self.futile.insert("InfraNode", (Instant::now(), json!([object.uid, body])));
+            self.futile.insert("InfraNode", Futile::new(&object.uid, body));
         }
         Ok(())
     }
@@ -224,7 +245,7 @@ impl Publisher {
         let Sight::There(kept) = self.seen.node() else { return Ok(()) };
         if says.differs(&kept.told) {
             tracing::warn!("Node {name}: the server does not keep all that was applied");
-            self.futile.insert("Node", (Instant::now(), json!([node.uid, futile])));
+            self.futile.insert("Node", Futile::new(&node.uid, futile));
         } else {
             self.futile.remove("Node");
         }
@@ -233,8 +254,8 @@ impl Publisher {
 
     /// Whether the server did not keep this lately.
     fn is_futile(&self, kind: &str, uid: &str, body: &Value) -> bool {
-        let told = self.futile.get(kind).filter(|(since, _)| since.elapsed() < FORGET);
-        told.is_some_and(|(_, told)| told[0] == uid && told[1] == *body)
+        let told = self.futile.get(kind).filter(|futile| futile.since.elapsed() < FORGET);
+        told.is_some_and(|futile| futile.uid == uid && futile.body == *body)
     }
 
     /// Without the fields that were refused.
@@ -242,12 +263,6 @@ impl Publisher {
         self.seen.wake();
         Ok(())
     }
-}
-
-/// Whether the server says that a null is invalid: we send none.
-fn found_null(error: &CallError) -> bool {
-    let invalid = error.status().filter(|status| status.code == 422);
-    invalid.is_some_and(|status| status.message.contains("\"null\""))
 }
 
 fn without_empty_text(value: &mut Value) {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::SlimNode;
-use crate::publish;
+use crate::{conditions, publish};
 
 /// Shared between what watches and what acts.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ pub(super) enum Sight<T> {
 #[derive(Debug, Clone)]
 pub(super) struct InfraNodeSeen {
     pub(super) uid: String,
-    /// `None` if it has none, or one that is none of ours.
+    /// As far as the agent writes it; `None` if it has none, or one that is none of ours.
     pub(super) status: Option<InfraNodeStatus>,
 }
 
@@ -104,6 +104,15 @@ impl Seen {
         if offered && status.unknown.iter().any(forbidden) {
             status.capabilities.kvm.state = Some(KvmState::Ready);
             status.unknown.retain(|unknown| !forbidden(unknown));
+        }
+    }
+
+    /// The InfraNode's status as the server has it.
+    #[must_use]
+    pub fn status(&self) -> Option<InfraNodeStatus> {
+        match &self.lock().infra_node {
+            Sight::There(object) => object.status.clone(),
+            Sight::Missing | Sight::Unknown => None,
         }
     }
 
@@ -177,10 +186,12 @@ impl Seen {
 impl InfraNodeSeen {
     fn of(object: &DynamicObject) -> Self {
         let status = object.data.get("status").cloned();
-        Self {
-            uid: object.uid().unwrap_or_default(),
-            status: status.and_then(|status| serde_json::from_value(status).ok()),
+        let mut status: Option<InfraNodeStatus> =
+            status.and_then(|status| serde_json::from_value(status).ok());
+        if let Some(status) = &mut status {
+            status.conditions.retain(|one| conditions::TYPES.contains(&one.type_.as_str()));
         }
+        Self { uid: object.uid().unwrap_or_default(), status }
     }
 }
 

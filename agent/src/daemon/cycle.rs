@@ -10,13 +10,13 @@ use berth_api::names::LINK_ALIAS_PREFIX;
 use berth_api::{InfraNode, InfraNodeStatus, LinkName};
 use tokio::sync::mpsc::Sender;
 
-use super::Settings;
 use super::link_events::Interest;
 use super::metrics::ResultLabel;
 use super::state::State;
 use super::tales::Tales;
 use super::watch::Event;
 use super::wish::{Wish, Wishes};
+use super::{Settings, known};
 use crate::apply::links::trial;
 use crate::apply::{Converged, Hands, Outcome, converge, look};
 use crate::cluster::{Seen, Told};
@@ -143,7 +143,7 @@ impl Worker {
         if begun_by >= Event::Devices || self.devices.is_none() {
             self.look_at_devices();
         }
-        let mut wish = self.wish();
+        let wish = self.wish();
         let root = Arc::clone(&self.root);
         let state = Arc::clone(&self.state);
         let alive = || state.progress();
@@ -165,7 +165,7 @@ impl Worker {
             seen
         };
         let pci = self.devices.as_ref().map(|devices| devices.pci.clone()).unwrap_or_default();
-        let result = if only_links && self.last.is_some() {
+        let mut converged = if only_links && self.last.is_some() {
             let look = || timed(&|| (observe::observe_links(&root, &pci), Shape::default()));
             let (spec, unclear) = wish.of_networks();
             converge(&hands, &spec, &unclear, &waits, &look, &mut log)
@@ -175,23 +175,12 @@ impl Worker {
             converge(&hands, &wish.spec, &wish.unclear, &waits, &look, &mut log)
         };
         self.look_took = look_took.get();
-        match result {
-            Ok(mut converged) => {
-                self.unfinished = converged.unfinished;
-                if only_links && let Some(last) = self.last.take() {
-                    converged = only_links_of(last, converged);
-                }
-                self.remember_attempts(&converged, begin);
-                self.publish(&wish, converged, begin);
-            }
-            Err(error) => {
-                wish.waiting = Some(error.to_string());
-                self.tell_once(&[error.to_string()]);
-                let mut inner = self.state.lock();
-                inner.waiting = wish.waiting;
-                inner.faults = wish.faults;
-            }
+        self.unfinished = converged.unfinished;
+        if only_links && let Some(last) = self.last.take() {
+            converged = only_links_of(last, converged);
         }
+        self.remember_attempts(&converged, begin);
+        self.publish(&wish, converged, begin);
         self.state.end();
     }
 
@@ -222,17 +211,17 @@ impl Worker {
     }
 
     fn wish(&mut self) -> Wish {
-        let nothing = Wishes::new(self.settings.source.clone(), false);
-        let mut wishes = std::mem::replace(&mut self.wishes, nothing);
-        let root = Arc::clone(&self.root);
-        let wish = wishes.now(&root, &mut |again| {
-            if again {
-                self.look_at_devices();
-            }
-            self.node_name()
-        });
-        self.wishes = wishes;
-        wish
+        let wanted = match self.wishes.read(&self.root) {
+            Ok(wanted) => wanted,
+            Err(wish) => return *wish,
+        };
+        let mut another = wanted.meant_for_another(self.node_name().as_deref());
+        if another.is_some() {
+            // A kubelet that started after us may have told another name.
+            self.look_at_devices();
+            another = wanted.meant_for_another(self.node_name().as_deref());
+        }
+        wanted.unless(another)
     }
 
     fn node_name(&self) -> Option<String> {
@@ -264,7 +253,9 @@ impl Worker {
     }
 
     fn publish(&mut self, wish: &Wish, converged: Converged, begin: Instant) {
-        let Converged { outcomes, mut plan, mut facts, shape, fell_short, unfinished } = converged;
+        let Converged { outcomes, mut plan, mut facts, shape, fell_short, unfinished, stopped } =
+            converged;
+        let stopped_why = stopped.as_ref().map(ToString::to_string);
         if let Some(devices) = &self.devices {
             facts.adopt_devices(devices);
         }
@@ -276,6 +267,7 @@ impl Worker {
         let mut lines: Vec<String> =
             faults.iter().map(|fault| format!("manifest: {fault}")).collect();
         lines.extend(wish.waiting.clone());
+        lines.extend(stopped_why.clone());
         lines.extend(facts.notes.warnings.iter().map(ToString::to_string));
         let blocked = outcomes.iter().filter(|outcome| outcome.result == ChangeResult::Blocked);
         lines
@@ -289,7 +281,7 @@ impl Worker {
         let mut status = report::status_with(&facts, reserved);
         if let Some(cluster) = &mut self.cluster {
             cluster.seen.complete(&mut status);
-            for told in cluster.tales.of(&outcomes, &faults) {
+            for told in cluster.tales.of(&outcomes, &faults, &plan.changes) {
                 // With the server away for long some are lost: what is so is in the status.
                 cluster.tell.try_send(told).unwrap_or_default();
             }
@@ -300,7 +292,8 @@ impl Worker {
             plan: &plan,
             faults: &faults,
             waiting: wish.waiting.as_deref(),
-            kubelet: wish.spec.cpu.as_ref().and_then(|cpu| cpu.kubelet),
+            stopped: stopped_why.as_deref(),
+            spec: &wish.spec,
             kvm: &status.capabilities.kvm,
         });
         for condition in &mut conditions {
@@ -320,20 +313,27 @@ impl Worker {
         inner.add_changes(outcomes.iter().map(Outcome::status).collect());
         let changes = inner.changes.clone();
         let mut node = InfraNode::new(&name, wish.spec.clone());
-        node.status = Some(InfraNodeStatus {
+        let mut status = InfraNodeStatus {
             observed_generation: wish.generation,
             changes,
             conditions,
             networks: plan.networks.iter().map(NetworkState::status).collect(),
             ..status
-        });
+        };
+        let before = inner.node.take().and_then(|node| node.status);
+        let before = before.or_else(|| self.cluster.as_ref()?.seen.status());
+        if let Some(before) = before {
+            let unclear = wish.unclear.parts.contains(&Part::Networks);
+            known::keep(&mut status, &before, &facts, unclear);
+        }
+        node.status = Some(status);
         inner.node = Some(node);
         // What is asked is not known, so what is missing may be meant to be there.
         let unclear =
             wish.waiting.is_some() || faults.iter().any(|fault| fault.is_of(Part::Networks));
         inner.bridges = if unclear { None } else { bridges(&facts.links) };
         inner.hold = shape.pods.not_drained().is_some();
-        inner.waiting.clone_from(&wish.waiting);
+        inner.waiting = wish.waiting.clone().or(stopped_why);
         inner.faults.clone_from(&faults);
         inner.ready = true;
         inner.metrics.see(&facts, &shape, &plan, faults.len());
@@ -346,8 +346,15 @@ impl Worker {
         if let Some(cluster) = &self.cluster {
             cluster.seen.wake();
         }
-        self.last =
-            Some(Converged { outcomes: Vec::new(), plan, facts, shape, fell_short, unfinished });
+        self.last = Some(Converged {
+            outcomes: Vec::new(),
+            plan,
+            facts,
+            shape,
+            fell_short,
+            unfinished,
+            stopped,
+        });
     }
 
     /// Warns of what is new, and says what is over.
@@ -372,7 +379,8 @@ fn only_links_of(mut last: Converged, now: Converged) -> Converged {
     last.plan.networks = now.plan.networks;
     last.plan.faults.retain(|fault| !fault.is_of(Part::Networks));
     last.plan.faults.extend(now.plan.faults);
-    Converged { outcomes: now.outcomes, fell_short: now.fell_short, ..last }
+    let Converged { outcomes, fell_short, unfinished, stopped, .. } = now;
+    Converged { outcomes, fell_short, unfinished, stopped, ..last }
 }
 
 /// Bridges that Berth made and that are up, by network; `None` where the kernel could not be asked.

@@ -6,6 +6,7 @@
 //! checkpoints, by SIGHUP, or by a slow timer. Health is the progress of this loop.
 
 mod cycle;
+mod known;
 mod kubelet_events;
 mod link_events;
 mod metrics;
@@ -25,6 +26,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::{self, Seen};
+use crate::pace::Pace;
 use crate::root::Root;
 use cycle::Worker;
 pub use serve::Listen;
@@ -61,6 +63,9 @@ const SETTLE: Duration = Duration::from_millis(100);
 const SETTLE_AT_MOST: Duration = Duration::from_secs(2);
 /// The same for events of links.
 const LINKS_SETTLE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
+/// Cycles that events of links may begin at once, and one more in each second: somebody may keep undoing what is
+/// repaired.
+const REPAIRS: (u32, Duration) = (20, Duration::from_secs(1));
 /// How long the end waits for a change that is being made.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -106,7 +111,7 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
         Source::Cluster(cluster) => Some(join(cluster, &mut worker, &state, sender).await?),
     };
     let mut begun_by = Event::Start;
-    let mut pace = Pace::default();
+    let mut pace = Pace::new(REPAIRS.0, REPAIRS.1);
     let mut whole = Instant::now();
     loop {
         let mut cycle = tokio::task::spawn_blocking(move || {
@@ -137,8 +142,13 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
             _ = interrupt.recv() => return stop(&root, None).await,
         };
         if begun_by == Event::Links {
+            let turn = async {
+                while let Err(wait) = pace.take(std::time::Instant::now()) {
+                    tokio::time::sleep(wait).await;
+                }
+            };
             tokio::select! {
-                () = pace.wait() => {}
+                () = turn => {}
                 _ = end.recv() => return stop(&root, None).await,
                 _ = interrupt.recv() => return stop(&root, None).await,
             }
@@ -156,51 +166,26 @@ async fn join(
     let seen = Arc::new(Seen::default());
     let (tell, tales) = mpsc::channel(64);
     worker.join(Arc::clone(&seen), tell);
-    let state = Arc::clone(state);
-    let reports = Arc::new(move || state.report());
+    let reports = {
+        let state = Arc::clone(state);
+        Arc::new(move || state.report())
+    };
+    let alive = {
+        let state = Arc::clone(state);
+        Arc::new(move || state.is_alive())
+    };
     let wake = move || {
         let events = events.clone();
         // With as many events waiting already, this one waits for its place.
         tokio::spawn(async move { events.send(Event::Manifest).await.unwrap_or_default() });
     };
-    cluster::join(settings, &seen, reports, tales, wake).await
+    cluster::join(settings, &seen, reports, tales, alive, wake).await
 }
 
 /// Whether a uevent of the kernel begins a cycle.
 #[must_use]
 pub fn is_relevant(uevent: &[u8]) -> bool {
     watch::judge(uevent).is_some()
-}
-
-/// Cycles that links' events begin: at once, but where somebody keeps undoing what is repaired, one a second.
-#[derive(Debug)]
-struct Pace {
-    /// Cycles that may begin at once.
-    left: u32,
-    counted: Instant,
-}
-
-/// Repairs at once, one after the other.
-const BURST: u32 = 20;
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { left: BURST, counted: Instant::now() }
-    }
-}
-
-impl Pace {
-    async fn wait(&mut self) {
-        let seconds = u32::try_from(self.counted.elapsed().as_secs()).unwrap_or(BURST);
-        if seconds > 0 {
-            self.left = self.left.saturating_add(seconds).min(BURST);
-            self.counted = Instant::now();
-        }
-        if self.left == 0 {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        self.left = self.left.saturating_sub(1);
-    }
 }
 
 /// Whether a netlink message is about the link of this number or name.

@@ -7,14 +7,20 @@ use berth_api::infra_node::ChangeResult;
 use crate::apply::Outcome;
 use crate::cluster::{Tale, Told};
 use crate::manifest::Fault;
+use crate::plan::Change;
 
-/// What was told and is still so.
+/// What was told and is still so: of what kind, of which change or fault, and the sentence.
 #[derive(Debug, Default)]
-pub(super) struct Tales(BTreeSet<(Tale, String)>);
+pub(super) struct Tales(BTreeSet<(Tale, String, String)>);
 
 impl Tales {
-    /// What is new in these outcomes and faults.
-    pub(super) fn of(&mut self, outcomes: &[Outcome], faults: &[Fault]) -> Vec<Told> {
+    /// What is new in these outcomes and faults. `left` is what is still to be done.
+    pub(super) fn of(
+        &mut self,
+        outcomes: &[Outcome],
+        faults: &[Fault],
+        left: &[Change],
+    ) -> Vec<Told> {
         let mut new: BTreeMap<Tale, Vec<String>> = BTreeMap::new();
         let mut lasting = BTreeSet::new();
         for outcome in outcomes {
@@ -34,15 +40,20 @@ impl Tales {
             if outcome.result == ChangeResult::Done {
                 new.entry(tale).or_default().push(sentence);
             } else {
-                lasting.insert((tale, sentence));
+                lasting.insert((tale, outcome.what.clone(), sentence));
             }
         }
-        lasting.extend(faults.iter().map(|fault| (Tale::FaultInSpec, fault.to_string())));
-        for (tale, sentence) in lasting.difference(&self.0) {
+        lasting.extend(
+            faults.iter().map(|fault| (Tale::FaultInSpec, String::new(), fault.to_string())),
+        );
+        for (tale, _, sentence) in lasting.difference(&self.0) {
             new.entry(*tale).or_default().push(sentence.clone());
         }
-        // What failed is tried again and again; only what is blocked or wrong is seen in every cycle.
-        self.0.retain(|(tale, _)| matches!(tale, Tale::Failed | Tale::Partial));
+        // What failed is tried ever more rarely; only what is blocked or wrong is seen in every cycle.
+        let left: BTreeSet<String> = left.iter().map(Change::sentence).collect();
+        self.0.retain(|(tale, what, _)| {
+            matches!(tale, Tale::Failed | Tale::Partial) && left.contains(what)
+        });
         self.0.extend(lasting);
         new.into_iter().map(|(tale, sentences)| Told { tale, sentences }).collect()
     }
@@ -63,11 +74,11 @@ mod tests {
         let repaired = outcome("b", ChangeResult::Done, true);
         let kinds = |told: Vec<Told>| told.iter().map(|told| told.tale).collect::<Vec<_>>();
         assert_eq!(
-            kinds(tales.of(&[blocked.clone(), repaired.clone()], &[])),
+            kinds(tales.of(&[blocked.clone(), repaired.clone()], &[], &[])),
             [Tale::DriftRepaired, Tale::Blocked]
         );
-        assert_eq!(kinds(tales.of(&[blocked.clone(), repaired], &[])), [Tale::DriftRepaired]);
-        assert_eq!(kinds(tales.of(&[], &[])), []);
-        assert_eq!(kinds(tales.of(&[blocked], &[])), [Tale::Blocked]);
+        assert_eq!(kinds(tales.of(&[blocked.clone(), repaired], &[], &[])), [Tale::DriftRepaired]);
+        assert_eq!(kinds(tales.of(&[], &[], &[])), []);
+        assert_eq!(kinds(tales.of(&[blocked], &[], &[])), [Tale::Blocked]);
     }
 }

@@ -34,6 +34,12 @@ impl Wish {
         }
     }
 
+    /// Nothing is changed, as what is asked for as a whole is a mistake.
+    fn fault(place: &str, fault: Fault, generation: Option<i64>) -> Self {
+        let why = format!("{place}: {fault}");
+        Self { generation, ..Self::nothing(&why, vec![fault]) }
+    }
+
     /// Only what it says of networks.
     pub(super) fn of_networks(&self) -> (InfraNodeSpec, Unclear) {
         let spec = InfraNodeSpec {
@@ -45,6 +51,35 @@ impl Wish {
         let mut unclear = self.unclear.clone();
         unclear.parts.extend(Unclear::all_but(&[Part::Networks]).parts);
         (spec, unclear)
+    }
+}
+
+/// A manifest that can be read.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    place: String,
+    manifest: Manifest,
+    generation: Option<i64>,
+}
+
+impl Wanted {
+    /// Why it is not this node's, if it is another's.
+    pub(super) fn meant_for_another(&self, node: Option<&str>) -> Option<Fault> {
+        self.manifest.meant_for_another(node)
+    }
+
+    /// What it asks for, unless it is another's.
+    pub(super) fn unless(self, another: Option<Fault>) -> Wish {
+        match another {
+            Some(fault) => Wish::fault(&self.place, fault, self.generation),
+            None => Wish {
+                spec: self.manifest.spec,
+                unclear: self.manifest.unclear,
+                faults: self.manifest.faults,
+                waiting: None,
+                generation: self.generation,
+            },
+        }
     }
 }
 
@@ -78,20 +113,16 @@ impl Wishes {
         self.seen = Some(seen);
     }
 
-    /// What is asked for now. `node_name` is asked for again if it is not the manifest's, as a kubelet that
-    /// started after us may have told another.
-    pub(super) fn now(
-        &mut self,
-        root: &Root,
-        node_name: &mut dyn FnMut(bool) -> Option<String>,
-    ) -> Wish {
+    /// What is asked for now; or, if that is nothing or not clear, what to do then.
+    pub(super) fn read(&mut self, root: &Root) -> Result<Wanted, Box<Wish>> {
         let (place, text, generation) = match self.text(root) {
             Ok((place, Some(text), generation)) => (place, text, generation),
             // Nobody has asked for anything, which is not to ask for all to be put back.
             Ok((_, None, generation)) => {
-                return Wish { waiting: None, generation, ..Wish::nothing("", Vec::new()) };
+                let nothing = Wish { waiting: None, generation, ..Wish::nothing("", Vec::new()) };
+                return Err(nothing.into());
             }
-            Err(why) => return Wish::nothing(&why, Vec::new()),
+            Err(why) => return Err(Wish::nothing(&why, Vec::new()).into()),
         };
         let known = self.read.take().filter(|(known, _)| *known == *text);
         let (text, parsed) = known.unwrap_or_else(|| {
@@ -99,23 +130,9 @@ impl Wishes {
             (text.to_string(), parsed)
         });
         self.read = Some((text, parsed.clone()));
-        let manifest = match parsed {
-            Ok(manifest) => manifest,
-            Err(fault) => return Wish::nothing(&format!("{place}: {fault}"), vec![fault]),
-        };
-        let mut another = manifest.meant_for_another(node_name(false).as_deref());
-        if another.is_some() {
-            another = manifest.meant_for_another(node_name(true).as_deref());
-        }
-        if let Some(fault) = another {
-            return Wish::nothing(&format!("{place}: {fault}"), vec![fault]);
-        }
-        Wish {
-            spec: manifest.spec,
-            unclear: manifest.unclear,
-            faults: manifest.faults,
-            waiting: None,
-            generation,
+        match parsed {
+            Ok(manifest) => Ok(Wanted { place, manifest, generation }),
+            Err(fault) => Err(Wish::fault(&place, fault, generation).into()),
         }
     }
 

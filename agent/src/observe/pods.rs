@@ -117,25 +117,9 @@ fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
 /// level further down. Groups without a limit (`max`) are not of pods that asked for pages.
 pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSize, u64>> {
     let mut pods = BTreeMap::new();
-    for top in [
-        "sys/fs/cgroup/kubepods.slice",
-        "sys/fs/cgroup/kubepods",
-        "sys/fs/cgroup/hugetlb/kubepods.slice",
-        "sys/fs/cgroup/hugetlb/kubepods",
-    ] {
-        let (below, classes): (Vec<_>, Vec<_>) =
-            groups(root, top).into_iter().partition(|(name, _)| pod_uid(name).is_some());
-        let class = |name: &str| {
-            ["burstable", "besteffort"]
-                .iter()
-                .any(|class| name.trim_end_matches(".slice").ends_with(class))
-        };
-        let classes = classes.into_iter().filter(|(name, _)| class(name));
-        let of_classes = classes.flat_map(|(_, folder)| groups(root, &folder));
-        for (name, folder) in below.into_iter().chain(of_classes) {
-            if let Some(uid) = pod_uid(&name) {
-                pods.entry(uid).or_insert_with(|| limits(root, &folder));
-            }
+    for (name, folder) in FOLDERS.iter().flat_map(|folder| groups(root, folder)) {
+        if let Some(uid) = pod_uid(&name) {
+            pods.entry(uid).or_insert_with(|| limits(root, &folder));
         }
     }
     pods

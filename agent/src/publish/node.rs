@@ -108,10 +108,6 @@ pub struct Facts<'a> {
     pub refused: &'a BTreeSet<Field>,
 }
 
-/// Conditions of the InfraNode that its Node has too.
-const CONDITIONS: [&str; 4] =
-    ["VirtualizationReady", "HostTuned", "TenantNetworksReady", "KubeletAligned"];
-
 impl NodeSays {
     /// What a Node that says `told` should say.
     #[must_use]
@@ -201,7 +197,8 @@ fn is_our_resource(name: &str) -> bool {
 /// The Node's form of a condition. No heartbeat: the agent's Lease is its sign of life, and a time that moves
 /// would be a write of the whole Node each time.
 fn node_condition(condition: &Condition, told: &Told) -> Option<NodeCondition> {
-    if !CONDITIONS.contains(&condition.type_.as_str()) {
+    // A Node has a `Ready` of its own.
+    if condition.type_ == "Ready" {
         return None;
     }
     let type_ = format!("{NODE_CONDITION_PREFIX}{}", condition.type_);

@@ -41,6 +41,7 @@ pub struct InfraNodeStatus {
     pub unknown: Vec<Unknown>,
     /// Ready, VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

@@ -16,6 +16,7 @@ use berth_api::CpuSet;
 use tonic::transport::Endpoint;
 
 use crate::root::Root;
+use crate::text;
 use v1::pod_resources_lister_client::PodResourcesListerClient;
 use v1::{AllocatableResourcesRequest, ListPodResourcesRequest};
 pub use v1::{ContainerDevices, ContainerMemory, PodResources};
@@ -55,7 +56,7 @@ pub fn list(root: &Root) -> Result<Option<Listed>, String> {
 async fn ask(socket: &Path) -> Result<Listed, String> {
     let address = format!("unix://{}", socket.display());
     let endpoint = Endpoint::from_shared(address).map_err(|error| error.to_string())?;
-    let channel = endpoint.connect().await.map_err(|error| chain(&error))?;
+    let channel = endpoint.connect().await.map_err(|error| text::chain(&error))?;
     let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LARGEST);
     let listed =
         client.list(ListPodResourcesRequest {}).await.map_err(|status| status.to_string())?;
@@ -69,17 +70,6 @@ async fn ask(socket: &Path) -> Result<Listed, String> {
         }
     };
     Ok(Listed { pods: listed.into_inner().pod_resources, allocatable_cpus: allocatable })
-}
-
-/// tonic says "transport error", and the reason below it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        said = format!("{said}: {inner}");
-        source = inner.source();
-    }
-    said
 }
 
 /// CPU ids as a set; `None` if one is none.
