@@ -45,7 +45,7 @@ crds:  ## write deploy/crds from the Rust types
 samples:  ## renew the README's samples, docs/checks.md and the manual page
 	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent --test readme
 
-bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts
+bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts; 500 agents with an API server
 	./tests/setup.sh $(HOST_PROGRAMS)
 	./benches/tree.sh $(BENCH_TREE)
 	$(CARGO) build --locked --profile dist -p berth-agent
@@ -54,6 +54,7 @@ bench:  ## report against lstopo; the idle daemon, and tenant networks against i
 	$(CARGO) run --locked --release -p berth-benches -- idle \
 	  --agent target/dist/berth-agent --tree $(BENCH_TREE) --results $(RESULTS)
 	$(CARGO) run --locked --release -p berth-benches -- links --agent target/dist/berth-agent --results $(RESULTS)
+	$(CARGO) run --locked --release -p berth-benches -- agents --agent target/dist/berth-agent --results $(RESULTS)
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)

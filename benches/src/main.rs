@@ -1,5 +1,6 @@
 //! `berth-benches`: measures Berth side by side with the tools people use today.
 
+mod agents;
 mod idle;
 mod links;
 mod program;
@@ -21,6 +22,7 @@ enum Benchmark {
     Report(report::Args),
     Idle(idle::Args),
     Links(links::Args),
+    Agents(agents::Args),
     #[command(hide = true)]
     AddVlans(links::VlanArgs),
     /// Runs one program and prints its peak resident memory in KiB.
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Benchmark::Report(args) => report::run(&args),
         Benchmark::Idle(args) => idle::run(&args),
         Benchmark::Links(args) => links::run(&args),
+        Benchmark::Agents(args) => agents::run(&args),
         Benchmark::AddVlans(args) => links::add_vlans(&args),
         Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),
     };

@@ -240,7 +240,7 @@ fn ratio(ours: &Cost, theirs: &Cost) -> f64 {
 }
 
 /// This host's CPUs and kernel.
-fn host() -> Result<String> {
+pub(crate) fn host() -> Result<String> {
     #[expect(clippy::disallowed_methods, reason = "this host, not a tree, does the measuring")]
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").context("/proc/cpuinfo")?;
     let all = |key| {

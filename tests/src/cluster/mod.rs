@@ -28,7 +28,7 @@ pub struct ControlPlane {
     // In the order in which they are ended: etcd last, as the others wait for it.
     others: Vec<Running>,
     server: Option<Running>,
-    _etcd: Running,
+    etcd: Running,
     assets: PathBuf,
     folder: tempfile::TempDir,
     port: u16,
@@ -91,7 +91,7 @@ impl ControlPlane {
         let mut plane = Self {
             others: Vec::new(),
             server: None,
-            _etcd: etcd,
+            etcd,
             server_command: server(&keys, at, version, parts, client, port)?,
             assets,
             port,
@@ -187,6 +187,12 @@ impl ControlPlane {
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Process ids of the API server, while it runs, and of its etcd.
+    #[must_use]
+    pub fn processes(&self) -> (Option<u32>, u32) {
+        (self.server.as_ref().map(|server| server.process.id()), self.etcd.process.id())
     }
 
     /// The folder of keys, logs and kubeconfigs.

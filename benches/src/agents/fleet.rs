@@ -1,0 +1,149 @@
+//! Many agents on one machine: each a process of its own with a made-up host's files of its own.
+
+#![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
+
+#[path = "../../../agent/tests/common/host.rs"]
+mod host;
+#[path = "../../../agent/tests/common/tree.rs"]
+#[expect(clippy::unwrap_used, reason = "a made-up host is made as in the tests")]
+mod tree;
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::running::Running;
+use tree::Tree;
+
+use super::memory::Taken;
+
+/// The kernel gives each user 128 inotify instances (`fs.inotify.max_user_instances`), and an agent has one; so agents
+/// are of several users, which nobody else is.
+const AGENTS_OF_A_USER: usize = 60;
+const FIRST_USER: u32 = 60_600;
+/// Between two starts.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Agents that run until this is dropped.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    // Before the folder, which they write to.
+    running: Vec<Running>,
+    names: Vec<String>,
+    folder: tempfile::TempDir,
+}
+
+impl Fleet {
+    /// Makes the hosts' files; nothing runs yet.
+    pub(super) fn prepare(agent: &Path, kubeconfig: &Path, names: Vec<String>) -> Result<Self> {
+        ensure!(nix::unistd::geteuid().is_root(), "only root can run agents as several users");
+        let folder = tempfile::tempdir()?;
+        let at = folder.path();
+        fs::set_permissions(at, Permissions::from_mode(0o755))?;
+        // Where it was built other users may not look.
+        fs::copy(agent, at.join("berth-agent")).with_context(|| agent.display().to_string())?;
+        fs::set_permissions(at.join("berth-agent"), Permissions::from_mode(0o755))?;
+        let template = host::rack1_a();
+        for (number, name) in names.iter().enumerate() {
+            let user = user(number)?;
+            let own = at.join(user.to_string());
+            if !own.exists() {
+                fs::copy(kubeconfig, &own).with_context(|| own.display().to_string())?;
+                chown(&own, Some(user), Some(user))?;
+                // It has the token.
+                fs::set_permissions(&own, Permissions::from_mode(0o600))?;
+            }
+            copy(template.path(), &at.join(name), user)?;
+        }
+        Ok(Self { running: Vec::new(), names, folder })
+    }
+
+    /// Starts all agents, some each second.
+    pub(super) fn start(&mut self) -> Result<()> {
+        let at = self.folder.path();
+        for (number, name) in self.names.iter().enumerate() {
+            let begin = Instant::now();
+            let user = user(number)?;
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "KILL", "--clear-groups"]);
+            command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+            command.arg(at.join("berth-agent")).arg("run");
+            command.arg(format!("--node-name={name}"));
+            command.arg(format!("--kubeconfig={}", at.join(user.to_string()).display()));
+            command.arg(format!("--root={}", at.join(name).display()));
+            command.arg(format!("--listen=unix:{}", at.join(name).join("agent.sock").display()));
+            let log = File::create(self.log(name))?;
+            command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+            self.running.push(Running::spawn(command)?);
+            std::thread::sleep(PAUSE.saturating_sub(begin.elapsed()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// What each has taken.
+    pub(super) fn taken(&self) -> Result<Vec<Taken>> {
+        let each = self.running.iter().zip(&self.names);
+        each.map(|(one, name)| {
+            Taken::by(one.process.id()).with_context(|| {
+                format!("the agent of {name} is gone; it said: {}", self.said(name))
+            })
+        })
+        .collect()
+    }
+
+    /// A file of a made-up host.
+    pub(super) fn file(&self, name: &str, path: &str) -> Result<String> {
+        let path = self.folder.path().join(name).join(path);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        Ok(text.trim().to_owned())
+    }
+
+    /// What an agent has said at last.
+    pub(super) fn said(&self, name: &str) -> String {
+        let log = fs::read_to_string(self.log(name)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines.get(lines.len().saturating_sub(5)..).unwrap_or_default().join("\n")
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{name}.log"))
+    }
+}
+
+fn user(number: usize) -> Result<u32> {
+    Ok(FIRST_USER + u32::try_from(number / AGENTS_OF_A_USER)?)
+}
+
+/// Copies a tree. Files that agents change become the user's; the others are one file for all, and nobody's to change.
+fn copy(from: &Path, to: &Path, user: u32) -> Result<()> {
+    fs::create_dir(to).with_context(|| to.display().to_string())?;
+    chown(to, Some(user), Some(user))?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy(&from, &to, user)?;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(&from)?, &to)?;
+        } else if is_changed(&from) {
+            fs::copy(&from, &to)?;
+            chown(&to, Some(user), Some(user))?;
+        } else {
+            fs::hard_link(&from, &to).with_context(|| to.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether what is asked for here may change a file: KSM and huge pages.
+fn is_changed(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str() == "ksm" || part.as_os_str() == "hugepages")
+}

@@ -1,0 +1,59 @@
+//! What a process has taken, from its `/proc`.
+
+#![expect(clippy::disallowed_methods, reason = "processes of this machine are measured")]
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+/// Memory in MiB, and CPU time since the process began.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Taken {
+    pub(super) resident: f64,
+    pub(super) anonymous: f64,
+    pub(super) cpu_seconds: f64,
+}
+
+impl Taken {
+    /// Of a process by its id.
+    pub(super) fn by(process: u32) -> Result<Self> {
+        let read = |name: &str| {
+            let path = format!("/proc/{process}/{name}");
+            fs::read_to_string(&path).with_context(|| path.clone())
+        };
+        Self::parse(&read("status")?, &read("stat")?).with_context(|| format!("/proc/{process}"))
+    }
+
+    fn parse(status: &str, stat: &str) -> Result<Self> {
+        let mib = |key: &str| -> Result<f64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+            let kib: f64 = kib.with_context(|| format!("no {key} in status"))?.parse()?;
+            Ok(kib / 1024.0)
+        };
+        // The name before is in brackets and may have anything in it.
+        let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
+        let mut times = fields.split_whitespace().skip(11);
+        let mut ticks = || -> Result<f64> { Ok(times.next().context("stat is short")?.parse()?) };
+        let cpu_seconds = (ticks()? + ticks()?) / 100.0;
+        Ok(Self { resident: mib("VmRSS")?, anonymous: mib("RssAnon")?, cpu_seconds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "Name:\tberth-agent\nVmRSS:\t   10240 kB\nRssAnon:\t    3072 kB\n";
+
+    #[test]
+    fn a_process_is_read() {
+        let stat =
+            "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 150 50 9 9 20 0 3 0 77 1000 200 18446744";
+        let taken = Taken { resident: 10.0, anonymous: 3.0, cpu_seconds: 2.0 };
+        assert_eq!(Taken::parse(STATUS, stat).unwrap(), taken);
+        // A process that has ended has no memory.
+        let gone = Taken::parse("Name:\tberth-agent\n", stat).unwrap_err();
+        assert!(gone.to_string().contains("VmRSS"), "{gone}");
+    }
+}

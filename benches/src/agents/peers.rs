@@ -1,0 +1,116 @@
+//! What people run today to say on a Node what its host is: on every node a loop of `kubectl label` and `kubectl
+//! annotate` once a minute, with the kubelet's own credential.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use berth_tests::cluster::ControlPlane;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+
+use crate::program::Program;
+
+/// Nodes with such a loop.
+pub(super) const PEERS: u8 = 20;
+/// Between two rounds of a loop.
+const PERIOD: Duration = Duration::from_secs(60);
+/// What their users' names begin with.
+pub(super) const USER: &str = "system:node:rack1-";
+/// Of peak memory.
+const RUNS: u32 = 5;
+
+/// Names of their Nodes; tokens for them are the control plane's.
+pub(super) fn names() -> Vec<String> {
+    (0..PEERS).map(|number| format!("rack1-{number}")).collect()
+}
+
+/// Fills the cache that loops which have run for long have.
+pub(super) fn warm_up(plane: &ControlPlane) -> Result<()> {
+    programs(plane, 0)?.iter().try_for_each(|program| program.wall_ms().map(drop))
+}
+
+/// What the loops took.
+#[derive(Debug)]
+pub(super) struct Peers {
+    /// Milliseconds of each `label` and `annotate` together.
+    pub(super) millis: Vec<f64>,
+    /// CPU time of all.
+    pub(super) cpu_seconds: f64,
+}
+
+/// The two programs of a loop.
+fn programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
+    let kubeconfig =
+        plane.kubeconfig_for(&format!("kubelet-{number}"), &format!("node-{number}"), false)?;
+    // What the server can do is the same for all, and known to loops that have run for long.
+    let cache = plane.folder().join("cache-of-loops");
+    let node = format!("rack1-{number}");
+    let program = |words: &[&str]| {
+        let mut args = vec!["--kubeconfig".into(), kubeconfig.clone().into_os_string()];
+        args.extend(["--cache-dir".into(), cache.clone().into_os_string()]);
+        args.extend(words.iter().map(Into::into));
+        Program {
+            label: "kubectl".to_owned(),
+            path: plane.assets().join("kubectl").into_os_string(),
+            args,
+            env: Vec::new(),
+            missing: "it comes with the control plane",
+        }
+    };
+    // Nothing changes on these hosts either.
+    let labels = ["host.example.com/smt=true", "host.example.com/hugepages-2Mi=true"];
+    Ok([
+        program(&["label", "--overwrite", "node", &node, labels[0], labels[1]]),
+        program(&["annotate", "--overwrite", "node", &node, "host.example.com/ksm=off"]),
+    ])
+}
+
+/// Runs the loops for some minutes, their rounds spread over each; it ends after the last minute.
+pub(super) fn run(plane: &ControlPlane, minutes: u32) -> Result<Peers> {
+    let loops: Vec<[Program; 2]> =
+        (0..PEERS).map(|number| programs(plane, number)).collect::<Result<_>>()?;
+    let cpu = children_cpu()?;
+    let begin = Instant::now();
+    let millis = std::thread::scope(|scope| {
+        let threads: Vec<_> = loops
+            .iter()
+            .zip(0..)
+            .map(|(programs, number)| {
+                let first = begin + PERIOD * number / u32::from(PEERS);
+                scope.spawn(move || rounds(programs, first, minutes))
+            })
+            .collect();
+        let mut millis = Vec::new();
+        for thread in threads {
+            millis.extend(thread.join().map_err(|_| anyhow!("a loop of kubectl panicked"))??);
+        }
+        anyhow::Ok(millis)
+    })?;
+    std::thread::sleep((begin + PERIOD * minutes).saturating_duration_since(Instant::now()));
+    Ok(Peers { millis, cpu_seconds: children_cpu()? - cpu })
+}
+
+/// Milliseconds of each round.
+fn rounds(programs: &[Program; 2], first: Instant, rounds: u32) -> Result<Vec<f64>> {
+    (0..rounds)
+        .map(|round| {
+            let begin = first + PERIOD * round;
+            std::thread::sleep(begin.saturating_duration_since(Instant::now()));
+            let [label, annotate] = programs;
+            Ok(label.wall_ms()? + annotate.wall_ms()?)
+        })
+        .collect()
+}
+
+/// Peak resident memory of one `kubectl`, in MiB, each run.
+pub(super) fn peaks(plane: &ControlPlane) -> Result<Vec<f64>> {
+    let [label, _] = programs(plane, 0)?;
+    (0..RUNS).map(|_| label.peak_mib()).collect()
+}
+
+/// CPU time of all programs that were waited for.
+fn children_cpu() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let micros = (usage.user_time() + usage.system_time()).num_microseconds();
+    Ok(Duration::from_micros(u64::try_from(micros)?).as_secs_f64())
+}

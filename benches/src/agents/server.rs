@@ -1,0 +1,221 @@
+//! The API server that agents meet: what `deploy/` makes, their Nodes, and requests by the hundred.
+
+#![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use berth_api::names::{AGENT, NODE_CONDITION_PREFIX, label};
+use berth_tests::cluster::{ADMIN, ControlPlane, Parts};
+use serde_json::{Value, json};
+
+/// At once.
+const CONNECTIONS: &str = "50";
+
+/// Starts a control plane, with all requests in its log, and gives the agents their rights there.
+pub(super) fn start() -> Result<ControlPlane> {
+    let plane = ControlPlane::start(Parts { audit: true, ..Parts::default() })?;
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    for file in [
+        "crds/infranodes.berth.dev.yaml",
+        "base/namespace.yaml",
+        "base/service-account.yaml",
+        "base/rbac.yaml",
+    ] {
+        let file = deploy.join(file).display().to_string();
+        // kubectl before 1.25 does not know of rules in CRDs.
+        plane.kubectl(&["apply", "--validate=false", "-f", &file])?;
+    }
+    let crd = "crd/infranodes.berth.dev";
+    plane.kubectl(&["wait", "--for=condition=Established", crd, "--timeout=30s"])?;
+    Ok(plane)
+}
+
+/// A kubeconfig with a token of the agents' ServiceAccount, as a pod gets one; bound to nothing, as there is no pod.
+pub(super) fn kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
+    let path = "/api/v1/namespaces/berth-system/serviceaccounts/berth-agent/token";
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200},
+    });
+    let arguments = ["create", "--raw", path, "-f", "-"];
+    let answer = plane.kubectl_with(&plane.kubeconfig(), &arguments, &request.to_string())?;
+    let answer: Value = serde_json::from_str(&answer)?;
+    let token = answer["status"]["token"].as_str().context("no token in the TokenRequest")?;
+    plane.kubeconfig_for(AGENT, token, false)
+}
+
+/// Makes Nodes as kubelets would register them.
+pub(super) fn make_nodes(plane: &ControlPlane, names: &[String]) -> Result<()> {
+    let amounts = json!({"cpu": "96", "memory": "512Gi", "pods": "110"});
+    let node = |name: &String| {
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
+            "status": {
+                "capacity": amounts, "allocatable": amounts,
+                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+            },
+        });
+        ("/api/v1/nodes".to_owned(), node)
+    };
+    let nodes: Vec<(String, Value)> = names.iter().map(node).collect();
+    requests(plane, "POST", "application/json", &nodes)
+}
+
+/// Asks each InfraNode for the same.
+pub(super) fn ask_all(plane: &ControlPlane, names: &[String], spec: &Value) -> Result<()> {
+    let patch = |name: &String| {
+        (format!("/apis/berth.dev/v1alpha1/infranodes/{name}"), json!({"spec": spec}))
+    };
+    let patches: Vec<(String, Value)> = names.iter().map(patch).collect();
+    requests(plane, "PATCH", "application/merge-patch+json", &patches)
+}
+
+/// Makes many requests as administrator. kubectl would make five a second (`QPS` of client-go).
+fn requests(
+    plane: &ControlPlane,
+    method: &str,
+    content: &str,
+    requests: &[(String, Value)],
+) -> Result<()> {
+    let authority = plane.folder().join("ca.crt");
+    let one = |(path, body): &(String, Value)| {
+        // The texts of JSON are those of curl's configuration.
+        format!(
+            "url = \"https://127.0.0.1:{}{path}\"\nrequest = {method}\ncacert = \"{}\"\n\
+             header = \"Authorization: Bearer {ADMIN}\"\nheader = \"Content-Type: {content}\"\ndata = {}\n\
+             output = \"/dev/null\"\nwrite-out = \"%{{http_code}}\\n\"\n",
+            plane.port(),
+            authority.display(),
+            Value::String(body.to_string()),
+        )
+    };
+    let config = requests.iter().map(one).collect::<Vec<_>>().join("next\n");
+    let file = plane.folder().join("curl.config");
+    fs::write(&file, config).with_context(|| file.display().to_string())?;
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--parallel", "--parallel-max", CONNECTIONS]);
+    let done = curl.arg("--config").arg(&file).output().context("curl (package curl)")?;
+    let codes = String::from_utf8_lossy(&done.stdout);
+    let good = codes.lines().filter(|code| code.starts_with('2')).count();
+    ensure!(
+        good == requests.len(),
+        "{method}: the API server took {good} of {} requests; answers: {}; curl: {}",
+        requests.len(),
+        codes.lines().filter(|code| !code.starts_with('2')).collect::<Vec<_>>().join(" "),
+        String::from_utf8_lossy(&done.stderr).trim()
+    );
+    Ok(())
+}
+
+/// Bytes of objects as JSON.
+#[derive(Debug, Default)]
+pub(super) struct Sizes {
+    pub(super) infra_node: Vec<f64>,
+    pub(super) without_managed: Vec<f64>,
+    /// What the agent adds to a Node, without its entry of `managedFields`.
+    pub(super) of_node: Vec<f64>,
+    /// That entry.
+    pub(super) managed_of_node: Vec<f64>,
+}
+
+/// Looks at all InfraNodes, and at the Nodes of these names.
+pub(super) fn sizes(plane: &ControlPlane, names: &[String]) -> Result<Sizes> {
+    let list = |path: &str| -> Result<Vec<Value>> {
+        let mut list: Value = serde_json::from_str(&plane.kubectl(&["get", "--raw", path])?)?;
+        serde_json::from_value(list["items"].take()).with_context(|| format!("items of {path}"))
+    };
+    let mut sizes = Sizes::default();
+    for mut object in list("/apis/berth.dev/v1alpha1/infranodes")? {
+        sizes.infra_node.push(bytes(&object));
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("managedFields");
+        }
+        sizes.without_managed.push(bytes(&object));
+    }
+    for node in list("/api/v1/nodes")? {
+        let name = node["metadata"]["name"].as_str().unwrap_or_default();
+        if !names.iter().any(|one| one == name) {
+            continue;
+        }
+        let part = part_of(&node);
+        ensure!(part["labels"] != json!({}), "Node {name} has no label of its agent");
+        sizes.of_node.push(bytes(&part));
+        sizes.managed_of_node.push(bytes(&managed(&node)));
+    }
+    ensure!(
+        sizes.infra_node.len() == names.len() && sizes.of_node.len() == names.len(),
+        "{} InfraNodes and {} Nodes of {}",
+        sizes.infra_node.len(),
+        sizes.of_node.len(),
+        names.len()
+    );
+    Ok(sizes)
+}
+
+fn bytes(value: &Value) -> f64 {
+    value.to_string().len() as f64
+}
+
+/// Labels, conditions and resources that the agent wrote.
+fn part_of(node: &Value) -> Value {
+    let ours = |part: &Value| -> Value {
+        let fields = part.as_object().into_iter().flatten();
+        let ours =
+            |key: &str| key.starts_with(label::PREFIX) || key.starts_with(NODE_CONDITION_PREFIX);
+        fields
+            .filter(|(key, _)| ours(key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    };
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    let conditions: Vec<&Value> = conditions
+        .filter(|one| {
+            one["type"].as_str().is_some_and(|name| name.starts_with(NODE_CONDITION_PREFIX))
+        })
+        .collect();
+    json!({
+        "labels": ours(&node["metadata"]["labels"]),
+        "conditions": conditions,
+        "capacity": ours(&node["status"]["capacity"]),
+        "allocatable": ours(&node["status"]["allocatable"]),
+    })
+}
+
+/// The agent's entry of `managedFields`.
+fn managed(node: &Value) -> Value {
+    let entries = node["metadata"]["managedFields"].as_array().into_iter().flatten();
+    entries.filter(|entry| entry["manager"] == AGENT).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_agent_wrote_counts() {
+        let node = json!({
+            "metadata": {
+                "labels": {"kubernetes.io/os": "linux", "host.berth.dev/smt": "true"},
+                "managedFields": [{"manager": "kubelet"}, {"manager": "berth-agent"}],
+            },
+            "status": {
+                "capacity": {"cpu": "96", "berth.dev/pinnable-cpus": "92"},
+                "allocatable": {"berth.dev/pinnable-cpus": "92"},
+                "conditions": [{"type": "Ready"}, {"type": "berth.dev/HostTuned"}],
+            },
+        });
+        assert_eq!(
+            part_of(&node),
+            json!({
+                "labels": {"host.berth.dev/smt": "true"},
+                "conditions": [{"type": "berth.dev/HostTuned"}],
+                "capacity": {"berth.dev/pinnable-cpus": "92"},
+                "allocatable": {"berth.dev/pinnable-cpus": "92"},
+            })
+        );
+        assert_eq!(managed(&node), json!([{"manager": "berth-agent"}]));
+    }
+}

@@ -1,0 +1,202 @@
+//! When InfraNodes are asked for something and when they answer, as a `kubectl get --watch` sees it.
+
+#![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use berth_tests::cluster::ControlPlane;
+use berth_tests::running::Running;
+
+/// What [`Sight`] is read from.
+const COLUMNS: &str = "custom-columns=N:.metadata.name,G:.metadata.generation,O:.status.observedGeneration,\
+    R:.status.conditions[?(@.type==\"Ready\")].status,A:.status.conditions[?(@.type==\"Ready\")].observedGeneration";
+
+/// An InfraNode at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sight {
+    name: String,
+    generation: u64,
+    /// Whether it is Ready, and the status is about this generation.
+    is_answered: bool,
+}
+
+impl FromStr for Sight {
+    type Err = anyhow::Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [name, generation, observed, ready, answered] = words.as_slice() else {
+            bail!("kubectl get infranodes --watch: {line}");
+        };
+        Ok(Self {
+            name: (*name).to_owned(),
+            generation: generation.parse().with_context(|| format!("generation: {line}"))?,
+            is_answered: *ready == "True" && observed == generation && answered == generation,
+        })
+    }
+}
+
+/// When it was asked for, and when it was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Unknown if the watch was begun anew meanwhile.
+    pub(super) asked: Option<Instant>,
+    pub(super) answered: Instant,
+}
+
+/// Answers by name, and the generations they are to.
+#[derive(Debug, Default)]
+struct Answers {
+    answered: BTreeMap<String, u64>,
+    asked: BTreeMap<String, Instant>,
+    new: BTreeMap<String, Answer>,
+}
+
+impl Answers {
+    fn take(&mut self, at: Instant, sight: Sight) {
+        if self.answered.get(&sight.name).is_some_and(|last| sight.generation <= *last) {
+            return;
+        }
+        if sight.is_answered {
+            let asked = self.asked.remove(&sight.name);
+            self.answered.insert(sight.name.clone(), sight.generation);
+            self.new.insert(sight.name, Answer { asked, answered: at });
+        } else {
+            self.asked.entry(sight.name).or_insert(at);
+        }
+    }
+}
+
+/// A `kubectl get --watch` that goes on. The server ends a watch that does not keep up; then it is begun anew.
+#[derive(Debug)]
+pub(super) struct Watch<'a> {
+    plane: &'a ControlPlane,
+    lines: Receiver<(Instant, String)>,
+    answers: Answers,
+    _kubectl: Running,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn begin(plane: &'a ControlPlane) -> Result<Self> {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(plane.assets().join("kubectl"));
+        command.arg("--kubeconfig").arg(plane.kubeconfig());
+        command.arg("--cache-dir").arg(plane.folder().join("cache"));
+        command.args(["get", "infranodes", "--watch", "--no-headers", "-o", COLUMNS]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut kubectl = Running::spawn(command)?;
+        let output = kubectl.process.stdout.take().context("kubectl has no standard output")?;
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send((Instant::now(), line)).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self { plane, lines, answers: Answers::default(), _kubectl: kubectl })
+    }
+
+    /// Waits until each of these InfraNodes has answered since the last call, for its newest generation.
+    ///
+    /// # Errors
+    /// If they do not in that time.
+    pub(super) fn answers(
+        &mut self,
+        names: &[String],
+        patience: Duration,
+    ) -> Result<Vec<Answer>, Late> {
+        let end = Instant::now() + patience;
+        while self.answers.new.len() < names.len() {
+            let why = match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok((at, line)) => match line.parse() {
+                    Ok(sight) => {
+                        self.answers.take(at, sight);
+                        continue;
+                    }
+                    Err(error) => error,
+                },
+                Err(RecvTimeoutError::Timeout) => anyhow!("not after {} s", patience.as_secs()),
+                Err(RecvTimeoutError::Disconnected) => match self.begin_anew() {
+                    Ok(()) => continue,
+                    Err(error) => error,
+                },
+            };
+            let missing = names.iter().filter(|name| !self.answers.new.contains_key(*name));
+            return Err(Late { missing: missing.cloned().collect(), why });
+        }
+        Ok(std::mem::take(&mut self.answers.new).into_values().collect())
+    }
+
+    fn begin_anew(&mut self) -> Result<()> {
+        let answers = std::mem::take(&mut self.answers);
+        *self = Self { answers, ..Self::begin(self.plane)? };
+        Ok(())
+    }
+}
+
+/// Who did not answer.
+#[derive(Debug)]
+pub(super) struct Late {
+    missing: Vec<String>,
+    why: anyhow::Error,
+}
+
+impl Late {
+    /// With what the first of them has in its log.
+    pub(super) fn with_log(self, log: impl Fn(&str) -> String) -> anyhow::Error {
+        let first = self.missing.first().map(String::as_str).unwrap_or_default();
+        let count = self.missing.len();
+        self.why.context(format!(
+            "{count} InfraNodes do not become Ready, among them {first}, whose agent says: {}",
+            log(first)
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_whether_the_newest_generation_is_answered() {
+        let is_answered = |line: &str| line.parse::<Sight>().unwrap().is_answered;
+        assert!(is_answered("node-1   3   3   True   3"));
+        assert!(!is_answered("node-1   3   2   True   2"));
+        assert!(!is_answered("node-1   3   3   True   2"));
+        assert!(!is_answered("node-1   3   3   False   3"));
+        assert!(!is_answered("node-1   1   <none>   <none>   <none>"));
+        assert!("Error from server".parse::<Sight>().is_err());
+    }
+
+    #[test]
+    fn an_answer_counts_once_and_from_the_question() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut answers = Answers::default();
+        for (seconds, line) in [
+            (1, "a 1 <none> <none> <none>"),
+            (2, "a 1 1 True 1"),
+            (3, "a 1 1 True 1"),
+            (5, "b 2 1 True 1"),
+            (6, "b 2 2 False 2"),
+        ] {
+            answers.take(at(seconds), line.parse().unwrap());
+        }
+        let first = std::mem::take(&mut answers.new);
+        assert_eq!(first.len(), 1);
+        assert_eq!(first.get("a"), Some(&Answer { asked: Some(at(1)), answered: at(2) }));
+        answers.take(at(9), "b 2 2 True 2".parse().unwrap());
+        answers.take(at(10), "a 1 1 True 1".parse().unwrap());
+        assert_eq!(answers.new.len(), 1);
+        answers.take(at(11), "c 4 4 True 4".parse().unwrap());
+        assert_eq!(answers.new.remove("c"), Some(Answer { asked: None, answered: at(11) }));
+        assert_eq!(answers.new.get("b"), Some(&Answer { asked: Some(at(5)), answered: at(9) }));
+    }
+}
