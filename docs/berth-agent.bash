@@ -494,7 +494,7 @@ _berth__agent() {
             return 0
             ;;
         berth__agent__subcmd__run)
-            opts="-h --standalone --kubeconfig --node-name --namespace --observe --host-root --root --listen --interval --log-format --help"
+            opts="-h --standalone --kubeconfig --node-name --namespace --node-resource-topology --observe --host-root --root --listen --interval --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -21,6 +21,8 @@ mod life;
 mod says;
 #[path = "cluster/shapes.rs"]
 mod shapes;
+#[path = "cluster/topology.rs"]
+mod topology;
 
 use std::path::{Path, PathBuf};
 
@@ -46,8 +48,10 @@ fn an_agent_lives_in_the_cluster() {
     shapes::what_is_wrong_is_named(&plane, &tree);
     says::again_what_was_dropped(&plane);
     says::but_leaves_what_others_hold(&plane);
+    topology::is_written_if_so_told(&plane, &tree, &mut agent);
     life::server_goes_away(&mut plane, &tree, &mut agent);
     life::objects_are_made_anew(&plane, &tree);
+    topology::is_made_anew(&plane);
     life::uninstall_leaves_nodes_as_they_were(&plane, agent);
 }
 

@@ -45,6 +45,9 @@ pub(super) struct Arguments {
     /// Namespace of the agents' Leases
     #[arg(long, value_name = "NAME", default_value = "berth-system")]
     namespace: String,
+    /// Write the NodeResourceTopology of this node too, for the scheduler plugin NodeResourceTopologyMatch
+    #[arg(long, conflicts_with = "standalone")]
+    node_resource_topology: bool,
     /// Only look and tell: every change counts as blocked
     #[arg(long)]
     observe: bool,
@@ -84,6 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             kubeconfig: arguments.kubeconfig.clone(),
             node: arguments.node_name.clone().unwrap_or_default(),
             namespace: arguments.namespace.clone(),
+            node_resource_topology: arguments.node_resource_topology,
         }),
     };
     let unreachable = |error: anyhow::Error| Failure { code: UNREACHABLE, error };

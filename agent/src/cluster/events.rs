@@ -34,6 +34,8 @@ pub enum Tale {
     Blocked,
     /// The spec has mistakes.
     FaultInSpec,
+    /// Another manager writes what the agent was told to write.
+    LeftToOthers,
 }
 
 /// Several of one kind.
@@ -80,13 +82,18 @@ impl Tale {
             Self::Failed => "ChangeFailed",
             Self::Blocked => "ChangeBlocked",
             Self::FaultInSpec => "FaultInSpec",
+            Self::LeftToOthers => "LeftToOthers",
         }
     }
 
     const fn type_(self) -> EventType {
         match self {
             Self::Changed | Self::DriftRepaired => EventType::Normal,
-            Self::Partial | Self::Failed | Self::Blocked | Self::FaultInSpec => EventType::Warning,
+            Self::Partial
+            | Self::Failed
+            | Self::Blocked
+            | Self::FaultInSpec
+            | Self::LeftToOthers => EventType::Warning,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The cluster: what it asks of this host comes in ([`watch`], [`seen`]), what the host is goes out ([`publisher`],
-//! [`events`]), and a sign of life beside it ([`lease`]).
+//! [`events`]), and a sign of life beside it ([`lease`]); if so told, a NodeResourceTopology too ([`topology`]).
 //!
-//! The agent reads and writes its own InfraNode and its own Node, and nothing else. It writes only what differs
+//! The agent reads and writes its own InfraNode and its own Node, and nothing else but these. It writes only what differs
 //! from what the server has, by server-side apply and without force: a field that somebody else holds is left to
 //! them, and said. An API server that is away changes nothing on the host: the last spec it gave is kept on disk,
 //! and one write brings it up to date afterwards.
@@ -12,6 +12,7 @@ mod lease;
 mod publisher;
 mod refusal;
 mod seen;
+mod topology;
 mod watch;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject, NotUsed, Object};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub use events::{Tale, Told};
@@ -49,6 +51,8 @@ pub struct Settings {
     pub node: String,
     /// Where the Lease lies.
     pub namespace: String,
+    /// Whether it writes a NodeResourceTopology.
+    pub node_resource_topology: bool,
 }
 
 /// The two objects that matter.
@@ -85,7 +89,8 @@ impl Drop for Joined {
     }
 }
 
-/// Begins to watch and to publish. Calls `wake` when the spec changed, and asks `alive` before each sign of life.
+/// Begins to watch and to publish. Calls `wake` when the spec changed, and asks `alive` before each sign of life; tells
+/// the tales that come.
 ///
 /// # Errors
 /// If the kubeconfig or the ServiceAccount cannot be read. A server that does not answer is waited for.
@@ -93,7 +98,7 @@ pub async fn join(
     settings: &Settings,
     seen: &Arc<Seen>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
-    tales: tokio::sync::mpsc::Receiver<Told>,
+    (tell, tales): (mpsc::Sender<Told>, mpsc::Receiver<Told>),
     alive: Arc<dyn Fn() -> bool + Send + Sync>,
     wake: impl Fn() + Send + Sync + 'static,
 ) -> anyhow::Result<Joined> {
@@ -112,14 +117,20 @@ pub async fn join(
             }
         })
     };
+    let topology = settings.node_resource_topology.then(|| {
+        let node = settings.node.clone();
+        topology::publish(&client, node, Arc::clone(seen), Arc::clone(&reports), tell)
+    });
     let publisher = publisher::publish(objects, Arc::clone(seen), reports);
     let lease = lease::renew(client.clone(), settings.clone(), Arc::clone(seen), alive);
     let events = events::tell(client, settings.clone(), Arc::clone(seen), tales);
-    Ok(Joined(vec![
+    let mut tasks = vec![
         tokio::spawn(node),
         tokio::spawn(infra_node),
         tokio::spawn(publisher),
         tokio::spawn(lease),
         tokio::spawn(events),
-    ]))
+    ];
+    tasks.extend(topology.map(tokio::spawn));
+    Ok(Joined(tasks))
 }

@@ -14,6 +14,7 @@ use super::client::{CallError, Pauses, within};
 use super::refusal::{Refusals, remove};
 use super::seen::{InfraNodeSeen, NodeSeen, Seen, Sight};
 use super::{Objects, SlimNode, owner};
+use crate::observe::kubelet::MemoryManagerState;
 use crate::publish::node::{Facts, Field, NodeSays};
 use crate::publish::{labels, resources};
 
@@ -26,6 +27,8 @@ pub struct Report {
     pub bridges: Option<BTreeMap<String, Vec<LinkName>>>,
     /// Whether pods run that may have been placed by a label.
     pub hold: bool,
+    /// The checkpoint of the kubelet's Memory Manager.
+    pub memory: Option<MemoryManagerState>,
 }
 
 /// A burst of changes is one write.

@@ -18,6 +18,8 @@ pub struct Seen {
     inner: Mutex<Inner>,
     /// Something that may want publishing was seen.
     pub(super) changed: Notify,
+    /// The same, for the NodeResourceTopology, whose writer waits by itself.
+    pub(super) topology: Notify,
 }
 
 /// What is known.
@@ -85,6 +87,7 @@ impl Seen {
     /// Something is there to publish.
     pub fn wake(&self) {
         self.changed.notify_one();
+        self.topology.notify_one();
     }
 
     /// Adds to a status what only the cluster knows: from within a container `/dev/kvm` cannot be tried, but KubeVirt's

@@ -333,6 +333,7 @@ impl Worker {
             wish.waiting.is_some() || faults.iter().any(|fault| fault.is_of(Part::Networks));
         inner.bridges = if unclear { None } else { bridges(&facts.links) };
         inner.hold = shape.pods.not_drained().is_some();
+        inner.memory.clone_from(&facts.kubelet.memory_state);
         inner.waiting = wish.waiting.clone().or(stopped_why);
         inner.faults.clone_from(&faults);
         inner.ready = true;

@@ -165,7 +165,7 @@ async fn join(
 ) -> anyhow::Result<cluster::Joined> {
     let seen = Arc::new(Seen::default());
     let (tell, tales) = mpsc::channel(64);
-    worker.join(Arc::clone(&seen), tell);
+    worker.join(Arc::clone(&seen), tell.clone());
     let reports = {
         let state = Arc::clone(state);
         Arc::new(move || state.report())
@@ -179,7 +179,7 @@ async fn join(
         // With as many events waiting already, this one waits for its place.
         tokio::spawn(async move { events.send(Event::Manifest).await.unwrap_or_default() });
     };
-    cluster::join(settings, &seen, reports, tales, alive, wake).await
+    cluster::join(settings, &seen, reports, (tell, tales), alive, wake).await
 }
 
 /// Whether a uevent of the kernel begins a cycle.

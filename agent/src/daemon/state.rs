@@ -10,6 +10,7 @@ use berth_api::{InfraNode, LinkName};
 use super::metrics::Metrics;
 use crate::cluster::Report;
 use crate::manifest::Fault;
+use crate::observe::kubelet::MemoryManagerState;
 
 /// Shared between the loop and its listeners.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(super) struct Inner {
     pub(super) bridges: Option<BTreeMap<String, Vec<LinkName>>>,
     /// Whether pods run that may have been placed by a label.
     pub(super) hold: bool,
+    /// The checkpoint of the kubelet's Memory Manager.
+    pub(super) memory: Option<MemoryManagerState>,
     /// Changes made, newest first, bounded.
     pub(super) changes: Vec<ChangeStatus>,
     /// Numbers for Prometheus.
@@ -59,6 +62,7 @@ impl State {
             node: None,
             bridges: None,
             hold: true,
+            memory: None,
             changes: Vec::new(),
             metrics: Metrics::default(),
         };
@@ -91,7 +95,12 @@ impl State {
     pub(super) fn report(&self) -> Option<Report> {
         let inner = self.lock();
         let node = inner.node.clone()?;
-        Some(Report { node, bridges: inner.bridges.clone(), hold: inner.hold })
+        Some(Report {
+            node,
+            bridges: inner.bridges.clone(),
+            hold: inner.hold,
+            memory: inner.memory.clone(),
+        })
     }
 
     /// Whether the loop goes on.

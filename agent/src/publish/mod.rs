@@ -1,5 +1,5 @@
 //! What the cluster is told of the host, as data: from the status to the Node's labels, conditions and extended
-//! resources, and to the one apply that makes the Node say so. Pure: who sends it is `cluster`.
+//! resources, and to the one apply that makes the Node say so; and to its NodeResourceTopology. Pure: who sends it is `cluster`.
 //!
 //! Three rules. What is not known leaves what was said before. What is withdrawn is removed, never set to 0, as a
 //! kubelet refuses pods on its restart for a resource of 0, and drops from its sums one that is not there. And
@@ -9,5 +9,6 @@
 pub mod labels;
 pub mod node;
 pub mod resources;
+pub mod topology;
 
 pub use node::{NodeSays, Told};

@@ -41,6 +41,12 @@ impl Agent {
         self.running.end();
         self.running = run(&self.command, &self.log);
     }
+
+    /// The same, with one more flag from now on.
+    pub(crate) fn restart_with(&mut self, flag: &str) {
+        self.command.push(flag.to_owned());
+        self.restart();
+    }
 }
 
 impl Drop for Agent {

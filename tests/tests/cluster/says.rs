@@ -81,7 +81,7 @@ pub(crate) fn nothing_while_nothing_changes(plane: &ControlPlane) {
 }
 
 /// The agent's, from the audit log.
-fn requests(plane: &ControlPlane) -> Vec<Value> {
+pub(crate) fn requests(plane: &ControlPlane) -> Vec<Value> {
     let log = std::fs::read_to_string(plane.folder().join("audit.log")).unwrap();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines

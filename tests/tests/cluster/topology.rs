@@ -1,0 +1,152 @@
+//! The NodeResourceTopology, if an agent is told to write one.
+
+use std::time::Duration;
+
+use berth_tests::cluster::ControlPlane;
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+use crate::tree::Tree;
+use crate::{ask, file, node, repository, says, shapes};
+
+const SOON: Duration = Duration::from_secs(20);
+/// As a refused kind is tried again after up to half a minute.
+const LATER: Duration = Duration::from_secs(60);
+/// As `kubectl get --raw` has it: every byte, and who wrote what.
+const PATH: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/rack1-a";
+/// Pages of the made-up host that nobody uses, in zone 1.
+const FREE: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
+
+pub(crate) fn is_written_if_so_told(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
+    assert_eq!(requests(plane), 0, "it was not told to");
+    without_the_kind_all_else_goes_on(plane, tree, agent);
+    let deploy = repository().join("tests/cluster/noderesourcetopologies.yaml");
+    plane.kubectl(&["apply", "-f", deploy.to_str().unwrap()]).unwrap();
+    says_what_each_zone_has(plane);
+    changes_with_the_host(plane, tree);
+    is_left_to_another_manager(plane, tree);
+    plane.kubectl(&["delete", "noderesourcetopology", "rack1-a"]).unwrap();
+    agent.restart();
+    is_made_anew(plane);
+}
+
+fn without_the_kind_all_else_goes_on(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
+    let rights = repository().join("deploy/components/node-resource-topology/rbac.yaml");
+    plane.kubectl(&["apply", "-f", rights.to_str().unwrap()]).unwrap();
+    agent.restart_with("--node-resource-topology");
+    let no_kind = "NodeResourceTopology rack1-a was not written";
+    until_logged(plane, no_kind);
+    for sleep in [61, 62] {
+        ask(plane, &json!({"ksm": {"sleepMillis": sleep}}));
+        shapes::answered(plane, "True");
+        assert_eq!(file(tree, shapes::SLEEP), sleep.to_string());
+    }
+    // Several tries have been made by now.
+    plane.until("it tries again", SOON, |plane| (requests(plane) > 2).then_some(())).unwrap();
+    assert_eq!(log(plane).matches(no_kind).count(), 1, "{}", log(plane));
+}
+
+fn says_what_each_zone_has(plane: &ControlPlane) {
+    let object = plane.until("the object", LATER, object).unwrap();
+    let owner = &object["metadata"]["ownerReferences"];
+    let expected = json!([{"apiVersion": "v1", "kind": "Node", "name": "rack1-a", "uid": node(plane)["metadata"]["uid"]}]);
+    assert_eq!(*owner, expected);
+    assert_eq!(
+        object["attributes"],
+        json!([{"name": "topologyManagerPolicy", "value": "single-numa-node"},
+            {"name": "topologyManagerScope", "value": "container"}])
+    );
+    let zone = |id: u32, cpus: &str, pages: &str| {
+        let costs = [(0, if id == 0 { 10 } else { 32 }), (1, if id == 1 { 10 } else { 32 })];
+        let costs = costs.map(|(to, value)| json!({"name": format!("node-{to}"), "value": value}));
+        let gib = |count: &str| json!({"name": "hugepages-1Gi", "capacity": count, "allocatable": count, "available": count});
+        json!({"name": format!("node-{id}"), "type": "Node", "costs": costs, "resources": [
+            {"name": "cpu", "capacity": "48", "allocatable": "46", "available": cpus},
+            {"name": "memory", "capacity": "252Gi", "allocatable": "228Gi", "available": "228Gi"},
+            {"name": "hugepages-2Mi", "capacity": "8Gi", "allocatable": "8Gi", "available": pages},
+            gib("16Gi"),
+        ]})
+    };
+    assert_eq!(object["zones"], json!([zone(0, "38", "6Gi"), zone(1, "46", "8Gi")]), "{object:#}");
+    // And then nothing, though cycles go on.
+    let before = requests(plane);
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(requests(plane), before);
+}
+
+fn changes_with_the_host(plane: &ControlPlane, tree: &Tree) {
+    tree.file(FREE, "3072\n");
+    plane
+        .until("pages are gone", SOON, |plane| (pages(&object(plane)?) == "6Gi").then_some(()))
+        .unwrap();
+}
+
+/// As the exporter of another project would take it over.
+fn is_left_to_another_manager(plane: &ControlPlane, tree: &Tree) {
+    let theirs = json!({
+        "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": "rack1-a"},
+        "zones": [{"name": "node-0", "type": "Node"}],
+    });
+    let apply =
+        ["apply", "--server-side", "--force-conflicts", "--field-manager=exporter", "-f", "-"];
+    plane.kubectl_with(&plane.kubeconfig(), &apply, &theirs.to_string()).unwrap();
+    let before = plane.kubectl(&["get", "--raw", PATH]).unwrap();
+    tree.file(FREE, "2048\n");
+    let said = "NodeResourceTopology rack1-a is left to others, who hold its fields: exporter";
+    until_logged(plane, said);
+    plane
+        .until("an Event", SOON, |plane| {
+            let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
+            (events.contains("LeftToOthers") && events.contains("exporter")).then_some(())
+        })
+        .unwrap();
+    let asked = requests(plane);
+    tree.file(FREE, "1024\n");
+    // The host's InfraNode says so by then, and a cycle or two have gone by.
+    plane
+        .until("the InfraNode goes on", SOON, |plane| {
+            let pools = &crate::infra_node(plane)["status"]["zones"][1]["hugepages"];
+            pools.as_array()?.iter().any(|pool| pool["free"] == 1024).then_some(())
+        })
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(plane.kubectl(&["get", "--raw", PATH]).unwrap(), before);
+    assert_eq!(requests(plane), asked, "it looks again much later");
+    assert_eq!(log(plane).matches(said).count(), 1);
+}
+
+/// Where there is none, owned by the Node as it is now.
+pub(crate) fn is_made_anew(plane: &ControlPlane) {
+    plane
+        .until("a new object", LATER, |plane| {
+            let object = object(plane)?;
+            let owner = &object["metadata"]["ownerReferences"][0]["uid"];
+            (pages(&object) == "2Gi" && *owner == node(plane)["metadata"]["uid"]).then_some(())
+        })
+        .unwrap();
+}
+
+fn object(plane: &ControlPlane) -> Option<Value> {
+    serde_json::from_str(&plane.kubectl(&["get", "--raw", PATH]).ok()?).ok()
+}
+
+/// What is left of them in zone 1.
+fn pages(object: &Value) -> String {
+    let resources = object["zones"][1]["resources"].as_array();
+    let pool = resources.and_then(|all| all.iter().find(|one| one["name"] == "hugepages-2Mi"));
+    pool.and_then(|pool| pool["available"].as_str()).unwrap_or_default().to_owned()
+}
+
+/// The agent's, of these objects.
+fn requests(plane: &ControlPlane) -> usize {
+    let of_them = |line: &&Value| line["objectRef"]["resource"] == "noderesourcetopologies";
+    says::requests(plane).iter().filter(of_them).count()
+}
+
+fn log(plane: &ControlPlane) -> String {
+    std::fs::read_to_string(plane.folder().join("agent.log")).unwrap_or_default()
+}
+
+fn until_logged(plane: &ControlPlane, what: &str) {
+    plane.until(what, SOON, |plane| log(plane).contains(what).then_some(())).unwrap();
+}
