@@ -15,6 +15,8 @@ mod tree;
 
 #[path = "cluster/agent.rs"]
 mod agent;
+#[path = "cluster/common.rs"]
+mod common;
 #[path = "cluster/life.rs"]
 mod life;
 #[path = "cluster/says.rs"]
@@ -24,15 +26,10 @@ mod shapes;
 #[path = "cluster/topology.rs"]
 mod topology;
 
-use std::path::{Path, PathBuf};
-
 use berth_tests::cluster::{ControlPlane, Parts};
-use serde_json::{Value, json};
+use common::{condition, file, make_node, repository, set_up};
+use serde_json::Value;
 use tree::Tree;
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// One control plane for all of it, as it takes longest.
 #[test]
@@ -41,7 +38,9 @@ fn an_agent_lives_in_the_cluster() {
     set_up(&plane);
     make_node(&plane, "rack1-a");
     let tree = host::rack1_a();
-    let mut agent = agent::Agent::start(&plane, &tree, "rack1-a");
+    let kubeconfig = plane.kubeconfig_for("berth-agent", &agent::token(&plane), false).unwrap();
+    let (port, log) = (agent::free_port(), plane.folder().join("agent.log"));
+    let mut agent = agent::Agent::start(&tree, "rack1-a", &kubeconfig, port, log);
     says::what_the_host_is(&plane);
     says::nothing_while_nothing_changes(&plane);
     shapes::as_asked(&plane, &tree);
@@ -55,76 +54,14 @@ fn an_agent_lives_in_the_cluster() {
     life::uninstall_leaves_nodes_as_they_were(&plane, agent);
 }
 
-/// What `kubectl apply -k deploy/` makes that needs no kubelet.
-fn set_up(plane: &ControlPlane) {
-    let deploy = repository().join("deploy");
-    for file in [
-        "crds/infranodes.berth.dev.yaml",
-        "base/namespace.yaml",
-        "base/service-account.yaml",
-        "base/rbac.yaml",
-    ] {
-        let file = deploy.join(file);
-        // kubectl before 1.25 does not know of rules in CRDs.
-        plane.kubectl(&["apply", "--validate=false", "-f", file.to_str().unwrap()]).unwrap();
-    }
-    plane
-        .kubectl(&[
-            "wait",
-            "--for=condition=Established",
-            "crd/infranodes.berth.dev",
-            "--timeout=30s",
-        ])
-        .unwrap();
-}
-
-/// A Node as a kubelet would register it.
-fn make_node(plane: &ControlPlane, name: &str) {
-    let amounts = json!({"cpu": "96", "memory": "512Gi", "pods": "110"});
-    let node = json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
-        "status": {
-            "capacity": amounts, "allocatable": amounts,
-            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
-        },
-    });
-    plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &node.to_string()).unwrap();
-    // Whoever creates a Node may give it a status; its kubelet then writes it again and again.
-    let path = format!("/api/v1/nodes/{name}/status");
-    let mut there = plane.get(&["node", name]).unwrap();
-    there["status"] = node["status"].clone();
-    // The controllers write it too.
-    there["metadata"]["resourceVersion"].take();
-    plane
-        .kubectl_with(
-            &plane.kubeconfig(),
-            &["replace", "--raw", &path, "-f", "-"],
-            &there.to_string(),
-        )
-        .unwrap();
-}
-
 fn infra_node(plane: &ControlPlane) -> Value {
-    plane.get(&["infranode", "rack1-a"]).unwrap_or_default()
+    common::infra_node(plane, "rack1-a")
+}
+
+fn ask(plane: &ControlPlane, spec: &Value) {
+    common::ask(plane, "rack1-a", spec);
 }
 
 fn node(plane: &ControlPlane) -> Value {
     plane.get(&["node", "rack1-a"]).unwrap_or_default()
-}
-
-/// A condition of an object; null if it has none of that type.
-fn condition<'a>(object: &'a Value, name: &str) -> &'a Value {
-    let conditions = object["status"]["conditions"].as_array();
-    conditions.and_then(|all| all.iter().find(|one| one["type"] == name)).unwrap_or(&Value::Null)
-}
-
-/// Changes the spec as a person would.
-fn ask(plane: &ControlPlane, spec: &Value) {
-    let patch = json!({"spec": spec}).to_string();
-    plane.kubectl(&["patch", "infranode", "rack1-a", "--type=merge", "-p", &patch]).unwrap();
-}
-
-/// A file of the made-up host.
-fn file(tree: &Tree, path: &str) -> String {
-    std::fs::read_to_string(tree.path().join(path)).unwrap().trim().to_owned()
 }

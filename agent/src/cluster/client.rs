@@ -3,8 +3,14 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use http_body_util::BodyExt as _;
+use hyper::Response;
+use hyper::header::RETRY_AFTER;
+use kube::client::{ClientBuilder, DynBody};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tower::BoxError;
+use tower::util::AndThenLayer;
 
 use super::Settings;
 use crate::text;
@@ -13,6 +19,10 @@ use crate::text;
 const CONNECT: Duration = Duration::from_secs(5);
 /// A call that takes longer is given up. Watches have limits of their own.
 pub(super) const CALL: Duration = Duration::from_secs(20);
+/// The longest time that a server may ask to be left alone for; longer is taken for a mistake.
+const LONGEST_REST: Duration = Duration::from_secs(120);
+/// What a server that turns us away may say, in bytes.
+const LONGEST_WORD: usize = 1 << 14;
 
 /// A client for the cluster; no connection is made yet.
 pub(super) async fn connect(settings: &Settings) -> anyhow::Result<Client> {
@@ -34,7 +44,41 @@ pub(super) async fn connect(settings: &Settings) -> anyhow::Result<Client> {
     config.read_timeout = None;
     // Whoever calls decides when to try again: what is said then is what is so then.
     config.default_retry = false;
-    Client::try_from(config).context("no client for the cluster")
+    let builder = ClientBuilder::try_from(config).context("no client for the cluster")?;
+    Ok(builder.with_layer(&AndThenLayer::new(turned_away)).build())
+}
+
+/// kube gives a server's refusal without the header that says when to come again: so it is made an error here.
+async fn turned_away(answer: Response<Box<DynBody>>) -> Result<Response<Box<DynBody>>, BoxError> {
+    let code = answer.status();
+    let rest = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    // It may be a date, but not an API server's.
+    let Some(seconds) = rest.and_then(|text| text.parse().ok()) else { return Ok(answer) };
+    if code.as_u16() != 429 && !code.is_server_error() {
+        return Ok(answer);
+    }
+    let (mut body, mut said) = (answer.into_body(), Vec::new());
+    // The refusal counts, whatever becomes of its words.
+    while said.len() < LONGEST_WORD
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        said.extend(frame.into_data().unwrap_or_default());
+    }
+    let said = match serde_json::from_slice::<kube::core::Status>(&said) {
+        Ok(status) => status.message,
+        Err(_) => crate::text::one_line(String::from_utf8_lossy(&said).trim()),
+    };
+    let rest = Duration::from_secs(seconds).min(LONGEST_REST);
+    Err(Busy { code: code.as_u16(), said, rest }.into())
+}
+
+/// The server wants to be left alone for a while.
+#[derive(Debug, thiserror::Error)]
+#[error("{said} ({code}, to be asked again after {} s)", .rest.as_secs())]
+pub(super) struct Busy {
+    code: u16,
+    said: String,
+    rest: Duration,
 }
 
 /// A call with a limit.
@@ -43,7 +87,7 @@ pub(super) async fn within<T>(
 ) -> Result<T, CallError> {
     match tokio::time::timeout(CALL, call).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(CallError::Kube(Box::new(error))),
+        Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(CallError::Silent),
     }
 }
@@ -54,14 +98,33 @@ pub(super) enum CallError {
     /// No answer in time.
     #[error("the API server does not answer ({} s)", CALL.as_secs())]
     Silent,
+    /// The server does not want to be asked now.
+    #[error("{0}")]
+    Busy(Busy),
     /// The server or the way to it.
     #[error("{}", chain(.0))]
     Kube(Box<kube::Error>),
 }
 
+impl From<kube::Error> for CallError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Service(inner) => match inner.downcast() {
+                Ok(busy) => Self::Busy(*busy),
+                Err(inner) => Self::Kube(Box::new(kube::Error::Service(inner))),
+            },
+            error => Self::Kube(Box::new(error)),
+        }
+    }
+}
+
 /// kube says some of its reasons, but not those of a connection that could not be made.
-pub(super) fn chain(error: &kube::Error) -> String {
+fn chain(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
+        // What kube makes of a watch's object that it cannot read.
+        if status.code == 0 && status.message.is_empty() {
+            return "the API server sent an object that cannot be understood".to_owned();
+        }
         return format!("{} ({})", status.message, status.code);
     }
     text::chain(error)
@@ -75,7 +138,15 @@ impl CallError {
                 kube::Error::Api(status) => Some(status),
                 _ => None,
             },
-            Self::Silent => None,
+            Self::Silent | Self::Busy(_) => None,
+        }
+    }
+
+    /// How long the server wants to be left alone.
+    pub(super) const fn rest(&self) -> Duration {
+        match self {
+            Self::Busy(busy) => busy.rest,
+            Self::Silent | Self::Kube(_) => Duration::ZERO,
         }
     }
 
@@ -108,10 +179,16 @@ impl Pauses {
         self.next = Self::FIRST;
     }
 
-    pub(super) async fn wait(&mut self) {
-        tokio::time::sleep(jittered(self.next)).await;
+    /// At least as long as the server wants to be left alone.
+    pub(super) async fn wait(&mut self, rest: Duration) {
+        tokio::time::sleep(jittered(self.next.max(at_least(rest)))).await;
         self.next = (self.next * 2).min(self.most);
     }
+}
+
+/// A time that is this one or longer once it is jittered.
+pub(super) fn at_least(time: Duration) -> Duration {
+    time * 4 / 3
 }
 
 /// Between 0.75 and 1.25 of a time.

@@ -11,7 +11,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::client::{jittered, within};
+use super::client::{at_least, jittered, within};
 use super::seen::{Seen, Sight};
 use super::{Settings, owner};
 
@@ -64,12 +64,13 @@ pub(super) async fn renew(
                 tokio::time::sleep(jittered(RENEWAL)).await;
             }
             Err(error) => {
+                let pause = SOON.max(at_least(error.rest()));
                 let error = error.to_string();
                 if error != said {
                     tracing::warn!("Lease {}/{name} was not renewed: {error}", settings.namespace);
                     said = error;
                 }
-                tokio::time::sleep(jittered(SOON)).await;
+                tokio::time::sleep(jittered(pause)).await;
             }
         }
     }

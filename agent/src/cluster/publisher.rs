@@ -84,7 +84,7 @@ pub(super) async fn publish(
     loop {
         seen.changed.notified().await;
         tokio::time::sleep(SETTLE).await;
-        let failed = publisher.write().await;
+        let (failed, rest) = publisher.write().await;
         for what in failed.iter().filter(|what| !said.contains(*what)) {
             tracing::warn!("{what}");
         }
@@ -93,17 +93,17 @@ pub(super) async fn publish(
         } else {
             // What is said then is what is so then.
             seen.wake();
-            pauses.wait().await;
+            pauses.wait(rest).await;
         }
         said = failed;
     }
 }
 
 impl Publisher {
-    /// Writes all that differs; tells all that could not be written.
-    async fn write(&mut self) -> BTreeSet<String> {
-        let Some(report) = (self.reports)() else { return BTreeSet::new() };
-        let mut failed = BTreeSet::new();
+    /// Writes all that differs; tells all that could not be written, and for how long the server wants to be left alone.
+    async fn write(&mut self) -> (BTreeSet<String>, Duration) {
+        let (mut failed, mut rest) = (BTreeSet::new(), Duration::ZERO);
+        let Some(report) = (self.reports)() else { return (failed, rest) };
         let node = self.seen.node();
         let name = self.objects.node.clone();
         let results = [
@@ -112,10 +112,11 @@ impl Publisher {
         ];
         for (kind, result) in results {
             if let Err(error) = result {
+                rest = rest.max(error.rest());
                 failed.insert(format!("{kind} {name} was not written: {}", meaning(&error)));
             }
         }
-        failed
+        (failed, rest)
     }
 
     async fn infra_node(

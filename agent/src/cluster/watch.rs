@@ -12,7 +12,7 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::client::{CALL, CallError, Pauses, chain, within};
+use super::client::{CALL, CallError, Pauses, within};
 
 /// A quiet watch is taken for dead after so long.
 const QUIET: Duration = Duration::from_secs(200);
@@ -41,15 +41,16 @@ where
                 tell(list.items.into_iter().next());
                 watch(&api, &fields, version, &tell, &mut pauses).await
             }
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some(error),
         };
-        if let Some(error) = error
+        let rest = error.as_ref().map_or(Duration::ZERO, CallError::rest);
+        if let Some(error) = error.map(|error| error.to_string())
             && error != said
         {
             tracing::warn!("{name}: {error}; trying again");
             said = error;
         }
-        pauses.wait().await;
+        pauses.wait(rest).await;
     }
 }
 
@@ -60,7 +61,7 @@ async fn watch<K>(
     mut version: String,
     tell: &impl Fn(Option<K>),
     pauses: &mut Pauses,
-) -> Option<String>
+) -> Option<CallError>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
@@ -70,8 +71,8 @@ where
         // Beginning a watch has an answer too; a server in trouble may not give it.
         let stream = match timeout(CALL, api.watch(&params, &version)).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Some(chain(&error)),
-            Err(_) => return Some(CallError::Silent.to_string()),
+            Ok(Err(error)) => return Some(error.into()),
+            Err(_) => return Some(CallError::Silent),
         };
         let mut stream = std::pin::pin!(stream);
         let before = version.clone();
@@ -93,10 +94,10 @@ where
                         }
                         // The version is too old: ordinary.
                         WatchEvent::Error(status) if status.code == 410 => return None,
-                        WatchEvent::Error(status) => return Some(status.to_string()),
+                        WatchEvent::Error(status) => return Some(kube::Error::Api(status).into()),
                     }
                 }
-                Ok(Some(Err(error))) => return Some(chain(&error)),
+                Ok(Some(Err(error))) => return Some(error.into()),
                 // The server ended it, as it does after a while.
                 Ok(None) if version != before => break,
                 Ok(None) => return None,

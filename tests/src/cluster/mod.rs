@@ -7,6 +7,7 @@
 
 mod join;
 mod keys;
+pub mod proxy;
 
 use std::fmt;
 use std::fs::{self, File};

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use berth_tests::cluster::ControlPlane;
@@ -18,10 +18,14 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn start(plane: &ControlPlane, tree: &Tree, node: &str) -> Self {
-        let token = token(plane);
-        let kubeconfig = plane.kubeconfig_for("berth-agent", &token, false).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    /// With a kubeconfig, a port for its own answers, and a log.
+    pub(crate) fn start(
+        tree: &Tree,
+        node: &str,
+        kubeconfig: &Path,
+        port: u16,
+        log: PathBuf,
+    ) -> Self {
         let command = [
             crate::repository().join("target/release/berth-agent").to_str().unwrap().to_owned(),
             "run".to_owned(),
@@ -32,7 +36,6 @@ impl Agent {
             "--interval=2".to_owned(),
         ]
         .to_vec();
-        let log = plane.folder().join("agent.log");
         Self { running: run(&command, &log), command, log }
     }
 
@@ -66,8 +69,12 @@ fn run(command: &[String], log: &PathBuf) -> Running {
     Running::spawn(setpriv).unwrap()
 }
 
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
 /// As a pod gets one; bound to nothing, as there is no pod.
-fn token(plane: &ControlPlane) -> String {
+pub(crate) fn token(plane: &ControlPlane) -> String {
     let path = "/api/v1/namespaces/berth-system/serviceaccounts/berth-agent/token";
     let request = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}"#;
     let answer = plane

@@ -1,0 +1,55 @@
+//! An agent whose API server is unwell: it refuses, is slow, falls silent, breaks off, or talks nonsense.
+//!
+//! Between the two is a proxy that does all that; the control plane behind it is a real one.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests fail by panicking, run programs and look at files"
+)]
+
+#[path = "../../agent/tests/common/host.rs"]
+mod host;
+#[path = "../../agent/tests/common/tree.rs"]
+mod tree;
+
+#[path = "cluster/agent.rs"]
+mod agent;
+#[path = "cluster/common.rs"]
+mod common;
+
+#[path = "unwell/bed.rs"]
+mod bed;
+#[path = "unwell/broken.rs"]
+mod broken;
+#[path = "unwell/refusals.rs"]
+mod refusals;
+#[path = "unwell/silence.rs"]
+mod silence;
+#[path = "unwell/slow.rs"]
+mod slow;
+
+use bed::Bed;
+use berth_tests::cluster::{ControlPlane, Parts};
+use common::{repository, set_up};
+use tree::Tree;
+
+/// One control plane for all of it, as it takes longest. Silence has an agent of its own, as it takes minutes to be
+/// noticed.
+#[test]
+fn an_agent_bears_with_an_unwell_server() {
+    let plane = ControlPlane::start(Parts::default()).unwrap();
+    set_up(&plane);
+    std::thread::scope(|scope| {
+        scope.spawn(|| silence::is_noticed(&Bed::start(&plane, "rack1-b")));
+        let mut bed = Bed::start(&plane, "rack1-a");
+        refusals::with_a_time_to_come_again(&bed);
+        refusals::of_all_requests(&bed);
+        refusals::of_writes(&bed);
+        slow::but_in_time(&bed);
+        slow::beyond_patience(&mut bed);
+        broken::off_in_the_middle_of_lines(&bed);
+        broken::lines_are_no_json(&bed);
+        broken::objects_are_malformed(&bed);
+    });
+}

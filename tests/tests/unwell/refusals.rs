@@ -1,0 +1,120 @@
+//! The server is there and refuses: with a time to come again (429), in trouble (500), or by a conflict (409).
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use berth_tests::cluster::proxy::{Mood, Which};
+
+use crate::bed::{Bed, SOON, by_kind};
+use crate::common::infra_node;
+
+/// How long a refusal lasts.
+const TROUBLE: Duration = Duration::from_secs(15);
+/// In seconds.
+const REST: u64 = 5;
+/// What a server with too much to do says, word for word.
+const BUSY: &str = "Too many requests, please try again later.\n";
+
+pub(crate) fn with_a_time_to_come_again(bed: &Bed<'_>) {
+    let before = bed.said();
+    bed.proxy.mood(Which::All, Mood::Answer(429, Some(REST), BUSY.to_owned()));
+    let mark = bed.proxy.mark();
+    bed.proxy.reset();
+    bed.distance(21);
+    bed.lives(50);
+    bed.says(&before, "Too many requests, please try again later. (429", SOON);
+    sleep(TROUBLE);
+    bed.lives(50);
+    let kinds = by_kind(&bed.proxy.since(mark));
+    // Nodes and InfraNodes are listed, and the status is written.
+    assert!(kinds.len() >= 3, "{kinds:#?}");
+    for (kind, requests) in &kinds {
+        assert!(requests.iter().all(|one| matches!(one.code, None | Some(429))), "{requests:#?}");
+        for pair in requests.windows(2) {
+            let pause = pair[1].at - pair[0].at;
+            assert!(pause >= Duration::from_secs(REST), "{kind:?} again after {pause:?}");
+        }
+    }
+    let lists = kinds.iter().filter(|((verb, _), _)| verb == "GET");
+    assert!(lists.map(|(_, requests)| requests.len()).min() >= Some(2), "{kinds:#?}");
+    is_made_up_for_by_one_write(bed, 21);
+}
+
+pub(crate) fn of_all_requests(bed: &Bed<'_>) {
+    let before = bed.said();
+    let failure = failure(500, "InternalError", "etcdserver: request timed out");
+    bed.proxy.mood(Which::All, Mood::Answer(500, None, failure));
+    let mark = bed.proxy.mark();
+    bed.proxy.reset();
+    bed.distance(22);
+    bed.says(&before, "etcdserver: request timed out (500)", SOON);
+    sleep(TROUBLE);
+    bed.lives(50);
+    // Ever longer pauses from a second on, each a quarter shorter at most: 0.75, 2.25, 5.25, 11.25, 23.25 s and so on.
+    for (kind, requests) in by_kind(&bed.proxy.since(mark)) {
+        assert!((1..=6).contains(&requests.len()), "{kind:?}: {requests:#?}");
+    }
+    is_made_up_for_by_one_write(bed, 22);
+}
+
+/// The server gets well: what changed meanwhile is told, at once.
+fn is_made_up_for_by_one_write(bed: &Bed<'_>, distance: u32) {
+    // The repair that was seen last is in the report after its cycle.
+    sleep(Duration::from_secs(3));
+    assert!(!bed.tells_distance(distance), "told already");
+    let mark = bed.proxy.mark();
+    bed.get_well();
+    bed.until("the status is up to date", SOON, || bed.tells_distance(distance));
+    sleep(Duration::from_secs(3));
+    assert_eq!(bed.status_writes(mark), 1, "{:#?}", bed.proxy.since(mark));
+}
+
+/// As after an optimistic lock: nobody else holds the fields, so they are not given up.
+pub(crate) fn of_writes(bed: &Bed<'_>) {
+    let before = bed.said();
+    let conflict = failure(
+        409,
+        "Conflict",
+        "Operation cannot be fulfilled on infranodes.berth.dev \"rack1-a\": the object has been modified; please apply \
+         your changes to the latest version and try again",
+    );
+    bed.proxy.mood(Which::Writes, Mood::Answer(409, None, conflict));
+    let mark = bed.proxy.mark();
+    bed.ask(51);
+    bed.is_at(51, SOON);
+    bed.says(&before, "the object has been modified", SOON);
+    sleep(Duration::from_secs(6));
+    let writes = by_kind(&bed.proxy.since(mark));
+    let status = writes.iter().find(|((_, path), _)| path.ends_with("infranodes/rack1-a/status"));
+    let tries = status.map_or(0, |(_, requests)| requests.len());
+    assert!((2..=6).contains(&tries), "{writes:#?}");
+    bed.get_well();
+    bed.has_answered("True", SOON);
+
+    // The same when the object has to be made.
+    let conflict = failure(409, "Conflict", "the storage is changing");
+    bed.proxy.mood(Which::Writes, Mood::Answer(409, None, conflict));
+    let mark = bed.proxy.mark();
+    bed.plane.kubectl(&["delete", "infranode", bed.name]).unwrap();
+    bed.until("it tries to make its InfraNode", SOON, || {
+        bed.proxy
+            .since(mark)
+            .iter()
+            .any(|one| one.verb == "POST" && one.path.ends_with("infranodes"))
+    });
+    bed.get_well();
+    bed.until("the InfraNode is made anew", SOON, || {
+        infra_node(bed.plane, bed.name)["status"]["conditions"].is_array()
+    });
+    // What was asked for last holds.
+    bed.lives(51);
+}
+
+/// What the server says when it does not do as it is told.
+fn failure(code: u16, reason: &str, message: &str) -> String {
+    serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code,
+    })
+    .to_string()
+}

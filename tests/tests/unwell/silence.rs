@@ -1,0 +1,27 @@
+//! Watches that nothing comes from any more, although their connections stay: a load balancer that lost its state.
+
+use std::time::Duration;
+
+use crate::bed::{Bed, SOON};
+
+/// The agent takes a watch for dead that has been quiet for 200 s.
+const NOTICED: Duration = Duration::from_secs(215);
+
+pub(crate) fn is_noticed(bed: &Bed<'_>) {
+    let mark = bed.proxy.mark();
+    bed.proxy.silence();
+    bed.ask(71);
+    bed.is_at(71, NOTICED);
+    bed.has_answered("True", SOON);
+    // It was noticed by silence: neither asked for all the time nor told by a watch.
+    let asked = bed.proxy.since(mark);
+    let count = |verb| asked.iter().filter(|one| one.verb == verb).count();
+    assert!((1..=4).contains(&count("GET")) && count("WATCH") <= 4, "{asked:#?}");
+    // The new watches are alive.
+    let mark = bed.proxy.mark();
+    bed.ask(72);
+    bed.is_at(72, SOON);
+    let asked = bed.proxy.since(mark);
+    let listed = asked.iter().any(|one| one.verb == "GET" && one.path.ends_with("infranodes"));
+    assert!(!listed, "it was a list that told");
+}

@@ -1,0 +1,38 @@
+//! The server takes its time, or more time than the agent has.
+
+use std::time::Duration;
+
+use berth_tests::cluster::proxy::{Mood, Which};
+
+use crate::bed::{Bed, SOON, by_kind};
+
+/// Several calls in a row, each of them late.
+const LATE: Duration = Duration::from_secs(40);
+
+pub(crate) fn but_in_time(bed: &Bed<'_>) {
+    bed.proxy.mood(Which::All, Mood::Slow(Duration::from_secs(3)));
+    bed.proxy.reset();
+    bed.ask(52);
+    bed.is_at(52, SOON);
+    bed.lives(52);
+    bed.has_answered("True", LATE);
+    bed.get_well();
+}
+
+pub(crate) fn beyond_patience(bed: &mut Bed<'_>) {
+    let before = bed.said();
+    bed.proxy.mood(Which::All, Mood::Slow(Duration::from_secs(30)));
+    let mark = bed.proxy.mark();
+    bed.proxy.reset();
+    bed.ask(53);
+    bed.says(&before, "the API server does not answer (20 s)", LATE);
+    // What is not answered is not asked again meanwhile.
+    let kinds = by_kind(&bed.proxy.since(mark));
+    assert!(kinds.len() >= 2 && kinds.values().all(|asked| asked.len() <= 2), "{kinds:#?}");
+    // One that starts now knows what was asked for last.
+    bed.agent.restart();
+    bed.lives(52);
+    bed.get_well();
+    bed.is_at(53, LATE);
+    bed.has_answered("True", LATE);
+}
