@@ -45,6 +45,7 @@ fn an_agent_lives_in_the_cluster() {
     says::nothing_while_nothing_changes(&plane);
     shapes::as_asked(&plane, &tree);
     shapes::what_is_wrong_is_named(&plane, &tree);
+    shapes::what_cannot_be_changed_is_said(&plane, &tree);
     says::again_what_was_dropped(&plane);
     says::but_leaves_what_others_hold(&plane);
     topology::is_written_if_so_told(&plane, &tree, &mut agent);

@@ -80,7 +80,7 @@ impl Publisher {
                     self.say(format!("was not written: {}", meaning(&error)));
                     // What is said then is what is so then.
                     self.seen.topology.notify_one();
-                    pauses.wait().await;
+                    pauses.wait(error.rest()).await;
                 }
             }
         }

@@ -39,16 +39,11 @@ impl Agent {
         Self { running: run(&command, &log), command, log }
     }
 
-    /// Ends it as a crash would, and starts it again.
-    pub(crate) fn restart(&mut self) {
+    /// Ends it as a crash would, and starts it again, with some more flags from now on.
+    pub(crate) fn restart(&mut self, more: &[&str]) {
+        self.command.extend(more.iter().map(|flag| (*flag).to_owned()));
         self.running.end();
         self.running = run(&self.command, &self.log);
-    }
-
-    /// The same, with one more flag from now on.
-    pub(crate) fn restart_with(&mut self, flag: &str) {
-        self.command.push(flag.to_owned());
-        self.restart();
     }
 }
 

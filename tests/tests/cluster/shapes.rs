@@ -72,3 +72,25 @@ pub(crate) fn what_is_wrong_is_named(plane: &ControlPlane, tree: &Tree) {
     ask(plane, &json!({"hugepages": null}));
     answered(plane, "True");
 }
+
+/// Without a way back nothing is changed, which is said; and made good once there is one.
+pub(crate) fn what_cannot_be_changed_is_said(plane: &ControlPlane, tree: &Tree) {
+    const FOUND: &str = "var/lib/berth/found.json";
+    let found = file(tree, FOUND);
+    tree.file(FOUND, "garbled");
+    ask(plane, &json!({"ksm": {"sleepMillis": 79}}));
+    let node = answered(plane, "False");
+    for name in ["HostTuned", "Ready"] {
+        let condition = condition(&node, name);
+        assert_eq!(condition["reason"], "CannotStart", "{condition:#}");
+        assert!(condition["message"].as_str().unwrap().contains("found.json"), "{condition:#}");
+    }
+    assert_eq!(file(tree, SLEEP), "78");
+    // What is known of the host is still told.
+    assert!(!node["status"]["zones"].as_array().unwrap().is_empty());
+    tree.file(FOUND, &found);
+    answered(plane, "True");
+    assert_eq!(file(tree, SLEEP), "79");
+    ask(plane, &json!({"ksm": {"sleepMillis": 78}}));
+    answered(plane, "True");
+}

@@ -26,14 +26,14 @@ pub(crate) fn is_written_if_so_told(plane: &ControlPlane, tree: &Tree, agent: &m
     changes_with_the_host(plane, tree);
     is_left_to_another_manager(plane, tree);
     plane.kubectl(&["delete", "noderesourcetopology", "rack1-a"]).unwrap();
-    agent.restart();
+    agent.restart(&[]);
     is_made_anew(plane);
 }
 
 fn without_the_kind_all_else_goes_on(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
     let rights = repository().join("deploy/components/node-resource-topology/rbac.yaml");
     plane.kubectl(&["apply", "-f", rights.to_str().unwrap()]).unwrap();
-    agent.restart_with("--node-resource-topology");
+    agent.restart(&["--node-resource-topology"]);
     let no_kind = "NodeResourceTopology rack1-a was not written";
     until_logged(plane, no_kind);
     for sleep in [61, 62] {

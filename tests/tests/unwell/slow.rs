@@ -30,7 +30,7 @@ pub(crate) fn beyond_patience(bed: &mut Bed<'_>) {
     let kinds = by_kind(&bed.proxy.since(mark));
     assert!(kinds.len() >= 2 && kinds.values().all(|asked| asked.len() <= 2), "{kinds:#?}");
     // One that starts now knows what was asked for last.
-    bed.agent.restart();
+    bed.agent.restart(&[]);
     bed.lives(52);
     bed.get_well();
     bed.is_at(53, LATE);
