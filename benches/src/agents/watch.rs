@@ -2,7 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
@@ -56,10 +56,13 @@ struct Answers {
     answered: BTreeMap<String, u64>,
     asked: BTreeMap<String, Instant>,
     new: BTreeMap<String, Answer>,
+    /// Those that a watch which was begun anew has not listed yet: its list tells no time of a question.
+    unlisted: BTreeSet<String>,
 }
 
 impl Answers {
     fn take(&mut self, at: Instant, sight: Sight) {
+        let is_list = self.unlisted.remove(&sight.name);
         if self.answered.get(&sight.name).is_some_and(|last| sight.generation <= *last) {
             return;
         }
@@ -67,7 +70,7 @@ impl Answers {
             let asked = self.asked.remove(&sight.name);
             self.answered.insert(sight.name.clone(), sight.generation);
             self.new.insert(sight.name, Answer { asked, answered: at });
-        } else {
+        } else if !is_list {
             self.asked.entry(sight.name).or_insert(at);
         }
     }
@@ -135,7 +138,8 @@ impl<'a> Watch<'a> {
     }
 
     fn begin_anew(&mut self) -> Result<()> {
-        let answers = std::mem::take(&mut self.answers);
+        let mut answers = std::mem::take(&mut self.answers);
+        answers.unlisted = answers.answered.keys().cloned().collect();
         *self = Self { answers, ..Self::begin(self.plane)? };
         Ok(())
     }
@@ -198,5 +202,10 @@ mod tests {
         answers.take(at(11), "c 4 4 True 4".parse().unwrap());
         assert_eq!(answers.new.remove("c"), Some(Answer { asked: None, answered: at(11) }));
         assert_eq!(answers.new.get("b"), Some(&Answer { asked: Some(at(5)), answered: at(9) }));
+        // A new watch lists what is so by now.
+        answers.unlisted.insert("a".to_owned());
+        answers.take(at(12), "a 2 1 True 1".parse().unwrap());
+        answers.take(at(13), "a 2 2 True 2".parse().unwrap());
+        assert_eq!(answers.new.remove("a"), Some(Answer { asked: None, answered: at(13) }));
     }
 }
