@@ -107,11 +107,13 @@ pub async fn join(
     let wake = Arc::new(wake);
     let node = {
         let seen = Arc::clone(seen);
-        watch::follow(objects.nodes.clone(), settings.node.clone(), move |node| seen.see_node(node))
+        let name = settings.node.clone();
+        watch::follow(objects.nodes.clone(), "Node", name, move |node| seen.see_node(node))
     };
     let infra_node = {
         let seen = Arc::clone(seen);
-        watch::follow(objects.infra_nodes.clone(), settings.node.clone(), move |object| {
+        let name = settings.node.clone();
+        watch::follow(objects.infra_nodes.clone(), "InfraNode", name, move |object| {
             if seen.see_infra_node(object) {
                 wake();
             }

@@ -22,8 +22,12 @@ const LONG: u32 = 3000;
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Calls `tell` with the object whenever it changes, and with `None` when it is not there.
-pub(super) async fn follow<K>(api: Api<K>, name: String, tell: impl Fn(Option<K>))
-where
+pub(super) async fn follow<K>(
+    api: Api<K>,
+    kind: &'static str,
+    name: String,
+    tell: impl Fn(Option<K>),
+) where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
     let fields = format!("metadata.name={name}");
@@ -34,7 +38,7 @@ where
         let error = match list {
             Ok(list) => {
                 if !said.is_empty() {
-                    tracing::info!("the API server answers again");
+                    tracing::info!("{kind} {name}: the API server answers again");
                     said.clear();
                 }
                 let version = list.metadata.resource_version.unwrap_or_default();
@@ -47,7 +51,7 @@ where
         if let Some(error) = error.map(|error| error.to_string())
             && error != said
         {
-            tracing::warn!("{name}: {error}; trying again");
+            tracing::warn!("{kind} {name}: {error}; trying again");
             said = error;
         }
         pauses.wait(rest).await;
