@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::quantity::{BINARY, split};
+
 /// A number of bytes, written as a Kubernetes quantity (`64Gi`, `47925628Ki`, `0`).
 ///
 /// Read by the rules of `k8s.io/apimachinery/pkg/api/resource`: binary (`Ki`..`Ei`) and decimal
@@ -21,20 +23,6 @@ pub enum ParseBytesError {
     #[error("`{0}` is out of range for an amount of bytes")]
     OutOfRange(String),
 }
-
-const BINARY: [(&str, u32); 7] =
-    [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10), ("", 0)];
-const DECIMAL: [(&str, i32); 9] = [
-    ("n", -9),
-    ("u", -6),
-    ("m", -3),
-    ("k", 3),
-    ("M", 6),
-    ("G", 9),
-    ("T", 12),
-    ("P", 15),
-    ("E", 18),
-];
 
 impl Bytes {
     /// From the kernel's `kB`, which are units of 1,024 bytes. Absurd values saturate.
@@ -73,31 +61,15 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let malformed = || ParseBytesError::Malformed(text.chars().take(40).collect());
         let out_of_range = || ParseBytesError::OutOfRange(text.chars().take(40).collect());
-        let text = text.trim();
-        if text.starts_with('-') {
+        let parts = split(text.trim()).ok_or_else(malformed)?;
+        if parts.negative {
             return Err(out_of_range());
         }
-        let text = text.strip_prefix('+').unwrap_or(text);
-        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (number, suffix) = text.split_at(end);
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
-            return Err(malformed());
-        }
-        let fraction = fraction.trim_end_matches('0');
-        let digits: u128 = format!("{whole}{fraction}").parse().map_err(|_| out_of_range())?;
-        let scale = i32::try_from(fraction.len()).map_err(|_| out_of_range())?;
-
-        let (shift, ten) = if let Some((_, shift)) = BINARY.iter().find(|(s, _)| *s == suffix) {
-            (*shift, -scale)
-        } else if let Some((_, power)) = DECIMAL.iter().find(|(s, _)| *s == suffix) {
-            (0, power - scale)
-        } else if let Some(exponent) = suffix.strip_prefix(['e', 'E']) {
-            let exponent: i32 = exponent.parse().map_err(|_| malformed())?;
-            (0, exponent.checked_sub(scale).ok_or_else(out_of_range)?)
-        } else {
-            return Err(malformed());
-        };
+        let fraction = parts.fraction.trim_end_matches('0');
+        let digits: u128 =
+            format!("{}{fraction}", parts.whole).parse().map_err(|_| out_of_range())?;
+        let places = i32::try_from(fraction.len()).map_err(|_| out_of_range())?;
+        let (shift, ten) = (parts.shift, parts.ten.checked_sub(places).ok_or_else(out_of_range)?);
         let value = digits.checked_mul(1 << shift).ok_or_else(out_of_range)?;
         let power = 10u128.checked_pow(ten.unsigned_abs());
         let value = match (digits, ten < 0, power) {

@@ -3,12 +3,19 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
-use crate::InfraNode;
+use crate::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 
 /// Every CRD Berth owns, in the order they are applied.
 #[must_use]
 pub fn all_crds() -> Vec<CustomResourceDefinition> {
-    vec![InfraNode::crd()].into_iter().map(for_servers).collect()
+    let all = [
+        InfraNode::crd(),
+        HostProfile::crd(),
+        InfraConfig::crd(),
+        TenantCluster::crd(),
+        VlanClaim::crd(),
+    ];
+    all.into_iter().map(for_servers).collect()
 }
 
 /// The API server knows the formats `int32` and `int64` alone and warns of others, and takes any number

@@ -4,11 +4,43 @@
 pub const LINK_ALIAS_PREFIX: &str = "berth:";
 /// Field manager of what the agent applies.
 pub const AGENT: &str = "berth-agent";
+/// Field manager of what the controller applies.
+pub const CONTROLLER: &str = "berth-controller";
+/// Field manager of the part of a TenantCluster's status that is about its network, its hosts and its objects. Machines
+/// are counted by another part of the controller: what one manager no longer sends goes, so each has a name of its own.
+pub const CONTROLLER_TENANTS: &str = "berth-controller-tenants";
+/// Finalizer of objects for which something outside has to be undone.
+pub const FINALIZER: &str = "berth.dev/cleanup";
+/// Label, and its value, of every object that Berth makes for tenants. What does not have it is never deleted.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "berth");
+/// Label of a tenant's namespace and of what is in it: the tenant's id. Also an annotation, of a MachineDeployment outside
+/// that namespace.
+pub const TENANT: &str = "berth.dev/tenant";
+/// Label of a NetworkPolicy that comes from a list: `infra-config` or `tenant`.
+pub const CUSTOM_POLICY: &str = "berth.dev/custom-network-policy";
+/// Field manager of what the controller says in the status of objects that it also applies itself: servers before 1.22
+/// take both for one set of fields, so that each apply would drop what the other one holds.
+pub const CONTROLLER_STATUS: &str = "berth-controller-status";
+/// What the namespace of a tenant, and its network, begin with; the rest is the tenant's id.
+pub const TENANT_PREFIX: &str = "cluster-";
+/// Label of a Node by the controller: which VMs the host is for. Agents cannot write it, so a stolen one lures no VM.
+pub const CLASS_LABEL: &str = "berth.dev/class";
+/// Label of a Node by the controller: the HostProfile that its shape comes from.
+pub const PROFILE_LABEL: &str = "berth.dev/profile";
 /// Annotation of an InfraNode that an agent made because there was none. As long as nobody has written a spec
 /// into it, it asks for nothing, not even for what an earlier one asked to be put back.
 pub const CREATED_BY: &str = "berth.dev/created-by";
 /// Prefix of the Node's conditions that the agent writes; the rest is the condition's name in the InfraNode.
 pub const NODE_CONDITION_PREFIX: &str = "berth.dev/";
+
+/// Annotation of a MachineDeployment: the Secret with its machines' user data.
+pub const USER_DATA_SECRET: &str = "berth.dev/user-data-secret";
+/// Annotation of a VirtualMachine: the hash of the template that it was made of.
+pub const REVISION: &str = "berth.dev/revision";
+/// Annotation of a VirtualMachine: whose it is, as an owner cannot be in another namespace.
+pub const MACHINE_DEPLOYMENT_UID: &str = "berth.dev/machine-deployment-uid";
+/// Label of a Secret with a machine's user data: the machine.
+pub const MACHINE: &str = "berth.dev/machine";
 
 /// Labels that the agent writes to its Node.
 pub mod label {
@@ -50,4 +82,24 @@ pub mod resource {
     pub const PINNABLE_CPUS: &str = "berth.dev/pinnable-cpus";
     /// Before a bridge's name, as the project bridge-marker has it.
     pub const BRIDGE_PREFIX: &str = "bridge.network.kubevirt.io/";
+    /// Bridges of single tenants that an agent tells; with more the Node would grow, and only Berth's scheduler judges.
+    pub const BRIDGES_TOLD: usize = 16;
+}
+
+/// Types and reasons of conditions that more than one part of Berth reads.
+pub mod condition {
+    /// Of an InfraNode: `True` while somebody else holds fields that its HostProfile says otherwise. Absent else.
+    pub const PROFILE_OVERRIDDEN: &str = "ProfileOverridden";
+    /// Of an InfraNode: `True` while several HostProfiles of the same priority select its Node. Absent else.
+    pub const PROFILE_CONFLICT: &str = "ProfileConflict";
+    /// Of an InfraNode: `True` while a part of its HostProfile cannot be followed. Absent else.
+    pub const PROFILE_INCOMPLETE: &str = "ProfileIncomplete";
+    /// Of most objects: whether all is as asked.
+    pub const READY: &str = "Ready";
+    /// Of a TenantCluster: whether its network is there.
+    pub const NETWORK_READY: &str = "NetworkReady";
+    /// Reason of `NetworkReady` while a tenant is deleted: its machines are gone, and hosts are to drop its network.
+    pub const LEAVING_HOSTS: &str = "LeavingHosts";
+    /// Reason of an InfraNode's conditions that are `Unknown`, as its agent gives no sign of life.
+    pub const AGENT_SILENT: &str = "AgentSilent";
 }

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use berth_api::{InfraNode, all_crds, crd_yaml};
+use berth_api::{InfraConfig, InfraNode, TenantCluster, VlanClaim, all_crds, crd_yaml};
 use kube::ResourceExt;
 use kube::core::cel::validate_cel;
 use serde_json::{Value, json};
@@ -158,5 +158,85 @@ fn types_refuse_bad_values_and_name_them() {
         *spec.pointer_mut(pointer).unwrap() = value;
         let refused = node(spec).expect_err(pointer).to_string();
         assert!(refused.contains(words), "{pointer}: {refused}");
+    }
+}
+
+fn of_kind<T: serde::de::DeserializeOwned>(
+    kind: &str,
+    name: &str,
+    spec: Value,
+) -> Result<T, serde_json::Error> {
+    serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec
+    }))
+}
+
+#[test]
+fn tenants_are_as_the_design_has_them() {
+    let spec = json!({
+        "network": {"name": "tenant-trunk", "vlan": 120, "cidr": "10.20.0.0/24"},
+        "nodeSelector": {"rack": "1"},
+        "networkPolicies": {"isolation": "Egress", "custom": [{"name": "more", "spec": {
+            "podSelector": {}, "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"ipBlock": {"cidr": "10.200.10.0/24"}}], "ports": [{"port": "http"}, {"port": 80}]}]
+        }}]},
+        "kubeconfigSecretRef": {"name": "kubeconfig"},
+        "projectID": "f8vwtl5w7s",
+        "userDataSecretRef": {"name": "user-data", "key": "cloud-config"}
+    });
+    let tenant: TenantCluster = of_kind("TenantCluster", "abc", spec.clone()).unwrap();
+    validate_cel(&tenant).unwrap();
+    assert_eq!(serde_json::to_value(&tenant.spec).unwrap(), spec);
+    let both = json!({"network": {"name": "tenant-trunk", "vlan": 120, "vni": 5}});
+    let both: TenantCluster = of_kind("TenantCluster", "abc", both).unwrap();
+    assert!(validate_cel(&both).unwrap_err().to_string().contains("exclude each other"));
+}
+
+#[test]
+fn claims_say_which_of_the_two_they_are() {
+    let claim = |more: Value| {
+        let mut spec = json!({"network": "tenant-trunk", "tenant": "abc", "tenantUID": "u"});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        validate_cel(&of_kind::<VlanClaim>("VlanClaim", "tenant-trunk-120", spec).unwrap())
+    };
+    claim(json!({"vlan": 120})).unwrap();
+    claim(json!({"vni": 120})).unwrap();
+    for wrong in [json!({}), json!({"vlan": 120, "vni": 5})] {
+        assert!(claim(wrong).unwrap_err().to_string().contains("exactly one of vlan and vni"));
+    }
+}
+
+#[test]
+fn the_configuration_is_named_as_in_a_datacenter() {
+    let spec = json!({
+        "replicatedNodeLabels": ["rack", "topology.kubernetes.io/*"],
+        "vlanPools": [{"network": "tenant-trunk", "ranges": ["100-199", "300"]}],
+        "vniRange": "10000-19999",
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["8.8.8.8"]},
+        "customNetworkPolicies": [{"name": "n", "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}],
+        "images": {"http": {"operatingSystems": {"ubuntu": {"22.04": "http://images/ubuntu.img"}}}},
+        "infraStorageClasses": [{"name": "longhorn", "isDefaultClass": true}],
+        "vmEvictionStrategy": "LiveMigrate",
+        "nodeDefaults": {"cpus": "2", "memory": "8Gi", "primaryDiskSize": "20Gi"}
+    });
+    let config: InfraConfig = of_kind("InfraConfig", "default", spec.clone()).unwrap();
+    validate_cel(&config).unwrap();
+    assert_eq!(serde_json::to_value(&config.spec).unwrap(), spec);
+    for (field, wrong, words) in [
+        ("vniRange", json!("5-4"), "`5-4` is not a range of VXLAN"),
+        ("vniRange", json!("0-16777216"), "is not a range of VXLAN"),
+        ("dnsPolicy", json!("Maybe"), "Maybe"),
+        ("nodeDefaults", json!({"memory": "8 Gib"}), "8 Gib"),
+        (
+            "vlanPools",
+            json!([{"network": "n", "ranges": ["4095"]}]),
+            "`4095` is not a list of VLAN ids",
+        ),
+    ] {
+        let mut spec = spec.clone();
+        spec[field] = wrong;
+        let refused = of_kind::<InfraConfig>("InfraConfig", "default", spec).unwrap_err();
+        assert!(refused.to_string().contains(words), "{field}: {refused}");
     }
 }

@@ -1,5 +1,6 @@
 //! InfraNode: what one host is asked to be (`spec`) and what it is (`status`).
 
+mod bridges;
 mod capabilities;
 mod devices;
 mod spec;

@@ -68,9 +68,20 @@ pub struct Zone {
     /// Physical cores that have an online CPU in the zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
+    /// The package that all its CPUs are in, as the firmware numbers it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<u32>,
+    /// Its CPUs by thread: the first threads of all cores, then the second threads. Siblings are at the same place of
+    /// each set. Empty if the cores are not alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub threads: Vec<CpuSet>,
     /// Memory the kernel manages in the zone (`MemTotal`), huge pages included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
+    /// Memory that the kubelet's Memory Manager keeps for the system (`reservedMemory`), huge pages not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserved_memory: Option<Bytes>,
     /// Huge page pools, one per size the kernel supports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hugepages: Vec<HugepagePool>,

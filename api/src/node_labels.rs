@@ -1,0 +1,132 @@
+//! The Node's labels `host.berth.dev/*`: coarse and stable, so that people and schedulers can lean on them.
+
+use std::collections::BTreeMap;
+
+use crate::infra_node::{KvmState, Zone};
+use crate::names::label;
+use crate::{InfraNodeStatus, PageSize};
+
+/// Each label with its value; `None` where the fact is not known.
+#[must_use]
+pub fn node_labels(status: &InfraNodeStatus) -> BTreeMap<&'static str, Option<String>> {
+    let has = &status.capabilities;
+    let unknown = |path: &str| status.unknown.iter().any(|unknown| unknown.path.starts_with(path));
+    let pool = |size| pool(&status.zones, size).filter(|_| !unknown("zones"));
+    let kubelet = has.kubelet.as_ref();
+    let sriov = has.sriov.iter().any(|function| function.total > 0);
+    BTreeMap::from([
+        (label::KVM, yes(has.kvm.state.map(|state| state == KvmState::Ready))),
+        (label::NESTED, yes(has.kvm.nested)),
+        (label::SMT, yes(has.cpu.threads_per_core.map(|threads| threads > 1))),
+        (label::HUGEPAGES_2MI, yes(pool(PageSize::MIB_2))),
+        (label::HUGEPAGES_1GI, yes(pool(PageSize::GIB_1))),
+        (label::KSM, yes(has.memory.ksm.as_ref().and_then(|ksm| ksm.running))),
+        (label::IOMMU, yes(has.iommu.enabled)),
+        (label::SRIOV, yes(Some(sriov).filter(|_| !unknown("capabilities.sriov")))),
+        (label::NVME, yes(Some(!has.nvme.is_empty()).filter(|_| !unknown("capabilities.nvme")))),
+        (label::VHOST_NET, yes(has.kvm.vhost_net)),
+        (label::CPU_VENDOR, has.cpu.vendor.as_deref().map(vendor)),
+        (
+            label::NUMA_ZONES,
+            Some(status.zones.len().to_string()).filter(|_| !status.zones.is_empty()),
+        ),
+        (
+            label::CPU_MANAGER,
+            kubelet.and_then(|kubelet| kubelet.cpu_manager_policy.as_deref().map(word)),
+        ),
+        (
+            label::TOPOLOGY_POLICY,
+            kubelet.and_then(|kubelet| kubelet.topology_manager_policy.as_deref().map(word)),
+        ),
+    ])
+}
+
+fn yes(fact: Option<bool>) -> Option<String> {
+    fact.map(|fact| fact.to_string())
+}
+
+/// Whether any zone has pages of that size; `None` without zones.
+fn pool(zones: &[Zone], size: PageSize) -> Option<bool> {
+    let pools = || zones.iter().flat_map(|zone| &zone.hugepages);
+    (!zones.is_empty()).then(|| pools().any(|pool| pool.size == size && pool.total > 0))
+}
+
+/// `GenuineIntel` is `intel`; makers without a word of their own keep what CPUID or the device tree says.
+fn vendor(name: &str) -> String {
+    match name {
+        "GenuineIntel" => "intel".to_owned(),
+        "AuthenticAMD" => "amd".to_owned(),
+        "HygonGenuine" => "hygon".to_owned(),
+        other => word(&other.to_ascii_lowercase()),
+    }
+}
+
+/// Longest value of a label.
+const LONGEST: usize = 63;
+
+/// As a label's value may be: letters, digits, `-`, `_` and `.`, no punctuation at its ends.
+fn word(text: &str) -> String {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let word: String =
+        text.chars().map(|letter| if fits(letter) { letter } else { '-' }).take(LONGEST).collect();
+    word.trim_matches(|letter: char| !letter.is_ascii_alphanumeric()).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::infra_node::{HugepagePool, Unknown, UnknownReason};
+    use proptest::prelude::*;
+
+    #[test]
+    fn unknown_facts_have_no_value() {
+        let mut status = InfraNodeStatus::default();
+        let all = node_labels(&status);
+        assert_eq!(all.values().filter(|value| value.is_some()).count(), 2, "{all:?}");
+        let unknown = |path: &str| Unknown {
+            path: path.to_owned(),
+            reason: UnknownReason::Unreadable,
+            message: None,
+        };
+        status.unknown = vec![unknown("capabilities.nvme"), unknown("capabilities.sriov[0].total")];
+        assert!(node_labels(&status).values().all(Option::is_none));
+    }
+
+    #[test]
+    fn facts_become_coarse_words() {
+        let mut status = InfraNodeStatus::default();
+        let pool =
+            |size, total| HugepagePool { size, total, free: None, surplus: None, reserved: None };
+        status.zones = vec![
+            Zone { id: 0, hugepages: vec![pool(PageSize::MIB_2, 0)], ..Zone::default() },
+            Zone {
+                id: 2,
+                hugepages: vec![pool(PageSize::MIB_2, 7), pool(PageSize::GIB_1, 0)],
+                ..Zone::default()
+            },
+        ];
+        status.capabilities.cpu.vendor = Some("GenuineIntel".to_owned());
+        status.capabilities.kvm.state = Some(KvmState::ModuleNotLoaded);
+        let all = node_labels(&status);
+        for (key, value) in [
+            (label::HUGEPAGES_2MI, "true"),
+            (label::HUGEPAGES_1GI, "false"),
+            (label::CPU_VENDOR, "intel"),
+            (label::NUMA_ZONES, "2"),
+            (label::KVM, "false"),
+        ] {
+            assert_eq!(all[key].as_deref(), Some(value), "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_becomes_a_value_that_the_server_takes(text in ".{0,90}") {
+            let word = word(&text);
+            prop_assert!(word.len() <= 63);
+            prop_assert!(word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)));
+            prop_assert!(word.is_empty() || word.starts_with(|c: char| c.is_ascii_alphanumeric()));
+            prop_assert!(word.is_empty() || word.ends_with(|c: char| c.is_ascii_alphanumeric()));
+        }
+    }
+}

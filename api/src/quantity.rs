@@ -1,0 +1,343 @@
+//! Amounts of any resource as Kubernetes quantities: CPUs, bytes, devices.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An amount as Kubernetes writes it (`1500m`, `64Gi`, `1e3`, `-2`), exact to a thousand-millionth.
+///
+/// Read by the rules of `k8s.io/apimachinery/pkg/api/resource/quantity.go`: decimal (`n` to `E`) and binary (`Ki` to
+/// `Ei`) suffixes, decimal fractions, exponents and a sign; what is finer than `n` is rounded away from zero. Unlike
+/// there, an amount beyond 2^63-1 is an error and not silently cut, and 24 digits are the most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Quantity {
+    nanos: i128,
+}
+
+/// Why a text is not a quantity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseQuantityError {
+    /// Not a quantity at all.
+    #[error("`{0}` is not a quantity such as 500m, 2 or 64Gi")]
+    Malformed(String),
+    /// Beyond 2^63-1, or with more digits than anybody means.
+    #[error("`{0}` is out of range for a quantity")]
+    OutOfRange(String),
+}
+
+pub(crate) const BINARY: [(&str, u32); 7] =
+    [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10), ("", 0)];
+const DECIMAL: [(&str, i32); 9] = [
+    ("n", -9),
+    ("u", -6),
+    ("m", -3),
+    ("k", 3),
+    ("M", 6),
+    ("G", 9),
+    ("T", 12),
+    ("P", 15),
+    ("E", 18),
+];
+
+/// A quantity's text, taken apart: ±`whole`.`fraction` × 2^`shift` × 10^`ten`.
+pub(crate) struct Parts<'a> {
+    pub(crate) negative: bool,
+    pub(crate) whole: &'a str,
+    pub(crate) fraction: &'a str,
+    pub(crate) shift: u32,
+    pub(crate) ten: i32,
+}
+
+/// Takes a text apart; `None` if it is not a quantity.
+pub(crate) fn split(text: &str) -> Option<Parts<'_>> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let (shift, ten) = if let Some((_, shift)) = BINARY.iter().find(|(s, _)| *s == suffix) {
+        (*shift, 0)
+    } else if let Some((_, power)) = DECIMAL.iter().find(|(s, _)| *s == suffix) {
+        (0, *power)
+    } else {
+        (0, suffix.strip_prefix(['e', 'E'])?.parse().ok()?)
+    };
+    Some(Parts { negative: text.starts_with('-'), whole, fraction, shift, ten })
+}
+
+const NANOS: i128 = 1_000_000_000;
+const MAX: i128 = 0x7fff_ffff_ffff_ffff * NANOS;
+/// 10^24 times 2^46, the most that a fraction with so many digits needs, fits 128 bits.
+const MAX_DIGITS: usize = 24;
+
+impl Quantity {
+    /// Nothing.
+    pub const ZERO: Self = Self { nanos: 0 };
+
+    /// Whole units: bytes, devices, CPUs.
+    #[must_use]
+    pub fn from_units(units: u64) -> Self {
+        Self { nanos: i128::from(units).saturating_mul(NANOS).min(MAX) }
+    }
+
+    /// Whole units, rounded away from zero as `Value()` does.
+    #[must_use]
+    pub const fn units(self) -> i128 {
+        rounded_up(self.nanos, NANOS)
+    }
+
+    /// Thousandths, rounded away from zero as `MilliValue()` does.
+    #[must_use]
+    pub const fn millis(self) -> i128 {
+        rounded_up(self.nanos, NANOS / 1000)
+    }
+
+    /// Thousands, rounded away from zero as `ScaledValue(resource.Kilo)` does.
+    #[must_use]
+    pub const fn kilos(self) -> i128 {
+        rounded_up(self.nanos, NANOS * 1000)
+    }
+
+    /// Whether it is nothing.
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        self.nanos == 0
+    }
+
+    /// Whether it is less than nothing.
+    #[must_use]
+    pub const fn is_negative(self) -> bool {
+        self.nanos < 0
+    }
+
+    /// Both together; never beyond the largest quantity.
+    #[must_use]
+    pub fn saturating_add(self, other: Self) -> Self {
+        Self { nanos: self.nanos.saturating_add(other.nanos).clamp(-MAX, MAX) }
+    }
+
+    /// This without the other; never beyond the smallest quantity.
+    #[must_use]
+    pub fn saturating_sub(self, other: Self) -> Self {
+        Self { nanos: self.nanos.saturating_sub(other.nanos).clamp(-MAX, MAX) }
+    }
+}
+
+const fn rounded_up(nanos: i128, unit: i128) -> i128 {
+    let (whole, rest) = (nanos / unit, nanos % unit);
+    whole + rest.signum()
+}
+
+/// `digits` × 2^`shift` × 10^`ten`, rounded up. `None` if that is beyond any quantity.
+fn scaled(digits: u128, shift: u32, ten: i32) -> Option<u128> {
+    let by = ten.unsigned_abs();
+    if ten >= 0 {
+        return digits.checked_mul(1 << shift)?.checked_mul(10u128.checked_pow(by)?);
+    }
+    // 10^n is 2^n 5^n, and the twos cancel against the suffix: without that, fractions of `Ei` would not fit.
+    let twos = shift.min(by);
+    let above = digits.checked_mul(1 << (shift - twos))?;
+    let below = 5u128.checked_pow(by).and_then(|fives| {
+        let rest = 1u128.checked_shl(by - twos)?;
+        fives.checked_mul(rest)
+    });
+    // So small a fraction that it does not fit is less than the smallest step, and rounded up to it.
+    Some(below.map_or(1, |below| above.div_ceil(below)))
+}
+
+impl FromStr for Quantity {
+    type Err = ParseQuantityError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let shown = || text.chars().take(40).collect::<String>();
+        let out_of_range = || ParseQuantityError::OutOfRange(shown());
+        let parts = split(text).ok_or_else(|| ParseQuantityError::Malformed(shown()))?;
+        let fraction = parts.fraction.trim_end_matches('0');
+        let digits = format!("{}{fraction}", parts.whole);
+        let digits = digits.trim_start_matches('0');
+        if digits.is_empty() {
+            return Ok(Self::ZERO);
+        }
+        if digits.len() > MAX_DIGITS {
+            return Err(out_of_range());
+        }
+        let digits: u128 = digits.parse().map_err(|_| out_of_range())?;
+        let places = i32::try_from(fraction.len()).map_err(|_| out_of_range())?;
+        // To nanos: nine more places.
+        let ten = parts.ten.checked_sub(places).and_then(|ten| ten.checked_add(9));
+        let nanos = scaled(digits, parts.shift, ten.ok_or_else(out_of_range)?);
+        let nanos = nanos.and_then(|nanos| i128::try_from(nanos).ok()).filter(|n| *n <= MAX);
+        let nanos = nanos.ok_or_else(out_of_range)?;
+        Ok(Self { nanos: if parts.negative { -nanos } else { nanos } })
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (step, suffix) = [(NANOS, ""), (NANOS / 1000, "m"), (1000, "u")]
+            .into_iter()
+            .find(|(step, _)| self.nanos % step == 0)
+            .unwrap_or((1, "n"));
+        let amount = self.nanos / step;
+        let exact =
+            |shift: u32| suffix.is_empty() && amount != 0 && amount.trailing_zeros() >= shift;
+        match BINARY.iter().find(|(_, shift)| exact(*shift)) {
+            Some((suffix, shift)) => write!(f, "{}{suffix}", amount >> shift),
+            None => write!(f, "{amount}{suffix}"),
+        }
+    }
+}
+
+impl serde::Serialize for Quantity {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Quantity {
+    /// Accepts a number too, as Kubernetes does (`x-kubernetes-int-or-string`).
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+struct Visitor;
+
+impl serde::de::Visitor<'_> for Visitor {
+    type Value = Quantity;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a quantity such as 500m, 2 or 64Gi")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Quantity, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Quantity, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Quantity, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Quantity, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Bytes;
+
+    fn quantity(text: &str) -> Quantity {
+        text.parse().unwrap()
+    }
+
+    /// From `TestQuantityParse` of apimachinery.
+    #[test]
+    fn reads_what_kubernetes_reads() {
+        for (text, millis) in [
+            ("0", 0),
+            ("-0", 0),
+            ("+0.0Ki", 0),
+            ("100m", 100),
+            ("0.5", 500),
+            ("-1.5", -1500),
+            ("1.", 1000),
+            (".25", 250),
+            ("1.1", 1100),
+            ("1e3", 1_000_000),
+            ("1E-3", 1),
+            ("1e+2", 100_000),
+            ("2k", 2_000_000),
+            ("4Ki", 4_096_000),
+            ("1E", 1_000_000_000_000_000_000_000),
+            ("7Ei", 7 * (1 << 60) * 1000),
+            ("9223372036854775807", i128::from(i64::MAX) * 1000),
+            ("0.1Ki", 102_400),
+            ("1.00000000000000000001Ei", (1 << 60) * 1000 + 12),
+        ] {
+            assert_eq!(quantity(text).millis(), millis, "{text}");
+        }
+    }
+
+    #[test]
+    fn rounds_away_from_zero() {
+        assert_eq!((quantity("1n").units(), quantity("1n").millis()), (1, 1));
+        assert_eq!((quantity("-1n").units(), quantity("-1n").millis()), (-1, -1));
+        assert_eq!(quantity("0.1n"), quantity("1n"));
+        assert_eq!(quantity("1e-2000000000"), quantity("1n"));
+        assert_eq!(quantity("0.00000000000000000000000000000000000000000001Ei"), quantity("1n"));
+        assert_eq!(quantity("333.3333333333333m").millis(), 334);
+        assert_eq!((quantity("1Gi").kilos(), quantity("1000").kilos()), (1_073_742, 1));
+    }
+
+    #[test]
+    fn refuses_what_is_none() {
+        for text in [
+            "", ".", "-", "+-1", "1.1.M", "1+1.0M", "0.1mi", "0.1am", "aoeu", "1i", "-3.01i",
+            "-3.01e-", " 1", "1 ", "1e", "1ee3", "0x10", "1KI", "NaN", "infinity", "１",
+        ] {
+            let wrong = text.parse::<Quantity>();
+            assert!(matches!(wrong, Err(ParseQuantityError::Malformed(_))), "{text}: {wrong:?}");
+        }
+        for text in ["8Ei", "9223372036854775808", "1e999", "-10E", "1234567890123456789012345"] {
+            let wrong = text.parse::<Quantity>();
+            assert!(matches!(wrong, Err(ParseQuantityError::OutOfRange(_))), "{text}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn reads_numbers_of_json() {
+        for (json, millis) in [("2", 2000), ("0.5", 500), ("-1", -1000), ("\"64Mi\"", 64 << 20)] {
+            let read: Quantity = serde_json::from_str(json).unwrap();
+            assert_eq!(if json.contains("Mi") { read.units() } else { read.millis() }, millis);
+        }
+        for json in ["true", "[]", "{}", "null", "\"\"", "1e300"] {
+            assert!(serde_json::from_str::<Quantity>(json).is_err(), "{json}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn prints_what_it_reads(nanos in -MAX..=MAX) {
+            let quantity = Quantity { nanos };
+            let read: Result<Quantity, _> = quantity.to_string().parse();
+            prop_assert!(nanos % NANOS != 0 && nanos.abs() > 10i128.pow(24) || read == Ok(quantity), "{}", quantity);
+        }
+
+        #[test]
+        fn agrees_with_plain_arithmetic(
+            whole in 0u64..1_000_000, millionths in 0u64..1_000_000, shift in 0usize..5, negative: bool
+        ) {
+            let (suffix, bits) = [("", 0), ("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)][shift];
+            let sign = if negative { "-" } else { "" };
+            let text = format!("{sign}{whole}.{millionths:06}{suffix}");
+            let exact = (u128::from(whole) * 1_000_000 + u128::from(millionths)) << bits;
+            let units = i128::try_from(exact.div_ceil(1_000_000)).unwrap();
+            prop_assert_eq!(quantity(&text).units(), if negative { -units } else { units });
+        }
+
+        #[test]
+        fn agrees_with_bytes(text in "[0-9]{1,9}(\\.[0-9]{0,9})?([KMGT]i|[munkMGT]|[eE]-?[0-9])?") {
+            // Bytes go to 2^64, quantities, as in Kubernetes, to 2^63.
+            let bytes: Option<Bytes> = text.parse().ok();
+            let bytes = bytes.map(|bytes| i128::from(bytes.0)).filter(|bytes| *bytes <= i128::from(i64::MAX));
+            prop_assert_eq!(bytes, text.parse().map(Quantity::units).ok());
+        }
+
+        #[test]
+        fn never_panics(text in "[-+]?[0-9.]{0,50}[a-zA-Z]{0,3}[-+0-9]{0,12}") {
+            if let Ok(quantity) = text.parse::<Quantity>() {
+                prop_assert!(quantity.units().abs() <= quantity.millis().abs());
+                prop_assert_eq!(quantity.saturating_sub(quantity), Quantity::ZERO);
+            }
+        }
+    }
+}

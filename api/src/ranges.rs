@@ -1,0 +1,188 @@
+//! Ranges of VLAN ids and of VXLAN network identifiers, as pools of InfraConfig have them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{ParseVlanSetError, VlanSet};
+
+/// VLAN ids as text: `100-199`, `300`, or several with commas.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VlanRanges(VlanSet);
+
+impl VlanRanges {
+    /// The ids.
+    #[must_use]
+    pub const fn ids(&self) -> &VlanSet {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for VlanRanges {
+    type Error = ParseVlanSetError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse().map(Self)
+    }
+}
+
+impl From<VlanRanges> for String {
+    fn from(ranges: VlanRanges) -> Self {
+        ranges.0.to_string()
+    }
+}
+
+impl JsonSchema for VlanRanges {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "VlanRanges".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": "VLAN ids: 100-199, 300, or several with commas",
+            "pattern": "^ *[0-9]+( *- *[0-9]+)?( *, *[0-9]+( *- *[0-9]+)?)* *$",
+            "maxLength": 1024
+        })
+    }
+}
+
+/// The largest VXLAN network identifier (RFC 7348: 24 bits).
+pub const VNI_MAX: u32 = (1 << 24) - 1;
+
+/// VXLAN network identifiers, as `10000-19999`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VniRange {
+    first: u32,
+    last: u32,
+}
+
+/// Why a text is not a range of VXLAN network identifiers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a range of VXLAN network identifiers such as 10000-19999: they go from 1 to 16777215"
+)]
+pub struct ParseVniRangeError(String);
+
+impl VniRange {
+    /// All, in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        self.first..=self.last
+    }
+
+    /// How many.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        // Never empty: `first` is at least 1 and at most `last`.
+        self.last.saturating_sub(self.first).saturating_add(1)
+    }
+
+    /// The one at this place, from 0.
+    #[must_use]
+    pub fn at(self, place: u32) -> Option<u32> {
+        self.first.checked_add(place).filter(|vni| self.contains(*vni))
+    }
+
+    /// Whether it is one of them.
+    #[must_use]
+    pub const fn contains(self, vni: u32) -> bool {
+        self.first <= vni && vni <= self.last
+    }
+}
+
+impl FromStr for VniRange {
+    type Err = ParseVniRangeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ParseVniRangeError(text.chars().take(40).collect());
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| {
+            let digits = text.trim();
+            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            digits.parse().ok().filter(|vni| is_number && (1..=VNI_MAX).contains(vni))
+        };
+        let (first, last) = (number(first).ok_or_else(wrong)?, number(last).ok_or_else(wrong)?);
+        if first > last {
+            return Err(wrong());
+        }
+        Ok(Self { first, last })
+    }
+}
+
+impl fmt::Display for VniRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+impl TryFrom<String> for VniRange {
+    type Error = ParseVniRangeError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<VniRange> for String {
+    fn from(range: VniRange) -> Self {
+        range.to_string()
+    }
+}
+
+impl JsonSchema for VniRange {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "VniRange".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": "VXLAN network identifiers: 10000-19999",
+            "pattern": "^ *[0-9]{1,8}( *- *[0-9]{1,8})? *$"
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn reads_ranges_and_single_numbers() {
+        let range: VniRange = " 10000 - 10002 ".parse().unwrap();
+        assert_eq!(range.iter().collect::<Vec<_>>(), [10_000, 10_001, 10_002]);
+        assert!(range.contains(10_001) && !range.contains(10_003));
+        assert_eq!("7".parse::<VniRange>().unwrap().to_string(), "7-7");
+        for wrong in ["", "0-5", "5-4", "1-", "-", "a", "1-16777216", "+1-2", "1-2-3"] {
+            assert!(wrong.parse::<VniRange>().is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(first in 1..=VNI_MAX, more in 0..1000_u32) {
+            let range = VniRange { first, last: (first + more).min(VNI_MAX) };
+            prop_assert_eq!(range.to_string().parse::<VniRange>(), Ok(range));
+        }
+
+        #[test]
+        fn garbage_is_an_error(text in "\\PC{0,20}") {
+            drop(text.parse::<VniRange>());
+            drop(VlanRanges::try_from(text));
+        }
+    }
+}
