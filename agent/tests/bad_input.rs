@@ -252,7 +252,7 @@ fn files_this_user_may_not_read_are_unknown_with_that_reason() {
     mode("var/lib/kubelet", 0o700);
     // The program itself may lie where that user cannot go.
     let program = tree.path().join("berth-agent");
-    std::fs::copy(env!("CARGO_BIN_EXE_berth-agent"), &program).unwrap();
+    common::copy_program(&program);
     let output = std::process::Command::new(&program)
         .args(["report", "-o", "json", "--root", tree.path().to_str().unwrap()])
         .uid(65534)
@@ -334,11 +334,11 @@ proptest! {
         let node = berth_agent::report::infra_node(&facts);
         let again = berth_agent::report::infra_node(&berth_agent::observe::observe(&root, &wanted));
         prop_assert_eq!(serde_json::to_string(&node).unwrap(), serde_json::to_string(&again).unwrap());
-        let table = berth_agent::report::table::render(&node, &facts.links, berth_agent::cli::style::Style::Plain);
+        let table = berth_agent::report::table::render(&node, &facts.links, berth_cli::style::Style::Plain);
         prop_assert!(table.lines().all(|line| line.chars().count() <= 80), "{}", table);
         let input = berth_agent::check::Input::observe(&root, &facts);
         let findings = berth_agent::check::run(&berth_agent::check::all(), &input);
-        let table = berth_agent::check::table::render(&findings, berth_agent::cli::style::Style::Plain);
+        let table = berth_agent::check::table::render(&findings, berth_cli::style::Style::Plain);
         // Evidence and remedies are to be pasted and stay whole.
         let mut prose = table.lines().filter(|line| !line.starts_with("      "));
         prop_assert!(prose.all(|line| line.chars().count() <= 80), "{}", table);

@@ -37,7 +37,7 @@ fn json(output: &Output) -> Value {
 fn program_for_all(folder: &tempfile::TempDir) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let program = folder.path().join("berth-agent");
-    std::fs::copy(env!("CARGO_BIN_EXE_berth-agent"), &program).unwrap();
+    common::copy_program(&program);
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     program
 }

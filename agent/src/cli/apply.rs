@@ -4,17 +4,18 @@ use std::process::ExitCode;
 
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
+use super::look;
 use super::manifest::{ManifestArguments, tell};
 use super::plan::{Output, SAMPLE};
-use super::style::Style;
-use super::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, look, print};
 use crate::apply::{self, Converged, Hands, Outcome, converge, links};
 use crate::ledger::{self, ASKED_LAST};
 use crate::manifest::Manifest;
 use crate::observe::{HostFacts, Wanted, shape};
 use crate::plan::{self, table::counted};
 use crate::root::{Lock, Root};
-use crate::text::{line, printable, wrap};
+use berth_cli::style::Style;
+use berth_cli::text::{line, printable, wrap};
+use berth_cli::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, print};
 
 /// Arguments of `apply`.
 #[derive(Debug, clap::Args)]

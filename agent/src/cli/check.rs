@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 
-use super::style::Style;
-use super::{Failure, HostArguments, PROBLEMS, print};
+use super::HostArguments;
 use crate::check::{self, Input};
 use crate::report;
+use berth_cli::style::Style;
+use berth_cli::{Failure, PROBLEMS, print};
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{ValueEnum, ValueHint};
 
-use super::{BAD_INPUT, Failure, complain};
 use crate::manifest::{Fault, Manifest, Part};
 use crate::root::Root;
+use berth_cli::{BAD_INPUT, Failure, complain};
 
 /// A manifest and the node it is for.
 #[derive(Debug, clap::Args)]

@@ -6,25 +6,17 @@ mod manifest;
 mod plan;
 mod report;
 mod run;
-pub mod style;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use berth_cli::{BAD_INPUT, Failure, complain, pages, print};
 use clap::{CommandFactory, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
 use crate::apply::links;
 use crate::observe::{self, HostFacts, Wanted, direct_io};
 use crate::root::Root;
-
-/// Exit code for a check or plan that found problems.
-pub const PROBLEMS: u8 = 1;
-/// Exit code for a host (or an output) that could not be reached or changed.
-pub const UNREACHABLE: u8 = 3;
-/// Exit code for bad usage or input.
-pub const BAD_INPUT: u8 = 2;
 
 const EXAMPLES: &str = "  \
   berth-agent report                     what this host can do, for people
@@ -157,18 +149,6 @@ fn look(root: &Root, wanted: &Wanted) -> HostFacts {
     facts
 }
 
-/// Why the program ends without doing what it was asked to.
-struct Failure {
-    code: u8,
-    error: anyhow::Error,
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self { code: BAD_INPUT, error: error.into() }
-    }
-}
-
 /// Runs the program with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -180,30 +160,14 @@ pub fn main() -> ExitCode {
         Command::Apply(arguments) => apply::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Revert(arguments) => apply::revert(&arguments),
-        Command::Completion { shell } => completion(shell),
-        Command::Man => manual(),
+        Command::Completion { shell } => print(&pages::completion(Cli::command(), shell)),
+        Command::Man => manual_page().map_err(Failure::from).and_then(|page| print(&page)),
         Command::TrialGuard { root } => Root::live_below(&root)
             .map(|root| links::trial::guard_main(&root))
             .map_err(Failure::from)
             .map(|()| ExitCode::SUCCESS),
     };
-    result.unwrap_or_else(|failure| {
-        complain(&format!("berth-agent: {:#}", failure.error));
-        ExitCode::from(failure.code)
-    })
-}
-
-fn completion(shell: Shell) -> Result<ExitCode, Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "berth-agent", &mut script);
-    // clap_complete 4.6 names a command with a hyphen in two ways in its Bash script, and then completes
-    // nothing after the subcommand (clap-rs/clap#6421).
-    let script = String::from_utf8_lossy(&script).replace("berth__subcmd__agent", "berth__agent");
-    print(&script)
-}
-
-fn manual() -> Result<ExitCode, Failure> {
-    print(&manual_page()?)
+    berth_cli::end("berth-agent", result)
 }
 
 /// The manual page in troff, made from the same words as `--help`.
@@ -211,46 +175,5 @@ fn manual() -> Result<ExitCode, Failure> {
 /// # Errors
 /// If clap cannot render it, which would be a bug.
 pub fn manual_page() -> std::io::Result<String> {
-    let mut page = Vec::new();
-    let mut command = Cli::command();
-    command.build();
-    let man = clap_mangen::Man::new(command.clone());
-    man.render_title(&mut page)?;
-    man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
-    man.render_description_section(&mut page)?;
-    for subcommand in
-        command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help")
-    {
-        let mut section = Vec::new();
-        let man = clap_mangen::Man::new(subcommand.clone());
-        man.render_description_section(&mut section)?;
-        man.render_options_section(&mut section)?;
-        let title = format!("COMMAND {}", subcommand.get_name().to_uppercase());
-        let section = String::from_utf8_lossy(&section);
-        let section = section.replace(".SH DESCRIPTION", &format!(".SH \"{title}\""));
-        page.extend_from_slice(section.replace(".SH OPTIONS", ".SS Options").as_bytes());
-    }
-    // As typed: a filled paragraph would run the examples into one another.
-    for (title, text) in [("EXAMPLES", EXAMPLES), ("EXIT STATUS", EXIT_CODES)] {
-        let text = text.replace('-', "\\-");
-        page.extend_from_slice(format!(".SH \"{title}\"\n.nf\n{text}.fi\n").as_bytes());
-    }
-    Ok(String::from_utf8_lossy(&page).into_owned())
-}
-
-/// Prints to standard output. A reader that has seen enough (`| head`) is no error.
-fn print(text: &str) -> Result<ExitCode, Failure> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            let error = anyhow::Error::from(error).context("standard output");
-            Err(Failure { code: UNREACHABLE, error })
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
-}
-
-/// Prints one line to standard error; there is nobody to tell if that fails.
-fn complain(text: &str) {
-    writeln!(std::io::stderr(), "{}", crate::text::printable(text)).unwrap_or_default();
+    pages::manual(Cli::command(), &[("EXAMPLES", EXAMPLES), ("EXIT STATUS", EXIT_CODES)])
 }

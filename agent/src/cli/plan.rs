@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::manifest::{ManifestArguments, tell};
-use super::style::Style;
-use super::{BAD_INPUT, Failure, PROBLEMS, RootArguments, look, print};
+use super::{RootArguments, look};
 use crate::observe::{Wanted, shape};
 use crate::plan;
+use berth_cli::style::Style;
+use berth_cli::{BAD_INPUT, Failure, PROBLEMS, print};
 
 /// A manifest that shows every field of this part of the spec.
 pub(super) const SAMPLE: &str = "  \

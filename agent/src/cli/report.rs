@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::style::Style;
-use super::{Failure, HostArguments, print};
+use super::HostArguments;
 use crate::report;
+use berth_cli::style::Style;
+use berth_cli::{Failure, print};
 
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]

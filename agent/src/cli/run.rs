@@ -4,14 +4,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{ValueEnum, ValueHint};
+use berth_kit::log::{self, LogFormat};
+use clap::ValueHint;
 
+use super::apply;
 use super::manifest::bad;
-use super::{Failure, UNREACHABLE, apply};
 use crate::cluster;
 use crate::daemon::{self, Listen, Settings, Source};
 use crate::ledger;
 use crate::root::{LockError, Root};
+use berth_cli::{Failure, UNREACHABLE};
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -59,7 +61,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with = "host_root", value_hint = ValueHint::DirPath)]
     root: Option<PathBuf>,
     /// Where to answer: a loopback ADDRESS:PORT or unix:/PATH; may be given several times
-    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9477")]
+    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9477", value_parser = Listen::on_this_host)]
     listen: Vec<Listen>,
     /// Seconds between looks at the host when nothing happens
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -67,14 +69,6 @@ pub(super) struct Arguments {
     /// Form of the log, which goes to standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LogFormat {
-    /// A line for people; without a time under systemd, whose journal has it
-    Text,
-    /// JSON
-    Json,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -110,7 +104,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         Some(apply::lock(&root)?)
     };
-    begin_log(arguments.log_format);
+    log::begin(arguments.log_format);
     let settings = Settings {
         source,
         observe: arguments.observe,
@@ -120,26 +114,4 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     daemon::run(root, &settings).map_err(unreachable)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// To standard error. What kube says of its calls is left out, as whoever calls says it with what it means.
-fn begin_log(format: LogFormat) {
-    use tracing_subscriber::filter::{LevelFilter, Targets};
-    use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
-    use tracing_subscriber::util::SubscriberInitExt as _;
-
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(false);
-    let lines = match format {
-        LogFormat::Json => lines.json().boxed(),
-        LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => {
-            lines.without_time().boxed()
-        }
-        LogFormat::Text => lines.boxed(),
-    };
-    let wanted =
-        Targets::new().with_default(LevelFilter::INFO).with_target("kube_client", LevelFilter::OFF);
-    tracing_subscriber::registry().with(lines.with_filter(wanted)).init();
 }

@@ -15,9 +15,9 @@ use kube::{Client, Resource as _};
 use tokio::sync::mpsc::Receiver;
 
 use super::Settings;
-use super::client::{CallError, within};
 use super::seen::{Seen, Sight};
-use crate::pace::Pace;
+use berth_kit::events::LONGEST;
+use berth_kit::pace::Pace;
 
 /// What is told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,11 +47,6 @@ pub struct Told {
     pub sentences: Vec<String>,
 }
 
-/// Where Events of objects without a namespace lie.
-const NAMESPACE: &str = "default";
-/// Longest note of an Event, in bytes.
-const LONGEST: usize = 1024;
-
 impl Told {
     /// As many sentences as an Event holds, and how many more there are.
     #[must_use]
@@ -60,7 +55,7 @@ impl Told {
         let room = LONGEST - 24;
         let mut note = String::new();
         for (n, sentence) in self.sentences.iter().enumerate() {
-            let sentence: String = crate::text::printable(sentence).chars().take(300).collect();
+            let sentence: String = berth_cli::text::printable(sentence).chars().take(300).collect();
             let between = if n == 0 { "" } else { "; " };
             if note.len() + between.len() + sentence.len() > room {
                 note.push_str(&format!("; and {} more", self.sentences.len() - n));
@@ -120,7 +115,7 @@ pub(super) async fn tell(
             continue;
         }
         let Sight::There(object) = seen.infra_node() else { continue };
-        let mut reference = ObjectReference {
+        let reference = ObjectReference {
             api_version: Some(InfraNode::api_version(&()).into_owned()),
             kind: Some(InfraNode::kind(&()).into_owned()),
             name: Some(settings.node.clone()),
@@ -139,14 +134,7 @@ pub(super) async fn tell(
             action: "Shape".to_owned(),
             secondary: None,
         };
-        let mut written = within(recorder.publish(&event, &reference)).await;
-        // Servers before 1.23 take Events of objects without a namespace in `kube-system` only; elsewhere they want
-        // one named, although `kubectl describe` then does not find the Event.
-        let wants_namespace = |error: &CallError| error.is_invalid("involvedObject.namespace");
-        if written.as_ref().is_err_and(wants_namespace) {
-            reference.namespace = Some(NAMESPACE.to_owned());
-            written = within(recorder.publish(&event, &reference)).await;
-        }
+        let written = berth_kit::events::publish(recorder, &event, reference).await;
         match written {
             Ok(()) => lost = false,
             // Once, as the next ones go the same way.

@@ -11,9 +11,9 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::client::{at_least, jittered, within};
 use super::seen::{Seen, Sight};
 use super::{Settings, owner};
+use berth_kit::client::{at_least, jittered, within};
 
 /// Between renewals; each is up to a quarter earlier or later, so that a thousand agents do not come at once.
 const RENEWAL: Duration = Duration::from_secs(30);

@@ -6,11 +6,9 @@
 //! them, and said. An API server that is away changes nothing on the host: the last spec it gave is kept on disk,
 //! and one write brings it up to date afterwards.
 
-mod client;
 mod events;
 mod lease;
 mod publisher;
-mod refusal;
 mod seen;
 mod topology;
 mod watch;
@@ -18,6 +16,7 @@ mod watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use berth_kit::client;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject, NotUsed, Object};
@@ -102,7 +101,8 @@ pub async fn join(
     alive: Arc<dyn Fn() -> bool + Send + Sync>,
     wake: impl Fn() + Send + Sync + 'static,
 ) -> anyhow::Result<Joined> {
-    let client = client::connect(settings).await?;
+    let hint = " (or --standalone FILE to do without a cluster)";
+    let client = client::connect(settings.kubeconfig.as_deref(), hint, |_| {}).await?;
     let objects = Objects::new(&client, &settings.node);
     let wake = Arc::new(wake);
     let node = {

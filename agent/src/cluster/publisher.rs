@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_api::names::{AGENT, CREATED_BY};
+use berth_api::names::{AGENT, CONTROLLER_STATUS, CREATED_BY};
 use berth_api::{InfraNode, LinkName};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::client::{CallError, Pauses, within};
-use super::refusal::{Refusals, remove};
 use super::seen::{InfraNodeSeen, NodeSeen, Seen, Sight};
 use super::{Objects, SlimNode, owner};
 use crate::observe::kubelet::MemoryManagerState;
 use crate::publish::node::{Facts, Field, NodeSays};
-use crate::publish::{labels, resources};
+use crate::publish::resources;
+use berth_kit::client::{CallError, Pauses, within};
+use berth_kit::refusal::{Refusals, conflicts, remove};
 
 /// What there is to say after a cycle.
 #[derive(Debug, Clone)]
@@ -184,7 +184,12 @@ impl Publisher {
         apply["metadata"] = json!({"name": name, "uid": object.uid});
         let params = PatchParams::apply(AGENT);
         let patch = Patch::Apply(&apply);
-        let written = within(self.objects.infra_nodes.patch_status(&name, &params, &patch)).await;
+        let api = &self.objects.infra_nodes;
+        let mut written = within(api.patch_status(&name, &params, &patch)).await;
+        // The controller speaks for agents that give no sign of life; here is one.
+        if written.as_ref().is_err_and(spoken_for) {
+            written = within(api.patch_status(&name, &params.force(), &patch)).await;
+        }
         // We send none.
         let found_null = |error: &CallError| error.is_invalid("\"null\"");
         if !self.empties_are_nulls && written.as_ref().is_err_and(found_null) {
@@ -219,7 +224,7 @@ impl Publisher {
         let refused = refused.iter().filter_map(|path| Field::of_conflict(path)).collect();
         let says = NodeSays::new(
             &Facts {
-                labels: &labels::labels(status),
+                labels: &berth_api::node_labels(status),
                 conditions: &status.conditions,
                 resources: &resources::resources(
                     &report.node.spec,
@@ -278,6 +283,13 @@ fn without_empty_text(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(without_empty_text),
         _ => {}
     }
+}
+
+/// Whether all that stands in the way is what the controller said for a silent agent.
+fn spoken_for(error: &CallError) -> bool {
+    let held =
+        error.status().filter(|status| status.code == 409).map(conflicts).unwrap_or_default();
+    !held.is_empty() && held.values().all(|manager| manager == CONTROLLER_STATUS)
 }
 
 /// Takes note of fields that are another's; `None` if there were any, else what was written.

@@ -15,11 +15,11 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::mpsc::Sender;
 
-use super::client::{CallError, Pauses, within};
 use super::events::{Tale, Told};
 use super::publisher::Report;
 use super::seen::{Seen, Sight};
 use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, topology};
+use berth_kit::client::{CallError, Pauses, within};
 
 /// A burst of changes is one write.
 const SETTLE: Duration = Duration::from_millis(100);

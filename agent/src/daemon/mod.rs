@@ -10,7 +10,7 @@ mod known;
 mod kubelet_events;
 mod link_events;
 mod metrics;
-mod serve;
+mod site;
 mod state;
 mod tales;
 mod watch;
@@ -26,10 +26,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::{self, Seen};
-use crate::pace::Pace;
 use crate::root::Root;
+use berth_kit::pace::Pace;
+use berth_kit::serve;
+pub use berth_kit::serve::Listen;
 use cycle::Worker;
-pub use serve::Listen;
 use state::State;
 use watch::Event;
 

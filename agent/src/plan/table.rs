@@ -1,8 +1,8 @@
 //! The plan for people.
 
 use super::{Change, Disruption, Plan, Why};
-use crate::cli::style::Style;
-use crate::text::{line, printable, wrap};
+use berth_cli::style::Style;
+use berth_cli::text::{line, printable, wrap};
 
 /// Columns of a terminal that was never resized.
 const WIDTH: usize = 80;

@@ -6,7 +6,6 @@
 //! while pods run that a scheduler may have placed by a label, a label does not change: a kubelet that restarts
 //! looks at node selectors again, and fails pods that no longer match.
 
-pub mod labels;
 pub mod node;
 pub mod resources;
 pub mod topology;

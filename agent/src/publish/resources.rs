@@ -18,8 +18,6 @@ pub struct Resources {
 
 /// What the project bridge-marker writes for a bridge: as many as pods could ever ask for.
 const BRIDGE: &str = "1k";
-/// Bridges of single tenants that are told; with more the Node would grow, and only Berth's scheduler judges.
-const FEW: usize = 16;
 
 /// The resources of a host with this status. `bridges` are the bridges in place, by network; `None` where the
 /// links could not be looked at.
@@ -45,7 +43,9 @@ pub fn resources(
         let bridges = bridges.get(&network.name).map(Vec::as_slice).unwrap_or_default();
         let told = match network.scenario {
             NetworkScenario::VlanAwareBridge => is_usable(&status.networks, &network.name),
-            NetworkScenario::BridgePerTenant | NetworkScenario::Vxlan => bridges.len() <= FEW,
+            NetworkScenario::BridgePerTenant | NetworkScenario::Vxlan => {
+                bridges.len() <= resource::BRIDGES_TOLD
+            }
             NetworkScenario::SriovVf => false,
         };
         let told = bridges.iter().filter(|_| told);

@@ -4,11 +4,12 @@ mod allocations;
 mod links;
 pub mod table;
 pub mod tree;
+mod zones;
 
-use berth_api::infra_node::{AgentStatus, Capabilities, Kubelet, Zone};
+use berth_api::infra_node::{AgentStatus, Capabilities, Kubelet};
 use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus};
 
-use crate::observe::kubelet::{KubeletConfig, KubeletFacts};
+use crate::observe::kubelet::KubeletConfig;
 use crate::observe::{HostFacts, devices};
 
 /// Name of the InfraNode when the tree does not tell the host's.
@@ -46,7 +47,7 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
             direct_io: facts.direct_io.clone(),
             kubelet: facts.kubelet.config.as_ref().map(kubelet),
         },
-        zones: zones(&facts.zones, &facts.kubelet),
+        zones: zones::zones(facts),
         allocations: allocations::allocations(facts),
         unknown: facts.notes.unknown.clone(),
         ..InfraNodeStatus::default()
@@ -92,68 +93,5 @@ fn kubelet(config: &KubeletConfig) -> Kubelet {
             .collect(),
         memory_manager_policy: known("memoryManagerPolicy", &config.memory_manager_policy),
         reserved_system_cpus: config.reserved_system_cpus.clone(),
-    }
-}
-
-/// Adds to every zone what the kubelet keeps, may hand out and has handed out of its CPUs.
-///
-/// Pinnable are CPUs only under the static policy, and only where it is known by name which CPUs are
-/// reserved: with amounts (`kubeReserved`) the kubelet chooses, and its checkpoint does not say which.
-fn zones(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
-    let config = kubelet.config.as_ref();
-    let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
-    let sound = config.filter(|config| config.invalid.is_empty());
-    let policy_is_static = sound.map(|config| config.cpu_manager_policy == "static");
-    let pinned = match (policy_is_static, &kubelet.cpu_state) {
-        (Some(true), Some(state)) => Some(state.exclusive()),
-        (Some(false), _) => Some(CpuSet::new()),
-        _ => None,
-    };
-    zones
-        .iter()
-        .map(|zone| {
-            let cpus = zone.cpus.as_ref();
-            let within =
-                |set: Option<&CpuSet>| cpus.zip(set).map(|(cpus, set)| cpus.intersection(set));
-            let pinnable = match policy_is_static {
-                Some(true) => cpus.zip(reserved).map(|(cpus, reserved)| cpus.difference(reserved)),
-                Some(false) => cpus.map(|_| CpuSet::new()),
-                None => None,
-            };
-            Zone {
-                reserved_cpus: within(reserved),
-                pinnable_cpus: pinnable,
-                pinned_cpus: within(pinned.as_ref()),
-                ..zone.clone()
-            }
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_named_reservations_nothing_is_called_pinnable() {
-        let zone = Zone { cpus: Some("0-3".parse().unwrap()), ..Zone::default() };
-        let facts = |policy: &str, reserved: Option<&str>| KubeletFacts {
-            config: Some(KubeletConfig {
-                cpu_manager_policy: policy.to_owned(),
-                reserved_system_cpus: reserved.map(|set| set.parse().unwrap()),
-                ..KubeletConfig::default()
-            }),
-            ..KubeletFacts::default()
-        };
-        let pinnable = |facts: &KubeletFacts| {
-            zones(std::slice::from_ref(&zone), facts)[0]
-                .pinnable_cpus
-                .as_ref()
-                .map(CpuSet::to_string)
-        };
-        assert_eq!(pinnable(&facts("static", Some("0-1,9"))).as_deref(), Some("2-3"));
-        assert_eq!(pinnable(&facts("static", None)), None);
-        assert_eq!(pinnable(&facts("none", Some("0"))).as_deref(), Some(""));
-        assert_eq!(pinnable(&KubeletFacts::default()), None);
     }
 }

@@ -7,9 +7,9 @@ use berth_api::infra_node::{
 use berth_api::{Bytes, CpuSet, InfraNode};
 use comfy_table::{ContentArrangement, Table};
 
-use crate::cli::style::Style;
 use crate::observe::links::Links;
-use crate::text::{line, printable, wrap};
+use berth_cli::style::Style;
+use berth_cli::text::{line, printable, wrap};
 
 /// Columns of a terminal that was never resized.
 const WIDTH: u16 = 80;

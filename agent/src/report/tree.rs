@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use berth_api::LinkName;
 
-use crate::cli::style::Style;
 use crate::observe::links::{Link, LinkKind, Links};
-use crate::text::{line, printable, wrap};
+use berth_cli::style::Style;
+use berth_cli::text::{line, printable, wrap};
 
 /// Links that are shown below one; a host may have thousands of tenants.
 const SHOWN: usize = 12;

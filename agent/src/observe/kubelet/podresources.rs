@@ -16,7 +16,7 @@ use berth_api::CpuSet;
 use tonic::transport::Endpoint;
 
 use crate::root::Root;
-use crate::text;
+use berth_cli::text;
 use v1::pod_resources_lister_client::PodResourcesListerClient;
 use v1::{AllocatableResourcesRequest, ListPodResourcesRequest};
 pub use v1::{ContainerDevices, ContainerMemory, PodResources};

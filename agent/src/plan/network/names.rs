@@ -9,11 +9,8 @@ use crate::observe::links::{Link, LinkKind, Links};
 
 /// The name of a shared bridge.
 pub(super) fn bridge_name(spec: &NetworkSpec, place: &str) -> Result<LinkName, Fault> {
-    if let Some(name) = &spec.bridge {
-        return Ok(name.clone());
-    }
-    let name = format!("br-{}", spec.name);
-    name.parse().map_err(|_| {
+    spec.shared_bridge().map_err(|_| {
+        let name = format!("br-{}", spec.name);
         let message =
             format!("is missing, and `{name}` is longer than a link's 15 bytes; name a bridge");
         Fault::new(format!("{place}.bridge"), "", message)

@@ -108,8 +108,6 @@ const fn overhead(local: IpAddr) -> u32 {
 
 /// The shortest Ethernet can carry IPv4 with (RFC 791); also the schema's minimum.
 const LEAST_MTU: u32 = 576;
-/// What tenants' bridges begin with where the spec does not say.
-const PREFIX: &str = "tn";
 
 /// Reads networks and their tenants.
 pub(super) fn read<'a>(input: Input<'a>) -> Wanted<'a> {
@@ -269,7 +267,7 @@ fn network<'a>(
         });
     }
     let end = spec.vxlan.as_ref().map(|vxlan| format!(" {} {}", vxlan.port, vxlan.local_address));
-    let prefix = spec.bridge.as_ref().map_or(PREFIX, LinkName::as_str);
+    let prefix = spec.bridge_prefix();
     Ok(Network {
         name: &spec.name,
         scenario: spec.scenario,
@@ -423,7 +421,8 @@ fn own_links(
     id: u32,
 ) -> Result<Vec<WantedLink>, (String, String)> {
     let spec = input.spec.networks.iter().find(|spec| spec.name == network.name);
-    let prefix = spec.and_then(|spec| spec.bridge.as_ref()).map_or(PREFIX, LinkName::as_str);
+    let Some(spec) = spec else { return Ok(Vec::new()) };
+    let prefix = spec.bridge_prefix();
     let name = |end: &str| {
         let name = format!("{prefix}{id}{end}");
         name.parse::<LinkName>().map_err(|_| {
@@ -436,7 +435,7 @@ fn own_links(
     };
     let (bridge, mtu) = (name("")?, network.mtu);
     let alias = alias(network.name, Some(&tenant.name));
-    let lower = match (tenant.vlan, spec.and_then(|spec| spec.vxlan.as_ref())) {
+    let lower = match (tenant.vlan, spec.vxlan.as_ref()) {
         (Some(vlan), _) => WantedLink {
             name: name("-v")?,
             alias: alias.clone(),
@@ -459,7 +458,7 @@ fn own_links(
         (None, None) => return Ok(Vec::new()),
     };
     let mac = bridge_mac(&network.seed, &bridge);
-    let stp = spec.and_then(|spec| spec.stp) == Some(true);
+    let stp = spec.stp == Some(true);
     let kind = WantedKind::Bridge { mac, vlan_aware: false, stp };
     Ok(vec![WantedLink { name: bridge, alias, mtu, master: None, kind }, lower])
 }

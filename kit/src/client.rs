@@ -1,32 +1,40 @@
 //! The way to the API server.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use http_body_util::BodyExt as _;
-use hyper::Response;
 use hyper::header::RETRY_AFTER;
-use kube::client::{ClientBuilder, DynBody};
+use hyper::{Request, Response};
+use kube::client::{Body, ClientBuilder, DynBody};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::BoxError;
-use tower::util::AndThenLayer;
+use tower::util::{AndThenLayer, MapRequestLayer};
 
-use super::Settings;
-use crate::text;
+use berth_cli::text;
 
 /// A server that does not take a connection in so long is away.
 const CONNECT: Duration = Duration::from_secs(5);
 /// A call that takes longer is given up. Watches have limits of their own.
-pub(super) const CALL: Duration = Duration::from_secs(20);
+pub const CALL: Duration = Duration::from_secs(20);
 /// The longest time that a server may ask to be left alone for; longer is taken for a mistake.
 const LONGEST_REST: Duration = Duration::from_secs(120);
 /// What a server that turns us away may say, in bytes.
 const LONGEST_WORD: usize = 1 << 14;
 
-/// A client for the cluster; no connection is made yet.
-pub(super) async fn connect(settings: &Settings) -> anyhow::Result<Client> {
-    let mut config = match &settings.kubeconfig {
+/// A client for the cluster of a kubeconfig, else of the pod or of `KUBECONFIG`; no connection is made yet. `hint` is
+/// added to what is said where there is no cluster; `count` is told the method of each request.
+///
+/// # Errors
+/// If the kubeconfig or the ServiceAccount cannot be read.
+pub async fn connect(
+    kubeconfig: Option<&Path>,
+    hint: &str,
+    count: impl Fn(&str) + Clone + Send + Sync + 'static,
+) -> anyhow::Result<Client> {
+    let mut config = match kubeconfig {
         Some(path) => {
             let name = path.display();
             let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
@@ -34,10 +42,11 @@ pub(super) async fn connect(settings: &Settings) -> anyhow::Result<Client> {
                 .await
                 .with_context(|| format!("--kubeconfig {name}"))?
         }
-        None => Config::infer().await.context(
-            "no cluster: in a pod the ServiceAccount's token is used, elsewhere say --kubeconfig FILE (or --standalone \
-             FILE to do without a cluster)",
-        )?,
+        None => Config::infer().await.with_context(|| {
+            format!(
+                "no cluster: in a pod the ServiceAccount's token is used, elsewhere say --kubeconfig FILE{hint}"
+            )
+        })?,
     };
     config.connect_timeout = Some(CONNECT);
     // A dead watch is noticed by its silence, a call by its own limit.
@@ -45,7 +54,11 @@ pub(super) async fn connect(settings: &Settings) -> anyhow::Result<Client> {
     // Whoever calls decides when to try again: what is said then is what is so then.
     config.default_retry = false;
     let builder = ClientBuilder::try_from(config).context("no client for the cluster")?;
-    Ok(builder.with_layer(&AndThenLayer::new(turned_away)).build())
+    let counted = MapRequestLayer::new(move |request: Request<Body>| {
+        count(request.method().as_str());
+        request
+    });
+    Ok(builder.with_layer(&AndThenLayer::new(turned_away)).with_layer(&counted).build())
 }
 
 /// kube gives a server's refusal without the header that says when to come again: so it is made an error here.
@@ -66,7 +79,7 @@ async fn turned_away(answer: Response<Box<DynBody>>) -> Result<Response<Box<DynB
     }
     let said = match serde_json::from_slice::<kube::core::Status>(&said) {
         Ok(status) => status.message,
-        Err(_) => crate::text::one_line(String::from_utf8_lossy(&said).trim()),
+        Err(_) => berth_cli::text::one_line(String::from_utf8_lossy(&said).trim()),
     };
     let rest = Duration::from_secs(seconds).min(LONGEST_REST);
     Err(Busy { code: code.as_u16(), said, rest }.into())
@@ -75,16 +88,17 @@ async fn turned_away(answer: Response<Box<DynBody>>) -> Result<Response<Box<DynB
 /// The server wants to be left alone for a while.
 #[derive(Debug, thiserror::Error)]
 #[error("{said} ({code}, to be asked again after {} s)", .rest.as_secs())]
-pub(super) struct Busy {
+pub struct Busy {
     code: u16,
     said: String,
     rest: Duration,
 }
 
 /// A call with a limit.
-pub(super) async fn within<T>(
-    call: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, CallError> {
+///
+/// # Errors
+/// As the call, and if there is no answer in time.
+pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, CallError> {
     match tokio::time::timeout(CALL, call).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(error.into()),
@@ -94,13 +108,16 @@ pub(super) async fn within<T>(
 
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CallError {
+pub enum CallError {
     /// No answer in time.
     #[error("the API server does not answer ({} s)", CALL.as_secs())]
     Silent,
     /// The server does not want to be asked now.
     #[error("{0}")]
     Busy(Busy),
+    /// It was not sent.
+    #[error("{0}")]
+    NotSent(String),
     /// The server or the way to it.
     #[error("{}", chain(.0))]
     Kube(Box<kube::Error>),
@@ -132,67 +149,77 @@ fn chain(error: &kube::Error) -> String {
 
 impl CallError {
     /// The server's answer, if it gave one.
-    pub(super) fn status(&self) -> Option<&kube::core::Status> {
+    #[must_use]
+    pub fn status(&self) -> Option<&kube::core::Status> {
         match self {
             Self::Kube(error) => match error.as_ref() {
                 kube::Error::Api(status) => Some(status),
                 _ => None,
             },
-            Self::Silent | Self::Busy(_) => None,
+            Self::Silent | Self::Busy(_) | Self::NotSent(_) => None,
         }
     }
 
     /// How long the server wants to be left alone.
-    pub(super) const fn rest(&self) -> Duration {
+    #[must_use]
+    pub const fn rest(&self) -> Duration {
         match self {
             Self::Busy(busy) => busy.rest,
-            Self::Silent | Self::Kube(_) => Duration::ZERO,
+            Self::Silent | Self::NotSent(_) | Self::Kube(_) => Duration::ZERO,
         }
     }
 
     /// Whether the server found what we sent invalid, and says this of it.
-    pub(super) fn is_invalid(&self, words: &str) -> bool {
+    #[must_use]
+    pub fn is_invalid(&self, words: &str) -> bool {
         self.status().is_some_and(|status| status.code == 422 && status.message.contains(words))
     }
 
     /// The HTTP status that the server answered with.
-    pub(super) fn code(&self) -> Option<u16> {
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
     }
 }
 
 /// Pauses between tries: doubled each time, with a random part so that a thousand agents do not come at once.
 #[derive(Debug)]
-pub(super) struct Pauses {
+pub struct Pauses {
     next: Duration,
     most: Duration,
 }
 
 impl Pauses {
-    pub(super) const FIRST: Duration = Duration::from_secs(1);
+    /// The first pause.
+    pub const FIRST: Duration = Duration::from_secs(1);
 
-    pub(super) const fn up_to(most: Duration) -> Self {
+    /// Never longer than this.
+    #[must_use]
+    pub const fn up_to(most: Duration) -> Self {
         Self { next: Self::FIRST, most }
     }
 
-    pub(super) const fn reset(&mut self) {
+    /// Short again.
+    pub const fn reset(&mut self) {
         self.next = Self::FIRST;
     }
 
     /// At least as long as the server wants to be left alone.
-    pub(super) async fn wait(&mut self, rest: Duration) {
+    pub async fn wait(&mut self, rest: Duration) {
         tokio::time::sleep(jittered(self.next.max(at_least(rest)))).await;
         self.next = (self.next * 2).min(self.most);
     }
 }
 
 /// A time that is this one or longer once it is jittered.
-pub(super) fn at_least(time: Duration) -> Duration {
+#[must_use]
+pub fn at_least(time: Duration) -> Duration {
     time * 4 / 3
 }
 
 /// Between 0.75 and 1.25 of a time.
-pub(super) fn jittered(time: Duration) -> Duration {
+#[must_use]
+pub fn jittered(time: Duration) -> Duration {
     // What the standard library seeds its maps with is random enough for this.
     let random =
         std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0_u8);

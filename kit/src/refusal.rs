@@ -9,14 +9,27 @@ use serde_json::Value;
 /// After so long the other may have let go.
 const AGAIN: Duration = Duration::from_secs(600);
 
+/// Fields that a conflict (409) of an apply is about, and what the server says of each: the manager that holds it.
+#[must_use]
+pub fn conflicts(status: &Status) -> BTreeMap<String, String> {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let conflicts = causes.filter(|cause| cause.reason == "FieldManagerConflict");
+    conflicts.map(|cause| (cause.field.clone(), manager(&cause.message).to_owned())).collect()
+}
+
+/// `conflict with "kubectl-edit" using berth.dev/v1alpha1`.
+fn manager(message: &str) -> &str {
+    message.split('"').nth(1).unwrap_or(message)
+}
+
 /// Fields of one object, by their path as the server names them.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(BTreeMap<String, Instant>);
+pub struct Refusals(BTreeMap<String, Instant>);
 
 impl Refusals {
     /// Takes note of a conflict (409) of an apply. Gives the fields with their managers in the server's words if
     /// it named any that were not known.
-    pub(super) fn note(&mut self, status: &Status) -> Option<String> {
+    pub fn note(&mut self, status: &Status) -> Option<String> {
         let causes = status.details.iter().flat_map(|details| &details.causes);
         let conflicts = causes.filter(|cause| cause.reason == "FieldManagerConflict");
         let mut new = Vec::new();
@@ -29,14 +42,14 @@ impl Refusals {
     }
 
     /// Forgets those of long ago, and gives the rest.
-    pub(super) fn fields(&mut self) -> BTreeSet<String> {
+    pub fn fields(&mut self) -> BTreeSet<String> {
         self.0.retain(|_, since| since.elapsed() < AGAIN);
         self.0.keys().cloned().collect()
     }
 }
 
 /// Takes the field at a path as `.status.zones[id=1].memory` out of an object.
-pub(super) fn remove(object: &mut Value, path: &str) {
+pub fn remove(object: &mut Value, path: &str) {
     let mut steps = steps(path);
     let Some(last) = steps.pop() else { return };
     let mut at = object;

@@ -1,0 +1,32 @@
+//! What the daemon answers over HTTP, on this host alone: `/metrics`, `/healthz`, `/readyz`, `/report`.
+
+use berth_kit::serve::{Page, Site};
+
+use super::state::State;
+
+impl Site for State {
+    fn page(&self, path: &str) -> Option<Page> {
+        Some(match path {
+            "/healthz" if self.is_alive() => Page::fine(),
+            "/healthz" => Page::unavailable("the loop is stuck"),
+            "/readyz" => {
+                let inner = self.lock();
+                match (&inner.waiting, inner.ready) {
+                    (Some(why), _) => Page::unavailable(why),
+                    (None, true) => Page::fine(),
+                    (None, false) => Page::unavailable("the first cycle is not done"),
+                }
+            }
+            "/metrics" => Page::metrics(self.lock().metrics.render()),
+            "/report" => match self.lock().node.as_ref().map(serde_json::to_string_pretty) {
+                Some(Ok(body)) => Page::json(body + "\n"),
+                _ => Page::unavailable("the first cycle is not done"),
+            },
+            _ => return None,
+        })
+    }
+
+    fn paths(&self) -> &'static [&'static str] {
+        &["/metrics", "/healthz", "/readyz", "/report"]
+    }
+}

@@ -1,0 +1,146 @@
+//! Zones, with what the kubelet keeps of them and what placement must know of their cores.
+
+use berth_api::infra_node::Zone;
+use berth_api::{Bytes, CpuSet};
+
+use crate::observe::HostFacts;
+use crate::observe::kubelet::KubeletFacts;
+use crate::observe::topology::Topology;
+
+/// The zones of the host, as its kubelet sees them.
+pub(super) fn zones(facts: &HostFacts) -> Vec<Zone> {
+    let mut zones = of_kubelet(&facts.zones, &facts.kubelet);
+    for zone in &mut zones {
+        let Some(cpus) = &zone.cpus else { continue };
+        zone.socket = socket(&facts.topology, cpus);
+        zone.threads = threads(&facts.topology, cpus).unwrap_or_default();
+    }
+    zones
+}
+
+/// The package that all these CPUs are in.
+fn socket(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
+    let mut sockets = cpus.iter().map(|cpu| topology.cpus.get(&cpu)?.socket);
+    let first = sockets.next()??;
+    sockets.all(|socket| socket == Some(first)).then_some(first)
+}
+
+/// The first threads of all cores, the second threads, and so on; `None` if siblings would not be at the same place of
+/// each, or if that is not known.
+fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
+    if !topology.known {
+        return None;
+    }
+    let members = |core: &CpuSet| core.intersection(cpus).iter().collect();
+    let mut cores: Vec<Vec<u32>> = topology.cores_of(cpus).into_iter().map(members).collect();
+    cores.sort_unstable();
+    let most = cores.iter().map(Vec::len).max()?;
+    let mut threads = Vec::with_capacity(most);
+    for number in 0..most {
+        let of_all: Option<Vec<u32>> = cores.iter().map(|core| core.get(number).copied()).collect();
+        let of_all = of_all?;
+        // A set keeps no order but the ascending one.
+        if !of_all.is_sorted() {
+            return None;
+        }
+        threads.push(of_all.into_iter().collect());
+    }
+    Some(threads)
+}
+
+/// Adds to every zone what the kubelet keeps, may hand out and has handed out of its CPUs.
+///
+/// Pinnable are CPUs only under the static policy, and only where it is known by name which CPUs are
+/// reserved: with amounts (`kubeReserved`) the kubelet chooses, and its checkpoint does not say which.
+fn of_kubelet(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
+    let config = kubelet.config.as_ref();
+    let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
+    let sound = config.filter(|config| config.invalid.is_empty());
+    let policy_is_static = sound.map(|config| config.cpu_manager_policy == "static");
+    let pinned = match (policy_is_static, &kubelet.cpu_state) {
+        (Some(true), Some(state)) => Some(state.exclusive()),
+        (Some(false), _) => Some(CpuSet::new()),
+        _ => None,
+    };
+    zones
+        .iter()
+        .map(|zone| {
+            let cpus = zone.cpus.as_ref();
+            let within =
+                |set: Option<&CpuSet>| cpus.zip(set).map(|(cpus, set)| cpus.intersection(set));
+            let pinnable = match policy_is_static {
+                Some(true) => cpus.zip(reserved).map(|(cpus, reserved)| cpus.difference(reserved)),
+                Some(false) => cpus.map(|_| CpuSet::new()),
+                None => None,
+            };
+            let kept = config.and_then(|config| config.reserved_memory.get(&zone.id));
+            Zone {
+                reserved_memory: kept
+                    .and_then(|kept| kept.get("memory"))
+                    .copied()
+                    .filter(|kept| *kept > Bytes(0)),
+                reserved_cpus: within(reserved),
+                pinnable_cpus: pinnable,
+                pinned_cpus: within(pinned.as_ref()),
+                ..zone.clone()
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::kubelet::KubeletConfig;
+    use crate::observe::topology::LogicalCpu;
+
+    #[test]
+    fn without_named_reservations_nothing_is_called_pinnable() {
+        let zone = Zone { cpus: Some("0-3".parse().unwrap()), ..Zone::default() };
+        let facts = |policy: &str, reserved: Option<&str>| KubeletFacts {
+            config: Some(KubeletConfig {
+                cpu_manager_policy: policy.to_owned(),
+                reserved_system_cpus: reserved.map(|set| set.parse().unwrap()),
+                ..KubeletConfig::default()
+            }),
+            ..KubeletFacts::default()
+        };
+        let pinnable = |facts: &KubeletFacts| {
+            of_kubelet(std::slice::from_ref(&zone), facts)[0]
+                .pinnable_cpus
+                .as_ref()
+                .map(CpuSet::to_string)
+        };
+        assert_eq!(pinnable(&facts("static", Some("0-1,9"))).as_deref(), Some("2-3"));
+        assert_eq!(pinnable(&facts("static", None)), None);
+        assert_eq!(pinnable(&facts("none", Some("0"))).as_deref(), Some(""));
+        assert_eq!(pinnable(&KubeletFacts::default()), None);
+    }
+
+    #[test]
+    fn siblings_are_at_the_same_place() {
+        let topology = |cores: &[&str]| {
+            let mut topology = Topology::default();
+            topology.known = true;
+            for core in cores {
+                let siblings: std::sync::Arc<CpuSet> = std::sync::Arc::new(core.parse().unwrap());
+                for cpu in siblings.iter() {
+                    let cpu_of = LogicalCpu { siblings: siblings.clone(), ..LogicalCpu::default() };
+                    topology.cpus.insert(cpu, cpu_of);
+                }
+            }
+            topology
+        };
+        let said = |cores: &[&str], cpus: &str| {
+            threads(&topology(cores), &cpus.parse().unwrap())
+                .map(|all| all.iter().map(CpuSet::to_string).collect::<Vec<_>>())
+        };
+        let is = |all: &[&str]| Some(all.iter().map(|&one| one.to_owned()).collect::<Vec<_>>());
+        assert_eq!(said(&["0,70", "1,71", "2,72"], "0-2,70-72"), is(&["0-2", "70-72"]));
+        assert_eq!(said(&["0-1", "2-3"], "0-3"), is(&["0,2", "1,3"]));
+        assert_eq!(said(&["0", "1"], "0-1"), is(&["0-1"]));
+        assert_eq!(said(&["0-1", "2"], "0-2"), None, "one core has lost a thread");
+        assert_eq!(said(&["0,9", "1,8"], "0-1,8-9"), None, "not in order");
+        assert_eq!(said(&[], "0-3"), None);
+    }
+}

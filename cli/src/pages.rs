@@ -1,0 +1,53 @@
+//! Completion scripts and manual pages, made from the same words as `--help`.
+
+use clap::Command;
+use clap_complete::Shell;
+
+/// The completion script of a program for a shell.
+#[must_use]
+pub fn completion(mut command: Command, shell: Shell) -> String {
+    let name = command.get_name().to_owned();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, &name, &mut script);
+    let script = String::from_utf8_lossy(&script).into_owned();
+    // clap_complete 4.6 names a command with a hyphen in two ways in its Bash script, and then completes
+    // nothing after the subcommand (clap-rs/clap#6421).
+    match name.split_once('-') {
+        Some((first, second)) => {
+            script.replace(&format!("{first}__subcmd__{second}"), &format!("{first}__{second}"))
+        }
+        None => script,
+    }
+}
+
+/// The manual page in troff. `more` is printed as typed at its end: title and text.
+///
+/// # Errors
+/// If clap cannot render it, which would be a bug.
+pub fn manual(mut command: Command, more: &[(&str, &str)]) -> std::io::Result<String> {
+    let mut page = Vec::new();
+    command.build();
+    let man = clap_mangen::Man::new(command.clone());
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    for subcommand in
+        command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help")
+    {
+        let mut section = Vec::new();
+        let man = clap_mangen::Man::new(subcommand.clone());
+        man.render_description_section(&mut section)?;
+        man.render_options_section(&mut section)?;
+        let title = format!("COMMAND {}", subcommand.get_name().to_uppercase());
+        let section = String::from_utf8_lossy(&section);
+        let section = section.replace(".SH DESCRIPTION", &format!(".SH \"{title}\""));
+        page.extend_from_slice(section.replace(".SH OPTIONS", ".SS Options").as_bytes());
+    }
+    // As typed: a filled paragraph would run the examples into one another.
+    for (title, text) in more {
+        let text = text.replace('-', "\\-");
+        page.extend_from_slice(format!(".SH \"{title}\"\n.nf\n{text}.fi\n").as_bytes());
+    }
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}

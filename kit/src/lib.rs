@@ -1,0 +1,8 @@
+//! What Berth's daemons share, so that both reach the cluster, give way to others, answer and log alike.
+
+pub mod client;
+pub mod events;
+pub mod log;
+pub mod pace;
+pub mod refusal;
+pub mod serve;

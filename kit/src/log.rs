@@ -1,0 +1,36 @@
+//! The log, to standard error.
+
+use clap::ValueEnum;
+
+/// Its form.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum LogFormat {
+    /// A line for people; without a time under systemd, whose journal has it
+    Text,
+    /// JSON
+    Json,
+}
+
+/// Begins it. What kube says of its calls is left out, as whoever calls says it with what it means.
+pub fn begin(format: LogFormat) {
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+    use tracing_subscriber::util::SubscriberInitExt as _;
+
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(false);
+    let lines = match format {
+        LogFormat::Json => lines.json().boxed(),
+        LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => {
+            lines.without_time().boxed()
+        }
+        LogFormat::Text => lines.boxed(),
+    };
+    let wanted = Targets::new()
+        .with_default(LevelFilter::INFO)
+        .with_target("kube_client", LevelFilter::OFF)
+        .with_target("kube_runtime", LevelFilter::OFF);
+    tracing_subscriber::registry().with(lines.with_filter(wanted)).init();
+}

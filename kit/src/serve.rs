@@ -1,0 +1,233 @@
+//! Answers over HTTP: `/metrics`, `/healthz`, `/readyz` and what a daemon has beside them.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+
+/// Where the daemon answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// An address.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let absolute = path.starts_with('/');
+            return if absolute {
+                Ok(Self::Unix(path.into()))
+            } else {
+                Err("unix: needs an absolute path".to_owned())
+            };
+        }
+        let address = text.parse().map_err(|_| "give ADDRESS:PORT or unix:/PATH".to_owned())?;
+        Ok(Self::Tcp(address))
+    }
+}
+
+impl Listen {
+    /// One that only this host can reach.
+    ///
+    /// # Errors
+    /// If it is none, or others can reach it.
+    pub fn on_this_host(text: &str) -> Result<Self, String> {
+        match text.parse()? {
+            Self::Tcp(address) if !address.ip().is_loopback() => Err(
+                "only loopback: what it tells of the host is for the host alone; put a proxy before it that asks who \
+                 is there"
+                    .to_owned(),
+            ),
+            listen => Ok(listen),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A socket that is listened on.
+#[derive(Debug)]
+pub enum Server {
+    /// On an address.
+    Tcp(TcpListener),
+    /// On a path.
+    Unix(UnixListener),
+}
+
+/// Connections at once; a scraper and a person with curl need two.
+const CONNECTIONS: usize = 16;
+/// A client that says nothing for so long is not waited for.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Begins to listen.
+///
+/// # Errors
+/// If the address is in use, or the path cannot be made.
+pub async fn bind(listen: &Listen) -> anyhow::Result<Server> {
+    Ok(match listen {
+        Listen::Tcp(address) => Server::Tcp(TcpListener::bind(address).await?),
+        Listen::Unix(path) => {
+            // A socket that a crash left behind; that no other agent lives is known by the lock.
+            if path.exists() {
+                nix::unistd::unlink(path)?;
+            }
+            Server::Unix(UnixListener::bind(path)?)
+        }
+    })
+}
+
+/// What a daemon answers to the path of a GET.
+pub trait Site: Send + Sync + 'static {
+    /// The answer; `None` if it has no such page.
+    fn page(&self, path: &str) -> Option<Page>;
+
+    /// The paths that it has.
+    fn paths(&self) -> &'static [&'static str];
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    code: u16,
+    kind: &'static str,
+    body: String,
+}
+
+impl Page {
+    /// All is well.
+    #[must_use]
+    pub fn fine() -> Self {
+        Self::text(200, "ok")
+    }
+
+    /// Not now, and why.
+    #[must_use]
+    pub fn unavailable(why: &str) -> Self {
+        Self::text(503, why)
+    }
+
+    /// Numbers for Prometheus, as prometheus-client writes them.
+    #[must_use]
+    pub fn metrics(rendered: Result<String, fmt::Error>) -> Self {
+        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        match rendered {
+            Ok(body) => Self { code: 200, kind, body },
+            Err(error) => Self::text(500, &error.to_string()),
+        }
+    }
+
+    /// JSON.
+    #[must_use]
+    pub const fn json(body: String) -> Self {
+        Self { code: 200, kind: "application/json", body }
+    }
+
+    fn text(code: u16, line: &str) -> Self {
+        Self { code, kind: "text/plain; charset=utf-8", body: format!("{line}\n") }
+    }
+}
+
+/// Answers until the end.
+pub async fn serve(server: Server, site: Arc<impl Site>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let site = Arc::clone(&site);
+        let accepted = match &server {
+            Server::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                tokio::spawn(async move {
+                    answer(stream, site).await;
+                    drop(place);
+                })
+            }),
+            Server::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+                tokio::spawn(async move {
+                    answer(stream, site).await;
+                    drop(place);
+                })
+            }),
+        };
+        if accepted.is_err() {
+            // Out of file descriptors: a moment later there may be some.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, site: Arc<impl Site>) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = respond(&request, site.as_ref());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let mut builder = http1::Builder::new();
+    let builder = builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!("a client went away: {error}");
+    }
+}
+
+fn respond(request: &Request<Incoming>, site: &impl Site) -> Response<Full<Bytes>> {
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        let mut response = sent(Page::text(405, "only GET"));
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    let paths = || site.paths().join("\n");
+    sent(match request.uri().path() {
+        "/" => Page::text(200, &paths()),
+        path => site.page(path).unwrap_or_else(|| Page::text(404, &paths())),
+    })
+}
+
+fn sent(page: Page) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(page.body)));
+    *response.status_mut() =
+        StatusCode::from_u16(page.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(page.kind));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_host_is_answered() {
+        for fine in ["127.0.0.1:9477", "[::1]:80", "unix:/run/berth/agent.sock"] {
+            assert_eq!(Listen::on_this_host(fine).unwrap().to_string(), fine);
+        }
+        for wrong in ["0.0.0.0:80", "10.0.0.1:80", "[::]:1"] {
+            assert!(Listen::on_this_host(wrong).is_err(), "{wrong}");
+            assert_eq!(wrong.parse::<Listen>().unwrap().to_string(), wrong);
+        }
+        for wrong in ["9477", "unix:x", ""] {
+            assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+        }
+    }
+}
