@@ -1,0 +1,133 @@
+//! Sets of a host's CPUs by their place in its order: fixed words, no allocation.
+
+/// Words of a set.
+const WORDS: usize = 16;
+
+/// How many CPUs a host can have here: the largest two-socket servers have 768.
+pub(super) const MAX_CPUS: usize = WORDS * 64;
+
+/// CPUs by place: zone by zone, in a zone core by core. A zone and a core are runs of neighbours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CpuBits([u64; WORDS]);
+
+impl CpuBits {
+    /// The places from `start` up to and without `end`.
+    pub(super) fn run(start: u16, end: u16) -> Self {
+        let mut bits = Self::default();
+        for (word, mask) in words_of(start, end) {
+            bits.0[word] |= mask;
+        }
+        bits
+    }
+
+    pub(super) const fn insert(&mut self, place: u16) {
+        let place = place as usize % MAX_CPUS;
+        self.0[place / 64] |= 1 << (place % 64);
+    }
+
+    pub(super) const fn contains(&self, place: u16) -> bool {
+        let place = place as usize % MAX_CPUS;
+        self.0[place / 64] & (1 << (place % 64)) != 0
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(|&word| word == 0)
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.0.iter().filter(|&&word| word != 0).map(|word| word.count_ones()).sum()
+    }
+
+    /// How many are from `start` up to and without `end`.
+    pub(super) fn count_run(&self, start: u16, end: u16) -> u32 {
+        words_of(start, end).map(|(word, mask)| (self.0[word] & mask).count_ones()).sum()
+    }
+
+    pub(super) fn and(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine &= theirs);
+        self
+    }
+
+    pub(super) fn or(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine |= theirs);
+        self
+    }
+
+    pub(super) fn without(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine &= !theirs);
+        self
+    }
+
+    /// Ascending.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u16> + '_ {
+        self.0.iter().zip(0u16..).flat_map(|(&word, index)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                let bit = u16::try_from(rest.trailing_zeros()).unwrap_or_default();
+                (rest != 0).then(|| {
+                    rest &= rest - 1;
+                    index * 64 + bit
+                })
+            })
+        })
+    }
+}
+
+/// The words that hold a run, with a mask of the run's bits in each.
+fn words_of(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
+    let (start, end) = (usize::from(start), usize::from(end).min(MAX_CPUS));
+    (start / 64..end.div_ceil(64)).map(move |word| {
+        let low = start.saturating_sub(word * 64).min(64);
+        let high = end.saturating_sub(word * 64).min(64);
+        let below = |bits: usize| if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
+        (word, below(high) & !below(low))
+    })
+}
+
+/// The same set, no larger than need be, for what is kept of every container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct FewBits {
+    first: u8,
+    words: Box<[u64]>,
+}
+
+impl From<&CpuBits> for FewBits {
+    fn from(bits: &CpuBits) -> Self {
+        let Some(first) = bits.0.iter().position(|&word| word != 0) else { return Self::default() };
+        let last = bits.0.iter().rposition(|&word| word != 0).unwrap_or(first);
+        Self { first: u8::try_from(first).unwrap_or_default(), words: bits.0[first..=last].into() }
+    }
+}
+
+impl FewBits {
+    pub(super) fn bits(&self) -> CpuBits {
+        let mut bits = CpuBits::default();
+        let places = bits.0.iter_mut().skip(usize::from(self.first));
+        places.zip(&*self.words).for_each(|(place, word)| *place = *word);
+        bits
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_what_is_between(start in 0u16..1100, length in 0u16..1100) {
+            let end = start + length;
+            let bits = CpuBits::run(start, end);
+            let expected: Vec<u16> = (start..end).filter(|&place| place < 1024).collect();
+            prop_assert_eq!(bits.iter().collect::<Vec<_>>(), expected.clone());
+            prop_assert_eq!(bits.count() as usize, expected.len());
+            prop_assert_eq!(FewBits::from(&bits).bits(), bits);
+            prop_assert_eq!(CpuBits::run(0, 1024).count_run(start, end) as usize, expected.len());
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! A few pods by uid, in a row: cheaper to ask than a tree of texts that lie all over memory.
+
+/// Things by uid, ascending by [`Place`].
+#[derive(Clone, Debug)]
+pub(super) struct ByUid<T> {
+    all: Vec<(Place, T)>,
+}
+
+/// The first bytes of a uid tell nearly all of them apart, and are compared before the text is looked at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    first: u64,
+    uid: Box<str>,
+}
+
+/// What comes after a shorter text counts as 0, so that this order is that of the texts.
+fn first(uid: &str) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.iter_mut().zip(uid.bytes()).for_each(|(to, from)| *to = from);
+    u64::from_be_bytes(bytes)
+}
+
+impl<T> Default for ByUid<T> {
+    fn default() -> Self {
+        Self { all: Vec::new() }
+    }
+}
+
+impl<T> ByUid<T> {
+    fn find(&self, uid: &str) -> Result<usize, usize> {
+        let first = first(uid);
+        self.all.binary_search_by(|(place, _)| {
+            place.first.cmp(&first).then_with(|| (*place.uid).cmp(uid))
+        })
+    }
+
+    pub(super) fn get(&self, uid: &str) -> Option<&T> {
+        self.all.get(self.find(uid).ok()?).map(|(_, thing)| thing)
+    }
+
+    pub(super) fn get_mut(&mut self, uid: &str) -> Option<&mut T> {
+        let at = self.find(uid).ok()?;
+        self.all.get_mut(at).map(|(_, thing)| thing)
+    }
+
+    pub(super) fn has(&self, uid: &str) -> bool {
+        self.find(uid).is_ok()
+    }
+
+    /// In the place of what was there.
+    pub(super) fn insert(&mut self, uid: &str, thing: T) {
+        match self.find(uid) {
+            Ok(at) => {
+                if let Some((_, there)) = self.all.get_mut(at) {
+                    *there = thing;
+                }
+            }
+            Err(at) => self.all.insert(at, (Place { first: first(uid), uid: uid.into() }, thing)),
+        }
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) -> Option<T> {
+        let at = self.find(uid).ok()?;
+        Some(self.all.remove(at).1)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// By uid, ascending.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.all.iter().map(|(_, thing)| thing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Short ones, long ones that begin alike, and some that are there again.
+        #[test]
+        fn is_a_map(steps in prop::collection::vec(("(abcdefg)?[h-j\u{0}é]{0,3}", any::<bool>()), 0..60)) {
+            let (mut plain, mut map) = (BTreeMap::new(), ByUid::default());
+            for (at, (uid, comes)) in steps.iter().enumerate() {
+                if *comes {
+                    plain.insert(uid.as_str(), at);
+                    map.insert(uid, at);
+                } else {
+                    prop_assert_eq!(map.remove(uid), plain.remove(uid.as_str()));
+                }
+                prop_assert_eq!(map.len(), plain.len());
+            }
+            for (uid, _) in &steps {
+                prop_assert_eq!(map.get(uid), plain.get(uid.as_str()));
+                prop_assert_eq!(map.get_mut(uid).copied(), plain.get(uid.as_str()).copied());
+                prop_assert_eq!(map.has(uid), plain.contains_key(uid.as_str()));
+            }
+        }
+
+        #[test]
+        fn the_order_is_that_of_the_texts(uids in prop::collection::btree_set("(abcdefg)?[h-j]{0,3}", 0..30)) {
+            let mut map = ByUid::default();
+            uids.iter().rev().for_each(|uid| map.insert(uid, uid.clone()));
+            prop_assert!(map.values().eq(uids.iter()));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The static CPU Manager: cpumanager/policy_static.go.
+
+use super::bits::CpuBits;
+use super::hints::Hints;
+use super::host::Host;
+use super::refusal::Reason;
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places, sockets_in};
+use super::{distribute, take, take_old};
+
+/// CPUs for a container, and whether the kubelet could have taken others.
+pub(super) struct Taken {
+    pub(super) cpus: CpuBits,
+    pub(super) is_sure: bool,
+    /// Whether some were not free: see `take_sockets`.
+    pub(super) in_use: bool,
+}
+
+/// `generateCPUTopologyHints`. Zones are as large as all their CPUs, reserved ones too, when it comes to which number of
+/// zones is preferred.
+pub(super) fn hints(host: &Host, shared: &CpuBits, reusable: &CpuBits, wanted: u64) -> Hints {
+    let available = shared.without(&host.reserved);
+    let mut totals = [0u64; MAX_HINT_ZONES];
+    let mut free = [0u64; MAX_HINT_ZONES];
+    let mut must = 0;
+    for (place, zone) in host.zones.iter().enumerate().take(MAX_HINT_ZONES) {
+        totals[place] = u64::from(zone.cpus.1 - zone.cpus.0);
+        free[place] = u64::from(available.count_run(zone.cpus.0, zone.cpus.1));
+        let reused = u64::from(reusable.count_run(zone.cpus.0, zone.cpus.1));
+        if reused > 0 {
+            // A mask without the zone of a CPU that is to be reused is out.
+            must |= 1 << place;
+            free[place] += reused;
+        }
+    }
+    let mut least = host.cpu_zones.count_ones();
+    let mut possible = MaskSet::default();
+    for mask in 1..=first(host.zones.len().min(MAX_HINT_ZONES)) {
+        if mask & !host.cpu_zones != 0 {
+            continue;
+        }
+        let sum = |of: &[u64; MAX_HINT_ZONES]| places(mask).map(|place| of[place]).sum::<u64>();
+        if mask.count_ones() < least && sum(&totals) >= wanted {
+            least = mask.count_ones();
+        }
+        if must & !mask == 0 && sum(&free) >= wanted {
+            possible.insert(mask);
+        }
+    }
+    Hints::on(possible, |mask| mask.count_ones() == least || is_socket_aligned(host, mask, least))
+}
+
+/// `isHintSocketAligned`, for `align-by-socket`.
+fn is_socket_aligned(host: &Host, mask: ZoneMask, least: u32) -> bool {
+    if !host.kubelet.cpu_options.align_by_socket {
+        return false;
+    }
+    let zones = host.cpu_zones.count_ones() as usize;
+    let per_socket = zones.checked_div(host.sockets.len()).unwrap_or(0);
+    per_socket > 0 && sockets_in(host, mask) == (least as usize).div_ceil(per_socket)
+}
+
+/// `Allocate`: the rule of `full-pcpus-only`, then CPUs on the zones of the affinity, then on others.
+pub(super) fn allocate(
+    host: &Host,
+    shared: &CpuBits,
+    affinity: Option<ZoneMask>,
+    reusable: &CpuBits,
+    wanted: u64,
+) -> Result<Taken, Reason> {
+    whole_cores(host, shared, wanted)?;
+    let allocatable = shared.without(&host.reserved).or(reusable);
+    let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
+    let mut taken = Taken { cpus: CpuBits::default(), is_sure: true, in_use: false };
+    if let Some(zones) = affinity {
+        let aligned = aligned(host, zones, &allocatable);
+        let aligned_wanted = wanted.min(i64::from(aligned.count()));
+        taken = take_by_topology(host, &aligned, aligned_wanted)?;
+    }
+    let missing = wanted - i64::from(taken.cpus.count());
+    if missing > 0 {
+        let rest = take_by_topology(host, &allocatable.without(&taken.cpus), missing)?;
+        taken.cpus = taken.cpus.or(&rest.cpus);
+        taken.is_sure &= rest.is_sure;
+    }
+    taken.in_use = !taken.cpus.without(&allocatable).is_empty();
+    Ok(taken)
+}
+
+/// `enforceSMTAlignment`. CPUs left for reuse by an init container are not among the free ones.
+fn whole_cores(host: &Host, shared: &CpuBits, wanted: u64) -> Result<(), Reason> {
+    if !host.kubelet.cpu_options.full_pcpus_only {
+        return Ok(());
+    }
+    let per_core = host.cpus_per_core;
+    if !wanted.is_multiple_of(u64::from(per_core)) {
+        return Err(Reason::SmtMultiple { wanted, per_core });
+    }
+    let free = shared.without(&host.reserved_physical).count();
+    if wanted > u64::from(free) {
+        return Err(Reason::SmtFree { wanted, per_core, free });
+    }
+    Ok(())
+}
+
+/// `getAlignedCPUs`: with `align-by-socket`, all of the sockets that the zones touch.
+fn aligned(host: &Host, zones: ZoneMask, allocatable: &CpuBits) -> CpuBits {
+    let mut near = CpuBits::default();
+    if host.kubelet.cpu_options.align_by_socket {
+        for socket in host.sockets.iter().filter(|socket| socket.zones & zones != 0) {
+            near = near.or(&socket.cpus);
+        }
+    } else {
+        for zone in places(zones).filter_map(|place| host.zones.get(place)) {
+            near = near.or(&CpuBits::run(zone.cpus.0, zone.cpus.1));
+        }
+    }
+    near.and(allocatable)
+}
+
+/// `takeByTopology`.
+fn take_by_topology(host: &Host, available: &CpuBits, wanted: i64) -> Result<Taken, Reason> {
+    if !host.features.zone_aware_order {
+        let (cpus, is_sure) = take_old::pack(host, available, wanted)?;
+        return Ok(Taken { cpus, is_sure, in_use: false });
+    }
+    let options = host.kubelet.cpu_options;
+    let cpus = if options.distribute_across_numa {
+        let group = if options.full_pcpus_only { i64::from(host.cpus_per_core) } else { 1 };
+        distribute::distribute(host, available, wanted, group)?
+    } else {
+        take::pack(host, available, wanted, options.prefer_uncore_cache)?
+    };
+    Ok(Taken { cpus, is_sure: true, in_use: false })
+}

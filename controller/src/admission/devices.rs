@@ -1,0 +1,190 @@
+//! The Device Manager: devicemanager/topology_hints.go and `devicesToAllocate` of devicemanager/manager.go.
+//!
+//! Devices of a zone are alike, so that numbers do. Among devices that would all do, the kubelet asks the plugin; one
+//! without an opinion leaves it to chance. Taken here are those of the lowest zone, as the plugin stub prefers.
+
+use std::collections::BTreeMap;
+
+use super::hints::Hints;
+use super::host::{Host, Pool};
+use super::refusal::Reason;
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places};
+
+/// Numbers of devices: of each pool, those of each zone, then those of none.
+pub(super) type Counts = Vec<u32>;
+
+/// Devices of one pool and zone that a container has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DeviceGrant {
+    pub(super) pool: u16,
+    /// The zone's place; one past the last for devices of none.
+    pub(super) zone: u8,
+    pub(super) count: u32,
+    /// How many of them were an init container's before.
+    pub(super) reused: u32,
+}
+
+pub(super) fn none(host: &Host) -> Counts {
+    vec![0; host.pools.len() * (host.zones.len() + 1)]
+}
+
+/// The part of one pool.
+fn of_pool(host: &Host, counts: &[u32], pool: usize) -> impl Fn(usize) -> u64 {
+    let start = pool * (host.zones.len() + 1);
+    move |zone| u64::from(counts.get(start + zone).copied().unwrap_or(0))
+}
+
+/// What is asked of device plugins: limits, as requests equal them.
+pub(super) fn wanted<'h>(
+    host: &'h Host,
+    limits: &BTreeMap<String, u64>,
+) -> impl Iterator<Item = (usize, &'h Pool, u64)> {
+    limits.iter().filter(|&(_, &count)| count > 0).filter_map(|(name, &count)| {
+        let place = host.pools.binary_search_by(|pool| pool.name.as_str().cmp(name)).ok()?;
+        host.pools.get(place).map(|pool| (place, pool, count))
+    })
+}
+
+/// `generateDeviceTopologyHints`, over the zones that have devices of the resource.
+pub(super) fn hints(
+    host: &Host,
+    used: &[u32],
+    reusable: &[u32],
+    place: usize,
+    pool: &Pool,
+    wanted: u64,
+) -> Hints {
+    if pool.zones == 0 {
+        return Hints::Anywhere;
+    }
+    let zones = host.zones.len();
+    let used = of_pool(host, used, place);
+    let reusable = of_pool(host, reusable, place);
+    let has = |zone: usize| u64::from(pool.counts.get(zone).copied().unwrap_or(0));
+    let free = |zone: usize| has(zone).saturating_sub(used(zone));
+    if (0..=zones).map(|zone| free(zone).saturating_add(reusable(zone))).sum::<u64>() < wanted {
+        return Hints::Nowhere;
+    }
+    let must = (0..zones).filter(|&zone| reusable(zone) > 0).fold(0, |mask, zone| mask | 1 << zone);
+    let mut least = pool.zones.count_ones();
+    let mut possible = MaskSet::default();
+    for mask in 1..=first(zones.min(MAX_HINT_ZONES)) {
+        if mask & !pool.zones != 0 {
+            continue;
+        }
+        if mask.count_ones() < least && places(mask).map(has).sum::<u64>() >= wanted {
+            least = mask.count_ones();
+        }
+        let there = |zone: usize| free(zone).saturating_add(reusable(zone));
+        if must & !mask == 0 && places(mask).map(there).sum::<u64>() >= wanted {
+            possible.insert(mask);
+        }
+    }
+    Hints::on(possible, |mask| mask.count_ones() == least)
+}
+
+/// Takes devices of one pool: an init container's first, then those near the affinity, then others. False if
+/// it is left to chance which of the init container's they are (the order of a Go map).
+pub(super) fn allocate(
+    host: &Host,
+    used: &mut [u32],
+    reusable: &[u32],
+    affinity: Option<ZoneMask>,
+    (place, pool, wanted): (usize, &Pool, u64),
+) -> Result<(Vec<DeviceGrant>, bool), Reason> {
+    if pool.total == 0 {
+        return Err(Reason::NoDevices(pool.name.clone()));
+    }
+    let zones = host.zones.len();
+    let mut grants: Vec<DeviceGrant> = Vec::new();
+    let mut needed = wanted;
+    let mut give = |zone: usize, there: u64, is_reused: bool, needed: &mut u64| {
+        let part = u32::try_from(there.min(*needed)).unwrap_or(u32::MAX);
+        if part == 0 {
+            return 0;
+        }
+        *needed -= u64::from(part);
+        let zone = u8::try_from(zone).unwrap_or(u8::MAX);
+        let reused = if is_reused { part } else { 0 };
+        match grants.iter_mut().find(|grant| grant.zone == zone) {
+            Some(grant) => {
+                grant.count = grant.count.saturating_add(part);
+                grant.reused = grant.reused.saturating_add(reused);
+            }
+            None => {
+                let pool = u16::try_from(place).unwrap_or(u16::MAX);
+                grants.push(DeviceGrant { pool, zone, count: part, reused });
+            }
+        }
+        part
+    };
+    let left = of_pool(host, reusable, place);
+    let spread = (0..=zones).filter(|&zone| left(zone) > 0).count();
+    let is_sure = spread <= 1 || (0..=zones).map(&left).sum::<u64>() <= needed;
+    for zone in 0..=zones {
+        give(zone, left(zone), true, &mut needed);
+    }
+    let start = place * (zones + 1);
+    let free = |used: &[u32], zone: usize| {
+        let has = pool.counts.get(zone).copied().unwrap_or(0);
+        u64::from(has.saturating_sub(used.get(start + zone).copied().unwrap_or(0)))
+    };
+    let available: u64 = (0..=zones).map(|zone| free(used, zone)).sum();
+    if available < needed {
+        let name = pool.name.clone();
+        return Err(Reason::Devices { name, wanted: needed, free: available });
+    }
+    // Only resources some device of which has a zone are aligned (`filterByAffinity`).
+    let near = affinity.filter(|_| pool.zones != 0).unwrap_or(0);
+    let is_near = |zone: usize| zone < zones && near & (1 << zone) != 0;
+    let order =
+        (0..=zones).filter(|&zone| is_near(zone)).chain((0..=zones).filter(|&zone| !is_near(zone)));
+    for zone in order {
+        let part = give(zone, free(used, zone), false, &mut needed);
+        if let Some(count) = used.get_mut(start + zone) {
+            *count = count.saturating_add(part);
+        }
+    }
+    grants.sort_by_key(|grant| grant.zone);
+    Ok((grants, is_sure))
+}
+
+/// Devices that a pod gives back.
+pub(super) fn release(host: &Host, used: &mut [u32], grants: &[DeviceGrant]) {
+    for grant in grants {
+        if let Some(count) = used.get_mut(index(host, grant)) {
+            *count = count.saturating_sub(grant.count.saturating_sub(grant.reused));
+        }
+    }
+}
+
+/// What later containers may take over: all that an init container has, less what others have.
+pub(super) fn update_reusable(
+    host: &Host,
+    reusable: &mut Counts,
+    is_init: bool,
+    grants: &[DeviceGrant],
+) {
+    if reusable.is_empty() && is_init && !grants.is_empty() {
+        *reusable = none(host);
+    }
+    for grant in grants {
+        if let Some(count) = reusable.get_mut(index(host, grant)) {
+            *count = match is_init {
+                true => count.saturating_add(grant.count.saturating_sub(grant.reused)),
+                false => count.saturating_sub(grant.reused),
+            };
+        }
+    }
+}
+
+fn index(host: &Host, grant: &DeviceGrant) -> usize {
+    usize::from(grant.pool) * (host.zones.len() + 1) + usize::from(grant.zone)
+}
+
+/// Devices that are given without asking.
+pub(super) fn hold(host: &Host, used: &mut [u32], grant: &DeviceGrant) {
+    if let Some(count) = used.get_mut(index(host, grant)) {
+        *count = count.saturating_add(grant.count);
+    }
+}

@@ -1,0 +1,338 @@
+//! `distribute-cpus-across-numa`: `takeByTopologyNUMADistributed` of cpumanager/cpu_assignment.go (KEP-2902).
+//!
+//! Where one zone is not enough, the CPUs are split evenly over as few as will do, and what does not divide goes to
+//! the zones that are then left most alike.
+
+use super::bits::CpuBits;
+use super::host::Host;
+use super::refusal::Reason;
+use super::take::{Taking, pack};
+
+/// Distributes `wanted` CPUs in groups of `group`.
+pub(super) fn distribute(
+    host: &Host,
+    available: &CpuBits,
+    wanted: i64,
+    group: i64,
+) -> Result<CpuBits, Reason> {
+    if group < 1 || wanted % group != 0 {
+        return pack(host, available, wanted, false);
+    }
+    let taking = Taking::new(host, available, wanted);
+    if taking.is_done() {
+        return Ok(taking.taken);
+    }
+    taking.check_enough()?;
+    let zones = taking.zones_in_order();
+    let free: Vec<i64> =
+        (0..host.zones.len()).map(|zone| i64::from(taking.free_in_zone(zone))).collect();
+    let (least, most) = zones_needed(host, wanted, group, &free);
+    for count in least..=most {
+        if let Some(best) = best_split(&zones, &free, count, wanted, group)? {
+            return best.take(taking, wanted, group);
+        }
+    }
+    pack(host, available, wanted, false)
+}
+
+/// `rangeNUMANodesNeededToSatisfy`.
+fn zones_needed(host: &Host, wanted: i64, group: i64, free: &[i64]) -> (usize, usize) {
+    let groups = |cpus: i64| (cpus - 1) / group + 1;
+    let zones = i64::from(host.cpu_zones.count_ones()).max(1);
+    let cpus = i64::try_from(host.cpus.len()).unwrap_or(i64::MAX);
+    let per_zone = (groups(cpus) - 1) / zones + 1;
+    let needed = groups(wanted);
+    let least = (needed - 1) / per_zone + 1;
+    let with_free = free.iter().filter(|&&free| free > 0).count();
+    let most = usize::try_from(needed).unwrap_or(usize::MAX).min(with_free);
+    (usize::try_from(least).unwrap_or(usize::MAX), most)
+}
+
+/// Zones to split over, and zones that give the rest.
+struct Split {
+    zones: Vec<usize>,
+    rest: Vec<usize>,
+}
+
+fn best_split(
+    zones: &[usize],
+    free: &[i64],
+    count: usize,
+    wanted: i64,
+    group: i64,
+) -> Result<Option<Split>, Reason> {
+    let mut best_balance = f64::MAX;
+    let mut best: Option<(Chosen, Option<Vec<usize>>)> = None;
+    let mut hangs = false;
+    let mut combinations = Combinations::default();
+    combinations.each(zones, count, &mut |lists, chosen| {
+        if best_balance == 0.0 {
+            return false;
+        }
+        let combo = lists.get(chosen);
+        let of = |zone: usize| free.get(zone).copied().unwrap_or(0);
+        let total: i64 = combo.iter().map(|&zone| of(zone)).sum();
+        let groups: i64 = combo.iter().map(|&zone| of(zone) / group).sum();
+        let even = wanted / i64::try_from(combo.len()).unwrap_or(i64::MAX) / group * group;
+        if total < wanted || groups * group < wanted || combo.iter().any(|&zone| of(zone) < even) {
+            return true;
+        }
+        let mut after: Vec<(usize, i64)> = Vec::with_capacity(zones.len());
+        for &zone in zones {
+            if !after.iter().any(|&(known, _)| known == zone) {
+                after.push((zone, of(zone)));
+            }
+        }
+        for &zone in &combo {
+            add(&mut after, zone, -even);
+        }
+        let rest = wanted - even * i64::try_from(combo.len()).unwrap_or(i64::MAX);
+        let (balance, subset) = if rest == 0 {
+            (deviation(&after), None)
+        } else {
+            let Some((balance, subset)) = best_rest(&combo, &after, rest, group) else {
+                hangs = true;
+                return false;
+            };
+            (balance, Some(subset))
+        };
+        if balance < best_balance {
+            best_balance = balance;
+            best = Some((chosen, subset));
+        }
+        true
+    });
+    if hangs {
+        return Err(Reason::Crash("distribute-cpus-across-numa never ends"));
+    }
+    Ok(best.map(|(zones, rest)| Split {
+        zones: combinations.get(zones),
+        rest: rest.unwrap_or_default(),
+    }))
+}
+
+/// The zones that give the rest so that all are left most alike, with their balance; `None` if the kubelet would
+/// go round for ever, as it does where the parts of cores left in several zones only together are a core.
+fn best_rest(
+    combo: &[usize],
+    after: &[(usize, i64)],
+    rest: i64,
+    group: i64,
+) -> Option<(f64, Vec<usize>)> {
+    let left = |after: &[(usize, i64)], zone: usize| {
+        after.iter().find(|&&(known, _)| known == zone).map_or(0, |&(_, free)| free)
+    };
+    let givers: Vec<usize> =
+        combo.iter().copied().filter(|&zone| left(after, zone) >= group).collect();
+    let mut best_balance = f64::MAX;
+    let mut best: Vec<usize> = Vec::new();
+    let mut hangs = false;
+    for count in (1..=givers.len()).rev() {
+        let mut combinations = Combinations::default();
+        let mut best_chosen = None;
+        combinations.each(&givers, count, &mut |lists, chosen| {
+            let subset = lists.get(chosen);
+            let total: i64 = subset.iter().map(|&zone| left(after, zone)).sum();
+            if total < rest {
+                return true;
+            }
+            let mut after = after.to_vec();
+            let mut rest = rest;
+            while rest > 0 {
+                let before = rest;
+                for &zone in &subset {
+                    if rest == 0 {
+                        break;
+                    }
+                    if left(&after, zone) >= group {
+                        add(&mut after, zone, -group);
+                        rest -= group;
+                    }
+                }
+                if rest == before {
+                    hangs = true;
+                    return false;
+                }
+            }
+            let balance = deviation(&after);
+            if balance < best_balance {
+                best_balance = balance;
+                best_chosen = Some(chosen);
+            }
+            true
+        });
+        if hangs {
+            return None;
+        }
+        if let Some(chosen) = best_chosen {
+            best = combinations.get(chosen);
+        }
+    }
+    Some((best_balance, best))
+}
+
+impl Split {
+    fn take(self, mut taking: Taking<'_>, wanted: i64, group: i64) -> Result<CpuBits, Reason> {
+        let host = taking.host;
+        let count = i64::try_from(self.zones.len()).unwrap_or(i64::MAX).max(1);
+        let even = wanted / count / group * group;
+        let in_zone = |taking: &Taking<'_>, zone: usize| {
+            let run = host.zones.get(zone).map_or((0, 0), |zone| zone.cpus);
+            taking.free.and(&CpuBits::run(run.0, run.1))
+        };
+        for &zone in &self.zones {
+            // An error is passed over there too; what is missing shows at the end.
+            if let Ok(cpus) = pack(host, &in_zone(&taking, zone), even, false) {
+                taking.take(&cpus);
+            }
+        }
+        let mut rest = wanted - even * count;
+        while rest > 0 {
+            let before = rest;
+            for &zone in &self.rest {
+                if rest == 0 {
+                    break;
+                }
+                let free = in_zone(&taking, zone);
+                if i64::from(free.count()) < group {
+                    continue;
+                }
+                if let Ok(cpus) = pack(host, &free, group, false) {
+                    taking.take(&cpus);
+                }
+                rest -= group;
+            }
+            if rest == before {
+                return Err(Reason::Crash("distribute-cpus-across-numa never ends"));
+            }
+        }
+        if taking.needed == 0 {
+            return Ok(taking.taken);
+        }
+        let (what, needed) = if taking.needed > 0 {
+            ("not enough", taking.needed)
+        } else {
+            ("too many", taking.needed)
+        };
+        let error = format!("accounting error, {what} CPUs allocated, remaining: {needed}");
+        Err(Reason::CpuError(error))
+    }
+}
+
+fn add(after: &mut [(usize, i64)], zone: usize, cpus: i64) {
+    if let Some((_, free)) = after.iter_mut().find(|(known, _)| *known == zone) {
+        *free += cpus;
+    }
+}
+
+/// `standardDeviation`, rounded to thousandths as there: what is nearly alike counts as alike.
+#[expect(clippy::cast_precision_loss, reason = "numbers of CPUs are small")]
+fn deviation(after: &[(usize, i64)]) -> f64 {
+    let round = |number: f64| (number * 1000.0).round() / 1000.0;
+    let count = after.len() as f64;
+    let mean = round(after.iter().map(|&(_, free)| free as f64).sum::<f64>() / count);
+    let squares: f64 = after.iter().map(|&(_, free)| (free as f64 - mean).powi(2)).sum();
+    round((squares / count).sqrt())
+}
+
+/// `iterateCombinations` with the slices it has there: Go's `append` writes into the array it was given while that
+/// has room, so that a combination kept as the best is overwritten by those that follow it there. From five zones
+/// on this changes what is taken.
+#[derive(Default)]
+struct Combinations {
+    /// Arrays with their capacity.
+    arrays: Vec<(Vec<usize>, usize)>,
+}
+
+/// An array and how much of it.
+#[derive(Clone, Copy)]
+struct Chosen {
+    array: usize,
+    length: usize,
+}
+
+impl Combinations {
+    fn get(&self, chosen: Chosen) -> Vec<usize> {
+        let array = self.arrays.get(chosen.array);
+        array
+            .map(|(array, _)| array.iter().copied().take(chosen.length).collect())
+            .unwrap_or_default()
+    }
+
+    /// Goes on while the function says so.
+    fn each(&mut self, of: &[usize], count: usize, then: &mut dyn FnMut(&Self, Chosen) -> bool) {
+        if count >= 1 {
+            self.arrays.push((Vec::new(), 0));
+            self.go(of, count, 0, Chosen { array: self.arrays.len() - 1, length: 0 }, then);
+        }
+    }
+
+    fn go(
+        &mut self,
+        of: &[usize],
+        count: usize,
+        start: usize,
+        so_far: Chosen,
+        then: &mut dyn FnMut(&Self, Chosen) -> bool,
+    ) -> bool {
+        if count == 0 {
+            return then(self, so_far);
+        }
+        let end = (of.len() + 1).saturating_sub(count);
+        for (place, &zone) in of.iter().enumerate().take(end).skip(start) {
+            let longer = self.append(so_far, zone);
+            if !self.go(of, count - 1, place + 1, longer, then) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Go's `append`: small arrays double their capacity.
+    fn append(&mut self, to: Chosen, zone: usize) -> Chosen {
+        let length = to.length + 1;
+        let capacity = self.arrays.get(to.array).map_or(0, |&(_, capacity)| capacity);
+        let mut array = to.array;
+        if length > capacity {
+            let copy = self.get(to);
+            array = self.arrays.len();
+            self.arrays.push((copy, (capacity * 2).max(1)));
+        }
+        if let Some((items, _)) = self.arrays.get_mut(array) {
+            match items.get_mut(to.length) {
+                Some(item) => *item = zone,
+                None => items.push(zone),
+            }
+        }
+        Chosen { array, length }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Go prints for the same loop when the first combination of four out of five is kept: its last
+    /// element is the last one written there.
+    #[test]
+    fn kept_combinations_are_overwritten_as_in_go() {
+        let mut combinations = Combinations::default();
+        let mut first = None;
+        let mut seen = Vec::new();
+        combinations.each(&[0, 1, 2, 3, 4], 4, &mut |lists, chosen| {
+            first.get_or_insert(chosen);
+            seen.push(lists.get(chosen));
+            true
+        });
+        assert_eq!(seen.len(), 5);
+        assert_eq!(seen[0], [0, 1, 2, 3]);
+        assert_eq!(combinations.get(first.expect("five")), [0, 1, 2, 4]);
+        let mut three = Combinations::default();
+        let mut first = None;
+        three.each(&[0, 1, 2, 3, 4], 3, &mut |_, chosen| {
+            first.get_or_insert(chosen);
+            true
+        });
+        assert_eq!(three.get(first.expect("ten")), [0, 1, 2]);
+    }
+}

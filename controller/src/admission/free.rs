@@ -1,0 +1,80 @@
+//! What of a host's zones is free, in plain numbers: for those who compare many hosts before they ask for an admission.
+
+use berth_api::PageSize;
+
+use super::host::{Amounts, Host};
+use super::kubelet::{CpuPolicy, MemoryPolicy};
+use super::memory;
+use super::state::State;
+use super::zones::MAX_HINT_ZONES;
+
+/// What is free of a zone, and what of it could be.
+#[derive(Clone, Copy, Debug)]
+pub struct FreeZone<'a> {
+    host: &'a Host,
+    /// CPUs that can be pinned now.
+    pub cpus: u32,
+    /// CPUs that can be pinned at all.
+    pub all_cpus: u32,
+    free: Amounts,
+    all: Amounts,
+}
+
+impl FreeZone<'_> {
+    /// Bytes of plain memory: free, and in all.
+    #[must_use]
+    pub const fn memory(&self) -> (u64, u64) {
+        (self.free[0], self.all[0])
+    }
+
+    /// Bytes of huge pages of a size: free, and in all.
+    #[must_use]
+    pub fn pages(&self, size: PageSize) -> (u64, u64) {
+        let kind = self.host.pages.iter().position(|page| *page == size);
+        kind.map_or((0, 0), |kind| (self.free[kind + 1], self.all[kind + 1]))
+    }
+}
+
+impl FreeZone<'_> {
+    /// Bytes of huge pages of all sizes: free, and in all.
+    #[must_use]
+    pub fn all_pages(&self) -> (u64, u64) {
+        let sum =
+            |amounts: &Amounts| amounts.iter().skip(1).fold(0_u64, |a, b| a.saturating_add(*b));
+        (sum(&self.free), sum(&self.all))
+    }
+}
+
+impl Host {
+    /// The kernel's numbers of its zones, ascending.
+    pub fn zone_numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.zones.iter().map(|zone| zone.id)
+    }
+}
+
+impl State {
+    /// By zone, in the order of [`Host::zone_numbers`]. Without a Memory Manager nobody keeps account of memory by zone,
+    /// and all of it is called free.
+    pub fn free_by_zone(&self) -> impl Iterator<Item = FreeZone<'_>> {
+        let host = self.host();
+        let has_account = host.kubelet.memory_policy == MemoryPolicy::Static;
+        let zones = self.zones();
+        let unused = if has_account { memory::unused(host) } else { Default::default() };
+        let pins = host.kubelet.cpu_policy == CpuPolicy::Static;
+        let free_cpus = self.shared.without(&host.reserved);
+        let all_cpus = host.all_cpus.without(&host.reserved);
+        host.zones.iter().enumerate().map(move |(at, zone)| {
+            let count = |bits: &super::bits::CpuBits| {
+                if pins { bits.count_run(zone.cpus.0, zone.cpus.1) } else { 0 }
+            };
+            let kept = has_account && at < MAX_HINT_ZONES;
+            FreeZone {
+                host,
+                cpus: count(&free_cpus),
+                all_cpus: count(&all_cpus),
+                free: if kept { zones[at].free } else { zone.allocatable },
+                all: if kept { unused[at].free } else { zone.allocatable },
+            }
+        })
+    }
+}

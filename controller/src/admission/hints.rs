@@ -1,0 +1,153 @@
+//! What the managers hint, and what the Topology Manager makes of it: topologymanager/policy*.go.
+//!
+//! The kubelet goes through every combination of one hint of each resource. What it keeps is the best by an order
+//! that is total, so that which combination comes first does not matter, and sets of masks say the same at once.
+
+use super::host::Host;
+use super::kubelet::TopologyPolicy;
+use super::refusal::Reason;
+use super::zones::{MaskSet, ZoneMask, narrowness, places};
+
+/// Where one resource could be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Hints {
+    /// It does not matter ("nil, preferred").
+    Anywhere,
+    /// Nowhere ("nil, not preferred").
+    Nowhere,
+    /// On any of these zones together; the second set is the preferred of them.
+    On(MaskSet, MaskSet),
+}
+
+impl Hints {
+    /// An empty list of hints means nowhere.
+    pub(super) fn on(possible: MaskSet, is_preferred: impl Fn(ZoneMask) -> bool) -> Self {
+        if possible.is_empty() {
+            return Self::Nowhere;
+        }
+        Self::On(possible, possible.filter(is_preferred))
+    }
+}
+
+/// The merged hint: `None` is no affinity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Affinity {
+    pub(super) zones: Option<ZoneMask>,
+    pub(super) preferred: bool,
+}
+
+/// `Merge` and `canAdmitPodResult` of the policy.
+pub(super) fn merge(host: &Host, hints: &[Hints]) -> Result<Affinity, Reason> {
+    let policy = host.kubelet.topology_policy;
+    let default = host.all_zones();
+    let is_single = policy == TopologyPolicy::SingleNumaNode;
+    if let Some(zones) = best_preferred(host, hints, is_single)? {
+        // "All zones" of a host with one zone is no affinity too (policy_single_numa_node.go).
+        let zones = Some(zones).filter(|&zones| !is_single || zones != default);
+        return Ok(Affinity { zones, preferred: true });
+    }
+    match policy {
+        TopologyPolicy::None => Ok(Affinity::default()),
+        TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode => Err(Reason::Topology),
+        TopologyPolicy::BestEffort => {
+            let zones = best_of_rest(host, hints)?.unwrap_or(default);
+            Ok(Affinity { zones: Some(zones), preferred: false })
+        }
+    }
+}
+
+/// The best combination of preferred hints alone.
+fn best_preferred(
+    host: &Host,
+    hints: &[Hints],
+    is_single: bool,
+) -> Result<Option<ZoneMask>, Reason> {
+    let mut merged: Option<MaskSet> = None;
+    for hint in hints {
+        match hint {
+            Hints::Anywhere => {}
+            Hints::Nowhere => return Ok(None),
+            Hints::On(_, preferred) => {
+                let mut preferred = *preferred;
+                if is_single {
+                    preferred = preferred.filter(|mask| mask.count_ones() == 1);
+                }
+                merged = Some(match merged {
+                    None => preferred,
+                    Some(others) if host.features.careful_merge => others.and(&preferred),
+                    Some(others) => others.meets(&preferred),
+                });
+            }
+        }
+    }
+    match merged {
+        None => Ok(Some(host.all_zones())),
+        Some(merged) => fittest(host, &merged.filter(|mask| mask != 0)),
+    }
+}
+
+/// Without a combination that is preferred: the best there is (`HintMerger.compare`).
+fn best_of_rest(host: &Host, hints: &[Hints]) -> Result<Option<ZoneMask>, Reason> {
+    let mut merged = MaskSet::default();
+    merged.insert(host.all_zones());
+    // As many zones as the resource needs that needs the most (`maxOfMinAffinityCounts`).
+    let mut most = 0;
+    for hint in hints {
+        if let Hints::On(possible, _) = hint {
+            merged = merged.meets(possible);
+            most = most.max(possible.narrowest().map_or(0, ZoneMask::count_ones));
+        }
+    }
+    let merged = merged.filter(|mask| mask != 0);
+    if !host.features.careful_merge {
+        return Ok(merged.narrowest());
+    }
+    // Best as many as that; then fewer, the more the better; then more, the fewer the better.
+    let rank = |mask: ZoneMask| match mask.count_ones() {
+        count if count <= most => most - count,
+        count => count + 64,
+    };
+    let best = merged.iter().map(rank).min();
+    fittest(host, &merged.filter(|mask| Some(rank(mask)) == best))
+}
+
+/// The narrowest, or of equally narrow ones the one whose zones are closest (numa_info.go).
+fn fittest(host: &Host, masks: &MaskSet) -> Result<Option<ZoneMask>, Reason> {
+    let narrowest = masks.narrowest();
+    let is_single = host.kubelet.topology_policy == TopologyPolicy::SingleNumaNode;
+    let Some(first) =
+        narrowest.filter(|_| host.kubelet.topology_options.prefer_closest && !is_single)
+    else {
+        return Ok(narrowest);
+    };
+    let rivals = masks.filter(|mask| mask.count_ones() == first.count_ones());
+    if rivals.iter().count() == 1 {
+        return Ok(narrowest);
+    }
+    let mut best: Option<(f64, ZoneMask)> = None;
+    for mask in rivals.iter() {
+        let distance = distance(host, mask).ok_or(Reason::Crash(
+            "prefer-closest-numa-nodes takes the number of a zone for its place in the distance table: index out of range",
+        ))?;
+        // Ascending masks: of equal ones the lower stays.
+        if best.is_none_or(|(least, _)| distance < least) {
+            best = Some((distance, mask));
+        }
+    }
+    Ok(best.map(|(_, mask)| mask))
+}
+
+/// `CalculateAverageFor`, which looks a zone up in its row by its number. `None` if the row is too short for that.
+#[expect(clippy::cast_precision_loss, reason = "distances are below 256")]
+fn distance(host: &Host, mask: ZoneMask) -> Option<f64> {
+    let mut sum = 0.0;
+    for from in places(mask) {
+        let row = &host.zones.get(from)?.distances;
+        for to in places(mask) {
+            let column = usize::try_from(host.zone_id(to)).ok()?;
+            sum += *row.get(column)? as f64;
+        }
+    }
+    let count = f64::from(narrowness(mask).0);
+    Some(sum / (count * count))
+}

@@ -1,0 +1,467 @@
+//! A host as its kubelet sees it: read once, checked, and put into an order that is quick to go through.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::{CpuSet, PageSize};
+
+use super::bits::{CpuBits, MAX_CPUS};
+use super::kubelet::{CpuPolicy, Features, Kubelet, MemoryPolicy, TopologyPolicy};
+use super::zones::{MAX_HINT_ZONES, ZoneMask};
+use crate::pod::Resources;
+
+/// Kinds of memory a zone keeps account of: plain memory, and up to four sizes of huge pages (arm64 has four).
+pub(super) const KINDS: usize = 5;
+
+/// Bytes by kind; plain memory comes first, huge pages follow in the order of [`Host::pages`].
+pub(super) type Amounts = [u64; KINDS];
+
+/// What is known of a host, before it is checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostSpec {
+    /// Its NUMA zones, in any order.
+    pub zones: Vec<ZoneSpec>,
+    /// Its device plugins' resources.
+    pub devices: Vec<DevicePool>,
+    /// `status.allocatable` of the Node.
+    pub allocatable: Resources,
+    /// `status.allocatable["pods"]`.
+    pub pods: u64,
+}
+
+/// One NUMA zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ZoneSpec {
+    /// The kernel's number.
+    pub id: u32,
+    /// Its physical cores; none for a zone of memory alone.
+    pub cores: Vec<CoreSpec>,
+    /// All its memory in bytes, huge pages included.
+    pub memory: u64,
+    /// Bytes in its pools of huge pages by their size; a size whose pool is empty is there with 0.
+    pub hugepages: BTreeMap<PageSize, u64>,
+    /// Its row of the distance table, in the order of `zones`; empty if not known.
+    pub distances: Vec<u64>,
+}
+
+/// One physical core.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoreSpec {
+    /// The CPUs that are its threads.
+    pub cpus: Vec<u32>,
+    /// The package it is in.
+    pub socket: u32,
+    /// The last-level cache it shares, if that is known.
+    pub cache: Option<u32>,
+}
+
+/// Devices of one resource. A device is of one zone or of none; those of a zone are alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DevicePool {
+    /// The resource's name.
+    pub name: String,
+    /// Healthy devices by zone.
+    pub zones: BTreeMap<u32, u32>,
+    /// Healthy devices that are near no zone in particular.
+    pub without_zone: u32,
+}
+
+/// Why a host and a configuration cannot be what a kubelet runs with, or are beyond this predictor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostFault {
+    /// Two zones of one number.
+    #[error("zone {0}: is there twice")]
+    ZoneTwice(u32),
+    /// A zone number that no mask of the kubelet's has room for (bitmask.go).
+    #[error("zone {0}: the kubelet knows no number above 63")]
+    ZoneNumber(u32),
+    /// More zones than hints are made for.
+    #[error(
+        "{zones} zones: the kubelet aligns on at most {most}, and Berth follows it up to {MAX_HINT_ZONES}"
+    )]
+    TooManyZones {
+        /// How many there are.
+        zones: usize,
+        /// `max-allowable-numa-nodes`.
+        most: u32,
+    },
+    /// A CPU in two cores, or in one twice.
+    #[error("CPU {0}: is in more than one core")]
+    CpuTwice(u32),
+    /// A core without CPUs, or with too many to be one.
+    #[error("zone {zone}: a core with {cpus} CPUs")]
+    Core {
+        /// The zone.
+        zone: u32,
+        /// How many CPUs it has.
+        cpus: usize,
+    },
+    /// No CPUs, or more than there is room for.
+    #[error("{0} CPUs: from 1 to {MAX_CPUS} can be dealt with")]
+    Cpus(usize),
+    /// More sizes of huge pages than any hardware has.
+    #[error("{0} sizes of huge pages: at most {most} can be dealt with", most = KINDS - 1)]
+    PageSizes(usize),
+    /// A reserved CPU that is in no zone: such a kubelet does not start.
+    #[error("reservedSystemCPUs: CPU {0} is in no zone")]
+    ReservedCpu(u32),
+    /// The static policy without reserved CPUs: such a kubelet does not start.
+    #[error("reservedSystemCPUs: the policy static needs at least one CPU")]
+    NothingReserved,
+    /// More is reserved in a zone than there is.
+    #[error("reservedMemory: more is reserved in zone {zone} than its {what}")]
+    ReservedMemory {
+        /// The zone.
+        zone: u32,
+        /// Memory, or a size of huge pages.
+        what: String,
+    },
+    /// Memory reserved in a zone that is not there: such a kubelet does not start.
+    #[error("reservedMemory: there is no zone {0}")]
+    ReservedZone(u32),
+    /// Devices in a zone that is not there.
+    #[error("{name}: devices in zone {zone}, which is not there")]
+    DeviceZone {
+        /// The resource.
+        name: String,
+        /// The zone.
+        zone: u32,
+    },
+    /// Two pools of one name.
+    #[error("{0}: is there twice")]
+    PoolTwice(String),
+    /// A setting this version of the kubelet does not know, or refuses beside another.
+    #[error("{setting}: {why}")]
+    Setting {
+        /// Its name.
+        setting: &'static str,
+        /// What stands against it.
+        why: String,
+    },
+}
+
+/// A checked host with its kubelet's configuration. It never changes; hosts of the same make may share one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Host {
+    pub(super) kubelet: Kubelet,
+    pub(super) features: Features,
+    /// By number, ascending; everywhere else a zone is its place here.
+    pub(super) zones: Vec<Zone>,
+    /// CPU numbers, by zone, then by core, then ascending: the order of all [`CpuBits`] of this host.
+    pub(super) cpus: Vec<u32>,
+    pub(super) cores: Vec<Core>,
+    pub(super) sockets: Vec<Group>,
+    /// Shared caches, only if the kubelet aligns to them.
+    pub(super) caches: Vec<Group>,
+    pub(super) all_cpus: CpuBits,
+    pub(super) reserved: CpuBits,
+    /// The reserved CPUs with all their siblings.
+    pub(super) reserved_physical: CpuBits,
+    /// Zones that have CPUs.
+    pub(super) cpu_zones: ZoneMask,
+    /// Sizes of huge pages the host has, ascending.
+    pub(super) pages: Vec<PageSize>,
+    pub(super) pools: Vec<Pool>,
+    pub(super) allocatable: Resources,
+    pub(super) pods: u64,
+    /// Averages, as topology.go reckons them: with unequal cores or sockets they fit neither.
+    pub(super) cpus_per_core: u32,
+    pub(super) cpus_per_socket: u32,
+    pub(super) cpus_per_cache: u32,
+}
+
+/// A zone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Zone {
+    pub(super) id: u32,
+    /// Its CPUs are a run.
+    pub(super) cpus: (u16, u16),
+    /// Its cores are a run.
+    pub(super) cores: (u16, u16),
+    /// Sockets its cores are in.
+    pub(super) sockets: Vec<u16>,
+    /// What the Memory Manager may hand out of each kind.
+    pub(super) allocatable: Amounts,
+    pub(super) distances: Vec<u64>,
+}
+
+/// A core: a run of CPUs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Core {
+    pub(super) cpus: (u16, u16),
+    /// The kubelet's number of it: its lowest CPU (`getUniqueCoreID`).
+    pub(super) id: u32,
+    pub(super) zone: u8,
+    pub(super) socket: u16,
+    pub(super) cache: u16,
+}
+
+/// A socket or a cache: CPUs that need not be neighbours.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) id: u32,
+    pub(super) cpus: CpuBits,
+    pub(super) size: u32,
+    /// Its cores by their number.
+    pub(super) cores: Vec<u16>,
+    pub(super) zones: ZoneMask,
+}
+
+/// A device plugin's resource.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Pool {
+    pub(super) name: String,
+    /// Devices of each zone, and at the end those of none.
+    pub(super) counts: Vec<u32>,
+    pub(super) total: u64,
+    /// Zones that have any.
+    pub(super) zones: ZoneMask,
+}
+
+impl Host {
+    /// Checks a host and a configuration.
+    ///
+    /// # Errors
+    ///
+    /// What no kubelet would start with, and what is beyond this predictor.
+    pub fn new(spec: &HostSpec, kubelet: &Kubelet) -> Result<Self, HostFault> {
+        let features = Features::of(kubelet.version);
+        check_settings(kubelet, features)?;
+        let order = zone_order(spec, kubelet)?;
+        let pages: BTreeSet<PageSize> =
+            order.iter().flat_map(|zone| zone.hugepages.keys().copied()).collect();
+        if pages.len() >= KINDS {
+            return Err(HostFault::PageSizes(pages.len()));
+        }
+        let mut host = Self {
+            kubelet: kubelet.clone(),
+            features,
+            zones: Vec::with_capacity(order.len()),
+            cpus: Vec::new(),
+            cores: Vec::new(),
+            sockets: Vec::new(),
+            caches: Vec::new(),
+            all_cpus: CpuBits::default(),
+            reserved: CpuBits::default(),
+            reserved_physical: CpuBits::default(),
+            cpu_zones: 0,
+            pages: pages.into_iter().collect(),
+            pools: Vec::new(),
+            allocatable: spec.allocatable.clone(),
+            pods: spec.pods,
+            cpus_per_core: 0,
+            cpus_per_socket: 0,
+            cpus_per_cache: 0,
+        };
+        host.lay_out(&order)?;
+        host.reserve_cpus()?;
+        host.reserve_memory(&order)?;
+        host.add_pools(&spec.devices)?;
+        Ok(host)
+    }
+
+    /// The kubelet's configuration.
+    #[must_use]
+    pub const fn kubelet(&self) -> &Kubelet {
+        &self.kubelet
+    }
+
+    /// The number of a zone from its place in a mask.
+    pub(super) fn zone_id(&self, place: usize) -> u32 {
+        self.zones.get(place).map_or(u32::MAX, |zone| zone.id)
+    }
+
+    pub(super) fn all_zones(&self) -> ZoneMask {
+        super::zones::first(self.zones.len())
+    }
+
+    /// CPU numbers of a set of places.
+    pub(super) fn numbers(&self, bits: &CpuBits) -> CpuSet {
+        bits.iter().filter_map(|place| self.cpus.get(usize::from(place)).copied()).collect()
+    }
+
+    /// Places of CPU numbers; those the host does not have are left out.
+    pub(super) fn places(&self, numbers: &CpuSet) -> CpuBits {
+        let mut bits = CpuBits::default();
+        for (place, number) in (0u16..).zip(&self.cpus) {
+            if numbers.contains(*number) {
+                bits.insert(place);
+            }
+        }
+        bits
+    }
+
+    fn lay_out(&mut self, order: &[&ZoneSpec]) -> Result<(), HostFault> {
+        let mut seen = BTreeSet::new();
+        let total: usize = order.iter().flat_map(|zone| &zone.cores).map(|c| c.cpus.len()).sum();
+        if total == 0 || total > MAX_CPUS {
+            return Err(HostFault::Cpus(total));
+        }
+        let socket_ids: BTreeSet<u32> =
+            order.iter().flat_map(|zone| &zone.cores).map(|core| core.socket).collect();
+        // A core whose cache is not known has the socket's number for it (getUncoreCacheID).
+        let cache_of = |core: &CoreSpec| core.cache.unwrap_or(core.socket);
+        let cache_ids: BTreeSet<u32> =
+            order.iter().flat_map(|zone| &zone.cores).map(cache_of).collect();
+        let group = |&id: &u32| Group {
+            id,
+            cpus: CpuBits::default(),
+            size: 0,
+            cores: Vec::new(),
+            zones: 0,
+        };
+        self.sockets = socket_ids.iter().map(group).collect();
+        if self.kubelet.cpu_options.prefer_uncore_cache {
+            self.caches = cache_ids.iter().map(group).collect();
+        }
+        for (place, zone) in order.iter().enumerate() {
+            let start = (short(self.cpus.len()), short(self.cores.len()));
+            let mut cores: Vec<(Vec<u32>, u32, u32)> = Vec::with_capacity(zone.cores.len());
+            for core in &zone.cores {
+                let mut cpus = core.cpus.clone();
+                cpus.sort_unstable();
+                if cpus.is_empty() || cpus.len() > 64 {
+                    return Err(HostFault::Core { zone: zone.id, cpus: cpus.len() });
+                }
+                if let Some(&twice) = cpus.iter().find(|&&cpu| !seen.insert(cpu)) {
+                    return Err(HostFault::CpuTwice(twice));
+                }
+                cores.push((cpus, core.socket, cache_of(core)));
+            }
+            cores.sort();
+            let mut sockets = BTreeSet::new();
+            for (cpus, socket, cache) in cores {
+                let run = (short(self.cpus.len()), short(self.cpus.len() + cpus.len()));
+                let id = cpus.first().copied().unwrap_or_default();
+                let socket = socket_ids.range(..socket).count();
+                let cache = cache_ids.range(..cache).count();
+                let bits = CpuBits::run(run.0, run.1);
+                let mine = [self.sockets.get_mut(socket), self.caches.get_mut(cache)];
+                for group in mine.into_iter().flatten() {
+                    group.cpus = group.cpus.or(&bits);
+                    group.size += u32::from(run.1 - run.0);
+                    group.cores.push(short(self.cores.len()));
+                    group.zones |= 1 << place;
+                }
+                sockets.insert(short(socket));
+                self.cpus.extend(cpus);
+                let zone = u8::try_from(place).unwrap_or(u8::MAX);
+                let (socket, cache) = (short(socket), short(cache));
+                self.cores.push(Core { cpus: run, id, zone, socket, cache });
+            }
+            let end = (short(self.cpus.len()), short(self.cores.len()));
+            if end.0 > start.0 {
+                self.cpu_zones |= 1 << place;
+            }
+            self.zones.push(Zone {
+                id: zone.id,
+                cpus: (start.0, end.0),
+                cores: (start.1, end.1),
+                sockets: sockets.into_iter().collect(),
+                allocatable: Amounts::default(),
+                distances: zone.distances.clone(),
+            });
+        }
+        for group in self.sockets.iter_mut().chain(&mut self.caches) {
+            group.cores.sort_by_key(|&core| self.cores.get(usize::from(core)).map(|core| core.id));
+        }
+        self.all_cpus = CpuBits::run(0, short(self.cpus.len()));
+        let average = |of: usize| u32::try_from(total.checked_div(of).unwrap_or(0)).unwrap_or(0);
+        self.cpus_per_core = average(self.cores.len());
+        self.cpus_per_socket = average(socket_ids.len());
+        self.cpus_per_cache = average(cache_ids.len());
+        Ok(())
+    }
+
+    fn reserve_cpus(&mut self) -> Result<(), HostFault> {
+        let named = &self.kubelet.reserved_cpus;
+        self.reserved = self.places(named);
+        if self.kubelet.cpu_policy == CpuPolicy::None {
+            return Ok(());
+        }
+        if named.is_empty() {
+            return Err(HostFault::NothingReserved);
+        }
+        let known: BTreeSet<u32> = self.cpus.iter().copied().collect();
+        if let Some(absent) = named.iter().find(|cpu| !known.contains(cpu)) {
+            return Err(HostFault::ReservedCpu(absent));
+        }
+        for core in &self.cores {
+            if self.reserved.count_run(core.cpus.0, core.cpus.1) > 0 {
+                self.reserved_physical =
+                    self.reserved_physical.or(&CpuBits::run(core.cpus.0, core.cpus.1));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_pools(&mut self, pools: &[DevicePool]) -> Result<(), HostFault> {
+        for pool in pools {
+            let mut counts = vec![0; self.zones.len() + 1];
+            for (&zone, &count) in &pool.zones {
+                let place = self.zones.iter().position(|known| known.id == zone);
+                let fault = || HostFault::DeviceZone { name: pool.name.clone(), zone };
+                counts[place.ok_or_else(fault)?] = count;
+            }
+            let zones = (0..self.zones.len()).filter(|&zone| counts[zone] > 0);
+            let zones = zones.fold(0, |mask, zone| mask | 1 << zone);
+            counts[self.zones.len()] = pool.without_zone;
+            let total = counts.iter().map(|&count| u64::from(count)).sum();
+            self.pools.push(Pool { name: pool.name.clone(), counts, total, zones });
+        }
+        self.pools.sort_by(|a, b| a.name.cmp(&b.name));
+        match self.pools.windows(2).find(|pair| pair[0].name == pair[1].name) {
+            Some(pair) => Err(HostFault::PoolTwice(pair[0].name.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Places are below [`MAX_CPUS`].
+fn short(number: usize) -> u16 {
+    u16::try_from(number).unwrap_or(u16::MAX)
+}
+
+fn zone_order<'a>(spec: &'a HostSpec, kubelet: &Kubelet) -> Result<Vec<&'a ZoneSpec>, HostFault> {
+    let mut order: Vec<&ZoneSpec> = spec.zones.iter().collect();
+    order.sort_by_key(|zone| zone.id);
+    if let Some(pair) = order.windows(2).find(|pair| pair[0].id == pair[1].id) {
+        return Err(HostFault::ZoneTwice(pair[0].id));
+    }
+    if let Some(zone) = order.iter().find(|zone| zone.id > 63) {
+        return Err(HostFault::ZoneNumber(zone.id));
+    }
+    let aligns = kubelet.topology_policy != TopologyPolicy::None;
+    let most = kubelet.topology_options.max_zones;
+    let allowed = usize::try_from(most).unwrap_or(usize::MAX).min(MAX_HINT_ZONES);
+    if order.len() > allowed && (aligns || kubelet.memory_policy == MemoryPolicy::Static) {
+        return Err(HostFault::TooManyZones { zones: order.len(), most });
+    }
+    Ok(order)
+}
+
+fn check_settings(kubelet: &Kubelet, features: Features) -> Result<(), HostFault> {
+    let options = kubelet.cpu_options;
+    let unknown = |setting| {
+        let why = format!("the kubelet of version {} does not know it", kubelet.version);
+        Err(HostFault::Setting { setting, why })
+    };
+    let beside = |setting, other: &str| {
+        Err(HostFault::Setting { setting, why: format!("the kubelet refuses it beside {other}") })
+    };
+    if kubelet.memory_policy == MemoryPolicy::Static && !features.memory_manager {
+        return unknown("memoryManagerPolicy");
+    }
+    if options.any() && !features.cpu_options {
+        return unknown("cpuManagerPolicyOptions");
+    }
+    if kubelet.topology_options.prefer_closest && !features.topology_options {
+        return unknown("topologyManagerPolicyOptions");
+    }
+    if options.prefer_uncore_cache && options.distribute_across_numa {
+        return beside("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa");
+    }
+    if options.align_by_socket && kubelet.topology_policy == TopologyPolicy::SingleNumaNode {
+        return beside("align-by-socket", "single-numa-node");
+    }
+    Ok(())
+}

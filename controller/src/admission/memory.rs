@@ -1,0 +1,234 @@
+//! The static Memory Manager: memorymanager/policy_static.go.
+//!
+//! Zones that serve an allocation together are a group from then on, until nothing is left on them: a zone of a group
+//! serves no other set of zones, and a zone in use by itself joins no group.
+
+use super::hints::{Affinity, Hints};
+use super::host::{Amounts, Host, KINDS};
+use super::refusal::{MemoryReason, Reason};
+use super::request::Role;
+use super::trial::Grant;
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, narrowness, places};
+
+/// What the Memory Manager keeps of a zone (`NUMANodeState`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ZoneMemory {
+    /// Blocks on it.
+    pub(super) assignments: u32,
+    /// Its group, itself included.
+    pub(super) cells: ZoneMask,
+    pub(super) free: Amounts,
+    pub(super) reserved: Amounts,
+}
+
+/// All zones; there are no more of them where the Memory Manager is on.
+pub(super) type Zones = [ZoneMemory; MAX_HINT_ZONES];
+
+/// Memory of one kind that a container has on a group of zones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) kind: u8,
+    pub(super) zones: ZoneMask,
+    pub(super) size: u64,
+}
+
+/// Memory of finished init containers that later containers of the pod take over, if they are on the same zones.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reusable(Vec<(ZoneMask, Amounts)>);
+
+impl Reusable {
+    fn of(&self, zones: ZoneMask) -> Amounts {
+        let found = self.0.iter().find(|(known, _)| *known == zones);
+        found.map_or_else(Amounts::default, |&(_, amounts)| amounts)
+    }
+
+    /// `updatePodReusableMemory`: the most any init container had; less what others take.
+    pub(super) fn update(&mut self, is_init: bool, blocks: &[Block]) {
+        for block in blocks {
+            let known = self.0.iter().position(|(zones, _)| *zones == block.zones);
+            let place = match known {
+                Some(place) => place,
+                None if is_init => {
+                    self.0.push((block.zones, Amounts::default()));
+                    self.0.len() - 1
+                }
+                None => continue,
+            };
+            if let Some(amount) = self
+                .0
+                .get_mut(place)
+                .and_then(|(_, amounts)| amounts.get_mut(usize::from(block.kind)))
+            {
+                *amount = if is_init {
+                    block.size.max(*amount)
+                } else {
+                    amount.saturating_sub(block.size)
+                };
+            }
+        }
+    }
+}
+
+/// An empty host (`getDefaultMachineState`).
+pub(super) fn unused(host: &Host) -> Zones {
+    let mut zones = Zones::default();
+    for (place, (zone, known)) in zones.iter_mut().zip(&host.zones).enumerate() {
+        zone.cells = 1 << place;
+        zone.free = known.allocatable;
+    }
+    zones
+}
+
+/// `GetTopologyHints`: the same hints for every kind asked for. Without any the kubelet hands over an empty map, which
+/// means that it does not matter; the pod then fails when memory is allocated.
+pub(super) fn hints(host: &Host, zones: &Zones, wanted: &Amounts, reusable: &Reusable) -> Hints {
+    let (possible, least) = calculate(host, zones, wanted, reusable);
+    match Hints::on(possible, |mask| mask.count_ones() == least) {
+        Hints::Nowhere => Hints::Anywhere,
+        hints => hints,
+    }
+}
+
+/// `calculateHints`: possible masks, and how many zones are preferred.
+fn calculate(host: &Host, zones: &Zones, wanted: &Amounts, reusable: &Reusable) -> (MaskSet, u32) {
+    let count = host.zones.len().min(MAX_HINT_ZONES);
+    let mut least = u32::try_from(count).unwrap_or(u32::MAX);
+    let mut possible = MaskSet::default();
+    if wanted.iter().all(|&wanted| wanted == 0) {
+        return (possible, least);
+    }
+    for mask in 1..=first(count) {
+        let has = |of: &dyn Fn(usize) -> Amounts, more: &Amounts| {
+            (0..KINDS).all(|kind| {
+                wanted[kind] == 0
+                    || places(mask)
+                        .map(|place| of(place)[kind])
+                        .fold(more[kind], u64::saturating_add)
+                        >= wanted[kind]
+            })
+        };
+        let allocatable =
+            |place: usize| host.zones.get(place).map_or([0; KINDS], |zone| zone.allocatable);
+        if !has(&allocatable, &[0; KINDS]) {
+            continue;
+        }
+        least = least.min(mask.count_ones());
+        let may = match mask.count_ones() {
+            1 => places(mask).all(|place| zones[place].cells.count_ones() <= 1),
+            _ => may_be_group(zones, mask),
+        };
+        if may && has(&|place| zones[place].free, &reusable.of(mask)) {
+            possible.insert(mask);
+        }
+    }
+    (possible, least)
+}
+
+/// Whether no zone of the mask is in use by itself or in another group.
+fn may_be_group(zones: &Zones, mask: ZoneMask) -> bool {
+    places(mask).all(|place| {
+        let zone = &zones[place];
+        zone.assignments == 0 || (zone.cells.count_ones() > 1 && zone.cells == mask)
+    })
+}
+
+/// Best of the hints: preferred, then narrow (`findBestHint`).
+fn best(possible: &MaskSet, least: u32) -> Option<Affinity> {
+    let mask =
+        possible.iter().min_by_key(|&mask| (mask.count_ones() != least, narrowness(mask)))?;
+    Some(Affinity { zones: Some(mask), preferred: mask.count_ones() == least })
+}
+
+/// `Allocate`: where the memory comes from. It is taken off the zones; what can be reused is not taken twice.
+pub(super) fn allocate(
+    host: &Host,
+    zones: &mut Zones,
+    affinity: Affinity,
+    wanted: &Amounts,
+    reusable: &Reusable,
+) -> Result<Vec<Block>, Reason> {
+    let fail = |reason| Err(Reason::Memory(reason));
+    let mut chosen = affinity;
+    if chosen.zones.is_none() {
+        let (possible, least) = calculate(host, zones, wanted, reusable);
+        let Some(default) = best(&possible, least) else { return fail(MemoryReason::NoDefault) };
+        if !default.preferred && affinity.preferred {
+            return fail(MemoryReason::DefaultNotPreferred);
+        }
+        chosen = default;
+    }
+    let mut mask = chosen.zones.unwrap_or(0);
+    let enough = (0..KINDS).all(|kind| {
+        places(mask).map(|place| zones[place].free[kind]).fold(0, u64::saturating_add)
+            >= wanted[kind]
+    });
+    if !enough {
+        let (possible, least) = calculate(host, zones, wanted, reusable);
+        let wider = possible.filter(|wider| wider & mask == mask);
+        let Some(extended) = best(&wider, least) else { return fail(MemoryReason::NoExtension) };
+        if !extended.preferred && chosen.preferred {
+            return fail(MemoryReason::ExtensionNotPreferred);
+        }
+        mask = extended.zones.unwrap_or(0);
+    }
+    // One zone passes even out of a group (`isAffinityViolatingNUMAAllocations`): under best-effort that
+    // breaks the group up, and what is released later goes back to the wrong zone.
+    if mask.count_ones() != 1 && !may_be_group(zones, mask) {
+        return fail(MemoryReason::Violation);
+    }
+    let mut blocks = Vec::with_capacity(2);
+    let reused = reusable.of(mask);
+    for (kind, &size) in (0u8..).zip(wanted).filter(|&(_, &size)| size > 0) {
+        blocks.push(Block { kind, zones: mask, size });
+        put(zones, mask, kind, size.saturating_sub(reused[usize::from(kind)]));
+    }
+    Ok(blocks)
+}
+
+/// `updateMachineState`: from the lowest zone as much as it has, then from the next.
+pub(super) fn put(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
+    let kind = usize::from(kind);
+    for place in places(mask) {
+        let zone = &mut zones[place];
+        zone.assignments = zone.assignments.saturating_add(1);
+        zone.cells = mask;
+        let part = size.min(zone.free[kind]);
+        zone.reserved[kind] = zone.reserved[kind].saturating_add(part);
+        zone.free[kind] -= part;
+        size -= part;
+    }
+}
+
+/// `releaseMemory`: to the lowest zone as much as is taken there, then to the next, wherever it came from.
+pub(super) fn release(zones: &mut Zones, blocks: &[Block]) {
+    for block in blocks {
+        let kind = usize::from(block.kind);
+        let mut size = block.size;
+        for place in places(block.zones) {
+            let zone = &mut zones[place];
+            zone.assignments = zone.assignments.saturating_sub(1);
+            if zone.assignments == 0 {
+                zone.cells = 1 << place;
+            }
+            let part = size.min(zone.reserved[kind]);
+            zone.free[kind] = zone.free[kind].saturating_add(part);
+            zone.reserved[kind] -= part;
+            size -= part;
+        }
+    }
+}
+
+/// `updateInitContainersMemoryBlocks`: what a container takes over is written off its init containers.
+pub(super) fn take_over(before: &mut [Grant], blocks: &[Block]) {
+    for block in blocks {
+        let mut size = block.size;
+        let inits = before.iter_mut().filter(|grant| grant.role == Role::Init);
+        for init in inits.flat_map(|grant| &mut grant.blocks) {
+            if init.kind == block.kind && init.zones == block.zones {
+                let part = size.min(init.size);
+                init.size -= part;
+                size -= part;
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! KubeVirt's `guestMappingPassthrough`, of which the kubelet knows nothing: `numaMapping` of `KubeVirt`'s
+//! virt-launcher/virtwrap/converter.
+//!
+//! The guest's memory is split evenly over the zones its CPUs are in, and bound there strictly. A zone with CPUs for the
+//! VM but too few pages makes the VM fail after the kubelet has admitted its pod.
+
+use berth_api::PageSize;
+
+use super::host::Host;
+use super::state::Admission;
+
+impl Admission {
+    /// Bytes of the guest's memory that each zone must have, by zone number. Pages that do not divide go to the first
+    /// zones. Without pages the division is by bytes. Empty if the container has no CPUs of its own.
+    #[must_use]
+    pub fn guest_memory(
+        &self,
+        host: &Host,
+        container: usize,
+        bytes: u64,
+        page: Option<PageSize>,
+    ) -> Vec<(u32, u64)> {
+        let Some(grant) = self.grants.get(container) else { return Vec::new() };
+        let cpus = grant.cpus.bits();
+        let zones: Vec<u32> = host
+            .zones
+            .iter()
+            .filter(|zone| cpus.count_run(zone.cpus.0, zone.cpus.1) > 0)
+            .map(|zone| zone.id)
+            .collect();
+        let unit = page.map_or(1, PageSize::bytes);
+        let Ok(count) = u64::try_from(zones.len()) else { return Vec::new() };
+        let Some(each) = (bytes / unit).checked_div(count) else { return Vec::new() };
+        let more = bytes / unit - each * count;
+        (0u64..)
+            .zip(zones)
+            .map(|(place, zone)| (zone, (each + u64::from(place < more)) * unit))
+            .collect()
+    }
+}

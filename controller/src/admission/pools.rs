@@ -1,0 +1,50 @@
+//! What of a zone's memory and huge pages the kubelet may hand out.
+
+use super::host::{Host, HostFault, ZoneSpec};
+use super::kubelet::MemoryPolicy;
+
+impl Host {
+    /// `getDefaultMachineState` of memorymanager/policy_static.go, where what is negative wraps around.
+    pub(super) fn reserve_memory(&mut self, order: &[&ZoneSpec]) -> Result<(), HostFault> {
+        if self.kubelet.memory_policy == MemoryPolicy::None {
+            self.pools_alone(order);
+            return Ok(());
+        }
+        let reserved = &self.kubelet.reserved_memory;
+        for entry in reserved {
+            if !order.iter().any(|zone| zone.id == entry.zone) {
+                return Err(HostFault::ReservedZone(entry.zone));
+            }
+        }
+        for (zone, spec) in self.zones.iter_mut().zip(order) {
+            // A later entry of the same zone stands in place of an earlier one (convertReserved).
+            let mine = || reserved.iter().rev().filter(|entry| entry.zone == spec.id);
+            let fault = |what: String| HostFault::ReservedMemory { zone: spec.id, what };
+            let mut left = spec.memory;
+            for (kind, page) in self.pages.iter().enumerate() {
+                let pool = spec.hugepages.get(page).copied().unwrap_or(0);
+                let kept = mine().find_map(|entry| entry.hugepages.get(page)).copied().unwrap_or(0);
+                zone.allocatable[kind + 1] =
+                    pool.checked_sub(kept).ok_or_else(|| fault(format!("hugepages-{page}")))?;
+                left = left.checked_sub(pool).ok_or_else(|| fault("memory".to_owned()))?;
+            }
+            let kept = mine().find(|entry| entry.memory > 0).map_or(0, |entry| entry.memory);
+            zone.allocatable[0] =
+                left.checked_sub(kept).ok_or_else(|| fault("memory".to_owned()))?;
+        }
+        Ok(())
+    }
+
+    /// Without a Memory Manager nothing is kept by zone, and nobody checks what there is.
+    fn pools_alone(&mut self, order: &[&ZoneSpec]) {
+        for (zone, spec) in self.zones.iter_mut().zip(order) {
+            let mut left = spec.memory;
+            for (kind, page) in self.pages.iter().enumerate() {
+                let pool = spec.hugepages.get(page).copied().unwrap_or(0);
+                zone.allocatable[kind + 1] = pool;
+                left = left.saturating_sub(pool);
+            }
+            zone.allocatable[0] = left;
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Why a kubelet would not take a pod: in its own words, and in plain ones.
+
+use std::fmt;
+
+/// The kubelet's answer to a pod it does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct Refusal {
+    /// Which part of the kubelet says no.
+    pub refused_by: RefusedBy,
+    /// `status.reason` of the pod.
+    pub reason: String,
+    /// `status.message` of the pod, but for what stands before it in some versions.
+    pub message: String,
+    /// For people.
+    pub plain: String,
+}
+
+/// The part of the kubelet that refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RefusedBy {
+    /// Topology, CPU, Memory and Device Managers (`GetAllocateResourcesPodAdmitHandler`).
+    TopologyManager,
+    /// The totals of the node (lifecycle/predicate.go).
+    NodeResourcesFit,
+    /// None of them: the kubelet would crash, or never come to an end. Such a pod must not be sent there.
+    Crash,
+}
+
+impl fmt::Display for RefusedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::TopologyManager => "topologyManager",
+            Self::NodeResourcesFit => "nodeResourcesFit",
+            Self::Crash => "crash",
+        })
+    }
+}
+
+/// Why one of the managers does not allocate, before it is put into words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// No hint that is good enough.
+    Topology,
+    /// Fewer CPUs than asked for.
+    Cpus { wanted: u64, free: u32, counted: bool },
+    /// `full-pcpus-only`, and not whole cores.
+    SmtMultiple { wanted: u64, per_core: u32 },
+    /// `full-pcpus-only`, and not enough of them.
+    SmtFree { wanted: u64, per_core: u32, free: u32 },
+    /// The CPU Manager's own reckoning does not come out.
+    CpuError(String),
+    /// One of the Memory Manager's errors.
+    Memory(MemoryReason),
+    /// Fewer devices than asked for.
+    Devices { name: String, wanted: u64, free: u64 },
+    /// A resource whose plugin has no device at all.
+    NoDevices(String),
+    /// The kubelet would not survive it.
+    Crash(&'static str),
+    /// The node's totals.
+    Total { name: String, wanted: u64, used: u64, capacity: u64 },
+}
+
+/// The errors of `Allocate` in memorymanager/policy_static.go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MemoryReason {
+    NoDefault,
+    DefaultNotPreferred,
+    NoExtension,
+    ExtensionNotPreferred,
+    Violation,
+}
+
+impl Refusal {
+    /// Few words without numbers, the same on all hosts that refuse for the same reason.
+    #[must_use]
+    pub fn short(&self) -> &'static str {
+        match self.reason.as_str() {
+            "TopologyAffinityError" => "node(s) had no zones with all that is asked for",
+            "SMTAlignmentError" => "node(s) had too few whole free cores",
+            "UnexpectedAdmissionError" => "node(s) had too little left in the zones",
+            _ if self.refused_by == RefusedBy::NodeResourcesFit => "node(s) had too little left",
+            _ => "node(s) whose kubelet would refuse the pod",
+        }
+    }
+}
+
+impl Reason {
+    pub(super) fn refusal(&self) -> Refusal {
+        let unexpected = "UnexpectedAdmissionError";
+        let (refused_by, reason, message, plain) = match self {
+            Self::Topology => (
+                RefusedBy::TopologyManager,
+                "TopologyAffinityError",
+                "Resources cannot be allocated with Topology locality".to_owned(),
+                "no zones have all it asks for and satisfy the topology policy".to_owned(),
+            ),
+            Self::SmtMultiple { wanted, per_core } => (
+                RefusedBy::TopologyManager,
+                "SMTAlignmentError",
+                format!(
+                    "SMT Alignment Error: requested {wanted} cpus not multiple cpus per core = {per_core}"
+                ),
+                format!("{wanted} CPUs are not whole cores of {per_core}"),
+            ),
+            Self::SmtFree { wanted, per_core, free } => (
+                RefusedBy::TopologyManager,
+                "SMTAlignmentError",
+                format!(
+                    "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {free}, requested CPUs = {wanted}, CPUs per core = {per_core}"
+                ),
+                format!("{free} CPUs of whole free cores where {wanted} are asked for"),
+            ),
+            Self::Total { name, wanted, used, capacity } => (
+                RefusedBy::NodeResourcesFit,
+                "OutOf",
+                format!(
+                    "Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {capacity}"
+                ),
+                format!(
+                    "{name}: {wanted} asked for, {} of {capacity} left",
+                    capacity.saturating_sub(*used)
+                ),
+            ),
+            Self::Crash(why) => {
+                (RefusedBy::Crash, "KubeletCrash", (*why).to_owned(), (*why).to_owned())
+            }
+            _ => {
+                let (error, plain) = self.error();
+                let message = format!("Allocate failed due to {error}, which is unexpected");
+                (RefusedBy::TopologyManager, unexpected, message, plain)
+            }
+        };
+        let mut reason = reason.to_owned();
+        if let Self::Total { name, .. } = self {
+            reason.push_str(name);
+        }
+        Refusal { refused_by, reason, message, plain }
+    }
+
+    /// An error without a type of its own, and the same in plain words.
+    fn error(&self) -> (String, String) {
+        match self {
+            Self::Cpus { wanted, free, counted } => {
+                let counts = format!(": requested={wanted}, available={free}");
+                let counts = if *counted { counts.as_str() } else { "" };
+                (
+                    format!("not enough cpus available to satisfy request{counts}"),
+                    format!("{free} free pinnable CPUs where {wanted} are asked for"),
+                )
+            }
+            Self::Devices { name, wanted, free } => (
+                format!(
+                    "requested number of devices unavailable for {name}. Requested: {wanted}, Available: {free}"
+                ),
+                format!("{name}: {free} free where {wanted} are asked for"),
+            ),
+            Self::NoDevices(name) => (
+                format!("no healthy devices present; cannot allocate unhealthy devices {name}"),
+                format!("{name}: no healthy device"),
+            ),
+            Self::Memory(reason) => {
+                let (error, plain) = match reason {
+                    MemoryReason::NoDefault => (
+                        "failed to get the default NUMA affinity, no NUMA nodes with enough memory is available",
+                        "no zones with enough memory and huge pages that are free to be used together",
+                    ),
+                    MemoryReason::DefaultNotPreferred => (
+                        "failed to find the default preferred hint",
+                        "memory and huge pages are only there on more zones than needed",
+                    ),
+                    MemoryReason::NoExtension => (
+                        "failed to find NUMA nodes to extend the current topology hint",
+                        "its zones lack memory or huge pages, and no further zones may be joined to them",
+                    ),
+                    MemoryReason::ExtensionNotPreferred => (
+                        "failed to find the extended preferred hint",
+                        "its zones lack memory or huge pages, and with further zones it would be on more than needed",
+                    ),
+                    MemoryReason::Violation => (
+                        "preferred hint violates NUMA node allocation",
+                        "its zones are in use by pods on one zone or on another group of zones",
+                    ),
+                };
+                (format!("[memorymanager] {error}"), plain.to_owned())
+            }
+            Self::CpuError(error) => (error.clone(), error.clone()),
+            // The others have types of their own and do not come here.
+            _ => (String::new(), String::new()),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a pod asks of the managers and of the node's totals.
+
+use super::host::{Amounts, Host};
+use super::refusal::Reason;
+use crate::pod::{Container, Pod, Resources};
+
+/// A pod with what is worked out once for all its containers.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'p> {
+    pub(super) pod: &'p Pod,
+    pub(super) is_guaranteed: bool,
+    /// Whether the kubelet knows restartable init containers.
+    sidecars: bool,
+}
+
+/// How long a container runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Until the next one starts.
+    Init,
+    /// An init container that goes on running.
+    Sidecar,
+    #[default]
+    App,
+}
+
+impl<'p> Request<'p> {
+    pub(super) fn new(host: &Host, pod: &'p Pod) -> Self {
+        Self { pod, is_guaranteed: pod.is_guaranteed(), sidecars: host.features.sidecars }
+    }
+
+    /// Containers in the order in which the kubelet allocates.
+    pub(super) fn containers(self) -> impl Iterator<Item = (&'p Container, Role)> {
+        let init = self.pod.init_containers.iter();
+        let init =
+            init.map(move |c| (c, if self.is_sidecar(c) { Role::Sidecar } else { Role::Init }));
+        init.chain(self.pod.containers.iter().map(|c| (c, Role::App)))
+    }
+
+    const fn is_sidecar(self, container: &Container) -> bool {
+        self.sidecars && container.is_sidecar
+    }
+
+    /// CPUs of its own that a container gets (`guaranteedCPUs`): whole ones, of Guaranteed pods.
+    pub(super) const fn cpus(self, container: &Container) -> u64 {
+        let millis = container.requests.cpu_millis;
+        if self.is_guaranteed && millis.is_multiple_of(1000) { millis / 1000 } else { 0 }
+    }
+
+    /// The most that all containers need at any time: sidecars run beside the init containers after them and
+    /// beside the containers (KEP-753).
+    pub(super) fn most(self, of: impl Fn(&Container) -> u64) -> u64 {
+        let (mut init, mut sidecars) = (0u64, 0u64);
+        for container in &self.pod.init_containers {
+            if self.is_sidecar(container) {
+                sidecars = sidecars.saturating_add(of(container));
+            } else {
+                init = init.max(sidecars.saturating_add(of(container)));
+            }
+        }
+        let apps = self.pod.containers.iter().map(of).fold(sidecars, u64::saturating_add);
+        apps.max(init)
+    }
+
+    /// Memory by kind that a container gets from its zones.
+    pub(super) fn memory(self, host: &Host, container: &Container) -> Result<Amounts, Reason> {
+        memory(host, &container.requests)
+    }
+
+    /// Memory by kind for all containers. A kind that no app container asks for is left out, as the
+    /// kubelet leaves it out (`getPodRequestedResources`).
+    pub(super) fn pod_memory(self, host: &Host) -> Result<Amounts, Reason> {
+        let mut wanted = Amounts::default();
+        for container in &self.pod.containers {
+            let own = memory(host, &container.requests)?;
+            wanted.iter_mut().zip(own).for_each(|(sum, own)| *sum = sum.saturating_add(own));
+        }
+        for (kind, wanted) in wanted.iter_mut().enumerate().filter(|(_, wanted)| **wanted > 0) {
+            let of = |container: &Container| match kind.checked_sub(1) {
+                None => container.requests.memory,
+                Some(page) => {
+                    let page = host.pages.get(page);
+                    let pages = page.and_then(|page| container.requests.hugepages.get(page));
+                    pages.copied().unwrap_or(0)
+                }
+            };
+            *wanted = self.most(of);
+        }
+        Ok(wanted)
+    }
+}
+
+/// The Memory Manager looks up a page size the host does not have without asking whether it is there.
+fn memory(host: &Host, requests: &Resources) -> Result<Amounts, Reason> {
+    let mut wanted = Amounts::default();
+    wanted[0] = requests.memory;
+    for (size, &bytes) in requests.hugepages.iter().filter(|&(_, &bytes)| bytes > 0) {
+        let kind = host.pages.iter().position(|page| page == size);
+        let kind = kind.ok_or(Reason::Crash(
+            "the Memory Manager looks up huge pages of a size the host does not have: nil pointer",
+        ))?;
+        wanted[kind + 1] = bytes;
+    }
+    Ok(wanted)
+}

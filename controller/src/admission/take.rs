@@ -1,0 +1,337 @@
+//! Which CPUs the CPU Manager takes: `takeByTopologyNUMAPacked` of cpumanager/cpu_assignment.go.
+//!
+//! Whole sockets and zones first if as much is needed, then whole shared caches if told so, then whole cores,
+//! then single threads; always from where the fewest are free.
+
+use super::bits::CpuBits;
+use super::host::{Core, Group, Host};
+use super::refusal::Reason;
+use super::zones::places;
+
+/// CPUs being taken out of those that are free. `cpuAccumulator`.
+pub(super) struct Taking<'h> {
+    pub(super) host: &'h Host,
+    pub(super) free: CpuBits,
+    pub(super) taken: CpuBits,
+    /// Below zero if the kubelet takes a socket or core that it wrongly holds for free.
+    pub(super) needed: i64,
+}
+
+/// Packs `wanted` CPUs out of `available`.
+pub(super) fn pack(
+    host: &Host,
+    available: &CpuBits,
+    wanted: i64,
+    by_cache: bool,
+) -> Result<CpuBits, Reason> {
+    let mut taking = Taking::new(host, available, wanted);
+    if taking.is_done() {
+        return Ok(taking.taken);
+    }
+    taking.check_enough()?;
+    // With at least as many sockets as zones, zones are the larger ones ("numaFirst").
+    if zones_are_larger(host) {
+        taking.take_zones();
+        taking.take_sockets();
+    } else {
+        taking.take_sockets();
+        taking.take_zones();
+    }
+    if by_cache && !taking.is_done() {
+        taking.take_caches();
+    }
+    taking.take_cores();
+    taking.take_threads();
+    if taking.is_done() {
+        return Ok(taking.taken);
+    }
+    Err(Reason::CpuError("failed to allocate cpus".to_owned()))
+}
+
+pub(super) fn zones_are_larger(host: &Host) -> bool {
+    host.sockets.len() >= host.cpu_zones.count_ones() as usize
+}
+
+impl<'h> Taking<'h> {
+    pub(super) fn new(host: &'h Host, available: &CpuBits, wanted: i64) -> Self {
+        Self { host, free: *available, taken: CpuBits::default(), needed: wanted }
+    }
+
+    pub(super) const fn is_done(&self) -> bool {
+        self.needed < 1
+    }
+
+    pub(super) fn check_enough(&self) -> Result<(), Reason> {
+        let free = self.free.count();
+        if self.needed <= i64::from(free) {
+            return Ok(());
+        }
+        let wanted = self.needed.unsigned_abs();
+        Err(Reason::Cpus { wanted, free, counted: self.host.features.counts_in_message })
+    }
+
+    pub(super) fn take(&mut self, cpus: &CpuBits) {
+        self.taken = self.taken.or(cpus);
+        self.free = self.free.without(cpus);
+        self.needed = self.needed.saturating_sub(i64::from(cpus.count()));
+    }
+
+    const fn needs(&self, size: u32) -> bool {
+        self.needed >= size as i64
+    }
+
+    pub(super) fn free_in_zone(&self, zone: usize) -> u32 {
+        self.host.zones.get(zone).map_or(0, |zone| self.free.count_run(zone.cpus.0, zone.cpus.1))
+    }
+
+    fn free_in_socket(&self, socket: usize) -> u32 {
+        let Some(group) = self.host.sockets.get(socket) else { return 0 };
+        places(group.zones)
+            .filter_map(|zone| self.host.zones.get(zone))
+            .map(|zone| match zone.sockets.len() {
+                1 => self.free.count_run(zone.cpus.0, zone.cpus.1),
+                _ => {
+                    self.free.and(&CpuBits::run(zone.cpus.0, zone.cpus.1)).and(&group.cpus).count()
+                }
+            })
+            .sum()
+    }
+
+    /// Free CPUs a zone has in a socket, if any: whether the one is listed under the other.
+    fn meet(&self, zone: usize, socket: usize) -> bool {
+        let (Some(zone), Some(socket)) = (self.host.zones.get(zone), self.host.sockets.get(socket))
+        else {
+            return false;
+        };
+        let in_zone = CpuBits::run(zone.cpus.0, zone.cpus.1);
+        !self.free.and(&in_zone).and(&socket.cpus).is_empty()
+    }
+
+    /// Sockets with free CPUs, the fullest first.
+    fn sockets_by_use(&self) -> Vec<usize> {
+        by_use((0..self.host.sockets.len()).map(|socket| (self.free_in_socket(socket), socket)))
+    }
+
+    /// `sortAvailableNUMANodes`. A zone over two sockets may come twice, as it does there.
+    pub(super) fn zones_in_order(&self) -> Vec<usize> {
+        let zones = 0..self.host.zones.len();
+        if zones_are_larger(self.host) {
+            return by_use(zones.map(|zone| (self.free_in_zone(zone), zone)));
+        }
+        let sockets = self.sockets_by_use();
+        let mut order = Vec::with_capacity(self.host.zones.len());
+        for socket in sockets {
+            let mine = zones.clone().filter(|&zone| self.meet(zone, socket));
+            order.extend(by_use(mine.map(|zone| (self.free_in_zone(zone), zone))));
+        }
+        order
+    }
+
+    /// `sortAvailableSockets`.
+    fn sockets_in_order(&self) -> Vec<usize> {
+        if !zones_are_larger(self.host) {
+            return self.sockets_by_use();
+        }
+        let mut order = Vec::with_capacity(self.host.sockets.len());
+        for zone in self.zones_in_order() {
+            let mine = (0..self.host.sockets.len()).filter(|&socket| self.meet(zone, socket));
+            order.extend(by_use(mine.map(|socket| (self.free_in_socket(socket), socket))));
+        }
+        order
+    }
+
+    fn take_zones(&mut self) {
+        let smallest = self.host.zones.iter().map(|zone| zone.cpus.1 - zone.cpus.0);
+        let smallest = smallest.filter(|&size| size > 0).min().unwrap_or(0);
+        if self.is_done() || !self.needs(u32::from(smallest)) {
+            return;
+        }
+        let size = |zone: usize| {
+            let zone = self.host.zones.get(zone);
+            zone.map_or((0, 0), |zone| zone.cpus)
+        };
+        let order = self.zones_in_order();
+        let is_free =
+            |&zone: &usize| self.free_in_zone(zone) == u32::from(size(zone).1 - size(zone).0);
+        let runs: Vec<(u16, u16)> = order.into_iter().filter(is_free).map(size).collect();
+        for run in runs {
+            if self.needs(u32::from(run.1 - run.0)) {
+                self.take(&CpuBits::run(run.0, run.1));
+            }
+        }
+    }
+
+    /// A socket counts as free if its free CPUs are as many as sockets have on average
+    /// (`isSocketFree`): where sockets are unequal, the kubelet takes a larger one although parts of it are in use.
+    fn take_sockets(&mut self) {
+        let smallest = self.host.sockets.iter().map(|socket| socket.size).min().unwrap_or(0);
+        if self.is_done() || !self.needs(smallest) {
+            return;
+        }
+        let average = self.host.cpus_per_socket;
+        let order = self.sockets_in_order();
+        let free = order.into_iter().filter(|&socket| self.free_in_socket(socket) == average);
+        for socket in free.collect::<Vec<_>>() {
+            self.take_group(self.host.sockets.get(socket));
+        }
+    }
+
+    fn take_group(&mut self, group: Option<&Group>) {
+        if let Some(group) = group.filter(|group| self.needs(group.size)) {
+            self.take(&group.cpus);
+        }
+    }
+
+    /// Lists of cores, each by core number: of a zone where sockets are larger, else of a socket
+    /// (`sortAvailableCores`).
+    fn core_lists(&self) -> Vec<Cores<'h>> {
+        if zones_are_larger(self.host) {
+            let sockets = self.sockets_in_order().into_iter();
+            sockets
+                .filter_map(|socket| self.host.sockets.get(socket))
+                .map(|socket| Cores::Listed(&socket.cores))
+                .collect()
+        } else {
+            let zones = self.zones_in_order().into_iter();
+            zones
+                .filter_map(|zone| self.host.zones.get(zone))
+                .map(|zone| Cores::Run(zone.cores.0, zone.cores.1))
+                .collect()
+        }
+    }
+
+    /// Which cores are free is settled before the first is taken (`freeCores`); all of them have
+    /// the same number of free CPUs, so that only their number orders them.
+    fn take_cores(&mut self) {
+        if self.is_done() {
+            return;
+        }
+        let host = self.host;
+        let before = self.free;
+        for list in self.core_lists() {
+            for core in list.of(host) {
+                let free = before.count_run(core.cpus.0, core.cpus.1);
+                // As with sockets, on average: on a host with unequal cores, not all of them may be free.
+                if free == host.cpus_per_core && self.needs(u32::from(core.cpus.1 - core.cpus.0)) {
+                    self.take(&CpuBits::run(core.cpus.0, core.cpus.1));
+                }
+                if self.is_done() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Single CPUs, of the fullest cores first (`sortAvailableCPUsPacked`).
+    fn take_threads(&mut self) {
+        if self.is_done() {
+            return;
+        }
+        let host = self.host;
+        let before = self.free;
+        let size = |core: &Core| u32::from(core.cpus.1 - core.cpus.0);
+        for list in self.core_lists() {
+            let most = list.of(host).map(size).max().unwrap_or(0);
+            for free in 1..=most {
+                let level = |core: &&Core| before.count_run(core.cpus.0, core.cpus.1) == free;
+                for core in list.of(host).filter(level) {
+                    for cpu in (core.cpus.0..core.cpus.1).filter(|&cpu| before.contains(cpu)) {
+                        self.take(&CpuBits::run(cpu, cpu + 1));
+                        if self.is_done() {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// `prefer-align-cpus-by-uncorecache`: whole caches while as much is needed as they have on average, else the
+    /// rest out of one that has it all (`takeUncoreCache`).
+    fn take_caches(&mut self) {
+        for cache in self.caches_in_order() {
+            if self.needs(self.host.cpus_per_cache) {
+                let is_free = |&cache: &usize| {
+                    let group = self.host.caches.get(cache);
+                    group.is_some_and(|group| self.free.and(&group.cpus).count() == group.size)
+                };
+                let order = self.caches_in_order();
+                for free in order.into_iter().filter(is_free).collect::<Vec<_>>() {
+                    self.take_group(self.host.caches.get(free));
+                }
+            }
+            if self.is_done() {
+                return;
+            }
+            self.take_part_of_cache(cache);
+            if self.is_done() {
+                return;
+            }
+        }
+    }
+
+    /// `sortAvailableUncoreCaches`.
+    fn caches_in_order(&self) -> Vec<usize> {
+        let mut order = Vec::with_capacity(self.host.caches.len());
+        for zone in self.zones_in_order() {
+            let Some(zone) = self.host.zones.get(zone) else { continue };
+            let in_zone = self.free.and(&CpuBits::run(zone.cpus.0, zone.cpus.1));
+            let free = |group: &Group| self.free.and(&group.cpus).count();
+            let mine = self.host.caches.iter().enumerate();
+            let mine = mine.filter(|(_, group)| !in_zone.and(&group.cpus).is_empty());
+            order.extend(by_use(mine.map(|(cache, group)| (free(group), cache))));
+        }
+        order
+    }
+
+    /// `takePartialUncore`.
+    fn take_part_of_cache(&mut self, cache: usize) {
+        let Some(group) = self.host.caches.get(cache) else { return };
+        let per_core = i64::from(self.host.cpus_per_core).max(1);
+        let cores = self.needed.saturating_add(per_core - 1) / per_core;
+        let cores = usize::try_from(cores).unwrap_or(usize::MAX);
+        let mut found = CpuBits::default();
+        for core in Cores::Listed(&group.cores)
+            .of(self.host)
+            .filter(|core| self.free.count_run(core.cpus.0, core.cpus.1) > 0)
+            .take(cores)
+        {
+            found = found.or(&self.free.and(&CpuBits::run(core.cpus.0, core.cpus.1)));
+        }
+        let is_odd = self.needed % 2 != 0 && per_core > 1;
+        if is_odd && i64::from(found.count()) > self.needed {
+            // The CPU of the highest number is left out, be it of whichever core.
+            let number = |&cpu: &u16| self.host.cpus.get(usize::from(cpu)).copied();
+            if let Some(last) = found.iter().max_by_key(number) {
+                found = found.without(&CpuBits::run(last, last + 1));
+            }
+        }
+        if i64::from(found.count()) == self.needed {
+            self.take(&found);
+        }
+    }
+}
+
+/// Cores by their number.
+#[derive(Clone, Copy)]
+enum Cores<'h> {
+    Run(u16, u16),
+    Listed(&'h [u16]),
+}
+
+impl<'h> Cores<'h> {
+    fn of(self, host: &'h Host) -> impl Iterator<Item = &'h Core> {
+        let (run, list) = match self {
+            Self::Run(start, end) => (start..end, [].as_slice()),
+            Self::Listed(list) => (0..0, list),
+        };
+        run.chain(list.iter().copied()).filter_map(|core| host.cores.get(usize::from(core)))
+    }
+}
+
+/// Those with anything free, the fullest first, then by number.
+fn by_use(free: impl Iterator<Item = (u32, usize)>) -> Vec<usize> {
+    let mut order: Vec<(u32, usize)> = free.filter(|&(free, _)| free > 0).collect();
+    order.sort_unstable();
+    order.into_iter().map(|(_, place)| place).collect()
+}

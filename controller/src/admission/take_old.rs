@@ -1,0 +1,119 @@
+//! Which CPUs the CPU Manager of 1.22 and before takes: `takeByTopology` of cpumanager/cpu_assignment.go there.
+//!
+//! It knows sockets, not zones. It sorts by a comparison that can say of two sockets or cores that each comes before the
+//! other; the outcome is then left to the order of a Go map or to the sorting of the Go release. What is returned is
+//! the order its comments promise, and whether it was the only one possible.
+
+use super::bits::CpuBits;
+use super::host::{Core, Host};
+use super::refusal::Reason;
+use super::take::Taking;
+
+/// Takes `wanted` CPUs out of `available`; false if others might have been taken.
+pub(super) fn pack(
+    host: &Host,
+    available: &CpuBits,
+    wanted: i64,
+) -> Result<(CpuBits, bool), Reason> {
+    let mut taking = Taking::new(host, available, wanted);
+    let mut is_sure = true;
+    if taking.is_done() {
+        return Ok((taking.taken, is_sure));
+    }
+    taking.check_enough()?;
+    // Before 1.23 a socket's size is the average of a zone's (`NumSockets: len(machineInfo.Topology)` in topology.go).
+    let zones = host.zones.len().max(1);
+    let per_socket = u32::try_from(host.cpus.len() / zones).unwrap_or(u32::MAX);
+    for socket in &host.sockets {
+        let free = taking.free.and(&socket.cpus);
+        if taking.needed >= i64::from(per_socket) && free.count() == per_socket {
+            taking.take(&free);
+        }
+    }
+    let per_core = i64::from(host.cpus_per_core);
+    if !taking.is_done() && taking.needed >= per_core {
+        is_sure &= take_cores(&mut taking, per_core);
+    }
+    if !taking.is_done() {
+        is_sure &= take_threads(&mut taking);
+    }
+    if taking.is_done() {
+        return Ok((taking.taken, is_sure));
+    }
+    Err(Reason::CpuError("failed to allocate cpus".to_owned()))
+}
+
+/// Whole cores, of the socket with the fewest whole free cores first (`freeCores`).
+fn take_cores(taking: &mut Taking<'_>, per_core: i64) -> bool {
+    let host = taking.host;
+    let is_free = |taking: &Taking<'_>, core: &Core| {
+        i64::from(taking.free.count_run(core.cpus.0, core.cpus.1)) == per_core
+    };
+    let mut sockets: Vec<(usize, usize)> = Vec::with_capacity(host.sockets.len());
+    for (place, socket) in host.sockets.iter().enumerate() {
+        let cores = socket.cores.iter().filter_map(|&core| host.cores.get(usize::from(core)));
+        let free = cores.filter(|core| is_free(taking, core)).count();
+        if !taking.free.and(&socket.cpus).is_empty() {
+            sockets.push((free, place));
+        }
+    }
+    // Of a pair, a higher socket with fewer cores is "less" by its cores, the lower one by its number.
+    let is_consistent = sockets.is_sorted_by_key(|&(free, _)| free);
+    sockets.sort_unstable();
+    let mut all_taken = true;
+    for (_, place) in sockets {
+        let Some(socket) = host.sockets.get(place) else { continue };
+        for core in socket.cores.iter().filter_map(|&core| host.cores.get(usize::from(core))) {
+            if !is_free(taking, core) {
+                continue;
+            }
+            if taking.needed >= per_core {
+                taking.take(&CpuBits::run(core.cpus.0, core.cpus.1));
+            } else {
+                all_taken = false;
+            }
+        }
+    }
+    is_consistent || all_taken
+}
+
+/// Single CPUs (`freeCPUs`): by CPUs already taken of the socket, free ones of the socket, free ones of the core,
+/// then by number.
+fn take_threads(taking: &mut Taking<'_>) -> bool {
+    let host = taking.host;
+    let key = |core: &Core| {
+        let socket = host.sockets.get(usize::from(core.socket));
+        let (taken, free) = socket.map_or((0, 0), |socket| {
+            (taking.taken.and(&socket.cpus).count(), taking.free.and(&socket.cpus).count())
+        });
+        let of_core = taking.free.count_run(core.cpus.0, core.cpus.1);
+        (std::cmp::Reverse(taken), free, of_core, core.socket, core.id)
+    };
+    let with_free =
+        host.cores.iter().filter(|core| taking.free.count_run(core.cpus.0, core.cpus.1) > 0);
+    let mut cores: Vec<_> = with_free.map(|core| (key(core), core)).collect();
+    cores.sort_unstable_by_key(|&(key, _)| key);
+    // "Less" if any of the five is. Consistent if none speaks for the later of a pair.
+    let is_consistent = cores.iter().enumerate().all(|(place, (before, _))| {
+        cores.iter().skip(place + 1).all(|(after, _)| {
+            after.0 >= before.0
+                && after.1 >= before.1
+                && after.2 >= before.2
+                && after.3 >= before.3
+                && after.4 >= before.4
+        })
+    });
+    let cpus: Vec<u16> = cores.iter().flat_map(|(_, core)| core.cpus.0..core.cpus.1).collect();
+    let mut all_taken = true;
+    for cpu in cpus {
+        if !taking.free.contains(cpu) {
+            continue;
+        }
+        if taking.is_done() {
+            all_taken = false;
+            break;
+        }
+        taking.take(&CpuBits::run(cpu, cpu + 1));
+    }
+    is_consistent || all_taken
+}

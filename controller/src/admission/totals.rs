@@ -1,0 +1,150 @@
+//! The node's totals, the last thing the kubelet looks at: lifecycle/predicate.go and `Fits` of the scheduler's
+//! plugin noderesources.
+
+use super::host::Host;
+use super::refusal::Reason;
+use super::request::Request;
+use crate::pod::{Container, Resources};
+
+/// What pods request in all: CPU and memory, then huge pages and extended resources in the order of the host's
+/// allocatable ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) cpu_millis: u64,
+    pub(super) memory: u64,
+    others: Vec<u64>,
+}
+
+impl Totals {
+    /// Of one pod (`PodRequests`). What the host has no allocatable amount of is left out, see [`fit`].
+    pub(super) fn of(host: &Host, request: Request<'_>) -> Self {
+        let pod = request.pod;
+        let sum = |of: &dyn Fn(&Resources) -> u64| {
+            request
+                .most(|container: &Container| of(&container.requests))
+                .saturating_add(of(&pod.overhead))
+        };
+        let wants_others = |resources: &Resources| {
+            !resources.hugepages.is_empty() || !resources.extended.is_empty()
+        };
+        let containers = || pod.init_containers.iter().chain(&pod.containers);
+        let any = wants_others(&pod.overhead)
+            || containers().any(|container| wants_others(&container.requests));
+        let mut others = Vec::new();
+        if any {
+            let allocatable = &host.allocatable;
+            others.reserve_exact(allocatable.hugepages.len() + allocatable.extended.len());
+            for size in allocatable.hugepages.keys() {
+                others.push(sum(&|from| from.hugepages.get(size).copied().unwrap_or(0)));
+            }
+            for name in allocatable.extended.keys() {
+                others.push(sum(&|from| from.extended.get(name).copied().unwrap_or(0)));
+            }
+        }
+        Self { cpu_millis: sum(&|from| from.cpu_millis), memory: sum(&|from| from.memory), others }
+    }
+
+    /// Of a pod known by its sums.
+    pub(super) fn of_resources(host: &Host, resources: &Resources) -> Self {
+        let allocatable = &host.allocatable;
+        let pages = allocatable.hugepages.keys();
+        let pages = pages.map(|size| resources.hugepages.get(size).copied().unwrap_or(0));
+        let extended = allocatable.extended.keys();
+        let extended = extended.map(|name| resources.extended.get(name).copied().unwrap_or(0));
+        Self {
+            cpu_millis: resources.cpu_millis,
+            memory: resources.memory,
+            others: pages.chain(extended).collect(),
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.change(other, u64::saturating_add);
+    }
+
+    pub(super) fn subtract(&mut self, other: &Self) {
+        self.change(other, u64::saturating_sub);
+    }
+
+    fn change(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
+        self.cpu_millis = with(self.cpu_millis, other.cpu_millis);
+        self.memory = with(self.memory, other.memory);
+        if self.others.len() < other.others.len() {
+            self.others.resize(other.others.len(), 0);
+        }
+        for (mine, theirs) in self.others.iter_mut().zip(&other.others) {
+            *mine = with(*mine, *theirs);
+        }
+    }
+
+    fn other(&self, place: usize) -> u64 {
+        self.others.get(place).copied().unwrap_or(0)
+    }
+}
+
+/// Whether a pod fits beside the others. Which of several huge pages and extended resources that are short is named
+/// first is left to chance there; here it is the first by name.
+pub(super) fn fit(
+    host: &Host,
+    request: Request<'_>,
+    wanted: &Totals,
+    used: &Totals,
+    pods: usize,
+    devices: &[u32],
+) -> Result<(), Reason> {
+    let pods = u64::try_from(pods).unwrap_or(u64::MAX);
+    if pods.saturating_add(1) > host.pods {
+        return short("pods", 1, pods, host.pods);
+    }
+    let allocatable = &host.allocatable;
+    check("cpu", wanted.cpu_millis, used.cpu_millis, allocatable.cpu_millis)?;
+    check("memory", wanted.memory, used.memory, allocatable.memory)?;
+    // Pages of a size that is not allocatable are short, other resources that are not are the cluster's and not
+    // the node's affair (`removeMissingExtendedResources`).
+    let containers = || request.pod.init_containers.iter().chain(&request.pod.containers);
+    let all = containers().map(|container| &container.requests).chain([&request.pod.overhead]);
+    for size in all.flat_map(|requests| requests.hugepages.keys()) {
+        if !allocatable.hugepages.contains_key(size) {
+            let of = |from: &Resources| from.hugepages.get(size).copied().unwrap_or(0);
+            let wanted = request.most(|container| of(&container.requests));
+            let wanted = wanted.saturating_add(of(&request.pod.overhead));
+            if wanted > 0 {
+                return short(&format!("hugepages-{size}"), wanted, 0, 0);
+            }
+        }
+    }
+    for (place, (size, &capacity)) in allocatable.hugepages.iter().enumerate() {
+        let (wanted, used) = (wanted.other(place), used.other(place));
+        if wanted > capacity.saturating_sub(used) {
+            return short(&format!("hugepages-{size}"), wanted, used, capacity);
+        }
+    }
+    for (place, (name, &capacity)) in (allocatable.hugepages.len()..).zip(&allocatable.extended) {
+        let (wanted, used) = (wanted.other(place), used.other(place));
+        if wanted > capacity.saturating_sub(used) {
+            // Devices already given count as allocatable (`sanitizeNodeAllocatable`).
+            let capacity = capacity.max(given(host, name, devices));
+            check(name, wanted, used, capacity)?;
+        }
+    }
+    Ok(())
+}
+
+/// Devices of a resource that are given out, this pod's among them.
+fn given(host: &Host, name: &str, devices: &[u32]) -> u64 {
+    let zones = host.zones.len() + 1;
+    let pool = host.pools.iter().position(|pool| pool.name == name);
+    let start = pool.map_or(devices.len(), |pool| pool * zones);
+    devices.iter().skip(start).take(zones).map(|&count| u64::from(count)).sum()
+}
+
+fn check(name: &str, wanted: u64, used: u64, capacity: u64) -> Result<(), Reason> {
+    if wanted > 0 && wanted > capacity.saturating_sub(used) {
+        return short(name, wanted, used, capacity);
+    }
+    Ok(())
+}
+
+fn short(name: &str, wanted: u64, used: u64, capacity: u64) -> Result<(), Reason> {
+    Err(Reason::Total { name: name.to_owned(), wanted, used, capacity })
+}

@@ -1,0 +1,262 @@
+//! One admission, tried on a copy of what is handed out: topologymanager/scope_*.go.
+//!
+//! Containers come one after the other, init containers first, and each is given its devices, CPUs and memory before the
+//! next is looked at. What was given to a pod that is then refused is collected again before the next pod.
+
+use super::bits::{CpuBits, FewBits};
+use super::devices::{self, Counts, DeviceGrant};
+use super::hints::{Affinity, Hints, merge};
+use super::host::Host;
+use super::kubelet::{CpuPolicy, MemoryPolicy, TopologyPolicy, TopologyScope};
+use super::memory::{self, Block, Reusable, Zones};
+use super::refusal::Reason;
+use super::request::{Request, Role};
+use super::{cpu, state::State};
+use crate::pod::Container;
+
+/// What a container has been given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) role: Role,
+    pub(super) affinity: Affinity,
+    pub(super) cpus: FewBits,
+    pub(super) blocks: Vec<Block>,
+    pub(super) devices: Vec<DeviceGrant>,
+}
+
+/// What would be handed out, and to whom.
+pub(super) struct Trial<'h> {
+    host: &'h Host,
+    pub(super) shared: CpuBits,
+    pub(super) memory: Zones,
+    /// Empty as long as no device is given.
+    pub(super) devices: Counts,
+    used_devices: &'h [u32],
+    pub(super) grants: Vec<Grant>,
+    /// Whether no other CPUs or devices could have been taken.
+    pub(super) is_sure: bool,
+    /// Whether the kubelet hands out CPUs that are not free.
+    pub(super) in_use: bool,
+    reusable_cpus: CpuBits,
+    reusable_memory: Reusable,
+    reusable_devices: Counts,
+}
+
+impl<'h> Trial<'h> {
+    pub(super) fn new(state: &'h State) -> Self {
+        Self {
+            host: state.host(),
+            shared: state.shared,
+            memory: state.zones(),
+            devices: Counts::new(),
+            used_devices: &state.devices,
+            grants: Vec::new(),
+            is_sure: true,
+            in_use: false,
+            reusable_cpus: CpuBits::default(),
+            reusable_memory: Reusable::default(),
+            reusable_devices: Counts::new(),
+        }
+    }
+
+    /// Hints, merging and allocation for all containers. On an error, [`Self::grants`] is what was given so far.
+    pub(super) fn run(&mut self, request: Request<'_>) -> Result<(), Reason> {
+        let count = request.pod.init_containers.len().saturating_add(request.pod.containers.len());
+        self.grants.reserve_exact(count);
+        let kubelet = &self.host.kubelet;
+        if kubelet.topology_policy == TopologyPolicy::None {
+            return request.containers().try_for_each(|(container, role)| {
+                self.allocate(request, container, role, Affinity::default())
+            });
+        }
+        match kubelet.topology_scope {
+            TopologyScope::Pod => {
+                let affinity = merge(self.host, &self.pod_hints(request)?)?;
+                request.containers().try_for_each(|(container, role)| {
+                    self.allocate(request, container, role, affinity)
+                })
+            }
+            TopologyScope::Container => request.containers().try_for_each(|(container, role)| {
+                let affinity = merge(self.host, &self.container_hints(request, container)?)?;
+                self.allocate(request, container, role, affinity)
+            }),
+        }
+    }
+
+    fn used_devices(&self) -> &[u32] {
+        if self.devices.is_empty() { self.used_devices } else { &self.devices }
+    }
+
+    fn container_hints(
+        &self,
+        request: Request<'_>,
+        container: &Container,
+    ) -> Result<Vec<Hints>, Reason> {
+        let mut hints = Vec::with_capacity(4);
+        for (place, pool, wanted) in devices::wanted(self.host, &container.limits.extended) {
+            let (used, reusable) = (self.used_devices(), &self.reusable_devices);
+            hints.push(devices::hints(self.host, used, reusable, place, pool, wanted));
+        }
+        if self.host.kubelet.cpu_policy == CpuPolicy::Static {
+            let wanted = request.cpus(container);
+            if wanted > 0 {
+                hints.push(cpu::hints(self.host, &self.shared, &self.reusable_cpus, wanted));
+            }
+        }
+        if self.is_memory_managed(request) {
+            let wanted = request.memory(self.host, container)?;
+            self.memory_hints(&wanted, &mut hints);
+        }
+        Ok(hints)
+    }
+
+    /// For all containers at once; what init containers leave to others is not known yet.
+    fn pod_hints(&self, request: Request<'_>) -> Result<Vec<Hints>, Reason> {
+        let mut hints = Vec::with_capacity(4);
+        for (place, pool) in self.host.pools.iter().enumerate() {
+            let of = |container: &Container| {
+                container.limits.extended.get(&pool.name).copied().unwrap_or(0)
+            };
+            let wanted = request.most(of);
+            if wanted > 0 {
+                let used = self.used_devices();
+                hints.push(devices::hints(self.host, used, &[], place, pool, wanted));
+            }
+        }
+        if self.host.kubelet.cpu_policy == CpuPolicy::Static {
+            let wanted = request.most(|container| request.cpus(container));
+            if wanted > 0 {
+                hints.push(cpu::hints(self.host, &self.shared, &CpuBits::default(), wanted));
+            }
+        }
+        if self.is_memory_managed(request) {
+            let wanted = request.pod_memory(self.host)?;
+            self.memory_hints(&wanted, &mut hints);
+        }
+        Ok(hints)
+    }
+
+    fn is_memory_managed(&self, request: Request<'_>) -> bool {
+        request.is_guaranteed && self.host.kubelet.memory_policy == MemoryPolicy::Static
+    }
+
+    /// The same hints once for every kind: combinations may take different ones of them.
+    fn memory_hints(&self, wanted: &[u64], hints: &mut Vec<Hints>) {
+        let mut amounts = super::host::Amounts::default();
+        amounts.iter_mut().zip(wanted).for_each(|(amount, wanted)| *amount = *wanted);
+        let found = memory::hints(self.host, &self.memory, &amounts, &self.reusable_memory);
+        let kinds = wanted.iter().filter(|&&wanted| wanted > 0).count();
+        hints.extend(std::iter::repeat_n(found, kinds));
+    }
+
+    /// Devices, then CPUs, then memory (`allocateAlignedResources`).
+    fn allocate(
+        &mut self,
+        request: Request<'_>,
+        container: &Container,
+        role: Role,
+        affinity: Affinity,
+    ) -> Result<(), Reason> {
+        self.grants.push(Grant { role, affinity, ..Grant::default() });
+        self.allocate_devices(container, role, affinity)?;
+        self.allocate_cpus(request, container, role, affinity)?;
+        self.allocate_memory(request, container, role, affinity)
+    }
+
+    fn allocate_devices(
+        &mut self,
+        container: &Container,
+        role: Role,
+        affinity: Affinity,
+    ) -> Result<(), Reason> {
+        let mut given = Vec::new();
+        let mut result = Ok(());
+        for wanted in devices::wanted(self.host, &container.limits.extended) {
+            if self.devices.is_empty() {
+                self.devices = self.used_devices.to_vec();
+            }
+            let (used, reusable) = (&mut self.devices, &self.reusable_devices);
+            match devices::allocate(self.host, used, reusable, affinity.zones, wanted) {
+                Ok((grants, is_sure)) => {
+                    given.extend(grants);
+                    self.is_sure &= is_sure;
+                }
+                Err(reason) => {
+                    result = Err(reason);
+                    break;
+                }
+            }
+        }
+        let is_init = role == Role::Init;
+        devices::update_reusable(self.host, &mut self.reusable_devices, is_init, &given);
+        if let Some(grant) = self.grants.last_mut() {
+            grant.devices = given;
+        }
+        result
+    }
+
+    fn allocate_cpus(
+        &mut self,
+        request: Request<'_>,
+        container: &Container,
+        role: Role,
+        affinity: Affinity,
+    ) -> Result<(), Reason> {
+        let wanted = request.cpus(container);
+        if wanted == 0 || self.host.kubelet.cpu_policy == CpuPolicy::None {
+            return Ok(());
+        }
+        let reusable = &self.reusable_cpus;
+        let taken = cpu::allocate(self.host, &self.shared, affinity.zones, reusable, wanted)?;
+        self.is_sure &= taken.is_sure;
+        self.in_use |= taken.in_use;
+        self.shared = self.shared.without(&taken.cpus);
+        // `updateCPUsToReuse`.
+        self.reusable_cpus = match role {
+            Role::Init => self.reusable_cpus.or(&taken.cpus),
+            Role::Sidecar | Role::App => self.reusable_cpus.without(&taken.cpus),
+        };
+        if let Some(grant) = self.grants.last_mut() {
+            grant.cpus = FewBits::from(&taken.cpus);
+        }
+        Ok(())
+    }
+
+    fn allocate_memory(
+        &mut self,
+        request: Request<'_>,
+        container: &Container,
+        role: Role,
+        affinity: Affinity,
+    ) -> Result<(), Reason> {
+        if !self.is_memory_managed(request) {
+            return Ok(());
+        }
+        let wanted = request.memory(self.host, container)?;
+        let reusable = &self.reusable_memory;
+        let blocks = memory::allocate(self.host, &mut self.memory, affinity, &wanted, reusable)?;
+        self.reusable_memory.update(role == Role::Init, &blocks);
+        if let Some((grant, before)) = self.grants.split_last_mut() {
+            memory::take_over(before, &blocks);
+            grant.blocks = blocks;
+        }
+        Ok(())
+    }
+}
+
+/// Gives back what containers have (`removeStaleState` of the three managers).
+pub(super) fn release(
+    host: &Host,
+    grants: &[Grant],
+    shared: &mut CpuBits,
+    zones: &mut Zones,
+    used_devices: &mut [u32],
+) {
+    for grant in grants {
+        if !grant.cpus.is_empty() {
+            *shared = shared.or(&grant.cpus.bits());
+        }
+        memory::release(zones, &grant.blocks);
+        devices::release(host, used_devices, &grant.devices);
+    }
+}

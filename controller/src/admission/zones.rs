@@ -1,0 +1,106 @@
+//! Sets of zones, and sets of such sets.
+
+use super::host::Host;
+
+/// Zones by their place in the host's ascending order. As the order is that of their numbers, masks
+/// compare as the kubelet's do, which are by number (topologymanager/bitmask).
+pub type ZoneMask = u64;
+
+/// Hints are made of every subset of the zones: up to 8, the kubelet's own bound unless told otherwise.
+pub(super) const MAX_HINT_ZONES: usize = 8;
+
+/// The mask of the first zones.
+pub(super) const fn first(zones: usize) -> ZoneMask {
+    if zones >= 64 { u64::MAX } else { (1 << zones) - 1 }
+}
+
+/// The places in a mask, ascending.
+pub(super) fn places(mask: ZoneMask) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        let place = rest.trailing_zeros() as usize;
+        (rest != 0).then(|| {
+            rest &= rest - 1;
+            place
+        })
+    })
+}
+
+/// `IsNarrowerThan` as an order: fewer zones first, then lower ones.
+pub(super) const fn narrowness(mask: ZoneMask) -> (u32, ZoneMask) {
+    (mask.count_ones(), mask)
+}
+
+/// Masks of at most [`MAX_HINT_ZONES`] zones, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct MaskSet([u64; 4]);
+
+impl MaskSet {
+    pub(super) fn insert(&mut self, mask: ZoneMask) {
+        let word = usize::try_from(mask / 64).unwrap_or(0) % 4;
+        self.0[word] |= 1 << (mask % 64);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0 == [0; 4]
+    }
+
+    pub(super) fn and(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine &= theirs);
+        self
+    }
+
+    /// Ascending by value.
+    pub(super) fn iter(&self) -> impl Iterator<Item = ZoneMask> + '_ {
+        self.0
+            .iter()
+            .enumerate()
+            .filter(|&(_, &word)| word != 0)
+            .flat_map(|(index, &word)| places(word).map(move |bit| (index * 64 + bit) as ZoneMask))
+    }
+
+    /// Every meeting of a mask of one set with a mask of the other, the empty ones too.
+    pub(super) fn meets(&self, other: &Self) -> Self {
+        let mut all = Self::default();
+        for mine in self.iter() {
+            for theirs in other.iter() {
+                all.insert(mine & theirs);
+            }
+        }
+        all
+    }
+
+    pub(super) fn filter(self, keep: impl Fn(ZoneMask) -> bool) -> Self {
+        let mut kept = Self::default();
+        self.iter().filter(|&mask| keep(mask)).for_each(|mask| kept.insert(mask));
+        kept
+    }
+
+    pub(super) fn narrowest(&self) -> Option<ZoneMask> {
+        self.iter().min_by_key(|&mask| narrowness(mask))
+    }
+}
+
+/// Sockets that the cores of these zones are in (`SocketsInNUMANodes`).
+pub(super) fn sockets_in(host: &Host, mask: ZoneMask) -> usize {
+    host.sockets.iter().filter(|socket| socket.zones & mask != 0).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn narrow_is_few_then_low() {
+        let mut masks = MaskSet::default();
+        for mask in [0b111, 0b100, 0b011, 0b010] {
+            masks.insert(mask);
+        }
+        assert_eq!(masks.narrowest(), Some(0b010));
+        assert_eq!(masks.filter(|mask| mask.count_ones() > 1).narrowest(), Some(0b011));
+        assert_eq!(MaskSet::default().narrowest(), None);
+        let mut high = MaskSet::default();
+        high.insert(0b1000_0011);
+        assert_eq!(masks.meets(&high).iter().collect::<Vec<_>>(), [0, 0b010, 0b011]);
+    }
+}

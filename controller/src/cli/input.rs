@@ -1,0 +1,76 @@
+//! Files, folders and standard input with objects.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "what the user names is read, not the files of a host"
+)]
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use berth_cli::{BAD_INPUT, Failure};
+
+use crate::fleet::{Found, stream};
+use crate::inventory::Problem;
+
+/// Larger than a fleet of 50,000 VMs.
+const MOST: u64 = 1 << 30;
+
+/// What `make` makes of all objects of a file, of all files below a folder, or of standard input.
+///
+/// # Errors
+/// If what is named cannot be read. What is wrong inside is added to `problems`.
+pub(super) fn each<T: Send>(
+    path: &Path,
+    problems: &mut Vec<Problem>,
+    make: impl Fn(Found) -> T + Sync,
+) -> Result<Vec<T>, Failure> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().lock().take(MOST).read_to_string(&mut text).context("standard input")?;
+        return Ok(stream::each("standard input", &text, problems, make));
+    }
+    let mut files = Vec::new();
+    if path.is_dir() {
+        below(path, &mut files)?;
+        if files.is_empty() {
+            let error = anyhow::anyhow!("{}: no .yaml, .yml or .json below it", path.display());
+            return Err(Failure { code: BAD_INPUT, error });
+        }
+    } else {
+        files.push(path.to_owned());
+    }
+    let mut all = Vec::new();
+    for file in files {
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(&file).with_context(|| name.clone())?;
+        all.extend(stream::each(&name, &text, problems, &make));
+    }
+    Ok(all)
+}
+
+/// In the order of their names; what is hidden is left out. A link to a folder is not followed: it may lead in circles.
+fn below(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let read = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let mut entries = Vec::new();
+    for entry in read {
+        entries.push(entry.with_context(|| folder.display().to_string())?);
+    }
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        if is_hidden {
+            continue;
+        }
+        if is_folder {
+            below(&path, files)?;
+        } else if ["yaml", "yml", "json"].contains(&ending) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Objects of a live cluster: lists, and nothing else.
+
+use std::path::Path;
+
+use anyhow::Context;
+use berth_cli::{BAD_INPUT, Failure, UNREACHABLE};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::fleet::{Found, Item};
+use crate::inventory::Problem;
+
+/// What placement looks at: group, version, kind, plural; and whether it can do without.
+const KINDS: [(&str, &str, &str, &str, bool); 14] = [
+    ("berth.dev", "v1alpha1", "InfraNode", "infranodes", false),
+    ("berth.dev", "v1alpha1", "HostProfile", "hostprofiles", true),
+    ("", "v1", "Node", "nodes", false),
+    ("", "v1", "Pod", "pods", false),
+    ("", "v1", "Namespace", "namespaces", true),
+    ("", "v1", "ResourceQuota", "resourcequotas", true),
+    ("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", true),
+    ("kubevirt.io", "v1", "KubeVirt", "kubevirts", true),
+    ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", true),
+    ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", true),
+    (
+        "instancetype.kubevirt.io",
+        "v1beta1",
+        "VirtualMachineClusterInstancetype",
+        "virtualmachineclusterinstancetypes",
+        true,
+    ),
+    (
+        "instancetype.kubevirt.io",
+        "v1beta1",
+        "VirtualMachineInstancetype",
+        "virtualmachineinstancetypes",
+        true,
+    ),
+    (
+        "instancetype.kubevirt.io",
+        "v1beta1",
+        "VirtualMachineClusterPreference",
+        "virtualmachineclusterpreferences",
+        true,
+    ),
+    (
+        "k8s.cni.cncf.io",
+        "v1",
+        "NetworkAttachmentDefinition",
+        "network-attachment-definitions",
+        true,
+    ),
+];
+/// Objects of one answer: a page of 500 pods is about two megabytes.
+const PAGE: u32 = 500;
+
+/// Lists everything that matters.
+///
+/// # Errors
+/// If the kubeconfig makes no sense, or the server cannot be reached or refuses what cannot be done without.
+pub(super) fn items(path: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Item>, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let name = path.display().to_string();
+        let read = Kubeconfig::read_from(path).with_context(|| name.clone())?;
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(read, &options).await;
+        let config = config.with_context(|| name.clone());
+        let config = config.map_err(|error| Failure { code: BAD_INPUT, error })?;
+        let server = config.cluster_url.to_string();
+        let client = Client::try_from(config).with_context(|| name)?;
+        let mut all = Vec::new();
+        for (group, version, kind, plural, is_optional) in KINDS {
+            let kind = GroupVersionKind::gvk(group, version, kind);
+            let resource = ApiResource::from_gvk_with_plural(&kind, plural);
+            match list(&client, &resource, &mut all).await {
+                Ok(()) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 && is_optional => {}
+                Err(kube::Error::Api(status)) if is_optional => {
+                    let message = format!("cannot be listed: {}; done without", status.message);
+                    problems.push(Problem::new(plural, "", "", message));
+                }
+                Err(error) => {
+                    let error = anyhow::Error::from(error).context(format!("{server}: {plural}"));
+                    return Err(Failure { code: UNREACHABLE, error });
+                }
+            }
+        }
+        Ok(all)
+    })
+}
+
+async fn list(client: &Client, resource: &ApiResource, all: &mut Vec<Item>) -> kube::Result<()> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
+    let mut parameters = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&parameters).await?;
+        for mut object in page.items {
+            object.types.get_or_insert_with(|| kube::api::TypeMeta {
+                api_version: resource.api_version.clone(),
+                kind: resource.kind.clone(),
+            });
+            object.metadata.managed_fields = None;
+            let place = resource.plural.clone();
+            let object = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
+            all.push(Item::of(Found { place, object }));
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters = parameters.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The command line: reads arguments, calls the library, prints, and chooses the exit code.
+
+mod input;
+mod live;
+mod plan;
+mod render;
+mod run;
+
+use std::process::ExitCode;
+
+use berth_cli::{Failure, pages, print};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+const EXAMPLES: &str = "  \
+  berth-controller plan -f examples/fleet/            where everything would land
+  berth-controller plan -f fleet/ --drain rack1-a     whether a host can be emptied
+  berth-controller plan -f fleet/ --add rack1-a       how many more hosts it would take
+  berth-controller plan --kubeconfig ~/.kube/config   the same of a live cluster; only reads
+  berth-agent report -o yaml | berth-controller plan -f - -f machines.yaml
+  berth-controller render -f machines.yaml            the VirtualMachine of a MachineDeployment
+  berth-controller crds | kubectl apply -f -
+  berth-controller run --kubeconfig ~/.kube/config    the daemon: keep the cluster as asked
+";
+
+const EXIT_CODES: &str = "  \
+  0  fine
+  1  a VM does not fit, a host cannot be emptied, or an object had to be left out
+  2  bad usage or input
+  3  the cluster could not be reached
+";
+
+/// Turns tenants' machines into virtual machines, and assigns them to hosts.
+#[derive(Debug, Parser)]
+#[command(
+    name = "berth-controller",
+    version,
+    about = "Says where virtual machines would land, and why not",
+    long_about = "Says where virtual machines would land on bare-metal hosts, and for each that would not, why on no \
+        host; by the rules of kube-scheduler and of the hosts' own kubelets.",
+    after_help = format!("Examples:\n{EXAMPLES}\nExit codes:\n{EXIT_CODES}"),
+    max_term_width = 100
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Plan(Box<plan::Arguments>),
+    Render(render::Arguments),
+    Run(run::Arguments),
+    /// Print Berth's CustomResourceDefinitions as YAML
+    #[command(after_help = "To install them:  berth-controller crds | kubectl apply -f -")]
+    Crds,
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Bash:  berth-controller completion bash > /etc/bash_completion.d/berth-controller"
+    )]
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page
+    #[command(hide = true)]
+    Man,
+}
+
+/// Runs the program with the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Render(arguments) => render::run(&arguments),
+        Command::Run(arguments) => run::run(arguments),
+        Command::Crds => crds(),
+        Command::Completion { shell } => print(&pages::completion(Cli::command(), shell)),
+        Command::Man => manual_page().map_err(Failure::from).and_then(|page| print(&page)),
+    };
+    berth_cli::end("berth-controller", result)
+}
+
+fn crds() -> Result<ExitCode, Failure> {
+    let mut all = String::new();
+    for crd in berth_api::all_crds() {
+        all.push_str("---\n");
+        all.push_str(&berth_api::crd_yaml(&crd)?);
+    }
+    print(&all)
+}
+
+/// The manual page in troff, made from the same words as `--help`.
+///
+/// # Errors
+/// If clap cannot render it, which would be a bug.
+pub fn manual_page() -> std::io::Result<String> {
+    pages::manual(Cli::command(), &[("EXAMPLES", EXAMPLES), ("EXIT STATUS", EXIT_CODES)])
+}

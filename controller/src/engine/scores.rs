@@ -1,0 +1,210 @@
+//! One number for each host, kept for one class of requests: the best host is found, and the next best, without
+//! looking at all of them.
+//!
+//! Requests come in classes (nine of ten ask for what the one before asked for), and a decision changes one host.
+//! So each class keeps the score of every host, looks again only at hosts that have changed since, and finds its
+//! minimum by the minima of blocks.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Hosts of which only the minimum is looked at first. 64 scores are two cache lines.
+const BLOCK: usize = 64;
+
+/// Lower is better.
+pub(crate) type Score = u16;
+
+/// The score of a host that cannot take the request.
+pub(crate) const NEVER: Score = Score::MAX;
+
+/// A score for each host.
+#[derive(Debug, Default)]
+pub(crate) struct Scores {
+    scores: Vec<Score>,
+    /// The minimum of each block.
+    minima: Vec<Score>,
+    /// The minimum of each block of those.
+    least: Vec<Score>,
+}
+
+impl Scores {
+    /// Scores of hosts 0, 1, 2, ...
+    pub(crate) fn new(scores: Vec<Score>) -> Self {
+        let minima: Vec<Score> = scores.chunks(BLOCK).map(minimum).collect();
+        let least = minima.chunks(BLOCK).map(minimum).collect();
+        Self { scores, minima, least }
+    }
+
+    /// Gives a host another score; hosts beyond the last are added, and cannot take anything until they have one.
+    pub(crate) fn set(&mut self, host: usize, score: Score) {
+        if self.scores.len() <= host {
+            self.scores.resize(host + 1, NEVER);
+            self.minima.resize(self.scores.len().div_ceil(BLOCK), NEVER);
+            self.least.resize(self.minima.len().div_ceil(BLOCK), NEVER);
+        }
+        let before = std::mem::replace(&mut self.scores[host], score);
+        if let Some(before) = renew(&self.scores, &mut self.minima, host, before) {
+            renew(&self.minima, &mut self.least, host / BLOCK, before);
+        }
+    }
+
+    /// [`NEVER`] for a host that is not there.
+    pub(crate) fn get(&self, host: usize) -> Score {
+        self.scores.get(host).copied().unwrap_or(NEVER)
+    }
+
+    /// The host with the lowest score, the lowest number among equals.
+    pub(crate) fn best(&self) -> Option<(Score, usize)> {
+        let (block, &score) = first_minimum(&self.least)?;
+        if score == NEVER {
+            return None;
+        }
+        let block = first_in_block(&self.minima, block)?;
+        Some((score, first_in_block(&self.scores, block)?))
+    }
+
+    /// Hosts by ascending score, and by number among equals. `scratch` is only memory to use again.
+    pub(crate) fn ascending<'a>(&'a mut self, scratch: &'a mut Scratch) -> Ascending<'a> {
+        scratch.heap.clear();
+        Ascending { of: self, scratch, is_heaped: false }
+    }
+}
+
+/// Memory that [`Scores::ascending`] uses again.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Hosts that have been told of, which look as if they could take nothing until all is put back.
+    told: Vec<(Score, usize)>,
+    heap: BinaryHeap<Reverse<(Score, u32, bool)>>,
+}
+
+/// Hosts that are found by asking for the best again and again. Who wants more gets them from a heap, which has to be
+/// made first.
+const FEW: usize = 32;
+
+/// Hosts by ascending score.
+#[derive(Debug)]
+pub(crate) struct Ascending<'a> {
+    of: &'a mut Scores,
+    /// The heap has hosts, and (`false`) blocks by the number of their first host: as none of its hosts comes before
+    /// that, a block is always opened in time.
+    scratch: &'a mut Scratch,
+    is_heaped: bool,
+}
+
+impl Ascending<'_> {
+    fn make_heap(&mut self) {
+        let blocks = self.of.minima.iter().enumerate().filter(|(_, score)| **score != NEVER);
+        let blocks = blocks.map(|(block, &score)| entry(score, block * BLOCK, false));
+        self.scratch.heap.extend(blocks);
+        self.is_heaped = true;
+    }
+}
+
+impl Iterator for Ascending<'_> {
+    type Item = (Score, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if !self.is_heaped {
+            if self.scratch.told.len() < FEW {
+                let (score, host) = self.of.best()?;
+                self.of.set(host, NEVER);
+                self.scratch.told.push((score, host));
+                return Some((score, host));
+            }
+            self.make_heap();
+        }
+        loop {
+            let Reverse((score, number, is_host)) = self.scratch.heap.pop()?;
+            let number = number as usize;
+            if is_host {
+                return Some((score, number));
+            }
+            let end = self.of.scores.len().min(number + BLOCK);
+            let hosts = (number..end).filter(|host| self.of.scores[*host] != NEVER);
+            self.scratch.heap.extend(hosts.map(|host| entry(self.of.scores[host], host, true)));
+        }
+    }
+}
+
+impl Drop for Ascending<'_> {
+    fn drop(&mut self) {
+        for (score, host) in self.scratch.told.drain(..) {
+            self.of.set(host, score);
+        }
+    }
+}
+
+fn entry(score: Score, number: usize, is_host: bool) -> Reverse<(Score, u32, bool)> {
+    Reverse((score, u32::try_from(number).unwrap_or(u32::MAX), is_host))
+}
+
+/// After one of these has changed: the minimum of its block. What that was before, if it is another now.
+fn renew(values: &[Score], minima: &mut [Score], at: usize, before: Score) -> Option<Score> {
+    let (now, block) = (values[at], at / BLOCK);
+    let least = minima[block];
+    if now <= least {
+        minima[block] = now;
+    } else if before == least {
+        let end = values.len().min((block + 1) * BLOCK);
+        minima[block] = minimum(&values[block * BLOCK..end]);
+    }
+    (minima[block] != least).then_some(least)
+}
+
+/// Where in a block the minimum is first.
+fn first_in_block(values: &[Score], block: usize) -> Option<usize> {
+    let start = block * BLOCK;
+    let end = values.len().min(start + BLOCK);
+    first_minimum(values.get(start..end)?).map(|(offset, _)| start + offset)
+}
+
+/// Written so that the compiler compares several at a time.
+fn minimum(scores: &[Score]) -> Score {
+    scores.iter().fold(NEVER, |least, &score| least.min(score))
+}
+
+/// In two steps, as a minimum alone is found many at a time, and so is a value among a few.
+fn first_minimum(scores: &[Score]) -> Option<(usize, &Score)> {
+    let least = minimum(scores);
+    let (at, part) = scores.chunks(16).enumerate().find(|(_, part)| minimum(part) == least)?;
+    let (offset, score) = part.iter().enumerate().find(|(_, score)| **score == least)?;
+    Some((at * 16 + offset, score))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_order_is_that_of_a_sort(
+            // Enough that there are several blocks of blocks.
+            empty in prop_oneof![Just(0_usize), 4_000_usize..9_000],
+            first in prop::collection::vec(prop_oneof![0_u16..20, Just(NEVER)], 0..300),
+            changes in prop::collection::vec((0_usize..330, prop_oneof![0_u16..20, Just(NEVER)]), 0..100),
+        ) {
+            let first = [vec![NEVER; empty], first].concat();
+            let mut plain = first.clone();
+            let mut scores = Scores::new(first);
+            let mut scratch = Scratch::default();
+            for (host, score) in changes {
+                let host = host + if host.is_multiple_of(4) { 0 } else { empty };
+                plain.resize(plain.len().max(host + 1), NEVER);
+                plain[host] = score;
+                scores.set(host, score);
+                prop_assert_eq!(scores.get(host), score);
+            }
+            let mut sorted: Vec<_> =
+                plain.iter().enumerate().filter(|(_, s)| **s != NEVER).map(|(h, s)| (*s, h)).collect();
+            sorted.sort_unstable();
+            prop_assert_eq!(scores.best(), sorted.first().copied());
+            for _ in 0..2 {
+                prop_assert_eq!(scores.ascending(&mut scratch).collect::<Vec<_>>(), sorted.clone());
+            }
+            prop_assert_eq!(&scores.scores, &plain);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! One object, typed; of one that is broken the field is named.
+
+use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
+use k8s_openapi::api::core::v1;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::Wanted;
+use super::stream::Found;
+use crate::inventory::Problem;
+use crate::launcher::{Configuration, Invalid, Machine};
+use crate::machines::{GROUP, KIND, MachineDeployment};
+
+/// Says which class a VM is of, where its shape does not: on the VM's template.
+pub const CLASS: &str = "berth.dev/class";
+
+/// An object by what placement makes of it, and where it was found.
+#[derive(Debug)]
+pub struct Item {
+    /// File and document: `fleet/hosts.yaml, document 3`.
+    pub(super) place: String,
+    pub(super) object: Result<Object, Problem>,
+}
+
+#[derive(Debug)]
+pub(super) enum Object {
+    InfraNode(String, Box<InfraNode>),
+    HostProfile(String, Box<HostProfile>),
+    Node(String, Box<v1::Node>),
+    Pod(String, Box<v1::Pod>),
+    Machine(Box<Wanted>),
+    Configuration(Box<Configuration>),
+    Deployment(Box<MachineDeployment>),
+    Tenant(String, Box<TenantCluster>),
+    Config(Box<InfraConfig>),
+    Claim(Box<VlanClaim>),
+    /// What launcher pods depend on, or of no matter.
+    Other(Value),
+}
+
+impl Item {
+    /// Reads an object. All that can be done with one alone is done here, as this is done on all cores.
+    #[must_use]
+    pub fn of(found: Found) -> Self {
+        let Found { place, object } = found;
+        Self { object: typed(&place, object), place }
+    }
+}
+
+fn typed(place: &str, object: Value) -> Result<Object, Problem> {
+    let kind = text(&object, "/kind");
+    let group = text(&object, "/apiVersion").split('/').next().unwrap_or_default();
+    match (kind, group) {
+        ("InfraNode", "berth.dev") => {
+            let node: InfraNode = read(kind, place, &object)?;
+            Ok(Object::InfraNode(named(kind, place, &object)?, Box::new(node)))
+        }
+        ("HostProfile", "berth.dev") => {
+            let profile: HostProfile = read(kind, place, &object)?;
+            Ok(Object::HostProfile(named(kind, place, &object)?, Box::new(profile)))
+        }
+        ("TenantCluster", "berth.dev") => {
+            let tenant: TenantCluster = read(kind, place, &object)?;
+            Ok(Object::Tenant(named(kind, place, &object)?, Box::new(tenant)))
+        }
+        ("InfraConfig", "berth.dev") => Ok(Object::Config(Box::new(read(kind, place, &object)?))),
+        ("VlanClaim", "berth.dev") => Ok(Object::Claim(Box::new(read(kind, place, &object)?))),
+        (KIND, GROUP) => {
+            MachineDeployment::read(place, object).map(|read| Object::Deployment(Box::new(read)))
+        }
+        ("Node", "v1") => {
+            let node: v1::Node = read(kind, place, &object)?;
+            Ok(Object::Node(named(kind, place, &object)?, Box::new(node)))
+        }
+        ("Pod", "v1") => {
+            let pod: v1::Pod = read(kind, place, &object)?;
+            Ok(Object::Pod(named(kind, place, &object)?, Box::new(pod)))
+        }
+        ("VirtualMachine", "kubevirt.io") => machine("VirtualMachine", object),
+        ("VirtualMachineInstance", "kubevirt.io") => machine("VirtualMachineInstance", object),
+        ("KubeVirt", "kubevirt.io") => {
+            let configuration = Configuration::from_kubevirt(&object).map_err(problem)?;
+            Ok(Object::Configuration(Box::new(configuration)))
+        }
+        _ => Ok(Object::Other(object)),
+    }
+}
+
+fn machine(kind: &'static str, object: Value) -> Result<Object, Problem> {
+    let Some(machine) = Machine::read(&object).map_err(problem)? else {
+        return Ok(Object::Other(object));
+    };
+    let template = if kind == "VirtualMachine" { "/spec/template/metadata" } else { "/metadata" };
+    let class =
+        object.pointer(template).and_then(|meta| meta.get("annotations")?.get(CLASS)?.as_str());
+    let is_on = kind == "VirtualMachineInstance"
+        || (text(&object, "/spec/runStrategy") != "Halted"
+            && object.pointer("/spec/running") != Some(&Value::Bool(false)));
+    let host = object.pointer("/status/nodeName").and_then(Value::as_str);
+    Ok(Object::Machine(Box::new(Wanted {
+        machine,
+        kind,
+        host: host.filter(|host| !host.is_empty()).map(str::to_owned),
+        is_on,
+        class: class.map(str::to_owned),
+    })))
+}
+
+pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(super) fn problem(invalid: Invalid) -> Problem {
+    Problem::new(invalid.object, invalid.field, "", invalid.message).leaves_out("left out")
+}
+
+fn named(kind: &str, place: &str, object: &Value) -> Result<String, Problem> {
+    let name = text(object, "/metadata/name");
+    if name.is_empty() {
+        let problem = Problem::new(format!("{kind} in {place}"), "metadata.name", "", "is missing");
+        return Err(problem.leaves_out("left out"));
+    }
+    Ok(name.to_owned())
+}
+
+/// A typed object, or which field is wrong. To know the path costs more than the reading, so only what is broken is
+/// read again for it.
+pub(crate) fn read<T: DeserializeOwned>(
+    kind: &str,
+    place: &str,
+    object: &Value,
+) -> Result<T, Problem> {
+    T::deserialize(object).or_else(|_| {
+        serde_path_to_error::deserialize(object).map_err(|error| {
+            let name = text(object, "/metadata/name");
+            let called = if name.is_empty() {
+                format!("{kind} in {place}")
+            } else {
+                format!("{kind} {name}")
+            };
+            let field = error.path().to_string();
+            Problem::new(called, field, "", error.inner().to_string()).leaves_out("left out")
+        })
+    })
+}

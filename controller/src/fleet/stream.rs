@@ -1,0 +1,186 @@
+//! Objects out of texts: YAML documents, JSON, lists. One that is broken does not stop the others.
+
+use serde_json::Value;
+
+use super::yaml;
+use crate::inventory::Problem;
+use crate::parallel;
+
+/// An object, and where it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// File and document: `fleet/hosts.yaml, document 3`.
+    pub place: String,
+    /// The object.
+    pub object: Value,
+}
+
+/// What `make` makes of each object of a text; items of lists one by one. Documents are read on all cores, and what is
+/// made of them there too.
+pub fn each<T: Send>(
+    source: &str,
+    text: &str,
+    problems: &mut Vec<Problem>,
+    make: impl Fn(Found) -> T + Sync,
+) -> Vec<T> {
+    if text.trim_start().starts_with(['{', '[']) && !has_documents(text) {
+        let mut found = Vec::new();
+        for (at, value) in serde_json::Deserializer::from_str(text).into_iter().enumerate() {
+            let place = format!("{source}, object {}", at + 1);
+            match value {
+                Ok(value) => expand(&place, value, &mut found, problems),
+                // What comes after it cannot be told from it.
+                Err(error) => {
+                    let problem = Problem::new(place, "", "", format!("not JSON: {error}"));
+                    problems.push(problem.leaves_out("left out, and what follows"));
+                    break;
+                }
+            }
+        }
+        return made(found, make);
+    }
+    let documents: Vec<(usize, &str)> = documents(text).into_iter().enumerate().collect();
+    let read = parallel::map(documents, |(at, document)| {
+        let place = || format!("{source}, document {}", at + 1);
+        let (mut found, mut problems) = (Vec::new(), Vec::new());
+        if !document.lines().all(is_empty) {
+            match yaml::read(document) {
+                Ok(value) => expand(&place(), value, &mut found, &mut problems),
+                Err(why) => {
+                    let problem = Problem::new(place(), "", "", format!("not YAML: {why}"));
+                    problems.push(problem.leaves_out("left out"));
+                }
+            }
+        }
+        // A list of all VMs is better read on all cores than here.
+        let (few, many) =
+            if found.len() < MANY { (found, Vec::new()) } else { (Vec::new(), found) };
+        (few.into_iter().map(&make).collect::<Vec<T>>(), many, problems)
+    });
+    let mut all = Vec::with_capacity(read.len());
+    for (few, many, wrong) in read {
+        all.extend(few);
+        all.extend(made(many, &make));
+        problems.extend(wrong);
+    }
+    all
+}
+
+/// A list as long as this is worth the threads.
+const MANY: usize = 256;
+
+fn made<T: Send>(found: Vec<Found>, make: impl Fn(Found) -> T + Sync) -> Vec<T> {
+    parallel::map(found, make)
+}
+
+fn is_empty(line: &str) -> bool {
+    line.trim().is_empty() || line.trim_start().starts_with('#')
+}
+
+fn has_documents(text: &str) -> bool {
+    text.lines().any(is_marker)
+}
+
+/// A line that begins a document (YAML 1.2, 9.1.2); inside a document nothing can begin so, not even a block of text.
+fn is_marker(line: &str) -> bool {
+    line.strip_prefix("---")
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
+}
+
+/// Whatever stands behind a marker belongs to its document, for instance a comment.
+fn documents(text: &str) -> Vec<&str> {
+    let mut documents = Vec::new();
+    let (mut begin, mut at) = (0, 0);
+    for line in text.split_inclusive('\n') {
+        let bare = line.trim_end_matches(['\n', '\r']);
+        if is_marker(bare) || bare.trim_end() == "..." {
+            documents.extend(text.get(begin..at));
+            begin = at + MARKER;
+        }
+        at += line.len();
+    }
+    documents.extend(text.get(begin..));
+    documents
+}
+
+/// Bytes of `---` and of `...`.
+const MARKER: usize = 3;
+
+/// Lists may lie in lists. `kubectl get` names the kind of each item, the API server only that of the list.
+fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut Vec<Problem>) {
+    if let Value::Array(items) = value {
+        for (at, item) in items.into_iter().enumerate() {
+            expand(&format!("{place}[{at}]"), item, found, problems);
+        }
+        return;
+    }
+    let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let Some(kind) = kind.strip_suffix("List") else {
+        if value.is_object() && !kind.is_empty() {
+            found.push(Found { place: place.to_owned(), object: value });
+        } else if !value.is_null() {
+            let message = "an object with apiVersion, kind and metadata was expected";
+            problems
+                .push(Problem::new(place, "kind", shown(&value), message).leaves_out("left out"));
+        }
+        return;
+    };
+    let version = value.get("apiVersion").cloned();
+    let Some(Value::Array(items)) = value.get_mut("items").map(Value::take) else { return };
+    for (at, mut item) in items.into_iter().enumerate() {
+        if let (Some(fields), false) = (item.as_object_mut(), kind.is_empty()) {
+            fields.entry("kind").or_insert_with(|| kind.into());
+            if let Some(version) = &version {
+                fields.entry("apiVersion").or_insert_with(|| version.clone());
+            }
+        }
+        expand(&format!("{place}, item {}", at + 1), item, found, problems);
+    }
+}
+
+fn shown(value: &Value) -> String {
+    value.get("kind").map_or_else(|| value.to_string(), Value::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names(text: &str) -> (Vec<String>, usize) {
+        let mut problems = Vec::new();
+        let found = each("f", text, &mut problems, |found| found);
+        let name = |found: &Found| {
+            format!("{}/{}", found.object["kind"].as_str().unwrap_or("?"), found.object["n"])
+        };
+        (found.iter().map(name).collect(), problems.len())
+    }
+
+    #[test]
+    fn a_broken_document_stands_alone() {
+        let text = "# a\n--- # first\nkind: A\nn: 1\n---\nkind: [\n---\r\nkind: B\nn: 2\n...\n---\n# none\n---\n7\n";
+        assert_eq!(names(text), (vec!["A/1".to_owned(), "B/2".to_owned()], 2));
+    }
+
+    #[test]
+    fn lists_are_opened() {
+        let list = r#"{"kind":"List","items":[{"kind":"A","n":1},{"kind":"BList","apiVersion":"v1","items":[{"n":2},3]}]}"#;
+        assert_eq!(names(list), (vec!["A/1".to_owned(), "B/2".to_owned()], 1));
+        assert_eq!(names(r#"{"kind":"A","n":1}{"kind":"A","n":2} {"#).0.len(), 2);
+        assert_eq!(names(r#"[{"kind":"A","n":1}]"#).0.len(), 1);
+    }
+
+    #[test]
+    fn text_in_a_document_may_hold_dashes() {
+        let text = "kind: A\nn: |\n  ---\n  x\n---\nkind: A\nn: 2\n";
+        assert_eq!(names(text).0.len(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_much(text in "[-a:{}\\[\\]\\n \"]{0,80}") {
+            each("f", &text, &mut Vec::new(), drop);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What tenants would have: a VLAN, the definition of their network, instance types; so that their machines can be planned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_api::infra_node::TenantNetworkSpec;
+use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, VlanId, node_labels};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use serde::Serialize;
+
+use super::Fleet;
+use crate::inventory::Problem;
+use crate::profiles;
+use crate::tenants::claims::{Choice, Known, Request, choose};
+use crate::tenants::fault::Fault;
+use crate::tenants::hosts::Host;
+use crate::tenants::ids::NetworkId;
+use crate::tenants::network::resolve;
+use crate::tenants::objects::attachment::{Tenants, attachment};
+use crate::tenants::objects::{Wanted, flavours};
+
+/// What a tenant would have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tenant {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// The host network that carries its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// The VLAN.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<VlanId>,
+    /// The VXLAN network identifier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
+    /// Hosts that would carry it.
+    pub hosts: usize,
+}
+
+impl Fleet {
+    /// Adds what tenants would have to what machines are planned with.
+    pub(super) fn furnish(&mut self) {
+        if self.around.tenants.is_empty() {
+            return;
+        }
+        let shaped = self.shaped();
+        let host = |(infra, labels): &(InfraNode, BTreeMap<String, String>)| {
+            Arc::new(Host::of(infra, Some(labels)))
+        };
+        let hosts: Vec<Arc<Host>> = shaped.iter().map(host).collect();
+        for (infra, _) in shaped {
+            self.infra_nodes.insert(infra.name_any(), infra);
+        }
+        let mut claims = std::mem::take(&mut self.claims);
+        let tenants: Vec<TenantCluster> = self.around.tenants.values().cloned().collect();
+        for mut tenant in tenants {
+            let name = tenant.name_any();
+            for flavour in flavours(&name) {
+                self.take_in(&flavour);
+            }
+            let carriers = hosts.iter().filter(|host| host.carries(&tenant)).count();
+            let mut told = Tenant {
+                namespace: TenantCluster::namespace_of(&name),
+                network: tenant.spec.network.as_ref().map(|network| network.name.clone()),
+                name: name.clone(),
+                vlan: None,
+                vni: None,
+                hosts: carriers,
+            };
+            match self.network(&tenant, &hosts, &claims) {
+                Ok(None) => {}
+                Ok(Some((id, definition))) => {
+                    (told.vlan, told.vni) = id.split();
+                    let network = told.network.clone().unwrap_or_default();
+                    for host in hosts.iter().filter(|host| host.carries(&tenant)) {
+                        let Some(infra) = self.infra_nodes.get_mut(&host.name) else { continue };
+                        let (vlan, vni) = id.split();
+                        let entry = TenantNetworkSpec {
+                            name: told.namespace.clone(),
+                            network: network.clone(),
+                            vlan,
+                            vni,
+                        };
+                        if infra.spec.tenant_networks.iter().all(|one| one.name != entry.name) {
+                            infra.spec.tenant_networks.push(entry);
+                        }
+                    }
+                    claims.push(Arc::new(id.claim(&network, &name, &uid(&tenant))));
+                    let status = tenant.status.get_or_insert_default();
+                    status.network_attachment_definition =
+                        Some(format!("{}/{}", told.namespace, definition.name()));
+                    self.take_in(&definition);
+                }
+                Err(fault) => {
+                    let message = format!("{}; it would have no network of its own", fault.message);
+                    self.problems.push(Problem::new(
+                        format!("TenantCluster {name}"),
+                        "",
+                        "",
+                        message,
+                    ));
+                    // Its machines are planned all the same: room for them is what was asked about.
+                    tenant.spec.network = None;
+                }
+            }
+            self.around.tenants.insert(name, tenant);
+            self.tenants.push(told);
+        }
+        self.claims = claims;
+    }
+
+    fn network(
+        &self,
+        tenant: &TenantCluster,
+        hosts: &[Arc<Host>],
+        claims: &[Arc<berth_api::VlanClaim>],
+    ) -> Result<Option<(NetworkId, Wanted)>, Fault> {
+        let (Some(asked), Some(network)) = (&tenant.spec.network, resolve(tenant, hosts)?) else {
+            return Ok(None);
+        };
+        let (name, uid) = (tenant.name_any(), uid(tenant));
+        let request = Request {
+            tenant: &name,
+            uid: &uid,
+            network: &asked.name,
+            by_vni: network.by_vni(),
+            fixed: NetworkId::asked(asked),
+            before: tenant.status.as_ref().and_then(NetworkId::of_status),
+        };
+        let known = Known {
+            config: &self.around.config,
+            claims,
+            refused: &BTreeSet::new(),
+            foreign: &BTreeMap::new(),
+        };
+        let (Choice::Have(id) | Choice::TakeOver(id, _) | Choice::Create(id)) =
+            choose(request, known)?;
+        let count = Tenants(self.around.tenants.len());
+        Ok(Some((id, attachment(&name, asked, &network, id, count)?)))
+    }
+
+    /// Hosts as their profiles would have them, and the labels of their Nodes.
+    fn shaped(&self) -> Vec<(InfraNode, BTreeMap<String, String>)> {
+        let profiles: Vec<_> = self.profiles.values().cloned().map(Arc::new).collect();
+        let nodes: BTreeMap<&String, Node> =
+            self.infra_nodes.iter().map(|(name, infra)| (name, self.node(name, infra))).collect();
+        let known = nodes
+            .iter()
+            .map(|(name, node)| profiles::Host { node, infra_node: self.infra_nodes.get(*name) });
+        let resolved = profiles::Fleet::of(&profiles, known);
+        let shape = |(name, infra): (&String, &InfraNode)| {
+            let labels = nodes.get(name).and_then(|node| node.metadata.labels.clone());
+            let labels = labels.unwrap_or_default();
+            let wanted = profiles::wanted(&resolved, &labels, infra, &[]);
+            let networks = wanted.and_then(|wanted| {
+                serde_json::from_value::<InfraNodeSpec>(wanted.spec).ok().map(|spec| spec.networks)
+            });
+            let mut infra = infra.clone();
+            infra.spec.networks = networks.unwrap_or(infra.spec.networks);
+            (infra, labels)
+        };
+        self.infra_nodes.iter().map(shape).collect()
+    }
+
+    /// The Node of a host; if it was not given, with what the agent would write to it.
+    fn node(&self, name: &str, infra: &InfraNode) -> Node {
+        if let Some(node) = self.nodes.get(name) {
+            return node.clone();
+        }
+        let all = infra.status.as_ref().map(node_labels).unwrap_or_default().into_iter();
+        let labels = all.filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+        let mut node = Node::default();
+        node.metadata.name = Some(name.to_owned());
+        node.metadata.labels = Some(labels);
+        node
+    }
+
+    fn take_in(&mut self, object: &Wanted) {
+        self.around.add(&object.body);
+        if let Err(invalid) = self.surroundings.add(&object.body) {
+            self.problems.push(super::problem(invalid));
+        }
+    }
+}
+
+/// Of one that is in no cluster yet, its name.
+fn uid(tenant: &TenantCluster) -> String {
+    tenant.metadata.uid.clone().unwrap_or_else(|| tenant.name_any())
+}

@@ -1,0 +1,201 @@
+//! A YAML document as JSON has it; quick where nothing is wrong with it.
+
+use serde_json::{Map, Value};
+use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, StrInput};
+use serde_saphyr::{Budget, Options, budget, options};
+
+/// Reads a document, or says in one line what is wrong with it and where.
+///
+/// Three quarters of what the library does is for what manifests do not have: anchors, tags, merged maps, keys that are
+/// no text. So its parser's events are made into a value here as long as they are ordinary ones, and at the first that
+/// is not, or is wrong, the library itself reads the document.
+pub(super) fn read(document: &str) -> Result<Value, String> {
+    if let Some(value) = Quick::read(document) {
+        return Ok(value);
+    }
+    let thorough = serde_saphyr::from_str_with_options(document, usual(document));
+    thorough.map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
+}
+
+/// The library ends at 250,000 nodes, which a list of 5,000 VMs has. No text has more nodes than bytes, so only what is
+/// multiplied by aliases is held to its limits.
+fn usual(document: &str) -> Options {
+    let usual = Budget::default();
+    options! {
+        budget: budget! {
+            max_nodes: usual.max_nodes.max(document.len()),
+            max_events: usual.max_events.max(document.len().saturating_mul(2)),
+            max_total_scalar_bytes: usual.max_total_scalar_bytes.max(document.len()),
+            max_total_comment_bytes: usual.max_total_comment_bytes.max(document.len()),
+        },
+    }
+}
+
+/// Below what the library takes.
+const DEPTH: usize = 60;
+
+struct Quick<'t> {
+    parser: Parser<'t, StrInput<'t>>,
+}
+
+impl<'t> Quick<'t> {
+    /// `None` if it is not for here.
+    fn read(document: &'t str) -> Option<Value> {
+        let mut options = granit_parser::Options::default();
+        options.set_emit_comments(false);
+        let mut this = Self { parser: Parser::new_from_str_with_options(document, options) };
+        let Event::StreamStart = this.next()? else { return None };
+        let Event::DocumentStart(..) = this.next()? else { return None };
+        let first = this.next()?;
+        let value = this.value(first, 0)?;
+        let Event::DocumentEnd = this.next()? else { return None };
+        let Event::StreamEnd = this.next()? else { return None };
+        Some(value)
+    }
+
+    fn next(&mut self) -> Option<Event<'t>> {
+        Some(self.parser.next_event()?.ok()?.0)
+    }
+
+    fn value(&mut self, event: Event<'t>, depth: usize) -> Option<Value> {
+        if depth > DEPTH {
+            return None;
+        }
+        match event {
+            Event::Scalar(text, ScalarStyle::Plain, 0, None) => plain(&text),
+            Event::Scalar(text, _, 0, None) => Some(Value::String(text.into_owned())),
+            Event::SequenceStart(_, 0, None) => {
+                let mut all = Vec::new();
+                loop {
+                    match self.next()? {
+                        Event::SequenceEnd => return Some(Value::Array(all)),
+                        item => all.push(self.value(item, depth + 1)?),
+                    }
+                }
+            }
+            Event::MappingStart(_, 0, None) => {
+                let mut all = Map::new();
+                loop {
+                    let key = match self.next()? {
+                        Event::MappingEnd => return Some(Value::Object(all)),
+                        Event::Scalar(text, ScalarStyle::Plain, 0, None) => match plain(&text)? {
+                            Value::String(_) if text != "<<" => text.into_owned(),
+                            _ => return None,
+                        },
+                        Event::Scalar(text, _, 0, None) => text.into_owned(),
+                        _ => return None,
+                    };
+                    let next = self.next()?;
+                    let value = self.value(next, depth + 1)?;
+                    if all.insert(key, value).is_some() {
+                        return None;
+                    }
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Words without quotes that are, or in some release of YAML were, no text.
+const WORDS: [&str; 10] = ["yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "infinity"];
+
+/// What a scalar without quotes is (YAML 1.2, 10.3.2), where there is no doubt.
+fn plain(text: &str) -> Option<Value> {
+    let is_word = |word: &&str| text.eq_ignore_ascii_case(word);
+    let only =
+        |bytes: &[u8]| text.bytes().all(|byte| byte.is_ascii_digit() || bytes.contains(&byte));
+    let first = *text.as_bytes().first()?;
+    let is_text = if first.is_ascii_digit() {
+        if only(b"") {
+            let is_usual = text.len() <= 18 && (first != b'0' || text.len() == 1);
+            return is_usual.then(|| text.parse::<u64>().ok())?.map(Value::from);
+        }
+        let in_number = |byte: u8| byte.is_ascii_hexdigit() || b"_.+-xXoO".contains(&byte);
+        let is_list = only(b",-") && text.bytes().any(|byte| byte == b',' || byte == b'-');
+        let is_address = only(b".") && text.bytes().filter(|byte| *byte == b'.').count() > 1;
+        is_list || is_address || !text.bytes().all(in_number)
+    } else {
+        match text {
+            "true" => return Some(Value::Bool(true)),
+            "false" => return Some(Value::Bool(false)),
+            _ => {
+                let is_usual = first.is_ascii_alphabetic() || first == b'/';
+                let is_bool = ["true", "false"].iter().any(is_word);
+                is_usual && !is_bool && !WORDS.iter().any(is_word)
+            }
+        }
+    };
+    is_text.then(|| Value::String(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What the library makes of it by itself.
+    fn thorough(document: &str) -> Option<Value> {
+        serde_saphyr::from_str_with_options(document, usual(document)).ok()
+    }
+
+    #[test]
+    fn the_quick_way_is_the_thorough_one() {
+        for document in [
+            "a: 1\nb: [x, ~, 1.5, true, -3, 0x10, \"0\", 18446744073709551615]\nc:\n  d: >-\n    e\n    f\n",
+            "a: &a {b: 1}\nc: *a\nd: {<<: *a, e: 2}\n",
+            "1: a\n2: b\ntrue: c\n",
+            "- 1\n- {}\n- []\n-\n",
+            "# only a comment\n",
+            "yes",
+            "a: [0-79, '1', 0, 012, 4Gi, 1e3, 1_000, 10.0.0.1, 2026-11-22T10:00:00Z, 0000:3e:00.0, 1,2, 1-]\n",
+            "b: [no, No, NaN, inf, Infinity, null, Null, True, TRUE, true, y, ~, /dev, \"no\", 'null']\n",
+            "c: !!str 1\nd: |\n  yes\ne: >-\n  0,1\n\nf: 1.5\ng: 18446744073709551615\nh: 1:30\n",
+        ] {
+            let wanted = thorough(document);
+            assert!(wanted.is_some(), "{document}");
+            assert_eq!(read(document).ok(), wanted, "{document}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_there_twice_is_told() {
+        for document in ["a: 1\nb: {c: 1, c: 2}\n", "a: 1\n'a': 2\n"] {
+            let why = read(document).unwrap_err();
+            assert!(why.contains("duplicate mapping key"), "{document}: {why}");
+        }
+        assert!(read("a: [1\n").unwrap_err().contains("line "));
+    }
+
+    #[test]
+    fn a_long_list_is_no_bomb_and_a_bomb_is_none_of_these() {
+        let long = format!("items:\n{}", "- {a: 1, b: 2}\n".repeat(100_000));
+        assert_eq!(read(&long).unwrap()["items"].as_array().map(Vec::len), Some(100_000));
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for at in 1..9 {
+            let of = at - 1;
+            bomb += &format!(
+                "a{at}: &a{at} [*a{of}, *a{of}, *a{of}, *a{of}, *a{of}, *a{of}, *a{of}, *a{of}]\n"
+            );
+        }
+        assert!(read(&bomb).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn any_text_is_read_the_same_way(text in "[-abcefinox01_+.:{},\\[\\]\\n \"'&*#|>!~]{0,40}") {
+            prop_assert_eq!(read(&text).ok(), thorough(&text));
+        }
+
+        #[test]
+        fn any_scalar_is_read_the_same_way(text in "[-0-9a-fxonyNIit.,_+:eET/]{1,7}|[0-9]{1,20}|(?i)(true|off|inf|nan|y|null)") {
+            // As a key it often ends the quick way, so it is one in a document of its own.
+            for document in [format!("a: {text}\nc: [d, {text}]\n"), format!("{text}: b\n")] {
+                prop_assert_eq!(read(&document).ok(), thorough(&document));
+            }
+        }
+    }
+}

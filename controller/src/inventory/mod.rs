@@ -1,0 +1,12 @@
+//! What there is: hosts by what their agents report, and what is taken of them.
+
+mod allocation;
+mod cores;
+mod host;
+mod kubelet;
+mod node;
+mod problem;
+
+pub use allocation::Allocation;
+pub use host::{HostFacts, ZoneSize};
+pub use problem::Problem;

@@ -1,0 +1,302 @@
+//! What the container `compute` asks for, which runs the guest (`renderresources.go`). The order of the steps matters.
+
+use berth_api::Quantity;
+
+use super::amounts::{EPHEMERAL_STORAGE, overlaid, times};
+use super::configuration::{Configuration, EVEN_PARITY, Gate};
+use super::invalid::Invalid;
+use super::machine::Machine;
+use super::spec::{Amounts, Spec, amount};
+use super::surroundings::Surroundings;
+
+/// Requests and limits, as they are written into the pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Compute {
+    pub(super) requests: Amounts,
+    pub(super) limits: Amounts,
+}
+
+/// Both lists twice: what the machine asks for itself, changed step by step, wins over what is calculated.
+#[derive(Default)]
+struct Lists {
+    requests: Amounts,
+    limits: Amounts,
+    calculated_requests: Amounts,
+    calculated_limits: Amounts,
+}
+
+const CPU: &str = "cpu";
+const MEMORY: &str = "memory";
+
+/// Requests and limits of `compute` with this much memory beside the guest's.
+///
+/// # Errors
+///
+/// If a network is named that is not known.
+pub(super) fn render(
+    machine: &Machine,
+    configuration: &Configuration,
+    around: &Surroundings,
+    overhead: Quantity,
+) -> Result<Compute, Invalid> {
+    let spec = &machine.spec;
+    let resources = &spec.domain.resources;
+    let mut lists = Lists {
+        requests: resources.requests.clone(),
+        limits: resources.limits.clone(),
+        ..Lists::default()
+    };
+    lists.ephemeral_storage();
+    lists.virtualization(spec, configuration);
+    if amount(&resources.requests, MEMORY).is_zero() && configuration.version.since(6, 4) {
+        lists.memory_request(spec, configuration.memory_overcommit);
+    }
+    if spec.is_dedicated() {
+        lists.pin(machine);
+    } else {
+        let limited = around.cpu_limited.contains(&machine.namespace);
+        let selector = configuration.cpu_limit_namespaces.as_ref();
+        let limited = !resources.limits.contains_key(CPU)
+            && (limited || around.limits_cpus(&machine.namespace, selector));
+        lists.share(spec, configuration, limited);
+    }
+    if spec.domain.memory.hugepages.is_some() {
+        lists.hugepages(spec, overhead);
+    } else {
+        lists.overhead(resources.overcommit_guest_overhead, overhead);
+    }
+    if !resources.limits.contains_key(MEMORY) && around.memory_limited.contains(&machine.namespace)
+    {
+        let ratio = around.memory_limit_ratio(&machine.namespace);
+        let limit = times(amount(&lists.requests, MEMORY).units(), ratio);
+        lists.calculated_limits.insert(MEMORY.to_owned(), limit);
+    }
+    for resource in networks(machine, around)? {
+        lists.one_more(&resource);
+    }
+    lists.devices(spec, configuration);
+    Ok(lists.merged())
+}
+
+impl Lists {
+    /// `WithEphemeralStorageRequest`: what the launcher writes itself.
+    fn ephemeral_storage(&mut self) {
+        let own = Quantity::from_units(50_000_000);
+        let request = self.requests.entry(EPHEMERAL_STORAGE.to_owned()).or_default();
+        *request = request.saturating_add(own);
+        if let Some(limit) = self.limits.get_mut(EPHEMERAL_STORAGE) {
+            *limit = limit.saturating_add(own);
+        }
+    }
+
+    /// `getRequiredResources`: limits only, of which the API server makes requests.
+    fn virtualization(&mut self, spec: &Spec, configuration: &Configuration) {
+        let devices = &spec.domain.devices;
+        let attached = devices.autoattach_pod_interface.unwrap_or(true);
+        let virtio = |model: &str| model.is_empty() || model == "virtio";
+        let any_virtio = devices.interfaces.iter().any(|it| virtio(&it.model));
+        for (device, wanted) in [
+            ("tun", attached || !devices.interfaces.is_empty()),
+            ("vhost-net", any_virtio && !configuration.use_emulation),
+            ("kvm", !configuration.use_emulation),
+            ("vhost-vsock", devices.autoattach_vsock),
+        ] {
+            if wanted {
+                self.limits
+                    .insert(format!("devices.kubevirt.io/{device}"), Quantity::from_units(1));
+            }
+        }
+    }
+
+    /// `WithMemoryRequests`.
+    fn memory_request(&mut self, spec: &Spec, overcommit: u32) {
+        let limit = amount(&self.limits, MEMORY);
+        if let Some(request) = request_for_memory(spec, &self.requests, limit, overcommit) {
+            self.requests.insert(MEMORY.to_owned(), request);
+        }
+    }
+
+    /// `WithCPUPinning`.
+    fn pin(&mut self, machine: &Machine) {
+        let spec = &machine.spec;
+        let Some(cpu) = &spec.domain.cpu else { return };
+        let pool = spec.pool_threads();
+        let vcpus = u64::try_from(cpu.vcpus()).unwrap_or(u64::MAX);
+        if vcpus == 0 {
+            for amounts in [&mut self.limits, &mut self.requests] {
+                if let Some(cpus) = amounts.get_mut(CPU) {
+                    *cpus = cpus.saturating_add(Quantity::from_units(pool));
+                }
+            }
+        } else {
+            let all = Quantity::from_units(vcpus.saturating_add(pool));
+            self.limits.insert(CPU.to_owned(), all);
+            self.requests.insert(CPU.to_owned(), all);
+        }
+        if cpu.isolate_emulator_thread {
+            let limit = amount(&self.limits, CPU);
+            // The pool is counted in it a second time if its policy is set; KubeVirt does so too.
+            let policy = spec.domain.io_threads_policy.as_deref() == Some("supplementalPool");
+            let again = if policy { pool } else { 0 };
+            let even = limit.units().saturating_add(i128::from(again)) % 2 == 0;
+            let two = even && machine.annotations.contains_key(EVEN_PARITY);
+            let own = Quantity::from_units(if two { 2 } else { 1 });
+            self.limits.insert(CPU.to_owned(), limit.saturating_add(own));
+            if let Some(request) = self.requests.get_mut(CPU) {
+                *request = request.saturating_add(own);
+            }
+        }
+        if let Some(memory) = self.requests.get(MEMORY) {
+            self.limits.insert(MEMORY.to_owned(), *memory);
+        }
+    }
+
+    /// `WithoutDedicatedCPU`.
+    fn share(&mut self, spec: &Spec, configuration: &Configuration, limited: bool) {
+        let vcpus = spec.domain.cpu.as_ref().map_or(1, super::spec::Cpu::vcpus);
+        let all = u64::try_from(vcpus).unwrap_or(u64::MAX).saturating_add(spec.pool_threads());
+        let ratio = configuration.cpu_allocation_ratio;
+        if all == 0 || ratio <= 0 {
+            return;
+        }
+        self.calculated_requests.insert(CPU.to_owned(), shared(all, ratio));
+        if limited {
+            self.calculated_limits.insert(CPU.to_owned(), Quantity::from_units(all));
+        }
+    }
+
+    /// `WithHugePages`: the guest is in the pages, and what is requested as memory is what is beside it.
+    fn hugepages(&mut self, spec: &Spec, overhead: Quantity) {
+        let memory = &spec.domain.memory;
+        let size = memory.hugepages.as_ref().map_or("", |pages| pages.page_size.as_str());
+        let request = amount(&self.requests, MEMORY);
+        let more = |than: Quantity| {
+            let guest = memory.guest.filter(|guest| than.units() > guest.units());
+            guest.map_or(Quantity::ZERO, |guest| than.saturating_sub(guest))
+        };
+        let pages = memory.guest.filter(|guest| request.units() > guest.units()).unwrap_or(request);
+        let name = format!("hugepages-{size}");
+        self.calculated_requests.insert(name.clone(), pages);
+        self.calculated_limits.insert(name, pages);
+        self.requests.insert(MEMORY.to_owned(), more(request).saturating_add(overhead));
+        if let Some(limit) = self.limits.get_mut(MEMORY) {
+            *limit = more(*limit).saturating_add(overhead);
+        }
+    }
+
+    /// `WithMemoryOverhead`.
+    fn overhead(&mut self, only_limit: bool, overhead: Quantity) {
+        let request = self.requests.entry(MEMORY.to_owned()).or_default();
+        if !only_limit {
+            *request = request.saturating_add(overhead);
+        }
+        if let Some(limit) = self.limits.get_mut(MEMORY) {
+            *limit = limit.saturating_add(overhead);
+        }
+    }
+
+    /// Devices of plugins, in the order of `VMIResourcePredicates`.
+    fn devices(&mut self, spec: &Spec, configuration: &Configuration) {
+        let devices = &spec.domain.devices;
+        for device in devices.gpus.iter().chain(&devices.host_devices) {
+            if let Some(resource) = device.resource() {
+                self.one_more(resource);
+            }
+        }
+        let reserved = devices.disks.iter().any(|disk| disk.lun.reservation);
+        for (device, wanted) in [
+            ("sev", spec.is_sev()),
+            ("tdx", spec.is_tdx() && configuration.version.since(9, 0)),
+            ("pr-helper", reserved),
+            ("iommufd", configuration.gate(Gate::Iommufd)),
+        ] {
+            if wanted {
+                self.one_more(&format!("devices.kubevirt.io/{device}"));
+            }
+        }
+    }
+
+    /// `requestResource`: one more than there is. If the machine asks for the same itself, that wins in the end.
+    fn one_more(&mut self, name: &str) {
+        let one = Quantity::from_units(1);
+        for (calculated, asked) in [
+            (&mut self.calculated_requests, &self.requests),
+            (&mut self.calculated_limits, &self.limits),
+        ] {
+            let more = overlaid(calculated, asked, name).saturating_add(one);
+            calculated.insert(name.to_owned(), more);
+        }
+    }
+
+    fn merged(mut self) -> Compute {
+        self.calculated_requests.append(&mut self.requests);
+        self.calculated_limits.append(&mut self.limits);
+        Compute { requests: self.calculated_requests, limits: self.calculated_limits }
+    }
+}
+
+/// What is requested for memory if the machine requests none; `None` if it does, or nothing says how much.
+fn request_for_memory(
+    spec: &Spec,
+    requests: &Amounts,
+    limit: Quantity,
+    overcommit: u32,
+) -> Option<Quantity> {
+    if !limit.is_zero() && amount(requests, MEMORY).is_zero() {
+        return Some(limit);
+    }
+    if requests.contains_key(MEMORY) {
+        return None;
+    }
+    let memory = &spec.domain.memory;
+    let pages = || memory.hugepages.as_ref().and_then(|pages| pages.page_size.parse().ok());
+    let guest = memory.guest.or_else(pages).filter(|guest| *guest > Quantity::ZERO)?;
+    if overcommit == 100 {
+        return Some(guest);
+    }
+    let share = guest.units().saturating_mul(100) / i128::from(overcommit.max(1));
+    Some(Quantity::from_units(u64::try_from(share).unwrap_or(u64::MAX)))
+}
+
+/// The same, written into the machine: as the webhook of older releases did.
+pub(super) fn memory_without_request(spec: &mut Spec, overcommit: u32) {
+    let limit = amount(&spec.domain.resources.limits, MEMORY);
+    if let Some(request) =
+        request_for_memory(spec, &spec.domain.resources.requests, limit, overcommit)
+    {
+        spec.domain.resources.requests.insert(MEMORY.to_owned(), request);
+    }
+}
+
+/// vCPUs over the allocation ratio. `KubeVirt` divides in floats and reads the printed number again; so is it here, as the
+/// last digits may round up to one thousandth more.
+fn shared(vcpus: u64, ratio: i64) -> Quantity {
+    let cpus = vcpus as f64 / ratio as f64;
+    let text = if cpus < 1.0 { format!("{}m", cpus * 1000.0) } else { cpus.to_string() };
+    text.parse().unwrap_or_default()
+}
+
+/// Resources that networks take one of each (`NetworkToResource`).
+fn networks(machine: &Machine, around: &Surroundings) -> Result<Vec<String>, Invalid> {
+    // With the gate ExternalNetResourceInjection another webhook writes them into the pod; the result is the same.
+    let mut resources = Vec::new();
+    for (index, network) in machine.spec.networks.iter().enumerate() {
+        let Some(multus) = &network.multus else { continue };
+        let called = &multus.network_name;
+        let whole = if called.contains('/') {
+            called.clone()
+        } else {
+            format!("{}/{called}", machine.namespace)
+        };
+        match around.networks.get(&whole) {
+            Some(resource) if resource.is_empty() => {}
+            Some(resource) => resources.push(resource.clone()),
+            None => {
+                let field = format!("networks[{index}].multus.networkName");
+                let message = format!("there is no NetworkAttachmentDefinition {whole}");
+                return Err(machine.invalid(&field, message));
+            }
+        }
+    }
+    Ok(resources)
+}

@@ -1,0 +1,360 @@
+//! What of a cluster's `KubeVirt` configuration decides launcher pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::invalid::{self, Invalid};
+use super::spec::{Amounts, Requirements};
+use super::version::Version;
+
+/// `KubeVirt`'s release and configuration. [`Default`] is that of `KubeVirt` itself, in the newest release known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Configuration {
+    /// The release that runs.
+    pub version: Version,
+    /// vCPUs to a CPU of the pod's request, for VMs without CPUs of their own. Not above zero: nothing is requested.
+    pub cpu_allocation_ratio: i64,
+    /// Guest memory in per cent of what the pod requests for it. At least 1.
+    pub memory_overcommit: u32,
+    /// What the overhead is multiplied with.
+    pub overhead_ratio: Option<f64>,
+    /// Feature gates that are turned on.
+    pub feature_gates: BTreeSet<String>,
+    /// Feature gates that are turned off.
+    pub disabled_feature_gates: BTreeSet<String>,
+    /// Node labels every launcher pod asks for.
+    pub node_selectors: BTreeMap<String, String>,
+    /// Whether VMs run without `/dev/kvm`.
+    pub use_emulation: bool,
+    /// Requests and limits of containers beside `compute`, by type: `guest-console-log`, `sidecar`, `container-disk`,
+    /// `virtiofs`.
+    pub support_containers: BTreeMap<String, Support>,
+    /// Whether the console of a guest is not logged unless it asks for it.
+    pub serial_console_log_disabled: bool,
+    /// Machine type of VMs that name none; `None`: that of the architecture.
+    pub machine_type: Option<String>,
+    /// Machine types by architecture.
+    pub machine_types: BTreeMap<String, String>,
+    /// Architecture of VMs that name none.
+    pub architecture: String,
+    /// CPU model of VMs that name none.
+    pub cpu_model: Option<String>,
+    /// CPUs requested for VMs that request none; `None`: by the ratio.
+    pub cpu_request: Option<Quantity>,
+    /// Runtime class of launcher pods.
+    pub runtime_class: Option<String>,
+    /// Network binding plugins, by name.
+    pub bindings: BTreeMap<String, Binding>,
+    /// Namespaces where pods get CPU limits without a quota.
+    pub cpu_limit_namespaces: Option<LabelSelector>,
+    /// TSC frequency in Hz for guests that need a fixed one; `None`: the lowest in the cluster.
+    pub tsc_frequency: Option<u64>,
+    /// Whether a pinned VM with an emulator thread is made to have an even number of CPUs (annotation of the `KubeVirt`
+    /// object; needs the gate `AlignCPUs` too).
+    pub even_parity: bool,
+}
+
+/// What a container beside `compute` asks for, where the configuration says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Support {
+    /// Instead of `KubeVirt`'s own requests.
+    pub requests: BTreeMap<String, Quantity>,
+    /// Instead of its limits.
+    pub limits: BTreeMap<String, Quantity>,
+}
+
+/// A network binding plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Binding {
+    /// Whether it runs in a container of its own.
+    pub has_sidecar: bool,
+    /// Memory that `compute` needs more with it.
+    pub memory: Quantity,
+}
+
+/// Set on an instance, or on the `KubeVirt` object for all.
+pub(super) const EVEN_PARITY: &str = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity";
+
+impl Default for Configuration {
+    fn default() -> Self {
+        let machines = [("amd64", "q35"), ("arm64", "virt"), ("s390x", "s390-ccw-virtio")];
+        Self {
+            version: Version::NEWEST,
+            cpu_allocation_ratio: 10,
+            memory_overcommit: 100,
+            overhead_ratio: None,
+            feature_gates: BTreeSet::new(),
+            disabled_feature_gates: BTreeSet::new(),
+            node_selectors: BTreeMap::new(),
+            use_emulation: false,
+            support_containers: BTreeMap::new(),
+            serial_console_log_disabled: false,
+            machine_type: None,
+            machine_types: machines.map(|(a, m)| (a.to_owned(), m.to_owned())).into(),
+            architecture: "amd64".to_owned(),
+            cpu_model: None,
+            cpu_request: None,
+            runtime_class: None,
+            bindings: BTreeMap::new(),
+            cpu_limit_namespaces: None,
+            tsc_frequency: None,
+            even_parity: false,
+        }
+    }
+}
+
+impl Configuration {
+    /// Whether a feature gate is on (`featuregate.IsEnabled`).
+    pub(super) fn gate(&self, gate: Gate) -> bool {
+        let on = self.feature_gates.contains(gate.name());
+        // Gates in beta are on by default since 1.9; before, every gate had to be turned on.
+        let beta = gate.is_beta() && self.version.since(9, 0);
+        self.version.since(gate.since(), 0)
+            && (on || beta && !self.disabled_feature_gates.contains(gate.name()))
+    }
+
+    /// An amount of the configuration for a container beside `compute`; zero counts as absent.
+    pub(super) fn support(&self, container: &str, limit: bool, resource: &str) -> Option<Quantity> {
+        let support = self.support_containers.get(container)?;
+        let amounts = if limit { &support.limits } else { &support.requests };
+        amounts.get(resource).copied().filter(|amount| !amount.is_zero())
+    }
+
+    /// Reads a `KubeVirt` object (`kubevirt.io/v1`).
+    ///
+    /// The release is the one it says that runs; if it says none, the newest that is known.
+    ///
+    /// # Errors
+    ///
+    /// Names the field that is malformed or out of range.
+    pub fn from_kubevirt(object: &Value) -> Result<Self, Invalid> {
+        let read: KubeVirt = invalid::read(object)?;
+        let wrong =
+            |field: &str, message: String| Invalid::new(invalid::name_of(object), field, message);
+        let mut this = Self::default();
+        let status = read.status;
+        let versions = [
+            ("status.observedKubeVirtVersion", status.observed_kube_virt_version),
+            ("status.targetKubeVirtVersion", status.target_kube_virt_version),
+        ];
+        if let Some((field, text)) = versions.into_iter().find(|(_, text)| !text.is_empty()) {
+            this.version = text.parse().map_err(|error| wrong(field, format!("{error}")))?;
+        }
+        let read_spec = read.spec.configuration;
+        let developer = read_spec.developer_configuration;
+        // The API leaves zeros out, so they mean the default.
+        if developer.cpu_allocation_ratio != 0 {
+            this.cpu_allocation_ratio = developer.cpu_allocation_ratio;
+        }
+        if developer.memory_overcommit != 0 {
+            this.memory_overcommit = u32::try_from(developer.memory_overcommit).map_err(|_| {
+                let value = developer.memory_overcommit;
+                wrong(
+                    "spec.configuration.developerConfiguration.memoryOvercommit",
+                    format!("{value} is not a percentage from 1"),
+                )
+            })?;
+        }
+        if let Some(text) =
+            read_spec.additional_guest_memory_overhead_ratio.filter(|t| !t.is_empty())
+        {
+            let ratio = text.parse().ok().filter(|ratio: &f64| (0.0..=1e6).contains(ratio));
+            let field = "spec.configuration.additionalGuestMemoryOverheadRatio";
+            let message = || wrong(field, format!("`{text}` is not a ratio from 0 to 1000000"));
+            this.overhead_ratio = Some(ratio.ok_or_else(message)?);
+        }
+        this.feature_gates = developer.feature_gates;
+        this.disabled_feature_gates = developer.disabled_feature_gates;
+        this.node_selectors = developer.node_selectors;
+        this.use_emulation = developer.use_emulation;
+        this.tsc_frequency = developer.minimum_cluster_tsc_frequency;
+        for container in read_spec.support_container_resources {
+            let Requirements { requests, limits, .. } = container.resources;
+            // As in `GetSupportContainerRequest`, the first entry that says something counts.
+            let support = this.support_containers.entry(container.kind).or_default();
+            for (into, from) in [(&mut support.requests, requests), (&mut support.limits, limits)] {
+                for (name, amount) in from.into_iter().filter(|(_, amount)| !amount.is_zero()) {
+                    into.entry(name).or_insert(amount);
+                }
+            }
+        }
+        let options = read_spec.virtual_machine_options;
+        this.serial_console_log_disabled = options.disable_serial_console_log.is_some();
+        this.machine_type = Some(read_spec.machine_type).filter(|text| !text.is_empty());
+        let architectures = read_spec.architecture_configuration;
+        if !architectures.default_architecture.is_empty() {
+            this.architecture = architectures.default_architecture;
+        }
+        for (name, it) in [
+            ("amd64", architectures.amd64),
+            ("arm64", architectures.arm64),
+            ("s390x", architectures.s390x),
+        ] {
+            if !it.machine_type.is_empty() {
+                this.machine_types.insert(name.to_owned(), it.machine_type);
+            }
+        }
+        this.cpu_model = Some(read_spec.cpu_model).filter(|text| !text.is_empty());
+        // 100m is the default, and means that the ratio counts (`setDefaultResourceRequests`).
+        let by_ratio = |amount: &Quantity| amount.millis() == 100;
+        this.cpu_request = read_spec.cpu_request.filter(|amount| !by_ratio(amount));
+        this.runtime_class = Some(read_spec.default_runtime_class).filter(|text| !text.is_empty());
+        this.bindings =
+            read_spec.network.binding.into_iter().map(|(name, it)| (name, it.into())).collect();
+        this.cpu_limit_namespaces = read_spec.auto_cpu_limit_namespace_label_selector;
+        this.even_parity = read.metadata.annotations.contains_key(EVEN_PARITY);
+        Ok(this)
+    }
+}
+
+/// Feature gates that change launcher pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    AlignCpus,
+    CrossArchitecture,
+    HypervStrictCheck,
+    ImageVolume,
+    Iommufd,
+}
+
+impl Gate {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::AlignCpus => "AlignCPUs",
+            Self::CrossArchitecture => "CrossArchitectureVirtualization",
+            Self::HypervStrictCheck => "HypervStrictCheck",
+            Self::ImageVolume => "ImageVolume",
+            Self::Iommufd => "IOMMUFD",
+        }
+    }
+
+    /// `pkg/virt-config/featuregate/active.go` of 1.9.
+    const fn is_beta(self) -> bool {
+        matches!(self, Self::ImageVolume)
+    }
+
+    /// The first release 1.x that has it.
+    const fn since(self) -> u16 {
+        match self {
+            Self::AlignCpus | Self::HypervStrictCheck => 2,
+            Self::ImageVolume => 6,
+            Self::CrossArchitecture | Self::Iommufd => 9,
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct KubeVirt {
+    metadata: Metadata,
+    spec: KubeVirtSpec,
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    observed_kube_virt_version: String,
+    target_kube_virt_version: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct KubeVirtSpec {
+    configuration: Read,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Read {
+    developer_configuration: Developer,
+    additional_guest_memory_overhead_ratio: Option<String>,
+    support_container_resources: Vec<SupportContainer>,
+    virtual_machine_options: Options,
+    machine_type: String,
+    architecture_configuration: Architectures,
+    cpu_model: String,
+    cpu_request: Option<Quantity>,
+    default_runtime_class: String,
+    network: Network,
+    #[serde(rename = "autoCPULimitNamespaceLabelSelector")]
+    auto_cpu_limit_namespace_label_selector: Option<LabelSelector>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Developer {
+    cpu_allocation_ratio: i64,
+    memory_overcommit: i64,
+    feature_gates: BTreeSet<String>,
+    disabled_feature_gates: BTreeSet<String>,
+    node_selectors: BTreeMap<String, String>,
+    use_emulation: bool,
+    #[serde(rename = "minimumClusterTSCFrequency")]
+    minimum_cluster_tsc_frequency: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SupportContainer {
+    #[serde(rename = "type")]
+    kind: String,
+    resources: Requirements,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Options {
+    disable_serial_console_log: Option<super::spec::Present>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Architectures {
+    default_architecture: String,
+    amd64: Architecture,
+    arm64: Architecture,
+    s390x: Architecture,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Architecture {
+    machine_type: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Network {
+    binding: BTreeMap<String, ReadBinding>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ReadBinding {
+    sidecar_image: String,
+    compute_resource_overhead: Overhead,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Overhead {
+    requests: Amounts,
+}
+
+impl From<ReadBinding> for Binding {
+    fn from(read: ReadBinding) -> Self {
+        let memory = super::spec::amount(&read.compute_resource_overhead.requests, "memory");
+        Self { has_sidecar: !read.sidecar_image.is_empty(), memory }
+    }
+}

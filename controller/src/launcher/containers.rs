@@ -1,0 +1,187 @@
+//! The containers of a launcher pod beside `compute`, in their order (`template.go`, `renderLaunchManifest`).
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use super::configuration::{Configuration, Gate};
+use super::invalid::Invalid;
+use super::machine::Machine;
+use super::overhead::is_pinned;
+use super::spec::{Amounts, Present};
+
+/// A container as it is written into the pod.
+pub(super) struct Written {
+    pub(super) name: String,
+    pub(super) requests: Amounts,
+    pub(super) limits: Amounts,
+    pub(super) is_sidecar: bool,
+}
+
+/// All but `compute`: init containers, and those that run beside it.
+pub(super) struct Others {
+    pub(super) init: Vec<Written>,
+    pub(super) beside: Vec<Written>,
+}
+
+/// How requests follow limits where the guest's CPUs are pinned, or the pod is to be Guaranteed.
+#[derive(Clone, Copy)]
+struct Amount {
+    name: &'static str,
+    request: Option<&'static str>,
+    limit: Option<&'static str>,
+}
+
+const fn amounts(cpu: [&'static str; 2], memory: [&'static str; 2]) -> [Amount; 2] {
+    [
+        Amount { name: "cpu", request: Some(cpu[0]), limit: Some(cpu[1]) },
+        Amount { name: "memory", request: Some(memory[0]), limit: Some(memory[1]) },
+    ]
+}
+
+/// `resourcesForSerialConsoleLogContainer`.
+const CONSOLE: [Amount; 2] = amounts(["5m", "15m"], ["35M", "60M"]);
+/// `getMinimalInitContainerDiskResources`.
+const DISK: [Amount; 2] = amounts(["1m", "10m"], ["1M", "40M"]);
+/// `initContainerMinimalRequests` and `initContainerMinimalLimits`.
+const DISK_BINARY: [Amount; 2] = amounts(["10m", "100m"], ["1M", "40M"]);
+/// The same for pinned ones (`initContainerDedicatedCPURequiredResources`).
+const DISK_BINARY_PINNED: [Amount; 2] = amounts(["10m", "10m"], ["1M", "40M"]);
+/// `ResourcesForVirtioFSContainer`.
+const VIRTIOFS: [Amount; 2] = amounts(["10m", "100m"], ["1M", "80M"]);
+/// `sidecarResources`: nothing unless pinned.
+const HOOK: [Amount; 2] = [
+    Amount { name: "cpu", request: None, limit: None },
+    Amount { name: "memory", request: None, limit: None },
+];
+const HOOK_PINNED: [Amount; 2] = amounts(["200m", "200m"], ["64M", "64M"]);
+
+/// Everything that the containers depend on.
+struct Renderer<'a> {
+    configuration: &'a Configuration,
+    pinned: bool,
+}
+
+impl Renderer<'_> {
+    /// A container of a type, as `supportContainerResources` names it.
+    fn container(&self, name: String, kind: &str, own: [Amount; 2]) -> Written {
+        let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
+        for Amount { name, request, limit } in own {
+            let read = |text: Option<&str>| text.and_then(|text| text.parse().ok());
+            let configured = |is_limit| self.configuration.support(kind, is_limit, name);
+            let limit = configured(true).or_else(|| read(limit));
+            let request = configured(false).or_else(|| read(request));
+            let request = if self.pinned { limit } else { request };
+            limits.extend(limit.map(|limit| (name.to_owned(), limit)));
+            requests.extend(request.map(|request| (name.to_owned(), request)));
+        }
+        Written { name, requests, limits, is_sidecar: false }
+    }
+
+    fn disk(&self, name: String) -> Written {
+        let mut container = self.container(name, "container-disk", DISK);
+        if let Ok(own) = "50M".parse() {
+            container.requests.insert("ephemeral-storage".to_owned(), own);
+        }
+        container
+    }
+}
+
+/// The containers beside `compute`.
+///
+/// # Errors
+///
+/// If the annotation for hook sidecars is malformed, or a binding plugin is named that is not known.
+pub(super) fn others(machine: &Machine, configuration: &Configuration) -> Result<Others, Invalid> {
+    let (spec, version) = (&machine.spec, configuration.version);
+    let renderer = Renderer { configuration, pinned: is_pinned(spec, version) };
+    let (mut init, mut beside) = (Vec::new(), Vec::new());
+
+    let kernel = spec.domain.firmware.kernel_boot.container.is_some();
+    let disks = spec.volumes.iter().filter(|volume| volume.container_disk.is_some());
+    let disks =
+        disks.map(|volume| volume.name.as_str()).filter(|name| *name != "kernel-boot-volume");
+    let mut disks: Vec<String> = disks.map(|name| format!("volume{name}")).collect();
+    disks.extend(kernel.then(|| "volumekernel-boot-volume".to_owned()));
+    let image_volumes = configuration.gate(Gate::ImageVolume);
+    if !image_volumes {
+        beside.extend(disks.iter().map(|name| renderer.disk(name.clone())));
+    }
+    let shared: BTreeSet<&String> =
+        spec.domain.devices.filesystems.iter().map(|it| &it.name).collect();
+    for volume in &spec.volumes {
+        // Those of a path are put in by another webhook.
+        if shared.contains(&volume.name) && volume.container_path.is_none() {
+            let name = format!("virtiofs-{}", volume.name);
+            beside.push(renderer.container(name, "virtiofs", VIRTIOFS));
+        }
+    }
+    if logs_console(machine, configuration) {
+        let name = "guest-console-log".to_owned();
+        let mut log = renderer.container(name, "guest-console-log", CONSOLE);
+        log.is_sidecar = version.since(6, 0);
+        if log.is_sidecar { init.push(log) } else { beside.push(log) }
+    }
+    let hook = if renderer.pinned { HOOK_PINNED } else { HOOK };
+    let hooks = hooks(machine, configuration)?;
+    beside.extend(
+        (0..hooks).map(|i| renderer.container(format!("hook-sidecar-{i}"), "sidecar", hook)),
+    );
+
+    let skipped = "kubevirt.io/image-volume-skip-digest-resolution";
+    if image_volumes {
+        // Only to learn the digest of the image.
+        if machine.annotations.get(skipped).is_none_or(|text| text != "true") {
+            init.extend(disks.into_iter().map(|name| renderer.disk(name)));
+        }
+    } else if !disks.is_empty() {
+        let own = if renderer.pinned { DISK_BINARY_PINNED } else { DISK_BINARY };
+        init.push(renderer.container("container-disk-binary".to_owned(), "container-disk", own));
+        init.extend(disks.into_iter().map(|name| renderer.disk(format!("{name}-init"))));
+    }
+    Ok(Others { init, beside })
+}
+
+/// `isSerialConsoleLogEnabled`.
+fn logs_console(machine: &Machine, configuration: &Configuration) -> bool {
+    let devices = &machine.spec.domain.devices;
+    devices.autoattach_serial_console.unwrap_or(true)
+        && devices.log_serial_console.unwrap_or(!configuration.serial_console_log_disabled)
+}
+
+#[derive(Deserialize)]
+struct Hook {
+    #[serde(rename = "image")]
+    _image: Option<String>,
+    #[serde(rename = "configMap")]
+    _config_map: Option<Present>,
+}
+
+const HOOKS: &str = "hooks.kubevirt.io/hookSidecars";
+
+/// How many hook sidecars there are: those of the annotation, and those of binding plugins (`netbinding.go`).
+fn hooks(machine: &Machine, configuration: &Configuration) -> Result<usize, Invalid> {
+    let listed = machine.annotations.get(HOOKS).map(|text| serde_json::from_str::<Vec<Hook>>(text));
+    let listed = listed.transpose().map_err(|error| {
+        let template = machine.at.trim_end_matches(".spec").trim_end_matches("spec");
+        let place = if template.is_empty() { String::new() } else { format!("{template}.") };
+        Invalid::new(
+            &machine.object,
+            format!("{place}metadata.annotations[{HOOKS}]"),
+            error.to_string(),
+        )
+    })?;
+    let mut plugins = BTreeSet::new();
+    for (index, interface) in machine.spec.domain.devices.interfaces.iter().enumerate() {
+        let Some(binding) = &interface.binding else { continue };
+        let plugin = configuration.bindings.get(&binding.name).ok_or_else(|| {
+            let field = format!("domain.devices.interfaces[{index}].binding.name");
+            machine
+                .invalid(&field, format!("there is no network binding plugin `{}`", binding.name))
+        })?;
+        if plugin.has_sidecar {
+            plugins.insert(&binding.name);
+        }
+    }
+    Ok(listed.map_or(0, |hooks| hooks.len()) + plugins.len())
+}

@@ -1,0 +1,236 @@
+//! What the webhook of `KubeVirt` fills in when an instance is created, and what it refuses.
+//!
+//! `pkg/defaults` and `ApplyNewVMIMutations`; of the checks (`vmi-create-admitter.go`) those without which what a pod asks
+//! for would have no meaning.
+
+use berth_api::{PageSize, Quantity};
+
+use super::compute::memory_without_request;
+use super::configuration::{Configuration, EVEN_PARITY, Gate};
+use super::invalid::Invalid;
+use super::machine::Machine;
+use super::spec::{CpuFeature, Hyperv, Interface, Spec, amount};
+
+/// An interface of its own, if a machine names none (`SetDefaultNetworkInterface`).
+pub(super) fn network(spec: &mut Spec) {
+    let devices = &mut spec.domain.devices;
+    let wanted = devices.autoattach_pod_interface.unwrap_or(true);
+    if wanted && spec.networks.is_empty() && devices.interfaces.is_empty() {
+        let name = "default".to_owned();
+        devices.interfaces.push(Interface { name, ..Interface::default() });
+    }
+}
+
+/// Fills in what a machine leaves open.
+pub(super) fn fill_in(machine: &mut Machine, configuration: &Configuration) {
+    let version = configuration.version;
+    let spec = &mut machine.spec;
+    if spec.architecture.is_empty() {
+        spec.architecture.clone_from(&configuration.architecture);
+    }
+    if spec.domain.machine.kind.is_empty() {
+        let by_architecture = || configuration.machine_types.get(&spec.architecture);
+        let kind = configuration.machine_type.as_ref().or_else(by_architecture);
+        spec.domain.machine.kind = kind.cloned().unwrap_or_else(|| "q35".to_owned());
+    }
+    // Fields that a release does not know are not stored in its cluster.
+    if !version.since(7, 0)
+        && let Some(security) = &mut spec.domain.launch_security
+    {
+        (security.snp, security.tdx) = (None, None);
+    }
+    if !version.since(8, 0) {
+        spec.domain.memory.reserved_overhead.added_overhead = None;
+        spec.domain.devices.interfaces.iter_mut().for_each(|it| it.passt_binding = None);
+    }
+    if !version.since(5, 0) {
+        spec.domain.io_threads.supplemental_pool_thread_count = None;
+    }
+    requests(spec, configuration);
+    guest_memory(spec);
+    topology(spec);
+    network(spec);
+    let cpu = spec.domain.cpu.get_or_insert_default();
+    if cpu.model.is_empty() {
+        cpu.model = configuration.cpu_model.clone().unwrap_or_else(|| "host-model".to_owned());
+    }
+    let parity = configuration.even_parity && configuration.gate(Gate::AlignCpus);
+    if cpu.isolate_emulator_thread && parity {
+        machine.annotations.insert(EVEN_PARITY.to_owned(), String::new());
+    }
+    if let Some(hyperv) = &mut spec.domain.features.hyperv {
+        enlightenments(hyperv);
+        if hyperv.get("evmcs").is_some_and(|switch| switch.is_on()) {
+            require(&mut cpu.features, "vmx");
+        }
+    }
+}
+
+/// `setDefaultResourceRequests`. Before 1.6.4 and 1.7 it also wrote the request for memory, which then counts for the page
+/// tables in the overhead too.
+fn requests(spec: &mut Spec, configuration: &Configuration) {
+    let dedicated = spec.is_dedicated();
+    let resources = &mut spec.domain.resources;
+    let cpu = amount(&resources.limits, "cpu");
+    if !cpu.is_zero() && amount(&resources.requests, "cpu").is_zero() {
+        resources.requests.insert("cpu".to_owned(), cpu);
+    }
+    if !configuration.version.since(6, 4) {
+        memory_without_request(spec, configuration.memory_overcommit);
+    }
+    if let Some(cpu) = configuration.cpu_request.filter(|_| !dedicated) {
+        spec.domain.resources.requests.entry("cpu".to_owned()).or_insert(cpu);
+    }
+}
+
+/// `setGuestMemory`.
+fn guest_memory(spec: &mut Spec) {
+    let (memory, resources) = (&mut spec.domain.memory, &spec.domain.resources);
+    let pages = memory.hugepages.as_ref().and_then(|pages| pages.page_size.parse().ok());
+    let asked = [amount(&resources.requests, "memory"), amount(&resources.limits, "memory")];
+    let asked = asked.into_iter().find(|amount| !amount.is_zero());
+    memory.guest = memory.guest.or(asked).or(pages);
+}
+
+/// `SetDefaultGuestCPUTopology`: as many sockets as CPUs are asked for.
+fn topology(spec: &mut Spec) {
+    let resources = &spec.domain.resources;
+    let asked = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
+    let sockets = asked.map_or(1, |cpus| u32::try_from(cpus.units()).unwrap_or(u32::MAX));
+    let cpu = spec.domain.cpu.get_or_insert_default();
+    if (cpu.cores, cpu.sockets, cpu.threads) == (0, 0, 0) {
+        (cpu.sockets, cpu.cores, cpu.threads) = (sockets, 1, 1);
+    }
+}
+
+/// One enlightenment needs another (`SetHypervFeatureDependencies`), in the order in which they are looked at.
+fn enlightenments(hyperv: &mut Hyperv) {
+    for (feature, needs) in [
+        ("evmcs", "vapic"),
+        ("ipi", "vpindex"),
+        ("tlbflush", "vpindex"),
+        ("synictimer", "synic"),
+        ("synic", "vpindex"),
+    ] {
+        if hyperv.get(feature).is_some_and(|switch| switch.is_on())
+            && !hyperv.entry(needs.to_owned()).or_default().is_on()
+        {
+            // It was turned off: the rest is left as it is, and refused later.
+            return;
+        }
+    }
+}
+
+fn require(features: &mut Vec<CpuFeature>, name: &str) {
+    let policy = "require".to_owned();
+    match features.iter_mut().find(|feature| feature.name == name) {
+        Some(feature) => feature.policy = policy,
+        None => features.push(CpuFeature { name: name.to_owned(), policy }),
+    }
+}
+
+/// More is nobody's VM, and keeps all sums far from the ends of their types.
+const MOST_VCPUS: u128 = 1 << 20;
+
+/// Checks what the webhook checks, as far as it matters here.
+///
+/// # Errors
+///
+/// Names the field.
+pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
+    let (spec, domain) = (&machine.spec, &machine.spec.domain);
+    for (list, amounts) in
+        [("requests", &domain.resources.requests), ("limits", &domain.resources.limits)]
+    {
+        if let Some((name, amount)) = amounts.iter().find(|(_, amount)| amount.is_negative()) {
+            return Err(machine.invalid(
+                &format!("domain.resources.{list}.{name}"),
+                format!("`{amount}` is negative"),
+            ));
+        }
+    }
+    let none = super::spec::Cpu::default();
+    let cpu = domain.cpu.as_ref().unwrap_or(&none);
+    let vcpus = cpu.vcpus().saturating_add(u128::from(spec.pool_threads()));
+    if vcpus > MOST_VCPUS {
+        return Err(
+            machine.invalid("domain.cpu", format!("{vcpus} CPUs are more than any host has"))
+        );
+    }
+    if cpu.isolate_emulator_thread && !cpu.dedicated_cpu_placement {
+        return Err(
+            machine.invalid("domain.cpu.isolateEmulatorThread", "needs dedicatedCpuPlacement")
+        );
+    }
+    let guest = domain.memory.guest.unwrap_or_default();
+    if guest <= Quantity::ZERO {
+        return Err(machine.invalid(
+            "domain.memory.guest",
+            "there is no memory for the guest: neither here, nor in domain.resources",
+        ));
+    }
+    if domain.memory.reserved_overhead.added_overhead.is_some_and(Quantity::is_negative) {
+        return Err(machine.invalid("domain.memory.reservedOverhead.addedOverhead", "is negative"));
+    }
+    if let Some(pages) = &domain.memory.hugepages {
+        check_pages(machine, &pages.page_size)?;
+    }
+    let passthrough = cpu.numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some());
+    if passthrough && !(cpu.dedicated_cpu_placement && domain.memory.hugepages.is_some()) {
+        let message = "needs dedicatedCpuPlacement and memory.hugepages";
+        return Err(machine.invalid("domain.cpu.numa.guestMappingPassthrough", message));
+    }
+    if cpu.realtime.is_some() && !passthrough {
+        let message = "needs dedicatedCpuPlacement and numa.guestMappingPassthrough";
+        return Err(machine.invalid("domain.cpu.realtime", message));
+    }
+    if cpu.dedicated_cpu_placement { check_dedicated(machine, cpu.vcpus()) } else { Ok(()) }
+}
+
+/// `validateHugepagesMemoryRequests`.
+fn check_pages(machine: &Machine, size: &str) -> Result<(), Invalid> {
+    let field = "domain.memory.hugepages.pageSize";
+    let size: PageSize = size.parse().map_err(|e| machine.invalid(field, format!("{e}")))?;
+    let domain = &machine.spec.domain;
+    let asked = amount(&domain.resources.requests, "memory");
+    let memory = if asked.is_zero() { domain.memory.guest.unwrap_or_default() } else { asked };
+    if memory.units() % i128::from(size.bytes()) != 0 {
+        return Err(
+            machine.invalid(field, format!("the memory {memory} is not a multiple of {size}"))
+        );
+    }
+    Ok(())
+}
+
+/// `validateCpuPinning`.
+fn check_dedicated(machine: &Machine, vcpus: u128) -> Result<(), Invalid> {
+    let resources = &machine.spec.domain.resources;
+    let (requests, limits) = (&resources.requests, &resources.limits);
+    for (list, amounts) in [("requests", requests), ("limits", limits)] {
+        let cpus = amount(amounts, "cpu");
+        let field = format!("domain.resources.{list}.cpu");
+        if cpus.millis() % 1000 != 0 {
+            return Err(machine.invalid(
+                &field,
+                format!("`{cpus}` is not a whole number, and dedicatedCpuPlacement needs one"),
+            ));
+        }
+    }
+    for name in ["cpu", "memory"] {
+        let (request, limit) = (amount(requests, name), amount(limits, name));
+        if !request.is_zero() && !limit.is_zero() && request.units() != limit.units() {
+            let message = format!(
+                "`{request}` is not the limit {limit}, and dedicatedCpuPlacement needs both the same"
+            );
+            return Err(machine.invalid(&format!("domain.resources.requests.{name}"), message));
+        }
+    }
+    let asked = amount(limits, "cpu").max(amount(requests, "cpu"));
+    if !asked.is_zero() && u128::try_from(asked.units()).ok() != Some(vcpus) {
+        let message = format!(
+            "`{asked}` is not the {vcpus} vCPUs of domain.cpu, and dedicatedCpuPlacement needs both the same"
+        );
+        return Err(machine.invalid("domain.resources.requests.cpu", message));
+    }
+    Ok(())
+}

@@ -1,0 +1,407 @@
+//! Instance types and preferences (`instancetype.kubevirt.io`), and what they make of a machine.
+//!
+//! `pkg/instancetype/apply` and `pkg/instancetype/preference/apply`: an instance type may only say what the machine
+//! leaves open, a preference fills in what is still open then.
+
+use std::collections::BTreeMap;
+
+use berth_api::Quantity;
+use serde::Deserialize;
+
+use super::amounts;
+use super::invalid::Invalid;
+use super::machine::{Machine, Matcher};
+use super::spec::{
+    Cpu, CpuFeature, HostDevice, Hugepages, Hyperv, IoThreads, LaunchSecurity, Numa, Present, Spec,
+    Tpm,
+};
+use super::surroundings::Surroundings;
+
+/// `spec` of an instance type.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Instancetype {
+    cpu: InstancetypeCpu,
+    memory: InstancetypeMemory,
+    node_selector: Option<BTreeMap<String, String>>,
+    scheduler_name: String,
+    gpus: Vec<HostDevice>,
+    host_devices: Vec<HostDevice>,
+    io_threads_policy: Option<String>,
+    io_threads: IoThreads,
+    launch_security: Option<LaunchSecurity>,
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct InstancetypeCpu {
+    guest: u32,
+    model: Option<String>,
+    #[serde(rename = "dedicatedCPUPlacement")]
+    dedicated_cpu_placement: Option<bool>,
+    isolate_emulator_thread: Option<bool>,
+    numa: Option<Numa>,
+    realtime: Option<Present>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct InstancetypeMemory {
+    guest: Quantity,
+    hugepages: Option<Hugepages>,
+    overcommit_percent: u8,
+}
+
+/// `spec` of a preference.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Preference {
+    cpu: PreferenceCpu,
+    devices: PreferenceDevices,
+    features: PreferenceFeatures,
+    machine: PreferenceMachine,
+    preferred_architecture: String,
+    preferred_launch_security: Option<LaunchSecurity>,
+    prefer_spread_socket_to_core_ratio: u32,
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PreferenceCpu {
+    #[serde(rename = "preferredCPUTopology")]
+    preferred_cpu_topology: String,
+    #[serde(rename = "preferredCPUFeatures")]
+    preferred_cpu_features: Vec<CpuFeature>,
+    spread_options: SpreadOptions,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct SpreadOptions {
+    across: Option<String>,
+    ratio: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PreferenceDevices {
+    preferred_autoattach_graphics_device: Option<bool>,
+    preferred_autoattach_pod_interface: Option<bool>,
+    preferred_autoattach_serial_console: Option<bool>,
+    preferred_interface_model: String,
+    #[serde(rename = "preferredTPM")]
+    preferred_tpm: Option<Tpm>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PreferenceFeatures {
+    preferred_hyperv: Option<Hyperv>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PreferenceMachine {
+    preferred_machine_type: String,
+}
+
+/// The kinds that a reference may name; the one of the cluster is the default.
+struct Kinds {
+    field: &'static str,
+    of_cluster: &'static str,
+    of_namespace: &'static str,
+}
+
+const INSTANCETYPES: Kinds = Kinds {
+    field: "instancetype",
+    of_cluster: "VirtualMachineClusterInstancetype",
+    of_namespace: "VirtualMachineInstancetype",
+};
+const PREFERENCES: Kinds = Kinds {
+    field: "preference",
+    of_cluster: "VirtualMachineClusterPreference",
+    of_namespace: "VirtualMachinePreference",
+};
+
+/// The instance type and the preference that a machine names.
+///
+/// # Errors
+///
+/// If one is named that is not known.
+pub(super) fn find<'a>(
+    machine: &Machine,
+    around: &'a Surroundings,
+) -> Result<(Option<&'a Instancetype>, Option<&'a Preference>), Invalid> {
+    Ok((
+        look_up(machine, machine.instancetype.as_ref(), &around.instancetypes, &INSTANCETYPES)?,
+        look_up(machine, machine.preference.as_ref(), &around.preferences, &PREFERENCES)?,
+    ))
+}
+
+fn look_up<'a, T>(
+    machine: &Machine,
+    matcher: Option<&Matcher>,
+    known: &'a BTreeMap<(Option<String>, String), T>,
+    kinds: &Kinds,
+) -> Result<Option<&'a T>, Invalid> {
+    let Some(matcher) = matcher else { return Ok(None) };
+    let wrong = |field: &str, message: String| {
+        Invalid::new(&machine.object, format!("spec.{}.{field}", kinds.field), message)
+    };
+    if matcher.name.is_empty() {
+        let message = if matcher.infer_from_volume.is_empty() {
+            "there is none".to_owned()
+        } else {
+            format!(
+                "there is none, and what the volume `{}` says is not known here",
+                matcher.infer_from_volume
+            )
+        };
+        return Err(wrong("name", message));
+    }
+    // Kinds are compared without case, and the plural is taken too (`find/spec.go`).
+    let kind = matcher.kind.to_ascii_lowercase();
+    let kind = kind.strip_suffix('s').unwrap_or(&kind);
+    let is = |name: &str| kind == name.to_ascii_lowercase();
+    let (namespace, kind) = if kind.is_empty() || is(kinds.of_cluster) {
+        (None, kinds.of_cluster)
+    } else if is(kinds.of_namespace) {
+        (Some(machine.namespace.clone()), kinds.of_namespace)
+    } else {
+        let both = format!("{} nor {}", kinds.of_namespace, kinds.of_cluster);
+        return Err(wrong("kind", format!("`{}` is neither {both}", matcher.kind)));
+    };
+    let place = namespace.as_ref().map_or_else(String::new, |n| format!(" in namespace {n}"));
+    let found = known.get(&(namespace, matcher.name.clone()));
+    found
+        .map(Some)
+        .ok_or_else(|| wrong("name", format!("there is no {kind} `{}`{place}", matcher.name)))
+}
+
+/// What has to be known before networks are filled in (`ApplyAutoAttachPreferences`).
+pub(super) fn prefer_attached(preference: &Preference, spec: &mut Spec) {
+    let (devices, prefer) = (&mut spec.domain.devices, &preference.devices);
+    for (field, preferred) in [
+        (&mut devices.autoattach_graphics_device, prefer.preferred_autoattach_graphics_device),
+        (&mut devices.autoattach_pod_interface, prefer.preferred_autoattach_pod_interface),
+        (&mut devices.autoattach_serial_console, prefer.preferred_autoattach_serial_console),
+    ] {
+        *field = field.or(preferred);
+    }
+}
+
+/// Makes the machine what its instance type says.
+///
+/// # Errors
+///
+/// If the machine itself says something that the instance type is to say, or the type is malformed.
+pub(super) fn expand(
+    machine: &mut Machine,
+    from: &Instancetype,
+    preference: Option<&Preference>,
+) -> Result<(), Invalid> {
+    if let Some(field) = conflict(&machine.spec, from) {
+        return Err(
+            machine.invalid(&field, "is said by the instance type, and may not be said here too")
+        );
+    }
+    let wrong = |field: &str, message: &str| {
+        Invalid::new(
+            &machine.object,
+            "spec.instancetype",
+            format!("{field} of the instance type {message}"),
+        )
+    };
+    if from.cpu.guest == 0 {
+        return Err(wrong("cpu.guest", "is not at least 1"));
+    }
+    if from.memory.guest <= Quantity::ZERO {
+        return Err(wrong("memory.guest", "is not above 0"));
+    }
+    if from.memory.overcommit_percent > 100 {
+        return Err(wrong("memory.overcommitPercent", "is above 100"));
+    }
+    let [cores, sockets, threads] = topology(from.cpu.guest, preference)
+        .map_err(|message| Invalid::new(&machine.object, "spec.preference", message))?;
+    let spec = &mut machine.spec;
+    if let Some(selector) = &from.node_selector {
+        spec.node_selector.clone_from(selector);
+    }
+    if !from.scheduler_name.is_empty() {
+        spec.scheduler_name.clone_from(&from.scheduler_name);
+    }
+    let domain = &mut spec.domain;
+    let cpu = domain.cpu.get_or_insert_default();
+    (cpu.cores, cpu.sockets, cpu.threads) = (cores, sockets, threads);
+    if let Some(model) = &from.cpu.model {
+        cpu.model.clone_from(model);
+    }
+    cpu.dedicated_cpu_placement =
+        from.cpu.dedicated_cpu_placement.unwrap_or(cpu.dedicated_cpu_placement);
+    cpu.isolate_emulator_thread =
+        from.cpu.isolate_emulator_thread.unwrap_or(cpu.isolate_emulator_thread);
+    cpu.numa = from.cpu.numa.or(cpu.numa);
+    cpu.realtime = from.cpu.realtime.or(cpu.realtime);
+    domain.memory.guest = Some(from.memory.guest);
+    if from.memory.overcommit_percent > 0 {
+        domain.resources.requests.insert("memory".to_owned(), overcommitted(&from.memory));
+    }
+    if from.memory.hugepages.is_some() {
+        domain.memory.hugepages.clone_from(&from.memory.hugepages);
+    }
+    if from.io_threads.supplemental_pool_thread_count.is_some() {
+        domain.io_threads = from.io_threads;
+    }
+    if from.io_threads_policy.is_some() {
+        domain.io_threads_policy.clone_from(&from.io_threads_policy);
+    }
+    domain.launch_security = from.launch_security.or(domain.launch_security);
+    if !from.gpus.is_empty() {
+        domain.devices.gpus.clone_from(&from.gpus);
+    }
+    if !from.host_devices.is_empty() {
+        domain.devices.host_devices.clone_from(&from.host_devices);
+    }
+    for (key, value) in &from.annotations {
+        machine.annotations.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    Ok(())
+}
+
+/// `applyMemory` counts in 32 bit floats, and what it loses by that is in the pods.
+fn overcommitted(memory: &InstancetypeMemory) -> Quantity {
+    let share = 1.0 - f32::from(memory.overcommit_percent) / 100.0;
+    let requested = memory.guest.units() as f32 * share;
+    amounts::times(1, f64::from(requested))
+}
+
+/// The field of the machine that says what only the instance type may say (`validateCPU`, `validateMemory`, ...).
+fn conflict(spec: &Spec, from: &Instancetype) -> Option<String> {
+    let domain = &spec.domain;
+    let none = Cpu::default();
+    let cpu = domain.cpu.as_ref().unwrap_or(&none);
+    let (requests, limits) = (&domain.resources.requests, &domain.resources.limits);
+    let pool = |threads: &IoThreads| threads.supplemental_pool_thread_count.is_some();
+    let both = [
+        ("nodeSelector", from.node_selector.is_some() && !spec.node_selector.is_empty()),
+        ("schedulerName", !from.scheduler_name.is_empty() && !spec.scheduler_name.is_empty()),
+        ("domain.resources.requests.cpu", requests.contains_key("cpu")),
+        ("domain.resources.limits.cpu", limits.contains_key("cpu")),
+        ("domain.cpu.sockets", cpu.sockets != 0),
+        ("domain.cpu.cores", cpu.cores != 0),
+        ("domain.cpu.threads", cpu.threads != 0),
+        ("domain.cpu.model", !cpu.model.is_empty() && from.cpu.model.is_some()),
+        (
+            "domain.cpu.dedicatedCpuPlacement",
+            cpu.dedicated_cpu_placement && from.cpu.dedicated_cpu_placement.is_some(),
+        ),
+        (
+            "domain.cpu.isolateEmulatorThread",
+            cpu.isolate_emulator_thread && from.cpu.isolate_emulator_thread.is_some(),
+        ),
+        ("domain.cpu.numa", cpu.numa.is_some() && from.cpu.numa.is_some()),
+        ("domain.cpu.realtime", cpu.realtime.is_some() && from.cpu.realtime.is_some()),
+        ("domain.memory.guest", domain.memory.guest.is_some()),
+        (
+            "domain.memory.hugepages",
+            domain.memory.hugepages.is_some() && from.memory.hugepages.is_some(),
+        ),
+        ("domain.resources.requests.memory", requests.contains_key("memory")),
+        ("domain.resources.limits.memory", limits.contains_key("memory")),
+        (
+            "domain.ioThreads.supplementalPoolThreadCount",
+            pool(&from.io_threads) && pool(&domain.io_threads),
+        ),
+        (
+            "domain.ioThreadsPolicy",
+            from.io_threads_policy.is_some() && domain.io_threads_policy.is_some(),
+        ),
+        (
+            "domain.launchSecurity",
+            from.launch_security.is_some() && domain.launch_security.is_some(),
+        ),
+        ("domain.devices.gpus", !from.gpus.is_empty() && !domain.devices.gpus.is_empty()),
+        (
+            "domain.devices.hostDevices",
+            !from.host_devices.is_empty() && !domain.devices.host_devices.is_empty(),
+        ),
+    ];
+    both.iter().find(|(_, is)| *is).map(|(field, _)| (*field).to_owned())
+}
+
+/// Cores, sockets and threads of so many vCPUs (`applyGuestCPUTopology`).
+fn topology(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], String> {
+    if vcpus == 1 {
+        return Ok([1, 1, 1]);
+    }
+    let prefer = preference.map(|preference| &preference.cpu);
+    let wanted = prefer.map_or("", |cpu| cpu.preferred_cpu_topology.as_str());
+    match wanted {
+        "" | "sockets" | "any" | "preferSockets" | "preferAny" => Ok([1, vcpus, 1]),
+        "cores" | "preferCores" => Ok([vcpus, 1, 1]),
+        "threads" | "preferThreads" => Ok([1, 1, vcpus]),
+        "spread" | "preferSpread" => spread(vcpus, preference),
+        other => Err(format!(
+            "cpu.preferredCPUTopology of the preference is `{other}`, which is none that is known"
+        )),
+    }
+}
+
+fn spread(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], String> {
+    let none = SpreadOptions::default();
+    let options = preference.map_or(&none, |preference| &preference.cpu.spread_options);
+    let older =
+        preference.map(|it| it.prefer_spread_socket_to_core_ratio).filter(|ratio| *ratio != 0);
+    let ratio = options.ratio.or(older).unwrap_or(2);
+    // A remainder is refused when the machine is created (`preference/validation/cpu.go`).
+    let parts = |by: u32| {
+        let whole = by != 0 && vcpus.is_multiple_of(by);
+        whole.then(|| vcpus / by).ok_or_else(|| {
+            format!("{vcpus} vCPUs cannot be spread by {by} as the preference has it")
+        })
+    };
+    match options.across.as_deref().unwrap_or("SocketsCores") {
+        "SocketsCores" => Ok([ratio, parts(ratio)?, 1]),
+        "CoresThreads" => Ok([parts(ratio)?, 1, ratio]),
+        "SocketsCoresThreads" => Ok([ratio, parts(ratio.saturating_mul(2))?, 2]),
+        other => Err(format!(
+            "cpu.spreadOptions.across of the preference is `{other}`, which is none that is known"
+        )),
+    }
+}
+
+/// Fills in what is still open, after the instance type (`preference/apply/vmi.go`).
+pub(super) fn prefer(machine: &mut Machine, preference: &Preference) {
+    prefer_attached(preference, &mut machine.spec);
+    let domain = &mut machine.spec.domain;
+    let cpu = domain.cpu.get_or_insert_default();
+    for feature in &preference.cpu.preferred_cpu_features {
+        if !cpu.features.iter().any(|own| own.name == feature.name) {
+            cpu.features.push(feature.clone());
+        }
+    }
+    domain.devices.tpm = domain.devices.tpm.or(preference.devices.preferred_tpm);
+    for interface in &mut domain.devices.interfaces {
+        if interface.model.is_empty() {
+            interface.model.clone_from(&preference.devices.preferred_interface_model);
+        }
+    }
+    if let Some(preferred) = &preference.features.preferred_hyperv {
+        let own = domain.features.hyperv.get_or_insert_default();
+        for (name, switch) in preferred {
+            own.entry(name.clone()).or_insert(*switch);
+        }
+    }
+    if domain.machine.kind.is_empty() {
+        domain.machine.kind.clone_from(&preference.machine.preferred_machine_type);
+    }
+    domain.launch_security = domain.launch_security.or(preference.preferred_launch_security);
+    if machine.spec.architecture.is_empty() {
+        machine.spec.architecture.clone_from(&preference.preferred_architecture);
+    }
+    for (key, value) in &preference.annotations {
+        machine.annotations.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+}

@@ -1,0 +1,77 @@
+//! What is wrong with an object, said with its name and the field; and reading one so that it can be said.
+
+use std::borrow::Cow;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// An object that cannot be made sense of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{object}: {field}: {message}")]
+pub struct Invalid {
+    /// Kind, namespace and name: `VirtualMachine tenant-a/web-1`.
+    pub object: String,
+    /// Path of the field: `spec.template.spec.domain.cpu.cores`.
+    pub field: String,
+    /// What is wrong there, with the value.
+    pub message: String,
+}
+
+impl Invalid {
+    /// Something wrong with a field of an object.
+    pub fn new(
+        object: impl Into<String>,
+        field: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { object: object.into(), field: field.into(), message: message.into() }
+    }
+}
+
+/// How an object is called in messages; what it does not say is `?`.
+pub(super) fn name_of(object: &Value) -> String {
+    let text = |value: Option<&Value>| {
+        value.and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
+    };
+    let metadata = object.get("metadata");
+    let kind = text(object.get("kind")).unwrap_or_else(|| "object".to_owned());
+    let name = text(metadata.and_then(|m| m.get("name"))).unwrap_or_else(|| "?".to_owned());
+    match text(metadata.and_then(|m| m.get("namespace"))) {
+        Some(namespace) => format!("{kind} {namespace}/{name}"),
+        None => format!("{kind} {name}"),
+    }
+}
+
+/// Reads an object, or names the field that is wrong. Fields that are `null` are absent, as an API server has it.
+pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
+    let object =
+        if has_nulls(object) { Cow::Owned(without_nulls(object)) } else { Cow::Borrowed(object) };
+    // To know the path costs more than the reading, so only what is broken is read again for it.
+    T::deserialize(&*object).or_else(|_| {
+        serde_path_to_error::deserialize(&*object).map_err(|error| {
+            let field = error.path().to_string();
+            Invalid::new(name_of(&object), field, error.into_inner().to_string())
+        })
+    })
+}
+
+/// Whether [`without_nulls`] would change anything.
+fn has_nulls(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.values().any(|value| value.is_null() || has_nulls(value)),
+        Value::Array(items) => items.iter().any(has_nulls),
+        _ => false,
+    }
+}
+
+/// The same without fields that are `null`.
+pub(crate) fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(without_nulls).collect()),
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,117 @@
+//! The memory that a launcher pod needs beside its guest's (`GetMemoryOverhead`, `pkg/network/resources/memory.go`).
+
+use std::collections::BTreeSet;
+
+use berth_api::Quantity;
+
+use super::amounts::times;
+use super::configuration::Configuration;
+use super::spec::{Spec, amount};
+use super::version::Version;
+
+const MIB: u64 = 1 << 20;
+
+/// Memory beside the guest's.
+pub(super) fn memory(spec: &Spec, configuration: &Configuration) -> Quantity {
+    let version = configuration.version;
+    // With 1.5.3 it came to be multiplied with the others.
+    let pinned = if is_pinned(spec, version) { mib(100) } else { Quantity::ZERO };
+    let early = version.since(5, 3);
+    let own = fixed(spec, version).saturating_add(if early { pinned } else { Quantity::ZERO });
+    let own = configuration.overhead_ratio.map_or(own, |ratio| multiplied(own, ratio));
+    let own = own.saturating_add(if early { Quantity::ZERO } else { pinned });
+    own.saturating_add(networks(spec, configuration))
+}
+
+/// All but what the configuration adds.
+fn fixed(spec: &Spec, version: Version) -> Quantity {
+    let (domain, devices) = (&spec.domain, &spec.domain.devices);
+    // Page tables: an eighth of a per cent of what is requested, counted in thousands of bytes.
+    let kilos = amount(&domain.resources.requests, "memory").kilos();
+    let tables = u64::try_from(kilos.saturating_mul(1000) / 512).unwrap_or(0);
+    // Monitor, launcher, virtlogd, virtqemud and QEMU, by what was measured for each release.
+    let virtlogd = if version.since(5, 0) { 25 } else { 20 };
+    let virtqemud = if version.since_or_backport(5, 0, 4, 1) { 40 } else { 35 };
+    let qemu = if version.since(10, 0) { 50 } else { 30 };
+    let mut all = 25 + 100 + virtlogd + virtqemud + qemu;
+    all += 8 * vcpus(spec) + 8;
+    if devices.autoattach_graphics_device.unwrap_or(true) {
+        all += if version.since(6, 0) { 32 } else { 16 };
+    }
+    if spec.architecture == "arm64" {
+        all += 128;
+    }
+    let sriov = devices.interfaces.iter().any(|it| it.sriov.is_some());
+    if !devices.gpus.is_empty() || !devices.host_devices.is_empty() || sriov {
+        all += 1024;
+    }
+    if spec.volumes.iter().any(|volume| volume.downward_metrics.is_some()) {
+        all += 1;
+    }
+    let probes =
+        [spec.liveness_probe, spec.readiness_probe].iter().filter(|p| p.exec.is_some()).count();
+    all += [0, 110, 120][probes.min(2)];
+    if spec.is_sev() {
+        all += 256;
+    }
+    // `enabled: false` counts since 1.5.1, and 1.4.1.
+    let reads_enabled = version.since_or_backport(5, 1, 4, 1);
+    if devices.tpm.is_some_and(|tpm| !reads_enabled || tpm.enabled.unwrap_or(true)) {
+        all += 53;
+    }
+    let reserved = domain.memory.reserved_overhead.added_overhead.unwrap_or_default();
+    Quantity::from_units(tables).saturating_add(mib(all)).saturating_add(reserved)
+}
+
+/// For the memory of vCPUs: by the guest's topology, else by what the pod may use.
+fn vcpus(spec: &Spec) -> u64 {
+    let resources = &spec.domain.resources;
+    let asked = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
+    let count = match &spec.domain.cpu {
+        Some(cpu) => u64::try_from(cpu.vcpus()).ok(),
+        None => asked.and_then(|cpus| u64::try_from(cpus.units()).ok()),
+    };
+    // What is more was refused before.
+    count.unwrap_or(1).clamp(1, 1 << 32)
+}
+
+/// CPUs of its own, or the QoS class Guaranteed, also counts as a wish for it (`WantsToHaveQOSGuaranteed`).
+pub(super) fn is_pinned(spec: &Spec, version: Version) -> bool {
+    let resources = &spec.domain.resources;
+    let both = |name| (amount(&resources.requests, name), amount(&resources.limits, name));
+    let same = |(request, limit): (Quantity, Quantity)| !request.is_zero() && request == limit;
+    // Since the webhook leaves the request out, the limit alone stands for both.
+    let (request, limit) = both("memory");
+    let limit_alone = version.since(6, 4) && request.is_zero() && !limit.is_zero();
+    spec.is_dedicated() || (limit_alone || same((request, limit))) && same(both("cpu"))
+}
+
+/// `MultiplyMemory` counts in thousands of bytes, and cuts.
+fn multiplied(memory: Quantity, ratio: f64) -> Quantity {
+    let by = |factor: f64| {
+        let kilos = times(memory.kilos(), factor).units();
+        Quantity::from_units(u64::try_from(kilos.saturating_mul(1000)).unwrap_or(u64::MAX))
+    };
+    if ratio < 1.0 {
+        memory.saturating_sub(by(1.0 - ratio))
+    } else {
+        memory.saturating_add(by(ratio - 1.0))
+    }
+}
+
+/// What networks need: passt once, and every binding plugin once. Not multiplied.
+fn networks(spec: &Spec, configuration: &Configuration) -> Quantity {
+    let interfaces = &spec.domain.devices.interfaces;
+    let passt = interfaces.iter().any(|it| it.passt_binding.is_some());
+    let used: BTreeSet<&String> = interfaces
+        .iter()
+        .filter_map(|it| it.binding.as_ref())
+        .map(|binding| &binding.name)
+        .collect();
+    let plugins = used.into_iter().filter_map(|name| configuration.bindings.get(name));
+    plugins.fold(mib(if passt { 250 } else { 0 }), |sum, plugin| sum.saturating_add(plugin.memory))
+}
+
+fn mib(amount: u64) -> Quantity {
+    Quantity::from_units(amount.saturating_mul(MIB))
+}

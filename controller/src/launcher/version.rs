@@ -1,0 +1,115 @@
+//! The release of `KubeVirt`: what a launcher pod asks for changed from one to the next.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A release of `KubeVirt` whose launcher pods are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    major: u16,
+    minor: u16,
+    patch: u16,
+}
+
+/// Why a text is not such a release.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a release of KubeVirt such as v1.9.0, of {oldest} or newer", oldest = Version::OLDEST)]
+pub struct ParseVersionError(String);
+
+impl Version {
+    /// Before it the formula for memory was another (passt), and nobody supports it any more.
+    pub const OLDEST: Self = Self::of(1, 3, 0);
+    /// The newest release that was looked at.
+    pub const NEWEST: Self = Self::of(1, 9, 0);
+    /// The main branch after it, as of 2026-08-22.
+    pub const MAIN: Self = Self::of(1, 10, 0);
+
+    const fn of(major: u16, minor: u16, patch: u16) -> Self {
+        Self { major, minor, patch }
+    }
+
+    /// Whether it is 1.`minor`.`patch` or newer.
+    #[must_use]
+    pub fn since(self, minor: u16, patch: u16) -> bool {
+        self >= Self::of(1, minor, patch)
+    }
+
+    /// Whether a change is in it that came with 1.`minor`.`patch`, and to the release before with 1.`older`.`backport`.
+    pub(super) fn since_or_backport(
+        self,
+        minor: u16,
+        patch: u16,
+        older: u16,
+        backport: u16,
+    ) -> bool {
+        self.since(minor, patch) || (self.minor == older && self.since(older, backport))
+    }
+}
+
+impl FromStr for Version {
+    type Err = ParseVersionError;
+
+    /// Takes `v1.9.0`, `1.9.0-rc.1` (as 1.9.0), `1.9` and `main`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "main" {
+            return Ok(Self::MAIN);
+        }
+        let wrong = || ParseVersionError(text.chars().take(40).collect());
+        let release = text.strip_prefix('v').unwrap_or(text);
+        let release = release.split_once(['-', '+']).map_or(release, |(release, _)| release);
+        let mut numbers = release.split('.').map(str::parse::<u16>);
+        let mut next = || numbers.next().transpose().map_err(|_| wrong());
+        let major = next()?.ok_or_else(wrong)?;
+        let minor = next()?.ok_or_else(wrong)?;
+        let patch = next()?.unwrap_or(0);
+        let version = Self::of(major, minor, patch);
+        let ends = next()?.is_none();
+        Some(version).filter(|version| ends && *version >= Self::OLDEST).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_releases() {
+        for (text, read) in [
+            ("v1.9.0", Version::NEWEST),
+            ("1.9", Version::NEWEST),
+            ("v1.9.0-rc.2", Version::NEWEST),
+            ("main", Version::MAIN),
+            ("v1.3.0", Version::OLDEST),
+        ] {
+            assert_eq!(text.parse(), Ok(read), "{text}");
+        }
+        assert!("v1.10.2".parse::<Version>().unwrap() > Version::MAIN);
+        for text in [
+            "",
+            "v",
+            "v1",
+            "v1.x.0",
+            "v1.2.9",
+            "0.59.0",
+            "1.9.0.1",
+            "devel",
+            "v1.99999999.0",
+            "v1.-3.0",
+        ] {
+            assert!(text.parse::<Version>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn knows_backports() {
+        let has = |text: &str| text.parse::<Version>().unwrap().since_or_backport(5, 1, 4, 1);
+        assert!(has("1.4.1") && has("1.5.1") && has("1.6.0"));
+        assert!(!has("1.4.0") && !has("1.5.0") && !has("1.3.1"));
+    }
+}

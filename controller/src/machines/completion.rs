@@ -1,0 +1,252 @@
+//! What a providerSpec leaves open is filled in from InfraConfig and the tenant, as KKP does for its datacenters; then it
+//! is seen whether the whole makes sense.
+
+use berth_api::{EvictionStrategy, Quantity, TenantCluster};
+use serde_json::{Value, json};
+
+use super::fields::Reading;
+use super::provider::{Provider, is_placeholder};
+use super::surroundings::Surroundings;
+
+const MACHINE: &str = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine";
+
+/// The one preset that KKP 2.21 made itself, and what it said.
+const STANDARD_FLAVOR: (&str, &str, &str) = ("kubermatic-standard", "2", "8Gi");
+/// Preferences of `deploy/instancetypes`, each for the instance types whose names begin so.
+const PREFERENCES: [&str; 3] = ["performance-database", "performance", "density"];
+/// Secondary disks a VM may have, unless InfraConfig says otherwise.
+const MOST_DISKS: u32 = 3;
+/// Instance types that each tenant's namespace has.
+const STANDARD: [&str; 3] = ["standard-2", "standard-4", "standard-8"];
+
+pub(super) fn complete(
+    provider: &mut Provider,
+    tenant: Option<&TenantCluster>,
+    around: &Surroundings,
+    namespace: &str,
+    reading: &Reading<'_>,
+) {
+    if let Some(tenant) = tenant {
+        let name = tenant.metadata.name.clone().unwrap_or_default();
+        if provider.cluster_name.is_empty() {
+            provider.cluster_name = name;
+        } else if provider.cluster_name != name {
+            let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
+            let message = format!("is not its tenant, which is {name}");
+            reading.wrong(path, &provider.cluster_name, message);
+        }
+        if provider.project_id.is_empty() {
+            provider.project_id = tenant.spec.project_id.clone().unwrap_or_default();
+        }
+    }
+    of_flavor(provider);
+    instancetype(provider, around, namespace, reading);
+    defaults(provider, around);
+    image(provider, around, reading);
+    check(provider, around, reading);
+}
+
+/// A flavor is an instance type of that name, but for the one that there was before there were any.
+fn of_flavor(provider: &mut Provider) {
+    let (name, cpus, memory) = STANDARD_FLAVOR;
+    if provider.flavor == name {
+        if provider.cpus.is_empty() && provider.vcpus == 0 {
+            provider.cpus = cpus.to_owned();
+        }
+        if provider.memory.is_empty() {
+            provider.memory = memory.to_owned();
+        }
+    } else if !provider.flavor.is_empty() && provider.instancetype.is_none() {
+        let kind = "VirtualMachineClusterInstancetype";
+        provider.instancetype = Some(json!({"name": provider.flavor, "kind": kind}));
+        let is_of = |series: &&&str| {
+            provider.flavor.strip_prefix(**series).is_some_and(|rest| rest.starts_with('-'))
+        };
+        if let (None, Some(series)) = (&provider.preference, PREFERENCES.iter().find(is_of)) {
+            let kind = "VirtualMachineClusterPreference";
+            provider.preference = Some(json!({"name": series, "kind": kind}));
+        }
+    }
+}
+
+/// Which of the two kinds of instance types a name means: of the namespace before those of the cluster, whatever the
+/// given kind, as machine-controller looks.
+fn instancetype(
+    provider: &mut Provider,
+    around: &Surroundings,
+    namespace: &str,
+    reading: &Reading<'_>,
+) {
+    let Some(matcher) = provider.instancetype.as_mut() else { return };
+    let text =
+        |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (name, given) = (text("name"), text("kind"));
+    let is_there =
+        |namespace: &str| around.instancetypes.contains_key(&(namespace.to_owned(), name.clone()));
+    let path = format!("{MACHINE}.instancetype.name");
+    let kind = if is_there(namespace) {
+        "VirtualMachineInstancetype"
+    } else if is_there("") {
+        "VirtualMachineClusterInstancetype"
+    } else if around.is_whole {
+        let message =
+            format!("is no instance type, neither in namespace {namespace} nor of the cluster");
+        return reading.wrong(&path, &name, message);
+    } else if given.eq_ignore_ascii_case("VirtualMachineInstancetype")
+        || (given.is_empty() && STANDARD.contains(&name.as_str()))
+    {
+        "VirtualMachineInstancetype"
+    } else {
+        "VirtualMachineClusterInstancetype"
+    };
+    if name.is_empty() && matcher.get("inferFromVolume").is_none() {
+        return reading.wrong(&path, "", "is missing");
+    }
+    matcher["kind"] = kind.into();
+}
+
+fn defaults(provider: &mut Provider, around: &Surroundings) {
+    let config = &around.config;
+    if provider.dns_policy.is_none() {
+        provider.dns_policy = config.dns_policy.map(berth_api::DnsPolicy::as_str);
+    }
+    if provider.dns_config.is_none() {
+        provider.dns_config =
+            config.dns_config.as_ref().and_then(|config| serde_json::to_value(config).ok());
+    }
+    if provider.eviction_strategy.is_none() {
+        provider.eviction_strategy = config.vm_eviction_strategy.map(EvictionStrategy::as_str);
+    }
+    if let Some(sizes) = &config.node_defaults {
+        let text =
+            |amount: Option<Quantity>| amount.map(|amount| amount.to_string()).unwrap_or_default();
+        if provider.instancetype.is_none() {
+            if provider.cpus.is_empty() && provider.vcpus == 0 {
+                provider.cpus = text(sizes.cpus);
+            }
+            if provider.memory.is_empty() {
+                provider.memory = text(sizes.memory);
+            }
+        }
+        if provider.primary_disk.size.is_empty() {
+            provider.primary_disk.size = text(sizes.primary_disk_size);
+        }
+    }
+    let default =
+        config.infra_storage_classes.iter().find(|class| class.is_default_class == Some(true));
+    if let Some(default) = default {
+        let classes = provider.secondary_disks.iter_mut().map(|disk| &mut disk.storage_class);
+        for class in classes.chain([&mut provider.primary_disk.storage_class]) {
+            if class.is_empty() {
+                class.clone_from(&default.name);
+            }
+        }
+    }
+}
+
+/// An image may be named by the version of the operating system, or left open where there is one version only.
+fn image(provider: &mut Provider, around: &Surroundings, reading: &Reading<'_>) {
+    let images = around.config.images.as_ref().and_then(|images| images.http.as_ref());
+    let images = images.and_then(|http| http.operating_systems.get(&provider.operating_system));
+    let image = &mut provider.primary_disk.image;
+    let path = image_path(provider.is_flat);
+    match images {
+        Some(images) if images.contains_key(image.as_str()) => {
+            if let Some(url) = images.get(image.as_str()) {
+                image.clone_from(url);
+            }
+        }
+        Some(images) if image.is_empty() => match images.iter().next() {
+            Some((_, url)) if images.len() == 1 => image.clone_from(url),
+            _ => {
+                let versions: Vec<&str> = images.keys().map(String::as_str).collect();
+                let message = format!(
+                    "is missing: a URL, a volume, or a version of {} ({})",
+                    provider.operating_system,
+                    versions.join(", ")
+                );
+                reading.wrong(&path, "", message);
+            }
+        },
+        _ if image.is_empty() => {
+            reading.wrong(&path, "", "is missing: a URL, or the name of a volume to clone")
+        }
+        _ => {}
+    }
+}
+
+fn image_path(is_flat: bool) -> String {
+    if is_flat {
+        "spec.template.spec.providerSpec.value.cloudProviderSpec.sourceURL".to_owned()
+    } else {
+        format!("{MACHINE}.template.primaryDisk.osImage")
+    }
+}
+
+fn check(provider: &Provider, around: &Surroundings, reading: &Reading<'_>) {
+    let flat = "spec.template.spec.providerSpec.value.cloudProviderSpec";
+    let (size, disk) = if provider.is_flat {
+        (flat.to_owned(), format!("{flat}.pvcSize"))
+    } else {
+        (format!("{MACHINE}.template"), format!("{MACHINE}.template.primaryDisk.size"))
+    };
+    let quantity = |path: &str, value: &str| {
+        if value.is_empty() {
+            reading.wrong(path, "", "is missing");
+            return;
+        }
+        match value.parse::<Quantity>() {
+            Ok(amount) if amount <= Quantity::ZERO => reading.wrong(path, value, "is not above 0"),
+            Ok(_) => {}
+            Err(error) => reading.wrong(path, value, error.to_string()),
+        }
+    };
+    if provider.instancetype.is_none() {
+        if provider.vcpus == 0 {
+            quantity(&format!("{size}.cpus"), &provider.cpus);
+        } else if !provider.cpus.is_empty() {
+            let message = "is not looked at, as vcpus.cores is set";
+            reading.odd(&format!("{size}.cpus"), &provider.cpus, message);
+        }
+        quantity(&format!("{size}.memory"), &provider.memory);
+    }
+    quantity(&disk, &provider.primary_disk.size);
+    if provider.dns_policy == Some("None") {
+        let servers =
+            provider.dns_config.as_ref().and_then(|config| config.get("nameservers")?.as_array());
+        if servers.is_none_or(Vec::is_empty) {
+            let at = if provider.is_flat { flat } else { MACHINE };
+            reading.wrong(
+                &format!("{at}.dnsConfig.nameservers"),
+                "",
+                "is missing, and dnsPolicy None needs one",
+            );
+        }
+    }
+    let most = around.config.max_secondary_disks.unwrap_or(MOST_DISKS);
+    let disks = provider.secondary_disks.len();
+    if u32::try_from(disks).is_ok_and(|disks| disks > most) {
+        let message = format!("has {disks} disks, and InfraConfig allows {most}");
+        reading.wrong(&format!("{MACHINE}.template.secondaryDisks"), "", message);
+    }
+    let class = &provider.primary_disk.storage_class;
+    let is_unknown = |class: &String| {
+        !class.is_empty() && around.is_whole && !around.storage_classes.contains_key(class)
+    };
+    let disks = provider.secondary_disks.iter().map(|disk| &disk.storage_class);
+    for class in disks.chain([class]).filter(|class| is_unknown(class)) {
+        reading.wrong(
+            &format!("{size}.primaryDisk.storageClassName"),
+            class,
+            "is no StorageClass of this cluster",
+        );
+    }
+    let image = &provider.primary_disk.image;
+    if is_placeholder(image) {
+        reading.odd(
+            &image_path(provider.is_flat),
+            image,
+            "is a placeholder, and taken as it stands",
+        );
+    }
+}

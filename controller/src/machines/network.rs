@@ -1,0 +1,50 @@
+//! Networks of a machine: the pod network always, so that it can be exposed as a Service; its tenant's own if there is one.
+
+use berth_api::{NetworkBinding, TenantCluster};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::render::Machine;
+use crate::tenants::objects::attachment;
+
+/// The interface in the tenant's own network.
+const TENANT: &str = "tenant";
+
+/// `spec.template.spec.networks`
+pub(super) fn networks(machine: &Machine<'_>) -> Vec<Value> {
+    let mut networks = vec![json!({"name": "default", "pod": {}})];
+    if let Some((tenant, binding)) = own(machine) {
+        let name = attachment::name(&tenant.name_any(), binding);
+        let name = format!("{}/{name}", TenantCluster::namespace_of(&tenant.name_any()));
+        networks.push(json!({"name": TENANT, "multus": {"networkName": name}}));
+    }
+    networks
+}
+
+/// `spec.template.spec.domain.devices.interfaces`
+pub(super) fn interfaces(machine: &Machine<'_>) -> Vec<Value> {
+    let mut interfaces = vec![json!({"name": "default", "bridge": {}})];
+    if let Some((_, binding)) = own(machine) {
+        interfaces.push(match binding {
+            NetworkBinding::Bridge => json!({"name": TENANT, "bridge": {}}),
+            NetworkBinding::Sriov => json!({"name": TENANT, "sriov": {}}),
+            NetworkBinding::Macvtap => json!({"name": TENANT, "binding": {"name": "macvtap"}}),
+        });
+    }
+    interfaces
+}
+
+/// Its tenant, and how it is attached to that one's network: as asked, else as the tenant's definition is for, which
+/// follows from the scenario of the host network; `None` if it has no network of its own.
+fn own<'a>(machine: &Machine<'a>) -> Option<(&'a TenantCluster, NetworkBinding)> {
+    let tenant = machine.tenant?;
+    let asked = tenant.spec.network.as_ref()?;
+    let made =
+        tenant.status.as_ref().and_then(|status| status.network_attachment_definition.as_deref());
+    let made = made.and_then(|made| made.rsplit('/').next());
+    let all = [NetworkBinding::Bridge, NetworkBinding::Sriov, NetworkBinding::Macvtap];
+    let as_made = all
+        .into_iter()
+        .find(|binding| Some(attachment::name(&tenant.name_any(), *binding).as_str()) == made);
+    Some((tenant, asked.binding.or(as_made).unwrap_or(NetworkBinding::Bridge)))
+}

@@ -1,0 +1,482 @@
+//! `spec.template.spec.providerSpec.value`: what a machine of provider `kubevirt` is to be like.
+//!
+//! All fields of machine-controller's `RawConfig` (`sdk/cloudprovider/kubevirt/types.go`), and those that came before it: the
+//! flat form of KKP's first proposals, whose fields stand side by side.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use berth_api::{DnsPolicy, EvictionStrategy, Quantity};
+use k8s_openapi::api::core::v1::PodDNSConfig;
+use kube::config::Kubeconfig;
+use serde_json::Value;
+
+use super::fields::{Fields, Reading};
+
+/// What a machine is to be like.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Provider {
+    pub(super) ssh_public_keys: Vec<String>,
+    pub(super) operating_system: String,
+    pub(super) cluster_name: String,
+    pub(super) project_id: String,
+    /// Of the flat form: where VMs were made. Today that follows from the tenant.
+    pub(super) namespace: String,
+    pub(super) flavor: String,
+    pub(super) instancetype: Option<Value>,
+    pub(super) preference: Option<Value>,
+    /// CPUs of the guest only; 0 is unset.
+    pub(super) vcpus: u32,
+    /// CPUs that the launcher asks for too, as they are written.
+    pub(super) cpus: String,
+    pub(super) memory: String,
+    pub(super) primary_disk: PrimaryDisk,
+    pub(super) secondary_disks: Vec<SecondaryDisk>,
+    pub(super) dns_policy: Option<&'static str>,
+    pub(super) dns_config: Option<Value>,
+    pub(super) region: String,
+    pub(super) zone: String,
+    /// `providerNetwork.vpc.subnet.name`, of kube-ovn.
+    pub(super) subnet: String,
+    pub(super) multiqueue: Option<bool>,
+    pub(super) eviction_strategy: Option<&'static str>,
+    pub(super) affinity: Affinity,
+    pub(super) spread: Vec<Spread>,
+    /// It is of the flat form, where machines of a deployment are told by their label `machine`.
+    pub(super) is_flat: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PrimaryDisk {
+    pub(super) size: String,
+    pub(super) storage_class: String,
+    pub(super) access_mode: String,
+    /// Its claim stands under `spec.pvc`, not under `spec.storage`.
+    pub(super) is_pvc: bool,
+    pub(super) image: String,
+    /// `http`, `registry`, `pvc`, or to be told from the image.
+    pub(super) source: String,
+    pub(super) pull_method: String,
+    pub(super) extra_headers: Vec<String>,
+    pub(super) extra_headers_secret: String,
+    pub(super) data_volume_secret: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SecondaryDisk {
+    pub(super) size: String,
+    pub(super) storage_class: String,
+    pub(super) access_mode: String,
+    pub(super) is_blank: bool,
+}
+
+/// How strictly a preset is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Strength {
+    Soft,
+    Hard,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Affinity {
+    pub(super) pod: Option<Strength>,
+    pub(super) pod_anti: Option<Strength>,
+    pub(super) node: Option<NodePreset>,
+    pub(super) node_anti: Option<NodePreset>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodePreset {
+    pub(super) strength: Strength,
+    pub(super) key: String,
+    pub(super) values: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spread {
+    pub(super) max_skew: i32,
+    pub(super) topology_key: String,
+    pub(super) when_unsatisfiable: String,
+}
+
+const OUTER: [&str; 9] = [
+    "sshPublicKeys",
+    "caPublicKey",
+    "cloudProvider",
+    "cloudProviderSpec",
+    "operatingSystem",
+    "operatingSystemSpec",
+    "network",
+    "overwriteCloudConfig",
+    "affinity",
+];
+const FLAT: [&str; 13] = [
+    "cpus",
+    "memory",
+    "namespace",
+    "pvcSize",
+    "sourceURL",
+    "storageClassName",
+    "dnsPolicy",
+    "dnsConfig",
+    "kubeconfig",
+    "podAffinityPreset",
+    "podAntiAffinityPreset",
+    "nodeAffinityPreset",
+    "nodeAntiAffinityPreset",
+];
+const CLOUD: [&str; 8] = [
+    "clusterName",
+    "projectID",
+    "auth",
+    "virtualMachine",
+    "affinity",
+    "topologySpreadConstraints",
+    "kubeconfig",
+    "namespace",
+];
+const MACHINE: [&str; 10] = [
+    "flavor",
+    "instancetype",
+    "preference",
+    "template",
+    "dnsPolicy",
+    "dnsConfig",
+    "location",
+    "providerNetwork",
+    "enableNetworkMultiQueue",
+    "evictionStrategy",
+];
+const TEMPLATE: [&str; 5] = ["vcpus", "cpus", "memory", "primaryDisk", "secondaryDisks"];
+const PRIMARY: [&str; 10] = [
+    "size",
+    "storageClassName",
+    "storageAccessType",
+    "storageTarget",
+    "osImage",
+    "source",
+    "pullMethod",
+    "extraHeaders",
+    "extraHeadersSecretRef",
+    "dataVolumeSecretRef",
+];
+const SECONDARY: [&str; 4] = ["size", "storageClassName", "storageAccessType", "source"];
+const PRESETS: [&str; 4] =
+    ["podAffinityPreset", "podAntiAffinityPreset", "nodeAffinityPreset", "nodeAntiAffinityPreset"];
+
+impl Provider {
+    /// Reads it; what is wrong is gathered in `reading`.
+    pub(super) fn read(value: Value, reading: &Reading<'_>) -> Self {
+        let path = "spec.template.spec.providerSpec.value";
+        let mut outer = Fields::of(value, path, reading);
+        let mut this = Self { ssh_public_keys: outer.texts("sshPublicKeys"), ..Self::default() };
+        outer.text("caPublicKey");
+        let provider = outer.text("cloudProvider");
+        if provider != "kubevirt" {
+            outer.wrong("cloudProvider", &provider, "is not `kubevirt`, the only provider here");
+        }
+        this.operating_system = outer.text("operatingSystem");
+        if !outer.has("operatingSystemSpec") {
+            outer.wrong("operatingSystemSpec", "", "cannot be empty: `{}` would do");
+        }
+        for ignored in ["operatingSystemSpec", "network", "overwriteCloudConfig"] {
+            drop(outer.take(ignored));
+        }
+        let cloud = outer.object("cloudProviderSpec");
+        // KKP's documents show it here once.
+        if outer.has("affinity") {
+            let beside = cloud.has("affinity") || PRESETS.iter().any(|name| cloud.has(name));
+            let stray = outer.object("affinity");
+            this.affinity = Affinity::read(stray, reading);
+            if beside {
+                outer.wrong(
+                    "affinity",
+                    "",
+                    "stands beside cloudProviderSpec.affinity: keep that alone",
+                );
+            }
+        }
+        outer.finish(&OUTER);
+        this.read_cloud(cloud, reading);
+        this
+    }
+
+    fn read_cloud(&mut self, mut cloud: Fields<'_>, reading: &Reading<'_>) {
+        self.cluster_name = cloud.variable("clusterName");
+        self.project_id = cloud.variable("projectID");
+        let mut auth = cloud.object("auth");
+        read_kubeconfig(&mut auth, reading);
+        auth.finish(&["kubeconfig"]);
+        if cloud.has("kubeconfig") {
+            read_kubeconfig(&mut cloud, reading);
+        }
+        self.is_flat = !cloud.has("virtualMachine") && FLAT.iter().any(|name| cloud.has(name));
+        if cloud.has("affinity") {
+            let affinity = cloud.object("affinity");
+            self.affinity = Affinity::read(affinity, reading);
+        }
+        self.read_spread(&mut cloud);
+        if self.is_flat {
+            self.read_flat(cloud, reading);
+            return;
+        }
+        let mut machine = cloud.object("virtualMachine");
+        cloud.finish(&CLOUD);
+        self.read_machine(&mut machine);
+        machine.finish(&MACHINE);
+    }
+
+    /// `cloudProviderSpec.{cpus, memory, pvcSize, sourceURL, ...}`
+    fn read_flat(&mut self, mut flat: Fields<'_>, reading: &Reading<'_>) {
+        self.cpus = flat.variable("cpus");
+        self.memory = flat.variable("memory");
+        self.namespace = flat.variable("namespace");
+        self.primary_disk.size = flat.variable("pvcSize");
+        self.primary_disk.image = flat.variable("sourceURL");
+        self.primary_disk.storage_class = flat.variable("storageClassName");
+        self.primary_disk.pull_method = "node".to_owned();
+        // The first proposal's machines had claims that one host writes to.
+        self.primary_disk.is_pvc = true;
+        self.read_dns(&mut flat);
+        let presets = flat.subset(&PRESETS);
+        // The proposal writes the last one in two ways.
+        let short = flat.subset(&["nodeAntiAffinity"]);
+        if presets.iter().any(|(_, value)| !value.is_null()) || !short.is_empty() {
+            let mut all = presets;
+            if let Some(value) = short.get("nodeAntiAffinity") {
+                all.insert("nodeAntiAffinityPreset".to_owned(), value.clone());
+            }
+            let fields = Fields::of(Value::Object(all), &flat.path(), reading);
+            self.affinity = Affinity::read(fields, reading);
+        }
+        flat.finish(&FLAT);
+    }
+
+    fn read_machine(&mut self, machine: &mut Fields<'_>) {
+        let mut flavor = machine.object("flavor");
+        self.flavor = flavor.variable("name");
+        flavor.variable("profile");
+        flavor.finish(&["name", "profile"]);
+        self.instancetype = machine.typed::<Matcher>("instancetype");
+        self.preference = machine.typed::<Matcher>("preference");
+        self.read_dns(machine);
+        let mut location = machine.object("location");
+        self.region = location.text("region");
+        self.zone = location.text("zone");
+        location.finish(&["region", "zone"]);
+        let mut network = machine.object("providerNetwork");
+        network.text("name");
+        let mut vpc = network.object("vpc");
+        vpc.text("name");
+        let mut subnet = vpc.object("subnet");
+        self.subnet = subnet.text("name");
+        subnet.finish(&["name"]);
+        vpc.finish(&["name", "subnet"]);
+        network.finish(&["name", "vpc"]);
+        self.multiqueue = machine.flag("enableNetworkMultiQueue");
+        let strategy = machine.text("evictionStrategy");
+        let known = [EvictionStrategy::External, EvictionStrategy::LiveMigrate];
+        self.eviction_strategy =
+            known.map(EvictionStrategy::as_str).into_iter().find(|s| *s == strategy);
+        if self.eviction_strategy.is_none() && !strategy.is_empty() {
+            machine.wrong("evictionStrategy", &strategy, "is neither External nor LiveMigrate");
+        }
+        let mut template = machine.object("template");
+        let mut vcpus = template.object("vcpus");
+        self.vcpus = vcpus.number("cores");
+        vcpus.finish(&["cores"]);
+        self.cpus = template.variable("cpus");
+        self.memory = template.variable("memory");
+        let mut disk = template.object("primaryDisk");
+        self.primary_disk = PrimaryDisk::read(&mut disk);
+        disk.finish(&PRIMARY);
+        for mut disk in template.objects("secondaryDisks") {
+            self.secondary_disks.push(SecondaryDisk::read(&mut disk));
+            disk.finish(&SECONDARY);
+        }
+        template.finish(&TEMPLATE);
+    }
+
+    fn read_dns(&mut self, fields: &mut Fields<'_>) {
+        let policy = fields.variable("dnsPolicy");
+        let known = [
+            DnsPolicy::ClusterFirstWithHostNet,
+            DnsPolicy::ClusterFirst,
+            DnsPolicy::Default,
+            DnsPolicy::None,
+        ];
+        self.dns_policy = known.map(DnsPolicy::as_str).into_iter().find(|known| *known == policy);
+        if self.dns_policy.is_none() && !policy.is_empty() {
+            let message =
+                "is no DNS policy: ClusterFirst, ClusterFirstWithHostNet, Default and None are";
+            fields.wrong("dnsPolicy", &policy, message);
+        }
+        self.dns_config = fields.typed::<PodDNSConfig>("dnsConfig");
+    }
+
+    fn read_spread(&mut self, cloud: &mut Fields<'_>) {
+        for mut each in cloud.objects("topologySpreadConstraints") {
+            let skew = each.variable("maxSkew");
+            let max_skew = skew.parse::<i32>().ok().filter(|skew| *skew > 0);
+            if max_skew.is_none() {
+                each.wrong("maxSkew", &skew, "is not a whole number above 0");
+            }
+            let topology_key = each.variable("topologyKey");
+            if topology_key.is_empty() {
+                each.wrong("topologyKey", "", "is missing: which label of Nodes makes a domain");
+            }
+            let when_unsatisfiable = each.variable("whenUnsatisfiable");
+            if !["DoNotSchedule", "ScheduleAnyway"].contains(&when_unsatisfiable.as_str()) {
+                let message = "is neither DoNotSchedule nor ScheduleAnyway";
+                each.wrong("whenUnsatisfiable", &when_unsatisfiable, message);
+            }
+            let max_skew = max_skew.unwrap_or(1);
+            self.spread.push(Spread { max_skew, topology_key, when_unsatisfiable });
+            each.finish(&["maxSkew", "topologyKey", "whenUnsatisfiable"]);
+        }
+    }
+}
+
+/// What KubeVirt refers to instance types and preferences by.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(dead_code, reason = "it is only seen whether it can be read")]
+struct Matcher {
+    name: Option<String>,
+    kind: Option<String>,
+    revision_name: Option<String>,
+    infer_from_volume: Option<String>,
+    infer_from_volume_failure_policy: Option<String>,
+}
+
+impl PrimaryDisk {
+    fn read(disk: &mut Fields<'_>) -> Self {
+        let this = Self {
+            size: disk.variable("size"),
+            storage_class: disk.variable("storageClassName"),
+            access_mode: disk.variable("storageAccessType"),
+            is_pvc: disk.variable("storageTarget") == "pvc",
+            image: disk.variable("osImage"),
+            source: disk.variable("source"),
+            pull_method: match disk.variable("pullMethod") {
+                none if none.is_empty() => "node".to_owned(),
+                some => some,
+            },
+            extra_headers: disk.texts("extraHeaders"),
+            extra_headers_secret: disk.variable("extraHeadersSecretRef"),
+            data_volume_secret: disk.variable("dataVolumeSecretRef"),
+        };
+        if !["node", "pod"].contains(&this.pull_method.as_str()) {
+            disk.wrong("pullMethod", &this.pull_method, "is neither node nor pod");
+        }
+        if !this.extra_headers.is_empty() && !this.extra_headers_secret.is_empty() {
+            let message = "excludes extraHeaders: keep one of the two";
+            disk.wrong("extraHeadersSecretRef", &this.extra_headers_secret, message);
+        }
+        check_access_mode(disk, &this.access_mode);
+        this
+    }
+}
+
+impl SecondaryDisk {
+    fn read(disk: &mut Fields<'_>) -> Self {
+        let (size, storage_class) = (disk.variable("size"), disk.variable("storageClassName"));
+        let access_mode = disk.variable("storageAccessType");
+        let source = disk.variable("source");
+        if !["", "blank", "clone"].contains(&source.as_str()) {
+            disk.wrong("source", &source, "is neither blank nor clone");
+        }
+        if let Err(error) = size.parse::<Quantity>() {
+            disk.wrong("size", &size, error.to_string());
+        }
+        check_access_mode(disk, &access_mode);
+        Self { size, storage_class, access_mode, is_blank: source == "blank" }
+    }
+}
+
+fn check_access_mode(disk: &Fields<'_>, mode: &str) {
+    let known = ["", "ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
+    if !known.contains(&mode) {
+        let message = "is no access mode: ReadWriteOnce, ReadOnlyMany, ReadWriteMany and ReadWriteOncePod are";
+        disk.wrong("storageAccessType", mode, message);
+    }
+}
+
+impl Affinity {
+    fn read(mut fields: Fields<'_>, reading: &Reading<'_>) -> Self {
+        let this = Self {
+            pod: strength(&mut fields, "podAffinityPreset"),
+            pod_anti: strength(&mut fields, "podAntiAffinityPreset"),
+            node: NodePreset::read(&mut fields, "nodeAffinityPreset"),
+            node_anti: NodePreset::read(&mut fields, "nodeAntiAffinityPreset"),
+        };
+        if this.pod.is_some() && this.pod_anti.is_some() {
+            let message = "and podAntiAffinityPreset exclude each other: keep one";
+            reading.wrong(&fields.at("podAffinityPreset"), "", message);
+        }
+        fields.finish(&PRESETS);
+        this
+    }
+}
+
+impl NodePreset {
+    fn read(fields: &mut Fields<'_>, name: &str) -> Option<Self> {
+        let mut preset = fields.object(name);
+        let strength = strength(&mut preset, "type");
+        let (key, values) = (preset.variable("key"), preset.variables("values"));
+        if strength.is_some() && key.is_empty() {
+            preset.wrong("key", "", "is missing: which label of Nodes is meant");
+        }
+        preset.finish(&["type", "key", "values"]);
+        Some(Self { strength: strength?, key, values })
+    }
+}
+
+fn strength(fields: &mut Fields<'_>, name: &str) -> Option<Strength> {
+    let text = fields.variable(name);
+    match text.to_ascii_lowercase().as_str() {
+        "" => None,
+        "soft" => Some(Strength::Soft),
+        "hard" => Some(Strength::Hard),
+        _ => {
+            fields.wrong(name, &text, "is none of \"\", soft and hard");
+            None
+        }
+    }
+}
+
+/// Berth runs in the cluster that it makes VMs in and needs none; but one that is none is somebody's mistake.
+fn read_kubeconfig(fields: &mut Fields<'_>, reading: &Reading<'_>) {
+    let path = fields.at("kubeconfig");
+    let Some(value) = fields.take("kubeconfig") else { return };
+    // Text in the object itself must be base64; what is referred to may be plain.
+    let is_inline = value.is_string() || value.get("value").is_some_and(Value::is_string);
+    let inner = BTreeMap::from([("kubeconfig".to_owned(), value)]).into_iter().collect();
+    let mut alone = Fields::of(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reading);
+    let text = alone.variable("kubeconfig");
+    if text.is_empty() {
+        return;
+    }
+    if is_placeholder(&text) {
+        reading.odd(&path, &text, "is a placeholder; Berth does not need it");
+        return;
+    }
+    let decoded = base64::engine::general_purpose::STANDARD.decode(text.trim());
+    let decoded = decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    if decoded.is_none() && is_inline {
+        reading.wrong(&path, "", "is not base64, as a kubeconfig here must be");
+        return;
+    }
+    let plain = decoded.unwrap_or(text);
+    match Kubeconfig::from_yaml(&plain) {
+        Ok(config) if !config.clusters.is_empty() => {}
+        Ok(_) => reading.wrong(&path, "", "is not a kubeconfig: it has no cluster"),
+        Err(error) => reading.wrong(&path, "", format!("is not a kubeconfig: {error}")),
+    }
+}
+
+/// As samples have it: `<< KUBECONFIG >>`.
+pub(super) fn is_placeholder(text: &str) -> bool {
+    let text = text.trim();
+    text.starts_with("<<") && text.ends_with(">>")
+}

@@ -1,0 +1,279 @@
+//! A machine of a MachineDeployment as a KubeVirt VirtualMachine: the same that machine-controller makes of it, and what
+//! the documents ask for beyond. `docs/machines.md` lists where the two differ.
+
+use std::collections::BTreeMap;
+
+use berth_api::{EvictionStrategy, TenantCluster};
+use serde_json::{Map, Value, json};
+
+use super::deployment::{KIND, MachineDeployment};
+use super::fields::Reading;
+use super::provider::Provider;
+use super::surroundings::Surroundings;
+use super::{completion, network, scheduling, storage};
+use crate::inventory::Problem;
+
+/// What a cluster would choose.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// The machine's name.
+    pub machine: Option<String>,
+    /// Its namespace.
+    pub namespace: Option<String>,
+    /// The Secret with its user data.
+    pub user_data_secret: Option<String>,
+    /// The user data itself, for systems that take it from an annotation.
+    pub user_data: Option<String>,
+}
+
+/// A VirtualMachine, and what is to be known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// The VirtualMachine.
+    pub machine: Value,
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Public keys that its user data should have.
+    pub ssh_public_keys: Vec<String>,
+    /// The operating system.
+    pub operating_system: String,
+    /// What is odd, though not wrong.
+    pub notes: Vec<Problem>,
+}
+
+/// Renders a machine.
+///
+/// # Errors
+/// All that is wrong, each with field and value.
+pub fn render(
+    deployment: &MachineDeployment,
+    around: &Surroundings,
+    choice: &Choice,
+) -> Result<Rendered, Vec<Problem>> {
+    let reading =
+        Reading { object: deployment.called(), values: around, problems: Vec::new().into() };
+    let value = deployment.spec.template.spec.provider_spec.value.clone();
+    if value.is_none() {
+        reading.wrong("spec.template.spec.providerSpec.value", "", "is missing");
+        return Err(reading.problems.into_inner());
+    }
+    let mut provider = Provider::read(value.unwrap_or_default(), &reading);
+    let tenant = tenant_of(deployment, &provider.cluster_name, around);
+    let namespace = namespace(deployment, &provider, tenant, choice);
+    completion::complete(&mut provider, tenant, around, &namespace, &reading);
+    let name = choice
+        .machine
+        .clone()
+        .unwrap_or_else(|| format!("{}-{}-xxxxx", deployment.metadata.name, deployment.revision()));
+    check_name(&name, deployment, &reading);
+    let this = Machine {
+        deployment,
+        provider: &provider,
+        tenant,
+        around,
+        choice,
+        name,
+        namespace,
+        reading: &reading,
+    };
+    let machine = this.render();
+    let Machine { name, namespace, .. } = this;
+    let problems = reading.problems.into_inner();
+    if problems.iter().any(|problem| problem.is_fatal) {
+        return Err(problems);
+    }
+    let Provider { ssh_public_keys, operating_system, .. } = provider;
+    Ok(Rendered { machine, name, namespace, ssh_public_keys, operating_system, notes: problems })
+}
+
+/// Everything that rendering one machine looks at.
+pub(super) struct Machine<'a> {
+    pub(super) deployment: &'a MachineDeployment,
+    pub(super) provider: &'a Provider,
+    pub(super) tenant: Option<&'a TenantCluster>,
+    pub(super) around: &'a Surroundings,
+    pub(super) choice: &'a Choice,
+    pub(super) name: String,
+    pub(super) namespace: String,
+    pub(super) reading: &'a Reading<'a>,
+}
+
+impl Machine<'_> {
+    fn render(&self) -> Value {
+        let Provider { dns_policy, dns_config, .. } = self.provider;
+        let labels = self.labels();
+        let (annotations, of_disk) = self.annotations();
+        let mut spec = json!({
+            "affinity": scheduling::affinity(self),
+            "domain": {"devices": {
+                "disks": storage::disks(self.provider.secondary_disks.len(), &self.name),
+                "interfaces": network::interfaces(self),
+                "networkInterfaceMultiqueue": self.provider.multiqueue.unwrap_or(true),
+            }},
+            "networks": network::networks(self),
+            "terminationGracePeriodSeconds": 30,
+            "topologySpreadConstraints": scheduling::spread(self),
+            "volumes": storage::volumes(self),
+            "evictionStrategy":
+                self.provider.eviction_strategy.unwrap_or(EvictionStrategy::External.as_str()),
+        });
+        self.add_size(&mut spec);
+        let mut add = |field: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                spec[field] = value;
+            }
+        };
+        add("dnsPolicy", dns_policy.map(Value::from));
+        add("dnsConfig", dns_config.clone());
+        let scheduler = self.tenant.and_then(|tenant| tenant.spec.scheduler_name.clone());
+        add("schedulerName", scheduler.map(Value::from));
+        // A VM that keeps its address must come back after it has stopped.
+        let strategy = if self.provider.subnet.is_empty() { "Once" } else { "Always" };
+        let mut machine = json!({
+            "apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachine",
+            "metadata": {"name": self.name, "namespace": self.namespace, "labels": labels},
+            "spec": {
+                "dataVolumeTemplates": storage::data_volumes(self, of_disk),
+                "runStrategy": strategy,
+                "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec},
+            },
+        });
+        let Provider { instancetype, preference, .. } = self.provider;
+        for (field, value) in [("instancetype", instancetype), ("preference", preference)] {
+            if let Some(value) = value {
+                machine["spec"][field] = value.clone();
+            }
+        }
+        machine
+    }
+
+    /// Of the VM and of its template alike. Later ones win.
+    fn labels(&self) -> BTreeMap<String, String> {
+        let Provider { cluster_name, project_id, flavor, .. } = self.provider;
+        let mut labels = storage::topology(self);
+        labels.extend(self.deployment.spec.template.metadata.labels.clone());
+        let mut add = |key: &str, value: &str| labels.insert(key.to_owned(), value.to_owned());
+        add("kubevirt.io/vm", &self.name);
+        add("md", &self.deployment.metadata.name);
+        add("cluster.x-k8s.io/cluster-name", cluster_name);
+        add("cluster.x-k8s.io/role", "worker");
+        add("kubermatic.k8c.io/project-id", project_id);
+        add("kubermatic.k8c.io/cluster-id", cluster_name);
+        if !flavor.is_empty() {
+            add("kubevirt.io/flavor", flavor);
+        }
+        labels
+    }
+
+    /// Of the template, and of the first disk.
+    fn annotations(&self) -> (Map<String, Value>, Map<String, Value>) {
+        let mut annotations = Map::new();
+        let mut add = |key: &str, value: &str| annotations.insert(key.to_owned(), value.into());
+        if self.provider.operating_system == "flatcar" {
+            // Ignition by cloudInitNoCloud does not come in time: kubevirt/kubevirt issue 16901.
+            add("kubevirt.io/placePCIDevicesOnRootComplex", "true");
+            match &self.choice.user_data {
+                Some(data) => drop(add("kubevirt.io/ignitiondata", data)),
+                None => self.reading.odd(
+                    "spec.template.spec.providerSpec.value.operatingSystem",
+                    "flatcar",
+                    "needs its user data in an annotation, which is left open here",
+                ),
+            }
+        }
+        add("kubevirt.io/allow-pod-bridge-network-live-migration", "true");
+        add("ovn.kubernetes.io/allow_live_migration", "true");
+        if !self.provider.subnet.is_empty() {
+            add("ovn.kubernetes.io/logical_switch", &self.provider.subnet);
+        }
+        let mut of_disk = Map::new();
+        for (key, value) in &self.deployment.spec.template.metadata.annotations {
+            let of =
+                if key.starts_with("cdi.kubevirt.io") { &mut of_disk } else { &mut annotations };
+            of.insert(key.clone(), value.as_str().into());
+        }
+        (annotations, of_disk)
+    }
+
+    fn add_size(&self, spec: &mut Value) {
+        let Provider { instancetype, vcpus, cpus, memory, .. } = self.provider;
+        if instancetype.is_some() {
+            return;
+        }
+        let mut amounts = json!({"memory": memory});
+        if *vcpus == 0 {
+            amounts["cpu"] = cpus.as_str().into();
+        } else {
+            spec["domain"]["cpu"] = json!({"cores": vcpus});
+        }
+        spec["domain"]["resources"] = json!({"requests": amounts, "limits": amounts});
+    }
+}
+
+/// The tenant that a MachineDeployment belongs to: by its namespace, its annotation, or the name in its providerSpec.
+fn tenant_of<'a>(
+    deployment: &MachineDeployment,
+    cluster_name: &str,
+    around: &'a Surroundings,
+) -> Option<&'a TenantCluster> {
+    let metadata = &deployment.metadata;
+    let annotated = metadata.annotations.get(berth_api::names::TENANT).map(String::as_str);
+    let names = [metadata.namespace.strip_prefix("cluster-"), annotated, Some(cluster_name)];
+    names.into_iter().flatten().find_map(|name| around.tenants.get(name))
+}
+
+/// The namespace of a deployment's VMs.
+#[must_use]
+pub fn home(deployment: &MachineDeployment, around: &Surroundings) -> String {
+    let reading =
+        Reading { object: deployment.called(), values: around, problems: Vec::new().into() };
+    let value = deployment.spec.template.spec.provider_spec.value.clone().unwrap_or_default();
+    // What is wrong is told when it is rendered.
+    let provider = Provider::read(value, &reading);
+    let tenant = tenant_of(deployment, &provider.cluster_name, around);
+    namespace(deployment, &provider, tenant, &Choice::default())
+}
+
+fn namespace(
+    deployment: &MachineDeployment,
+    provider: &Provider,
+    tenant: Option<&TenantCluster>,
+    choice: &Choice,
+) -> String {
+    if let Some(namespace) = &choice.namespace {
+        return namespace.clone();
+    }
+    if let Some(name) = tenant.and_then(|tenant| tenant.metadata.name.as_deref()) {
+        return format!("cluster-{name}");
+    }
+    let given = [&provider.namespace, &deployment.metadata.namespace];
+    given.into_iter().find(|name| !name.is_empty()).cloned().unwrap_or_else(|| "default".to_owned())
+}
+
+/// Names are labels too: of machines `kubevirt.io/vm`, of deployments `md`.
+fn check_name(name: &str, deployment: &MachineDeployment, reading: &Reading<'_>) {
+    let is_right = |name: &str| {
+        let inner =
+            name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'));
+        let ends = [name.bytes().next(), name.bytes().next_back()];
+        inner && ends.iter().all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
+    };
+    for (field, name, what) in [
+        ("metadata.name", &deployment.metadata.name, KIND),
+        ("metadata.name", &name.to_owned(), "machine"),
+    ] {
+        if name.len() > 63 {
+            let message = format!(
+                "is {} characters long: a {what}'s name is also a label, of 63 at most",
+                name.len()
+            );
+            reading.wrong(field, name, message);
+        } else if !is_right(name) {
+            let message = format!("is no name for a {what}: small letters, digits, - and . inside");
+            reading.wrong(field, name, message);
+        }
+    }
+}

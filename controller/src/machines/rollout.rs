@@ -1,0 +1,406 @@
+//! How many machines to make and which to delete, so that a MachineDeployment has the right number of the right kind; by the
+//! rules of Kubernetes' Deployments (`pkg/controller/deployment/rolling.go`), with machines in place of pods.
+
+use std::cmp::Reverse;
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::deployment::{DeploymentSpec, RollingUpdate};
+
+/// A machine that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Existing {
+    /// Its name.
+    pub name: String,
+    /// Whether it is as the template says now.
+    pub is_current: bool,
+    /// Seconds since the epoch.
+    pub created: i64,
+    /// Since when it runs, in seconds since the epoch; `None` if it does not.
+    pub ready_since: Option<i64>,
+    /// It is on its way out.
+    pub is_deleting: bool,
+    /// It has ended and will not come back (run strategy Once).
+    pub has_failed: bool,
+}
+
+/// What is to be done now, and what is to be said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// How many machines to make.
+    pub create: u32,
+    /// Which to delete.
+    pub delete: Vec<String>,
+    /// Seconds after which to look again, if nothing happens before.
+    pub again_after: Option<u32>,
+    /// For `status`.
+    pub counts: Counts,
+    /// All machines are as the template says and run, and there are no others.
+    pub is_complete: bool,
+}
+
+/// The numbers of `status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Machines that there are, without those on their way out.
+    pub replicas: u32,
+    /// Of them, as the template says.
+    pub updated: u32,
+    /// That run.
+    pub ready: u32,
+    /// That have run for `minReadySeconds`.
+    pub available: u32,
+    /// How many of those that are asked for are not available.
+    pub unavailable: u32,
+}
+
+/// Why a strategy makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: `{value}`: {message}")]
+pub struct StrategyError {
+    /// Which field of `spec.strategy`.
+    pub field: &'static str,
+    /// What stands there.
+    pub value: String,
+    /// What is wrong.
+    pub message: &'static str,
+}
+
+/// Bounds of a rolling update, as numbers of machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    surge: u32,
+    unavailable: u32,
+}
+
+/// Decides. `hold` is for how many seconds no machine is made, as those before it have failed.
+///
+/// # Errors
+/// If the strategy makes no sense.
+pub fn decide(
+    spec: &DeploymentSpec,
+    machines: &[Existing],
+    now: i64,
+    hold: Option<u32>,
+) -> Result<Decision, StrategyError> {
+    let wanted = wanted(spec)?;
+    let bounds = bounds(spec, wanted)?;
+    let is_rolling = is_rolling(spec)?;
+    let min_ready = i64::from(spec.min_ready_seconds.unwrap_or(0).max(0));
+    let is_available =
+        |machine: &Existing| machine.ready_since.is_some_and(|since| now - since >= min_ready);
+    let (failed, alive): (Vec<&Existing>, Vec<&Existing>) = machines
+        .iter()
+        .filter(|machine| !machine.is_deleting)
+        .partition(|machine| machine.has_failed);
+    let (new, old): (Vec<&Existing>, Vec<&Existing>) =
+        alive.iter().partition(|machine| machine.is_current);
+    let count = |list: &[&Existing]| u32::try_from(list.len()).unwrap_or(u32::MAX);
+    let available = |list: &[&Existing]| {
+        u32::try_from(list.iter().filter(|machine| is_available(machine)).count())
+            .unwrap_or(u32::MAX)
+    };
+    let all_available = available(&alive);
+    let counts = Counts {
+        replicas: count(&alive).saturating_add(count(&failed)),
+        updated: count(&new),
+        ready: u32::try_from(alive.iter().filter(|machine| machine.ready_since.is_some()).count())
+            .unwrap_or(u32::MAX),
+        available: all_available,
+        unavailable: wanted.saturating_sub(all_available),
+    };
+    let mut delete: Vec<&Existing> = Vec::new();
+    let mut create = 0;
+    if spec.paused {
+        // Machines of the template of before cannot be made, and those of the new one must not.
+        delete.extend(surplus(&alive, count(&alive).saturating_sub(wanted), is_available));
+        if old.is_empty() {
+            create = wanted.saturating_sub(count(&alive));
+        }
+    } else if is_rolling {
+        let least = wanted.saturating_sub(bounds.unavailable);
+        let room = wanted.saturating_add(bounds.surge).saturating_sub(count(&alive));
+        create = wanted.saturating_sub(count(&new)).min(room);
+        delete.extend(surplus(&new, count(&new).saturating_sub(wanted), is_available));
+        let new_unavailable = count(&new).min(wanted).saturating_sub(available(&new));
+        let spare = count(&alive).saturating_sub(least).saturating_sub(new_unavailable);
+        let (running, idle): (Vec<&Existing>, Vec<&Existing>) =
+            old.iter().partition(|machine| is_available(machine));
+        let first: Vec<&Existing> = surplus(&idle, spare, is_available);
+        let left = spare.saturating_sub(count(&first)).min(all_available.saturating_sub(least));
+        delete.extend(first);
+        delete.extend(surplus(&running, left, is_available));
+    } else {
+        create = wanted.saturating_sub(count(&alive));
+        let extra = count(&alive).saturating_sub(wanted);
+        let first = surplus(&old, extra, is_available);
+        let left = extra.saturating_sub(count(&first));
+        delete.extend(first);
+        delete.extend(surplus(&new, left, is_available));
+    }
+    // What has ended for good is nobody's.
+    delete.extend(failed.iter().copied());
+    let ripens = alive
+        .iter()
+        .filter(|machine| !is_available(machine))
+        .filter_map(|machine| machine.ready_since);
+    let ripens = ripens.map(|since| (since + min_ready - now).max(1)).min();
+    let ripens = ripens.and_then(|seconds| u32::try_from(seconds).ok());
+    let held = hold.filter(|_| create > 0);
+    if held.is_some() {
+        create = 0;
+    }
+    Ok(Decision {
+        create,
+        delete: delete.into_iter().map(|machine| machine.name.clone()).collect(),
+        again_after: ripens.into_iter().chain(held).min(),
+        is_complete: counts.updated == wanted
+            && counts.replicas == wanted
+            && counts.available == wanted,
+        counts,
+    })
+}
+
+/// So many of these: first those that do not run, then the youngest, as ReplicaSets do.
+fn surplus<'a>(
+    machines: &[&'a Existing],
+    count: u32,
+    is_available: impl Fn(&Existing) -> bool,
+) -> Vec<&'a Existing> {
+    let mut sorted = machines.to_vec();
+    sorted.sort_by_key(|machine| {
+        (
+            is_available(machine),
+            machine.ready_since.is_some(),
+            Reverse(machine.created),
+            machine.name.clone(),
+        )
+    });
+    sorted.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    sorted
+}
+
+fn wanted(spec: &DeploymentSpec) -> Result<u32, StrategyError> {
+    let replicas = spec.replicas.unwrap_or(1);
+    u32::try_from(replicas).map_err(|_| StrategyError {
+        field: "spec.replicas",
+        value: replicas.to_string(),
+        message: "is below 0",
+    })
+}
+
+fn is_rolling(spec: &DeploymentSpec) -> Result<bool, StrategyError> {
+    let kind = spec.strategy.as_ref().map(|strategy| strategy.kind.as_str()).unwrap_or_default();
+    match kind {
+        "" | "RollingUpdate" => Ok(true),
+        "OnDelete" => Ok(false),
+        other => Err(StrategyError {
+            field: "spec.strategy.type",
+            value: other.to_owned(),
+            message: "is neither RollingUpdate nor OnDelete",
+        }),
+    }
+}
+
+fn bounds(spec: &DeploymentSpec, wanted: u32) -> Result<Bounds, StrategyError> {
+    let default = RollingUpdate::default();
+    let update = spec
+        .strategy
+        .as_ref()
+        .and_then(|strategy| strategy.rolling_update.as_ref())
+        .unwrap_or(&default);
+    let number = |field, value: Option<&IntOrString>, open: u32, is_up: bool| {
+        amount(value, open, wanted, is_up).map_err(|(value, message)| StrategyError {
+            field,
+            value,
+            message,
+        })
+    };
+    let surge = number("spec.strategy.rollingUpdate.maxSurge", update.max_surge.as_ref(), 1, true)?;
+    let field = "spec.strategy.rollingUpdate.maxUnavailable";
+    let unavailable = number(field, update.max_unavailable.as_ref(), 0, false)?;
+    // With neither, nothing could ever be replaced (ResolveFenceposts).
+    let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
+    Ok(Bounds { surge, unavailable })
+}
+
+/// A number, or a part in percent: rounded up for surge, down for what may be missing.
+fn amount(
+    value: Option<&IntOrString>,
+    open: u32,
+    wanted: u32,
+    is_up: bool,
+) -> Result<u32, (String, &'static str)> {
+    let message = "is neither a number from 0 on nor a part such as 25%";
+    match value {
+        None => Ok(open),
+        Some(IntOrString::Int(number)) => {
+            u32::try_from(*number).map_err(|_| (number.to_string(), message))
+        }
+        Some(IntOrString::String(text)) => {
+            let percent =
+                text.strip_suffix('%').and_then(|number| number.trim().parse::<u32>().ok());
+            let percent = percent
+                .filter(|percent| *percent <= 1000)
+                .ok_or_else(|| (text.clone(), message))?;
+            let exact = u64::from(wanted) * u64::from(percent);
+            let rounded = if is_up { exact.div_ceil(100) } else { exact / 100 };
+            Ok(u32::try_from(rounded).unwrap_or(u32::MAX))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::deployment::Strategy as DeploymentStrategy;
+    use super::*;
+
+    fn spec(replicas: i32, surge: &str, unavailable: &str) -> DeploymentSpec {
+        let value = |text: &str| match text.parse() {
+            Ok(number) => IntOrString::Int(number),
+            Err(_) => IntOrString::String(text.to_owned()),
+        };
+        DeploymentSpec {
+            replicas: Some(replicas),
+            strategy: Some(DeploymentStrategy {
+                kind: "RollingUpdate".to_owned(),
+                rolling_update: Some(RollingUpdate {
+                    max_surge: Some(value(surge)),
+                    max_unavailable: Some(value(unavailable)),
+                }),
+            }),
+            ..DeploymentSpec::default()
+        }
+    }
+
+    fn machine(name: &str, is_current: bool, ready_since: Option<i64>) -> Existing {
+        Existing {
+            name: name.to_owned(),
+            is_current,
+            created: 0,
+            ready_since,
+            is_deleting: false,
+            has_failed: false,
+        }
+    }
+
+    #[test]
+    fn one_more_comes_before_one_goes() {
+        let spec = spec(2, "1", "0");
+        let decision = decide(&spec, &[], 100, None).unwrap();
+        assert_eq!((decision.create, decision.delete.len()), (2, 0));
+        let mut machines = vec![machine("a", false, Some(1)), machine("b", false, Some(1))];
+        let decision = decide(&spec, &machines, 100, None).unwrap();
+        assert_eq!((decision.create, decision.delete.len()), (1, 0));
+        machines.push(machine("c", true, None));
+        let decision = decide(&spec, &machines, 100, None).unwrap();
+        assert_eq!((decision.create, decision.delete.len()), (0, 0));
+        machines[2].ready_since = Some(90);
+        let decision = decide(&spec, &machines, 100, None).unwrap();
+        assert_eq!((decision.create, decision.delete.len()), (0, 1));
+        assert!(!decision.is_complete);
+    }
+
+    #[test]
+    fn what_does_not_run_goes_first_and_what_has_failed_at_once() {
+        let spec = spec(2, "0", "1");
+        let mut machines = vec![machine("a", false, Some(1)), machine("b", false, None)];
+        let decision = decide(&spec, &machines, 100, None).unwrap();
+        assert_eq!(decision.delete, ["b"]);
+        machines[1].has_failed = true;
+        let decision = decide(&spec, &machines, 100, Some(20)).unwrap();
+        assert_eq!(
+            (decision.delete, decision.create, decision.again_after),
+            (vec!["b".to_owned()], 0, Some(20))
+        );
+        assert_eq!(decide(&spec, &machines, 100, None).unwrap().create, 1);
+    }
+
+    #[test]
+    fn while_paused_the_number_is_kept_and_nothing_is_replaced() {
+        let mut spec = spec(2, "1", "0");
+        spec.paused = true;
+        let old = [machine("a", false, Some(1))];
+        assert_eq!(decide(&spec, &old, 100, None).unwrap().create, 0);
+        let new = [machine("a", true, Some(1))];
+        assert_eq!(decide(&spec, &new, 100, None).unwrap().create, 1);
+        spec.replicas = Some(0);
+        assert_eq!(decide(&spec, &old, 100, None).unwrap().delete, ["a"]);
+    }
+
+    #[test]
+    fn it_counts_when_it_has_run_for_long_enough() {
+        let mut spec = spec(1, "1", "0");
+        spec.min_ready_seconds = Some(30);
+        let decision = decide(&spec, &[machine("a", true, Some(90))], 100, None).unwrap();
+        assert_eq!(
+            (decision.counts.ready, decision.counts.available, decision.again_after),
+            (1, 0, Some(20))
+        );
+        assert!(decide(&spec, &[machine("a", true, Some(60))], 100, None).unwrap().is_complete);
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for (spec, words) in [
+            (spec(-1, "1", "0"), "spec.replicas: `-1`: is below 0"),
+            (spec(1, "-1", "0"), "maxSurge: `-1`"),
+            (spec(1, "x%", "0"), "maxSurge: `x%`"),
+            (spec(1, "1", "99999999999%"), "maxUnavailable: `99999999999%`"),
+        ] {
+            assert!(decide(&spec, &[], 0, None).unwrap_err().to_string().contains(words));
+        }
+        let mut other = spec(1, "1", "0");
+        other.strategy.as_mut().unwrap().kind = "Recreate".to_owned();
+        assert!(decide(&other, &[], 0, None).unwrap_err().to_string().contains("`Recreate`"));
+        assert_eq!(amount(Some(&IntOrString::String("25%".into())), 0, 5, true), Ok(2));
+        assert_eq!(amount(Some(&IntOrString::String("25%".into())), 0, 5, false), Ok(1));
+    }
+
+    proptest! {
+        /// Whatever there is at first: it ends, with the right number of the right kind, and on the way there are never
+        /// more than allowed nor, once there were enough, fewer that run.
+        #[test]
+        fn every_rollout_ends(
+            replicas in 0_i32..6, surge in 0_u32..4, unavailable in 0_u32..4,
+            start in prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>()), 0..8),
+            luck in prop::collection::vec(any::<bool>(), 40)
+        ) {
+            let spec = spec(replicas, &surge.to_string(), &unavailable.to_string());
+            let mut machines: Vec<Existing> = start.iter().enumerate().map(|(at, &(is_current, runs, failed))| Existing {
+                has_failed: failed && !runs,
+                ..machine(&format!("s{at}"), is_current, runs.then_some(0))
+            }).collect();
+            let (wanted, surge) = (replicas.unsigned_abs() as usize, surge as usize);
+            let missing = if surge == 0 && unavailable == 0 { 1 } else { unavailable as usize };
+            let mut now = 0;
+            for step in 0..200 {
+                now += 1;
+                let before = machines.iter().filter(|m| m.ready_since.is_some()).count();
+                let decision = decide(&spec, &machines, now, None).unwrap();
+                if decision.is_complete && decision.create == 0 && decision.delete.is_empty() {
+                    prop_assert_eq!(machines.len(), wanted);
+                    return Ok(());
+                }
+                machines.retain(|machine| !decision.delete.contains(&machine.name));
+                let runs = machines.iter().filter(|m| m.ready_since.is_some()).count();
+                prop_assert!(runs >= wanted.saturating_sub(missing).min(before), "too few run: {decision:?}");
+                for at in 0..decision.create {
+                    machines.push(machine(&format!("n{step}-{at}"), true, None));
+                }
+                if decision.create > 0 {
+                    prop_assert!(machines.len() <= wanted + surge.max(usize::from(surge == 0 && missing == 0)), "too many: {decision:?}");
+                }
+                // Some come to run, sooner or later all.
+                for machine in machines.iter_mut().filter(|m| m.ready_since.is_none() && !m.has_failed) {
+                    if luck.get(step).copied().unwrap_or(true) {
+                        machine.ready_since = Some(now);
+                    }
+                }
+            }
+            prop_assert!(false, "it does not end: {machines:?}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What is to be done for a MachineDeployment now: machines to make, to adopt, to delete, and its status.
+
+use std::collections::BTreeMap;
+
+use berth_api::names;
+use serde_json::{Value, json};
+
+use super::deployment::{GROUP, KIND, MachineDeployment, letters};
+use super::render::{Choice, Rendered, render};
+use super::rollout::{Counts, Decision, Existing, StrategyError, decide};
+use super::surroundings::Surroundings;
+use crate::inventory::Problem;
+
+/// A VirtualMachine that is there, as far as it matters here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vm {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// The uid of its controller, if it has one.
+    pub controller: Option<String>,
+    /// Seconds since the epoch.
+    pub created: i64,
+    /// It is on its way out.
+    pub is_deleting: bool,
+    /// Since when it runs.
+    pub ready_since: Option<i64>,
+    /// It has ended, and its run strategy does not start it again.
+    pub has_failed: bool,
+}
+
+/// Whose a machine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Uid of the MachineDeployment.
+    pub uid: String,
+    /// Whether both lie in one namespace, so that the one can own the other.
+    pub is_beside: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// VirtualMachines that have nobody yet and are this one's from now on.
+    pub adopt: Vec<String>,
+    /// How many to make.
+    pub create: u32,
+    /// Which to delete.
+    pub delete: Vec<String>,
+    /// Seconds after which to look again.
+    pub again_after: Option<u32>,
+    /// Numbers for the status.
+    pub counts: Counts,
+    /// Nothing is left to do.
+    pub is_complete: bool,
+}
+
+impl Vm {
+    /// Of the objects. A machine runs when its instance does and KubeVirt calls it ready.
+    #[must_use]
+    pub fn of(vm: &Value, instance: Option<&Value>) -> Self {
+        let text = |value: &Value, pointer: &str| {
+            value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let map = |pointer: &str| {
+            let entries = vm.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
+            let each =
+                entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+            each.collect::<BTreeMap<_, _>>()
+        };
+        let owners = vm.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
+        let phase = instance.map(|instance| text(instance, "/status/phase")).unwrap_or_default();
+        let strategy = text(vm, "/spec/runStrategy");
+        let condition = |of: &Value| {
+            let conditions = of.pointer("/status/conditions").and_then(Value::as_array);
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.find(|condition| condition["type"] == "Ready").cloned()
+        };
+        let ready = instance.and_then(condition).filter(|ready| ready["status"] == "True");
+        let ready_since = ready.filter(|_| phase == "Running").map(|ready| {
+            let since = seconds(&text(&ready, "/lastTransitionTime"));
+            since.unwrap_or_else(|| seconds(&text(vm, "/metadata/creationTimestamp")).unwrap_or(0))
+        });
+        Self {
+            name: text(vm, "/metadata/name"),
+            uid: text(vm, "/metadata/uid"),
+            labels: map("/metadata/labels"),
+            annotations: map("/metadata/annotations"),
+            controller: controller.map(|owner| text(owner, "/uid")),
+            created: seconds(&text(vm, "/metadata/creationTimestamp")).unwrap_or(0),
+            is_deleting: vm.pointer("/metadata/deletionTimestamp").is_some(),
+            ready_since,
+            has_failed: strategy == "Once" && ["Succeeded", "Failed"].contains(&phase.as_str()),
+        }
+    }
+
+    /// Whether it is this one's.
+    #[must_use]
+    pub fn is_of(&self, owner: &Owner) -> bool {
+        self.belongs_to(owner) == Some(true)
+    }
+
+    /// Whether it was made for the deployment, not adopted: then its Secret is named as ours are.
+    #[must_use]
+    pub fn is_made_by(&self, deployment: &MachineDeployment) -> bool {
+        let revision =
+            self.annotations.get(names::REVISION).map(String::as_str).unwrap_or_default();
+        let rest = self.name.strip_prefix(deployment.metadata.name.as_str());
+        let rest = rest.and_then(|rest| rest.strip_prefix('-')?.strip_prefix(revision));
+        !revision.is_empty() && rest.is_some_and(|rest| rest.starts_with('-'))
+    }
+
+    /// Whose it is: by owner; by annotation where an owner cannot be in another namespace; nobody's, if it has neither.
+    fn belongs_to(&self, owner: &Owner) -> Option<bool> {
+        let annotated = self.annotations.get(names::MACHINE_DEPLOYMENT_UID);
+        match (&self.controller, annotated) {
+            (Some(uid), _) => Some(*uid == owner.uid),
+            (None, Some(uid)) => Some(*uid == owner.uid),
+            (None, None) => None,
+        }
+    }
+}
+
+/// Time as objects have it, in seconds since the epoch.
+fn seconds(text: &str) -> Option<i64> {
+    text.parse::<k8s_openapi::jiff::Timestamp>().ok().map(k8s_openapi::jiff::Timestamp::as_second)
+}
+
+/// Decides what is to be done. `machines` are all VirtualMachines of the namespace; `hold` is for how many seconds none is
+/// made, as those before it have failed.
+///
+/// # Errors
+/// If the strategy makes no sense.
+pub fn steps(
+    deployment: &MachineDeployment,
+    owner: &Owner,
+    machines: &[Vm],
+    now: i64,
+    hold: Option<u32>,
+) -> Result<Steps, StrategyError> {
+    let named = machines.iter().filter(|vm| vm.labels.get("md") == Some(&deployment.metadata.name));
+    let (mut adopt, mut mine) = (Vec::new(), Vec::new());
+    for vm in named {
+        let is_mine = vm.belongs_to(owner);
+        if is_mine == Some(false) || (is_mine.is_none() && vm.is_deleting) {
+            continue;
+        }
+        if is_mine.is_none() {
+            adopt.push(vm.name.clone());
+        }
+        // What somebody else has made counts as made of the template of now, so that adopting it replaces nothing.
+        let made_of = vm.annotations.get(names::REVISION);
+        mine.push(Existing {
+            name: vm.name.clone(),
+            is_current: made_of.is_none_or(|made_of| made_of == deployment.revision()),
+            created: vm.created,
+            ready_since: vm.ready_since,
+            is_deleting: vm.is_deleting,
+            has_failed: vm.has_failed,
+        });
+    }
+    let Decision { create, delete, again_after, counts, is_complete } =
+        decide(&deployment.spec, &mine, now, hold)?;
+    Ok(Steps { adopt, create, delete, again_after, counts, is_complete })
+}
+
+/// A new machine: the VirtualMachine as it is rendered, and whose it is.
+///
+/// # Errors
+/// All that is wrong with the MachineDeployment.
+pub fn new_machine(
+    deployment: &MachineDeployment,
+    owner: &Owner,
+    around: &Surroundings,
+    choice: &Choice,
+) -> Result<Rendered, Vec<Problem>> {
+    let mut rendered = render(deployment, around, choice)?;
+    let metadata = &mut rendered.machine["metadata"];
+    metadata["annotations"] = marks(deployment, owner);
+    if owner.is_beside {
+        metadata["ownerReferences"] = json!([owner_reference(deployment, owner)]);
+    }
+    Ok(rendered)
+}
+
+/// What makes a machine that is there its deployment's, as a merge patch.
+#[must_use]
+pub fn adoption(deployment: &MachineDeployment, owner: &Owner) -> Value {
+    let mut metadata = json!({"annotations": marks(deployment, owner)});
+    if owner.is_beside {
+        metadata["ownerReferences"] = json!([owner_reference(deployment, owner)]);
+    }
+    json!({"metadata": metadata})
+}
+
+fn marks(deployment: &MachineDeployment, owner: &Owner) -> Value {
+    json!({names::REVISION: deployment.revision(), names::MACHINE_DEPLOYMENT_UID: owner.uid})
+}
+
+fn owner_reference(deployment: &MachineDeployment, owner: &Owner) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/v1alpha1"), "kind": KIND, "name": deployment.metadata.name,
+        "uid": owner.uid, "controller": true, "blockOwnerDeletion": true,
+    })
+}
+
+/// The name of a new machine: as many of them are made at once, by chance.
+#[must_use]
+pub fn name(deployment: &MachineDeployment, dice: u64) -> String {
+    format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), letters(dice, 5))
+}
+
+/// Seconds for which no machine is made after so many in a row have failed: 10 s, and twice as many each time, up to five
+/// minutes, as kubelets wait with containers.
+#[must_use]
+pub fn back_off(failures: u32) -> u32 {
+    match failures {
+        0 => 0,
+        _ => 10_u32.saturating_mul(1 << (failures - 1).min(5)).min(300),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployment(replicas: i32) -> MachineDeployment {
+        let object = json!({
+            "metadata": {"name": "web", "namespace": "cluster-abc"}, "spec": {"replicas": replicas},
+        });
+        MachineDeployment::read("test", object).unwrap()
+    }
+
+    fn owner() -> Owner {
+        Owner { uid: "u-1".to_owned(), is_beside: true }
+    }
+
+    fn vm(name: &str, more: Value) -> Value {
+        let mut vm = json!({
+            "metadata": {
+                "name": name, "uid": name, "labels": {"md": "web"}, "creationTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": {names::REVISION: deployment(1).revision(), names::MACHINE_DEPLOYMENT_UID: "u-1"},
+                "ownerReferences": [{"uid": "u-1", "controller": true}],
+            },
+            "spec": {"runStrategy": "Once"},
+        });
+        for (pointer, value) in more.as_object().unwrap() {
+            *vm.pointer_mut(pointer).unwrap() = value.clone();
+        }
+        vm
+    }
+
+    fn running() -> Value {
+        json!({"status": {"phase": "Running", "conditions":
+            [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z"}]}})
+    }
+
+    #[test]
+    fn a_machine_runs_when_its_instance_is_ready() {
+        let object = vm("a", json!({}));
+        assert_eq!(Vm::of(&object, Some(&running())).ready_since, Some(1_767_225_660));
+        assert_eq!(Vm::of(&object, None).ready_since, None);
+        let unready = json!({"status": {"phase": "Running"}});
+        assert_eq!(Vm::of(&object, Some(&unready)).ready_since, None);
+        for phase in ["Failed", "Succeeded"] {
+            let ended = json!({"status": {"phase": phase}});
+            assert!(Vm::of(&object, Some(&ended)).has_failed);
+            let always = vm("a", json!({"/spec/runStrategy": "Always"}));
+            assert!(!Vm::of(&always, Some(&ended)).has_failed);
+        }
+        let odd =
+            json!({"metadata": {"name": 5, "labels": [], "ownerReferences": "x"}, "status": 7});
+        assert_eq!(Vm::of(&odd, Some(&odd)), Vm::default());
+    }
+
+    #[test]
+    fn machines_of_nobody_are_adopted_and_those_of_others_are_left() {
+        let nobody = vm("a", json!({"/metadata/annotations": {}, "/metadata/ownerReferences": []}));
+        let other =
+            vm("b", json!({"/metadata/ownerReferences": [{"uid": "u-2", "controller": true}]}));
+        let elsewhere = vm("c", json!({"/metadata/labels": {"md": "db"}}));
+        let far = vm("d", json!({"/metadata/ownerReferences": []}));
+        let all: Vec<Vm> =
+            [nobody, other, elsewhere, far].iter().map(|vm| Vm::of(vm, Some(&running()))).collect();
+        let steps = steps(&deployment(2), &owner(), &all, 1_767_230_000, None).unwrap();
+        assert_eq!(steps.adopt, ["a"]);
+        assert_eq!((steps.create, steps.delete.len(), steps.is_complete), (0, 0, true));
+        let patch = adoption(&deployment(2), &owner());
+        assert_eq!(patch["metadata"]["ownerReferences"][0]["uid"], "u-1");
+    }
+
+    #[test]
+    fn another_template_replaces_machines() {
+        let object = json!({
+            "metadata": {"name": "web"}, "spec": {"replicas": 1, "template": {"metadata": {"labels": {"x": "y"}}}},
+        });
+        let changed = MachineDeployment::read("test", object).unwrap();
+        let old = Vm::of(&vm("a", json!({})), Some(&running()));
+        let steps = steps(&changed, &owner(), &[old], 1_767_230_000, None).unwrap();
+        assert_eq!((steps.create, steps.counts.updated), (1, 0));
+    }
+
+    #[test]
+    fn names_are_right_and_waits_grow() {
+        let name = name(&deployment(1), 12345);
+        assert_eq!(name.len(), "web".len() + 1 + 10 + 1 + 5, "{name}");
+        assert_eq!([0, 1, 2, 3, 6, 40].map(back_off), [0, 10, 20, 40, 300, 300]);
+    }
+}

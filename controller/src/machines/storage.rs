@@ -1,0 +1,209 @@
+//! Disks of a machine: data volumes, where they come from, and in which zone they are.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::provider::{PrimaryDisk, SecondaryDisk};
+use super::render::Machine;
+
+/// Labels by which volumes and Nodes say where they are.
+const REGION: &str = "topology.kubernetes.io/region";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// `spec.template.spec.domain.devices.disks`
+pub(super) fn disks(secondary: usize, machine: &str) -> Vec<Value> {
+    let names = ["datavolumedisk".to_owned(), "cloudinitdisk".to_owned()];
+    let more = (0..secondary).map(|at| name(machine, at));
+    names
+        .into_iter()
+        .chain(more)
+        .map(|name| json!({"name": name, "disk": {"bus": "virtio"}}))
+        .collect()
+}
+
+/// `spec.template.spec.volumes`
+pub(super) fn volumes(machine: &Machine<'_>) -> Vec<Value> {
+    let secret = machine.choice.user_data_secret.clone();
+    let secret = secret.unwrap_or_else(|| format!("userdata-{}", machine.name));
+    let mut volumes = vec![
+        json!({"name": "datavolumedisk", "dataVolume": {"name": machine.name}}),
+        json!({"name": "cloudinitdisk", "cloudInitNoCloud": {"secretRef": {"name": secret}}}),
+    ];
+    volumes.extend((0..machine.provider.secondary_disks.len()).map(|at| {
+        let name = name(&machine.name, at);
+        json!({"name": name, "dataVolume": {"name": name}})
+    }));
+    volumes
+}
+
+fn name(machine: &str, at: usize) -> String {
+    format!("{machine}-secondarydisk{at}")
+}
+
+/// `spec.dataVolumeTemplates`
+pub(super) fn data_volumes(machine: &Machine<'_>, annotations: Map<String, Value>) -> Vec<Value> {
+    let PrimaryDisk { size, storage_class, is_pvc, .. } = &machine.provider.primary_disk;
+    let source = source(machine);
+    let mode = access_mode(machine);
+    let volume = |name: &str, is_pvc: bool, class: &str, mode: &str, size: &str, source: &Value| {
+        let mut claim =
+            json!({"accessModes": [mode], "resources": {"requests": {"storage": size}}});
+        if !class.is_empty() {
+            claim["storageClassName"] = class.into();
+        }
+        let field = if is_pvc { "pvc" } else { "storage" };
+        json!({"metadata": {"name": name}, "spec": {field: claim, "source": source}})
+    };
+    let mut first = volume(&machine.name, *is_pvc, storage_class, &mode, size, &source);
+    if !annotations.is_empty() {
+        first["metadata"]["annotations"] = annotations.into();
+    }
+    let mut volumes = vec![first];
+    for (at, disk) in machine.provider.secondary_disks.iter().enumerate() {
+        let SecondaryDisk { size, storage_class, access_mode, is_blank } = disk;
+        // machine-controller clones the image, and with the first disk's access mode; a blank disk is our own and has its
+        // own.
+        let (source, mode) = if *is_blank {
+            let own = Some(access_mode.clone()).filter(|mode| !mode.is_empty());
+            let own = own.unwrap_or_else(|| of_profile(machine, storage_class));
+            (json!({"blank": {}}), own)
+        } else {
+            (source.clone(), mode.clone())
+        };
+        volumes.push(volume(&name(&machine.name, at), true, storage_class, &mode, size, &source));
+    }
+    volumes
+}
+
+/// As asked; else what the storage can: several hosts at once if it can, so that VMs may move.
+fn access_mode(machine: &Machine<'_>) -> String {
+    let disk = &machine.provider.primary_disk;
+    if !disk.access_mode.is_empty() {
+        return disk.access_mode.clone();
+    }
+    of_profile(machine, &disk.storage_class)
+}
+
+fn of_profile(machine: &Machine<'_>, class: &str) -> String {
+    let modes = machine.around.access_modes.get(class);
+    let many = modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"));
+    if many { "ReadWriteMany" } else { "ReadWriteOnce" }.to_owned()
+}
+
+fn source(machine: &Machine<'_>) -> Value {
+    let disk = &machine.provider.primary_disk;
+    let image = disk.image.as_str();
+    let kind = match disk.source.as_str() {
+        known @ ("http" | "registry" | "pvc") => known,
+        _ => match scheme(image) {
+            Some("docker" | "oci-archive") => "registry",
+            Some(_) => "http",
+            None => "pvc",
+        },
+    };
+    match kind {
+        "registry" => json!({"registry": {"url": image, "pullMethod": disk.pull_method}}),
+        "http" => {
+            let mut http = json!({"url": image});
+            let headers = headers(machine);
+            if !headers.is_empty() {
+                http["extraHeaders"] = headers.into();
+            }
+            if !disk.data_volume_secret.is_empty() {
+                http["secretRef"] = disk.data_volume_secret.as_str().into();
+            }
+            json!({"http": http})
+        }
+        _ => {
+            let mut parts = image.split('/');
+            let (namespace, name) = match (parts.next(), parts.next()) {
+                (Some(namespace), Some(name)) => (namespace, name),
+                _ => (machine.namespace.as_str(), image),
+            };
+            json!({"pvc": {"namespace": namespace, "name": name}})
+        }
+    }
+}
+
+/// Headers of the download. Those of a Secret come in the order of their names.
+fn headers(machine: &Machine<'_>) -> Vec<String> {
+    let disk = &machine.provider.primary_disk;
+    if disk.extra_headers_secret.is_empty() {
+        return disk.extra_headers.clone();
+    }
+    let entries = machine.around.secret(&machine.namespace, &disk.extra_headers_secret);
+    if entries.is_empty() {
+        let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.primaryDisk.\
+            extraHeadersSecretRef";
+        let message = format!("is no Secret of namespace {}", machine.namespace);
+        machine.reading.wrong(path, &disk.extra_headers_secret, message);
+    }
+    let header = |(key, value): (&str, &str)| {
+        format!("{key}: {}", value.strip_suffix('\n').unwrap_or(value))
+    };
+    entries.into_iter().map(header).collect()
+}
+
+/// The scheme of what Go's `url.ParseRequestURI` takes: a URL with a scheme, or a path from `/` on (scheme "").
+fn scheme(text: &str) -> Option<&str> {
+    if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+        return None;
+    }
+    if text.starts_with('/') || text == "*" {
+        return Some("");
+    }
+    let (scheme, rest) = text.split_once(':')?;
+    let mut letters = scheme.bytes();
+    let is_scheme = letters.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    let authority =
+        rest.strip_prefix("//").map(|rest| rest.split(['/', '?']).next().unwrap_or_default());
+    let is_host = authority
+        .is_none_or(|host| !host.contains([' ', '<', '>', '"', '^', '`', '{', '}', '|', '\\']));
+    (is_scheme && is_host).then_some(scheme)
+}
+
+/// Where the storage is, as labels: of the storage class, or as the location says. A key with none or several values ends
+/// the search.
+pub(super) fn topology(machine: &Machine<'_>) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    let class = machine.around.storage_classes.get(&machine.provider.primary_disk.storage_class);
+    let terms = class.into_iter().flat_map(|class| class.topologies.iter().flatten());
+    for (key, values) in terms.filter(|(key, _)| [REGION, ZONE].contains(&key.as_str())) {
+        let [value] = values.as_slice() else { break };
+        labels.insert(key.clone(), value.clone());
+    }
+    for (key, value) in [(REGION, &machine.provider.region), (ZONE, &machine.provider.zone)] {
+        if !value.is_empty() {
+            labels.insert(key.to_owned(), value.clone());
+        }
+    }
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By url.ParseRequestURI of Go 1.24.
+    #[test]
+    fn images_are_urls_as_in_go() {
+        for (text, expected) in [
+            ("http://x.y.z.t/ubuntu.img", Some("http")),
+            ("docker://x.y.z.t/ubuntu.img:latest", Some("docker")),
+            ("oci-archive:/x", Some("oci-archive")),
+            ("/a/path", Some("")),
+            ("name:tag", Some("name")),
+            ("ns/dvname", None),
+            ("dvname", None),
+            ("", None),
+            (":x", None),
+            ("1http://x", None),
+            ("<< YOUR_IMAGE_SOURCE >>", None),
+            ("http://a b/", None),
+        ] {
+            assert_eq!(scheme(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What rendering looks up beside the MachineDeployment: defaults, the tenant, storage, Secrets. In a cluster the reconciler
+//! fills it in, without one the objects of the same stream do.
+
+use std::collections::BTreeMap;
+
+use berth_api::{InfraConfigSpec, TenantCluster};
+use serde_json::Value;
+
+use super::fields::{Reference, Resolve};
+
+/// All of it. What is not in it is not there, or not known: see `is_whole`.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Defaults for all tenants.
+    pub config: InfraConfigSpec,
+    /// Tenants by name.
+    pub tenants: BTreeMap<String, TenantCluster>,
+    /// Entries of Secrets and ConfigMaps.
+    pub entries: BTreeMap<Reference, String>,
+    /// StorageClasses by name, as far as their topology matters.
+    pub storage_classes: BTreeMap<String, StorageClass>,
+    /// Access modes that CDI's StorageProfiles list, by storage class.
+    pub access_modes: BTreeMap<String, Vec<String>>,
+    /// Instance types by namespace (empty: of the cluster) and name.
+    pub instancetypes: BTreeMap<(String, String), Option<u32>>,
+    /// Whether everything that exists is in it, so that what is not does not exist.
+    pub is_whole: bool,
+}
+
+/// A StorageClass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StorageClass {
+    /// `allowedTopologies`: for each term its keys and values, in order.
+    pub topologies: Vec<Vec<(String, Vec<String>)>>,
+}
+
+impl Surroundings {
+    /// Takes an object in, if it is one that matters; says whether it is.
+    pub fn add(&mut self, object: &Value) -> bool {
+        let text =
+            |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let name = text("/metadata/name").to_owned();
+        let namespace = text("/metadata/namespace").to_owned();
+        match text("/kind") {
+            kind @ ("Secret" | "ConfigMap") => {
+                let kind = if kind == "Secret" { "Secret" } else { "ConfigMap" };
+                self.add_entries(kind, &namespace, &name, object);
+            }
+            "StorageClass" => {
+                self.storage_classes.insert(name, StorageClass::of(object));
+            }
+            "StorageProfile" => {
+                let sets = object.pointer("/status/claimPropertySets").and_then(Value::as_array);
+                let modes = sets.into_iter().flatten().flat_map(|set| {
+                    let modes = set.get("accessModes").and_then(Value::as_array);
+                    modes.into_iter().flatten().filter_map(|mode| mode.as_str().map(str::to_owned))
+                });
+                self.access_modes.insert(name, modes.collect());
+            }
+            "VirtualMachineInstancetype" | "VirtualMachineClusterInstancetype" => {
+                let guest = object.pointer("/spec/cpu/guest").and_then(Value::as_u64);
+                let guest = guest.and_then(|guest| u32::try_from(guest).ok());
+                self.instancetypes.insert((namespace, name), guest);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn add_entries(&mut self, kind: &'static str, namespace: &str, name: &str, object: &Value) {
+        use base64::Engine as _;
+        let mut add = |key: &str, value: String| {
+            let reference = Reference {
+                kind,
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                key: key.to_owned(),
+            };
+            self.entries.insert(reference, value);
+        };
+        let entries =
+            |field: &str| object.get(field).and_then(Value::as_object).into_iter().flatten();
+        for (key, value) in entries("data") {
+            let text = value.as_str().unwrap_or_default();
+            if kind == "ConfigMap" {
+                add(key, text.to_owned());
+                continue;
+            }
+            let decoded = base64::engine::general_purpose::STANDARD.decode(text.trim()).ok();
+            if let Some(text) = decoded.and_then(|bytes| String::from_utf8(bytes).ok()) {
+                add(key, text);
+            }
+        }
+        for (key, value) in entries("stringData") {
+            add(key, value.as_str().unwrap_or_default().to_owned());
+        }
+    }
+
+    /// All entries of a Secret, in order of their names.
+    pub(super) fn secret(&self, namespace: &str, name: &str) -> Vec<(&str, &str)> {
+        let is_it = |reference: &Reference| {
+            reference.kind == "Secret" && reference.namespace == namespace && reference.name == name
+        };
+        let found = self.entries.iter().filter(|(reference, _)| is_it(reference));
+        found.map(|(reference, value)| (reference.key.as_str(), value.as_str())).collect()
+    }
+}
+
+impl Resolve for Surroundings {
+    fn resolve(&self, reference: &Reference) -> Result<String, String> {
+        let Reference { kind, namespace, name, key } = reference;
+        self.entries.get(reference).cloned().ok_or_else(|| {
+            let mut same = self.entries.keys();
+            let is_there = same.any(|other| {
+                other.kind == *kind && other.namespace == *namespace && other.name == *name
+            });
+            if is_there {
+                format!("{kind} {namespace}/{name} has no entry `{key}`")
+            } else {
+                format!("{kind} {namespace}/{name} does not exist")
+            }
+        })
+    }
+}
+
+impl StorageClass {
+    /// Of the object.
+    #[must_use]
+    pub fn of(object: &Value) -> Self {
+        let list =
+            |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let terms = list(object.get("allowedTopologies")).into_iter().map(|term| {
+            let labels = list(term.get("matchLabelExpressions")).into_iter();
+            let label = |label: Value| {
+                let values = list(label.get("values"));
+                (label.get("key").map(text).unwrap_or_default(), values.iter().map(text).collect())
+            };
+            labels.map(label).collect()
+        });
+        Self { topologies: terms.collect() }
+    }
+}

@@ -1,0 +1,66 @@
+//! The same work on many things, on all cores, in their order.
+
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// Below this many the threads would cost more than they save.
+const FEW: usize = 256;
+/// Taken at once: a core that is busy with something else then takes less of all.
+const BLOCK: usize = 64;
+
+/// What becomes of each.
+pub(crate) fn map<I, R>(items: I, work: impl Fn(I::Item) -> R + Sync) -> Vec<R>
+where
+    I: IntoIterator<IntoIter: ExactSizeIterator + Send, Item: Send>,
+    R: Send,
+{
+    let items = items.into_iter();
+    let count = items.len();
+    // To ask for the number of cores is to read a dozen files.
+    let cores = || thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = if count < FEW { 1 } else { cores() };
+    if threads < 2 {
+        return items.map(work).collect();
+    }
+    let left = Mutex::new(items.enumerate());
+    let take = || {
+        let mut done: Vec<(usize, Vec<R>)> = Vec::new();
+        loop {
+            let block: Vec<(usize, I::Item)> = {
+                let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+                left.by_ref().take(BLOCK).collect()
+            };
+            let Some((first, _)) = block.first() else { return done };
+            done.push((*first, block.into_iter().map(|(_, item)| work(item)).collect()));
+        }
+    };
+    let mut blocks = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(take)).collect();
+        let mut blocks = take();
+        for other in others {
+            match other.join() {
+                Ok(done) => blocks.extend(done),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        blocks
+    });
+    blocks.sort_unstable_by_key(|(first, _)| *first);
+    let mut all = Vec::with_capacity(count);
+    for (_, block) in blocks {
+        all.extend(block);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_order_stays() {
+        let numbers: Vec<u32> = (0..10_007).collect();
+        let doubled: Vec<u32> = numbers.iter().map(|number| number * 2).collect();
+        assert_eq!(super::map(&numbers, |number| number * 2), doubled);
+        assert_eq!(super::map(&numbers[..3], |number| number * 2), doubled[..3]);
+    }
+}

@@ -1,0 +1,83 @@
+//! Every parser of the controller that meets bytes of others, by name.
+//!
+//! One list for the fuzz targets in `fuzz/` and for the test that replays their corpus, as `berth_agent::parsers` is. A
+//! parser here must return for any input: no panic, no hang, no memory beyond a small multiple of the input.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use berth_api::{InfraNode, Quantity};
+use berth_cli::style::Style;
+use k8s_openapi::api::core::v1;
+use serde_json::Value;
+
+use crate::admission::State;
+use crate::fleet::{self, Fleet};
+use crate::inventory::HostFacts;
+use crate::launcher::{Configuration, Existing, Machine, Surroundings, predict};
+use crate::plan::{self, Options};
+use crate::pod::Pod;
+
+/// A parser under its name.
+pub type Parser = (&'static str, fn(&[u8]));
+
+/// All parsers.
+pub const PARSERS: &[Parser] = &[
+    ("quantity", |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        if let Ok(amount) = text.parse::<Quantity>() {
+            assert_eq!(amount.to_string().parse::<Quantity>().ok(), Some(amount), "{text:?}");
+            black_box((amount.units(), amount.millis()));
+        }
+    }),
+    ("fleet", |bytes| {
+        let mut problems = Vec::new();
+        let items = fleet::items("text", &String::from_utf8_lossy(bytes), &mut problems);
+        let plan = plan::plan(&Fleet::of(items, problems), &Options::default());
+        black_box(plan::render(&plan, Style::Plain, true));
+    }),
+    ("host_facts", |bytes| host(&values(bytes))),
+    ("launcher", |bytes| launcher(&values(bytes))),
+];
+
+/// JSON values one after the other, up to the first that is none.
+fn values(bytes: &[u8]) -> Vec<Value> {
+    serde_json::Deserializer::from_slice(bytes).into_iter().map_while(Result::ok).collect()
+}
+
+/// An InfraNode, and its Node if there is one.
+fn host(values: &[Value]) {
+    let read = |value: &Value| serde_json::from_value::<InfraNode>(value.clone()).ok();
+    let Some(infra) = values.first().and_then(read) else { return };
+    let node = values.get(1).and_then(|node| serde_json::from_value::<v1::Node>(node.clone()).ok());
+    let Ok(facts) = HostFacts::read(&infra, node.as_ref(), &mut Vec::new()) else { return };
+    let mut state = State::new(&Arc::clone(&facts.admission));
+    for allocation in &facts.allocations {
+        state.restore(&allocation.uid, &allocation.restored(None));
+    }
+    black_box((state.free_by_zone().count(), state.check(&Pod::default()).is_ok()));
+}
+
+/// Machines, and in any order what their launchers depend on.
+fn launcher(values: &[Value]) {
+    let (mut around, mut configuration) = (Surroundings::default(), Configuration::default());
+    for value in values {
+        match value.get("kind").and_then(Value::as_str) {
+            Some("KubeVirt") => {
+                configuration = Configuration::from_kubevirt(value).unwrap_or(configuration);
+            }
+            Some("Pod") => {
+                if let Ok(pod) = serde_json::from_value::<v1::Pod>(value.clone()) {
+                    black_box(Existing::read(&pod).is_ok());
+                }
+            }
+            _ => drop(black_box(around.add(value))),
+        }
+    }
+    for value in values {
+        if let Ok(Some(machine)) = Machine::read(value) {
+            let launcher = predict(&machine, &configuration, &around);
+            black_box(launcher.map(|launcher| launcher.pod.requests()).is_ok());
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! A fleet as the engine takes it: hosts, what is on them, and VMs that want a host.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::{Class, HostProfile, PageSize};
+use k8s_openapi::api::core::v1;
+
+use super::add::Fixed;
+use crate::engine::{Engine, Needs, Numa, Request};
+use crate::fleet::{CLASS, Fleet, Wanted};
+use crate::inventory::{HostFacts, Problem};
+use crate::launcher::{Existing, Invalid, Launcher, predict};
+use crate::parallel;
+use crate::rules::PodSpecParts;
+
+/// A VM that wants a host.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) name: String,
+    pub(super) request: Request,
+}
+
+/// Everything that is there.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    pub(super) engine: Engine,
+    pub(super) wishes: Vec<Wish>,
+    /// Names of pods that are on hosts, by uid.
+    pub(super) names: BTreeMap<String, String>,
+    pub(super) running: usize,
+    pub(super) off: usize,
+    /// Labels that hosts without a Node are taken to have.
+    assumed: BTreeMap<String, String>,
+    pub(super) problems: Vec<Problem>,
+}
+
+const LEFT_OUT: &str = "left out";
+
+fn unread(invalid: Invalid) -> Problem {
+    Problem::new(invalid.object, invalid.field, "", invalid.message).leaves_out(LEFT_OUT)
+}
+
+/// Labels that only KubeVirt's node labeller could give, and that VMs ask for: where no Node says which a host has, it is
+/// taken to have them.
+fn assumed<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap<String, String> {
+    let by_labeller = |key: &&String| {
+        key.split_once('/').is_some_and(|(prefix, _)| prefix.ends_with(".node.kubevirt.io"))
+    };
+    let asked = launchers.flat_map(|launcher| launcher.node_selector.iter());
+    asked
+        .filter(|(key, _)| by_labeller(key))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+/// Where KubeVirt notes the VM that a pod is of.
+const OF_VM: &str = "vm.kubevirt.io/name";
+
+impl World {
+    pub(super) fn build(fleet: &Fleet, more: Option<Fixed<'_>>) -> Self {
+        let launchers = parallel::map(&fleet.machines, |wanted| {
+            predict(&wanted.machine, &fleet.configuration, &fleet.surroundings)
+        });
+        let mut world =
+            Self { engine: Engine::new(), problems: fleet.problems.clone(), ..Self::default() };
+        for (name, labels) in &fleet.surroundings.namespaces {
+            world.engine.set_namespace(name, labels);
+        }
+        world.assumed = assumed(launchers.iter().flatten());
+        let hosts = parallel::map(fleet.infra_nodes.iter(), |(name, infra)| {
+            let node = fleet.nodes.get(name);
+            let mut problems = Vec::new();
+            (HostFacts::read(infra, node, &mut problems), node.is_some(), problems)
+        });
+        for (facts, has_node, problems) in hosts {
+            world.problems.extend(problems);
+            world.host(fleet, facts, has_node);
+        }
+        if let Some(more) = more {
+            world.more_hosts(fleet, &more);
+        }
+        let with_pod = world.pods(fleet);
+        world.strangers(fleet);
+        for (wanted, launcher) in fleet.machines.iter().zip(launchers) {
+            let key = (wanted.machine.namespace.clone(), wanted.machine.name.clone());
+            if with_pod.contains(&key) {
+                continue;
+            }
+            if wanted.is_on { world.machine(wanted, launcher) } else { world.off += 1 }
+        }
+        world
+    }
+
+    fn host(&mut self, fleet: &Fleet, facts: Result<HostFacts, Problem>, has_node: bool) {
+        let mut facts = match facts {
+            Ok(facts) => facts,
+            Err(problem) => return self.problems.push(problem),
+        };
+        if !has_node {
+            facts.labels.extend(self.assumed.clone());
+        }
+        let class = self.class(&fleet.profiles, &facts);
+        let object = format!("Node {}", facts.name);
+        if let Err(invalid) = self.engine.set_host(facts, class) {
+            let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
+            self.problems.push(problem.leaves_out("nothing is placed on this host"));
+        }
+    }
+
+    /// The class of the profile with the highest priority that selects the host; a tie is nobody's.
+    fn class(&mut self, profiles: &BTreeMap<String, HostProfile>, facts: &HostFacts) -> Class {
+        let selecting = || profiles.values().filter(|profile| profile.selects(&facts.labels));
+        let Some(highest) = selecting().map(|profile| profile.spec.priority).max() else {
+            return Class::default();
+        };
+        let mut best = selecting().filter(|profile| profile.spec.priority == highest);
+        let first = best.next().map(|profile| profile.spec.class).unwrap_or_default();
+        if let Some(other) = best.next() {
+            let name = other.metadata.name.clone().unwrap_or_default();
+            let message = format!(
+                "another profile of that priority selects {} too; neither counts there",
+                facts.name
+            );
+            self.problems.push(Problem::new(
+                format!("HostProfile {name}"),
+                "spec.priority",
+                highest,
+                message,
+            ));
+            return Class::default();
+        }
+        first
+    }
+
+    /// Copies of a host, empty.
+    fn more_hosts(&mut self, fleet: &Fleet, more: &Fixed<'_>) {
+        let Some(like) = more.like(fleet) else { return };
+        let node = like.metadata.name.as_deref().and_then(|name| fleet.nodes.get(name));
+        for number in 1..=more.count {
+            let name = format!("{}-{number}", more.name);
+            let mut infra = like.clone();
+            infra.metadata.name = Some(name.clone());
+            if let Some(status) = &mut infra.status {
+                status.allocations.clear();
+                status.conditions.clear();
+                for zone in &mut status.zones {
+                    zone.pinned_cpus = None;
+                    zone.hugepages.iter_mut().for_each(|pool| pool.free = Some(pool.total));
+                }
+            }
+            let node = node.map(|node| {
+                let mut node = node.clone();
+                node.metadata.name = Some(name.clone());
+                if let Some(labels) = &mut node.metadata.labels {
+                    labels.insert("kubernetes.io/hostname".to_owned(), name.clone());
+                }
+                node.spec.get_or_insert_default().unschedulable = None;
+                node
+            });
+            let facts = HostFacts::read(&infra, node.as_ref(), &mut self.problems);
+            self.host(fleet, facts, node.is_some());
+        }
+    }
+
+    /// Pods that are there; says which VMs they are of.
+    fn pods(&mut self, fleet: &Fleet) -> BTreeSet<(String, String)> {
+        let mut of_vms = BTreeSet::new();
+        for pod in fleet.pods.values() {
+            let existing = match Existing::read(pod) {
+                Ok(existing) => existing,
+                Err(invalid) => {
+                    self.problems.push(unread(invalid));
+                    continue;
+                }
+            };
+            if existing.is_terminal {
+                continue;
+            }
+            let labels = pod.metadata.labels.as_ref();
+            let vm = labels.and_then(|labels| labels.get(OF_VM));
+            let vm = vm.filter(|_| existing.vmi_uid.is_some());
+            let name = vm.unwrap_or(&existing.name);
+            let name = format!("{}/{name}", existing.namespace);
+            if let Some(vm) = vm {
+                of_vms.insert((existing.namespace.clone(), vm.clone()));
+            }
+            self.pod(pod, existing, name);
+        }
+        of_vms
+    }
+
+    /// `name` is the VM's, if it is of one: what people know it by.
+    fn pod(&mut self, pod: &v1::Pod, mut existing: Existing, name: String) {
+        let object = format!("Pod {}/{}", existing.namespace, existing.name);
+        if existing.pod.uid.is_empty() {
+            existing.pod.uid.clone_from(&object);
+        }
+        let is_vm = existing.vmi_uid.is_some();
+        let guaranteed = existing.pod.is_guaranteed();
+        let whole = |millis: u64| millis > 0 && millis.is_multiple_of(1000);
+        let is_pinned =
+            guaranteed && existing.pod.containers.iter().any(|one| whole(one.requests.cpu_millis));
+        let needs = Needs { is_vm, is_pinned, ..Needs::default() };
+        let parts = PodSpecParts::of(pod, &existing.pod);
+        let request = match self.engine.request(&parts, needs) {
+            Ok(request) => request,
+            Err(invalid) => {
+                let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
+                return self.problems.push(problem.leaves_out(LEFT_OUT));
+            }
+        };
+        let Some(host) = existing.node_name.as_deref().or(existing.nominated_node_name.as_deref())
+        else {
+            if is_vm {
+                self.wishes.push(Wish { name, request });
+            }
+            return;
+        };
+        // Pods elsewhere do not matter, but for rules by pods, which only look at hosts that are there.
+        let Some(id) = self.engine.host(host) else { return };
+        self.running += usize::from(is_vm);
+        self.names.insert(existing.pod.uid.clone(), name);
+        if let Err(reason) = self.engine.bound(&request, id) {
+            let message = format!("is there already, and by the rules could not be: {reason}");
+            self.problems.push(Problem::new(object, "spec.nodeName", host, message));
+        }
+    }
+
+    /// Allocations of pods that nobody has given; only told where pods were given.
+    fn strangers(&mut self, fleet: &Fleet) {
+        if fleet.pods.is_empty() {
+            return;
+        }
+        let hosts: Vec<_> = self.engine.hosts().map(|(_, facts)| facts.clone()).collect();
+        for facts in hosts {
+            for allocation in &facts.allocations {
+                if self.engine.where_is(&allocation.uid).is_none() {
+                    let named = allocation.name.as_deref().unwrap_or("no name");
+                    let message =
+                        format!("({named}) is not among the pods; what it has counts as taken");
+                    let object = format!("InfraNode {}", facts.name);
+                    let field = "status.allocations[].podUID";
+                    self.problems.push(Problem::new(object, field, &allocation.uid, message));
+                }
+            }
+        }
+    }
+
+    fn machine(&mut self, wanted: &Wanted, launcher: Result<Launcher, Invalid>) {
+        let launcher = match launcher {
+            Ok(launcher) => launcher,
+            Err(invalid) => {
+                let message = format!("{}; left out", invalid.message);
+                return self.problems.push(Problem::new(
+                    invalid.object,
+                    invalid.field,
+                    "",
+                    message,
+                ));
+            }
+        };
+        let name = format!("{}/{}", wanted.machine.namespace, wanted.machine.name);
+        let mut pod = launcher.pod.clone();
+        pod.uid.clone_from(&name);
+        let needs = self.needs(wanted, &launcher);
+        let parts = PodSpecParts {
+            namespace: &launcher.namespace,
+            labels: Some(&launcher.labels),
+            is_terminating: false,
+            node_selector: Some(&launcher.node_selector),
+            affinity: launcher.affinity.as_ref(),
+            tolerations: &launcher.tolerations,
+            spread: &launcher.spread,
+            containers: &pod,
+        };
+        let request = match self.engine.request(&parts, needs) {
+            Ok(request) => request,
+            Err(invalid) => {
+                let object = wanted.machine.object.clone();
+                let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
+                return self.problems.push(problem.leaves_out(LEFT_OUT));
+            }
+        };
+        let host = wanted.host.as_deref().and_then(|host| self.engine.host(host));
+        let Some(host) = host else { return self.wishes.push(Wish { name, request }) };
+        self.running += 1;
+        self.names.insert(name.clone(), name);
+        if let Err(reason) = self.engine.bound(&request, host) {
+            let message = format!("is there already, and by the rules could not be: {reason}");
+            let object = wanted.machine.object.clone();
+            self.problems.push(Problem::new(object, "status.nodeName", "", message));
+        }
+    }
+
+    fn needs(&mut self, wanted: &Wanted, launcher: &Launcher) -> Needs {
+        let hugepages = launcher.pod.requests().hugepages;
+        let page = hugepages.iter().find(|(_, bytes)| **bytes > 0).map(|(size, _)| *size);
+        let is_overcommitted =
+            page.is_none() && launcher.pod.requests().memory < launcher.guest_memory;
+        let by_shape = match (launcher.is_dedicated, is_overcommitted) {
+            (true, _) => Class::Performance,
+            (false, true) => Class::Density,
+            (false, false) => Class::Standard,
+        };
+        let class = match wanted.class.as_deref() {
+            None => by_shape,
+            Some("Performance") => Class::Performance,
+            Some("Density") => Class::Density,
+            Some("Standard") => Class::Standard,
+            Some(other) => {
+                let message =
+                    format!("is none of Performance, Density and Standard; taken as {by_shape:?}");
+                let field = format!("metadata.annotations[{CLASS}]");
+                self.problems.push(Problem::new(&wanted.machine.object, field, other, message));
+                by_shape
+            }
+        };
+        let numa = launcher
+            .numa_passthrough
+            .then(|| Numa { memory: launcher.guest_memory, page: page.unwrap_or(PageSize::MIB_2) });
+        Needs { is_vm: true, is_pinned: launcher.is_dedicated, class, numa }
+    }
+}

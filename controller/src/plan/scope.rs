@@ -1,0 +1,75 @@
+//! Whether a kubelet would take what it refuses if it placed all containers of a pod together.
+//!
+//! With `topologyManagerScope: container` (topologymanager/scope_container.go) the containers beside `compute` are placed
+//! by themselves, each in a zone as small as it is. Zones that a wide VM has joined are closed to those (`Allocate` of
+//! memorymanager/policy_static.go), so its own console log may be what it is refused for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::admission::{Host, State, TopologyPolicy, TopologyScope};
+use crate::engine::{Engine, Request};
+use crate::fleet::Fleet;
+use crate::inventory::HostFacts;
+use crate::rules::HostId;
+
+/// What to set on which of these hosts, if the predictor says that it would help there.
+pub(super) fn remedy(
+    fleet: &Fleet,
+    engine: &Engine,
+    request: &Request,
+    hosts: impl Iterator<Item = HostId>,
+) -> Option<String> {
+    let pod = request.pod();
+    let sidecars = pod.init_containers.iter().filter(|one| one.is_sidecar);
+    let beside = sidecars.chain(&pod.containers).map(|one| one.name.as_str());
+    let beside: Vec<&str> = beside.filter(|name| *name != "compute").collect();
+    if beside.is_empty() {
+        return None;
+    }
+    // Hosts that are built alike say the same, and the one with most left says it soonest.
+    let mut kinds: BTreeMap<Vec<(u32, u64)>, (u32, HostId)> = BTreeMap::new();
+    for host in hosts {
+        let (Some(facts), Some(state)) = (engine.facts(host), engine.state(host)) else { continue };
+        let kubelet = state.host().kubelet();
+        if kubelet.topology_scope != TopologyScope::Container
+            || kubelet.topology_policy == TopologyPolicy::None
+        {
+            continue;
+        }
+        let kind = facts.zones.iter().map(|zone| (zone.pinnable, zone.memory)).collect();
+        let free = state.free_by_zone().fold(0_u32, |sum, zone| sum.saturating_add(zone.cpus));
+        let best = kinds.entry(kind).or_insert((free, host));
+        if best.0 < free {
+            *best = (free, host);
+        }
+    }
+    let tried = kinds.into_values().filter_map(|(_, host)| {
+        let facts = engine.facts(host)?;
+        let other = by_pod(fleet, &facts.name)?;
+        // The kubelet is set anew on a host that was drained, so what is there now comes back first.
+        let mut state = State::new(&other);
+        let uid = request.uid();
+        let is_back = engine.on(host).all(|there| state.admit_as(there.uid(), there.pod()).is_ok());
+        if is_back && state.check_as(uid, pod).is_ok() {
+            return Some((facts, ""));
+        }
+        State::new(&other).check_as(uid, pod).is_ok().then_some((facts, ", were it empty"))
+    });
+    // The sooner the better.
+    let (facts, unless) = tried.min_by_key(|(_, unless)| unless.len())?;
+    let (name, beside) = (&facts.name, beside.join(", "));
+    Some(format!(
+        "let the kubelet of {name} place all containers of a pod together (topologyManagerScope: pod): it then would \
+         take it{unless}, and now has no zones for {beside} beside the VM"
+    ))
+}
+
+/// The host with that scope, as its agent would report it.
+fn by_pod(fleet: &Fleet, name: &str) -> Option<Arc<Host>> {
+    let mut infra = fleet.infra_nodes.get(name)?.clone();
+    let kubelet = infra.status.as_mut()?.capabilities.kubelet.as_mut()?;
+    kubelet.topology_manager_scope = Some(TopologyScope::Pod.to_string());
+    let facts = HostFacts::read(&infra, fleet.nodes.get(name), &mut Vec::new()).ok()?;
+    Some(facts.admission)
+}

@@ -1,0 +1,287 @@
+//! Why a VM fits on no host: as short as it can honestly be said, and what would help.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use berth_api::Bytes;
+use serde::Serialize;
+
+use super::build::Wish;
+use super::{Wants, scope};
+use crate::admission::{State, TopologyPolicy};
+use crate::engine::{Engine, Kind, Reason, Request};
+use crate::fleet::Fleet;
+use crate::rules;
+
+/// A VM that fits nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unplaced {
+    /// Namespace and name.
+    pub vm: String,
+    /// What it asks for.
+    pub wants: Wants,
+    /// Reasons, the most frequent first; each host has one.
+    pub refused: Vec<Refused>,
+    /// What would help.
+    pub remedy: String,
+}
+
+/// Hosts that cannot take it for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refused {
+    /// In few words.
+    pub reason: String,
+    /// How many hosts.
+    pub hosts: usize,
+    /// One of them, that comes nearest.
+    pub example: String,
+    /// In full, of that host.
+    pub detail: String,
+}
+
+/// All that speaks against each, once all others have been placed. What is alike has the same reasons.
+pub(super) fn explain_all(fleet: &Fleet, engine: &Engine, wishes: &[&Wish]) -> Vec<Unplaced> {
+    let mut known: HashMap<&Kind, Unplaced> = HashMap::new();
+    let mut all = Vec::with_capacity(wishes.len());
+    for wish in wishes {
+        let Some(kind) = engine.kind(&wish.request) else {
+            all.push(explain(fleet, engine, wish));
+            continue;
+        };
+        let answer = known.entry(kind).or_insert_with(|| explain(fleet, engine, wish));
+        all.push(Unplaced { vm: wish.name.clone(), ..answer.clone() });
+    }
+    all
+}
+
+/// All that speaks against a VM.
+pub(super) fn explain(fleet: &Fleet, engine: &Engine, wish: &Wish) -> Unplaced {
+    let mut by_reason: BTreeMap<String, (usize, u64, String, String)> = BTreeMap::new();
+    let mut reasons = Vec::new();
+    for (host, facts) in engine.hosts() {
+        let Some(reason) = engine.why_not(&wish.request, host).into_iter().next() else { continue };
+        let short = reason.short().into_owned();
+        let entry = by_reason.entry(short).or_default();
+        entry.0 += 1;
+        let free = free_cpus(engine.state(host));
+        if entry.2.is_empty() || entry.1 < free {
+            (entry.1, entry.2, entry.3) =
+                (free, facts.name.clone(), detail(engine, wish, host, &reason));
+        }
+        reasons.push((reason, host, facts.name.clone()));
+    }
+    let mut refused: Vec<Refused> = by_reason
+        .into_iter()
+        .map(|(reason, (hosts, _, example, detail))| Refused { reason, hosts, example, detail })
+        .collect();
+    refused.sort_by(|a, b| b.hosts.cmp(&a.hosts).then_with(|| a.reason.cmp(&b.reason)));
+    Unplaced {
+        vm: wish.name.clone(),
+        wants: Wants::of(&wish.request),
+        remedy: remedy(fleet, engine, &wish.request, &reasons),
+        refused,
+    }
+}
+
+/// The reason in full. The kubelet's own words for a host whose zones are too full say nothing of zones, so these are
+/// added.
+fn detail(engine: &Engine, wish: &Wish, host: rules::HostId, reason: &Reason) -> String {
+    let (Reason::Kubelet(refusal), Some(state)) = (reason, engine.state(host)) else {
+        return reason.to_string();
+    };
+    let policy = state.host().kubelet().topology_policy;
+    let size = wish.request.page_size();
+    let zones = state.host().zone_numbers().zip(state.free_by_zone()).map(|(id, zone)| {
+        let pages = size.map(|size| format!(" and {} of {size} pages", amount(zone.pages(size).0)));
+        format!("zone {id} {} CPUs{}", zone.cpus, pages.unwrap_or_default())
+    });
+    let zones: Vec<String> = zones.take(8).collect();
+    let why = match (refusal.reason.as_str(), policy) {
+        ("TopologyAffinityError", TopologyPolicy::SingleNumaNode) => {
+            "no zone has all that it asks for".to_owned()
+        }
+        ("TopologyAffinityError", TopologyPolicy::Restricted) => uneven(state, &wish.request)
+            .unwrap_or_else(|| {
+                "no zones have all that it asks for, and as few as would do".to_owned()
+            }),
+        _ => refusal.plain.clone(),
+    };
+    format!(
+        "{why}; free are: {} (the kubelet would say {}, its topology policy is {policy})",
+        zones.join(", "),
+        refusal.reason
+    )
+}
+
+/// The policy `restricted` only takes a pod whose CPUs and memory come from the same number of zones, each from as few
+/// as would do on an empty host: a wide VM with little memory is never taken.
+fn uneven(state: &State, request: &Request) -> Option<String> {
+    let size = request.page_size()?;
+    let wanted = request.pod().requests().hugepages.get(&size).copied()?;
+    let zones: Vec<_> = state.free_by_zone().collect();
+    let fewest = |wanted: u64, mut amounts: Vec<u64>| {
+        amounts.sort_unstable_by(|a, b| b.cmp(a));
+        let mut sum = 0_u64;
+        let enough = amounts.iter().position(|amount| {
+            sum = sum.saturating_add(*amount);
+            sum >= wanted
+        });
+        enough.map(|at| at + 1)
+    };
+    let cpus = fewest(
+        request.pinned_cpus().into(),
+        zones.iter().map(|zone| zone.all_cpus.into()).collect(),
+    )?;
+    let pages = fewest(wanted, zones.iter().map(|zone| zone.pages(size).1).collect())?;
+    (cpus != pages).then(|| {
+        format!(
+            "its CPUs need {cpus} zone{} and its memory {pages}, and the policy restricted wants as many of both",
+            if cpus == 1 { "" } else { "s" }
+        )
+    })
+}
+
+fn amount(bytes: u64) -> String {
+    if bytes == 0 { "0".to_owned() } else { Bytes(bytes).human() }
+}
+
+fn free_cpus(state: Option<&State>) -> u64 {
+    let zones = state.into_iter().flat_map(State::free_by_zone);
+    zones.map(|zone| u64::from(zone.cpus)).max().unwrap_or_default()
+}
+
+/// What would help, by the host that is nearest to taking it.
+fn remedy(
+    fleet: &Fleet,
+    engine: &Engine,
+    request: &Request,
+    reasons: &[(Reason, rules::HostId, String)],
+) -> String {
+    let Some(nearest) = reasons.iter().map(|(reason, ..)| reason.distance()).min() else {
+        return "there is no host at all: give InfraNodes".to_owned();
+    };
+    let near = || reasons.iter().filter(|(reason, ..)| reason.distance() == nearest);
+    let absent = near().find_map(|(reason, host, name)| match reason {
+        Reason::Rule(rules::Reason::Resources { what, .. }) if what.contains('/') => {
+            let has = engine.facts(*host)?.allocatable.extended.get(what).copied();
+            (has.unwrap_or_default() == 0).then(|| absent(what, name))
+        }
+        _ => None,
+    });
+    if let Some(absent) = absent {
+        return absent;
+    }
+    if nearest <= 1 {
+        let would = |host: rules::HostId| {
+            let facts = engine.facts(host)?;
+            let empty = State::new(&Arc::clone(&facts.admission));
+            Some(empty.check(request.pod()))
+        };
+        let empty = near().find(|(_, host, _)| would(*host).is_some_and(|answer| answer.is_ok()));
+        return match empty {
+            Some((_, _, name)) => format!(
+                "free some of {name}, which would take it if it were empty, or add a host like it (--add {name})"
+            ),
+            None => {
+                let hosts = || near().map(|(_, host, _)| *host);
+                // What the scheduler's rules forbid no kubelet is asked about.
+                let refused = near().filter(|(reason, ..)| matches!(reason, Reason::Kubelet(_)));
+                scope::remedy(fleet, engine, request, refused.map(|(_, host, _)| *host))
+                    .unwrap_or_else(|| too_large(engine, request, hosts()))
+            }
+        };
+    }
+    let Some((reason, _, name)) = near().next() else { return String::new() };
+    match reason {
+        Reason::MergesPages => format!(
+            "switch KSM off on {name} (HostProfile spec.ksm.mode: Off), or let the VM be of another class ({})",
+            crate::fleet::CLASS
+        ),
+        Reason::SharesCpus => {
+            format!("let the kubelet of {name} pin CPUs (cpuManagerPolicy: static)")
+        }
+        Reason::Stale(_) => format!("see why the agent of {name} does not report"),
+        Reason::NoKvm(_) => format!("run `berth-agent check kvm` on {name}"),
+        Reason::Rule(rule) => by_rule(rule, name),
+        Reason::Kubelet(_) | Reason::Numa(_) | Reason::CpusInUse => String::new(),
+    }
+}
+
+fn by_rule(rule: &rules::Reason, host: &str) -> String {
+    match rule {
+        rules::Reason::NodeSelector { wanted, .. } if wanted.contains("cpumanager=") => {
+            format!(
+                "let the kubelet of {host} pin CPUs (cpuManagerPolicy: static); `berth-agent check kubelet` says how"
+            )
+        }
+        rules::Reason::Unschedulable => format!("kubectl uncordon {host}"),
+        rules::Reason::Taint { key, .. } => {
+            format!("let the VM tolerate the taint {key}, or take it off {host}")
+        }
+        rules::Reason::NodeSelector { wanted, .. } => {
+            format!(
+                "label a host that has room with {wanted}, or take that from the VM's nodeSelector"
+            )
+        }
+        rules::Reason::NodeAffinity { wanted } => {
+            format!("label a host that has room so that it matches {wanted}")
+        }
+        rules::Reason::TopologySpread { key, .. } | rules::Reason::NoTopology { key } => {
+            format!(
+                "add hosts with another value of {key}, or let the constraint be ScheduleAnyway"
+            )
+        }
+        rules::Reason::PodAffinity { key, .. } => {
+            format!("make room where those pods are ({key}), or let the affinity be a preference")
+        }
+        rules::Reason::PodAntiAffinity { key, .. }
+        | rules::Reason::ExistingAntiAffinity { key, .. } => {
+            format!(
+                "add hosts with another value of {key}, or let the anti-affinity be a preference"
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// A resource that the host does not have at all.
+fn absent(what: &str, host: &str) -> String {
+    match what.strip_prefix("devices.kubevirt.io/") {
+        Some(device) => format!("{host} has no {device}: `berth-agent check kvm` says why"),
+        None => format!(
+            "{host} has no {what} at all: install its device plugin, or see why it offers none"
+        ),
+    }
+}
+
+/// Nobody is large enough, not even empty.
+fn too_large(
+    engine: &Engine,
+    request: &Request,
+    hosts: impl Iterator<Item = rules::HostId>,
+) -> String {
+    let mut most: Option<(u32, &str, u32)> = None;
+    let mut why = String::new();
+    for host in hosts {
+        let Some(facts) = engine.facts(host) else { continue };
+        if why.is_empty()
+            && let Err(refusal) = State::new(&facts.admission).check(request.pod())
+        {
+            why = refusal.plain;
+        }
+        for zone in &facts.zones {
+            if most.is_none_or(|(cpus, ..)| cpus < zone.pinnable) {
+                most = Some((zone.pinnable, &facts.name, zone.id));
+            }
+        }
+    }
+    match most.filter(|_| request.needs().is_pinned) {
+        Some((0, ..)) | None => format!("no host could take it even if it were empty: {why}"),
+        Some((cpus, name, zone)) => format!(
+            "no host could take it even if it were empty; the largest zone has {cpus} pinnable CPUs ({name}, zone \
+             {zone}): make the VM smaller, or give it a larger host"
+        ),
+    }
+}

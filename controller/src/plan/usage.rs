@@ -1,0 +1,102 @@
+//! What would be taken of each host and zone.
+
+use serde::Serialize;
+
+use crate::admission::State;
+use crate::engine::Engine;
+use crate::inventory::HostFacts;
+use crate::rules::HostId;
+
+/// Taken, of how much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// Taken.
+    pub used: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+/// A host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostUsage {
+    /// Its name.
+    pub name: String,
+    /// Pods on it.
+    pub pods: usize,
+    /// Bytes of memory that pods request, huge pages apart.
+    pub memory: Part,
+    /// Bytes of huge pages that pods request.
+    pub hugepages: Part,
+    /// Thousandths of CPUs that pods request.
+    pub cpu_millis: Part,
+    /// Its zones.
+    pub zones: Vec<ZoneUsage>,
+}
+
+/// A zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ZoneUsage {
+    /// The kernel's number.
+    pub id: u32,
+    /// CPUs that can be pinned.
+    pub cpus: Part,
+    /// Bytes of huge pages, where the kubelet keeps account of them by zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hugepages: Option<Part>,
+}
+
+/// All hosts by name.
+pub(super) fn all(engine: &Engine) -> Vec<HostUsage> {
+    let mut all: Vec<HostUsage> =
+        engine.hosts().map(|(id, facts)| host(engine, id, facts)).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
+fn host(engine: &Engine, id: HostId, facts: &HostFacts) -> HostUsage {
+    let sum = |all: u64, more: u64| all.saturating_add(more);
+    let mut usage = HostUsage {
+        name: facts.name.clone(),
+        memory: Part { used: 0, total: facts.allocatable.memory },
+        hugepages: Part {
+            used: 0,
+            total: facts.allocatable.hugepages.values().copied().fold(0, sum),
+        },
+        cpu_millis: Part { used: 0, total: facts.allocatable.cpu_millis },
+        zones: zones(engine.state(id)),
+        ..HostUsage::default()
+    };
+    let booked = engine.on(id).map(|request| (request.uid(), request.pod().requests()));
+    let strangers = facts.allocations.iter().filter(|one| engine.where_is(&one.uid).is_none());
+    let strangers = strangers.map(|one| (one.uid.as_str(), one.requests()));
+    for (_, requests) in booked.chain(strangers) {
+        usage.pods += 1;
+        usage.memory.used = usage.memory.used.saturating_add(requests.memory);
+        usage.cpu_millis.used = usage.cpu_millis.used.saturating_add(requests.cpu_millis);
+        let pages = requests.hugepages.values().copied().fold(0, sum);
+        usage.hugepages.used = usage.hugepages.used.saturating_add(pages);
+    }
+    usage
+}
+
+fn zones(state: Option<&State>) -> Vec<ZoneUsage> {
+    let Some(state) = state else { return Vec::new() };
+    let host = state.host();
+    let has_account = host.kubelet().memory_policy == crate::admission::MemoryPolicy::Static;
+    let zones = host.zone_numbers().zip(state.free_by_zone());
+    zones
+        .map(|(id, zone)| ZoneUsage {
+            id,
+            cpus: Part {
+                used: zone.all_cpus.saturating_sub(zone.cpus).into(),
+                total: zone.all_cpus.into(),
+            },
+            hugepages: has_account.then(|| {
+                let (free, total) = zone.all_pages();
+                Part { used: total.saturating_sub(free), total }
+            }),
+        })
+        .collect()
+}

@@ -1,0 +1,128 @@
+//! Which tenants' networks a host carries.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::TenantCluster;
+use berth_api::infra_node::{NetworkScenario, TenantNetworkSpec};
+use berth_api::names::TENANT_PREFIX;
+use berth_api::names::condition::{LEAVING_HOSTS, NETWORK_READY};
+
+/// Tenants' networks of a host with these labels and host networks, in the order of their names.
+///
+/// A tenant is carried from when it has a VLAN (or VNI) until its deletion has come so far that hosts are to drop its
+/// network: its machines live on it until then.
+#[must_use]
+pub fn carried(
+    tenants: &[Arc<TenantCluster>],
+    labels: &BTreeMap<String, String>,
+    networks: &BTreeMap<String, NetworkScenario>,
+) -> Vec<TenantNetworkSpec> {
+    let mut all: Vec<_> =
+        tenants.iter().filter_map(|tenant| network(tenant, labels, networks)).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
+fn network(
+    tenant: &TenantCluster,
+    labels: &BTreeMap<String, String>,
+    networks: &BTreeMap<String, NetworkScenario>,
+) -> Option<TenantNetworkSpec> {
+    let asked = tenant.spec.network.as_ref()?;
+    let scenario = *networks.get(&asked.name)?;
+    let selected =
+        tenant.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value));
+    if !selected || is_leaving(tenant) {
+        return None;
+    }
+    let status = tenant.status.as_ref()?;
+    let (vlan, vni) = match scenario {
+        NetworkScenario::Vxlan => (None, Some(status.vni?)),
+        NetworkScenario::VlanAwareBridge
+        | NetworkScenario::BridgePerTenant
+        | NetworkScenario::SriovVf => (Some(status.vlan?), None),
+    };
+    let name = format!("{TENANT_PREFIX}{}", tenant.metadata.name.as_deref()?);
+    Some(TenantNetworkSpec { name, network: asked.name.clone(), vlan, vni })
+}
+
+/// Whether its deletion has come so far that hosts are to drop its network.
+fn is_leaving(tenant: &TenantCluster) -> bool {
+    let conditions = tenant.status.iter().flat_map(|status| &status.conditions);
+    let mut ready = conditions.filter(|condition| condition.type_ == NETWORK_READY);
+    tenant.metadata.deletion_timestamp.is_some() && ready.any(|ready| ready.reason == LEAVING_HOSTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::{TenantClusterSpec, TenantClusterStatus, TenantNetwork};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+
+    fn tenant(name: &str, network: &str, vlan: Option<u16>, vni: Option<u32>) -> TenantCluster {
+        let network = TenantNetwork { name: network.to_owned(), ..TenantNetwork::default() };
+        let spec = TenantClusterSpec { network: Some(network), ..TenantClusterSpec::default() };
+        let vlan = vlan.map(|vlan| vlan.to_string().parse().unwrap());
+        let status = TenantClusterStatus { vlan, vni, ..TenantClusterStatus::default() };
+        TenantCluster { status: Some(status), ..TenantCluster::new(name, spec) }
+    }
+
+    fn on(tenants: Vec<TenantCluster>, labels: &[(&str, &str)]) -> Vec<String> {
+        let labels = labels.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
+        let networks = BTreeMap::from([
+            ("trunk".to_owned(), NetworkScenario::VlanAwareBridge),
+            ("overlay".to_owned(), NetworkScenario::Vxlan),
+        ]);
+        let tenants: Vec<_> = tenants.into_iter().map(Arc::new).collect();
+        let carried = carried(&tenants, &labels, &networks);
+        let number = |one: &TenantNetworkSpec| match (one.vlan, one.vni) {
+            (Some(vlan), None) => vlan.to_string(),
+            (None, Some(vni)) => vni.to_string(),
+            odd => panic!("{odd:?}"),
+        };
+        carried.iter().map(|one| format!("{} {} {}", one.name, one.network, number(one))).collect()
+    }
+
+    #[test]
+    fn a_tenant_is_carried_once_it_has_a_number_of_the_right_kind() {
+        let all = vec![
+            tenant("xyz", "overlay", Some(7), Some(70_000)),
+            tenant("abc", "trunk", Some(120), None),
+            tenant("new", "trunk", None, None),
+            tenant("odd", "overlay", Some(9), None),
+            tenant("far", "elsewhere", Some(5), None),
+            TenantCluster::new("pod-network-only", TenantClusterSpec::default()),
+        ];
+        assert_eq!(on(all, &[]), ["cluster-abc trunk 120", "cluster-xyz overlay 70000"]);
+    }
+
+    #[test]
+    fn a_selector_is_kept_to() {
+        let mut one = tenant("abc", "trunk", Some(120), None);
+        one.spec.node_selector.insert("rack".to_owned(), "1".to_owned());
+        assert!(on(vec![one.clone()], &[("rack", "2")]).is_empty());
+        assert_eq!(on(vec![one], &[("rack", "1")]).len(), 1);
+    }
+
+    #[test]
+    fn a_tenant_that_is_deleted_keeps_its_network_until_its_machines_are_gone() {
+        let mut one = tenant("abc", "trunk", Some(120), None);
+        one.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        assert_eq!(on(vec![one.clone()], &[]).len(), 1);
+        one.status.as_mut().unwrap().conditions.push(Condition {
+            type_: NETWORK_READY.to_owned(),
+            status: "False".to_owned(),
+            reason: LEAVING_HOSTS.to_owned(),
+            message: String::new(),
+            last_transition_time: Time(Timestamp::UNIX_EPOCH),
+            observed_generation: None,
+        });
+        assert!(on(vec![one.clone()], &[]).is_empty());
+        // What is left of an earlier life says nothing.
+        one.metadata.deletion_timestamp = None;
+        assert_eq!(on(vec![one], &[]).len(), 1);
+    }
+}

@@ -1,0 +1,156 @@
+//! Tests of what an InfraNode is to be.
+
+use berth_api::{TenantClusterSpec, TenantClusterStatus, TenantNetwork};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+
+use super::super::fleet::Host;
+use super::*;
+
+fn profile(name: &str, spec: Value) -> Arc<HostProfile> {
+    let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostProfile", "metadata": {"name": name}, "spec": spec});
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+fn node(name: &str, address: &str) -> Node {
+    serde_json::from_value(json!({"metadata": {"name": name},
+        "status": {"addresses": [{"type": "InternalIP", "address": address}]}}))
+    .unwrap()
+}
+
+fn infra(name: &str, spec: Value, held: &[(&str, &str, Value)]) -> InfraNode {
+    let entry = |(manager, operation, fields): &(&str, &str, Value)| json!({"manager": manager, "operation": operation, "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": fields}});
+    let entries: Vec<Value> = held.iter().map(entry).collect();
+    serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
+        "metadata": {"name": name, "managedFields": entries}, "spec": spec,
+    }))
+    .unwrap()
+}
+
+fn tenant(name: &str, network: &str, vlan: u16) -> Arc<TenantCluster> {
+    let network = TenantNetwork { name: network.to_owned(), ..TenantNetwork::default() };
+    let spec = TenantClusterSpec { network: Some(network), ..TenantClusterSpec::default() };
+    let vlan = Some(vlan.to_string().parse().unwrap());
+    let status = TenantClusterStatus { vlan, ..TenantClusterStatus::default() };
+    Arc::new(TenantCluster { status: Some(status), ..TenantCluster::new(name, spec) })
+}
+
+fn ask(
+    profiles: &[Arc<HostProfile>],
+    infra: &InfraNode,
+    tenants: &[Arc<TenantCluster>],
+) -> Option<Wanted> {
+    let node = node("a", "10.0.0.1");
+    let fleet = Fleet::of(profiles, [Host { node: &node, infra_node: Some(infra) }]);
+    wanted(&fleet, &BTreeMap::new(), infra, tenants)
+}
+
+fn trunk() -> Value {
+    json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "bond0"}})
+}
+
+#[test]
+fn a_profile_and_its_tenants_become_the_spec() {
+    let all = [profile(
+        "p",
+        json!({"cpu": {"reserved": {"coresPerZone": 1}}, "ksm": {"mode": "Off"},
+        "hugepages": [{"size": "2Mi", "count": 9}], "networks": [trunk()]}),
+    )];
+    let wanted =
+        ask(&all, &infra("a", json!({}), &[]), &[tenant("y", "trunk", 7), tenant("x", "trunk", 8)])
+            .unwrap();
+    assert!(wanted.differs && wanted.overridden.is_empty() && wanted.incomplete.is_empty());
+    assert_eq!(
+        wanted.spec,
+        json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}, "ksm": {"mode": "Off"},
+            "hugepages": [{"size": "2Mi", "count": 9}], "networks": [trunk()], "tenantNetworks": [
+            {"name": "cluster-x", "network": "trunk", "vlan": 8}, {"name": "cluster-y", "network": "trunk", "vlan": 7}]})
+    );
+}
+
+#[test]
+fn a_host_that_no_profile_ever_selected_is_left_alone() {
+    let spec = json!({"networks": [trunk()]});
+    let person = infra("a", spec.clone(), &[("kubectl", "Apply", json!({"f:networks": {}}))]);
+    assert_eq!(ask(&[], &person, &[tenant("x", "trunk", 8)]), None);
+    let tie = [profile("p", json!({})), profile("q", json!({}))];
+    assert_eq!(ask(&tie, &person, &[]), None);
+}
+
+#[test]
+fn a_host_keeps_its_shape_when_its_profile_goes_but_not_its_tenants() {
+    let spec = json!({"profile": "p", "ksm": {"mode": "Off"}, "networks": [trunk()],
+        "tenantNetworks": [{"name": "cluster-x", "network": "trunk", "vlan": 8}]});
+    let held = json!({"f:profile": {}, "f:ksm": {"f:mode": {}},
+        "f:networks": {"k:{\"name\":\"trunk\"}": {".": {}, "f:name": {}, "f:scenario": {}, "f:uplink": {"f:name": {}}}},
+        "f:tenantNetworks": {"k:{\"name\":\"cluster-x\"}": {".": {}, "f:name": {}, "f:network": {}, "f:vlan": {}}}});
+    let there = infra("a", spec.clone(), &[("berth-controller", "Apply", held)]);
+    for profiles in
+        [vec![], vec![profile("p", json!({})), profile("q", json!({"ksm": {"mode": "On"}}))]]
+    {
+        let same = ask(&profiles, &there, &[tenant("x", "trunk", 8)]).unwrap();
+        assert_eq!((same.spec, same.differs), (spec.clone(), false));
+        let none = ask(&profiles, &there, &[]).unwrap();
+        let mut left = spec.clone();
+        left.as_object_mut().unwrap().remove("tenantNetworks");
+        assert_eq!((none.spec, none.differs), (left, true));
+    }
+    // A profile that says nothing takes back what an earlier one said.
+    let empty = ask(&[profile("e", json!({}))], &there, &[]).unwrap();
+    assert_eq!((empty.spec, empty.differs), (json!({"profile": "e"}), true));
+}
+
+#[test]
+fn a_person_wins_and_lets_go_again() {
+    let all =
+        [profile("p", json!({"ksm": {"mode": "Off"}, "cpu": {"reserved": {"coresPerZone": 1}}}))];
+    let held = json!({"f:profile": {}, "f:cpu": {"f:reserved": {"f:coresPerZone": {}}}});
+    let person = ("kubectl-edit", "Update", json!({"f:ksm": {"f:mode": {}}}));
+    let spec =
+        json!({"profile": "p", "ksm": {"mode": "On"}, "cpu": {"reserved": {"coresPerZone": 1}}});
+    let ours = ("berth-controller", "Apply", held);
+    let wanted = ask(&all, &infra("a", spec, &[ours.clone(), person]), &[]).unwrap();
+    assert_eq!(
+        wanted.overridden,
+        BTreeMap::from([("ksm.mode".to_owned(), "kubectl-edit".to_owned())])
+    );
+    assert_eq!(wanted.spec, json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}}));
+    assert!(!wanted.differs, "nothing to write while it is so");
+    let let_go = json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}});
+    let wanted = ask(&all, &infra("a", let_go, &[ours]), &[]).unwrap();
+    assert!(wanted.differs && wanted.overridden.is_empty());
+    assert_eq!(wanted.spec["ksm"]["mode"], "Off");
+}
+
+#[test]
+fn tunnels_know_each_other() {
+    let all = [profile(
+        "p",
+        json!({"networks": [
+        {"name": "overlay", "scenario": "Vxlan", "vxlan": {"localAddress": "0.0.0.0", "peers": ["10.9.0.1"]}}]}),
+    )];
+    let nodes = [node("a", "10.0.0.1"), node("b", "10.0.0.2"), node("c", "fd00::3")];
+    let agents = ["a", "b", "c"].map(|name| infra(name, json!({}), &[]));
+    let fleet = Fleet::of(
+        &all,
+        nodes.iter().zip(&agents).map(|(node, one)| Host { node, infra_node: Some(one) }),
+    );
+    let of = |n: usize| wanted(&fleet, &BTreeMap::new(), &agents[n], &[]).unwrap();
+    let vxlan = |n: usize| of(n).spec.pointer("/networks/0/vxlan").cloned();
+    assert_eq!(
+        vxlan(0).unwrap(),
+        json!({"port": 4790, "localAddress": "10.0.0.1", "peers": ["10.0.0.2", "10.9.0.1"]})
+    );
+    assert_eq!(vxlan(1).unwrap()["peers"], json!(["10.0.0.1", "10.9.0.1"]));
+    assert_eq!(vxlan(2), None);
+    assert!(of(2).incomplete[0].contains("networks[overlay]"), "{:?}", of(2).incomplete);
+}
+
+#[test]
+fn a_long_name_is_no_label() {
+    let class = |class: &str, name: &str| labels(&profile(name, json!({"class": class})));
+    let short = class("Density", "dense");
+    assert_eq!((short[CLASS_LABEL].as_str(), short[PROFILE_LABEL].as_str()), ("Density", "dense"));
+    assert!(!class("Performance", &"x".repeat(64)).contains_key(PROFILE_LABEL));
+}

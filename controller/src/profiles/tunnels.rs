@@ -1,0 +1,127 @@
+//! The ends of tunnels: which address a host speaks VXLAN from.
+
+use std::net::IpAddr;
+
+use berth_api::infra_node::{NetworkScenario, NetworkSpec, UplinkSelector};
+use berth_api::{InfraNode, InfraNodeSpec};
+use k8s_openapi::api::core::v1::Node;
+
+/// The address that this host speaks from on a network of its profile; `None` if none is known yet.
+///
+/// The profile names it, or writes 0.0.0.0 or :: for an address of the host's own: of the uplink if one is named, else
+/// of the Node. One that is in use stays in use as long as it is one of several.
+#[must_use]
+pub(super) fn address(
+    network: &NetworkSpec,
+    node: &Node,
+    infra_node: &InfraNode,
+) -> Option<IpAddr> {
+    let asked = network.vxlan.as_ref()?.local_address;
+    if !asked.is_unspecified() {
+        return Some(asked);
+    }
+    let candidates = match &network.uplink {
+        Some(uplink) => of_uplink(uplink, infra_node),
+        None => of_node(node),
+    };
+    let mut candidates = candidates.into_iter().filter(|one| one.is_ipv4() == asked.is_ipv4());
+    let in_use = in_use(&infra_node.spec, &network.name);
+    let in_use = in_use.filter(|one| one.is_ipv4() == asked.is_ipv4() && !one.is_unspecified());
+    let first = candidates.next();
+    match in_use {
+        // What is unknown for a moment takes nothing away.
+        Some(one) if first.is_none() || first == Some(one) || candidates.any(|c| c == one) => {
+            Some(one)
+        }
+        _ => first,
+    }
+}
+
+/// The address that a host speaks from now, by its InfraNode.
+pub(super) fn in_use(spec: &InfraNodeSpec, network: &str) -> Option<IpAddr> {
+    let mut networks = spec.networks.iter().filter(|one| one.scenario == NetworkScenario::Vxlan);
+    let network = networks.find(|one| one.name == network)?;
+    network.vxlan.as_ref().map(|vxlan| vxlan.local_address)
+}
+
+fn of_node(node: &Node) -> Vec<IpAddr> {
+    let addresses = node.status.iter().filter_map(|status| status.addresses.as_ref()).flatten();
+    let internal = addresses.filter(|address| address.type_ == "InternalIP");
+    internal.filter_map(|address| address.address.parse().ok()).collect()
+}
+
+fn of_uplink(asked: &UplinkSelector, infra_node: &InfraNode) -> Vec<IpAddr> {
+    let uplinks = infra_node.status.iter().flat_map(|status| &status.capabilities.uplinks);
+    let is_asked = |uplink: &&berth_api::infra_node::Uplink| {
+        let mac = || asked.mac.as_ref().map(ToString::to_string);
+        asked.name.as_ref() == Some(&uplink.name)
+            || asked.pci_address.is_some() && asked.pci_address == uplink.pci_address
+            || asked.mac.is_some() && mac() == uplink.mac.as_ref().map(|mac| mac.to_lowercase())
+    };
+    let addresses = uplinks.filter(is_asked).flat_map(|uplink| &uplink.addresses);
+    let bare = |address: &String| address.split('/').next()?.parse().ok();
+    addresses.filter_map(bare).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn vxlan(local: &str, uplink: Option<&str>) -> NetworkSpec {
+        let mut network =
+            json!({"name": "overlay", "scenario": "Vxlan", "vxlan": {"localAddress": local}});
+        if let Some(uplink) = uplink {
+            network["uplink"] = json!({"name": uplink});
+        }
+        serde_json::from_value(network).unwrap()
+    }
+
+    fn node(addresses: &[&str]) -> Node {
+        let internal = |address: &&str| json!({"type": "InternalIP", "address": address});
+        let addresses: Vec<_> = addresses.iter().map(internal).collect();
+        serde_json::from_value(json!({"status": {"addresses": addresses}})).unwrap()
+    }
+
+    fn infra(in_use: Option<&str>, uplink: &[&str]) -> InfraNode {
+        let networks: Vec<NetworkSpec> = in_use.iter().map(|local| vxlan(local, None)).collect();
+        let uplinks = json!([{"name": "bond0", "kind": "Bond", "mac": "AC:1F:6B:8A:5F:C8", "addresses": uplink}]);
+        serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": "a"},
+            "spec": {"networks": networks}, "status": {"capabilities": {"uplinks": uplinks}},
+        }))
+        .unwrap()
+    }
+
+    fn found(network: &NetworkSpec, node: &Node, infra: &InfraNode) -> Option<String> {
+        address(network, node, infra).map(|address| address.to_string())
+    }
+
+    #[test]
+    fn an_open_address_is_the_hosts_own() {
+        let both = node(&["10.0.0.1", "fd00::1"]);
+        let none = infra(None, &[]);
+        assert_eq!(found(&vxlan("10.9.9.9", None), &both, &none).unwrap(), "10.9.9.9");
+        assert_eq!(found(&vxlan("0.0.0.0", None), &both, &none).unwrap(), "10.0.0.1");
+        assert_eq!(found(&vxlan("::", None), &both, &none).unwrap(), "fd00::1");
+        assert_eq!(found(&vxlan("::", None), &node(&["10.0.0.1"]), &none), None);
+        let bond = infra(None, &["192.0.2.7/24", "fd00::7/64"]);
+        assert_eq!(found(&vxlan("0.0.0.0", Some("bond0")), &both, &bond).unwrap(), "192.0.2.7");
+        assert_eq!(found(&vxlan("0.0.0.0", Some("eth9")), &both, &bond), None);
+        let mut by_mac = vxlan("::", Some("x"));
+        by_mac.uplink = serde_json::from_value(json!({"mac": "ac:1f:6b:8a:5f:c8"})).unwrap();
+        assert_eq!(found(&by_mac, &both, &bond).unwrap(), "fd00::7");
+    }
+
+    #[test]
+    fn an_address_in_use_stays() {
+        let open = vxlan("0.0.0.0", None);
+        let two = node(&["10.0.0.1", "10.0.0.2"]);
+        assert_eq!(found(&open, &two, &infra(Some("10.0.0.2"), &[])).unwrap(), "10.0.0.2");
+        assert_eq!(found(&open, &two, &infra(Some("10.0.0.3"), &[])).unwrap(), "10.0.0.1");
+        // A Node that has not said its address yet.
+        assert_eq!(found(&open, &node(&[]), &infra(Some("10.0.0.3"), &[])).unwrap(), "10.0.0.3");
+        assert_eq!(found(&vxlan("::", None), &node(&[]), &infra(Some("10.0.0.3"), &[])), None);
+    }
+}

@@ -1,0 +1,94 @@
+//! Rules that no API server would have taken: an error that names the field, never a rule that matches everything.
+
+use std::fmt;
+
+/// A field of a pod or a Node that cannot be meant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: `{value}` {problem}")]
+pub struct Invalid {
+    /// Its path in the object.
+    pub field: String,
+    /// What it is.
+    pub value: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// Where in an object we are. Becomes text only in an error, as rules are compiled very often.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    above: Option<&'a Self>,
+    name: &'a str,
+    at: Option<usize>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) const fn top(name: &'a str) -> Self {
+        Self { above: None, name, at: None }
+    }
+
+    pub(super) const fn field(&'a self, name: &'a str) -> Self {
+        Self { above: Some(self), name, at: None }
+    }
+
+    pub(super) const fn item(&'a self, at: usize) -> Self {
+        Self { above: Some(self), name: "", at: Some(at) }
+    }
+
+    pub(super) fn invalid(&self, value: impl fmt::Display, problem: impl Into<String>) -> Invalid {
+        Invalid { field: self.to_string(), value: value.to_string(), problem: problem.into() }
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(above) = self.above {
+            above.fmt(f)?;
+        }
+        match self.at {
+            Some(at) => write!(f, "[{at}]"),
+            None if self.above.is_some() => write!(f, ".{}", self.name),
+            None => f.write_str(self.name),
+        }
+    }
+}
+
+/// Checks a label's key: `[prefix/]name` (apimachinery `content.IsLabelKey`).
+pub(super) fn label_key(place: &Place<'_>, key: &str) -> Result<(), Invalid> {
+    let (prefix, name) =
+        key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let part = |part: &str| {
+        part.starts_with(lower)
+            && part.ends_with(lower)
+            && part.chars().all(|c| lower(c) || c == '-')
+    };
+    let prefix_is_good =
+        prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(part));
+    if prefix_is_good && !name.is_empty() && word(name) {
+        Ok(())
+    } else {
+        Err(place.invalid(key, "is not a label key such as topology.kubernetes.io/zone"))
+    }
+}
+
+/// Checks a label's value: at most 63 of letters, digits and `-_.`, an alphanumeric at both ends; or nothing.
+pub(super) fn label_value(place: &Place<'_>, value: &str) -> Result<(), Invalid> {
+    if word(value) {
+        Ok(())
+    } else {
+        Err(place.invalid(
+            value,
+            "is not a label value: at most 63 letters, digits, `-`, `_` and `.`, beginning and ending with a letter or digit",
+        ))
+    }
+}
+
+fn word(text: &str) -> bool {
+    let end = |c: char| c.is_ascii_alphanumeric();
+    text.is_empty()
+        || text.len() <= 63
+            && text.starts_with(end)
+            && text.ends_with(end)
+            && text.chars().all(|c| end(c) || matches!(c, '-' | '_' | '.'))
+}

@@ -1,0 +1,195 @@
+//! Which hosts a pod may go to and would rather go to by their labels and names: `nodeSelector` and node affinity.
+//!
+//! By component-helpers `scheduling/corev1/nodeaffinity`: the terms are alternatives, what is in a term holds together,
+//! and an empty term matches nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm};
+
+use super::invalid::{Invalid, Place, label_key, label_value};
+use super::selector::{Requirement, Test, of_nodes};
+use super::symbols::{Labels, Pair, Symbol, Symbols};
+
+/// What is required of hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct NodeRule {
+    /// `spec.nodeSelector`, sorted.
+    pub(super) selector: Box<[Requirement]>,
+    /// Alternatives, sorted; `None` if there is no required affinity.
+    pub(super) terms: Option<Box<[NodeTerm]>>,
+}
+
+/// Requirements that hold together; there is at least one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct NodeTerm {
+    labels: Box<[Requirement]>,
+    /// Of `metadata.name`: whether the host is to have this name, or another.
+    names: Box<[(bool, Symbol)]>,
+}
+
+/// What is preferred: terms and their weights of 1 to 100.
+pub(super) type Preference = Box<[(NodeTerm, u32)]>;
+
+impl NodeRule {
+    pub(super) fn read(
+        symbols: &mut Symbols,
+        spec: &Place<'_>,
+        selector: Option<&BTreeMap<String, String>>,
+        affinity: Option<&NodeAffinity>,
+    ) -> Result<Self, Invalid> {
+        let place = spec.field("nodeSelector");
+        let mut all = Vec::new();
+        for (key, value) in selector.into_iter().flatten() {
+            label_key(&place, key)?;
+            label_value(&place.field(key), value)?;
+            all.push(Requirement::is(symbols.intern(key), symbols.intern(value)));
+        }
+        all.sort_unstable();
+        let required = affinity.and_then(|affinity| {
+            affinity.required_during_scheduling_ignored_during_execution.as_ref()
+        });
+        let above = spec.field("affinity");
+        let above = above.field("nodeAffinity");
+        let above = above.field("requiredDuringSchedulingIgnoredDuringExecution");
+        let place = above.field("nodeSelectorTerms");
+        let terms = match required {
+            None => None,
+            Some(required) => {
+                if required.node_selector_terms.is_empty() {
+                    return Err(place.invalid("[]", "needs at least one term"));
+                }
+                let mut terms = Vec::new();
+                for (at, term) in required.node_selector_terms.iter().enumerate() {
+                    terms.extend(NodeTerm::read(symbols, &place.item(at), term)?);
+                }
+                terms.sort_unstable();
+                terms.dedup();
+                Some(terms.into())
+            }
+        };
+        Ok(Self { selector: all.into(), terms })
+    }
+
+    /// Whether every host will do.
+    pub(super) fn is_empty(&self) -> bool {
+        self.selector.is_empty() && self.terms.is_none()
+    }
+
+    /// Labels that a host must have.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = Pair> + '_ {
+        self.selector.iter().filter_map(|one| match &one.test {
+            Test::In(values) => values.first().map(|value| (one.key, *value)),
+            _ => None,
+        })
+    }
+
+    pub(super) fn selector_matches(&self, symbols: &Symbols, labels: &Labels) -> bool {
+        self.selector.iter().all(|one| one.matches(symbols, labels))
+    }
+
+    pub(super) fn matches(&self, symbols: &Symbols, name: Symbol, labels: &Labels) -> bool {
+        let matches = |terms: &[NodeTerm]| terms.iter().any(|t| t.matches(symbols, name, labels));
+        self.selector_matches(symbols, labels) && self.terms.as_deref().is_none_or(matches)
+    }
+}
+
+/// Preferred node affinity; terms that are empty count for nothing.
+pub(super) fn preference(
+    symbols: &mut Symbols,
+    spec: &Place<'_>,
+    affinity: Option<&NodeAffinity>,
+) -> Result<Preference, Invalid> {
+    let preferred = affinity.and_then(|affinity| {
+        affinity.preferred_during_scheduling_ignored_during_execution.as_deref()
+    });
+    let above = spec.field("affinity");
+    let above = above.field("nodeAffinity");
+    let place = above.field("preferredDuringSchedulingIgnoredDuringExecution");
+    let mut terms = Vec::new();
+    for (at, one) in preferred.unwrap_or_default().iter().enumerate() {
+        let here = place.item(at);
+        let weight = weight(&here, one.weight)?;
+        let term = NodeTerm::read(symbols, &here.field("preference"), &one.preference)?;
+        terms.extend(term.map(|term| (term, weight)));
+    }
+    terms.sort_unstable();
+    Ok(terms.into())
+}
+
+/// The weight of a preference.
+pub(super) fn weight(place: &Place<'_>, weight: i32) -> Result<u32, Invalid> {
+    let good = u32::try_from(weight).ok().filter(|weight| (1..=100).contains(weight));
+    good.ok_or_else(|| place.field("weight").invalid(weight, "is not a weight from 1 to 100"))
+}
+
+impl NodeTerm {
+    /// `None` if it is empty.
+    fn read(
+        symbols: &mut Symbols,
+        place: &Place<'_>,
+        term: &NodeSelectorTerm,
+    ) -> Result<Option<Self>, Invalid> {
+        let within = place.field("matchExpressions");
+        let mut labels = Vec::new();
+        for (at, one) in term.match_expressions.iter().flatten().enumerate() {
+            labels.push(of_nodes(symbols, &within.item(at), one)?);
+        }
+        let within = place.field("matchFields");
+        let mut names = Vec::new();
+        for (at, one) in term.match_fields.iter().flatten().enumerate() {
+            names.push(name(symbols, &within.item(at), one)?);
+        }
+        labels.sort_unstable();
+        labels.dedup();
+        names.sort_unstable();
+        names.dedup();
+        let is_empty = labels.is_empty() && names.is_empty();
+        Ok((!is_empty).then(|| Self { labels: labels.into(), names: names.into() }))
+    }
+
+    pub(super) fn matches(&self, symbols: &Symbols, name: Symbol, labels: &Labels) -> bool {
+        self.labels.iter().all(|one| one.matches(symbols, labels))
+            && self.names.iter().all(|(is, named)| (*named == name) == *is)
+    }
+
+    /// For people.
+    pub(super) fn shown<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
+        fmt::from_fn(move |f| {
+            let mut comma = "";
+            for one in &self.labels {
+                write!(f, "{comma}{}", one.shown(symbols))?;
+                comma = ",";
+            }
+            for (is, name) in &self.names {
+                let sign = if *is { "=" } else { "!=" };
+                write!(f, "{comma}metadata.name{sign}{}", symbols.name(*name))?;
+                comma = ",";
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A requirement of `matchFields`: `metadata.name`, with one value.
+fn name(
+    symbols: &mut Symbols,
+    place: &Place<'_>,
+    one: &NodeSelectorRequirement,
+) -> Result<(bool, Symbol), Invalid> {
+    if one.key != "metadata.name" {
+        let only = "is no field to select by; metadata.name is the only one";
+        return Err(place.field("key").invalid(&one.key, only));
+    }
+    let is = match one.operator.as_str() {
+        "In" => true,
+        "NotIn" => false,
+        other => return Err(place.field("operator").invalid(other, "is neither In nor NotIn")),
+    };
+    let values = one.values.as_deref().unwrap_or_default();
+    let [name] = values else {
+        return Err(place.field("values").invalid(values.join(","), "must be one name"));
+    };
+    Ok((is, symbols.intern(name)))
+}

@@ -1,0 +1,179 @@
+//! Why a pod cannot go to a host: in few words for the scheduler's counts, and in full for people.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use berth_api::Bytes;
+
+use super::taints::Effect;
+
+/// Why not. `Display` is for people, [`Reason::short`] for `FailedNodes` of a scheduler extender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The host is gone, or was never there.
+    NoHost,
+    /// The host is cordoned.
+    Unschedulable,
+    /// The host has a taint that the pod does not tolerate.
+    Taint {
+        /// The taint's key.
+        key: String,
+        /// Its value; often empty.
+        value: String,
+        /// What it does.
+        effect: Effect,
+    },
+    /// The host does not have a label of `spec.nodeSelector`.
+    NodeSelector {
+        /// The first one, `key=value`.
+        wanted: String,
+        /// The value that the host has, if it has that label.
+        found: Option<String>,
+    },
+    /// No term of the required node affinity matches the host.
+    NodeAffinity {
+        /// The terms.
+        wanted: String,
+    },
+    /// As many pods as the kubelet takes.
+    PodsLimit {
+        /// Of the Node.
+        limit: u64,
+    },
+    /// Too little of a resource.
+    Resources {
+        /// As Nodes call it.
+        what: String,
+        /// By the pod; thousandths of CPUs, bytes, or a number.
+        wanted: u64,
+        /// On the host, in the same unit.
+        free: u64,
+    },
+    /// The host lacks the label that a spread constraint needs.
+    NoTopology {
+        /// The constraint's topology key.
+        key: String,
+    },
+    /// There would be too many more pods here than where there are fewest.
+    TopologySpread {
+        /// The constraint's topology key.
+        key: String,
+        /// The host's value of it.
+        domain: String,
+        /// Matching pods there now.
+        pods: i64,
+        /// Matching pods where there are fewest.
+        fewest: i64,
+        /// The constraint's.
+        max_skew: i64,
+    },
+    /// No pod is there that this one must be together with.
+    PodAffinity {
+        /// The term's topology key.
+        key: String,
+        /// The host's value of it, if it has that label.
+        domain: Option<String>,
+        /// Which pods.
+        pods: String,
+    },
+    /// A pod is there that this one must not be together with.
+    PodAntiAffinity {
+        /// The term's topology key.
+        key: String,
+        /// The host's value of it.
+        domain: String,
+        /// Which pods.
+        pods: String,
+    },
+    /// A pod is there that must not be together with this one.
+    ExistingAntiAffinity {
+        /// The term's topology key.
+        key: String,
+        /// The host's value of it.
+        domain: String,
+        /// Which pods it does not want.
+        pods: String,
+    },
+}
+
+impl Reason {
+    /// kube-scheduler's own words (1.36), the same on every host.
+    #[must_use]
+    pub fn short(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            Self::NoHost => "node(s) not found",
+            Self::Unschedulable => "node(s) were unschedulable",
+            Self::Taint { .. } => "node(s) had untolerated taint(s)",
+            Self::NodeSelector { .. } | Self::NodeAffinity { .. } => {
+                "node(s) didn't match Pod's node affinity/selector"
+            }
+            Self::PodsLimit { .. } => "Too many pods",
+            Self::Resources { what, .. } => return Cow::Owned(format!("Insufficient {what}")),
+            Self::NoTopology { .. } => {
+                "node(s) didn't match pod topology spread constraints (missing required label)"
+            }
+            Self::TopologySpread { .. } => "node(s) didn't match pod topology spread constraints",
+            Self::PodAffinity { .. } => "node(s) didn't match pod affinity rules",
+            Self::PodAntiAffinity { .. } => "node(s) didn't match pod anti-affinity rules",
+            Self::ExistingAntiAffinity { .. } => {
+                "node(s) didn't satisfy existing pods anti-affinity rules"
+            }
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHost => f.write_str("there is no such host"),
+            Self::Unschedulable => f.write_str("the host is cordoned"),
+            Self::Taint { key, value, effect } if value.is_empty() => {
+                write!(f, "taint {key}:{effect} is not tolerated")
+            }
+            Self::Taint { key, value, effect } => {
+                write!(f, "taint {key}={value}:{effect} is not tolerated")
+            }
+            Self::NodeSelector { wanted, found: Some(found) } => {
+                write!(f, "nodeSelector wants {wanted}, the host has {found}")
+            }
+            Self::NodeSelector { wanted, found: None } => {
+                write!(f, "nodeSelector wants {wanted}, the host has no such label")
+            }
+            Self::NodeAffinity { wanted } => write!(f, "node affinity wants {wanted}"),
+            Self::PodsLimit { limit } => write!(f, "has its {limit} pods already"),
+            Self::Resources { what, wanted, free } if what == "cpu" => {
+                let cpus = |millis: u64| format!("{}.{:03}", millis / 1000, millis % 1000);
+                let short =
+                    |text: String| text.trim_end_matches('0').trim_end_matches('.').to_owned();
+                write!(f, "{} CPUs wanted, {} free", short(cpus(*wanted)), short(cpus(*free)))
+            }
+            Self::Resources { what, wanted, free }
+                if what == "memory" || what.starts_with("hugepages-") =>
+            {
+                let human =
+                    |bytes: u64| if bytes == 0 { "0".to_owned() } else { Bytes(bytes).human() };
+                write!(f, "{} of {what} wanted, {} free", human(*wanted), human(*free))
+            }
+            Self::Resources { what, wanted, free } => {
+                write!(f, "{wanted} {what} wanted, {free} free")
+            }
+            Self::NoTopology { key } => write!(f, "no label {key}, over which pods are spread"),
+            Self::TopologySpread { key, domain, pods, fewest, max_skew } => write!(
+                f,
+                "{key}={domain} has {pods} of the pods to be spread, elsewhere there are {fewest}, and maxSkew is {max_skew}"
+            ),
+            Self::PodAffinity { key, domain: Some(domain), pods } => {
+                write!(f, "no pod of {pods} in {key}={domain}")
+            }
+            Self::PodAffinity { key, domain: None, pods } => {
+                write!(f, "no label {key}, in which to be together with {pods}")
+            }
+            Self::PodAntiAffinity { key, domain, pods } => {
+                write!(f, "a pod of {pods} is in {key}={domain}")
+            }
+            Self::ExistingAntiAffinity { key, domain, pods } => {
+                write!(f, "a pod in {key}={domain} wants no pod of {pods} there")
+            }
+        }
+    }
+}

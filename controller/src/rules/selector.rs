@@ -1,0 +1,224 @@
+//! Label selectors of pods and namespaces, and the tests they are made of.
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::NodeSelectorRequirement;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+
+use super::invalid::{Invalid, Place, label_key, label_value};
+use super::symbols::{Labels, Symbol, Symbols};
+
+/// What is asked of the value of one label (apimachinery `labels.Requirement.Matches`).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Test {
+    /// Sorted, without repetition.
+    In(Box<[Symbol]>),
+    /// Also true where there is no such label.
+    NotIn(Box<[Symbol]>),
+    Exists,
+    Absent,
+    Above(i64),
+    Below(i64),
+}
+
+/// One label's test.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Requirement {
+    pub(super) key: Symbol,
+    pub(super) test: Test,
+}
+
+impl Requirement {
+    pub(super) fn is(key: Symbol, value: Symbol) -> Self {
+        Self { key, test: Test::In([value].into()) }
+    }
+
+    pub(super) fn is_not(key: Symbol, value: Symbol) -> Self {
+        Self { key, test: Test::NotIn([value].into()) }
+    }
+
+    pub(super) fn matches(&self, symbols: &Symbols, labels: &Labels) -> bool {
+        let value = labels.get(self.key);
+        let number = || value.and_then(|value| symbols.number(value));
+        match &self.test {
+            Test::In(values) => value.is_some_and(|value| values.contains(&value)),
+            Test::NotIn(values) => value.is_none_or(|value| !values.contains(&value)),
+            Test::Exists => value.is_some(),
+            Test::Absent => value.is_none(),
+            Test::Above(bound) => number().is_some_and(|number| number > *bound),
+            Test::Below(bound) => number().is_some_and(|number| number < *bound),
+        }
+    }
+
+    /// For people, in the words of `kubectl get --selector`.
+    pub(super) fn shown<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
+        fmt::from_fn(move |f| {
+            let key = symbols.name(self.key);
+            let list = |values: &[Symbol]| {
+                let names: Vec<&str> = values.iter().map(|value| symbols.name(*value)).collect();
+                names.join(",")
+            };
+            match &self.test {
+                Test::In(values) => match &**values {
+                    [one] => write!(f, "{key}={}", symbols.name(*one)),
+                    _ => write!(f, "{key} in ({})", list(values)),
+                },
+                Test::NotIn(values) => match &**values {
+                    [one] => write!(f, "{key}!={}", symbols.name(*one)),
+                    _ => write!(f, "{key} notin ({})", list(values)),
+                },
+                Test::Exists => f.write_str(key),
+                Test::Absent => write!(f, "!{key}"),
+                Test::Above(bound) => write!(f, "{key}>{bound}"),
+                Test::Below(bound) => write!(f, "{key}<{bound}"),
+            }
+        })
+    }
+}
+
+/// Which objects are meant, by their labels.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Selector {
+    /// None: a selector that is not there (`metav1.LabelSelectorAsSelector` of nil).
+    Nothing,
+    /// Those that pass all of these, sorted and without repetition; all, if there are none.
+    All(Box<[Requirement]>),
+}
+
+impl Selector {
+    /// At the door: `extra` are the requirements made of `matchLabelKeys` and its like. They are merged as the API
+    /// server does (`registry/core/pod`, `applyLabelKeysToLabelSelector`), so an object that has been there already
+    /// compiles to the same; a selector that is absent stays so.
+    pub(super) fn read(
+        symbols: &mut Symbols,
+        place: &Place<'_>,
+        selector: Option<&LabelSelector>,
+        extra: impl IntoIterator<Item = Requirement>,
+    ) -> Result<Self, Invalid> {
+        let Some(selector) = selector else { return Ok(Self::Nothing) };
+        let mut all: Vec<Requirement> = extra.into_iter().collect();
+        let within = place.field("matchLabels");
+        for (key, value) in selector.match_labels.iter().flatten() {
+            label_key(&within, key)?;
+            label_value(&within.field(key), value)?;
+            all.push(Requirement::is(symbols.intern(key), symbols.intern(value)));
+        }
+        let within = place.field("matchExpressions");
+        for (at, one) in selector.match_expressions.iter().flatten().enumerate() {
+            all.push(of_labels(symbols, &within.item(at), one)?);
+        }
+        Ok(Self::all(all))
+    }
+
+    pub(super) fn all(mut requirements: Vec<Requirement>) -> Self {
+        requirements.sort_unstable();
+        requirements.dedup();
+        Self::All(requirements.into())
+    }
+
+    /// Everything, which spreading counts as nothing.
+    pub(super) fn is_everything(&self) -> bool {
+        matches!(self, Self::All(requirements) if requirements.is_empty())
+    }
+
+    pub(super) fn requirements(&self) -> &[Requirement] {
+        match self {
+            Self::Nothing => &[],
+            Self::All(requirements) => requirements,
+        }
+    }
+
+    pub(super) fn matches(&self, symbols: &Symbols, labels: &Labels) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::All(requirements) => requirements.iter().all(|one| one.matches(symbols, labels)),
+        }
+    }
+
+    /// For people.
+    pub(super) fn shown<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
+        fmt::from_fn(move |f| match self {
+            Self::Nothing => f.write_str("nothing"),
+            Self::All(all) if all.is_empty() => f.write_str("everything"),
+            Self::All(all) => {
+                for (at, one) in all.iter().enumerate() {
+                    let comma = if at > 0 { "," } else { "" };
+                    write!(f, "{comma}{}", one.shown(symbols))?;
+                }
+                Ok(())
+            }
+        })
+    }
+}
+
+/// A requirement of a label selector.
+fn of_labels(
+    symbols: &mut Symbols,
+    place: &Place<'_>,
+    one: &LabelSelectorRequirement,
+) -> Result<Requirement, Invalid> {
+    let values = one.values.as_deref().unwrap_or_default();
+    if matches!(one.operator.as_str(), "Gt" | "Lt") {
+        let operators = "is an operator of node selectors only";
+        return Err(place.field("operator").invalid(&one.operator, operators));
+    }
+    requirement(symbols, place, &one.key, &one.operator, values)
+}
+
+/// A requirement of a node selector's `matchExpressions`.
+pub(super) fn of_nodes(
+    symbols: &mut Symbols,
+    place: &Place<'_>,
+    one: &NodeSelectorRequirement,
+) -> Result<Requirement, Invalid> {
+    let values = one.values.as_deref().unwrap_or_default();
+    requirement(symbols, place, &one.key, &one.operator, values)
+}
+
+/// By the rules of apimachinery's `labels.NewRequirement`.
+fn requirement(
+    symbols: &mut Symbols,
+    place: &Place<'_>,
+    key: &str,
+    operator: &str,
+    values: &[String],
+) -> Result<Requirement, Invalid> {
+    label_key(&place.field("key"), key)?;
+    let here = place.field("values");
+    let shown = || values.join(",");
+    let mut set = || {
+        let mut all = Vec::with_capacity(values.len());
+        for (at, value) in values.iter().enumerate() {
+            label_value(&here.item(at), value)?;
+            all.push(symbols.intern(value));
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all.into_boxed_slice())
+    };
+    let test = match operator {
+        "In" | "NotIn" if values.is_empty() => {
+            return Err(here.invalid("", format!("is empty, and {operator} needs values")));
+        }
+        "In" => Test::In(set()?),
+        "NotIn" => Test::NotIn(set()?),
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            return Err(here.invalid(shown(), format!("must be empty with {operator}")));
+        }
+        "Exists" => Test::Exists,
+        "DoesNotExist" => Test::Absent,
+        "Gt" | "Lt" => {
+            let [value] = values else {
+                return Err(here.invalid(shown(), format!("must be one integer for {operator}")));
+            };
+            label_value(&here.item(0), value)?;
+            let bound = value.parse().map_err(|_| here.item(0).invalid(value, "is no integer"))?;
+            if operator == "Gt" { Test::Above(bound) } else { Test::Below(bound) }
+        }
+        _ => {
+            let known = "is none of In, NotIn, Exists, DoesNotExist, Gt, Lt";
+            return Err(place.field("operator").invalid(operator, known));
+        }
+    };
+    Ok(Requirement { key: symbols.intern(key), test })
+}

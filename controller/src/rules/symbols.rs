@@ -1,0 +1,184 @@
+//! Names as numbers: every string that rules compare is kept once, so that comparing is comparing two integers.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
+
+/// A string of a [`Symbols`] table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Symbol(u32);
+
+/// The empty string. No label has an empty key, so [`pairs`] uses it as the key of a pod's namespace.
+pub(super) const EMPTY: Symbol = Symbol(0);
+
+/// The table of all strings met so far.
+pub(super) struct Symbols {
+    known: HashMap<Arc<str>, Symbol>,
+    /// With the number that the text is, for `Gt` and `Lt`.
+    names: Vec<(Arc<str>, Option<i64>)>,
+}
+
+impl Symbols {
+    pub(super) fn new() -> Self {
+        let mut new = Self { known: HashMap::new(), names: Vec::new() };
+        new.intern("");
+        new
+    }
+
+    pub(super) fn intern(&mut self, text: &str) -> Symbol {
+        if let Some(known) = self.known.get(text) {
+            return *known;
+        }
+        // Memory ends before four billion names do.
+        let new = Symbol(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
+        let name: Arc<str> = text.into();
+        // Rust reads what Go's strconv.ParseInt(s, 10, 64) does: a sign and digits.
+        self.names.push((Arc::clone(&name), text.parse().ok()));
+        self.known.insert(name, new);
+        new
+    }
+
+    /// The symbol of a text that has been met.
+    pub(super) fn find(&self, text: &str) -> Option<Symbol> {
+        self.known.get(text).copied()
+    }
+
+    pub(super) fn name(&self, symbol: Symbol) -> &str {
+        self.names.get(index(symbol.0)).map_or("", |(name, _)| name)
+    }
+
+    /// The integer that the text is, if it is one.
+    pub(super) fn number(&self, symbol: Symbol) -> Option<i64> {
+        self.names.get(index(symbol.0)).and_then(|(_, number)| *number)
+    }
+}
+
+impl fmt::Debug for Symbols {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Symbols({})", self.names.len())
+    }
+}
+
+/// A number of ours as an index.
+pub(super) const fn index(number: u32) -> usize {
+    // Both targets of Berth have 64-bit addresses.
+    number as usize
+}
+
+/// A key and its value.
+pub(super) type Pair = (Symbol, Symbol);
+
+/// The labels of a pod, a host or a namespace, sorted by key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Labels(Box<[Pair]>);
+
+impl Labels {
+    pub(super) fn of<'a>(
+        symbols: &mut Symbols,
+        labels: impl IntoIterator<Item = (&'a String, &'a String)>,
+    ) -> Self {
+        let mut all: Vec<Pair> = labels
+            .into_iter()
+            .map(|(key, value)| (symbols.intern(key), symbols.intern(value)))
+            .collect();
+        all.sort_unstable();
+        Self(all.into())
+    }
+
+    pub(super) fn get(&self, key: Symbol) -> Option<Symbol> {
+        let at = self.0.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        self.0.get(at).map(|(_, value)| *value)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Pair> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+/// All pairs by which a pod can be looked for: its namespace under [`EMPTY`], and its labels.
+pub(super) fn pairs(namespace: Symbol, labels: &Labels) -> impl Iterator<Item = Pair> + '_ {
+    std::iter::once((EMPTY, namespace)).chain(labels.iter())
+}
+
+/// A hash for our own small numbers, which nobody outside can choose: several times as fast as the standard one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        // The upper bits are the better mixed ones, and tables look at both ends.
+        self.0 ^ (self.0 >> 32)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+}
+
+/// A map from our own numbers.
+pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+
+/// Things kept once by their structure, each with what is derived from it.
+#[derive(Debug)]
+pub(super) struct Shared<K, V> {
+    known: NumberMap<Arc<K>, u32>,
+    all: Vec<(Arc<K>, V)>,
+}
+
+impl<K: Hash + Eq, V> Shared<K, V> {
+    pub(super) fn new() -> Self {
+        Self { known: NumberMap::default(), all: Vec::new() }
+    }
+
+    /// The number of a thing, and whether it is new.
+    pub(super) fn intern(&mut self, thing: K, derive: impl FnOnce(&K) -> V) -> (u32, bool) {
+        if let Some(known) = self.known.get(&thing) {
+            return (*known, false);
+        }
+        let number = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        let derived = derive(&thing);
+        let thing = Arc::new(thing);
+        self.known.insert(Arc::clone(&thing), number);
+        self.all.push((thing, derived));
+        (number, true)
+    }
+
+    pub(super) fn knows(&self, thing: &K) -> bool {
+        self.known.contains_key(thing)
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<(&K, &V)> {
+        self.all.get(index(number)).map(|(thing, derived)| (&**thing, derived))
+    }
+
+    pub(super) fn derived_mut(&mut self, number: u32) -> Option<&mut V> {
+        self.all.get_mut(index(number)).map(|(_, derived)| derived)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        self.all.iter_mut().map(|(thing, derived)| (&**thing, derived))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+}

@@ -1,0 +1,159 @@
+//! Taints of hosts, and what pods tolerate (core/v1 `Toleration.ToleratesTaint`).
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1;
+
+use super::invalid::{Invalid, Place, label_key, label_value};
+use super::symbols::{EMPTY, Symbol, Symbols};
+
+/// What a taint does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Effect {
+    /// No pod comes that does not tolerate it.
+    NoSchedule,
+    /// Pods come only if nothing else will do.
+    PreferNoSchedule,
+    /// Pods that do not tolerate it are evicted, and none comes.
+    NoExecute,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSchedule => "NoSchedule",
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoExecute => "NoExecute",
+        })
+    }
+}
+
+impl Effect {
+    fn read(place: &Place<'_>, text: &str) -> Result<Self, Invalid> {
+        let all = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
+        all.into_iter().find(|effect| effect.to_string() == text).ok_or_else(|| {
+            place.invalid(text, "is none of NoSchedule, PreferNoSchedule, NoExecute")
+        })
+    }
+
+    /// Whether it keeps pods away for good.
+    const fn is_hard(self) -> bool {
+        matches!(self, Self::NoSchedule | Self::NoExecute)
+    }
+}
+
+/// A taint of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Taint {
+    pub(super) key: Symbol,
+    pub(super) value: Symbol,
+    pub(super) effect: Effect,
+}
+
+impl Taint {
+    pub(super) fn read(
+        symbols: &mut Symbols,
+        place: &Place<'_>,
+        taint: &v1::Taint,
+    ) -> Result<Self, Invalid> {
+        label_key(&place.field("key"), &taint.key)?;
+        let value = taint.value.as_deref().unwrap_or_default();
+        label_value(&place.field("value"), value)?;
+        let effect = Effect::read(&place.field("effect"), &taint.effect)?;
+        Ok(Self { key: symbols.intern(&taint.key), value: symbols.intern(value), effect })
+    }
+}
+
+/// One toleration. What is absent is not compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Toleration {
+    key: Option<Symbol>,
+    value: Option<Symbol>,
+    effect: Option<Effect>,
+}
+
+/// All tolerations of a pod, sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Tolerations(Box<[Toleration]>);
+
+impl Tolerations {
+    pub(super) fn read(
+        symbols: &mut Symbols,
+        place: &Place<'_>,
+        tolerations: &[v1::Toleration],
+    ) -> Result<Self, Invalid> {
+        let mut all = Vec::with_capacity(tolerations.len());
+        for (at, one) in tolerations.iter().enumerate() {
+            all.push(Toleration::read(symbols, &place.item(at), one)?);
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(Self(all.into()))
+    }
+
+    fn tolerate(&self, taint: Taint) -> bool {
+        self.0.iter().any(|one| {
+            one.key.is_none_or(|key| key == taint.key)
+                && one.value.is_none_or(|value| value == taint.value)
+                && one.effect.is_none_or(|effect| effect == taint.effect)
+        })
+    }
+
+    /// The first taint that keeps the pod away.
+    pub(super) fn repelled_by(&self, taints: &[Taint]) -> Option<Taint> {
+        taints.iter().copied().find(|taint| taint.effect.is_hard() && !self.tolerate(*taint))
+    }
+
+    /// How many taints would rather not have the pod.
+    pub(super) fn unwelcome(&self, taints: &[Taint]) -> u32 {
+        let unwelcome = |taint: &&Taint| !taint.effect.is_hard() && !self.tolerate(**taint);
+        u32::try_from(taints.iter().filter(unwelcome).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a cordoned host will do: as if it had this taint (NodeUnschedulable's `Filter`).
+    pub(super) fn tolerate_cordon(&self, symbols: &mut Symbols) -> bool {
+        let key = symbols.intern("node.kubernetes.io/unschedulable");
+        self.tolerate(Taint { key, value: EMPTY, effect: Effect::NoSchedule })
+    }
+}
+
+impl Toleration {
+    fn read(
+        symbols: &mut Symbols,
+        place: &Place<'_>,
+        one: &v1::Toleration,
+    ) -> Result<Self, Invalid> {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let [key, operator, value] = [&one.key, &one.operator, &one.value].map(text);
+        let effect = match one.effect.as_deref() {
+            None | Some("") => None,
+            Some(effect) => Some(Effect::read(&place.field("effect"), effect)?),
+        };
+        let exists = match operator.as_str() {
+            "Exists" => true,
+            "" | "Equal" => false,
+            // Gt and Lt are behind the gate TaintTolerationComparisonOperators, which is off in 1.36.
+            other => {
+                return Err(place.field("operator").invalid(other, "is neither Exists nor Equal"));
+            }
+        };
+        let here = place.field("value");
+        if exists && !value.is_empty() {
+            return Err(here.invalid(value, "must be empty with operator Exists"));
+        }
+        label_value(&here, &value)?;
+        if key.is_empty() {
+            if !exists {
+                let problem = "is empty: all taints are tolerated only by operator Exists";
+                return Err(place.field("key").invalid(key, problem));
+            }
+        } else {
+            label_key(&place.field("key"), &key)?;
+        }
+        Ok(Self {
+            key: (!key.is_empty()).then(|| symbols.intern(&key)),
+            value: (!exists).then(|| symbols.intern(&value)),
+            effect,
+        })
+    }
+}

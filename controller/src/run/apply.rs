@@ -1,0 +1,147 @@
+//! Writes by server-side apply, by the one who leads alone.
+
+use std::sync::Arc;
+
+use berth_api::names::{CONTROLLER, CONTROLLER_STATUS};
+use berth_kit::client::{CallError, within};
+use kube::api::{Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client, Resource};
+use serde_json::{Value, json};
+
+use super::leader::Term;
+use super::metrics::Metrics;
+
+/// Whose fields of others are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// Theirs: the server refuses with a conflict (409) that names them.
+    Win,
+    /// Taken over.
+    Lose,
+}
+
+/// The way to write.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    term: Term,
+    metrics: Arc<Metrics>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("term", &self.term).finish_non_exhaustive()
+    }
+}
+
+/// The object that is written.
+#[derive(Debug, Clone)]
+pub struct Target {
+    resource: ApiResource,
+    namespace: Option<String>,
+    name: String,
+    uid: Option<String>,
+}
+
+impl Target {
+    /// An object that is there: it is not made anew if it has gone meanwhile.
+    #[must_use]
+    pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Self {
+        let metadata = object.meta();
+        Self {
+            resource: ApiResource::erase::<K>(&()),
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone(),
+        }
+    }
+
+    /// An object that may have to be made.
+    #[must_use]
+    pub fn named(resource: ApiResource, namespace: Option<&str>, name: &str) -> Self {
+        Self { resource, namespace: namespace.map(str::to_owned), name: name.to_owned(), uid: None }
+    }
+
+    /// With what every object has.
+    fn complete(&self, mut body: Value) -> Value {
+        if let Some(fields) = body.as_object_mut() {
+            fields.insert("apiVersion".to_owned(), self.resource.api_version.clone().into());
+            fields.insert("kind".to_owned(), self.resource.kind.clone().into());
+            let metadata = fields.entry("metadata").or_insert_with(|| json!({}));
+            metadata["name"] = self.name.clone().into();
+            if let Some(uid) = &self.uid {
+                metadata["uid"] = uid.clone().into();
+            }
+        }
+        body
+    }
+}
+
+impl Writer {
+    pub(super) const fn new(client: Client, term: Term, metrics: Arc<Metrics>) -> Self {
+        Self { client, term, metrics }
+    }
+
+    /// Applies fields of an object (`spec`, `metadata.labels`, ...): all that the controller holds of it.
+    ///
+    /// # Errors
+    /// The server's answer; or that another leads now.
+    pub async fn apply(
+        &self,
+        target: &Target,
+        body: Value,
+        others: Others,
+    ) -> Result<DynamicObject, CallError> {
+        self.patch(target, &Self::params(CONTROLLER, others), body, Part::Main).await
+    }
+
+    /// Applies the status of an object: all that the controller says in it.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub async fn apply_status(
+        &self,
+        target: &Target,
+        status: Value,
+    ) -> Result<DynamicObject, CallError> {
+        // It is ours, or an agent's that gives no sign of life.
+        let params = Self::params(CONTROLLER_STATUS, Others::Lose);
+        self.patch(target, &params, json!({"status": status}), Part::Status).await
+    }
+
+    fn params(manager: &str, others: Others) -> PatchParams {
+        let params = PatchParams::apply(manager);
+        if others == Others::Lose { params.force() } else { params }
+    }
+
+    async fn patch(
+        &self,
+        target: &Target,
+        params: &PatchParams,
+        body: Value,
+        part: Part,
+    ) -> Result<DynamicObject, CallError> {
+        if !self.term.lasts() {
+            return Err(CallError::NotSent("another controller leads now".to_owned()));
+        }
+        let (client, resource) = (self.client.clone(), &target.resource);
+        let api: Api<DynamicObject> = match &target.namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, resource),
+            None => Api::all_with(client, resource),
+        };
+        let patch = Patch::Apply(target.complete(body));
+        let written = match part {
+            Part::Main => within(api.patch(&target.name, params, &patch)).await?,
+            Part::Status => within(api.patch_status(&target.name, params, &patch)).await?,
+        };
+        self.metrics.wrote(&resource.kind);
+        Ok(written)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Main,
+    Status,
+}

@@ -1,0 +1,19 @@
+//! What reconcilers ask a server in the same way.
+
+use kube::Client;
+use kube::api::ApiResource;
+
+/// What is not there is no error.
+pub(super) fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the server has a kind; one that is defined by a CustomResourceDefinition may come and go.
+pub(super) async fn is_served(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
+    let list = found(client.list_api_group_resources(&resource.api_version).await)?;
+    Ok(list.is_some_and(|list| list.resources.iter().any(|one| one.name == resource.plural)))
+}

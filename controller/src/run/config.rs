@@ -1,0 +1,82 @@
+//! InfraConfig: read live by whoever needs it, and judged here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::names::condition::READY;
+use berth_api::{InfraConfig, InfraConfigStatus};
+use futures::channel::mpsc::unbounded;
+use kube::ResourceExt as _;
+use kube::runtime::reflector::ObjectRef;
+
+use super::Context;
+use super::apply::Target;
+use super::follow::Change;
+use super::reconcile::{Failed, Manner, reconcile};
+use crate::profiles::{Said, condition, faults_of_config};
+
+/// The one that holds.
+pub(super) const NAME: &str = "default";
+
+const MANNER: Manner = Manner { name: "config", at_once: 1, settle: Duration::from_millis(200) };
+
+/// Judges the configuration for ever.
+pub(super) async fn run(context: Arc<Context>) {
+    let mut changes = context.configs.changes();
+    tokio::join!(context.configs.ready(), context.profiles.ready());
+    let (wake, queue) = unbounded();
+    let tell = async {
+        loop {
+            for config in context.configs.all() {
+                wake.unbounded_send(ObjectRef::from_obj(config.as_ref())).unwrap_or_default();
+            }
+            // A profile may have brought the network that a pool names.
+            tokio::select! {
+                change = changes.recv() => match change {
+                    Some(Change::One(_, Some(_)) | Change::All) => {}
+                    Some(Change::One(_, None)) => tracing::info!("the InfraConfig is gone: defaults hold"),
+                    None => return,
+                },
+                () = context.config_changed.notified() => {}
+            }
+        }
+    };
+    let store = context.configs.store().clone();
+    tokio::join!(tell, reconcile(MANNER, Arc::clone(&context), store, queue, config));
+}
+
+async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), Failed> {
+    let name = config.name_any();
+    let (status, reason, message) = if name == NAME {
+        let faults = faults_of_config(&config.spec, context.survey.fleet().networks());
+        if faults.is_empty() {
+            ("True", "Accepted", "all of it can be followed".to_owned())
+        } else {
+            ("False", "Faults", faults.join("; "))
+        }
+    } else {
+        ("False", "NotRead", format!("only the InfraConfig named {NAME} is read"))
+    };
+    let is_wrong = status == "False";
+    let said = Said { type_: READY, status, reason, message };
+    let before =
+        config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let generation = config.metadata.generation;
+    let ready = condition(&said, before, generation, &super::now());
+    let is_new = !before.iter().any(|one| one.type_ == READY && one.message == ready.message);
+    let status = InfraConfigStatus { observed_generation: generation, conditions: vec![ready] };
+    if config.status.as_ref() == Some(&status) {
+        return Ok(());
+    }
+    let what = format!("InfraConfig {name}: status");
+    let body = serde_json::to_value(&status).unwrap_or_default();
+    context
+        .writer
+        .apply_status(&Target::of(config.as_ref()), body)
+        .await
+        .map_err(Failed::to(what))?;
+    if is_new && is_wrong {
+        context.events.warn(config.as_ref(), reason, &said.message).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! Hosts: what each InfraNode asks for, the Node's labels, and what there is to say of both.
+//!
+//! The one writer of `InfraNode.spec`. What is so decides [`crate::profiles`]; here it is written, and a conflict that
+//! was not seen beforehand is given way to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::names::condition::{
+    AGENT_SILENT, PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN,
+};
+use berth_api::{HostProfile, InfraNode};
+use berth_kit::refusal::{conflicts, remove};
+use futures::channel::mpsc::unbounded;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::Api;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::Context;
+use super::apply::{Others, Target};
+use super::reconcile::{Failed, Manner, reconcile};
+use super::survey::{Queues, Told, survey};
+use crate::profiles::{
+    Choice, Said, Wanted, condition, labels, profile_status, said_of_host, wanted,
+};
+
+const HOSTS: Manner = Manner { name: "hosts", at_once: 16, settle: Duration::from_millis(100) };
+const PROFILES: Manner =
+    Manner { name: "profiles", at_once: 4, settle: Duration::from_millis(200) };
+/// Conditions of an InfraNode that are ours.
+const OURS: [&str; 3] = [PROFILE_OVERRIDDEN, PROFILE_CONFLICT, PROFILE_INCOMPLETE];
+
+/// Keeps hosts as their profiles say, for ever.
+pub(super) async fn run(context: Arc<Context>) {
+    let told = Told::by(&context);
+    tokio::join!(
+        context.nodes.ready(),
+        context.infra_nodes.ready(),
+        context.profiles.ready(),
+        context.tenants.ready()
+    );
+    let (hosts, host_queue) = unbounded();
+    let (profiles, profile_queue) = unbounded();
+    let queues = Queues { hosts, profiles };
+    let (fell, mut fallen) = tokio::sync::mpsc::unbounded_channel::<String>();
+    let leases: Api<Lease> = Api::namespaced(context.client.clone(), &context.lease_namespace);
+    let silent = async {
+        while let Some(node) = fallen.recv().await {
+            queues.host(&node);
+        }
+    };
+    tokio::join!(
+        survey(Arc::clone(&context), queues.clone(), told),
+        context.silence.follow(leases, fell),
+        silent,
+        reconcile(
+            HOSTS,
+            Arc::clone(&context),
+            context.infra_nodes.store().clone(),
+            host_queue,
+            host
+        ),
+        reconcile(
+            PROFILES,
+            Arc::clone(&context),
+            context.profiles.store().clone(),
+            profile_queue,
+            profile
+        ),
+    );
+}
+
+async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), Failed> {
+    let name = infra_node.name_any();
+    // One without its Node goes with it, by its owner reference.
+    let Some(node) = context.nodes.get(&name) else { return Ok(()) };
+    if infra_node.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let fleet = context.survey.fleet();
+    let none = std::collections::BTreeMap::new();
+    let node_labels = node.metadata.labels.as_ref().unwrap_or(&none);
+    let mut wanted = wanted(&fleet, node_labels, &infra_node, &context.tenants.all());
+    let written = match &mut wanted {
+        Some(wanted) if wanted.differs => write(&context, &infra_node, wanted).await,
+        _ => Ok(()),
+    };
+    // What is so is said also if not all could be written.
+    let choice = fleet.choice(&name);
+    let said = say(&context, &infra_node, choice, wanted.as_ref()).await;
+    let labelled = match choice {
+        Choice::One(profile) => label(&context, &node, profile).await,
+        Choice::None | Choice::Tie(_) => Ok(()),
+    };
+    written.and(said).and(labelled)
+}
+
+/// Applies the spec; fields that another turns out to hold are left out, and once more.
+async fn write(
+    context: &Context,
+    infra_node: &InfraNode,
+    wanted: &mut Wanted,
+) -> Result<(), Failed> {
+    let target = Target::of(infra_node);
+    let what = format!("InfraNode {}: spec", infra_node.name_any());
+    let mut body = json!({"spec": wanted.spec});
+    let mut again = true;
+    loop {
+        let error = match context.writer.apply(&target, body.clone(), Others::Win).await {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        let held = error.status().map(conflicts).unwrap_or_default();
+        if held.is_empty() || !again {
+            if error.code() == Some(422) {
+                wanted.incomplete.push(format!("the server refuses the spec: {error}"));
+            }
+            return Err(Failed::Call(what, error));
+        }
+        again = false;
+        for (path, manager) in held {
+            remove(&mut body, &path);
+            let path = path.trim_start_matches(".spec.").to_owned();
+            wanted.overridden.insert(path, manager);
+        }
+    }
+}
+
+/// Says in the InfraNode's conditions what is so beside what its agent says.
+async fn say(
+    context: &Context,
+    infra_node: &InfraNode,
+    choice: &Choice,
+    wanted: Option<&Wanted>,
+) -> Result<(), Failed> {
+    let before = infra_node.status.as_ref().map(|status| status.conditions.as_slice());
+    let before = before.unwrap_or_default();
+    let now = super::now();
+    let said = said_of_host(choice, wanted);
+    let mut conditions: Vec<Condition> = said
+        .iter()
+        .map(|said| condition(said, before, infra_node.metadata.generation, &now))
+        .collect();
+    let told: Vec<&Condition> =
+        before.iter().filter(|one| OURS.contains(&one.type_.as_str())).collect();
+    let is_same = |one: &&Condition| {
+        let alike = |other: &Condition| other.status == one.status && other.message == one.message;
+        conditions.iter().any(|other| other.type_ == one.type_ && alike(other))
+    };
+    let silent = context.silence.untold(&infra_node.name_any()).filter(|_| {
+        before.iter().any(|one| !OURS.contains(&one.type_.as_str()) && one.reason != AGENT_SILENT)
+    });
+    if silent.is_none() && told.len() == conditions.len() && told.iter().all(is_same) {
+        return Ok(());
+    }
+    let new: Vec<Said> = said
+        .into_iter()
+        .filter(|said| {
+            !told.iter().any(|one| one.type_ == said.type_ && one.message == said.message)
+        })
+        .collect();
+    let agents = before.iter().filter(|one| !OURS.contains(&one.type_.as_str()));
+    conditions.extend(agents.filter_map(|one| {
+        let unknown = |since: &String| {
+            let message = format!(
+                "the agent gives no sign of life: its Lease {}/{} was last renewed at {since}",
+                context.lease_namespace,
+                infra_node.name_any()
+            );
+            let type_ = one.type_.clone();
+            Condition {
+                type_,
+                status: "Unknown".into(),
+                reason: AGENT_SILENT.into(),
+                message,
+                last_transition_time: now.clone(),
+                observed_generation: None,
+            }
+        };
+        // What was said so stays until the agent says otherwise.
+        let stays = (one.reason == AGENT_SILENT).then(|| one.clone());
+        stays.or_else(|| silent.as_ref().map(unknown))
+    }));
+    let status = json!({"conditions": conditions});
+    let what = format!("InfraNode {}: conditions", infra_node.name_any());
+    context.writer.apply_status(&Target::of(infra_node), status).await.map_err(Failed::to(what))?;
+    if silent.is_some() {
+        context.silence.told(&infra_node.name_any());
+    }
+    for said in new {
+        context.events.warn(infra_node, said.type_, &said.message).await;
+    }
+    Ok(())
+}
+
+/// Labels the Node. By force: a kubelet may label its own Node, and must not lure VMs.
+async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<(), Failed> {
+    let wanted = labels(profile);
+    let there = |(key, value): (&String, &String)| node.labels().get(key) == Some(value);
+    if wanted.iter().all(there) {
+        return Ok(());
+    }
+    let what = format!("Node {}: labels", node.name_any());
+    let body = json!({"metadata": {"labels": wanted}});
+    let written = context.writer.apply(&Target::of(node), body, Others::Lose).await;
+    written.map(drop).map_err(Failed::to(what))
+}
+
+async fn profile(profile: Arc<HostProfile>, context: Arc<Context>) -> Result<(), Failed> {
+    let status = profile_status(&profile, &context.survey.fleet(), &super::now());
+    if profile.status.as_ref() == Some(&status) {
+        return Ok(());
+    }
+    let what = format!("HostProfile {}: status", profile.name_any());
+    let target = Target::of(profile.as_ref());
+    let body: Value = serde_json::to_value(&status).unwrap_or_default();
+    context.writer.apply_status(&target, body).await.map_err(Failed::to(what))?;
+    let message = |status: &berth_api::HostProfileStatus| {
+        let wrong = status.conditions.first().filter(|one| one.status == "False");
+        wrong.map(|one| (one.reason.clone(), one.message.clone()))
+    };
+    let before = profile.status.as_ref().and_then(message);
+    if let Some((reason, note)) = message(&status).filter(|said| Some(said) != before.as_ref()) {
+        context.events.warn(profile.as_ref(), &reason, &note).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,304 @@
+//! One look at a MachineDeployment: what it lacks is made, what it has too much goes, and its status says how far it is.
+
+use std::time::{Duration, Instant};
+
+use berth_api::names::FINALIZER;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::errors::{Error, at, found};
+use super::say::Said;
+use super::{CALM, Context, deployments, foreign_machines, machines};
+use crate::inventory::Problem;
+use crate::machines::steps::{Owner, Steps, Vm, adoption, back_off, steps};
+use crate::machines::{KIND, MachineDeployment, Surroundings, home};
+
+/// What is wrong for a reason that may pass is looked at again after so long.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// One MachineDeployment, and what is looked up for it.
+pub(super) struct Look<'a> {
+    pub(super) context: &'a Context,
+    pub(super) object: &'a DynamicObject,
+    pub(super) deployment: MachineDeployment,
+    pub(super) owner: Owner,
+    /// Of its VMs.
+    pub(super) namespace: String,
+    pub(super) around: Surroundings,
+    /// Its VMs.
+    pub(super) vms: Vec<Vm>,
+}
+
+/// Keeps one; says when to look again.
+pub(super) async fn keep(
+    context: &Context,
+    object: &DynamicObject,
+) -> Result<Option<Duration>, Error> {
+    let value = serde_json::to_value(object).unwrap_or_default();
+    let provider = value.pointer("/spec/template/spec/providerSpec/value/cloudProvider");
+    // Whoever has another provider has another controller too.
+    if provider.is_some_and(|provider| provider != "kubevirt") || context.is_off(object) {
+        return Ok(None);
+    }
+    let deployment = match MachineDeployment::read("the cluster", value) {
+        Ok(deployment) => deployment,
+        Err(problem) => {
+            context.say(object, None, &Said::invalid(&[problem])).await?;
+            return Ok(None);
+        }
+    };
+    let around = context.known();
+    let namespace = home(&deployment, &around);
+    let is_beside = object.namespace().as_deref() == Some(namespace.as_str());
+    let owner = Owner { uid: object.uid().unwrap_or_default(), is_beside };
+    let vms = context.vms(&deployment, &namespace);
+    let look = Look { context, object, deployment, owner, namespace, around, vms };
+    if object.metadata.deletion_timestamp.is_some() {
+        return look.go().await;
+    }
+    let is_held = object.finalizers().iter().any(|one| one == FINALIZER);
+    if !is_held && look.has_come_to_be_foreign().await? {
+        return Ok(Some(RETRY));
+    }
+    look.hold().await?;
+    look.keep().await
+}
+
+impl Context {
+    /// Whether machine-controller runs for it: two that make machines of the same object would make twice as many.
+    fn is_off(&self, object: &DynamicObject) -> bool {
+        let namespace = object.namespace();
+        let foreign = self.foreign.all().iter().any(|machine| machine.namespace() == namespace);
+        let webhook =
+            self.webhooks.all().iter().any(|hook| hook.name_any().contains("machine-controller"));
+        let is_off = foreign || webhook;
+        let (was_off, _) =
+            self.remember(object, |memory| (std::mem::replace(&mut memory.is_off, is_off), ()));
+        if is_off && !was_off {
+            let why = if webhook {
+                "its webhook is there"
+            } else {
+                "there are Machines in its namespace"
+            };
+            tracing::info!(
+                "{KIND} {}/{}: left to machine-controller, as {why}",
+                namespace.unwrap_or_default(),
+                object.name_any()
+            );
+        }
+        is_off
+    }
+
+    fn vms(&self, deployment: &MachineDeployment, namespace: &str) -> Vec<Vm> {
+        let all = self.machines.all();
+        let named = all.iter().filter(|vm| {
+            vm.metadata.namespace.as_deref() == Some(namespace)
+                && vm.labels().get("md") == Some(&deployment.metadata.name)
+        });
+        named.map(|vm| self.vm(vm)).collect()
+    }
+
+    fn vm(&self, vm: &DynamicObject) -> Vm {
+        let instance = self.instances.get(&vm.namespace().unwrap_or_default(), &vm.name_any());
+        let instance = instance.and_then(|instance| serde_json::to_value(&*instance).ok());
+        Vm::of(&serde_json::to_value(vm).unwrap_or_default(), instance.as_ref())
+    }
+}
+
+impl Look<'_> {
+    fn called(&self) -> String {
+        self.deployment.called()
+    }
+
+    pub(super) fn machines(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.context.client.clone(), &self.namespace, &machines())
+    }
+
+    fn deployments(&self) -> Api<DynamicObject> {
+        let namespace = self.object.namespace().unwrap_or_default();
+        Api::namespaced_with(self.context.client.clone(), &namespace, &deployments())
+    }
+
+    async fn keep(&self) -> Result<Option<Duration>, Error> {
+        if self.context.machines.is_missing() {
+            let problem = Problem::new(
+                self.called(),
+                "",
+                "",
+                "KubeVirt is not installed: there are no VirtualMachines",
+            );
+            self.context.say(self.object, None, &Said::invalid(&[problem])).await?;
+            return Ok(Some(RETRY));
+        }
+        let now = Timestamp::now().as_second();
+        let hold = self.context.remember(self.object, |memory| memory.hold);
+        let hold = hold.and_then(|until| until.checked_duration_since(Instant::now()));
+        let hold =
+            hold.map(|left| u32::try_from(left.as_secs()).unwrap_or(u32::MAX).saturating_add(1));
+        let decided = steps(&self.deployment, &self.owner, &self.vms, now, hold);
+        let mut steps = match decided {
+            Ok(steps) => steps,
+            Err(error) => {
+                let problem = Problem::new(self.called(), error.field, &error.value, error.message);
+                self.context.say(self.object, None, &Said::invalid(&[problem])).await?;
+                return Ok(None);
+            }
+        };
+        self.adopt(&steps).await?;
+        let problems = self.make(&mut steps, now).await?;
+        self.delete(&steps).await?;
+        if steps.is_complete {
+            self.context.remember(self.object, |memory| {
+                memory.failures = 0;
+                memory.hold = None;
+            });
+        }
+        let said = if problems.is_empty() {
+            Said::progress(self, &steps)
+        } else {
+            Said::invalid(&problems)
+        };
+        self.context.say(self.object, Some(steps.counts), &said).await?;
+        let again = steps.again_after.map(|seconds| Duration::from_secs(seconds.into()));
+        let again = again.or_else(|| (!problems.is_empty()).then_some(RETRY)).or(said.again_after);
+        Ok(Some(again.unwrap_or(CALM)))
+    }
+
+    async fn adopt(&self, steps: &Steps) -> Result<(), Error> {
+        for name in &steps.adopt {
+            let patch = Patch::Merge(adoption(&self.deployment, &self.owner));
+            let adopted = self.machines().patch(name, &PatchParams::default(), &patch).await;
+            at(|| format!("adopt VirtualMachine {}/{name}", self.namespace), found(adopted))?;
+            tracing::info!(
+                "{}: VirtualMachine {}/{name} is its own from now on",
+                self.called(),
+                self.namespace
+            );
+        }
+        Ok(())
+    }
+
+    /// Makes what is missing, by what the server has at this moment: the store may not have heard yet of what was made last.
+    async fn make(&self, steps: &mut Steps, now: i64) -> Result<Vec<Problem>, Error> {
+        let mut problems = self.equip().await?;
+        // A template that makes no sense is told also while nothing is to be made of it.
+        let is_new = self.object.data.pointer("/status/observedGeneration").and_then(Value::as_i64)
+            != self.object.metadata.generation;
+        if steps.create == 0 {
+            if is_new {
+                problems.extend(self.maker().await?.err().unwrap_or_default());
+            }
+            return Ok(problems);
+        }
+        let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
+        let list = at(
+            || format!("list VirtualMachines of {}", self.namespace),
+            self.machines().list(&params).await,
+        )?;
+        let vms: Vec<Vm> = list.items.iter().map(|vm| self.context.vm(vm)).collect();
+        if let Ok(fresh) =
+            crate::machines::steps::steps(&self.deployment, &self.owner, &vms, now, None)
+        {
+            let create = steps.create.min(fresh.create);
+            *steps =
+                Steps { create, again_after: steps.again_after.or(fresh.again_after), ..fresh };
+        }
+        if steps.create == 0 || self.has_come_to_be_foreign().await? {
+            steps.create = 0;
+            return Ok(problems);
+        }
+        match self.maker().await? {
+            Ok(maker) => {
+                for _ in 0..steps.create {
+                    self.create(&maker).await?;
+                }
+            }
+            Err(wrong) => problems.extend(wrong),
+        }
+        Ok(problems)
+    }
+
+    /// Whether machine-controller has begun with it; its kind may be so new that no watch knows of it.
+    async fn has_come_to_be_foreign(&self) -> Result<bool, Error> {
+        let namespace = self.object.namespace().unwrap_or_default();
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.context.client.clone(), &namespace, &foreign_machines());
+        let list = api.list(&ListParams::default().limit(1)).await;
+        let list = at(|| format!("list Machines of {namespace}"), found(list))?;
+        Ok(list.is_some_and(|list| !list.items.is_empty()))
+    }
+
+    async fn delete(&self, steps: &Steps) -> Result<(), Error> {
+        let known = |name: &String| self.vms.iter().find(|vm| vm.name == *name);
+        for vm in steps.delete.iter().filter_map(known) {
+            let preconditions = Preconditions { uid: Some(vm.uid.clone()), resource_version: None };
+            let params =
+                DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+            let name = &vm.name;
+            let deleted = self.machines().delete(name, &params).await;
+            at(|| format!("delete VirtualMachine {}/{name}", self.namespace), found(deleted))?;
+            if vm.has_failed {
+                self.context.remember(self.object, |memory| {
+                    memory.failures = memory.failures.saturating_add(1);
+                    let pause = Duration::from_secs(back_off(memory.failures).into());
+                    memory.hold = Instant::now().checked_add(pause);
+                });
+                tracing::info!(
+                    "{}: VirtualMachine {}/{name} has ended and is replaced",
+                    self.called(),
+                    self.namespace
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the deployment does not go before its machines.
+    async fn hold(&self) -> Result<(), Error> {
+        if self.object.finalizers().iter().any(|one| one == FINALIZER) {
+            return Ok(());
+        }
+        let mut all = self.object.finalizers().to_vec();
+        all.push(FINALIZER.to_owned());
+        self.set_finalizers(&all).await
+    }
+
+    async fn set_finalizers(&self, all: &[String]) -> Result<(), Error> {
+        let name = self.object.name_any();
+        let patch = json!({"metadata": {"finalizers": all, "resourceVersion": self.object.resource_version()}});
+        let patched =
+            self.deployments().patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        at(|| format!("patch {}", self.called()), found(patched)).map(drop)
+    }
+
+    /// It is deleted: its machines first.
+    async fn go(&self) -> Result<Option<Duration>, Error> {
+        if !self.object.finalizers().iter().any(|one| one == FINALIZER) {
+            self.context.forget(self.object);
+            return Ok(None);
+        }
+        let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
+        let vms: Vec<Vm> = if self.context.machines.is_missing() {
+            Vec::new()
+        } else {
+            let what = || format!("list VirtualMachines of {}", self.namespace);
+            let list = at(what, self.machines().list(&params).await)?;
+            list.items.iter().map(|vm| self.context.vm(vm)).collect()
+        };
+        let own: Vec<&Vm> = vms.iter().filter(|vm| vm.is_of(&self.owner)).collect();
+        for vm in own.iter().filter(|vm| !vm.is_deleting) {
+            let deleted = self.machines().delete(&vm.name, &DeleteParams::background()).await;
+            at(|| format!("delete VirtualMachine {}/{}", self.namespace, vm.name), found(deleted))?;
+        }
+        if own.is_empty() {
+            let rest: Vec<String> =
+                self.object.finalizers().iter().filter(|one| *one != FINALIZER).cloned().collect();
+            self.set_finalizers(&rest).await?;
+            self.context.forget(self.object);
+            return Ok(None);
+        }
+        Ok(Some(RETRY))
+    }
+}

@@ -1,0 +1,149 @@
+//! Making one machine: its VirtualMachine, then the Secret with its user data, which the VirtualMachine owns.
+//!
+//! If all ends between the two the next look makes the Secret: a machine without it never gets ready, so only those that
+//! are not are asked about.
+
+use std::hash::{BuildHasher as _, RandomState};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::errors::{Error, at, found, made};
+use super::gather::{UserData, secret};
+use super::keep::Look;
+use crate::inventory::Problem;
+use crate::machines::steps::{Vm, name, new_machine};
+use crate::machines::{Choice, Surroundings, user_data};
+
+/// What machines of a deployment are made with.
+pub(super) struct Maker {
+    around: Surroundings,
+    data: UserData,
+}
+
+impl Look<'_> {
+    /// Gathers what machines are made with, and sees whether the deployment makes sense.
+    pub(super) async fn maker(&self) -> Result<Result<Maker, Vec<Problem>>, Error> {
+        let mut around = self.around.clone();
+        self.context.gather(&self.deployment, &self.namespace, &mut around).await?;
+        let tenant =
+            self.namespace.strip_prefix("cluster-").and_then(|name| self.around.tenants.get(name));
+        let data = self.context.user_data(&self.deployment, tenant, &self.namespace).await?;
+        let wrong = |message: String| {
+            vec![
+                Problem::new(self.deployment.called(), "", "", message)
+                    .leaves_out("no machine is made"),
+            ]
+        };
+        let data = match data {
+            Ok(data) => data,
+            Err(message) => return Ok(Err(wrong(message))),
+        };
+        let choice = self.choice(&name(&self.deployment, 0), &data);
+        let rendered = match new_machine(&self.deployment, &self.owner, &around, &choice) {
+            Ok(rendered) => rendered,
+            Err(problems) => return Ok(Err(problems)),
+        };
+        match user_data::with_keys(&data.user, &rendered.ssh_public_keys) {
+            Ok(user) => Ok(Ok(Maker { around, data: UserData { user, ..data } })),
+            Err(error) => Ok(Err(wrong(format!("its user data {error}")))),
+        }
+    }
+
+    fn choice(&self, name: &str, data: &UserData) -> Choice {
+        Choice {
+            machine: Some(name.to_owned()),
+            namespace: Some(self.namespace.clone()),
+            user_data_secret: Some(format!("userdata-{name}")),
+            user_data: Some(data.user.clone()),
+        }
+    }
+
+    /// Makes one.
+    pub(super) async fn create(&self, maker: &Maker) -> Result<(), Error> {
+        let name = name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
+        let choice = self.choice(&name, &maker.data);
+        // It was seen to make sense a moment ago.
+        let Ok(mut rendered) = new_machine(&self.deployment, &self.owner, &maker.around, &choice)
+        else {
+            return Ok(());
+        };
+        if maker.data.network.is_some() {
+            add_network_data(&mut rendered.machine, &name);
+        }
+        let what = || format!("create VirtualMachine {}/{name}", self.namespace);
+        let body = match serde_json::from_value(rendered.machine) {
+            Ok(body) => body,
+            Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
+        };
+        let created = self.machines().create(&PostParams::default(), &body).await;
+        let Some(created) = at(what, made(created))? else { return Ok(()) };
+        tracing::info!(
+            "{}: VirtualMachine {}/{name} is made",
+            self.deployment.called(),
+            self.namespace
+        );
+        self.give(&name, &created.uid().unwrap_or_default(), &maker.data).await
+    }
+
+    /// Makes a machine's Secret.
+    async fn give(&self, machine: &str, uid: &str, data: &UserData) -> Result<(), Error> {
+        let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
+        let what = || format!("create Secret {}/userdata-{machine}", self.namespace);
+        let body = match serde_json::from_value(secret(machine, &self.namespace, uid, data)) {
+            Ok(body) => body,
+            Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
+        };
+        at(what, made(api.create(&PostParams::default(), &body).await))?;
+        self.context.remember(self.object, |memory| memory.equipped.insert(machine.to_owned()));
+        Ok(())
+    }
+
+    /// Gives machines their user data that have none, as something came between.
+    pub(super) async fn equip(&self) -> Result<Vec<Problem>, Error> {
+        let equipped = self.context.remember(self.object, |memory| {
+            memory.equipped.retain(|name| self.vms.iter().any(|vm| vm.name == *name));
+            memory.equipped.clone()
+        });
+        let lacks = |vm: &&Vm| {
+            vm.is_of(&self.owner)
+                && vm.is_made_by(&self.deployment)
+                && !vm.is_deleting
+                && !vm.has_failed
+                && vm.ready_since.is_none()
+                && !equipped.contains(&vm.name)
+        };
+        let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
+        let mut maker = None;
+        for vm in self.vms.iter().filter(lacks) {
+            let secret = format!("userdata-{}", vm.name);
+            let what = || format!("get Secret {}/{secret}", self.namespace);
+            if at(what, found(api.get_metadata(&secret).await))?.is_some() {
+                self.context
+                    .remember(self.object, |memory| memory.equipped.insert(vm.name.clone()));
+                continue;
+            }
+            if maker.is_none() {
+                match self.maker().await? {
+                    Ok(made) => maker = Some(made),
+                    Err(problems) => return Ok(problems),
+                }
+            }
+            if let Some(maker) = &maker {
+                self.give(&vm.name, &vm.uid, &maker.data).await?;
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+fn add_network_data(machine: &mut Value, name: &str) {
+    let volumes = machine.pointer_mut("/spec/template/spec/volumes").and_then(Value::as_array_mut);
+    for volume in volumes.into_iter().flatten() {
+        if let Some(disk) = volume.get_mut("cloudInitNoCloud") {
+            disk["networkDataSecretRef"] = json!({"name": format!("userdata-{name}")});
+        }
+    }
+}

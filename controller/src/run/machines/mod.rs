@@ -1,0 +1,266 @@
+//! MachineDeployments: keeps as many VirtualMachines as each asks for, of the kind it asks for.
+//!
+//! What is to be done decides [`crate::machines`]. Everything that changes often is looked up in stores that watches
+//! keep, so a MachineDeployment that is as it should be costs no request; Secrets and storage are asked for when a machine
+//! is made.
+
+mod errors;
+mod gather;
+mod keep;
+mod make;
+mod say;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use futures::stream::poll_fn;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::runtime::controller::{Action, Config, ReconcileRequest, applier};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::optional::{Manner, Optional};
+use crate::machines::{GROUP, KIND};
+use errors::Error;
+
+/// MachineDeployments that are looked at side by side.
+const AT_ONCE: u16 = 8;
+/// One that is as it should be is looked at again this late, in case an event was lost.
+const CALM: Duration = Duration::from_secs(600);
+/// Changes within so short a time are one look.
+const SETTLE: Duration = Duration::from_millis(200);
+/// After an error, doubled with each.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(120));
+
+/// What all looks share.
+pub(super) struct Context {
+    client: Client,
+    deployments: Optional,
+    machines: Optional,
+    instances: Optional,
+    tenants: Optional,
+    configs: Optional,
+    /// machine-controller's own objects, and webhooks, of which one is its own.
+    foreign: Optional,
+    webhooks: Optional,
+    memory: Mutex<BTreeMap<String, Memory>>,
+    queue: UnboundedSender<ReconcileRequest<DynamicObject>>,
+}
+
+/// What is known of one MachineDeployment beyond its objects, by uid.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    /// Errors in a row.
+    errors: u32,
+    /// Machines in a row that have failed, and until when none is made.
+    failures: u32,
+    hold: Option<Instant>,
+    /// Machines of which it is known that their user data are there.
+    equipped: BTreeSet<String>,
+    /// It is left to machine-controller.
+    is_off: bool,
+    /// The numbers that were last seen, and since when they are the same.
+    progress: Option<(crate::machines::rollout::Counts, Instant)>,
+}
+
+fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+fn deployments() -> ApiResource {
+    resource(GROUP, "v1alpha1", KIND, "machinedeployments")
+}
+
+/// What machine-controller makes of a MachineDeployment.
+fn foreign_machines() -> ApiResource {
+    resource(GROUP, "v1alpha1", "Machine", "machines")
+}
+
+fn machines() -> ApiResource {
+    resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
+}
+
+/// Keeps machines for ever; ends when it is dropped, and may be at any moment.
+pub async fn run(client: Client) {
+    let (queue, mut requests) = unbounded_channel();
+    let (of_vm, of_instance, all) = (queue.clone(), queue.clone(), queue.clone());
+    let (deployments, follow_deployments) = {
+        let queue = queue.clone();
+        let manner = Manner { resource: deployments(), labels: None, trim: without_managers };
+        Optional::begin(&client, manner, move |object| look_at(&queue, object))
+    };
+    let known = deployments.clone();
+    let machines = Manner { resource: machines(), labels: Some("md"), trim: trim_machine };
+    let (machines, follow_machines) =
+        Optional::begin(&client, machines, move |object| look_at_owner(&of_vm, &known, object));
+    let known = deployments.clone();
+    let instances =
+        resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
+    let instances = Manner { resource: instances, labels: Some("md"), trim: trim_instance };
+    let (instances, follow_instances) = Optional::begin(&client, instances, move |object| {
+        look_at_owner(&of_instance, &known, object)
+    });
+    let ours = |kind, plural| Manner {
+        resource: resource("berth.dev", "v1alpha1", kind, plural),
+        labels: None,
+        trim: without_managers,
+    };
+    let known = deployments.clone();
+    let again = all.clone();
+    let (tenants, follow_tenants) =
+        Optional::begin(&client, ours("TenantCluster", "tenantclusters"), move |_| {
+            known.all().iter().for_each(|object| look_at(&again, object));
+        });
+    let (configs, follow_configs) =
+        Optional::begin(&client, ours("InfraConfig", "infraconfigs"), |_| {});
+    let known = deployments.clone();
+    let foreign = Manner { resource: foreign_machines(), labels: None, trim: trim_all };
+    let (foreign, follow_foreign) = Optional::begin(&client, foreign, move |_| {
+        known.all().iter().for_each(|object| look_at(&all, object));
+    });
+    let webhooks = Manner {
+        resource: resource(
+            "admissionregistration.k8s.io",
+            "v1",
+            "MutatingWebhookConfiguration",
+            "mutatingwebhookconfigurations",
+        ),
+        labels: None,
+        trim: trim_all,
+    };
+    let (webhooks, follow_webhooks) = Optional::begin(&client, webhooks, |_| {});
+    let context = Arc::new(Context {
+        client,
+        deployments,
+        machines,
+        instances,
+        tenants,
+        configs,
+        foreign,
+        webhooks,
+        memory: Mutex::default(),
+        queue,
+    });
+    let work = async {
+        let store = context.deployments.there().await;
+        for kind in [
+            &context.machines,
+            &context.instances,
+            &context.tenants,
+            &context.configs,
+            &context.foreign,
+            &context.webhooks,
+        ] {
+            kind.ready().await;
+        }
+        for object in store.state() {
+            look_at(&context.queue, &object);
+        }
+        let requests = poll_fn(|cx| requests.poll_recv(cx)).map(Ok::<_, Infallible>);
+        let results = applier(
+            |object, context| Box::pin(reconcile(object, context)),
+            |object: Arc<DynamicObject>, error: &Error, context: Arc<Context>| {
+                context.again(&object, error)
+            },
+            Arc::clone(&context),
+            store,
+            requests,
+            Config::default().concurrency(AT_ONCE).debounce(SETTLE),
+        );
+        // What failed was told where it failed.
+        results.for_each(|_| std::future::ready(())).await;
+    };
+    tokio::join!(
+        work,
+        follow_deployments,
+        follow_machines,
+        follow_instances,
+        follow_tenants,
+        follow_configs,
+        follow_foreign,
+        follow_webhooks
+    );
+}
+
+async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<Action, Error> {
+    let again = keep::keep(&context, &object).await?;
+    context.remember(&object, |memory| memory.errors = 0);
+    Ok(Action::requeue(again.unwrap_or(CALM)))
+}
+
+impl Context {
+    fn again(&self, object: &DynamicObject, error: &Error) -> Action {
+        let called =
+            format!("{KIND} {}/{}", object.namespace().unwrap_or_default(), object.name_any());
+        tracing::warn!("{called}: {error}; trying again");
+        let errors = self.remember(object, |memory| {
+            memory.errors = memory.errors.saturating_add(1).min(16);
+            memory.errors
+        });
+        Action::requeue(
+            PAUSES.0.saturating_mul(1 << (errors.saturating_sub(1)).min(10)).min(PAUSES.1),
+        )
+    }
+
+    fn remember<T>(&self, object: &DynamicObject, change: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        change(all.entry(object.uid().unwrap_or_default()).or_default())
+    }
+
+    fn forget(&self, object: &DynamicObject) {
+        let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&object.uid().unwrap_or_default());
+    }
+}
+
+fn look_at(queue: &UnboundedSender<ReconcileRequest<DynamicObject>>, object: &DynamicObject) {
+    let mut reference = ObjectRef::new_with(&object.name_any(), deployments());
+    reference.namespace = object.namespace();
+    // Without a receiver all is over.
+    drop(queue.send(reference.into()));
+}
+
+/// Has those looked at whose machine it may be.
+fn look_at_owner(
+    queue: &UnboundedSender<ReconcileRequest<DynamicObject>>,
+    deployments: &Optional,
+    machine: &DynamicObject,
+) {
+    let Some(name) = machine.labels().get("md") else { return };
+    for object in deployments.all() {
+        if object.metadata.name.as_ref() == Some(name) {
+            look_at(queue, &object);
+        }
+    }
+}
+
+fn without_managers(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+}
+
+/// Ten thousand of them are kept: only what decides.
+fn trim_machine(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+    let strategy = object.data.pointer("/spec/runStrategy").cloned().unwrap_or_default();
+    object.data = json!({"spec": {"runStrategy": strategy}});
+}
+
+fn trim_instance(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+    object.metadata.annotations = None;
+    let phase = object.data.pointer("/status/phase").cloned().unwrap_or_default();
+    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let ready: Vec<Value> =
+        conditions.into_iter().flatten().filter(|one| one["type"] == "Ready").cloned().collect();
+    object.data = json!({"status": {"phase": phase, "conditions": ready}});
+}
+
+fn trim_all(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+    object.data = Value::Null;
+}

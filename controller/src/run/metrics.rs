@@ -1,0 +1,114 @@
+//! Numbers for Prometheus.
+
+use std::fmt::Error;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Controller {
+    controller: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Done {
+    controller: &'static str,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Method {
+    method: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Written {
+    kind: String,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    registry: Registry,
+    reconciles: Family<Done, Counter>,
+    seconds: Family<Controller, Histogram, fn() -> Histogram>,
+    requests: Family<Method, Counter>,
+    writes: Family<Written, Counter>,
+    leader: Gauge,
+}
+
+fn buckets() -> Histogram {
+    Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0])
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let build = vec![("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("berth_controller_build", "Version of the controller", Info::new(build));
+        let (reconciles, requests) = (Family::default(), Family::default());
+        let (writes, leader) = (Family::default(), Gauge::default());
+        let seconds = Family::new_with_constructor(buckets as fn() -> Histogram);
+        let r = &mut registry;
+        r.register(
+            "berth_controller_reconciles",
+            "Looks at objects by result",
+            Clone::clone(&reconciles),
+        );
+        r.register(
+            "berth_controller_reconcile_seconds",
+            "Time that looks took",
+            Clone::clone(&seconds),
+        );
+        r.register(
+            "berth_controller_requests",
+            "Requests to the API server",
+            Clone::clone(&requests),
+        );
+        r.register("berth_controller_writes", "Objects written, by kind", Clone::clone(&writes));
+        r.register("berth_controller_leader", "1 if this one leads", Clone::clone(&leader));
+        Self { registry, reconciles, seconds, requests, writes, leader }
+    }
+}
+
+impl Metrics {
+    /// A look at an object is done.
+    pub(super) fn reconciled(
+        &self,
+        controller: &'static str,
+        result: &'static str,
+        took: Duration,
+    ) {
+        self.reconciles.get_or_create(&Done { controller, result }).inc();
+        self.seconds.get_or_create(&Controller { controller }).observe(took.as_secs_f64());
+    }
+
+    /// A request was sent.
+    pub(super) fn request(&self, method: &str) {
+        self.requests.get_or_create(&Method { method: method.to_owned() }).inc();
+    }
+
+    /// An object was written.
+    pub(super) fn wrote(&self, kind: &str) {
+        self.writes.get_or_create(&Written { kind: kind.to_owned() }).inc();
+    }
+
+    /// Whether this one leads.
+    pub(super) fn lead(&self, leads: bool) {
+        self.leader.set(leads.into());
+    }
+
+    /// In OpenMetrics' text form.
+    pub(super) fn render(&self) -> Result<String, Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}

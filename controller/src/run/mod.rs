@@ -1,0 +1,247 @@
+//! The daemon: reconcilers that one of several controllers runs at a time.
+//!
+//! Every one follows the objects ([`follow`]) and answers over HTTP, so that the next to lead is ready at once. Who leads
+//! ([`leader`]) runs the reconcilers, one file each: they take objects from stores, ask the pure modules what should be,
+//! and write what differs ([`apply`]). When the lead is lost they are dropped where they stand: whatever they were at is
+//! done again by the next one, as each looks at what there is.
+
+pub mod apply;
+mod calls;
+mod config;
+pub mod events;
+pub mod follow;
+mod hosts;
+mod leader;
+pub mod machines;
+mod metrics;
+mod optional;
+pub mod reconcile;
+mod silence;
+mod site;
+mod survey;
+pub mod tenants;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster};
+use berth_kit::client;
+use berth_kit::serve::{self, Listen};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::{Api, Client};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use apply::Writer;
+use events::Events;
+use follow::{Followed, Waiting};
+use leader::{Candidate, Term};
+use metrics::Metrics;
+use silence::Silence;
+use site::Pages;
+use survey::Survey;
+
+/// What the daemon is told on its command line.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// A kubeconfig; `None` for the ServiceAccount of the pod, or what `KUBECONFIG` says.
+    pub kubeconfig: Option<PathBuf>,
+    /// Where the Lease of the one that leads lies, and those of the agents.
+    pub lease_namespace: String,
+    /// For how long others wait for one that leads and gives no sign of life.
+    pub lease_duration: Duration,
+    /// Who this one is, among several.
+    pub identity: String,
+    /// Where it answers.
+    pub listen: Vec<Listen>,
+    /// Between looks at objects that nothing happened to.
+    pub resync: Duration,
+}
+
+/// What all reconcilers share.
+pub struct Context {
+    /// For reading, and for what is written otherwise than by apply.
+    pub client: Client,
+    /// For applying.
+    pub writer: Writer,
+    /// For telling.
+    pub events: Events,
+    /// All Nodes: their labels and addresses.
+    pub nodes: Followed<Node>,
+    /// All InfraNodes.
+    pub infra_nodes: Followed<InfraNode>,
+    /// All HostProfiles.
+    pub profiles: Followed<HostProfile>,
+    /// All TenantClusters.
+    pub tenants: Followed<TenantCluster>,
+    /// The InfraConfig, if there is one.
+    pub configs: Followed<InfraConfig>,
+    /// Between looks at objects that nothing happened to.
+    pub resync: Duration,
+    metrics: Arc<Metrics>,
+    lease_namespace: String,
+    survey: Survey,
+    silence: Silence,
+    config_changed: Notify,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// What holds for all tenants now; defaults if nobody has said.
+    #[must_use]
+    pub fn config(&self) -> Arc<InfraConfig> {
+        let defaults =
+            || Arc::new(InfraConfig::new(config::NAME, berth_api::InfraConfigSpec::default()));
+        self.configs.get(config::NAME).unwrap_or_else(defaults)
+    }
+}
+
+/// The Lease of the one that leads.
+const LEASE: &str = "berth-controller";
+/// How long the end waits for the Lease to be given back.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Now, in whole seconds, as conditions carry it.
+#[must_use]
+pub fn now() -> Time {
+    Time(Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default())
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If it cannot start: no cluster, an address in use.
+pub fn run(settings: &Settings) -> anyhow::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let result = runtime.block_on(keep(settings));
+    // A look-up of the server's name that hangs must not hold up the end.
+    runtime.shutdown_background();
+    result
+}
+
+async fn keep(settings: &Settings) -> anyhow::Result<()> {
+    let mut end = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let metrics = Arc::new(Metrics::default());
+    let counted = Arc::clone(&metrics);
+    let client =
+        client::connect(settings.kubeconfig.as_deref(), "", move |method| counted.request(method))
+            .await?;
+    let waiting = Arc::new(Waiting::default());
+    let (leading, mut leads) = watch::channel(false);
+    let pages = Arc::new(Pages::new(Arc::clone(&metrics), Arc::clone(&waiting)));
+    let mut servers = JoinSet::new();
+    for listen in &settings.listen {
+        let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
+        servers.spawn(serve::serve(server, Arc::clone(&pages)));
+    }
+    let term = Term::none();
+    let mut followers = JoinSet::new();
+    let context = Arc::new(context(settings, &client, &mut followers, &waiting, &metrics, &term));
+    let leases = Api::namespaced(client, &settings.lease_namespace);
+    let mut candidate =
+        Candidate::new(leases, LEASE, settings.identity.clone(), settings.lease_duration, term);
+    tracing::info!(
+        "{} is ready to lead; Lease {}/{LEASE}",
+        settings.identity,
+        settings.lease_namespace
+    );
+    // What is dropped stops where it stands.
+    let mut reconcilers = JoinSet::new();
+    let result = loop {
+        tokio::select! {
+            () = candidate.run(&leading) => {}
+            changed = leads.changed() => {
+                let leads = changed.is_ok() && *leads.borrow_and_update();
+                metrics.lead(leads);
+                if leads {
+                    tracing::info!("this one leads now");
+                    reconcilers = begin(&context);
+                } else {
+                    tracing::warn!("the lead is lost; reconcilers are stopped");
+                    reconcilers.shutdown().await;
+                }
+            }
+            _ = end.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+            // None of them ends by itself; systemd or the kubelet starts it anew.
+            Some(ended) = reconcilers.join_next() => break Err(ended_by_mistake(ended)),
+            Some(ended) = followers.join_next() => break Err(ended_by_mistake(ended)),
+        }
+    };
+    tracing::info!("stopping");
+    reconcilers.shutdown().await;
+    if tokio::time::timeout(PATIENCE, candidate.release()).await.is_err() {
+        tracing::warn!("the Lease was not given back in time; another leads when it has run out");
+    }
+    result
+}
+
+fn context(
+    settings: &Settings,
+    client: &Client,
+    followers: &mut JoinSet<()>,
+    waiting: &Arc<Waiting>,
+    metrics: &Arc<Metrics>,
+    term: &Term,
+) -> Context {
+    Context {
+        client: client.clone(),
+        writer: Writer::new(client.clone(), term.clone(), Arc::clone(metrics)),
+        events: Events::new(client.clone(), &settings.identity),
+        nodes: Followed::begin(client, followers, waiting, trim_node),
+        infra_nodes: Followed::begin(client, followers, waiting, |_| {}),
+        profiles: Followed::begin(client, followers, waiting, |profile| {
+            profile.metadata.managed_fields = None
+        }),
+        tenants: Followed::begin(client, followers, waiting, |_| {}),
+        configs: Followed::begin(client, followers, waiting, |config| {
+            config.metadata.managed_fields = None
+        }),
+        resync: settings.resync,
+        metrics: Arc::clone(metrics),
+        lease_namespace: settings.lease_namespace.clone(),
+        survey: Survey::default(),
+        silence: Silence::default(),
+        config_changed: Notify::new(),
+    }
+}
+
+/// The reconcilers; each goes on for ever.
+fn begin(context: &Arc<Context>) -> JoinSet<()> {
+    let mut all = JoinSet::new();
+    all.spawn(hosts::run(Arc::clone(context)));
+    all.spawn(config::run(Arc::clone(context)));
+    all.spawn(machines::run(context.client.clone()));
+    let client = context.client.clone();
+    all.spawn(async move {
+        let Err(error) = tenants::run(client).await;
+        tracing::error!("tenants: {error}");
+    });
+    all
+}
+
+fn ended_by_mistake(ended: Result<(), tokio::task::JoinError>) -> anyhow::Error {
+    let why = ended.err().map(|error| format!(": {error}")).unwrap_or_default();
+    anyhow::anyhow!("a part ended by a mistake of berth-controller's own{why}")
+}
+
+/// Images and conditions of a Node are most of it, and change all the time.
+fn trim_node(node: &mut Node) {
+    node.metadata.managed_fields = None;
+    node.metadata.annotations = None;
+    node.spec = None;
+    let addresses = node.status.take().and_then(|status| status.addresses);
+    node.status = Some(k8s_openapi::api::core::v1::NodeStatus { addresses, ..Default::default() });
+}

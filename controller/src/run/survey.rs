@@ -1,0 +1,226 @@
+//! Which profile holds for which host, kept up to date: looked at anew when something changes that it depends on, and
+//! then exactly those hosts and profiles are woken for which it came out otherwise.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use berth_api::{HostProfile, InfraNode, TenantCluster};
+use futures::channel::mpsc::UnboundedSender;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, timeout_at};
+
+use super::Context;
+use super::follow::Change;
+use crate::profiles::{Fleet, Host};
+
+/// A burst of changes is one look.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// What is known now.
+#[derive(Debug, Default)]
+pub(super) struct Survey(Mutex<Arc<Fleet>>);
+
+impl Survey {
+    /// The last look.
+    #[must_use]
+    pub(super) fn fleet(&self) -> Arc<Fleet> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set(&self, fleet: Fleet) -> Arc<Fleet> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut known, Arc::new(fleet))
+    }
+}
+
+/// Those who wait for objects to look at.
+#[derive(Debug, Clone)]
+pub(super) struct Queues {
+    pub(super) hosts: UnboundedSender<ObjectRef<InfraNode>>,
+    pub(super) profiles: UnboundedSender<ObjectRef<HostProfile>>,
+}
+
+impl Queues {
+    /// Whoever waited may be gone, and the program with it.
+    pub(super) fn host(&self, name: &str) {
+        self.hosts.unbounded_send(ObjectRef::new(name)).unwrap_or_default();
+    }
+
+    pub(super) fn profile(&self, name: &str) {
+        self.profiles.unbounded_send(ObjectRef::new(name)).unwrap_or_default();
+    }
+}
+
+/// What is told of.
+pub(super) struct Told {
+    pub(super) nodes: UnboundedReceiver<Change<Node>>,
+    pub(super) infra_nodes: UnboundedReceiver<Change<InfraNode>>,
+    pub(super) profiles: UnboundedReceiver<Change<HostProfile>>,
+    pub(super) tenants: UnboundedReceiver<Change<TenantCluster>>,
+}
+
+impl Told {
+    pub(super) fn by(context: &Context) -> Self {
+        Self {
+            nodes: context.nodes.changes(),
+            infra_nodes: context.infra_nodes.changes(),
+            profiles: context.profiles.changes(),
+            tenants: context.tenants.changes(),
+        }
+    }
+}
+
+/// Looks for ever.
+pub(super) async fn survey(context: Arc<Context>, queues: Queues, mut told: Told) {
+    look(&context, &queues);
+    // Whoever leads anew looks at all of them once.
+    all(&context, &queues);
+    loop {
+        let anew = next(&context, &queues, &mut told).await;
+        if anew {
+            let end = Instant::now() + SETTLE;
+            while timeout_at(end, next(&context, &queues, &mut told)).await.is_ok() {}
+            look(&context, &queues);
+        }
+    }
+}
+
+/// Wakes whom the next change concerns; whether all is to be looked at anew.
+async fn next(context: &Context, queues: &Queues, told: &mut Told) -> bool {
+    tokio::select! {
+        Some(change) = told.nodes.recv() => match change {
+            Change::All => true,
+            Change::One(before, after) => node_facts(before.as_deref()) != node_facts(after.as_deref()),
+        },
+        Some(change) = told.infra_nodes.recv() => match change {
+            Change::All => { all(context, queues); true }
+            Change::One(before, after) => {
+                if let Some(after) = &after {
+                    queues.host(&after.name_any());
+                }
+                host_facts(before.as_deref()) != host_facts(after.as_deref())
+            }
+        },
+        Some(change) = told.profiles.recv() => match change {
+            Change::All => { all(context, queues); true }
+            Change::One(before, after) => {
+                if let Some(after) = &after {
+                    queues.profile(&after.name_any());
+                }
+                profile_facts(before.as_deref()) != profile_facts(after.as_deref())
+            }
+        },
+        Some(change) = told.tenants.recv() => {
+            match change {
+                Change::All => all(context, queues),
+                Change::One(before, after) => tenant(context, queues, before.as_deref(), after.as_deref()),
+            }
+            false
+        }
+        // They last as long as the program.
+        else => std::future::pending().await,
+    }
+}
+
+fn all(context: &Context, queues: &Queues) {
+    context.infra_nodes.all().iter().for_each(|host| queues.host(&host.name_any()));
+    context.profiles.all().iter().for_each(|profile| queues.profile(&profile.name_any()));
+}
+
+fn look(context: &Context, queues: &Queues) {
+    let nodes = context.nodes.all();
+    let infra_nodes: Vec<_> =
+        nodes.iter().map(|node| context.infra_nodes.get(&node.name_any())).collect();
+    // What a profile says counts, not what is said of it.
+    let bare = |profile: Arc<HostProfile>| {
+        let mut profile = (*profile).clone();
+        profile.status = None;
+        profile.metadata.managed_fields = None;
+        profile.metadata.resource_version = None;
+        Arc::new(profile)
+    };
+    let profiles: Vec<_> = context.profiles.all().into_iter().map(bare).collect();
+    let hosts = nodes.iter().zip(&infra_nodes);
+    let hosts = hosts.map(|(node, infra_node)| Host { node, infra_node: infra_node.as_deref() });
+    let before = context.survey.set(Fleet::of(&profiles, hosts));
+    let after = context.survey.fleet();
+    for (node, infra_node) in nodes.iter().zip(&infra_nodes) {
+        let name = node.name_any();
+        let Some(infra_node) = infra_node else { continue };
+        let networks = infra_node.spec.networks.iter().map(|network| network.name.as_str());
+        let networks: BTreeSet<&str> =
+            networks.chain(after.networks().iter().map(String::as_str)).collect();
+        let moved = |network: &&str| before.ends(network, &name) != after.ends(network, &name);
+        if before.choice(&name) != after.choice(&name)
+            || before.has_other_tunnels_than(&after) && networks.iter().any(moved)
+        {
+            queues.host(&name);
+        }
+    }
+    for profile in &profiles {
+        let name = profile.name_any();
+        if before.outcome(&name) != after.outcome(&name) {
+            queues.profile(&name);
+        }
+    }
+    if before.networks() != after.networks() {
+        context.config_changed.notify_one();
+    }
+}
+
+/// What a choice depends on.
+fn node_facts(node: Option<&Node>) -> impl PartialEq {
+    let addresses = |node: &Node| node.status.as_ref().and_then(|status| status.addresses.clone());
+    node.map(|node| (node.metadata.uid.clone(), node.metadata.labels.clone(), addresses(node)))
+}
+
+fn host_facts(host: Option<&InfraNode>) -> impl PartialEq {
+    let uplinks = |host: &InfraNode| {
+        let uplinks = host.status.iter().flat_map(|status| &status.capabilities.uplinks);
+        uplinks.map(|uplink| (uplink.name.clone(), uplink.addresses.clone())).collect::<Vec<_>>()
+    };
+    host.map(|host| (host.metadata.uid.clone(), host.spec.networks.clone(), uplinks(host)))
+}
+
+fn profile_facts(profile: Option<&HostProfile>) -> impl PartialEq {
+    profile.map(|profile| (profile.spec.clone(), profile.metadata.deletion_timestamp.clone()))
+}
+
+/// Wakes the hosts that carry a tenant, or did.
+fn tenant(
+    context: &Context,
+    queues: &Queues,
+    before: Option<&TenantCluster>,
+    after: Option<&TenantCluster>,
+) {
+    let facts = |tenant: Option<&TenantCluster>| {
+        tenant.map(|tenant| {
+            let status = tenant.status.clone().unwrap_or_default();
+            let reasons = status
+                .conditions
+                .into_iter()
+                .map(|one| (one.type_, one.reason))
+                .collect::<Vec<_>>();
+            let gone = tenant.metadata.deletion_timestamp.is_some();
+            let asks = (tenant.spec.network.clone(), tenant.spec.node_selector.clone());
+            (asks, status.vlan, status.vni, gone, gone.then_some(reasons))
+        })
+    };
+    if facts(before) == facts(after) {
+        return;
+    }
+    for node in context.nodes.all() {
+        let labels = node.metadata.labels.as_ref();
+        let selects = |tenant: &TenantCluster| {
+            let mut selector = tenant.spec.node_selector.iter();
+            selector.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+        };
+        if before.is_some_and(selects) || after.is_some_and(selects) {
+            queues.host(&node.name_any());
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What all looks at tenants share.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_api::names::CONTROLLER;
+use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Secret;
+use kube::runtime::controller::Action;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, Client, Resource as _, ResourceExt as _};
+
+use super::error::{Error, at, found};
+use super::stores::{Queue, Stores};
+use crate::tenants::fault::Fault;
+use crate::tenants::kubeconfig::{Server, server};
+
+/// A kubeconfig is read again after so long; one that is wrong or not there, sooner.
+const KUBECONFIG: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30));
+/// After an error, doubled with each.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(120));
+
+/// What all looks at tenants share.
+#[derive(Clone)]
+pub(super) struct Context {
+    pub(super) client: Client,
+    pub(super) stores: Arc<Stores>,
+    recorder: Recorder,
+    kubeconfigs: Arc<Mutex<BTreeMap<String, Read>>>,
+    failures: Arc<Mutex<BTreeMap<String, u32>>>,
+    /// Whether single tenants' bridges are told, by network.
+    told: Arc<Mutex<BTreeMap<String, bool>>>,
+}
+
+type Answer = Result<Option<Server>, Fault>;
+
+/// A kubeconfig that was read.
+#[derive(Clone, Debug)]
+struct Read {
+    of: SecretRef,
+    at: Instant,
+    answer: Answer,
+}
+
+impl Context {
+    /// Begins to watch.
+    pub(super) fn start(client: Client) -> (Arc<Self>, Queue, BoxFuture<'static, ()>) {
+        let (stores, queue, watches) = Stores::start(&client);
+        let reporter = Reporter { controller: CONTROLLER.to_owned(), instance: None };
+        let context = Self {
+            recorder: Recorder::new(client.clone(), reporter),
+            client,
+            stores,
+            kubeconfigs: Arc::default(),
+            failures: Arc::default(),
+            told: Arc::default(),
+        };
+        (Arc::new(context), queue, watches)
+    }
+
+    /// Waits until everything that is there is known.
+    pub(super) async fn ready(&self) {
+        self.stores.ready().await;
+    }
+
+    /// The cluster's configuration; an empty one if there is none.
+    pub(super) fn config(&self) -> InfraConfigSpec {
+        let config = self.stores.configs.get(&ObjectRef::new("default"));
+        config.map(|config| config.spec.clone()).unwrap_or_default()
+    }
+
+    /// When to look again after an error.
+    pub(super) fn again(&self, tenant: &TenantCluster, error: &Error) -> Action {
+        if let Error::Changed(_) = error {
+            tracing::debug!("TenantCluster {}: {error}", tenant.name_any());
+            return Action::requeue(PAUSES.0);
+        }
+        tracing::warn!("TenantCluster {}: {error}", tenant.name_any());
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry(tenant.name_any()).or_default();
+        *count = count.saturating_add(1);
+        let pause = PAUSES.0.saturating_mul(2_u32.saturating_pow(*count));
+        Action::requeue(pause.min(PAUSES.1))
+    }
+
+    /// The next error is the first.
+    pub(super) fn succeeded(&self, tenant: &TenantCluster) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(&tenant.name_any());
+    }
+
+    /// Tells people.
+    pub(super) async fn tell(&self, tenant: &TenantCluster, reason: &str, message: &str) {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: reason.to_owned(),
+            // The server takes 1 kB.
+            note: Some(message.chars().take(900).collect()),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        let mut about = tenant.object_ref(&());
+        let mut written = self.recorder.publish(&event, &about).await;
+        if matches!(&written, Err(kube::Error::Api(status)) if status.code == 422) {
+            // Servers before 1.23 take Events of objects without a namespace in `kube-system` only, unless they name
+            // the one that the Event is in.
+            about.namespace = Some("default".to_owned());
+            written = self.recorder.publish(&event, &about).await;
+        }
+        if let Err(error) = written {
+            tracing::debug!("event of TenantCluster {}: {error}", tenant.name_any());
+        }
+    }
+
+    /// How many tenants a host network has. When that makes a difference to how they are attached, all are looked at.
+    pub(super) fn tenants_of(&self, network: &str) -> usize {
+        let of = |tenant: &TenantCluster| {
+            tenant.spec.network.as_ref().is_some_and(|asked| asked.name == network)
+        };
+        let count = self.stores.tenants.state_filter(of).len();
+        let told = count <= berth_api::names::resource::BRIDGES_TOLD;
+        let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.insert(network.to_owned(), told).is_some_and(|before| before != told) {
+            self.stores.look_at_all();
+        }
+        count
+    }
+
+    /// Where the tenant's own API server is, if it has one. Secrets are not watched: whoever could would see all of them.
+    pub(super) async fn api_server(&self, tenant: &TenantCluster) -> Result<Answer, Error> {
+        let Some(secret) = tenant.spec.kubeconfig_secret_ref.clone() else { return Ok(Ok(None)) };
+        let name = tenant.name_any();
+        let known = {
+            let all = self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner);
+            all.get(&name).filter(|read| read.of == secret).cloned()
+        };
+        if let Some(read) = known {
+            let long = if read.answer.is_ok() { KUBECONFIG.0 } else { KUBECONFIG.1 };
+            if read.at.elapsed() < long {
+                return Ok(read.answer);
+            }
+        }
+        let answer = self.read_kubeconfig(&name, &secret).await?;
+        let read = Read { of: secret, at: Instant::now(), answer: answer.clone() };
+        self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner).insert(name, read);
+        Ok(answer)
+    }
+
+    async fn read_kubeconfig(&self, tenant: &str, of: &SecretRef) -> Result<Answer, Error> {
+        let own = || TenantCluster::namespace_of(tenant);
+        let namespace = of.namespace.clone().unwrap_or_else(own);
+        let key = of.key.as_deref().unwrap_or("kubeconfig");
+        let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{}", of.name);
+        let fault = |message: String| Err(Fault::new("KubeconfigInvalid", message));
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
+        let Some(secret) = at(format!("get {place}"), found(api.get(&of.name).await))? else {
+            return Ok(fault(format!("{place} does not exist")));
+        };
+        let data = secret.data.unwrap_or_default();
+        let Some(bytes) = data.get(key) else {
+            return Ok(fault(format!("{place} has no entry {key}")));
+        };
+        let text = String::from_utf8_lossy(&bytes.0);
+        Ok(match server(&text) {
+            Ok(server) => Ok(Some(server)),
+            Err(message) => fault(format!("{place}: entry {key} {message}")),
+        })
+    }
+}
+
+/// The address that a policy can have, and what is to be said if there is none.
+pub(super) fn address(server: Option<&Server>) -> (Option<IpAddr>, Option<String>) {
+    match server {
+        None => (None, None),
+        Some(Server::Address(address)) => (Some(*address), None),
+        Some(Server::Name(name)) => {
+            let message = format!(
+                "its API server is known as {name} only, and policies take addresses: open the way by a custom policy"
+            );
+            (None, Some(message))
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! One look at a tenant that is to go: the steps that [`crate::tenants::deletion`] says, as far as they go now.
+
+use std::time::Duration;
+
+use berth_api::TenantCluster;
+use berth_api::names::FINALIZER;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Preconditions,
+};
+use serde_json::json;
+
+use super::context::Context;
+use super::error::{Error, at, found};
+use super::objects::is_ours;
+use crate::tenants::deletion::{Action, Machine, Namespace, View, next};
+use crate::tenants::ids::NetworkId;
+use crate::tenants::objects::Kind;
+use crate::tenants::status;
+
+/// What others have to do first is looked at again after so long.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Steps of one look; there are fewer.
+const STEPS: usize = 12;
+
+/// What machines are made of, whoever makes them.
+const MACHINES: [(&str, &str, &str, &str); 3] = [
+    ("cluster.k8s.io", "v1alpha1", "MachineDeployment", "machinedeployments"),
+    ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines"),
+    ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances"),
+];
+
+/// Goes on with a deletion; says when to look again.
+pub(super) async fn go_on(
+    context: &Context,
+    tenant: &TenantCluster,
+) -> Result<Option<Duration>, Error> {
+    let name = tenant.name_any();
+    if !tenant.finalizers().iter().any(|one| one == FINALIZER) {
+        return Ok(None);
+    }
+    let api: Api<TenantCluster> = Api::all(context.client.clone());
+    for _ in 0..STEPS {
+        // A step must not be taken twice because the watch is slow.
+        let fresh = at(format!("get TenantCluster {name}"), found(api.get(&name).await))?;
+        let Some(tenant) = fresh.filter(|one| one.uid() == tenant.uid()) else { return Ok(None) };
+        let space = context.find_namespace(&tenant).await?;
+        let machines = context.machines(&tenant, space).await?;
+        let all = context.stores.claims.state();
+        let own = all.iter().filter(|claim| {
+            let released = claim.status.as_ref().is_some_and(|status| status.released_at.is_some());
+            Some(&claim.spec.tenant_uid) == tenant.uid().as_ref() && !released
+        });
+        let claims: Vec<(String, NetworkId)> =
+            own.filter_map(|claim| Some((claim.name_any(), NetworkId::of_claim(claim)?))).collect();
+        let objects: usize = Kind::ALL.iter().map(|kind| context.ours(*kind, &name).len()).sum();
+        let now = Timestamp::now();
+        let step = next(View {
+            tenant: &tenant,
+            namespace: space,
+            machines: &machines,
+            claims: &claims,
+            objects,
+            hosts: &context.stores.hosts(),
+            now,
+        });
+        let has = tenant.status.as_ref().and_then(NetworkId::of_status);
+        let has = has.filter(|_| step.action != Action::TakeOffHosts);
+        let should = status::going(&tenant, has, step.reason, &step.message, now);
+        context.say(&tenant, &should).await?;
+        match step.action {
+            Action::Wait => return Ok(Some(PATIENCE)),
+            // Said already: that is all of it.
+            Action::TakeOffHosts => {}
+            Action::DeleteMachines(machines) => {
+                for machine in &machines {
+                    context.delete_machine(&tenant, machine).await?;
+                }
+            }
+            Action::Release(names) => {
+                for claim in all.iter().filter(|claim| names.contains(&claim.name_any())) {
+                    context.mark(claim, json!(now)).await?;
+                }
+                return Ok(Some(Duration::from_millis(300)));
+            }
+            Action::DeleteObjects => {
+                for kind in Kind::ALL {
+                    for object in context.ours(kind, &name) {
+                        context.delete(kind, &object).await?;
+                    }
+                }
+                return Ok(Some(PATIENCE));
+            }
+            Action::DeleteNamespace => {
+                context.delete_namespace(&tenant).await?;
+                return Ok(Some(PATIENCE));
+            }
+            Action::Finish => {
+                let fresh = at(format!("get TenantCluster {name}"), found(api.get(&name).await))?;
+                let Some(tenant) = fresh else { return Ok(None) };
+                let others: Vec<String> =
+                    tenant.finalizers().iter().filter(|one| *one != FINALIZER).cloned().collect();
+                context.finalizers(&tenant, &others).await?;
+                tracing::info!("TenantCluster {name}: {}", step.message);
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(PATIENCE))
+}
+
+fn resource_of(kind: &str) -> Option<ApiResource> {
+    let (group, version, kind, plural) =
+        *MACHINES.iter().find(|(_, _, known, _)| *known == kind)?;
+    Some(ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural))
+}
+
+impl Context {
+    /// Everything of machines that is in a tenant's namespace.
+    async fn machines(
+        &self,
+        tenant: &TenantCluster,
+        space: Namespace,
+    ) -> Result<Vec<Machine>, Error> {
+        let mut all = Vec::new();
+        if space == Namespace::Absent {
+            return Ok(all);
+        }
+        let namespace = TenantCluster::namespace_of(&tenant.name_any());
+        for (_, _, kind, _) in MACHINES {
+            let Some(resource) = resource_of(kind) else { continue };
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(self.client.clone(), &namespace, &resource);
+            let list = found(api.list_metadata(&ListParams::default()).await);
+            // A kind that is not installed has no objects.
+            let Some(list) = at(format!("list {kind} in {namespace}"), list)? else { continue };
+            all.extend(list.items.iter().map(|object| Machine {
+                kind: kind.to_owned(),
+                name: object.name_any(),
+                is_ours: is_ours(object.labels()),
+                is_going: object.metadata.deletion_timestamp.is_some(),
+            }));
+        }
+        Ok(all)
+    }
+
+    async fn delete_machine(&self, tenant: &TenantCluster, machine: &Machine) -> Result<(), Error> {
+        let Some(resource) = resource_of(&machine.kind) else { return Ok(()) };
+        let namespace = TenantCluster::namespace_of(&tenant.name_any());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &namespace, &resource);
+        let what = format!("delete {} {namespace}/{}", machine.kind, machine.name);
+        at(what, found(api.delete(&machine.name, &DeleteParams::background()).await)).map(drop)
+    }
+
+    async fn delete_namespace(&self, tenant: &TenantCluster) -> Result<(), Error> {
+        let name = TenantCluster::namespace_of(&tenant.name_any());
+        let resource = Kind::Namespace.resource();
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        let what = format!("delete Namespace {name}");
+        let there = at(what.clone(), found(api.get_metadata(&name).await))?;
+        // Looked at once more, right before: it is all of the tenant's data.
+        let Some(there) = there.filter(|there| is_ours(there.labels())) else { return Ok(()) };
+        let only = Preconditions { uid: there.uid(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
+        at(what, found(api.delete(&name, &params).await)).map(drop)
+    }
+}

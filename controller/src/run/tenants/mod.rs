@@ -1,0 +1,70 @@
+//! TenantClusters: keeps what [`crate::tenants`] says a tenant should have.
+//!
+//! Everything is looked up in stores that watches keep, so a tenant that is as it should be costs no request. It does no
+//! harm if two run at once: a claim is had by whoever creates it, the first who says so in the status wins, and all else
+//! is applied as the same from the same objects.
+
+mod claims;
+mod context;
+mod deletion;
+mod error;
+mod keep;
+mod objects;
+mod stores;
+mod sweeper;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::poll_fn;
+use kube::Client;
+use kube::runtime::controller::{Action, Config, applier};
+
+use berth_api::TenantCluster;
+use context::Context;
+use error::Error;
+
+/// Tenants that are looked at side by side. Each waits for the server most of the time.
+const AT_ONCE: u16 = 8;
+/// A tenant that is as it should be is looked at again this late, in case an event was lost.
+const CALM: Duration = Duration::from_secs(600);
+
+/// Keeps tenants for ever; ends when it is dropped, and may be at any moment.
+///
+/// # Errors
+/// If the watches cannot go on.
+pub async fn run(client: Client) -> Result<Infallible, Error> {
+    let (context, mut queue, watches) = Context::start(client);
+    let work = async {
+        context.ready().await;
+        let queue = poll_fn(|cx| queue.poll_recv(cx)).map(Ok::<_, Infallible>);
+        let results = applier(
+            |tenant, context| Box::pin(reconcile(tenant, context)),
+            |tenant, error, context: Arc<Context>| context.again(&tenant, error),
+            Arc::clone(&context),
+            context.stores.tenants.clone(),
+            queue,
+            Config::default().concurrency(AT_ONCE),
+        );
+        // What failed was told where it failed.
+        results.for_each(|_| std::future::ready(())).await;
+    };
+    tokio::select! {
+        () = work => Err(Error::Ended("the queue of tenants")),
+        () = watches => Err(Error::Ended("the watches")),
+        () = sweeper::sweep(&context) => Err(Error::Ended("the sweep of claims")),
+    }
+}
+
+async fn reconcile(tenant: Arc<TenantCluster>, context: Arc<Context>) -> Result<Action, Error> {
+    let going = tenant.metadata.deletion_timestamp.is_some();
+    let pause = if going {
+        deletion::go_on(&context, &tenant).await?
+    } else {
+        keep::keep(&context, tenant.as_ref().clone()).await?
+    };
+    context.succeeded(&tenant);
+    Ok(pause.map_or_else(Action::await_change, Action::requeue))
+}

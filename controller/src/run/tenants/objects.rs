@@ -1,0 +1,155 @@
+//! Objects of tenants: applied where they differ, and deleted where nobody wants them.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use berth_api::TenantCluster;
+use berth_api::names::{CONTROLLER, MANAGED_BY, TENANT};
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::runtime::reflector::ObjectRef;
+use serde_json::Value;
+
+use super::context::Context;
+use super::error::{Error, at, found};
+use super::stores::Known;
+use crate::tenants::fault::Fault;
+use crate::tenants::objects::{Kind, Wanted, differs};
+
+/// The server's own answer to a write, and when it came. The watch has it soon.
+pub(super) type Recent = (Instant, DynamicObject);
+/// After so long it must have it.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Whether Berth made an object.
+pub(super) fn is_ours(labels: &std::collections::BTreeMap<String, String>) -> bool {
+    labels.get(MANAGED_BY.0).is_some_and(|by| by == MANAGED_BY.1)
+}
+
+impl Context {
+    fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
+        let resource = kind.resource();
+        if namespace.is_empty() {
+            Api::all_with(self.client.clone(), &resource)
+        } else {
+            Api::namespaced_with(self.client.clone(), namespace, &resource)
+        }
+    }
+
+    /// The newest that is known of an object.
+    pub(super) fn known(&self, kind: Kind, namespace: &str, name: &str) -> Option<DynamicObject> {
+        let mut key = ObjectRef::new_with(name, kind.resource());
+        if !namespace.is_empty() {
+            key = key.within(namespace);
+        }
+        let stored = match self.stores.kind(kind) {
+            Known::There(store) => store.get(&key),
+            Known::Missing | Known::NotYet => None,
+        };
+        let version = |object: &DynamicObject| -> Option<u64> {
+            object.metadata.resource_version.as_ref()?.parse().ok()
+        };
+        let recent = self.stores.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = recent.get(&(kind, namespace.to_owned(), name.to_owned()));
+        let newer = written.filter(|(at, object)| {
+            let watched = stored.as_ref().and_then(|stored| version(stored));
+            at.elapsed() < SOON && watched < version(object)
+        });
+        newer.map(|(_, object)| object.clone()).or_else(|| stored.as_deref().cloned())
+    }
+
+    /// Makes an object as it should be, if it is not. `may_adopt` is false in a namespace that is not Berth's: there
+    /// somebody else may have made objects of the same names.
+    pub(super) async fn settle(&self, wanted: Wanted, may_adopt: bool) -> Result<(), Fault> {
+        let wanted = wanted.marked();
+        let (kind, name) = (wanted.kind, wanted.name().to_owned());
+        let namespace =
+            wanted.body["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+        let what = format!("{} {name}", kind.name());
+        let refused = |error: kube::Error| {
+            Fault::new("ApplyFailed", format!("{what} could not be applied: {error}"))
+        };
+        if let Known::Missing = self.stores.kind(kind) {
+            let crd = kind.crd().unwrap_or_default();
+            let message = format!("CustomResourceDefinition {crd} is not installed");
+            return Err(Fault::new("CrdMissing", message));
+        }
+        let known = self.known(kind, &namespace, &name);
+        let known = known.filter(|object| kind == Kind::Namespace || is_ours(object.labels()));
+        let api = self.api(kind, &namespace);
+        match &known {
+            Some(there) => {
+                let there = serde_json::to_value(there).unwrap_or(Value::Null);
+                if !differs(&wanted.body, &there) {
+                    return Ok(());
+                }
+            }
+            None if !may_adopt => {
+                let there = found(api.get_metadata(&name).await).map_err(refused)?;
+                if there.is_some_and(|there| !is_ours(there.labels())) {
+                    let message = format!(
+                        "{what} is there already and not Berth's; delete it, or hand it over by label {}={}",
+                        MANAGED_BY.0, MANAGED_BY.1
+                    );
+                    return Err(Fault::new("NotOurs", message));
+                }
+            }
+            None => {}
+        }
+        let mut params = PatchParams::apply(CONTROLLER);
+        // What is ours is made as it should be again; what is not ours yet is not taken from its owner.
+        params.force = known.is_some();
+        match api.patch(&name, &params, &Patch::Apply(&wanted.body)).await {
+            Ok(mut object) => {
+                object.metadata.managed_fields = None;
+                let mut recent = self.stores.recent.lock().unwrap_or_else(PoisonError::into_inner);
+                recent.retain(|_, (at, _)| at.elapsed() < SOON);
+                recent.insert((kind, namespace, name), (Instant::now(), object));
+                Ok(())
+            }
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    /// Berth's objects of a kind for a tenant.
+    pub(super) fn ours(&self, kind: Kind, tenant: &str) -> Vec<DynamicObject> {
+        let Known::There(store) = self.stores.kind(kind) else { return Vec::new() };
+        let namespace = TenantCluster::namespace_of(tenant);
+        let all = store.state_filter(|object: &DynamicObject| {
+            object.metadata.namespace.as_ref() == Some(&namespace)
+                && is_ours(object.labels())
+                && object.labels().get(TENANT).is_some_and(|label| label == tenant)
+        });
+        all.iter().map(|object| object.as_ref().clone()).collect()
+    }
+
+    /// Deletes Berth's objects of a kind that are not among these.
+    pub(super) async fn prune(
+        &self,
+        kind: Kind,
+        tenant: &str,
+        wanted: &[&Wanted],
+    ) -> Result<(), Fault> {
+        for object in self.ours(kind, tenant) {
+            let name = object.name_any();
+            let is_wanted = wanted.iter().any(|one| one.kind == kind && one.name() == name);
+            if is_wanted || object.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            self.delete(kind, &object).await.map_err(|error| {
+                let message = format!("{} {name} is not wanted any more: {error}", kind.name());
+                Fault::new("DeleteFailed", message)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Deletes this very object.
+    pub(super) async fn delete(&self, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let only = Preconditions { uid: object.uid(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
+        let deleted = found(self.api(kind, &namespace).delete(&name, &params).await);
+        at(format!("delete {} {name}", kind.name()), deleted).map(drop)
+    }
+}

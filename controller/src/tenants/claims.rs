@@ -1,0 +1,323 @@
+//! Which VLAN or VNI a tenant gets.
+//!
+//! What is said here is only a proposal: creating the VlanClaim is the lock, and the server takes one of each name. So it
+//! does not matter how old the lists are that this is decided by; a name that the server refuses is given to [`choose`]
+//! again in `refused`, and the next one is proposed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_api::{InfraConfigSpec, VlanClaim, VlanId};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
+
+use super::fault::Fault;
+use super::ids::NetworkId;
+use crate::stable_hash::stable_hash;
+
+/// Seconds of quarantine where InfraConfig does not say.
+const QUARANTINE: u32 = 3600;
+
+/// Who asks, and for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Name of the TenantCluster.
+    pub tenant: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
+    /// The host network.
+    pub network: &'a str,
+    /// Whether tenants of that network are told apart by VNIs.
+    pub by_vni: bool,
+    /// The only one that will do.
+    pub fixed: Option<NetworkId>,
+    /// The one that its status says it has.
+    pub before: Option<NetworkId>,
+}
+
+/// What is known of the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// Pools and quarantine.
+    pub config: &'a InfraConfigSpec,
+    /// All claims.
+    pub claims: &'a [Arc<VlanClaim>],
+    /// Names of claims that the server has, though they are not in `claims` yet.
+    pub refused: &'a BTreeSet<String>,
+    /// What NetworkAttachmentDefinitions of others use on the same network, and their names.
+    pub foreign: &'a BTreeMap<NetworkId, String>,
+}
+
+/// What to do about it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choice<'a> {
+    /// It has one already.
+    Have(NetworkId),
+    /// A claim in quarantine of an earlier TenantCluster of this name: make it this one's.
+    TakeOver(NetworkId, &'a VlanClaim),
+    /// Make a claim of this one.
+    Create(NetworkId),
+}
+
+/// How long a VLAN stays unused after its tenant is gone.
+#[must_use]
+pub fn quarantine(config: &InfraConfigSpec) -> SignedDuration {
+    SignedDuration::from_secs(config.vlan_quarantine_seconds.unwrap_or(QUARANTINE).into())
+}
+
+/// When the quarantine of a claim ends; `None` if it is not in quarantine.
+#[must_use]
+pub fn quarantine_ends(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Timestamp> {
+    let released = claim.status.as_ref()?.released_at.as_ref()?.0;
+    Some(released.checked_add(quarantine(config)).unwrap_or(Timestamp::MAX))
+}
+
+/// Chooses.
+///
+/// # Errors
+/// If there is none left, or the one asked for cannot be had; it says by whom they are taken.
+pub fn choose<'a>(request: Request<'_>, known: Known<'a>) -> Result<Choice<'a>, Fault> {
+    if let Some(id) = held(request, known.claims) {
+        return match request.fixed {
+            Some(fixed) if fixed != id => Err(Fault::new(
+                "NetworkIdFixed",
+                format!(
+                    "spec.network asks for {fixed}, but the tenant has {id}: delete it and make it anew"
+                ),
+            )),
+            _ => Ok(Choice::Have(id)),
+        };
+    }
+    check_fixed(request)?;
+    if let Some((id, claim)) = left_behind(request, known) {
+        return Ok(Choice::TakeOver(id, claim));
+    }
+    let taken = taken(request, known);
+    if let Some(fixed) = request.fixed {
+        return match taken.get(&fixed) {
+            None => Ok(Choice::Create(fixed)),
+            Some(by) => {
+                let message = format!(
+                    "spec.network asks for {fixed} on {}, which {by}: ask for another",
+                    request.network
+                );
+                Err(Fault::new("NetworkIdTaken", message))
+            }
+        };
+    }
+    let pool = Pool::of(known.config, request)?;
+    let before = request.before.filter(|id| pool.contains(*id));
+    // Without the claim it would be another tenant's by now; if it is free, the tenant's VMs stay where they are.
+    let mut ids = before.into_iter().chain(pool.by_preference(request));
+    match ids.find(|id| !taken.contains_key(id)) {
+        Some(id) => Ok(Choice::Create(id)),
+        None => Err(exhausted(request, &pool, &taken)),
+    }
+}
+
+/// The one that a tenant has by its claims. There may be several, of controllers that did not see each other: what the
+/// status says holds, and without it the lowest, so that all choose the same.
+#[must_use]
+pub fn held(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
+    let own = |claim: &VlanClaim| {
+        claim.spec.tenant_uid == request.uid && claim.spec.network == request.network
+    };
+    let ids = || {
+        let own = claims.iter().map(Arc::as_ref).filter(|claim| own(claim));
+        own.filter_map(NetworkId::of_claim).filter(|id| id.is_vni() == request.by_vni)
+    };
+    request.before.filter(|before| ids().any(|id| id == *before)).or_else(|| ids().min())
+}
+
+fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
+    let wrong = |message| Err(Fault::new("NetworkIdUnusable", message));
+    match request.fixed {
+        Some(NetworkId::Vlan(vlan)) if !vlan.for_tenants() => wrong(
+            "spec.network.vlan: 1 is every switch's and bridge's default VLAN; no tenant may have it"
+                .to_owned(),
+        ),
+        Some(NetworkId::Vni(0 | 16_777_216..)) => {
+            wrong("spec.network.vni: must be from 1 to 16777215".to_owned())
+        }
+        Some(id) if id.is_vni() != request.by_vni => wrong(format!(
+            "spec.network asks for {id}, but tenants of {} are told apart by {}",
+            request.network,
+            if request.by_vni { "VNIs" } else { "VLANs" }
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A claim of an earlier tenant of the same name, whose frames nobody else will meet.
+fn left_behind<'a>(request: Request<'_>, known: Known<'a>) -> Option<(NetworkId, &'a VlanClaim)> {
+    let all = known.claims.iter().map(Arc::as_ref).filter(|claim| {
+        claim.spec.tenant == request.tenant
+            && claim.spec.network == request.network
+            // One that is not released may be a newer tenant's, of which this controller has not heard.
+            && quarantine_ends(claim, known.config).is_some()
+    });
+    let all = all.filter_map(|claim| Some((NetworkId::of_claim(claim)?, claim)));
+    all.filter(|(id, claim)| {
+        id.is_vni() == request.by_vni
+            && request.fixed.is_none_or(|fixed| fixed == *id)
+            && !known.refused.contains(&claim.name_any())
+            && !known.foreign.contains_key(id)
+    })
+    .min_by_key(|(id, _)| (Some(*id) != request.before, *id))
+}
+
+/// Why one cannot be had, as the end of a sentence that begins with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Taken {
+    #[error("tenant {0} has")]
+    Tenant(String),
+    #[error("tenant {0} had, and is in quarantine until {1}")]
+    Quarantine(String, Timestamp),
+    #[error("{0} uses")]
+    Foreign(String),
+    #[error("another controller has just claimed")]
+    Refused,
+}
+
+fn taken(request: Request<'_>, known: Known<'_>) -> BTreeMap<NetworkId, Taken> {
+    let mut all: BTreeMap<NetworkId, Taken> = known
+        .foreign
+        .iter()
+        .map(|(id, name)| (*id, Taken::Foreign(format!("NetworkAttachmentDefinition {name}"))))
+        .collect();
+    for claim in known.claims.iter().map(Arc::as_ref) {
+        let Some(id) = NetworkId::of_claim(claim).filter(|_| claim.spec.network == request.network)
+        else {
+            continue;
+        };
+        let tenant = claim.spec.tenant.clone();
+        let by = match quarantine_ends(claim, known.config) {
+            Some(until) => Taken::Quarantine(tenant, until),
+            None => Taken::Tenant(tenant),
+        };
+        all.insert(id, by);
+    }
+    let of = |name: &String| {
+        let id = name.strip_prefix(request.network)?.strip_prefix('-')?;
+        match id.strip_prefix("vni-") {
+            Some(vni) => vni.parse().ok().map(NetworkId::Vni),
+            None => id.parse().ok().map(NetworkId::Vlan),
+        }
+    };
+    for id in known.refused.iter().filter_map(of) {
+        all.entry(id).or_insert(Taken::Refused);
+    }
+    all
+}
+
+fn exhausted(request: Request<'_>, pool: &Pool, taken: &BTreeMap<NetworkId, Taken>) -> Fault {
+    let (mut tenants, mut foreign, mut quarantined) = (0_u32, 0_u32, 0_u32);
+    let mut first: Option<Timestamp> = None;
+    for (_, by) in taken.iter().filter(|(id, _)| pool.contains(**id)) {
+        match by {
+            Taken::Tenant(_) | Taken::Refused => tenants = tenants.saturating_add(1),
+            Taken::Foreign(_) => foreign = foreign.saturating_add(1),
+            Taken::Quarantine(_, until) => {
+                quarantined = quarantined.saturating_add(1);
+                first = Some(first.map_or(*until, |first| first.min(*until)));
+            }
+        }
+    }
+    let until = first.map_or_else(String::new, |until| format!(", the first until {until}"));
+    let message = format!(
+        "network {}: all {} {} of {} are taken: {tenants} by tenants, {quarantined} in quarantine{until}, {foreign} by \
+         NetworkAttachmentDefinitions of others; widen {}",
+        request.network,
+        pool.len(),
+        if request.by_vni { "VNIs" } else { "VLANs" },
+        pool.text,
+        pool.field,
+    );
+    Fault::new("PoolExhausted", message)
+}
+
+/// What tenants of a network may get.
+#[derive(Debug)]
+struct Pool {
+    ids: Ids,
+    text: String,
+    field: &'static str,
+}
+
+#[derive(Debug)]
+enum Ids {
+    Vlans(Vec<VlanId>),
+    Vnis(berth_api::VniRange),
+}
+
+impl Pool {
+    fn of(config: &InfraConfigSpec, request: Request<'_>) -> Result<Self, Fault> {
+        let none = |field: &str| {
+            let network = request.network;
+            let message = format!("InfraConfig default: {field} has nothing for network {network}");
+            Fault::new("NoPool", message)
+        };
+        if request.by_vni {
+            let field = "spec.vniRange";
+            let range = config.vni_range.ok_or_else(|| none(field))?;
+            return Ok(Self { ids: Ids::Vnis(range), text: range.to_string(), field });
+        }
+        let field = "spec.vlanPools";
+        let mut ids = BTreeSet::new();
+        let mut texts = Vec::new();
+        for pool in config.vlan_pools.iter().filter(|pool| pool.network == request.network) {
+            for ranges in &pool.ranges {
+                ids.extend(ranges.ids().iter().filter(|id| id.for_tenants()));
+                texts.push(ranges.ids().to_string());
+            }
+        }
+        if ids.is_empty() {
+            return Err(none(field));
+        }
+        let ids = Ids::Vlans(ids.into_iter().collect());
+        Ok(Self { ids, text: texts.join(","), field })
+    }
+
+    fn len(&self) -> usize {
+        match &self.ids {
+            Ids::Vlans(ids) => ids.len(),
+            Ids::Vnis(range) => usize::try_from(range.count()).unwrap_or(usize::MAX),
+        }
+    }
+
+    fn at(&self, place: usize) -> Option<NetworkId> {
+        match &self.ids {
+            Ids::Vlans(ids) => ids.get(place).copied().map(NetworkId::Vlan),
+            Ids::Vnis(range) => {
+                u32::try_from(place).ok().and_then(|place| range.at(place)).map(NetworkId::Vni)
+            }
+        }
+    }
+
+    fn contains(&self, id: NetworkId) -> bool {
+        match (&self.ids, id) {
+            (Ids::Vlans(ids), NetworkId::Vlan(id)) => ids.binary_search(&id).is_ok(),
+            (Ids::Vnis(range), NetworkId::Vni(id)) => range.contains(id),
+            _ => false,
+        }
+    }
+
+    /// All of them, from where the tenant's name points to: one that is made anew gets what it had, and two that are made
+    /// at one instant seldom ask for the same.
+    fn by_preference(&self, request: Request<'_>) -> impl Iterator<Item = NetworkId> {
+        let len = self.len();
+        let hash = hash_of(&[request.tenant, request.network]);
+        let most = u64::try_from(len).unwrap_or(u64::MAX).max(1);
+        let start = usize::try_from(hash.checked_rem(most).unwrap_or(0)).unwrap_or(0);
+        (start..len).chain(0..start.min(len)).filter_map(|place| self.at(place))
+    }
+}
+
+/// Of texts; where one ends and the next begins matters.
+pub(super) fn hash_of(parts: &[&str]) -> u64 {
+    stable_hash(parts.iter().flat_map(|part| part.bytes().chain([0])))
+}
+
+#[cfg(test)]
+#[path = "claims_tests.rs"]
+mod tests;

@@ -1,0 +1,280 @@
+//! Claims: what is chosen, by controllers of which any may be killed, and none knows everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_api::{InfraConfigSpec, VlanClaim, VlanClaimStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::tenants::sweep::{Alive, Sweep, sweep};
+
+fn config(ranges: &str) -> InfraConfigSpec {
+    serde_json::from_value(json!({
+        "vlanPools": [{"network": "trunk", "ranges": [ranges]}, {"network": "other", "ranges": ["7"]}],
+        "vniRange": "10000-10002", "vlanQuarantineSeconds": 60,
+    }))
+    .unwrap()
+}
+
+fn vlan(id: u16) -> NetworkId {
+    NetworkId::Vlan(id.try_into().unwrap())
+}
+
+fn request<'a>(tenant: &'a str, uid: &'a str) -> Request<'a> {
+    Request { tenant, uid, network: "trunk", by_vni: false, fixed: None, before: None }
+}
+
+fn claim(id: u16, tenant: &str, uid: &str, released: Option<i64>) -> Arc<VlanClaim> {
+    let mut claim = vlan(id).claim("trunk", tenant, uid);
+    let released_at = released.map(|second| Time(Timestamp::from_second(second).unwrap()));
+    claim.status = released.map(|_| VlanClaimStatus { released_at });
+    Arc::new(claim)
+}
+
+/// Chooses where nothing else is known.
+fn among(
+    request: Request<'_>,
+    ranges: &str,
+    claims: &[Arc<VlanClaim>],
+    refused: &[&str],
+    foreign: &[u16],
+) -> Result<(String, NetworkId), Fault> {
+    let config = config(ranges);
+    let refused: BTreeSet<String> = refused.iter().map(|name| (*name).to_owned()).collect();
+    let foreign: BTreeMap<NetworkId, String> =
+        foreign.iter().map(|id| (vlan(*id), "legacy/net".to_owned())).collect();
+    let known = Known { config: &config, claims, refused: &refused, foreign: &foreign };
+    choose(request, known).map(|choice| match choice {
+        Choice::Have(id) => ("have".to_owned(), id),
+        Choice::Create(id) => ("create".to_owned(), id),
+        Choice::TakeOver(id, claim) => (format!("take over {}", claim.spec.tenant_uid), id),
+    })
+}
+
+fn created(id: u16) -> (String, NetworkId) {
+    ("create".to_owned(), vlan(id))
+}
+
+#[test]
+fn a_tenant_made_anew_asks_for_the_same_and_others_for_others() {
+    let first = among(request("abc", "1"), "100-199", &[], &[], &[]).unwrap();
+    assert_eq!(first, among(request("abc", "2"), "100-199", &[], &[], &[]).unwrap());
+    // The hash is part of what users see: after an upgrade a tenant asks for the same.
+    assert_eq!(first.1.number(), 175);
+    let other = among(request("abd", "3"), "100-199", &[], &[], &[]).unwrap();
+    assert_ne!(first, other);
+}
+
+#[test]
+fn what_is_taken_is_passed_over() {
+    let claims = [claim(100, "x", "9", None), claim(101, "y", "8", Some(0))];
+    let chosen = among(request("abc", "1"), "100-104", &claims, &["trunk-102"], &[103]);
+    assert_eq!(chosen, Ok(created(104)));
+    let fault = among(request("abc", "1"), "100-103", &claims, &["trunk-102"], &[103]).unwrap_err();
+    assert_eq!(fault.reason, "PoolExhausted");
+    assert_eq!(
+        fault.message,
+        "network trunk: all 4 VLANs of 100-103 are taken: 2 by tenants, 1 in quarantine, the first until \
+         1970-01-01T00:01:00Z, 1 by NetworkAttachmentDefinitions of others; widen spec.vlanPools"
+    );
+    // VLAN 1 is in no pool, whoever writes it there; and other networks' pools are other networks'.
+    assert_eq!(among(request("abc", "1"), "1", &[], &[], &[]).unwrap_err().reason, "NoPool");
+    let mut elsewhere = request("abc", "1");
+    elsewhere.network = "nowhere";
+    let fault = among(elsewhere, "100", &[], &[], &[]).unwrap_err();
+    assert_eq!(
+        fault.message,
+        "InfraConfig default: spec.vlanPools has nothing for network nowhere"
+    );
+}
+
+#[test]
+fn one_that_is_asked_for_need_not_be_in_a_pool_but_free() {
+    let fixed = |id| Request { fixed: Some(vlan(id)), ..request("abc", "1") };
+    let claims = [claim(300, "x", "9", None), claim(301, "y", "8", Some(0))];
+    assert_eq!(among(fixed(299), "100", &claims, &[], &[]), Ok(created(299)));
+    for (id, said) in [
+        (300, "tenant x has"),
+        (301, "tenant y had, and is in quarantine until"),
+        (302, "NetworkAttachmentDefinition legacy/net uses"),
+        (1, "default VLAN"),
+    ] {
+        let fault = among(fixed(id), "100", &claims, &[], &[302]).unwrap_err();
+        assert!(fault.message.contains(said), "{fault}");
+    }
+    let fault = among(fixed(120), "100", &[claim(110, "abc", "1", None)], &[], &[]).unwrap_err();
+    assert!(fault.message.contains("asks for VLAN 120, but the tenant has VLAN 110"), "{fault}");
+    let vni = Request { fixed: Some(NetworkId::Vni(5)), ..request("abc", "1") };
+    let fault = among(vni, "100", &[], &[], &[]).unwrap_err();
+    assert!(fault.message.contains("told apart by VLANs"), "{fault}");
+}
+
+#[test]
+fn vnis_are_chosen_alike() {
+    let of_vni = Request { by_vni: true, ..request("abc", "1") };
+    let (what, id) = among(of_vni, "100", &[], &[], &[]).unwrap();
+    assert_eq!(what, "create");
+    assert!(matches!(id, NetworkId::Vni(10_000..=10_002)));
+    let all = ["trunk-vni-10000", "trunk-vni-10001", "trunk-vni-10002"];
+    assert_eq!(among(of_vni, "100", &[], &all, &[]).unwrap_err().reason, "PoolExhausted");
+}
+
+/// Whatever is done between two moments, the next look finds the claim.
+#[test]
+fn after_a_restart_the_claim_is_found() {
+    let own = claim(107, "abc", "1", None);
+    let have = |id| Ok(("have".to_owned(), vlan(id)));
+    assert_eq!(among(request("abc", "1"), "100-199", &[own], &[], &[]), have(107));
+    // Two controllers that did not see each other's claims agree, on what the status says or else on the lowest.
+    let both = [claim(109, "abc", "1", None), claim(108, "abc", "1", None)];
+    assert_eq!(among(request("abc", "1"), "100-199", &both, &[], &[]), have(108));
+    let told = Request { before: Some(vlan(109)), ..request("abc", "1") };
+    assert_eq!(among(told, "100-199", &both, &[], &[]), have(109));
+    // Claims that were lost are made anew where the machines are.
+    assert_eq!(among(told, "100-199", &[], &[], &[]), Ok(created(109)));
+}
+
+#[test]
+fn a_later_tenant_of_the_same_name_takes_over_what_was_released() {
+    let released = [claim(120, "abc", "old", Some(0))];
+    let chosen = among(request("abc", "new"), "100-199", &released, &[], &[]);
+    assert_eq!(chosen, Ok(("take over old".to_owned(), vlan(120))));
+    let stranger = Request { fixed: Some(vlan(120)), ..request("x", "new") };
+    assert_eq!(
+        among(stranger, "100-199", &released, &[], &[]).unwrap_err().reason,
+        "NetworkIdTaken"
+    );
+    // Not what is held: it may be that of a tenant which this controller does not know yet.
+    let held = [claim(175, "abc", "other", None)];
+    assert_eq!(among(request("abc", "new"), "100-199", &held, &[], &[]), Ok(created(176)));
+}
+
+#[test]
+fn claims_go_when_nobody_needs_them() {
+    let claims = [
+        claim(101, "held", "1", None),
+        claim(102, "held", "1", None),
+        claim(103, "gone", "2", None),
+        claim(104, "gone", "3", Some(0)),
+        claim(105, "gone", "4", Some(30)),
+        claim(106, "young", "5", None),
+        claim(107, "back", "6", Some(0)),
+    ];
+    let alive = |name: &str, id: Option<u16>| Alive {
+        name: name.to_owned(),
+        has: id.map(|id| ("trunk".to_owned(), vlan(id))),
+    };
+    let alive = BTreeMap::from([
+        ("1".to_owned(), alive("held", Some(101))),
+        ("5".to_owned(), alive("young", None)),
+        ("6".to_owned(), alive("back", Some(107))),
+    ]);
+    let (todo, next) =
+        sweep(&claims, &alive, &config("100-199"), Timestamp::from_second(60).unwrap());
+    let todo: Vec<String> = todo
+        .iter()
+        .map(|one| match one {
+            Sweep::Release(claim) => format!("release {}", claim.name_any()),
+            Sweep::Keep(claim) => format!("keep {}", claim.name_any()),
+            Sweep::Delete(claim) => format!("delete {}", claim.name_any()),
+        })
+        .collect();
+    assert_eq!(
+        todo,
+        ["release trunk-102", "release trunk-103", "delete trunk-104", "keep trunk-107"]
+    );
+    assert_eq!(next, Some(Timestamp::from_second(90).unwrap()));
+}
+
+/// A server that takes one claim of each name, and controllers with lists of any age.
+#[derive(Default)]
+struct Server {
+    claims: Vec<Arc<VlanClaim>>,
+}
+
+impl Server {
+    fn create(&mut self, id: NetworkId, tenant: &str, uid: &str) -> bool {
+        let claim = id.claim("trunk", tenant, uid);
+        let is_free = self.claims.iter().all(|one| one.name_any() != claim.name_any());
+        if is_free {
+            self.claims.push(Arc::new(claim));
+        }
+        is_free
+    }
+
+    /// One controller's whole attempt; it sees only the first `seen` claims, and may be killed before it can say in the
+    /// status what it got.
+    fn place(
+        &mut self,
+        tenant: &str,
+        seen: usize,
+        pool: &str,
+        statuses: &mut BTreeMap<String, NetworkId>,
+        killed: bool,
+    ) {
+        let config = config(pool);
+        let claims: Vec<Arc<VlanClaim>> = self.claims.iter().take(seen).cloned().collect();
+        let foreign = BTreeMap::new();
+        let mut refused = BTreeSet::new();
+        let uid = format!("uid-{tenant}");
+        let before = statuses.get(tenant).copied();
+        loop {
+            let known =
+                Known { config: &config, claims: &claims, refused: &refused, foreign: &foreign };
+            let id = match choose(Request { before, ..request(tenant, &uid) }, known) {
+                Ok(Choice::Have(id)) => id,
+                Ok(Choice::Create(id)) => {
+                    if !self.create(id, tenant, &uid) {
+                        let name = id.claim_name("trunk");
+                        let there = self.claims.iter().find(|one| one.name_any() == name).unwrap();
+                        if there.spec.tenant_uid != uid {
+                            assert!(refused.insert(name), "the same is never asked for twice");
+                            continue;
+                        }
+                    }
+                    id
+                }
+                Ok(Choice::TakeOver(..)) => unreachable!("nothing was released"),
+                Err(_) => return,
+            };
+            if !killed {
+                // The first that says so in the status wins.
+                statuses.entry(tenant.to_owned()).or_insert(id);
+            }
+            return;
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_two_tenants_ever_have_the_same(
+        steps in prop::collection::vec((0..6_u8, 0..12_usize, any::<bool>()), 1..60),
+        size in 1..12_u16,
+    ) {
+        let pool = format!("100-{}", 99 + size);
+        let (mut server, mut statuses) = (Server::default(), BTreeMap::new());
+        for (tenant, seen, killed) in steps {
+            server.place(&format!("t{tenant}"), seen, &pool, &mut statuses, killed);
+        }
+        // At the end all are looked at by a controller that sees everything.
+        for tenant in 0..6 {
+            server.place(&format!("t{tenant}"), usize::MAX, &pool, &mut statuses, false);
+        }
+        let ids: BTreeSet<NetworkId> = statuses.values().copied().collect();
+        prop_assert_eq!(ids.len(), statuses.len());
+        for (tenant, id) in &statuses {
+            let name = id.claim_name("trunk");
+            let claim = server.claims.iter().find(|one| one.name_any() == name).unwrap();
+            prop_assert_eq!(&claim.spec.tenant, tenant);
+        }
+        // Whoever has none, found all of them taken.
+        if statuses.len() < 6 {
+            prop_assert_eq!(server.claims.len(), usize::from(size));
+        }
+    }
+}

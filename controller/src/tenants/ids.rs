@@ -1,0 +1,100 @@
+//! What tells tenants apart on a host network: a VLAN, or a VXLAN network identifier.
+
+use std::fmt;
+
+use berth_api::{TenantClusterStatus, TenantNetwork, VlanClaim, VlanClaimSpec, VlanId};
+
+/// A VLAN or a VNI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NetworkId {
+    /// IEEE 802.1Q.
+    Vlan(VlanId),
+    /// RFC 7348.
+    Vni(u32),
+}
+
+impl NetworkId {
+    /// The number alone.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        match self {
+            Self::Vlan(vlan) => u16::from(vlan).into(),
+            Self::Vni(vni) => vni,
+        }
+    }
+
+    /// Whether it is a VNI.
+    #[must_use]
+    pub const fn is_vni(self) -> bool {
+        matches!(self, Self::Vni(_))
+    }
+
+    /// The name of its claim.
+    #[must_use]
+    pub fn claim_name(self, network: &str) -> String {
+        match self {
+            Self::Vlan(vlan) => VlanClaim::name_of_vlan(network, vlan),
+            Self::Vni(vni) => VlanClaim::name_of_vni(network, vni),
+        }
+    }
+
+    /// Its claim for a tenant.
+    #[must_use]
+    pub fn claim(self, network: &str, tenant: &str, uid: &str) -> VlanClaim {
+        let (vlan, vni) = self.split();
+        let spec = VlanClaimSpec {
+            network: network.to_owned(),
+            vlan,
+            vni,
+            tenant: tenant.to_owned(),
+            tenant_uid: uid.to_owned(),
+        };
+        VlanClaim::new(&self.claim_name(network), spec)
+    }
+
+    /// As objects have it, in two fields.
+    #[must_use]
+    pub const fn split(self) -> (Option<VlanId>, Option<u32>) {
+        match self {
+            Self::Vlan(vlan) => (Some(vlan), None),
+            Self::Vni(vni) => (None, Some(vni)),
+        }
+    }
+
+    /// From the two fields that objects have. On servers without CEL both may be set; then it is neither.
+    #[must_use]
+    pub const fn join(vlan: Option<VlanId>, vni: Option<u32>) -> Option<Self> {
+        match (vlan, vni) {
+            (Some(vlan), None) => Some(Self::Vlan(vlan)),
+            (None, Some(vni)) => Some(Self::Vni(vni)),
+            _ => None,
+        }
+    }
+
+    /// What a claim is of.
+    #[must_use]
+    pub const fn of_claim(claim: &VlanClaim) -> Option<Self> {
+        Self::join(claim.spec.vlan, claim.spec.vni)
+    }
+
+    /// What a tenant has by its status.
+    #[must_use]
+    pub const fn of_status(status: &TenantClusterStatus) -> Option<Self> {
+        Self::join(status.vlan, status.vni)
+    }
+
+    /// What a tenant asks for, if for a certain one.
+    #[must_use]
+    pub const fn asked(network: &TenantNetwork) -> Option<Self> {
+        Self::join(network.vlan, network.vni)
+    }
+}
+
+impl fmt::Display for NetworkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vlan(vlan) => write!(f, "VLAN {vlan}"),
+            Self::Vni(vni) => write!(f, "VNI {vni}"),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! VLANs that NetworkAttachmentDefinitions of others use: nobody claimed them, but VMs are on them.
+//!
+//! Read are the fields of the CNI plugins `bridge` (`vlan`, `vlanTrunk`) and `sriov` (`vlan`), in a single configuration
+//! or in a list of `plugins`. What cannot be read uses nothing that is known.
+
+use std::collections::BTreeMap;
+
+use berth_api::VlanId;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::ids::NetworkId;
+use super::network::HostNetwork;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Config {
+    #[serde(rename = "type")]
+    plugin: String,
+    bridge: String,
+    vlan: Option<u16>,
+    vlan_trunk: Vec<Trunk>,
+    plugins: Vec<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Trunk {
+    #[serde(rename = "minID")]
+    min_id: Option<u16>,
+    #[serde(rename = "maxID")]
+    max_id: Option<u16>,
+    id: Option<u16>,
+}
+
+/// A NetworkAttachmentDefinition.
+#[derive(Clone, Copy, Debug)]
+pub struct Attachment<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its annotation `k8s.v1.cni.cncf.io/resourceName`.
+    pub resource: Option<&'a str>,
+    /// `spec.config`.
+    pub config: &'a str,
+}
+
+/// What others than the tenant's own namespace use on a host network, each with the name of the first that does.
+#[must_use]
+pub fn used<'a>(
+    attachments: impl Iterator<Item = Attachment<'a>>,
+    network: &HostNetwork,
+    sriov_resource: Option<&str>,
+    own_namespace: &str,
+) -> BTreeMap<NetworkId, String> {
+    let mut all: BTreeMap<NetworkId, String> = BTreeMap::new();
+    for attachment in attachments.filter(|one| one.namespace != own_namespace) {
+        let Ok(config) = serde_json::from_str::<Config>(attachment.config) else { continue };
+        let inner =
+            config.plugins.iter().cloned().filter_map(|one| serde_json::from_value(one).ok());
+        let inner: Vec<Config> = inner.collect();
+        for config in inner.iter().chain([&config]) {
+            for id in ids(config, attachment.resource, network, sriov_resource) {
+                let name = format!("{}/{}", attachment.namespace, attachment.name);
+                all.entry(id)
+                    .and_modify(|first| {
+                        if name < *first {
+                            first.clone_from(&name);
+                        }
+                    })
+                    .or_insert_with(|| name.clone());
+            }
+        }
+    }
+    all
+}
+
+fn ids(
+    config: &Config,
+    resource: Option<&str>,
+    network: &HostNetwork,
+    sriov_resource: Option<&str>,
+) -> Vec<NetworkId> {
+    let shared = network.shared_bridge.as_ref().map(berth_api::LinkName::as_str);
+    let vlan = |id: u16| VlanId::try_from(id).ok().map(NetworkId::Vlan);
+    match config.plugin.as_str() {
+        "bridge" if Some(config.bridge.as_str()) == shared => {
+            let trunks = config.vlan_trunk.iter().flat_map(|trunk| {
+                let range = match (trunk.min_id, trunk.max_id) {
+                    (Some(min), Some(max)) => min..max.min(4094).saturating_add(1),
+                    _ => 0..0,
+                };
+                range.chain(trunk.id)
+            });
+            config.vlan.into_iter().chain(trunks).filter_map(vlan).collect()
+        }
+        "bridge" => {
+            // A bridge of one tenant: its name tells whose.
+            let Some(prefix) = network.bridge_prefix.as_deref() else { return Vec::new() };
+            let number: Option<u32> =
+                config.bridge.strip_prefix(prefix).and_then(|number| number.parse().ok());
+            let Some(number) = number.filter(|number| *number > 0) else { return Vec::new() };
+            let id = if network.by_vni() {
+                Some(NetworkId::Vni(number))
+            } else {
+                u16::try_from(number).ok().and_then(vlan)
+            };
+            id.into_iter().collect()
+        }
+        "sriov" if sriov_resource.is_some() && resource == sriov_resource => {
+            config.vlan.and_then(vlan).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::infra_node::NetworkScenario;
+
+    use super::*;
+
+    fn seen(network: &HostNetwork, config: &str) -> Vec<String> {
+        let attachment = Attachment {
+            namespace: "legacy",
+            name: "net",
+            resource: Some("example.org/vfs"),
+            config,
+        };
+        used([attachment].into_iter(), network, Some("example.org/vfs"), "cluster-abc")
+            .into_iter()
+            .map(|(id, name)| format!("{id} of {name}"))
+            .collect()
+    }
+
+    #[test]
+    fn vlans_of_others_are_seen() {
+        let shared = HostNetwork::for_tests(NetworkScenario::VlanAwareBridge);
+        assert_eq!(
+            seen(&shared, r#"{"type":"bridge","bridge":"br-trunk","vlan":120}"#),
+            ["VLAN 120 of legacy/net"]
+        );
+        let trunk = r#"{"plugins":[{"type":"bridge","bridge":"br-trunk","vlanTrunk":[{"minID":5,"maxID":6},{"id":9}]}]}"#;
+        assert_eq!(seen(&shared, trunk).len(), 3);
+        assert!(seen(&shared, r#"{"type":"bridge","bridge":"other","vlan":120}"#).is_empty());
+        assert_eq!(seen(&shared, r#"{"type":"sriov","vlan":7}"#), ["VLAN 7 of legacy/net"]);
+        let own = HostNetwork::for_tests(NetworkScenario::BridgePerTenant);
+        assert_eq!(seen(&own, r#"{"type":"bridge","bridge":"tn33"}"#), ["VLAN 33 of legacy/net"]);
+        let vxlan = HostNetwork::for_tests(NetworkScenario::Vxlan);
+        assert_eq!(
+            seen(&vxlan, r#"{"type":"bridge","bridge":"tn70000"}"#),
+            ["VNI 70000 of legacy/net"]
+        );
+        for garbage in ["", "[]", "{}", r#"{"type":"bridge","bridge":"br-trunk","vlan":"x"}"#] {
+            assert!(seen(&shared, garbage).is_empty(), "{garbage}");
+        }
+    }
+
+    #[test]
+    fn a_tenants_own_are_no_others() {
+        let attachment = Attachment {
+            namespace: "cluster-abc",
+            name: "net",
+            resource: None,
+            config: r#"{"type":"bridge","bridge":"br-trunk","vlan":120}"#,
+        };
+        let shared = HostNetwork::for_tests(NetworkScenario::VlanAwareBridge);
+        assert!(used([attachment].into_iter(), &shared, None, "cluster-abc").is_empty());
+    }
+}

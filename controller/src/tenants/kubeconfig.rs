@@ -1,0 +1,117 @@
+//! The address of a tenant's own API server, out of its kubeconfig.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Kubeconfig {
+    #[serde(rename = "current-context")]
+    current_context: String,
+    contexts: Vec<NamedContext>,
+    clusters: Vec<NamedCluster>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct NamedContext {
+    name: String,
+    context: Context,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Context {
+    cluster: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct NamedCluster {
+    name: String,
+    cluster: Cluster,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Cluster {
+    server: String,
+}
+
+/// Where an API server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// By address.
+    Address(IpAddr),
+    /// By a name, which a NetworkPolicy cannot have.
+    Name(String),
+}
+
+/// Finds the server of the current context.
+///
+/// # Errors
+/// If it is no kubeconfig, or names no server.
+pub fn server(text: &str) -> Result<Server, String> {
+    let config: Kubeconfig =
+        serde_saphyr::from_str(text).map_err(|error| format!("is not a kubeconfig: {error}"))?;
+    let current = config.contexts.iter().find(|one| one.name == config.current_context);
+    let cluster = match current {
+        Some(context) => config.clusters.iter().find(|one| one.name == context.context.cluster),
+        None => config.clusters.first(),
+    };
+    let url = cluster.map(|one| one.cluster.server.as_str()).unwrap_or_default();
+    let host = url.strip_prefix("https://").and_then(host_of);
+    let Some(host) = host.filter(|host| !host.is_empty()) else {
+        return Err(format!("names no server: `{url}` is not https://HOST:PORT"));
+    };
+    Ok(host.parse().map_or_else(|_| Server::Name(host.to_owned()), Server::Address))
+}
+
+/// The host of what follows `https://`.
+fn host_of(rest: &str) -> Option<&str> {
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit('@').next()?;
+    match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next(),
+        None => host.split(':').next(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(url: &str) -> Result<Server, String> {
+        server(&format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: b\ncontexts:\n- name: b\n  context: {{cluster: two}}\n\
+             clusters:\n- name: one\n  cluster: {{server: https://192.0.2.1}}\n- name: two\n  cluster: {{server: '{url}'}}\n"
+        ))
+    }
+
+    #[test]
+    fn the_server_of_the_current_context_is_found() {
+        let address = |text: &str| Ok(Server::Address(text.parse().unwrap()));
+        assert_eq!(of("https://10.1.2.3:6443"), address("10.1.2.3"));
+        assert_eq!(of("https://[2001:db8::1]:6443/path"), address("2001:db8::1"));
+        assert_eq!(
+            of("https://api.example.org:6443"),
+            Ok(Server::Name("api.example.org".to_owned()))
+        );
+        for wrong in ["", "http://10.1.2.3", "https://", "https://:6443"] {
+            assert!(of(wrong).unwrap_err().contains("names no server"), "{wrong}");
+        }
+        assert!(server("- a").unwrap_err().contains("is not a kubeconfig"));
+        assert!(server("").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_or_an_answer(text in "\\PC{0,60}") {
+            drop(server(&text));
+            drop(of(&text.replace('\'', "")));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What a host network is, by the hosts that have it: all that are to carry a tenant must have it alike.
+
+use std::sync::Arc;
+
+use berth_api::infra_node::NetworkScenario;
+use berth_api::{LinkName, TenantCluster};
+
+use super::fault::{Fault, some_of};
+use super::hosts::Host;
+use super::ids::NetworkId;
+
+/// A host network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostNetwork {
+    /// Its name.
+    pub name: String,
+    /// How tenants are kept apart on it.
+    pub scenario: NetworkScenario,
+    /// The bridge of all tenants (`VlanAwareBridge`).
+    pub shared_bridge: Option<LinkName>,
+    /// What bridges of single tenants begin with (`BridgePerTenant`, `Vxlan`).
+    pub bridge_prefix: Option<String>,
+    /// The longest frame that every host takes; `None` if no report tells.
+    pub mtu: Option<u32>,
+}
+
+impl HostNetwork {
+    /// Whether tenants are told apart by VNIs.
+    #[must_use]
+    pub fn by_vni(&self) -> bool {
+        self.scenario == NetworkScenario::Vxlan
+    }
+
+    /// The bridge of a tenant, by the rule that the agents go by.
+    #[must_use]
+    pub fn bridge_of(&self, id: NetworkId) -> Option<String> {
+        let own = || Some(format!("{}{}", self.bridge_prefix.as_ref()?, id.number()));
+        self.shared_bridge.as_ref().map(ToString::to_string).or_else(own)
+    }
+
+    /// One as hosts have it where the spec names no bridge.
+    #[cfg(test)]
+    pub(super) fn for_tests(scenario: NetworkScenario) -> Self {
+        let shared = scenario == NetworkScenario::VlanAwareBridge;
+        let own = [NetworkScenario::BridgePerTenant, NetworkScenario::Vxlan].contains(&scenario);
+        Self {
+            name: "trunk".to_owned(),
+            scenario,
+            shared_bridge: shared.then(|| "br-trunk".parse().unwrap()),
+            bridge_prefix: own.then(|| "tn".to_owned()),
+            mtu: Some(1500),
+        }
+    }
+}
+
+/// The network that a tenant asks for.
+///
+/// # Errors
+/// If no host has it, or hosts have it in different ways.
+pub fn resolve(tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Result<Option<HostNetwork>, Fault> {
+    let Some(wanted) = &tenant.spec.network else { return Ok(None) };
+    let name = &wanted.name;
+    let mut found: Option<(&str, HostNetwork)> = None;
+    let carriers = hosts.iter().filter(|host| host.carries(tenant));
+    for (host, spec) in carriers.filter_map(|host| Some((host, host.network(name)?))) {
+        let shared = spec.scenario == NetworkScenario::VlanAwareBridge;
+        let own =
+            [NetworkScenario::BridgePerTenant, NetworkScenario::Vxlan].contains(&spec.scenario);
+        let shared_bridge = match shared.then(|| spec.shared_bridge()).transpose() {
+            Ok(bridge) => bridge,
+            // Its agent says the same.
+            Err(error) => {
+                let message =
+                    format!("InfraNode {}: spec.networks[{name}].bridge: {error}", host.name);
+                return Err(Fault::new("NetworkInvalid", message));
+            }
+        };
+        let one = HostNetwork {
+            name: name.clone(),
+            scenario: spec.scenario,
+            shared_bridge,
+            bridge_prefix: own.then(|| spec.bridge_prefix().to_owned()),
+            mtu: host.mtus.get(name).copied(),
+        };
+        match &mut found {
+            None => found = Some((&host.name, one)),
+            Some((first, known)) => {
+                let known_mtu = known.mtu;
+                known.mtu = one.mtu;
+                if *known != one {
+                    let message = format!(
+                        "hosts {first} and {} have network {name} in different ways ({:?} and {:?}, bridge {} and {}): VMs \
+                         could not be attached alike; make them the same, or select hosts by spec.nodeSelector",
+                        host.name,
+                        known.scenario,
+                        one.scenario,
+                        bridge_in_words(known),
+                        bridge_in_words(&one),
+                    );
+                    return Err(Fault::new("NetworkDiffers", message));
+                }
+                known.mtu = known_mtu.into_iter().chain(one.mtu).min();
+            }
+        }
+    }
+    match found {
+        Some((_, network)) => Ok(Some(network)),
+        None => Err(nowhere(name, tenant, hosts)),
+    }
+}
+
+fn bridge_in_words(network: &HostNetwork) -> String {
+    let named = network.shared_bridge.as_ref().map(ToString::to_string);
+    named.or_else(|| network.bridge_prefix.clone()).unwrap_or_else(|| "none".to_owned())
+}
+
+fn nowhere(name: &str, tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Fault {
+    let have: Vec<String> =
+        hosts.iter().filter(|host| host.network(name).is_some()).map(|h| h.name.clone()).collect();
+    let message = if have.is_empty() {
+        let mut others: Vec<String> = hosts
+            .iter()
+            .flat_map(|host| host.networks.iter().map(|one| one.name.clone()))
+            .collect();
+        others.sort();
+        others.dedup();
+        let there = if others.is_empty() { "none".to_owned() } else { some_of(&others) };
+        format!("spec.network.name: no host has network {name}; there are: {there}")
+    } else {
+        let selector: Vec<String> =
+            tenant.spec.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        format!(
+            "spec.nodeSelector: no Node of a host with network {name} has the labels {}; it is on {}",
+            some_of(&selector),
+            some_of(&have)
+        )
+    };
+    Fault::new("NoHosts", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn host(name: &str, network: Value, mtu: Option<u32>) -> Arc<Host> {
+        Arc::new(Host {
+            name: name.to_owned(),
+            labels: Some(BTreeMap::from([("host".to_owned(), name.to_owned())])),
+            networks: vec![serde_json::from_value(network).unwrap()],
+            mtus: mtu.map(|mtu| ("trunk".to_owned(), mtu)).into_iter().collect(),
+            ..Host::default()
+        })
+    }
+
+    fn tenant() -> TenantCluster {
+        let spec = json!({"network": {"name": "trunk"}});
+        TenantCluster::new("abc", serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn the_shortest_frame_of_all_hosts_counts() {
+        let same = || json!({"name": "trunk", "scenario": "VlanAwareBridge"});
+        let hosts =
+            [host("a", same(), Some(9000)), host("b", same(), Some(1500)), host("c", same(), None)];
+        let network = resolve(&tenant(), &hosts).unwrap().unwrap();
+        assert_eq!(
+            (network.mtu, network.shared_bridge.unwrap().as_str()),
+            (Some(1500), "br-trunk")
+        );
+    }
+
+    #[test]
+    fn hosts_that_differ_are_named_unless_only_one_is_selected() {
+        let hosts = [
+            host("a", json!({"name": "trunk", "scenario": "VlanAwareBridge"}), None),
+            host("b", json!({"name": "trunk", "scenario": "BridgePerTenant"}), None),
+        ];
+        let fault = resolve(&tenant(), &hosts).unwrap_err();
+        assert_eq!(fault.reason, "NetworkDiffers");
+        assert!(fault.message.contains("hosts a and b"), "{fault}");
+        let mut picky = tenant();
+        picky.spec.node_selector.insert("host".to_owned(), "b".to_owned());
+        let network = resolve(&picky, &hosts).unwrap().unwrap();
+        assert_eq!(network.bridge_of(NetworkId::Vlan(7.try_into().unwrap())).unwrap(), "tn7");
+        picky.spec.node_selector.insert("host".to_owned(), "c".to_owned());
+        let fault = resolve(&picky, &hosts).unwrap_err();
+        assert!(fault.message.contains("host=c; it is on a, b"), "{fault}");
+        let fault = resolve(&tenant(), &[]).unwrap_err();
+        assert!(fault.message.ends_with("there are: none"), "{fault}");
+    }
+}

@@ -1,0 +1,51 @@
+//! What the tenant's KubeVirt CSI driver may do in its namespace, named and granted as KKP has it
+//! (`pkg/provider/cloud/kubevirt/csi.go` of kubermatic/kubermatic).
+
+use berth_api::TenantCluster;
+use serde_json::json;
+
+use super::{Kind, Wanted};
+
+const NAME: &str = "kubevirt-csi";
+
+/// Group, resources and verbs. Whoever grants these must have them, or the right to escalate.
+const RULES: [(&str, &[&str], &[&str]); 6] = [
+    ("cdi.kubevirt.io", &["datavolumes"], &["get", "create", "delete"]),
+    ("kubevirt.io", &["virtualmachineinstances", "virtualmachines"], &["get", "list"]),
+    (
+        "subresources.kubevirt.io",
+        &["virtualmachineinstances/addvolume", "virtualmachineinstances/removevolume"],
+        &["update"],
+    ),
+    (
+        "subresources.kubevirt.io",
+        &["virtualmachines/addvolume", "virtualmachines/removevolume"],
+        &["update"],
+    ),
+    ("snapshot.storage.k8s.io", &["volumesnapshots"], &["get", "create", "delete"]),
+    ("", &["persistentvolumeclaims"], &["get", "list", "watch", "update", "patch"]),
+];
+
+/// Account, role and binding.
+#[must_use]
+pub fn access(tenant: &str) -> Vec<Wanted> {
+    let rules: Vec<_> = RULES
+        .iter()
+        .map(|(group, resources, verbs)| {
+            json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
+        })
+        .collect();
+    let role_ref = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME});
+    let namespace = TenantCluster::namespace_of(tenant);
+    let subjects = json!([{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}]);
+    vec![
+        Wanted::new(Kind::ServiceAccount, tenant, NAME, json!({})),
+        Wanted::new(Kind::Role, tenant, NAME, json!({"rules": rules})),
+        Wanted::new(
+            Kind::RoleBinding,
+            tenant,
+            NAME,
+            json!({"roleRef": role_ref, "subjects": subjects}),
+        ),
+    ]
+}

@@ -1,0 +1,225 @@
+//! The NetworkAttachmentDefinition by which a tenant's VMs get to its network.
+//!
+//! Fields are those of the CNI plugins `bridge`, `sriov` and `macvtap`. Two that look harmless are not:
+//! `preserveDefaultVlan` is written although `false` is today's default, as older plugins left every port in VLAN 1; and
+//! no gateway or masquerading is asked for, which would put an address of the host on the tenant's bridge.
+
+use berth_api::infra_node::NetworkScenario;
+use berth_api::names::resource;
+use berth_api::{NetworkBinding, TenantNetwork};
+use serde_json::{Value, json};
+
+use super::{Kind, Wanted};
+use crate::tenants::fault::Fault;
+use crate::tenants::ids::NetworkId;
+use crate::tenants::network::HostNetwork;
+
+/// KubeVirt gives a launcher pod one of the resource that this annotation names, so that it lands where the network is.
+const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
+
+/// How many tenants a host network has, which decides whether agents tell the bridges of single tenants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenants(pub usize);
+
+/// The definition for a tenant.
+///
+/// # Errors
+/// If VMs cannot be attached to that network in the way asked for.
+pub fn attachment(
+    tenant: &str,
+    asked: &TenantNetwork,
+    network: &HostNetwork,
+    id: NetworkId,
+    tenants: Tenants,
+) -> Result<Wanted, Fault> {
+    let sriov = network.scenario == NetworkScenario::SriovVf;
+    let default = if sriov { NetworkBinding::Sriov } else { NetworkBinding::Bridge };
+    let binding = asked.binding.unwrap_or(default);
+    let (name, resource, config) = match binding {
+        NetworkBinding::Bridge => bridge(tenant, asked, network, id, tenants)?,
+        NetworkBinding::Sriov => virtual_function(tenant, asked, network, id)?,
+        NetworkBinding::Macvtap => macvtap(tenant, network, id),
+    };
+    let mut wanted = Wanted::new(
+        Kind::NetworkAttachmentDefinition,
+        tenant,
+        &name,
+        json!({"spec": {"config": config.to_string()}}),
+    );
+    if let Some(resource) = resource {
+        wanted.body["metadata"]["annotations"] = json!({ RESOURCE_NAME: resource });
+    }
+    Ok(wanted)
+}
+
+/// The name of a tenant's definition, which says how VMs are attached.
+#[must_use]
+pub fn name(tenant: &str, binding: NetworkBinding) -> String {
+    match binding {
+        NetworkBinding::Bridge => format!("tenant-{tenant}"),
+        NetworkBinding::Sriov => format!("tenant-{tenant}-sriov"),
+        NetworkBinding::Macvtap => format!("tenant-{tenant}-mvt"),
+    }
+}
+
+type Parts = (String, Option<String>, Value);
+
+fn bridge(
+    tenant: &str,
+    asked: &TenantNetwork,
+    network: &HostNetwork,
+    id: NetworkId,
+    tenants: Tenants,
+) -> Result<Parts, Fault> {
+    let name = name(tenant, NetworkBinding::Bridge);
+    let Some(bridge) = network.bridge_of(id) else {
+        let message = format!(
+            "spec.network.binding: Bridge, but network {} is of scenario {:?} and has no bridges; leave it out",
+            network.name, network.scenario
+        );
+        return Err(Fault::new("BindingUnusable", message));
+    };
+    if bridge.parse::<berth_api::LinkName>().is_err() {
+        let message = format!(
+            "network {}: a link's name has at most 15 bytes, and `{bridge}` has {}; give spec.networks[{0}].bridge of its \
+             hosts a shorter one",
+            network.name,
+            bridge.len()
+        );
+        return Err(Fault::new("NetworkInvalid", message));
+    }
+    let mut config = json!({
+        "cniVersion": "0.3.1", "name": name, "type": "bridge", "bridge": bridge,
+        "macspoofchk": asked.mac_spoof_check.unwrap_or(true),
+        "disableContainerInterface": true, "ipam": {},
+    });
+    if let (Some(_), NetworkId::Vlan(vlan)) = (&network.shared_bridge, id) {
+        config["vlan"] = u16::from(vlan).into();
+        config["preserveDefaultVlan"] = false.into();
+    }
+    if let Some(mtu) = network.mtu {
+        config["mtu"] = mtu.into();
+    }
+    // Of many bridges of single tenants agents tell none: with the annotation such a VM would land nowhere.
+    let told = network.shared_bridge.is_some() || tenants.0 <= resource::BRIDGES_TOLD;
+    let resource = told.then(|| format!("{}{bridge}", resource::BRIDGE_PREFIX));
+    Ok((name, resource, config))
+}
+
+fn virtual_function(
+    tenant: &str,
+    asked: &TenantNetwork,
+    network: &HostNetwork,
+    id: NetworkId,
+) -> Result<Parts, Fault> {
+    let NetworkId::Vlan(vlan) = id else {
+        let message = format!(
+            "spec.network.binding: Sriov, but network {} is of scenario {:?} and has no VLANs",
+            network.name, network.scenario
+        );
+        return Err(Fault::new("BindingUnusable", message));
+    };
+    let Some(resource) = &asked.sriov_resource else {
+        let message = "spec.network.sriovResource: is missing; name the resource of the SR-IOV device plugin, as \
+                       openshift.io/tenantvfs";
+        return Err(Fault::new("BindingUnusable", message.to_owned()));
+    };
+    let name = name(tenant, NetworkBinding::Sriov);
+    let check = if asked.mac_spoof_check.unwrap_or(true) { "on" } else { "off" };
+    let config = json!({
+        "cniVersion": "1.0.0", "name": name, "type": "sriov", "vlan": u16::from(vlan), "vlanQoS": 0,
+        "spoofchk": check, "trust": "off", "link_state": "auto", "ipam": {},
+    });
+    Ok((name, Some(resource.clone()), config))
+}
+
+/// The device plugin's entry is named as a bridge of this tenant would be.
+fn macvtap(tenant: &str, network: &HostNetwork, id: NetworkId) -> Parts {
+    let name = name(tenant, NetworkBinding::Macvtap);
+    let prefix = network.bridge_prefix.as_deref().unwrap_or("tn");
+    let resource = format!("macvtap.network.kubevirt.io/{prefix}{}", id.number());
+    let mut config = json!({"cniVersion": "0.3.1", "name": name, "type": "macvtap"});
+    if let Some(mtu) = network.mtu {
+        config["mtu"] = mtu.into();
+    }
+    (name, Some(resource), config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(
+        scenario: NetworkScenario,
+        asked: Value,
+        tenants: usize,
+    ) -> Result<(Value, Value), Fault> {
+        let mut network = json!({"name": "trunk"});
+        network.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+        let asked: TenantNetwork = serde_json::from_value(network).unwrap();
+        let id = match scenario {
+            NetworkScenario::Vxlan => NetworkId::Vni(10_000),
+            _ => NetworkId::Vlan(1234.try_into().unwrap()),
+        };
+        let network = HostNetwork::for_tests(scenario);
+        let wanted = attachment("abc", &asked, &network, id, Tenants(tenants))?;
+        let config = wanted.body["spec"]["config"].as_str().unwrap();
+        let resource = wanted.body["metadata"]["annotations"][RESOURCE_NAME].clone();
+        Ok((serde_json::from_str(config).unwrap(), resource))
+    }
+
+    #[test]
+    fn each_scenario_has_its_definition() {
+        let bridge = made(NetworkScenario::VlanAwareBridge, json!({}), 1000).unwrap();
+        assert_eq!(
+            bridge.0,
+            json!({
+                "cniVersion": "0.3.1", "name": "tenant-abc", "type": "bridge", "bridge": "br-trunk", "vlan": 1234,
+                "preserveDefaultVlan": false, "mtu": 1500, "macspoofchk": true, "disableContainerInterface": true,
+                "ipam": {},
+            })
+        );
+        assert_eq!(bridge.1, "bridge.network.kubevirt.io/br-trunk");
+        let own =
+            made(NetworkScenario::BridgePerTenant, json!({"macSpoofCheck": false}), 16).unwrap();
+        assert_eq!(
+            own.0,
+            json!({
+                "cniVersion": "0.3.1", "name": "tenant-abc", "type": "bridge", "bridge": "tn1234", "mtu": 1500,
+                "macspoofchk": false, "disableContainerInterface": true, "ipam": {},
+            })
+        );
+        assert_eq!(own.1, "bridge.network.kubevirt.io/tn1234");
+        let vxlan = made(NetworkScenario::Vxlan, json!({}), 17).unwrap();
+        assert_eq!((&vxlan.0["bridge"], &vxlan.1), (&json!("tn10000"), &Value::Null));
+        let vf = json!({"sriovResource": "openshift.io/tenantvfs"});
+        let sriov = made(NetworkScenario::SriovVf, vf, 1).unwrap();
+        assert_eq!(
+            sriov.0,
+            json!({
+                "cniVersion": "1.0.0", "name": "tenant-abc-sriov", "type": "sriov", "vlan": 1234, "vlanQoS": 0,
+                "spoofchk": "on", "trust": "off", "link_state": "auto", "ipam": {},
+            })
+        );
+        assert_eq!(sriov.1, "openshift.io/tenantvfs");
+        let macvtap =
+            made(NetworkScenario::BridgePerTenant, json!({"binding": "Macvtap"}), 1).unwrap();
+        assert_eq!(
+            macvtap.0,
+            json!({"cniVersion": "0.3.1", "name": "tenant-abc-mvt", "type": "macvtap", "mtu": 1500})
+        );
+        assert_eq!(macvtap.1, "macvtap.network.kubevirt.io/tn1234");
+    }
+
+    #[test]
+    fn ways_that_a_network_has_not_are_refused() {
+        for (scenario, asked, said) in [
+            (NetworkScenario::SriovVf, json!({}), "spec.network.sriovResource"),
+            (NetworkScenario::SriovVf, json!({"binding": "Bridge"}), "has no bridges"),
+            (NetworkScenario::Vxlan, json!({"binding": "Sriov"}), "has no VLANs"),
+        ] {
+            let fault = made(scenario, asked, 1).unwrap_err();
+            assert!(fault.message.contains(said), "{fault}");
+        }
+    }
+}

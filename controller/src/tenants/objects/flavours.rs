@@ -1,0 +1,23 @@
+//! Sizes and a preference in every tenant's namespace, as KKP has them
+//! (`pkg/provider/cloud/kubevirt/manifests` of kubermatic/kubermatic).
+
+use serde_json::json;
+
+use super::{Kind, Wanted};
+
+/// Name, CPUs and memory.
+const SIZES: [(&str, u32, &str); 3] =
+    [("standard-2", 2, "8Gi"), ("standard-4", 4, "16Gi"), ("standard-8", 8, "32Gi")];
+
+/// All of them.
+#[must_use]
+pub fn flavours(tenant: &str) -> Vec<Wanted> {
+    let size = |(name, cpus, memory): (&str, u32, &str)| {
+        let spec = json!({"spec": {"cpu": {"guest": cpus}, "memory": {"guest": memory}}});
+        Wanted::new(Kind::Instancetype, tenant, name, spec)
+    };
+    let mut all: Vec<Wanted> = SIZES.into_iter().map(size).collect();
+    let spec = json!({"spec": {"cpu": {"preferredCPUTopology": "preferSockets"}}});
+    all.push(Wanted::new(Kind::Preference, tenant, "sockets-advantage", spec));
+    all
+}

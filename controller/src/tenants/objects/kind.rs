@@ -1,0 +1,98 @@
+//! Kinds of objects that tenants have.
+
+use kube::api::{ApiResource, GroupVersionKind};
+
+/// A kind that Berth makes for tenants, or has to know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Of a tenant.
+    Namespace,
+    /// Whom the tenant's CSI driver is.
+    ServiceAccount,
+    /// What it may do.
+    Role,
+    /// That it may.
+    RoleBinding,
+    /// Between pods.
+    NetworkPolicy,
+    /// Multus's.
+    NetworkAttachmentDefinition,
+    /// KubeVirt's sizes.
+    Instancetype,
+    /// KubeVirt's preferences.
+    Preference,
+}
+
+impl Kind {
+    /// All of them, in the order in which they are made.
+    pub const ALL: [Self; 8] = [
+        Self::Namespace,
+        Self::NetworkPolicy,
+        Self::ServiceAccount,
+        Self::Role,
+        Self::RoleBinding,
+        Self::NetworkAttachmentDefinition,
+        Self::Instancetype,
+        Self::Preference,
+    ];
+
+    /// Group, version, kind and plural.
+    const fn words(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        match self {
+            Self::Namespace => ("", "v1", "Namespace", "namespaces"),
+            Self::ServiceAccount => ("", "v1", "ServiceAccount", "serviceaccounts"),
+            Self::Role => ("rbac.authorization.k8s.io", "v1", "Role", "roles"),
+            Self::RoleBinding => ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
+            Self::NetworkPolicy => ("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
+            Self::NetworkAttachmentDefinition => (
+                "k8s.cni.cncf.io",
+                "v1",
+                "NetworkAttachmentDefinition",
+                "network-attachment-definitions",
+            ),
+            Self::Instancetype => (
+                "instancetype.kubevirt.io",
+                "v1beta1",
+                "VirtualMachineInstancetype",
+                "virtualmachineinstancetypes",
+            ),
+            Self::Preference => (
+                "instancetype.kubevirt.io",
+                "v1beta1",
+                "VirtualMachinePreference",
+                "virtualmachinepreferences",
+            ),
+        }
+    }
+
+    /// As manifests name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.words().2
+    }
+
+    /// Group and version.
+    #[must_use]
+    pub fn api_version(self) -> String {
+        let (group, version, ..) = self.words();
+        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+    }
+
+    /// The name of its CustomResourceDefinition; `None` for what every server has.
+    #[must_use]
+    pub fn crd(self) -> Option<String> {
+        let (group, _, _, plural) = self.words();
+        let is_custom = matches!(
+            self,
+            Self::NetworkAttachmentDefinition | Self::Instancetype | Self::Preference
+        );
+        is_custom.then(|| format!("{plural}.{group}"))
+    }
+
+    /// For a client.
+    #[must_use]
+    pub fn resource(self) -> ApiResource {
+        let (group, version, kind, plural) = self.words();
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+    }
+}

@@ -1,0 +1,327 @@
+//! What the recorded answers do not cover, case by case from the kubelet's source.
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use berth_api::PageSize;
+use berth_controller::admission::{
+    CoreSpec, CpuOptions, DevicePool, Host, HostFault, MemoryKind, RefusedBy, Restart, Restored,
+    RestoredContainer, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
+};
+use berth_controller::pod::{Pod, Resources};
+use support::{GIB, container, kubelet, launcher, launcher_with_log, spec, state};
+
+use TopologyPolicy::{BestEffort, None as NoPolicy, Restricted, SingleNumaNode};
+use TopologyScope::{Container as ByContainer, Pod as ByPod};
+
+fn cpus(state: &berth_controller::admission::State, uid: &str) -> String {
+    state.admission(uid).expect("admitted").cpus(state.host()).to_string()
+}
+
+/// cpu_assignment.go `takeUncoreCache`: a whole cache if as much is needed, else the rest out of the fullest
+/// that has it all; without the option cores go by number.
+#[test]
+fn whole_caches_first_if_told_so() {
+    let mut host = spec(1, 1, 8, 2);
+    for (place, core) in (0..).zip(&mut host.zones[0].cores) {
+        core.cache = Some(place / 4);
+    }
+    let mut told = kubelet(NoPolicy, ByContainer);
+    told.reserved_cpus = "0,8".parse().expect("CPUs");
+    let mut packed = state(&host, &told);
+    packed.admit(&launcher("a", 8, 1)).expect("fits");
+    assert_eq!(cpus(&packed, "a"), "1-4,9-12");
+    told.cpu_options.prefer_uncore_cache = true;
+    let mut by_cache = state(&host, &told);
+    by_cache.admit(&launcher("a", 8, 1)).expect("fits");
+    assert_eq!(cpus(&by_cache, "a"), "4-7,12-15");
+    by_cache.admit(&launcher("b", 4, 1)).expect("fits");
+    assert_eq!(cpus(&by_cache, "b"), "1-2,9-10");
+    // An odd number leaves the highest CPU of those found: 3 and 11 are one core, 11 is left.
+    by_cache.admit(&launcher("c", 1, 1)).expect("fits");
+    assert_eq!(cpus(&by_cache, "c"), "3");
+}
+
+/// policy_static.go `isHintSocketAligned`: zones of one socket are as good as one zone.
+#[test]
+fn zones_of_a_socket_are_as_one_if_told_so() {
+    let host = spec(4, 2, 4, 1);
+    let mut told = kubelet(Restricted, ByContainer);
+    told.memory_policy = berth_controller::admission::MemoryPolicy::None;
+    told.reserved_cpus = "0-1,4-5,8-9,12-13".parse().expect("CPUs");
+    let refusal = state(&host, &told).check(&launcher("a", 3, 1)).expect_err("never preferred");
+    assert_eq!(refusal.reason, "TopologyAffinityError");
+    told.cpu_options.align_by_socket = true;
+    let mut aligned = state(&host, &told);
+    aligned.admit(&launcher("a", 3, 1)).expect("one socket");
+    assert_eq!(cpus(&aligned, "a"), "2-3,6");
+    let admission = aligned.admission("a").expect("admitted");
+    assert_eq!(admission.placements(aligned.host())[0].affinity, Some(vec![0, 1]));
+    told.topology_policy = SingleNumaNode;
+    let fault = Host::new(&host, &told).expect_err("the kubelet refuses both");
+    assert!(matches!(fault, HostFault::Setting { setting: "align-by-socket", .. }), "{fault}");
+}
+
+/// topology.go counts zones of CPUs only, the Memory Manager all of them.
+#[test]
+fn zones_without_cpus_or_memory() {
+    let mut host = spec(2, 2, 4, 1);
+    host.zones.push(ZoneSpec { id: 2, memory: 512 * GIB, ..ZoneSpec::default() });
+    host.zones.push(ZoneSpec {
+        id: 3,
+        cores: vec![CoreSpec { cpus: vec![100], socket: 1, cache: None }],
+        ..ZoneSpec::default()
+    });
+    host.allocatable.memory = 1 << 50;
+    let mut state = state(&host, &kubelet(Restricted, ByPod));
+    state.admit(&launcher("a", 4, 1)).expect("zone 1");
+    assert_eq!(cpus(&state, "a"), "4-7");
+    // More memory than any zone with CPUs has: zone 2 has it, but no CPUs.
+    let wide = Pod {
+        uid: "b".to_owned(),
+        containers: vec![container("compute", 1000, 100 * GIB, 0)],
+        ..Pod::default()
+    };
+    assert_eq!(state.check(&wide).expect_err("apart").reason, "TopologyAffinityError");
+    // One CPU of zone 3 would do, but there is no memory.
+    let burstable = Pod {
+        uid: "c".to_owned(),
+        containers: vec![container("compute", 0, GIB, 0)],
+        ..Pod::default()
+    };
+    let admission = state.check(&burstable).expect("takes nothing");
+    assert_eq!(admission.placements(state.host())[0].affinity, Some(vec![0, 1, 2, 3]));
+}
+
+/// topology_manager.go `NewManager`: 8 zones unless told otherwise.
+#[test]
+fn more_zones_than_hints_are_made_for() {
+    let nine = spec(9, 1, 2, 1);
+    let mut told = kubelet(Restricted, ByPod);
+    let fault = Host::new(&nine, &told).expect_err("too many");
+    assert_eq!(fault, HostFault::TooManyZones { zones: 9, most: 8 });
+    told.topology_policy = NoPolicy;
+    told.memory_policy = berth_controller::admission::MemoryPolicy::None;
+    let mut state = state(&nine, &told);
+    state.admit(&launcher("a", 3, 1)).expect("without hints");
+    assert_eq!(cpus(&state, "a"), "1-3");
+    let eight = spec(8, 2, 2, 1);
+    let mut wide = support::state(&eight, &kubelet(Restricted, ByPod));
+    wide.admit(&launcher("a", 5, 70)).expect("three zones");
+    assert_eq!(cpus(&wide, "a"), "1-5");
+}
+
+/// policy_static.go `GetAvailablePhysicalCPUs`: siblings of reserved CPUs are no whole cores.
+#[test]
+fn reserved_cpus_that_split_a_core() {
+    let mut told = kubelet(NoPolicy, ByContainer);
+    told.cpu_options.full_pcpus_only = true;
+    let mut host = state(&spec(1, 1, 4, 2), &told);
+    let refusal = host.check(&launcher("a", 8, 1)).expect_err("too many");
+    assert_eq!(
+        refusal.message,
+        "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 6, \
+         requested CPUs = 8, CPUs per core = 2"
+    );
+    host.admit(&launcher("b", 6, 1)).expect("three cores");
+    assert_eq!(cpus(&host, "b"), "1-3,5-7");
+    // Split cores in two zones whose odd CPUs only together are a core: the kubelet goes round for ever.
+    told.cpu_options.distribute_across_numa = true;
+    told.reserved_cpus = "0,2".parse().expect("CPUs");
+    let split = state(&spec(2, 1, 2, 2), &told);
+    let refusal = split.check(&launcher("a", 6, 1)).expect_err("not enough");
+    assert_eq!(refusal.reason, "SMTAlignmentError");
+}
+
+/// numa_info.go `CalculateAverageFor` looks distances up by zone number: with gaps in the numbers the kubelet crashes
+/// as soon as it compares.
+#[test]
+fn closest_zones_with_gaps_in_their_numbers() {
+    let mut host = spec(2, 2, 4, 1);
+    host.zones[1].id = 2;
+    let mut told = kubelet(Restricted, ByPod);
+    told.topology_options = TopologyOptions { prefer_closest: true, ..TopologyOptions::default() };
+    let state = state(&host, &told);
+    let refusal = state.check(&launcher("a", 2, 1)).expect_err("crashes");
+    assert_eq!(refusal.refused_by, RefusedBy::Crash);
+    assert!(refusal.plain.contains("index out of range"), "{refusal}");
+    // With only one possible place nothing is compared. Zone 0 has 3 CPUs to give.
+    assert!(state.check(&launcher("b", 4, 1)).is_ok());
+    let mut close = spec(4, 1, 2, 1);
+    for (zone, row) in close.zones.iter_mut().zip([
+        [10, 30, 30, 12],
+        [30, 10, 20, 30],
+        [30, 20, 10, 30],
+        [12, 30, 30, 10],
+    ]) {
+        zone.distances = row.to_vec();
+    }
+    let near = support::state(&close, &told);
+    let admission = near.check(&launcher("a", 3, 40)).expect("fits");
+    let memory = admission.placements(near.host())[0].affinity.clone();
+    assert_eq!(memory, Some(vec![0, 3]));
+}
+
+/// policy_static.go of the Memory Manager dereferences the table of a page size without asking for it.
+#[test]
+fn huge_pages_of_a_size_the_host_does_not_have() {
+    let mut pod = launcher("a", 2, 0);
+    let compute = &mut pod.containers[0];
+    for resources in [&mut compute.requests, &mut compute.limits] {
+        resources.hugepages.insert(PageSize::MIB_2, GIB);
+    }
+    let managed = state(&spec(1, 1, 4, 1), &kubelet(BestEffort, ByPod));
+    assert_eq!(managed.check(&pod).expect_err("crashes").refused_by, RefusedBy::Crash);
+    let mut told = kubelet(BestEffort, ByPod);
+    told.memory_policy = berth_controller::admission::MemoryPolicy::None;
+    let refusal = state(&spec(1, 1, 4, 1), &told).check(&pod).expect_err("none there");
+    assert_eq!(refusal.refused_by, RefusedBy::NodeResourcesFit);
+    assert_eq!(refusal.reason, "OutOfhugepages-2Mi");
+}
+
+#[test]
+fn hosts_that_cannot_be() {
+    let told = kubelet(Restricted, ByPod);
+    let fault = |change: &dyn Fn(&mut berth_controller::admission::HostSpec)| {
+        let mut host = spec(2, 2, 2, 1);
+        change(&mut host);
+        Host::new(&host, &told).expect_err("cannot be")
+    };
+    assert_eq!(fault(&|host| host.zones[1].id = 0), HostFault::ZoneTwice(0));
+    assert_eq!(fault(&|host| host.zones[1].id = 64), HostFault::ZoneNumber(64));
+    assert_eq!(fault(&|host| host.zones[1].cores[0].cpus = vec![1]), HostFault::CpuTwice(1));
+    assert_eq!(fault(&|host| host.zones.clear()), HostFault::Cpus(0));
+    assert_eq!(fault(&|host| host.zones[0].cores[0].cpus = vec![9]), HostFault::ReservedCpu(0));
+    let memory = HostFault::ReservedMemory { zone: 0, what: "memory".to_owned() };
+    assert_eq!(fault(&|host| host.zones[0].memory = 1), memory);
+    let nowhere = DevicePool { name: "a/b".to_owned(), zones: [(7, 1)].into(), without_zone: 0 };
+    let zone = HostFault::DeviceZone { name: "a/b".to_owned(), zone: 7 };
+    assert_eq!(fault(&|host| host.devices.push(nowhere.clone())), zone);
+    let mut old = kubelet(Restricted, ByPod);
+    old.version = "v1.20.2".parse().expect("a version");
+    let setting = Host::new(&spec(1, 1, 2, 1), &old).expect_err("no Memory Manager yet");
+    assert!(setting.to_string().starts_with("memoryManagerPolicy: "), "{setting}");
+}
+
+/// A sidecar of a launcher is placed first and by itself in container scope: no wide VM after it (surprise of the
+/// group rule). In pod scope it shares the group.
+#[test]
+fn a_sidecar_keeps_a_wide_vm_out() {
+    let host = spec(2, 2, 4, 1);
+    let wide = launcher_with_log("a", 6, 40);
+    let refusal = state(&host, &kubelet(Restricted, ByContainer)).check(&wide).expect_err("apart");
+    assert_eq!(refusal.reason, "UnexpectedAdmissionError");
+    let mut by_pod = state(&host, &kubelet(Restricted, ByPod));
+    let admission = by_pod.admit(&wide).expect("one group").clone();
+    let on = by_pod.host();
+    // An odd number of pages over two zones.
+    let needs = admission.guest_memory(on, 1, 41 * GIB, Some(PageSize::GIB_1));
+    assert_eq!(needs, [(0, 21 * GIB), (1, 20 * GIB)]);
+    assert!(admission.guest_memory(on, 0, GIB, None).is_empty());
+    assert_eq!(by_pod.memory()[0].group, [0, 1]);
+    assert_eq!(by_pod.check_restart(), Restart::Accepted);
+}
+
+#[test]
+fn memory_of_init_containers_comes_back_when_others_start() {
+    let mut pod = launcher("a", 2, 1);
+    pod.init_containers.push(container("prepare", 1000, 8 * GIB, 0));
+    let mut state = state(&spec(1, 1, 4, 1), &kubelet(SingleNumaNode, ByPod));
+    let before = state.memory();
+    state.admit(&pod).expect("fits");
+    let with_init = state.memory()[0].free[0].1;
+    state.start_containers("a", ["prepare"]);
+    assert_eq!(state.memory()[0].free[0].1, with_init);
+    state.start_containers("a", ["compute"]);
+    let given_back = state.memory()[0].free[0].1 - with_init;
+    assert_eq!(given_back, 8 * GIB - (300 << 20));
+    assert_eq!(cpus(&state, "a"), "1-2");
+    assert!(state.remove("a"));
+    assert!(!state.remove("a"));
+    assert_eq!(state.memory(), before);
+}
+
+#[test]
+fn pods_known_from_reports_are_in_the_way_and_go() {
+    let host = spec(2, 2, 4, 1);
+    let mut state = state(&host, &kubelet(SingleNumaNode, ByPod));
+    let (cpus_before, memory_before) = (state.free_cpus(), state.memory());
+    let container = RestoredContainer {
+        cpus: "1-3,99".parse().expect("CPUs"),
+        memory: vec![(MemoryKind::HugePages(PageSize::GIB_1), vec![0], 32 * GIB)],
+        devices: BTreeMap::new(),
+    };
+    let requests = Resources { cpu_millis: 3000, ..Resources::default() };
+    let restored = Restored { containers: vec![container], requests };
+    state.restore("known", &restored);
+    state.restore("known", &restored);
+    assert_eq!(state.pods(), 1);
+    assert_eq!(state.free_cpus().to_string(), "4-7");
+    assert_eq!(state.memory()[0].free[1].1, 0);
+    state.admit(&launcher("a", 3, 1)).expect("zone 1");
+    let refusal = state.check(&launcher("b", 3, 1)).expect_err("zone 0 is taken");
+    assert_eq!(refusal.plain, "no zones have all it asks for and satisfy the topology policy");
+    assert!(state.remove("known") && state.remove("a"));
+    assert_eq!((state.free_cpus(), state.memory()), (cpus_before, memory_before));
+}
+
+/// Devices follow the zones, and the zones them.
+#[test]
+fn a_device_decides_the_zone() {
+    let mut host = spec(2, 2, 4, 1);
+    let name = "example.com/vf".to_owned();
+    host.devices.push(DevicePool { name: name.clone(), zones: [(1, 1)].into(), without_zone: 0 });
+    host.allocatable.extended.insert(name.clone(), 1);
+    let mut pod = launcher("a", 2, 1);
+    let compute = &mut pod.containers[0];
+    for resources in [&mut compute.requests, &mut compute.limits] {
+        resources.extended.insert(name.clone(), 1);
+    }
+    let mut state = state(&host, &kubelet(Restricted, ByContainer));
+    let admission = state.admit(&pod).expect("zone 1").clone();
+    let placement = &admission.placements(state.host())[0];
+    assert_eq!(placement.devices, [(name, Some(1), 1)]);
+    assert_eq!(placement.cpus.to_string(), "4-5");
+    pod.uid = "b".to_owned();
+    assert_eq!(state.check(&pod).expect_err("taken").reason, "TopologyAffinityError");
+    // A pod that is there keeps what it has.
+    pod.uid = "a".to_owned();
+    assert_eq!(state.check(&pod), Ok(admission));
+}
+
+/// cpu_assignment.go `isSocketFree` compares with the average: of sockets with 4 and 2 CPUs, the one with CPU 0
+/// reserved has 3 free, as many as sockets have on average, and is taken whole.
+#[test]
+fn unequal_sockets_are_taken_although_in_use() {
+    let mut host = state(&spec(3, 2, 2, 1), &kubelet(NoPolicy, ByContainer));
+    let admission = host.admit(&launcher("a", 4, 1)).expect("that is what it does").clone();
+    assert!(admission.takes_cpus_in_use());
+    assert_eq!(cpus(&host, "a"), "0-3");
+    let mut equal = state(&spec(4, 2, 2, 1), &kubelet(NoPolicy, ByContainer));
+    assert!(!equal.admit(&launcher("a", 4, 1)).expect("fits").takes_cpus_in_use());
+    assert_eq!(cpus(&equal, "a"), "4-7");
+}
+
+#[test]
+fn the_kubelets_words() {
+    let options =
+        |name: &str, value: &str| CpuOptions::parse(&[(name.to_owned(), value.to_owned())].into());
+    assert_eq!(options("full-pcpus-only", "T").map(|o| o.full_pcpus_only), Ok(true));
+    assert!(options("full-pcpus-only", "yes").is_err());
+    assert!(options("distribute-cpus-across-cores", "true").is_err());
+    let topology = |value: &str| {
+        TopologyOptions::parse(&[("max-allowable-numa-nodes".to_owned(), value.to_owned())].into())
+    };
+    assert_eq!(topology("16").map(|o| o.max_zones), Ok(16));
+    assert!(topology("7").is_err());
+    assert_eq!("best-effort".parse(), Ok(BestEffort));
+    assert_eq!(
+        "Best".parse::<TopologyPolicy>().expect_err("no such").to_string(),
+        "topologyManagerPolicy: `Best` is not none, best-effort, restricted or single-numa-node"
+    );
+    let version: berth_controller::admission::Version = "v1.30.4+k3s1".parse().expect("a version");
+    assert_eq!(version.to_string(), "1.30");
+    assert!("1".parse::<berth_controller::admission::Version>().is_err());
+}

@@ -1,0 +1,293 @@
+//! `berth-controller` as people use it; what it prints on the example fleet is what the README and the manual show.
+//!
+//! After a change of the output run `make samples` (this test with `BERTH_UPDATE=1`) and read the difference.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used,
+    reason = "tests run the program, look at files, and fail by panicking"
+)]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn run(arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_berth-controller"))
+        .args(arguments)
+        .current_dir(repository())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A program that does not read its input ends before all of it is written.
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap_or_default();
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn plan(arguments: &[&str], input: &str) -> (i32, Value) {
+    let all: Vec<&str> = ["plan", "-o", "json"].iter().chain(arguments).copied().collect();
+    let output = run(&all, input);
+    let code = output.status.code().unwrap();
+    let value = serde_json::from_str(&stdout(&output));
+    (code, value.unwrap_or_else(|error| panic!("{error}: {}", stderr(&output))))
+}
+
+fn compare(path: &str, wanted: &str) {
+    let path = repository().join(path);
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    if found == wanted {
+        return;
+    }
+    assert!(
+        std::env::var_os("BERTH_UPDATE").is_some(),
+        "{} is stale: run `make samples` and read the difference",
+        path.display()
+    );
+    std::fs::write(&path, wanted).unwrap();
+}
+
+#[test]
+fn the_readme_shows_what_the_program_prints() {
+    let output = run(&["plan", "-f", "examples/fleet/"], "");
+    assert_eq!(output.status.code(), Some(1), "one VM does not fit: {}", stderr(&output));
+    let table = stdout(&output);
+    for line in table.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    let readme = std::fs::read_to_string(repository().join("README.md")).unwrap();
+    let marker = "<!-- sample: fleet -->\n```text\n";
+    let start = readme.find(marker).unwrap() + marker.len();
+    let end = start + readme[start..].find("```\n").unwrap();
+    compare("README.md", &format!("{}{table}{}", &readme[..start], &readme[end..]));
+    compare("docs/man/berth-controller.1", &stdout(&run(&["man"], "")));
+    compare("docs/berth-controller.bash", &stdout(&run(&["completion", "bash"], "")));
+}
+
+#[test]
+fn the_example_fleet_is_planned_as_its_comments_say() {
+    let (code, plan) = plan(&["-f", "examples/fleet/"], "");
+    assert_eq!(code, 1);
+    assert_eq!(plan["running"], 2);
+    let at = |vm: &str| {
+        let all = plan["placed"].as_array().unwrap();
+        all.iter().find(|placed| placed["vm"] == vm).unwrap_or_else(|| panic!("{vm}: {all:?}"))
+    };
+    assert_eq!(at("cluster-xyz/wide-1")["host"], "rack2-a");
+    assert_eq!(at("cluster-xyz/wide-1")["zones"], serde_json::json!([0, 1]));
+    // The zones of rack1-a are filled up before rack1-b is begun.
+    assert_eq!(at("cluster-abc/db-2")["host"], "rack1-a");
+    assert_eq!(at("cluster-abc/db-2")["zones"].as_array().unwrap().len(), 1);
+    let unplaced = plan["unplaced"].as_array().unwrap();
+    assert_eq!(unplaced.len(), 1, "{unplaced:?}");
+    assert_eq!(unplaced[0]["vm"], "cluster-xyz/analytics");
+    let refused: u64 = unplaced[0]["refused"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["hosts"].as_u64().unwrap())
+        .sum();
+    assert_eq!(refused, 4, "each host has one reason");
+    let remedy = unplaced[0]["remedy"].as_str().unwrap();
+    assert!(remedy.contains("the largest zone has 38 pinnable CPUs"), "{remedy}");
+    assert_eq!(plan["problems"], serde_json::json!([]));
+    // No CPU is given to two VMs, and none that is taken or kept already.
+    let mut cpus: Vec<(String, u32)> = Vec::new();
+    for placed in plan["placed"].as_array().unwrap() {
+        let host = placed["host"].as_str().unwrap().to_owned();
+        let set: berth_api::CpuSet = placed["cpus"].as_str().unwrap_or_default().parse().unwrap();
+        cpus.extend(set.iter().map(|cpu| (host.clone(), cpu)));
+    }
+    let taken: berth_api::CpuSet = "0-9,11,13,15,17,40-49,51,53,55,57".parse().unwrap();
+    assert!(cpus.iter().all(|(host, cpu)| host != "rack1-a" || !taken.contains(*cpu)));
+    let count = cpus.len();
+    cpus.sort();
+    cpus.dedup();
+    assert_eq!(cpus.len(), count, "a CPU was given twice");
+}
+
+#[test]
+fn a_host_is_drained_or_the_rule_is_named_that_stops_it() {
+    let (code, answer) = plan(&["-f", "examples/fleet/", "--drain", "rack1-a"], "");
+    assert_eq!(code, 1);
+    let drain = &answer["drain"];
+    let stuck = drain["stuck"].as_array().unwrap();
+    assert_eq!(stuck.len(), 1, "{stuck:?}");
+    assert_eq!(stuck[0]["vm"], "cluster-abc/cache-1");
+    assert!(
+        stuck[0]["refused"][0]["detail"]
+            .as_str()
+            .unwrap()
+            .contains("kubernetes.io/hostname=rack1-a")
+    );
+    let (_, answer) = plan(&["-f", "examples/fleet/", "--drain", "rack2-a"], "");
+    let moved = &answer["drain"]["moved"];
+    assert!(moved.as_array().unwrap().iter().all(|moved| moved["host"] != "rack2-a"), "{moved}");
+    let (code, answer) = plan(&["-f", "examples/fleet/", "--drain", "rack9"], "");
+    assert_eq!((code, &answer["drain"]["isKnown"]), (1, &Value::Bool(false)));
+}
+
+#[test]
+fn hosts_are_counted_that_it_would_take() {
+    let mut machines =
+        std::fs::read_to_string(repository().join("examples/fleet/machines.yaml")).unwrap();
+    machines.truncate(machines.find("# This one fits nowhere").unwrap());
+    let many: String = (0..9)
+        .map(|number| machines.replace("db-2", &format!("db-{}", 20 + number)))
+        .map(|text| format!("---\n{text}\n"))
+        .collect();
+    let host = ["-f", "examples/fleet/rack1-b.yaml", "-f", "-"];
+    let with = |add: &[&str]| {
+        let arguments: Vec<&str> = host.iter().chain(add).copied().collect();
+        // The wide one has no host here.
+        let text = many.replace("cores: 24", "cores: 4").replace("pageSize: 2Mi", "pageSize: 1Gi");
+        plan(&arguments, &text)
+    };
+    let (code, alone) = with(&[]);
+    let missing = alone["unplaced"].as_array().unwrap().len();
+    assert!(code == 1 && missing > 0, "{alone}");
+    let (_, answer) = with(&["--add", "rack1-b"]);
+    let enough = answer["added"]["enough"].as_u64().unwrap();
+    assert!(enough > 0);
+    let (code, answer) = with(&["--add", &format!("{enough}xrack1-b")]);
+    assert_eq!((code, answer["unplaced"].as_array().unwrap().len()), (0, 0), "{answer}");
+    if enough > 1 {
+        let (code, _) = with(&["--add", &format!("{}", enough - 1), "x", "rack1-b"]);
+        assert_eq!(code, 1, "one less is not enough");
+    }
+    let (_, answer) = with(&["--add", "nobody"]);
+    assert!(answer["added"].get("like").is_none());
+}
+
+#[test]
+fn tenants_and_their_machines_are_planned() {
+    let all = ["-f", "examples/fleet/", "-f", "examples/tenants/", "-f", "deploy/instancetypes/"];
+    let (_, plan) = plan(&all, "");
+    let of = |name: &str| {
+        let mut all = plan["tenants"].as_array().unwrap().iter();
+        all.find(|tenant| tenant["name"] == name).unwrap()
+    };
+    assert_eq!((&of("bank")["vlan"], &of("bank")["hosts"]), (&120.into(), &4.into()));
+    let vlan = of("shop")["vlan"].as_u64().unwrap();
+    assert!((100..200).contains(&vlan) && vlan != 120, "{vlan}");
+    let made: Vec<_> = plan["machineDeployments"].as_array().unwrap().iter().collect();
+    assert_eq!(made.len(), 2, "{made:?}");
+    let placed = plan["placed"].as_array().unwrap().iter();
+    let web = placed.filter(|vm| vm["vm"].as_str().unwrap().starts_with("cluster-shop/web-"));
+    assert_eq!(web.count(), 3);
+    // No host has pages of 2 MiB for the database, and no setting of a kubelet makes any.
+    let unplaced = plan["unplaced"].as_array().unwrap();
+    for vm in unplaced {
+        let remedy = vm["remedy"].as_str().unwrap();
+        assert!(!remedy.contains("topologyManagerScope"), "{remedy}");
+    }
+    assert_eq!(unplaced.len(), 3, "analytics and two databases");
+}
+
+#[test]
+fn one_broken_object_is_named_and_the_rest_goes_on() {
+    let broken = "---\napiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: odd, namespace: x}\n\
+        spec: {template: {spec: {domain: {cpu: {cores: many}, devices: {}}}}}\n\
+        ---\nkind: [\n---\napiVersion: v1\nkind: Service\nmetadata: {name: a}\n\
+        ---\napiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: empty}\nspec: {}\n";
+    let (code, plan) = plan(&["-f", "examples/fleet/", "-f", "-"], broken);
+    assert_eq!(code, 1);
+    assert_eq!(plan["placed"].as_array().unwrap().len(), 4, "the others are placed");
+    assert_eq!(plan["ignored"]["Service"], 1);
+    let problems: Vec<String> = plan["problems"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|problem| {
+            format!(
+                "{}: {}",
+                problem["object"].as_str().unwrap(),
+                problem["field"].as_str().unwrap()
+            )
+        })
+        .collect();
+    for wanted in [
+        "VirtualMachine x/odd: spec.template.spec.domain.cpu.cores",
+        "standard input, document 3: ",
+        "InfraNode empty: status",
+    ] {
+        assert!(
+            problems.iter().any(|problem| problem == wanted),
+            "{wanted} is not in {problems:?}"
+        );
+    }
+}
+
+#[test]
+fn the_scope_is_named_where_it_alone_stands_in_the_way() {
+    let read = |name: &str| {
+        std::fs::read_to_string(repository().join("examples/fleet").join(name)).unwrap()
+    };
+    let machines = read("machines.yaml");
+    let wide = machines.split("---\n").find(|one| one.contains("name: wide-1")).unwrap();
+    let host = read("rack2-a.yaml");
+    let remedy = |host: &str, wide: &str| {
+        let (_, plan) = plan(&["-f", "-"], &format!("{host}\n---\n{wide}"));
+        plan["unplaced"][0]["remedy"].as_str().map(str::to_owned)
+    };
+    let by_container = host.replace("topologyManagerScope: pod", "topologyManagerScope: container");
+    assert_ne!(by_container, host);
+    assert_eq!(remedy(&host, wide), None, "it is placed");
+    let told = remedy(&by_container, wide).unwrap();
+    assert!(told.contains("rack2-a") && told.contains("topologyManagerScope: pod"), "{told}");
+    assert!(told.contains("guest-console-log") && !told.contains("were it empty"), "{told}");
+    // What the scope would not help is not told of it: another policy, a VM that is too wide, one that is alone.
+    let single = by_container.replace("Policy: restricted", "Policy: single-numa-node");
+    let wider = wide.replace("cores: 24", "cores: 40");
+    for (host, wide) in [(&single, wide), (&by_container, &wider), (&host, &wider)] {
+        let told = remedy(host, wide).unwrap();
+        assert!(!told.contains("topologyManagerScope"), "{told}");
+    }
+    let alone = wide.replace("devices: {}", "devices: {logSerialConsole: false}");
+    assert_eq!(remedy(&by_container, &alone), None, "nothing runs beside it");
+}
+
+#[test]
+fn bad_usage_is_told_what_to_do() {
+    for (arguments, code, words) in [
+        (&["plan"][..], 2, "give -f DIR|FILE|-"),
+        (&["plan", "-f", "/nowhere"], 2, "/nowhere"),
+        (&["plan", "-f", "docs/man"], 2, "no .yaml"),
+        (&["plan", "-f", "examples/fleet/", "--add", "0xrack1-a"], 2, "2xrack1-a"),
+        (&["plan", "-f", "examples/machines.yaml"], 2, "no InfraNode"),
+        (&["plan", "--kubeconfig", "/nowhere"], 2, "/nowhere"),
+    ] {
+        let output = run(arguments, "");
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
+        assert!(told.contains(words), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
+fn the_crds_are_printed_as_they_are_kept() {
+    let printed = stdout(&run(&["crds"], ""));
+    let names = ["infranodes", "hostprofiles", "infraconfigs", "tenantclusters", "vlanclaims"];
+    let kept = names.map(|name| {
+        let file = repository().join(format!("deploy/crds/{name}.berth.dev.yaml"));
+        format!("---\n{}", std::fs::read_to_string(file).unwrap())
+    });
+    assert_eq!(printed, kept.concat());
+}

@@ -1,0 +1,224 @@
+//! Random fleets, pods and reports from a row of bytes, so that a failing one shrinks to fewer and smaller bytes.
+
+use berth_api::infra_node::{AllocatedHugepages, Allocation, KvmState};
+use berth_api::{Bytes, Class, CpuSet, PageSize};
+use berth_controller::admission::{MemoryKind, State};
+
+use super::host::{HostForm, ZoneForm};
+use super::pod::{BesideForm, NearForm, PodForm, PreferForm, SpreadForm};
+
+/// Bytes that are read one after the other; after the last there are zeros.
+#[derive(Debug)]
+pub(crate) struct Dice<'a> {
+    bytes: &'a [u8],
+}
+
+const ZONE: &str = "zone";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const APPS: [&str; 3] = ["web", "db", "job"];
+
+impl<'a> Dice<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(crate) fn below(&mut self, most: usize) -> usize {
+        let Some((first, rest)) = self.bytes.split_first() else { return 0 };
+        self.bytes = rest;
+        usize::from(*first) % most.max(1)
+    }
+
+    /// Once in so many.
+    pub(crate) fn rarely(&mut self, one_in: usize) -> bool {
+        self.below(one_in) == one_in - 1
+    }
+
+    pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    pub(crate) fn host(&mut self, at: usize) -> HostForm {
+        let zones = self.of(&[2, 1, 2, 3, 4]);
+        let threads = self.of(&[1, 2]);
+        let zone = ZoneForm {
+            cpus: self.of(&[4, 6, 8, 12]),
+            memory: self.of(&[8, 16, 12]),
+            huge: self.of(&[4, 0, 6, 2]),
+            small: self.of(&[0, 512, 1024]),
+        };
+        let mut form = HostForm {
+            name: format!("host-{at}"),
+            zones: vec![zone; zones],
+            threads,
+            pins: !self.rarely(8),
+            keeps_memory: !self.rarely(3),
+            policy: self.of(&["single-numa-node", "restricted", "best-effort", "none"]).to_owned(),
+            scope: self.of(&["pod", "container"]).to_owned(),
+            options: if self.rarely(3) { vec!["full-pcpus-only".to_owned()] } else { Vec::new() },
+            version: self.of(&["v1.36.0", "v1.27.3", "v1.31.0"]).to_owned(),
+            class: self.class(),
+            max_pods: self.of(&[110, 110, 3]),
+            kvm_devices: self.of(&[1000, 1000, 2]),
+            ..HostForm::default()
+        };
+        if self.rarely(4) {
+            // A zone of memory alone, or a larger one.
+            let last = form.zones.len() - 1;
+            form.zones[last].cpus = if last > 0 && self.rarely(2) { 0 } else { 16 };
+        }
+        form.labels.insert(ZONE.to_owned(), self.of(&["a", "b", "c"]).to_owned());
+        if self.rarely(4) {
+            form.labels.remove(ZONE);
+        }
+        self.change(&mut form);
+        form
+    }
+
+    fn class(&mut self) -> Class {
+        self.of(&[Class::Standard, Class::Performance, Class::Density])
+    }
+
+    /// What may change of a host without a reboot.
+    pub(crate) fn change(&mut self, form: &mut HostForm) {
+        form.cordoned = self.rarely(10);
+        form.stale = self.rarely(8);
+        form.ksm = self.of(&[Some(false), Some(true), None]);
+        form.kvm = self.of(&[Some(KvmState::Ready), Some(KvmState::Ready), None]);
+        if self.rarely(10) {
+            form.kvm = Some(KvmState::DisabledInFirmware);
+        }
+        form.taints = match self.below(6) {
+            4 => vec!["special:NoSchedule".to_owned()],
+            5 => vec!["special:PreferNoSchedule".to_owned()],
+            _ => Vec::new(),
+        };
+        if self.rarely(6) {
+            form.labels.insert("fast".to_owned(), "yes".to_owned());
+        }
+    }
+
+    pub(crate) fn pod(&mut self, name: String) -> PodForm {
+        let app = self.of(&APPS);
+        let mut form = PodForm {
+            name,
+            plain: self.rarely(3),
+            cpus: self.of(&[2, 1, 4, 0, 8, 6]),
+            millis: 500,
+            memory: self.of(&[None, Some(2), Some(5)]),
+            huge: self.of(&[0, 1, 2, 5]),
+            small: self.of(&[0, 0, 512]),
+            class: self.class(),
+            numa: self.rarely(4),
+            ..PodForm::default()
+        };
+        form.labels.insert("app".to_owned(), app.to_owned());
+        if self.rarely(3) {
+            let beside = BesideForm {
+                millis: self.of(&[100, 1000, 2000, 4000]),
+                memory: self.of(&[64, 1024]),
+                first: self.rarely(2),
+                sidecar: self.rarely(2),
+            };
+            form.beside.push(beside);
+        }
+        if self.rarely(5) {
+            form.selector.insert(ZONE.to_owned(), self.of(&["a", "b"]).to_owned());
+        }
+        if self.rarely(3) {
+            form.tolerates.push("special".to_owned());
+        }
+        let by = self.of(&[HOSTNAME, ZONE]).to_owned();
+        let weight = self.of(&[None, Some(100), Some(1)]);
+        let near = NearForm { app: self.of(&APPS).to_owned(), by: by.clone(), weight };
+        match self.below(8) {
+            4 => form.apart.push(near),
+            5 => form.together.push(near),
+            6 | 7 => {
+                let (max, soft) = (self.of(&[1, 2]), self.rarely(2));
+                form.spread.push(SpreadForm { by, max, soft });
+            }
+            _ => {}
+        }
+        if self.rarely(5) {
+            let (label, value, weight) = ("fast".to_owned(), "yes".to_owned(), 10);
+            form.prefer.push(PreferForm { label, value, weight });
+        }
+        form
+    }
+
+    /// Some of what a host has handed out, and pods that nobody else knows: their CPUs may be those of pods that the
+    /// report does not list, as these are only on their way.
+    pub(crate) fn report(&mut self, form: &mut HostForm, state: &State, booked: &[String]) {
+        let known: Vec<Allocation> = std::mem::take(&mut form.has);
+        for uid in booked {
+            if self.rarely(2)
+                && let Some(allocation) = allocation(state, uid)
+            {
+                form.has.push(allocation);
+            }
+        }
+        let strangers = known.into_iter().filter(|one| one.pod_uid.starts_with("stranger"));
+        form.has.extend(strangers.filter(|_| self.rarely(2)));
+        if self.rarely(3) {
+            let stranger = self.stranger(form);
+            form.has.push(stranger);
+        }
+    }
+
+    fn stranger(&mut self, form: &HostForm) -> Allocation {
+        let taken: CpuSet =
+            form.has.iter().filter_map(|one| one.cpus.as_ref()).flat_map(CpuSet::iter).collect();
+        let at = self.below(form.zones.len());
+        let reserved = form.reserved();
+        let mut free: Vec<u32> = form.threads()[at].concat();
+        free.retain(|cpu| !taken.contains(*cpu) && !reserved.contains(cpu));
+        free.truncate(self.below(5));
+        let zone = u32::try_from(at).unwrap_or(0);
+        let used: u64 = form.has.iter().flat_map(|one| &one.hugepages).map(|one| one.count).sum();
+        let left = form.zones[at].huge.saturating_sub(used);
+        let count = if form.keeps_memory { left.min(self.below(3) as u64) } else { 0 };
+        Allocation {
+            pod_uid: format!("stranger-{}", self.below(200)),
+            cpus: (form.pins && !free.is_empty()).then(|| free.into_iter().collect()),
+            zones: vec![zone],
+            hugepages: if count > 0 {
+                vec![AllocatedHugepages { size: PageSize::GIB_1, count }]
+            } else {
+                Vec::new()
+            },
+            ..Allocation::default()
+        }
+    }
+}
+
+/// As an agent would report a pod that the kubelet has taken.
+pub(crate) fn allocation(state: &State, uid: &str) -> Option<Allocation> {
+    let given = state.admission(uid)?;
+    let host = state.host();
+    let mut all = Allocation { pod_uid: uid.to_owned(), ..Allocation::default() };
+    let cpus = given.cpus(host);
+    let mut zones: Vec<u32> = Vec::new();
+    let mut memory = 0;
+    for placement in given.placements(host) {
+        for block in placement.memory {
+            zones.extend(&block.zones);
+            match block.kind {
+                MemoryKind::Memory => memory += block.bytes,
+                MemoryKind::HugePages(size) => {
+                    let count = block.bytes / size.bytes();
+                    all.hugepages.push(AllocatedHugepages { size, count });
+                }
+            }
+        }
+    }
+    zones.sort_unstable();
+    zones.dedup();
+    all.zones = zones;
+    all.memory = (memory > 0).then_some(Bytes(memory));
+    all.cpus = (!cpus.is_empty()).then_some(cpus);
+    (all.cpus.is_some() || !all.zones.is_empty()).then_some(all)
+}

@@ -1,0 +1,62 @@
+//! What of a host is handed out: that nothing is twice, and what is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::CpuSet;
+use berth_controller::admission::{MemoryKind, State};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+pub(crate) type FreeNow = (CpuSet, Vec<(u32, Vec<(MemoryKind, u64)>)>);
+
+/// CPUs and memory by zone.
+pub(crate) fn free(state: &State) -> FreeNow {
+    let memory = state.memory().into_iter().map(|zone| (zone.zone, zone.free));
+    (state.free_cpus(), memory.collect())
+}
+
+/// Memory of all zones, as a group's may be accounted to any of its zones.
+pub(crate) fn in_all(state: &State) -> BTreeMap<MemoryKind, u64> {
+    let mut all = BTreeMap::new();
+    for (kind, bytes) in state.memory().into_iter().flat_map(|zone| zone.free) {
+        *all.entry(kind).or_insert(0) += bytes;
+    }
+    all
+}
+
+/// No CPU and no page belongs to two pods, and none of them is called free.
+///
+/// A report has one list of zones for all containers of a pod: where there is more than one, it does not say how much
+/// is of which, so `knows_zones` is false and pages are not added up.
+pub(crate) fn nothing_twice(
+    state: &State,
+    empty: &State,
+    uids: BTreeSet<&str>,
+    knows_zones: bool,
+) -> TestCaseResult {
+    let host = state.host();
+    prop_assert_eq!(state.pods(), uids.len());
+    let mut cpus = CpuSet::new();
+    let mut bytes: BTreeMap<MemoryKind, u64> = BTreeMap::new();
+    for uid in uids {
+        let Some(given) = state.admission(uid) else {
+            return Err(TestCaseError::fail(format!("{uid} is not there")));
+        };
+        let own = given.cpus(host);
+        prop_assert!(!own.intersects(&cpus), "CPUs {} of {} are another's too", own, uid);
+        cpus = cpus.union(&own);
+        for block in given.placements(host).into_iter().flat_map(|one| one.memory) {
+            *bytes.entry(block.kind).or_default() += block.bytes;
+        }
+    }
+    prop_assert!(!cpus.intersects(&state.free_cpus()));
+    prop_assert!(cpus.is_subset(&empty.free_cpus()));
+    if !knows_zones {
+        return Ok(());
+    }
+    let (left, all) = (in_all(state), in_all(empty));
+    for (kind, bytes) in bytes {
+        prop_assert!(bytes + left[&kind] <= all[&kind], "{bytes} of {kind}, {left:?} of {all:?}");
+    }
+    Ok(())
+}

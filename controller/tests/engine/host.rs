@@ -1,0 +1,212 @@
+//! A host in few words, and what its agent and its Node would say of it.
+
+use std::collections::BTreeMap;
+
+use berth_api::infra_node::{Allocation, HugepagePool, Ksm, Kubelet, KvmState, Zone, ZoneDistance};
+use berth_api::{Bytes, Class, InfraNode, InfraNodeStatus, PageSize};
+use berth_controller::inventory::{HostFacts, Problem};
+use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use serde::Deserialize;
+
+/// A host.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct HostForm {
+    pub(crate) name: String,
+    /// Zones alike, one after the other.
+    pub(crate) zones: Vec<ZoneForm>,
+    /// Threads of a core.
+    pub(crate) threads: u32,
+    /// `cpuManagerPolicy: static`.
+    pub(crate) pins: bool,
+    /// `memoryManagerPolicy: Static`.
+    pub(crate) keeps_memory: bool,
+    pub(crate) policy: String,
+    pub(crate) scope: String,
+    pub(crate) options: Vec<String>,
+    pub(crate) version: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// `key:Effect`.
+    pub(crate) taints: Vec<String>,
+    pub(crate) cordoned: bool,
+    pub(crate) ksm: Option<bool>,
+    pub(crate) kvm: Option<KvmState>,
+    pub(crate) stale: bool,
+    pub(crate) class: Class,
+    pub(crate) max_pods: u32,
+    /// Devices of KubeVirt's plugin.
+    pub(crate) kvm_devices: u32,
+    /// What the report says is handed out.
+    pub(crate) has: Vec<Allocation>,
+}
+
+/// A zone: CPUs, GiB of memory, and how many of them are huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct ZoneForm {
+    pub(crate) cpus: u32,
+    pub(crate) memory: u64,
+    /// GiB in pages of 1 GiB.
+    pub(crate) huge: u64,
+    /// MiB in pages of 2 MiB.
+    pub(crate) small: u64,
+}
+
+impl Default for HostForm {
+    fn default() -> Self {
+        Self {
+            name: "host".to_owned(),
+            zones: vec![ZoneForm { cpus: 8, memory: 32, huge: 16, small: 0 }; 2],
+            threads: 1,
+            pins: true,
+            keeps_memory: true,
+            policy: "single-numa-node".to_owned(),
+            scope: "pod".to_owned(),
+            options: Vec::new(),
+            version: "v1.36.0".to_owned(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            cordoned: false,
+            ksm: Some(false),
+            kvm: Some(KvmState::Ready),
+            stale: false,
+            class: Class::Standard,
+            max_pods: 110,
+            kvm_devices: 1000,
+            has: Vec::new(),
+        }
+    }
+}
+
+pub(crate) const KVM: &str = "devices.kubevirt.io/kvm";
+
+impl HostForm {
+    /// CPUs of each zone by thread: the first threads of all zones have the lowest numbers.
+    pub(crate) fn threads(&self) -> Vec<Vec<Vec<u32>>> {
+        let threads = self.threads.max(1);
+        let mut zones = vec![Vec::new(); self.zones.len()];
+        let mut next = 0;
+        for _ in 0..threads {
+            for (zone, form) in zones.iter_mut().zip(&self.zones) {
+                let end = next + form.cpus / threads;
+                zone.push((next..end).collect::<Vec<u32>>());
+                next = end;
+            }
+        }
+        zones
+    }
+
+    /// The first core is the system's.
+    pub(crate) fn reserved(&self) -> Vec<u32> {
+        let first = self.threads().into_iter().find(|zone| !zone[0].is_empty());
+        first.into_iter().flatten().filter_map(|thread| thread.first().copied()).collect()
+    }
+
+    pub(crate) fn infra_node(&self) -> InfraNode {
+        let mut infra = InfraNode::new(&self.name, berth_api::InfraNodeSpec::default());
+        let mut status = InfraNodeStatus::default();
+        let has = &mut status.capabilities;
+        has.kvm.state = self.kvm;
+        has.cpu.threads_per_core = Some(self.threads);
+        has.memory.ksm = self.ksm.map(|on| Ksm { running: Some(on), ..Ksm::default() });
+        let word = |is: bool, yes: &str, no: &str| Some(if is { yes } else { no }.to_owned());
+        has.kubelet = Some(Kubelet {
+            cpu_manager_policy: word(self.pins, "static", "none"),
+            cpu_manager_policy_options: self.options.clone(),
+            topology_manager_policy: Some(self.policy.clone()),
+            topology_manager_scope: Some(self.scope.clone()),
+            topology_manager_policy_options: Vec::new(),
+            memory_manager_policy: word(self.keeps_memory, "Static", "None"),
+            reserved_system_cpus: Some(self.reserved().into_iter().collect()),
+        });
+        for (at, (form, threads)) in (0u32..).zip(self.zones.iter().zip(self.threads())) {
+            let pool = |size: PageSize, bytes: u64| HugepagePool {
+                size,
+                total: bytes / size.bytes(),
+                free: None,
+                surplus: None,
+                reserved: None,
+            };
+            let far = |zone: u32| if zone == at { 10 } else { 21 };
+            let zones = u32::try_from(self.zones.len()).unwrap_or(0);
+            status.zones.push(Zone {
+                id: at,
+                cpus: Some(threads.iter().flatten().copied().collect()),
+                socket: Some(at),
+                threads: threads.iter().map(|thread| thread.iter().copied().collect()).collect(),
+                memory: Some(Bytes(form.memory << 30)),
+                reserved_memory: (at == 0).then_some(Bytes(1 << 30)),
+                hugepages: vec![
+                    pool(PageSize::GIB_1, form.huge << 30),
+                    pool(PageSize::MIB_2, form.small << 20),
+                ],
+                distances: (0..zones)
+                    .map(|zone| ZoneDistance { zone, distance: far(zone) })
+                    .collect(),
+                ..Zone::default()
+            });
+        }
+        status.allocations.clone_from(&self.has);
+        if self.stale {
+            status.conditions.push(Condition {
+                type_: "Ready".to_owned(),
+                status: "Unknown".to_owned(),
+                message: "the agent's Lease ran out".to_owned(),
+                reason: "LeaseExpired".to_owned(),
+                last_transition_time: Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH),
+                observed_generation: None,
+            });
+        }
+        infra.status = Some(status);
+        infra
+    }
+
+    pub(crate) fn node(&self) -> v1::Node {
+        let cpus: u32 = self.zones.iter().map(|zone| zone.cpus).sum();
+        let kept = if self.pins { self.reserved().len() } else { 0 };
+        let sum = |of: fn(&ZoneForm) -> u64| self.zones.iter().map(of).sum::<u64>();
+        let plain = sum(|zone| (zone.memory << 10) - (zone.huge << 10) - zone.small);
+        let amounts = [
+            ("cpu", (cpus as usize - kept).to_string()),
+            ("memory", format!("{}Mi", plain.saturating_sub(1024))),
+            ("hugepages-1Gi", format!("{}Gi", sum(|zone| zone.huge))),
+            ("hugepages-2Mi", format!("{}Mi", sum(|zone| zone.small))),
+            ("pods", self.max_pods.to_string()),
+            (KVM, self.kvm_devices.to_string()),
+        ];
+        let mut labels = self.labels.clone();
+        labels.insert("kubernetes.io/hostname".to_owned(), self.name.clone());
+        let taint = |text: &String| {
+            let (key, effect) = text.split_once(':').unwrap_or((text, "NoSchedule"));
+            v1::Taint { key: key.to_owned(), effect: effect.to_owned(), ..v1::Taint::default() }
+        };
+        let mut node = v1::Node::default();
+        node.metadata.name = Some(self.name.clone());
+        node.metadata.labels = Some(labels);
+        node.spec = Some(v1::NodeSpec {
+            taints: Some(self.taints.iter().map(taint).collect()),
+            unschedulable: Some(self.cordoned),
+            ..v1::NodeSpec::default()
+        });
+        node.status = Some(v1::NodeStatus {
+            allocatable: Some(
+                amounts.into_iter().map(|(name, text)| (name.to_owned(), Quantity(text))).collect(),
+            ),
+            node_info: Some(v1::NodeSystemInfo {
+                kubelet_version: self.version.clone(),
+                ..v1::NodeSystemInfo::default()
+            }),
+            ..v1::NodeStatus::default()
+        });
+        node
+    }
+
+    /// As the controller reads them.
+    pub(crate) fn facts(&self) -> Result<(HostFacts, Vec<Problem>), Problem> {
+        let mut problems = Vec::new();
+        let facts = HostFacts::read(&self.infra_node(), Some(&self.node()), &mut problems)?;
+        Ok((facts, problems))
+    }
+}

@@ -1,0 +1,253 @@
+//! A pod in few words, and the request that it is to the engine.
+
+use std::collections::BTreeMap;
+
+use berth_api::{Class, PageSize};
+use berth_controller::engine::{Engine, Needs, Numa, Request};
+use berth_controller::pod::{Container, Pod, Resources};
+use berth_controller::rules::{Counts, PodSpecParts, Rules};
+use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde::Deserialize;
+
+use super::host::KVM;
+
+/// A pod. With `cpus` it is Guaranteed and has them for itself, else it shares.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct PodForm {
+    /// Also its uid.
+    pub(crate) name: String,
+    /// No VM.
+    pub(crate) plain: bool,
+    pub(crate) cpus: u64,
+    /// Thousandths of a CPU, where it shares them.
+    pub(crate) millis: u64,
+    /// GiB of plain memory; 1 if not said.
+    pub(crate) memory: Option<u64>,
+    /// GiB in pages of 1 GiB.
+    pub(crate) huge: u64,
+    /// MiB in pages of 2 MiB.
+    pub(crate) small: u64,
+    /// Containers beside the first.
+    pub(crate) beside: Vec<BesideForm>,
+    pub(crate) class: Class,
+    /// `guestMappingPassthrough`.
+    pub(crate) numa: bool,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) selector: BTreeMap<String, String>,
+    /// Keys of taints, with any value and effect.
+    pub(crate) tolerates: Vec<String>,
+    pub(crate) together: Vec<NearForm>,
+    pub(crate) apart: Vec<NearForm>,
+    pub(crate) spread: Vec<SpreadForm>,
+    pub(crate) prefer: Vec<PreferForm>,
+    pub(crate) terminating: bool,
+}
+
+/// A container beside the first.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct BesideForm {
+    pub(crate) millis: u64,
+    /// MiB.
+    pub(crate) memory: u64,
+    /// An init container.
+    pub(crate) first: bool,
+    /// A sidecar.
+    pub(crate) sidecar: bool,
+}
+
+/// Pods with the label `app` of this value; required, but for a weight.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct NearForm {
+    pub(crate) app: String,
+    pub(crate) by: String,
+    #[serde(default)]
+    pub(crate) weight: Option<i32>,
+}
+
+/// Spread over the values of a label, with others of the same `app`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct SpreadForm {
+    pub(crate) by: String,
+    pub(crate) max: i32,
+    #[serde(default)]
+    pub(crate) soft: bool,
+}
+
+/// Preferred node affinity.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct PreferForm {
+    pub(crate) label: String,
+    pub(crate) value: String,
+    pub(crate) weight: i32,
+}
+
+/// A pod in the types that the controller reads.
+#[derive(Clone, Debug)]
+pub(crate) struct Built {
+    pub(crate) pod: Pod,
+    pub(crate) needs: Needs,
+    labels: BTreeMap<String, String>,
+    selector: BTreeMap<String, String>,
+    affinity: v1::Affinity,
+    tolerations: Vec<v1::Toleration>,
+    spread: Vec<v1::TopologySpreadConstraint>,
+    is_terminating: bool,
+}
+
+impl Built {
+    fn parts(&self) -> PodSpecParts<'_> {
+        PodSpecParts {
+            namespace: "default",
+            labels: Some(&self.labels),
+            is_terminating: self.is_terminating,
+            node_selector: Some(&self.selector),
+            affinity: Some(&self.affinity),
+            tolerations: &self.tolerations,
+            spread: &self.spread,
+            containers: &self.pod,
+        }
+    }
+
+    pub(crate) fn request(&self, engine: &mut Engine) -> Request {
+        engine.request(&self.parts(), self.needs.clone()).expect("rules that are right")
+    }
+
+    pub(crate) fn rules(&self, counts: &mut Counts) -> Rules {
+        Rules::compile(counts, &self.parts()).expect("rules that are right")
+    }
+}
+
+impl PodForm {
+    pub(crate) fn build(&self) -> Built {
+        Built {
+            pod: self.pod(),
+            needs: Needs {
+                is_vm: !self.plain,
+                is_pinned: !self.plain && self.cpus > 0,
+                class: self.class,
+                numa: (self.numa && self.huge > 0)
+                    .then_some(Numa { memory: self.huge << 30, page: PageSize::GIB_1 }),
+            },
+            labels: self.labels.clone(),
+            selector: self.selector.clone(),
+            affinity: self.affinity(),
+            tolerations: self
+                .tolerates
+                .iter()
+                .map(|key| v1::Toleration {
+                    key: Some(key.clone()),
+                    operator: Some("Exists".to_owned()),
+                    ..v1::Toleration::default()
+                })
+                .collect(),
+            spread: self.spread(),
+            is_terminating: self.terminating,
+        }
+    }
+
+    fn pod(&self) -> Pod {
+        let pages = [(PageSize::GIB_1, self.huge << 30), (PageSize::MIB_2, self.small << 20)];
+        let requests = Resources {
+            cpu_millis: if self.cpus > 0 { self.cpus * 1000 } else { self.millis },
+            memory: self.memory.unwrap_or(1) << 30,
+            hugepages: pages.into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
+            extended: if self.plain { BTreeMap::new() } else { [(KVM.to_owned(), 1)].into() },
+        };
+        let limits = if self.cpus > 0 {
+            requests.clone()
+        } else {
+            Resources { cpu_millis: 0, memory: 0, ..requests.clone() }
+        };
+        let main = Container { name: "compute".to_owned(), is_sidecar: false, requests, limits };
+        let beside = |(at, form): (usize, &BesideForm)| {
+            let own = Resources {
+                cpu_millis: form.millis,
+                memory: form.memory << 20,
+                ..Resources::default()
+            };
+            let name = format!("beside-{at}");
+            Container { name, is_sidecar: form.sidecar, requests: own.clone(), limits: own }
+        };
+        let is_first = |(_, form): &(usize, &BesideForm)| form.first || form.sidecar;
+        let all = || self.beside.iter().enumerate();
+        Pod {
+            uid: self.name.clone(),
+            init_containers: all().filter(is_first).map(beside).collect(),
+            containers: std::iter::once(main)
+                .chain(all().filter(|one| !is_first(one)).map(beside))
+                .collect(),
+            overhead: Resources::default(),
+        }
+    }
+
+    fn affinity(&self) -> v1::Affinity {
+        let term = |near: &NearForm| v1::PodAffinityTerm {
+            label_selector: Some(selector(&near.app)),
+            topology_key: near.by.clone(),
+            ..v1::PodAffinityTerm::default()
+        };
+        let must = |all: &[NearForm]| {
+            all.iter().filter(|near| near.weight.is_none()).map(term).collect::<Vec<_>>()
+        };
+        let may = |all: &[NearForm]| {
+            let weighted = all.iter().filter_map(|near| {
+                Some(v1::WeightedPodAffinityTerm {
+                    weight: near.weight?,
+                    pod_affinity_term: term(near),
+                })
+            });
+            weighted.collect::<Vec<_>>()
+        };
+        let prefer = |form: &PreferForm| v1::PreferredSchedulingTerm {
+            weight: form.weight,
+            preference: v1::NodeSelectorTerm {
+                match_expressions: Some(vec![v1::NodeSelectorRequirement {
+                    key: form.label.clone(),
+                    operator: "In".to_owned(),
+                    values: Some(vec![form.value.clone()]),
+                }]),
+                ..v1::NodeSelectorTerm::default()
+            },
+        };
+        v1::Affinity {
+            node_affinity: Some(v1::NodeAffinity {
+                preferred_during_scheduling_ignored_during_execution: Some(
+                    self.prefer.iter().map(prefer).collect(),
+                ),
+                ..v1::NodeAffinity::default()
+            }),
+            pod_affinity: Some(v1::PodAffinity {
+                required_during_scheduling_ignored_during_execution: Some(must(&self.together)),
+                preferred_during_scheduling_ignored_during_execution: Some(may(&self.together)),
+            }),
+            pod_anti_affinity: Some(v1::PodAntiAffinity {
+                required_during_scheduling_ignored_during_execution: Some(must(&self.apart)),
+                preferred_during_scheduling_ignored_during_execution: Some(may(&self.apart)),
+            }),
+        }
+    }
+
+    fn spread(&self) -> Vec<v1::TopologySpreadConstraint> {
+        let app = self.labels.get("app").map(String::as_str).unwrap_or_default();
+        let one = |form: &SpreadForm| v1::TopologySpreadConstraint {
+            label_selector: Some(selector(app)),
+            max_skew: form.max,
+            topology_key: form.by.clone(),
+            when_unsatisfiable: if form.soft { "ScheduleAnyway" } else { "DoNotSchedule" }
+                .to_owned(),
+            ..v1::TopologySpreadConstraint::default()
+        };
+        self.spread.iter().map(one).collect()
+    }
+}
+
+fn selector(app: &str) -> LabelSelector {
+    let labels = [("app".to_owned(), app.to_owned())];
+    LabelSelector { match_labels: Some(labels.into()), ..LabelSelector::default() }
+}

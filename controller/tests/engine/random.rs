@@ -1,0 +1,347 @@
+//! Random fleets, pods and orders of what happens: the engine answers as the slow reckoning does, and hands nothing out
+//! twice.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use berth_controller::admission::State;
+use berth_controller::engine::Engine;
+use berth_controller::rules::HostId;
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseResult, TestRunner};
+
+use super::dice::{Dice, allocation};
+use super::handed_out::{free, in_all, nothing_twice};
+use super::host::HostForm;
+use super::pod::Built;
+use super::slow::Slow;
+
+/// An engine, another one that is told the same, and the slow reckoning.
+struct Bed {
+    engine: Engine,
+    twin: Engine,
+    slow: Slow,
+    forms: Vec<HostForm>,
+    ids: Vec<HostId>,
+    tally: Rc<Tally>,
+}
+
+impl Bed {
+    fn new(dice: &mut Dice<'_>, tally: Rc<Tally>) -> Self {
+        let hosts = 1 + dice.below(12);
+        let mut bed = Self {
+            engine: Engine::new(),
+            twin: Engine::new(),
+            slow: Slow::default(),
+            forms: Vec::new(),
+            ids: Vec::new(),
+            tally,
+        };
+        for _ in 0..hosts {
+            let form = dice.host(bed.forms.len());
+            // Not every form is a host that a kubelet would start on.
+            if form.facts().is_ok() {
+                bed.forms.push(form);
+                bed.set_host(bed.forms.len() - 1);
+            }
+        }
+        // Where there are many, the engine does not look at all of them at once.
+        if dice.rarely(20) {
+            for at in 0..bed.forms.len() * 9 {
+                let name = format!("host-{}", bed.forms.len());
+                bed.forms.push(HostForm { name, ..bed.forms[at].clone() });
+                bed.set_host(bed.forms.len() - 1);
+            }
+        }
+        bed
+    }
+
+    fn set_host(&mut self, at: usize) {
+        let form = &self.forms[at];
+        let (facts, _) = form.facts().expect("a host that was read before");
+        let id = self.engine.set_host(facts.clone(), form.class).expect("right taints");
+        let twin = self.twin.set_host(facts.clone(), form.class).expect("right taints");
+        assert_eq!(id, twin);
+        self.slow.set_host(at, facts);
+        if at == self.ids.len() {
+            self.ids.push(id);
+        }
+    }
+
+    fn at(&self, host: HostId) -> usize {
+        self.ids.iter().position(|id| *id == host).expect("a host that came")
+    }
+
+    fn step(&mut self, dice: &mut Dice<'_>, number: usize) -> TestCaseResult {
+        let hosts = self.ids.len();
+        match dice.below(10) {
+            0..=4 => {
+                let pod = dice.pod(format!("pod-{number}")).build();
+                let among = self.among(dice);
+                self.place(&pod, among.as_deref())
+            }
+            5 => {
+                if let Some((pod, _)) = self.any(dice) {
+                    let among = self.among(dice);
+                    self.place(&pod, among.as_deref())?;
+                }
+                Ok(())
+            }
+            6 => {
+                if let Some((pod, _)) = self.any(dice) {
+                    let uid = pod.pod.uid.as_str();
+                    prop_assert!(self.engine.remove(uid) && self.twin.remove(uid));
+                    self.slow.remove(uid);
+                }
+                Ok(())
+            }
+            7 => {
+                let pod = dice.pod(format!("pod-{number}")).build();
+                let at = dice.below(hosts);
+                self.bind(&pod, at)
+            }
+            8 => {
+                if let Some((pod, at)) = self.any(dice) {
+                    let at = if dice.rarely(2) { dice.below(hosts) } else { at };
+                    if dice.rarely(2) { self.admit(&pod, at) } else { self.bind(&pod, at) }
+                } else {
+                    Ok(())
+                }
+            }
+            _ => {
+                self.report(dice);
+                Ok(())
+            }
+        }
+    }
+
+    fn among(&self, dice: &mut Dice<'_>) -> Option<Vec<HostId>> {
+        let count = dice.below(self.ids.len() + 2);
+        (count > 0).then(|| (1..count).map(|_| dice.of(&self.ids)).collect())
+    }
+
+    fn any(&self, dice: &mut Dice<'_>) -> Option<(Built, usize)> {
+        let booked = self.slow.booked();
+        booked.get(dice.below(booked.len())).cloned()
+    }
+
+    fn place(&mut self, pod: &Built, among: Option<&[HostId]>) -> TestCaseResult {
+        let uid = pod.pod.uid.as_str();
+        let request = pod.request(&mut self.engine);
+        let twin = pod.request(&mut self.twin);
+        let is_among = |at: &usize| among.is_none_or(|among| among.contains(&self.ids[*at]));
+        // What a kubelet reports has been bound long since: nobody asks where it is to go.
+        if (0..self.ids.len()).any(|at| self.slow.facts(at).allocation(uid).is_some()) {
+            return Ok(());
+        }
+        let before = self.slow.where_is(uid);
+        if let Some(at) = before.filter(is_among) {
+            let stays = Some(self.ids[at]);
+            prop_assert_eq!(self.engine.place(&request, among), stays, "{} moves", uid);
+            prop_assert_eq!(self.twin.place(&twin, among), stays);
+            return Ok(());
+        }
+        if before.is_none() {
+            let takers = self.slow.takers(pod);
+            for (at, id) in self.ids.iter().enumerate() {
+                let reasons = self.engine.why_not(&request, *id);
+                prop_assert_eq!(
+                    reasons.is_empty(),
+                    takers.contains(&at),
+                    "{} on host {}: {:?}",
+                    uid,
+                    at,
+                    reasons
+                );
+            }
+            let chosen = self.engine.choose(&request, among);
+            let placed = self.engine.place(&request, among);
+            prop_assert_eq!(chosen, placed, "what is chosen is booked");
+            self.placed(pod, placed, &takers, among)?;
+            prop_assert_eq!(self.twin.place(&twin, among), placed, "another engine, the same");
+        } else {
+            self.slow.remove(uid);
+            let takers = self.slow.takers(pod);
+            let placed = self.engine.place(&request, among);
+            self.placed(pod, placed, &takers, among)?;
+            prop_assert_eq!(self.twin.place(&twin, among), placed, "another engine, the same");
+        }
+        Ok(())
+    }
+
+    fn placed(
+        &mut self,
+        pod: &Built,
+        placed: Option<HostId>,
+        takers: &[usize],
+        among: Option<&[HostId]>,
+    ) -> TestCaseResult {
+        let is_among = |at: &&usize| among.is_none_or(|among| among.contains(&self.ids[**at]));
+        let may: Vec<usize> = takers.iter().filter(is_among).copied().collect();
+        match placed {
+            Some(host) => {
+                let at = self.at(host);
+                prop_assert!(may.contains(&at), "{} on host {} of {:?}", pod.pod.uid, at, may);
+                count(&self.tally.placed);
+                if takers.len() < self.ids.len() {
+                    count(&self.tally.chosen);
+                }
+                self.slow.book(pod, at, false);
+            }
+            None => prop_assert!(may.is_empty(), "{} nowhere, but {:?}", pod.pod.uid, may),
+        }
+        if takers.is_empty() {
+            count(&self.tally.nowhere);
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, pod: &Built, at: usize) -> TestCaseResult {
+        let request = pod.request(&mut self.engine);
+        let twin = pod.request(&mut self.twin);
+        self.slow.remove(&pod.pod.uid);
+        let is_right = self.slow.facts(at).allocation(&pod.pod.uid).is_some()
+            || self.slow.state(at).check(&pod.pod).is_ok();
+        if !is_right {
+            count(&self.tally.refused_when_bound);
+        }
+        self.slow.book(pod, at, true);
+        prop_assert_eq!(self.engine.bound(&request, self.ids[at]).is_ok(), is_right);
+        prop_assert_eq!(self.twin.bound(&twin, self.ids[at]).is_ok(), is_right);
+        Ok(())
+    }
+
+    fn admit(&mut self, pod: &Built, at: usize) -> TestCaseResult {
+        let request = pod.request(&mut self.engine);
+        let twin = pod.request(&mut self.twin);
+        self.slow.remove(&pod.pod.uid);
+        let is_right = self.slow.state(at).check(&pod.pod).is_ok();
+        if is_right {
+            self.slow.book(pod, at, false);
+        }
+        prop_assert_eq!(self.engine.admit(&request, self.ids[at]).is_ok(), is_right);
+        prop_assert_eq!(self.twin.admit(&twin, self.ids[at]).is_ok(), is_right);
+        Ok(())
+    }
+
+    fn report(&mut self, dice: &mut Dice<'_>) {
+        count(&self.tally.reports);
+        let at = dice.below(self.ids.len());
+        let state = self.engine.state(self.ids[at]).expect("a host that came").clone();
+        let uids: Vec<String> = self.engine.on(self.ids[at]).map(|r| r.uid().to_owned()).collect();
+        if dice.rarely(2) {
+            dice.change(&mut self.forms[at]);
+        }
+        dice.report(&mut self.forms[at], &state, &uids);
+        self.set_host(at);
+    }
+
+    /// What must be true at any time.
+    fn check(&self) -> TestCaseResult {
+        prop_assert_eq!(self.engine.pods(), self.slow.booked().len());
+        for (at, id) in self.ids.iter().enumerate() {
+            let state = self.engine.state(*id).expect("a host that came");
+            let slow = self.slow.state(at);
+            prop_assert_eq!(free(state), free(&slow), "host {}", at);
+            prop_assert_eq!(free(state), free(self.twin.state(*id).expect("the same hosts")));
+            let here = self.slow.booked().iter().filter(|(_, host)| *host == at);
+            let here: BTreeSet<&str> = here.map(|(pod, _)| pod.pod.uid.as_str()).collect();
+            let on: BTreeSet<&str> = self.engine.on(*id).map(|request| request.uid()).collect();
+            prop_assert_eq!(&on, &here);
+            for uid in &here {
+                prop_assert_eq!(self.engine.where_is(uid), Some(*id));
+            }
+            let reported = self.slow.facts(at).allocations.iter().map(|one| one.uid.as_str());
+            let empty = State::new(&self.slow.facts(at).admission);
+            let knows_zones = self.knows_zones(at);
+            let all = reported.chain(here).collect();
+            nothing_twice(state, &empty, all, knows_zones)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the report of a host says which zones have what.
+    fn knows_zones(&self, at: usize) -> bool {
+        self.slow.facts(at).allocations.iter().all(|one| one.zones.len() < 2)
+    }
+
+    /// Every kubelet reports all that it has: an engine made from reports and bound pods alone has the same free.
+    fn rebuild(&mut self) -> TestCaseResult {
+        for at in 0..self.ids.len() {
+            let state = self.engine.state(self.ids[at]).expect("a host that came");
+            let booked = self.slow.booked().iter().filter(|(_, host)| *host == at);
+            let mut has = std::mem::take(&mut self.forms[at].has);
+            has.retain(|one| one.pod_uid.starts_with("stranger"));
+            has.extend(booked.filter_map(|(pod, _)| allocation(state, &pod.pod.uid)));
+            self.forms[at].has = has;
+            self.set_host(at);
+        }
+        self.check()?;
+        let mut anew = Engine::new();
+        for (at, form) in self.forms.iter().enumerate() {
+            let (facts, _) = form.facts().expect("a host that was read before");
+            let id = anew.set_host(facts, form.class).expect("right taints");
+            prop_assert_eq!(id, self.ids[at]);
+        }
+        // Those that are there already come first: only then is it known what is left for the others.
+        let mut pods: Vec<_> = self.slow.booked().iter().collect();
+        pods.sort_by_key(|(pod, at)| self.slow.facts(*at).allocation(&pod.pod.uid).is_none());
+        for (pod, at) in pods {
+            let request = pod.request(&mut anew);
+            // A pod that the kubelet would not take is counted all the same, as it was before.
+            drop(anew.bound(&request, self.ids[*at]));
+        }
+        for (_, id) in self.ids.iter().enumerate().filter(|(at, _)| self.knows_zones(*at)) {
+            let (before, after) = (self.engine.state(*id), anew.state(*id));
+            let (before, after) = (before.expect("there"), after.expect("there"));
+            prop_assert_eq!(before.free_cpus(), after.free_cpus());
+            prop_assert_eq!(in_all(before), in_all(after));
+            prop_assert_eq!(before.pods(), after.pods());
+        }
+        Ok(())
+    }
+}
+
+/// What came of it, over all cases: a property of fleets where nothing fits would be worth nothing.
+#[derive(Debug, Default)]
+struct Tally {
+    placed: Cell<usize>,
+    nowhere: Cell<usize>,
+    /// Some hosts would take it, some would not.
+    chosen: Cell<usize>,
+    refused_when_bound: Cell<usize>,
+    reports: Cell<usize>,
+}
+
+fn count(cell: &Cell<usize>) {
+    cell.set(cell.get() + 1);
+}
+
+#[test]
+fn the_engine_answers_as_the_slow_reckoning_does() {
+    let config =
+        ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() };
+    let tally = Rc::new(Tally::default());
+    let result =
+        TestRunner::new(config).run(&prop::collection::vec(any::<u8>(), 0..1500), |bytes| {
+            let mut dice = Dice::new(&bytes);
+            let mut bed = Bed::new(&mut dice, Rc::clone(&tally));
+            if bed.ids.is_empty() {
+                return Ok(());
+            }
+            let mut number = 0;
+            while !dice.is_empty() && number < 60 {
+                number += 1;
+                bed.step(&mut dice, number)?;
+                bed.check()?;
+            }
+            bed.rebuild()
+        });
+    assert!(result.is_ok(), "{}", result.err().map(|error| error.to_string()).unwrap_or_default());
+    for seen in
+        [&tally.placed, &tally.nowhere, &tally.chosen, &tally.refused_when_bound, &tally.reports]
+    {
+        assert!(seen.get() > 500, "{tally:?}");
+    }
+}

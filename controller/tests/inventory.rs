@@ -1,0 +1,149 @@
+//! Reports and Nodes that make no sense: what is wrong is named, the rest counts, and nothing is booked that is not there.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
+#[path = "inventory/cases.rs"]
+mod cases;
+#[path = "inventory/mutation.rs"]
+mod mutation;
+
+use std::collections::BTreeMap;
+
+use berth_api::{Class, CpuSet, InfraNode, PageSize};
+use berth_controller::admission::{MemoryKind, State};
+use berth_controller::engine::{Engine, Needs};
+use berth_controller::inventory::{HostFacts, Problem};
+use berth_controller::pod::{Container, Pod, Resources};
+use berth_controller::rules::PodSpecParts;
+use k8s_openapi::api::core::v1;
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+use serde_json::Value;
+
+use mutation::mutation;
+
+pub(crate) fn infra_node() -> Value {
+    serde_saphyr::from_str(include_str!("inventory/good.yaml")).expect("YAML")
+}
+
+pub(crate) fn node() -> Value {
+    serde_saphyr::from_str(include_str!("inventory/node.yaml")).expect("YAML")
+}
+
+/// Reads a host as the controller does; the error is a text either way.
+pub(crate) fn read(infra: Value, node: Option<Value>) -> Result<(HostFacts, Vec<Problem>), String> {
+    let infra: InfraNode = parsed(infra)?;
+    let node: Option<v1::Node> = node.map(parsed).transpose()?;
+    let mut problems = Vec::new();
+    match HostFacts::read(&infra, node.as_ref(), &mut problems) {
+        Ok(facts) => Ok((facts, problems)),
+        Err(problem) => {
+            assert_named(&problem);
+            Err(problem.to_string())
+        }
+    }
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, String> {
+    serde_path_to_error::deserialize(value).map_err(|error| error.to_string())
+}
+
+/// Whoever wrote the object can find what is wrong.
+fn assert_named(problem: &Problem) {
+    let kind = problem.object.split(' ').next().unwrap_or_default();
+    assert!(kind == "InfraNode" || kind == "Node", "{problem:?}");
+    let top = problem.field.split(['.', '[']).next().unwrap_or_default();
+    assert!(["metadata", "spec", "status"].contains(&top), "{problem:?}");
+    assert!(!problem.message.is_empty() && problem.value.len() < 260, "{problem:?}");
+}
+
+fn vm(name: &str) -> Pod {
+    let requests = Resources {
+        cpu_millis: 2000,
+        memory: 1 << 30,
+        hugepages: [(PageSize::GIB_1, 4 << 30)].into(),
+        extended: BTreeMap::new(),
+    };
+    let limits = requests.clone();
+    let compute = Container { name: "compute".to_owned(), is_sidecar: false, requests, limits };
+    Pod { uid: name.to_owned(), containers: vec![compute], ..Pod::default() }
+}
+
+/// Fills a host with VMs, and looks whether it gave anything twice or that it does not have.
+fn fill(facts: HostFacts) -> TestCaseResult {
+    let zones = facts.zones.clone();
+    let reported: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
+    let sum: usize = facts.allocations.iter().map(|one| one.cpus.len()).sum();
+    prop_assert_eq!(sum, reported.len(), "a CPU counts once");
+    let empty = State::new(&facts.admission);
+    let mut engine = Engine::new();
+    let Ok(host) = engine.set_host(facts, Class::Standard) else { return Ok(()) };
+    let mut taken = reported;
+    for number in 0..40 {
+        let pod = vm(&format!("vm-{number}"));
+        let parts = PodSpecParts {
+            namespace: "default",
+            labels: None,
+            is_terminating: false,
+            node_selector: None,
+            affinity: None,
+            tolerations: &[],
+            spread: &[],
+            containers: &pod,
+        };
+        let needs = Needs { is_vm: true, is_pinned: true, ..Needs::default() };
+        let request = engine.request(&parts, needs).expect("plain rules");
+        let reasons = engine.why_not(&request, host);
+        let placed = engine.place(&request, None);
+        prop_assert_eq!(placed.is_some(), reasons.is_empty(), "{:?}", reasons);
+        if placed.is_none() {
+            break;
+        }
+        let state = engine.state(host).expect("a host that came");
+        let given = state.admission(&pod.uid).expect("a pod that was placed");
+        let cpus = given.cpus(state.host());
+        prop_assert_eq!(cpus.len(), 2);
+        prop_assert!(!cpus.intersects(&taken), "{} of {}", cpus, taken);
+        prop_assert!(cpus.is_subset(&empty.free_cpus()));
+        taken = taken.union(&cpus);
+    }
+    let state = engine.state(host).expect("a host that came");
+    for (zone, size) in state.memory().iter().zip(&zones) {
+        let free: u64 = zone.free.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        prop_assert!(free <= size.memory, "{:?}", zone.free);
+        prop_assert!(zone.free.iter().any(|(kind, _)| *kind == MemoryKind::Memory));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_good_report_has_nothing_wrong() {
+    let (facts, problems) = read(infra_node(), Some(node())).expect("a good report");
+    assert_eq!(problems, []);
+    let empty = State::new(&facts.admission);
+    assert_eq!(empty.free_cpus().len(), 28);
+    assert_eq!(facts.allocations.len(), 2);
+    fill(facts).expect("a host that can be filled");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_reported_nothing_is_given_twice(
+        of_infra in prop::collection::vec(mutation(), 0..6),
+        of_node in prop::collection::vec(mutation(), 0..3),
+        has_node in any::<bool>(),
+    ) {
+        let (mut infra, mut node) = (infra_node(), node());
+        of_infra.iter().for_each(|one| one.apply(&mut infra));
+        of_node.iter().for_each(|one| one.apply(&mut node));
+        match read(infra, has_node.then_some(node)) {
+            Ok((facts, problems)) => {
+                problems.iter().for_each(assert_named);
+                fill(facts)?;
+            }
+            Err(text) => prop_assert!(!text.is_empty()),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What is wrong with a report or a Node, one case at a time, and in which words it is told.
+
+use berth_api::CpuSet;
+use serde_json::{Value, json};
+
+use super::{infra_node, node, read};
+
+/// What becomes of a host.
+enum Then {
+    /// It is read; these are the problems, none if there is none.
+    Told(&'static [&'static str]),
+    /// Nothing is placed there, and why.
+    Unusable(&'static [&'static str]),
+}
+use Then::{Told, Unusable};
+
+fn with(mut document: Value, pointer: &str, value: Value) -> Value {
+    *document.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} is not there")) = value;
+    document
+}
+
+fn hold(infra: Value, node: Value, what: &str, then: &Then) {
+    let found = read(infra, Some(node));
+    match (then, found) {
+        (Told(wanted), Ok((_, problems))) => {
+            let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert_eq!(texts.len(), wanted.len(), "{what}: {texts:#?}");
+            for (text, words) in texts.iter().zip(*wanted) {
+                assert!(text.contains(words), "{what}: {text}");
+            }
+        }
+        (Unusable(wanted), Err(text)) => {
+            for words in *wanted {
+                assert!(text.contains(words), "{what}: {text}");
+            }
+        }
+        (_, found) => panic!("{what}: {found:?}"),
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_report_is_named() {
+    let kubelet = "/status/capabilities/kubelet";
+    let cases = [
+        // The words of the kubelet.
+        (
+            format!("{kubelet}/cpuManagerPolicy"),
+            json!("dynamic"),
+            Unusable(&[
+                "InfraNode rack1-a: status.capabilities.kubelet.cpuManagerPolicy",
+                "`dynamic`",
+            ]),
+        ),
+        (
+            format!("{kubelet}/topologyManagerPolicy"),
+            json!("strict"),
+            Unusable(&["status.capabilities.kubelet.topologyManagerPolicy", "`strict`"]),
+        ),
+        (
+            format!("{kubelet}/topologyManagerScope"),
+            json!("host"),
+            Unusable(&["status.capabilities.kubelet.topologyManagerScope", "`host`"]),
+        ),
+        (
+            format!("{kubelet}/memoryManagerPolicy"),
+            json!("static"),
+            Unusable(&["status.capabilities.kubelet.memoryManagerPolicy", "`static`"]),
+        ),
+        (
+            format!("{kubelet}/reservedSystemCPUs"),
+            json!("0,99"),
+            Unusable(&["reservedSystemCPUs: CPU 99 is in no zone"]),
+        ),
+        (format!("{kubelet}/reservedSystemCPUs"), json!("0-"), Unusable(&["reservedSystemCPUs"])),
+        // Zones.
+        ("/status/zones".to_owned(), json!([]), Unusable(&["status.zones: is empty"])),
+        ("/status/zones/1/id".to_owned(), json!(0), Unusable(&["zone 0: is there twice"])),
+        ("/status/zones/1/id".to_owned(), json!(64), Unusable(&["zone 64"])),
+        ("/status/zones/1/id".to_owned(), json!(-1), Unusable(&["status.zones[1].id", "-1"])),
+        (
+            "/status/zones/1/cpus".to_owned(),
+            json!("0-7,16-23"),
+            Unusable(&["CPU 0: is in more than one core"]),
+        ),
+        ("/status/zones/0/cpus".to_owned(), json!("0-65535"), Unusable(&["65552 CPUs"])),
+        (
+            "/status/zones/0/cpus".to_owned(),
+            json!("0-4294967295"),
+            Unusable(&["status.zones[0].cpus", "4294967295"]),
+        ),
+        (
+            "/status/zones/0/hugepages/1/total".to_owned(),
+            json!(u64::MAX),
+            Unusable(&["status.zones[0].hugepages[1]", "18446744073709551615 pages of 1Gi"]),
+        ),
+        (
+            "/status/zones/0/hugepages/1/total".to_owned(),
+            json!(65),
+            Unusable(&["status.zones[0].hugepages[1]", "65 pages of 1Gi are more than"]),
+        ),
+        (
+            "/status/zones/0/hugepages/0/size".to_owned(),
+            json!("1Gi"),
+            Unusable(&["status.zones[0].hugepages[1]", "pages of 1Gi are there twice"]),
+        ),
+        (
+            "/status/zones/0/hugepages/0/size".to_owned(),
+            json!("3Mi"),
+            Unusable(&["status.zones[0].hugepages[0].size", "3Mi"]),
+        ),
+        (
+            "/status/zones/0/memory".to_owned(),
+            json!("-1Gi"),
+            Unusable(&["status.zones[0].memory", "-1Gi"]),
+        ),
+        (
+            "/status/zones/0/reservedMemory".to_owned(),
+            json!("65Gi"),
+            Told(&["InfraNode rack1-a: status.zones[0].reservedMemory: `65Gi`: is more than"]),
+        ),
+        // Siblings that are not those of the zone are as good as none.
+        ("/status/zones/0/threads".to_owned(), json!(["0-3", "16-19"]), Told(&[])),
+        // CPUs that are pinned and in no zone only help to guess.
+        ("/status/zones/0/pinnedCPUs".to_owned(), json!("900-901"), Told(&[])),
+        // Allocations.
+        (
+            "/status/allocations/0/cpus".to_owned(),
+            json!("2-3,100"),
+            Told(&["InfraNode rack1-a: status.allocations[0].cpus: `100`: is in no zone"]),
+        ),
+        (
+            "/status/allocations/1/cpus".to_owned(),
+            json!("2,8"),
+            Told(&["status.allocations[1].cpus: `2`: belongs to another allocation too"]),
+        ),
+        (
+            "/status/allocations/1/zones".to_owned(),
+            json!([7]),
+            Told(&["status.allocations[1].zones: `7`: is no zone of this host"]),
+        ),
+        (
+            "/status/allocations/1/podUID".to_owned(),
+            json!("6b1f0000-0000-4000-8000-000000000001"),
+            Told(&["status.allocations[1].podUID: `6b1f0000-0000-4000-8000-000000000001`"]),
+        ),
+        (
+            "/status/allocations/0/hugepages/0/count".to_owned(),
+            json!(u64::MAX),
+            Told(&["status.allocations[0].hugepages: `18446744073709551615`: is more than"]),
+        ),
+        (
+            "/status/allocations/0/hugepages/0/count".to_owned(),
+            json!(-10),
+            Unusable(&["status.allocations[0].hugepages[0].count", "-10"]),
+        ),
+        (
+            "/status/allocations/0/memory".to_owned(),
+            json!("15Ei"),
+            Told(&["status.allocations[0].memory: `15Ei`: is more than the host has"]),
+        ),
+        (
+            "/status/allocations/0/devices/0/count".to_owned(),
+            json!(4_294_967_296_u64),
+            Unusable(&["status.allocations[0].devices[0].count", "4294967296"]),
+        ),
+        ("/status".to_owned(), json!(null), Unusable(&["status: is missing"])),
+        ("/metadata".to_owned(), json!({}), Unusable(&["metadata.name: is missing"])),
+    ];
+    for (pointer, value, then) in cases {
+        let what = format!("{pointer} = {value}");
+        hold(with(infra_node(), &pointer, value), node(), &what, &then);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_node_is_named() {
+    let allocatable = "/status/allocatable";
+    let cases = [
+        (
+            format!("{allocatable}/cpu"),
+            json!("many"),
+            Told(&["Node rack1-a: status.allocatable.cpu: `many`: is no quantity"]),
+        ),
+        (
+            format!("{allocatable}/memory"),
+            json!("-5Gi"),
+            Told(&["Node rack1-a: status.allocatable.memory: `-5Gi`: is negative"]),
+        ),
+        (
+            format!("{allocatable}/pods"),
+            json!("1e30"),
+            Told(&["Node rack1-a: status.allocatable.pods: `1e30`"]),
+        ),
+        (
+            allocatable.to_owned(),
+            json!({"hugepages-3Mi": "6Mi"}),
+            Told(&["status.allocatable.hugepages-3Mi: `6Mi`: names no size"]),
+        ),
+        (
+            "/status/nodeInfo/kubeletVersion".to_owned(),
+            json!("latest"),
+            Told(&["Node rack1-a: status.nodeInfo.kubeletVersion: kubeletVersion: `latest`"]),
+        ),
+    ];
+    for (pointer, value, then) in cases {
+        let what = format!("{pointer} = {value}");
+        hold(infra_node(), with(node(), &pointer, value), &what, &then);
+    }
+}
+
+/// A pod that is there twice, and a third that claims what the second has: all of it is taken, once.
+#[test]
+fn what_is_there_twice_is_taken_all_the_same() {
+    let mut infra = infra_node();
+    let again = json!([
+        {"podUID": "x", "cpus": "4", "zones": [0], "hugepages": [{"size": "1Gi", "count": 2}]},
+        {"podUID": "x", "cpus": "5", "zones": [0], "hugepages": [{"size": "1Gi", "count": 3}]},
+        {"podUID": "y", "cpus": "5-6", "zones": [0],
+         "devices": [{"resource": "devices.kubevirt.io/kvm", "count": 1},
+                     {"resource": "devices.kubevirt.io/kvm", "count": 2}]},
+    ]);
+    infra = with(infra, "/status/allocations", again);
+    let (facts, problems) = read(infra, Some(node())).expect("a host");
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    let all: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
+    assert_eq!(all.to_string(), "4-6");
+    let x = facts.allocation("x").expect("x");
+    assert_eq!(x.hugepages.values().copied().collect::<Vec<_>>(), [5 << 30]);
+    let y = facts.allocation("y").expect("y");
+    assert_eq!(y.devices.values().copied().collect::<Vec<_>>(), [3]);
+}
+
+/// A zone that is gone takes its CPUs along, and what was allocated there with it.
+#[test]
+fn a_zone_that_vanishes_takes_its_allocations_along() {
+    let mut infra = infra_node();
+    infra.pointer_mut("/status/zones").and_then(Value::as_array_mut).expect("zones").pop();
+    let (facts, problems) = read(infra, Some(node())).expect("a host");
+    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(texts.len(), 2, "{texts:#?}");
+    assert!(texts[0].contains("status.allocations[1].cpus: `8-9,24-25`"), "{texts:#?}");
+    assert!(texts[1].contains("status.allocations[1].zones: `1`"), "{texts:#?}");
+    assert_eq!(facts.zones.len(), 1);
+    assert_eq!(facts.allocations.iter().map(|one| one.cpus.len()).sum::<usize>(), 4);
+}

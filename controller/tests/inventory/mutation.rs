@@ -1,0 +1,115 @@
+//! One change to a JSON document: a value that makes no sense, something left out, or something that is there twice.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// Where, and what is done there.
+#[derive(Clone, Debug)]
+pub(crate) struct Mutation {
+    place: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Put(Value),
+    Leave,
+    Repeat,
+}
+
+fn nonsense() -> Vec<Value> {
+    vec![
+        json!(null),
+        json!(-1),
+        json!(0),
+        json!(1),
+        json!(63),
+        json!(64),
+        json!(u32::MAX),
+        json!(u64::MAX),
+        json!(i64::MIN),
+        json!(1.5),
+        json!(true),
+        json!(""),
+        json!("-1"),
+        json!("1"),
+        json!("0-7"),
+        json!("0-65535"),
+        json!("7-0"),
+        json!("0-4294967295"),
+        json!("16Ei"),
+        json!("9223372036854775807"),
+        json!("1e30"),
+        json!("-16Gi"),
+        json!("1m"),
+        json!("1Gi"),
+        json!("2Mi"),
+        json!("none"),
+        json!("static"),
+        json!("Static"),
+        json!("restricted"),
+        json!("Unknown"),
+        json!("v1.20.0"),
+        json!("v65535.65535.1"),
+        json!([]),
+        json!({}),
+        json!([0]),
+        json!(["0", "1-3"]),
+    ]
+}
+
+pub(crate) fn mutation() -> impl Strategy<Value = Mutation> {
+    let kind = prop_oneof![
+        6 => prop::sample::select(nonsense()).prop_map(Kind::Put),
+        2 => any::<u32>().prop_map(|number| Kind::Put(json!(number))),
+        2 => Just(Kind::Leave),
+        1 => Just(Kind::Repeat),
+    ];
+    (any::<prop::sample::Index>(), kind)
+        .prop_map(|(place, kind)| Mutation { place: place.index(1 << 20), kind })
+}
+
+impl Mutation {
+    pub(crate) fn apply(&self, document: &mut Value) {
+        let mut paths = Vec::new();
+        collect(document, &mut String::new(), &mut paths);
+        let path = &paths[self.place % paths.len()];
+        let (parent, last) = path.rsplit_once('/').expect("a path begins with a stroke");
+        let last = last.replace("~1", "/").replace("~0", "~");
+        let parent = document.pointer_mut(parent).expect("a path of this document");
+        match (parent, &self.kind) {
+            (Value::Object(map), Kind::Put(value)) => {
+                map.insert(last, value.clone());
+            }
+            (Value::Object(map), Kind::Leave) => drop(map.remove(&last)),
+            (Value::Array(list), kind) => {
+                let at: usize = last.parse().expect("a place in a list");
+                match kind {
+                    Kind::Put(value) => list[at] = value.clone(),
+                    Kind::Leave => drop(list.remove(at)),
+                    Kind::Repeat => list.push(list[at].clone()),
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// JSON pointers of everything but the whole.
+fn collect(value: &Value, path: &mut String, all: &mut Vec<String>) {
+    let mut deeper = |name: &str, value: &Value| {
+        let length = path.len();
+        path.push('/');
+        path.push_str(&name.replace('~', "~0").replace('/', "~1"));
+        all.push(path.clone());
+        collect(value, path, all);
+        path.truncate(length);
+    };
+    match value {
+        Value::Object(map) => map.iter().for_each(|(name, value)| deeper(name, value)),
+        Value::Array(list) => {
+            list.iter().enumerate().for_each(|(at, value)| deeper(&at.to_string(), value));
+        }
+        _ => {}
+    }
+}

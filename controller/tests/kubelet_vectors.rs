@@ -1,0 +1,101 @@
+//! What real kubelets said to random pods on random hosts, and what the predictor says to the same.
+//!
+//! The answers were made by the kubelet's own packages and are not in this repository: see CONTRIBUTING.md.
+#![expect(clippy::disallowed_methods, reason = "the test reads recorded answers")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "kubelet_vectors/format.rs"]
+mod format;
+#[path = "kubelet_vectors/replay.rs"]
+mod replay;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+
+use flate2::read::GzDecoder;
+
+#[test]
+fn kubelet_vectors() {
+    let Some(files) = files() else {
+        // Written to the stream itself, as the test harness keeps what a passing test prints.
+        writeln!(std::io::stderr(), "skipped: ../shared/peers/kubelet is not here")
+            .expect("stderr");
+        return;
+    };
+    let mut tally = replay::Tally::default();
+    for file in files {
+        let unpacked = GzDecoder::new(std::fs::File::open(&file).expect("the file opens"));
+        for line in BufReader::new(unpacked).lines() {
+            let line = line.expect("the file unpacks");
+            let case: format::Case = serde_json::from_str(&line)
+                .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            replay::replay(&case, &mut tally);
+        }
+        print(&file, &tally);
+    }
+    let shown: Vec<&str> = tally.mismatches.iter().take(20).map(String::as_str).collect();
+    assert!(
+        tally.mismatches.is_empty(),
+        "{}\n{} mismatches",
+        shown.join("\n\n"),
+        tally.mismatches.len()
+    );
+    assert!(tally.admissions() > 0, "no pod in any file");
+}
+
+fn print(file: &Path, tally: &replay::Tally) {
+    let mut out = std::io::stderr().lock();
+    let mut say = |text: String| writeln!(out, "{text}").expect("stderr");
+    say(format!("up to {}: {} cases, {} events", file.display(), tally.cases, tally.events));
+    let mut by_policy: BTreeMap<(&str, &str), (usize, usize)> = BTreeMap::new();
+    for ((policy, scope, outcome), count) in &tally.outcomes {
+        let (all, refused) = by_policy.entry((policy, scope)).or_default();
+        *all += count;
+        if outcome != "admitted" {
+            *refused += count;
+        }
+    }
+    for ((policy, scope), (all, refused)) in by_policy {
+        say(format!("  {policy} {scope}: {all} pods, {refused} refused"));
+    }
+    let mut by_outcome: BTreeMap<&str, usize> = BTreeMap::new();
+    for ((_, _, outcome), count) in &tally.outcomes {
+        *by_outcome.entry(outcome).or_default() += count;
+    }
+    for (outcome, count) in by_outcome {
+        say(format!("  {outcome}: {count}"));
+    }
+    say(format!(
+        "  restarts: {}, {} refused, {} left to chance",
+        tally.restarts, tally.restarts_refused, tally.restarts_by_chance
+    ));
+    say(format!(
+        "  pods whose CPUs or devices are left to chance: {}, of which otherwise: {}",
+        tally.chances, tally.chances_otherwise
+    ));
+}
+
+/// Another file or folder by `BERTH_KUBELET_VECTORS`; more captures of all kinds by `BERTH_PEERS`.
+fn files() -> Option<Vec<PathBuf>> {
+    let given = std::env::var_os("BERTH_KUBELET_VECTORS").map(PathBuf::from);
+    let place = given.clone().unwrap_or_else(|| {
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/peers");
+        std::env::var_os("BERTH_PEERS").map_or(ours, PathBuf::from).join("kubelet")
+    });
+    if !place.exists() {
+        assert!(given.is_none(), "BERTH_KUBELET_VECTORS: {} is not there", place.display());
+        return None;
+    }
+    if place.is_file() {
+        return Some(vec![place]);
+    }
+    let entries = std::fs::read_dir(&place).expect("the folder can be listed");
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("the folder can be listed").path())
+        .filter(|path| path.to_string_lossy().ends_with(".jsonl.gz"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "no *.jsonl.gz in {}", place.display());
+    Some(files)
+}

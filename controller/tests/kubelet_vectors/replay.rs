@@ -1,0 +1,289 @@
+//! Applies the events of a case, and compares every answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::{CpuSet, PageSize};
+use berth_controller::admission::{
+    Admission, MemoryKind, Placement, Refusal, Restart, Restored, RestoredContainer, State,
+};
+use berth_controller::pod::{Pod, Resources};
+
+use super::format::{
+    BlockRecord, Case, CountRecord, DeviceRecord, Event, Given, MemoryRecord, Outcome, StateRecord,
+    cpus,
+};
+
+/// What was replayed.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) cases: usize,
+    pub(crate) events: usize,
+    pub(crate) restarts: usize,
+    pub(crate) restarts_refused: usize,
+    pub(crate) restarts_by_chance: usize,
+    /// Admissions by policy, scope and outcome.
+    pub(crate) outcomes: BTreeMap<(String, String, String), usize>,
+    /// Admissions whose CPUs or devices the kubelet leaves to chance, and how many came out otherwise there.
+    pub(crate) chances: usize,
+    pub(crate) chances_otherwise: usize,
+    pub(crate) mismatches: Vec<String>,
+}
+
+impl Tally {
+    pub(crate) fn admissions(&self) -> usize {
+        self.outcomes.values().sum()
+    }
+}
+
+/// The rest of a case is left out after a mismatch.
+pub(crate) fn replay(case: &Case, tally: &mut Tally) {
+    tally.cases += 1;
+    let mut replay = Replay {
+        case,
+        state: State::new(&Arc::new(case.host())),
+        // Which of equal CPUs are taken is not one order in 1.20: see `take_old`.
+        by_number: case.kubelet().version.minor > 22,
+    };
+    if let Err(difference) = replay.compare_state(&case.state_initial) {
+        tally.mismatches.push(format!("{} before the first event: {difference}", case.case_id));
+        return;
+    }
+    for (index, event) in case.events.iter().enumerate() {
+        tally.events += 1;
+        if let Err(difference) = replay.event(event, tally) {
+            tally.mismatches.push(format!("{} event {index}: {difference}", case.case_id));
+            return;
+        }
+    }
+    if let Some(expected) = &case.memory_manager_restart {
+        tally.restarts += 1;
+        let said = match replay.state.check_restart() {
+            Restart::Accepted => "ok",
+            Restart::Refused(error) => error,
+            Restart::Chance => {
+                tally.restarts_by_chance += 1;
+                expected
+            }
+        };
+        tally.restarts_refused += usize::from(expected != "ok");
+        if said != expected {
+            let id = &case.case_id;
+            tally.mismatches.push(format!("{id} restart: kubelet {expected}, predicted {said}"));
+        }
+    }
+}
+
+struct Replay<'c> {
+    case: &'c Case,
+    state: State,
+    by_number: bool,
+}
+
+impl Replay<'_> {
+    fn event(&mut self, event: &Event, tally: &mut Tally) -> Result<(), String> {
+        match event {
+            Event::AdmitPod { pod, outcome, state_after } => {
+                let pod = pod.pod();
+                let kubelet = &self.case.kubelet_configuration;
+                let key = (
+                    kubelet.topology_manager_policy.clone(),
+                    kubelet.topology_manager_scope.clone(),
+                    outcome.reason.clone().unwrap_or_else(|| "admitted".to_owned()),
+                );
+                *tally.outcomes.entry(key).or_default() += 1;
+                let foreseen = self.state.check(&pod);
+                let answer = self.state.admit(&pod).cloned();
+                if foreseen != answer {
+                    return Err(format!("check says {foreseen:?}, admit {answer:?}"));
+                }
+                self.compare(&pod, outcome, answer, tally)?;
+                self.compare_state(state_after)
+            }
+            Event::StartContainers { pod_uid, containers, state_after } => {
+                self.state.start_containers(pod_uid, containers.iter().map(String::as_str));
+                self.compare_state(state_after)
+            }
+            Event::RemovePod { pod_uid, state_after } => {
+                self.state.remove(pod_uid);
+                self.compare_state(state_after)
+            }
+        }
+    }
+
+    fn compare(
+        &mut self,
+        pod: &Pod,
+        outcome: &Outcome,
+        answer: Result<Admission, Refusal>,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let admission = match answer {
+            Ok(admission) => admission,
+            Err(refusal) => {
+                let same = !outcome.admitted
+                    && outcome.refused_by == Some(refusal.refused_by.to_string())
+                    && outcome.reason.as_ref() == Some(&refusal.reason)
+                    && outcome.message.as_ref() == Some(&refusal.message);
+                return if same { Ok(()) } else { Err(differ(outcome, &refusal)) };
+            }
+        };
+        let host = self.state.host();
+        let placements = admission.placements(host);
+        if !outcome.admitted || outcome.containers.len() != placements.len() {
+            return Err(differ(outcome, &placements));
+        }
+        tally.chances += usize::from(!admission.is_sure());
+        let mut same_numbers = true;
+        for (given, placement) in outcome.containers.iter().zip(&placements) {
+            if !same_zones_and_memory(given, placement) {
+                return Err(differ(given, placement));
+            }
+            let (recorded, mine) = (devices(given), placement_devices(placement));
+            if recorded != mine {
+                if admission.is_sure() || by_resource(&recorded) != by_resource(&mine) {
+                    return Err(differ(given, placement));
+                }
+                tally.chances_otherwise += 1;
+            }
+            let recorded = cpus(&given.exclusive_cpus);
+            if recorded == placement.cpus {
+                continue;
+            }
+            let same_zones = self.by_zone(&recorded) == self.by_zone(&placement.cpus);
+            if self.by_number || (!same_zones && admission.is_sure()) {
+                return Err(differ(given, placement));
+            }
+            tally.chances_otherwise += usize::from(!same_zones);
+            same_numbers = false;
+        }
+        if !same_numbers {
+            self.take_recorded(pod, outcome);
+        }
+        Ok(())
+    }
+
+    /// Goes on from the CPUs the kubelet took, where it could have taken others.
+    fn take_recorded(&mut self, pod: &Pod, outcome: &Outcome) {
+        let containers = outcome.containers.iter().map(|given| RestoredContainer {
+            cpus: cpus(&given.exclusive_cpus),
+            ..RestoredContainer::default()
+        });
+        let requests = sums(pod);
+        let containers = containers.collect();
+        self.state.restore(&pod.uid, &Restored { containers, requests });
+    }
+
+    fn by_zone(&self, cpus: &CpuSet) -> BTreeMap<u32, usize> {
+        let mut counts = BTreeMap::new();
+        for cpu in cpus.iter() {
+            *counts.entry(self.case.zone_of(cpu)).or_default() += 1;
+        }
+        counts
+    }
+
+    fn compare_state(&self, recorded: &StateRecord) -> Result<(), String> {
+        let mine = StateRecord {
+            // The CPU Manager keeps no set without a policy.
+            default_cpu_set: recorded
+                .default_cpu_set
+                .as_ref()
+                .map(|_| self.state.shared_cpus().to_string()),
+            memory: memory(&self.state, recorded),
+        };
+        if mine == *recorded {
+            return Ok(());
+        }
+        Err(format!("state after it\n  kubelet   {recorded:?}\n  predicted {mine:?}"))
+    }
+}
+
+fn memory(state: &State, recorded: &StateRecord) -> Vec<MemoryRecord> {
+    let views = state.memory().into_iter().enumerate();
+    let records = views.map(|(place, view)| {
+        let kept = recorded.memory.get(place);
+        let free = |kind: MemoryKind| {
+            view.free.iter().find(|(known, _)| *known == kind).map_or(0, |&(_, bytes)| bytes)
+        };
+        // Sizes that no zone has a pool of are left out there.
+        let pages = |shown: Option<u64>, size| {
+            let bytes = free(MemoryKind::HugePages(size));
+            (shown.is_some() || bytes > 0).then_some(bytes)
+        };
+        MemoryRecord {
+            numa_node_id: view.zone,
+            number_of_assignments: view.assignments,
+            cells: view.group,
+            free_memory_bytes: free(MemoryKind::Memory),
+            free_hugepages_2mi: pages(kept.and_then(|k| k.free_hugepages_2mi), PageSize::MIB_2),
+            free_hugepages_1gi: pages(kept.and_then(|k| k.free_hugepages_1gi), PageSize::GIB_1),
+        }
+    });
+    records.collect()
+}
+
+fn same_zones_and_memory(given: &Given, placement: &Placement) -> bool {
+    let mut blocks: Vec<BlockRecord> = placement
+        .memory
+        .iter()
+        .map(|block| BlockRecord {
+            kind: block.kind.to_string(),
+            size_bytes: block.bytes,
+            numa_nodes: block.zones.clone(),
+        })
+        .collect();
+    let mut recorded = given.memory_blocks.clone();
+    blocks.sort();
+    recorded.sort();
+    given.numa_affinity == placement.affinity
+        && given.preferred == placement.preferred
+        && recorded == blocks
+}
+
+type Devices = BTreeMap<(String, Option<u32>), u32>;
+
+fn devices(given: &Given) -> Devices {
+    let each = |device: &DeviceRecord| {
+        let name = device.resource_name.clone();
+        let near = device.per_numa_node.iter();
+        let near = near.map(|CountRecord { numa_node_id, count }| (Some(*numa_node_id), *count));
+        let all = near.chain([(None, device.without_numa_node)]);
+        all.map(|(zone, count)| ((name.clone(), zone), count)).collect::<Vec<_>>()
+    };
+    given.devices.iter().flat_map(each).filter(|&(_, count)| count > 0).collect()
+}
+
+fn placement_devices(placement: &Placement) -> Devices {
+    let all = placement.devices.iter();
+    all.map(|(name, zone, count)| ((name.clone(), *zone), *count)).collect()
+}
+
+fn by_resource(devices: &Devices) -> BTreeMap<&str, u32> {
+    let mut counts = BTreeMap::new();
+    for ((name, _), count) in devices {
+        *counts.entry(name.as_str()).or_default() += count;
+    }
+    counts
+}
+
+/// What a pod of a version without sidecars requests in all, as in `PodRequests`.
+fn sums(pod: &Pod) -> Resources {
+    let most = |of: &dyn Fn(&Resources) -> u64| {
+        let apps: u64 = pod.containers.iter().map(|container| of(&container.requests)).sum();
+        let inits = pod.init_containers.iter().map(|container| of(&container.requests));
+        inits.max().unwrap_or(0).max(apps)
+    };
+    let pages = [PageSize::MIB_2, PageSize::GIB_1];
+    Resources {
+        cpu_millis: most(&|from| from.cpu_millis),
+        memory: most(&|from| from.memory),
+        hugepages: pages
+            .map(|size| (size, most(&|from| from.hugepages.get(&size).copied().unwrap_or(0))))
+            .into(),
+        extended: BTreeMap::new(),
+    }
+}
+
+fn differ(kubelet: &impl std::fmt::Debug, predicted: &impl std::fmt::Debug) -> String {
+    format!("\n  kubelet   {kubelet:?}\n  predicted {predicted:?}")
+}

@@ -1,0 +1,313 @@
+//! From manifests as people write them to launcher pods; and what stands in the cluster is read as it is.
+#![expect(clippy::disallowed_methods, reason = "the test reads other projects' manifests")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::Write as _;
+use std::path::Path;
+
+use berth_api::PageSize;
+use berth_controller::launcher::{
+    Configuration, Existing, Invalid, Launcher, Machine, Surroundings, predict,
+};
+use k8s_openapi::api::core::v1 as core;
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+fn of(version: &str) -> Configuration {
+    Configuration { version: version.parse().unwrap(), ..Configuration::default() }
+}
+
+fn try_launcher(object: &Value, around: &Surroundings) -> Result<Launcher, Invalid> {
+    predict(&Machine::read(object)?.unwrap(), &Configuration::default(), around)
+}
+
+fn launcher(object: &Value, configuration: &Configuration, around: &Surroundings) -> Launcher {
+    predict(&Machine::read(object).unwrap().unwrap(), configuration, around).unwrap()
+}
+
+fn machine(spec: Value) -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"namespace": "tenant-a", "name": "web-1", "uid": "of the machine"},
+        "spec": {"template": {"metadata": {"labels": {"md": "web"}}, "spec": spec}},
+    })
+}
+
+/// A machine with an instance type, and the objects it names.
+fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroundings) {
+    let mut around = Surroundings::default();
+    for (kind, spec) in [
+        ("VirtualMachineClusterInstancetype", instancetype),
+        ("VirtualMachineClusterPreference", preference),
+    ] {
+        let object = json!({"kind": kind, "metadata": {"name": "own"}, "spec": spec});
+        assert!(around.add(&object).unwrap());
+    }
+    let mut object = machine(spec);
+    object["spec"]["instancetype"] = json!({"name": "own"});
+    object["spec"]["preference"] =
+        json!({"name": "own", "kind": "virtualmachineclusterpreferences"});
+    (object, around)
+}
+
+/// Golden machines of kubermatic/machine-controller. Two CPUs and 2Gi as requests and limits: the QoS class Guaranteed.
+#[test]
+fn machines_of_the_machine_controller_have_launchers() {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/peers");
+    let folder =
+        std::env::var_os("BERTH_PEERS").map_or(ours, Into::into).join("machine-controller");
+    if !folder.exists() {
+        // Written to the stream itself, as the test harness keeps what a passing test prints.
+        writeln!(std::io::stderr(), "skipped: ../shared/peers is not here").unwrap();
+        return;
+    }
+    let mut seen = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let object: Value = serde_saphyr::from_str(&text).unwrap();
+        let launcher = launcher(&object, &of("main"), &Surroundings::default());
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let compute = &launcher.pod.containers[0];
+        assert_eq!(compute.requests.memory, (2048 + 400) * MIB, "{name}");
+        assert_eq!(compute.limits.memory, compute.requests.memory, "{name}");
+        assert_eq!(
+            (compute.requests.cpu_millis, compute.limits.cpu_millis),
+            (2000, 2000),
+            "{name}"
+        );
+        assert_eq!((launcher.vcpus, launcher.guest_memory), (2, 2 * GIB), "{name}");
+        let log = &launcher.pod.init_containers[0];
+        assert!(log.is_sidecar && log.requests == log.limits, "{name}");
+        assert_eq!((log.requests.cpu_millis, log.requests.memory), (15, 60_000_000), "{name}");
+        assert_eq!(launcher.labels["md"], "md-name", "{name}");
+        assert_eq!(launcher.labels["vm.kubevirt.io/name"], object["metadata"]["name"]);
+        assert_eq!(launcher.namespace, "test-namespace");
+        seen += 1;
+    }
+    assert_ne!(seen, 0, "no manifests in {}", folder.display());
+}
+
+/// Worked by hand from the rules: common-instancetypes of the series u1, o1 and cx1.
+#[test]
+fn instance_types_make_pods() {
+    let small = json!({"cpu": {"guest": 2}, "memory": {"guest": "8Gi"}});
+    let (object, around) = typed(small, json!({}), json!({}));
+    for (version, overhead) in [("main", 296), ("v1.9.0", 276), ("v1.6.3", 292)] {
+        let launcher = launcher(&object, &of(version), &around);
+        let compute = &launcher.pod.containers[0];
+        // The webhook of 1.6.3 writes the request, and so page tables are counted.
+        let bytes = compute.requests.memory - 8 * GIB;
+        assert_eq!(bytes.div_ceil(MIB), overhead, "{version}");
+        assert_eq!((compute.requests.cpu_millis, compute.limits.memory), (200, 0), "{version}");
+        assert_eq!((launcher.vcpus, launcher.is_dedicated), (2, false));
+    }
+
+    let overcommitted =
+        json!({"cpu": {"guest": 2}, "memory": {"guest": "8Gi", "overcommitPercent": 50}});
+    let (object, around) = typed(overcommitted, json!({}), json!({}));
+    let compute = launcher(&object, &of("main"), &around).pod.containers.swap_remove(0);
+    assert_eq!(compute.requests.memory, 4 * GIB + 304 * MIB + 1);
+
+    let pinned = json!({
+        "cpu": {"guest": 4, "dedicatedCPUPlacement": true, "isolateEmulatorThread": true,
+                "numa": {"guestMappingPassthrough": {}}},
+        "memory": {"guest": "8Gi", "hugepages": {"pageSize": "2Mi"}},
+        "ioThreadsPolicy": "auto", "schedulerName": "berth", "nodeSelector": {"pool": "fast"},
+        "annotations": {"from": "the type"},
+    });
+    let spread = json!({
+        "cpu": {"preferredCPUTopology": "spread", "spreadOptions": {"across": "SocketsCoresThreads"},
+                "preferredCPUFeatures": [{"name": "vmx"}]},
+        "devices": {"preferredAutoattachGraphicsDevice": false, "preferredTPM": {}},
+        "machine": {"preferredMachineType": "pc-q35-rhel9.4.0"},
+    });
+    let (object, around) = typed(pinned, spread, json!({}));
+    let launcher = launcher(&object, &of("main"), &around);
+    let compute = &launcher.pod.containers[0];
+    // 240 + 8 x 4 + 8 + TPM + pinned, no screen.
+    let overhead = (240 + 32 + 8 + 53 + 100) * MIB;
+    assert_eq!(launcher.memory_overhead, overhead);
+    assert_eq!((compute.requests.cpu_millis, compute.requests.memory), (5000, overhead));
+    assert_eq!(compute.requests.hugepages, [(PageSize::MIB_2, 8 * GIB)].into());
+    assert_eq!(compute.requests.hugepages, compute.limits.hugepages);
+    assert_eq!(compute.requests.memory, compute.limits.memory);
+    assert!(launcher.numa_passthrough && launcher.is_dedicated);
+    assert_eq!((launcher.vcpus, launcher.scheduler_name.as_str()), (4, "berth"));
+    for label in [
+        "machine-type.node.kubevirt.io/pc-q35-rhel9.4.0",
+        "cpu-feature.node.kubevirt.io/vmx",
+        "kubevirt.io/cpumanager",
+    ] {
+        assert_eq!(launcher.node_selector[label], "true");
+    }
+    assert_eq!(launcher.node_selector["pool"], "fast");
+}
+
+#[test]
+fn a_cluster_is_read_from_its_kubevirt() {
+    let object = json!({
+        "kind": "KubeVirt", "metadata": {"namespace": "kubevirt", "name": "kubevirt", "annotations":
+            {"alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity": ""}},
+        "spec": {"configuration": {
+            "developerConfiguration":
+                {"cpuAllocationRatio": 4, "memoryOvercommit": 200, "featureGates": ["AlignCPUs"]},
+            "additionalGuestMemoryOverheadRatio": "2",
+            "supportContainerResources": [{"type": "guest-console-log",
+                "resources": {"requests": {"cpu": "7m"}, "limits": {"cpu": 0, "memory": "90M"}}}],
+            "architectureConfiguration": {"defaultArchitecture": "arm64"},
+        }},
+        "status": {"observedKubeVirtVersion": "v1.8.2"},
+    });
+    let configuration = Configuration::from_kubevirt(&object).unwrap();
+    let shared = machine(json!({"domain": {"cpu": {"cores": 2}, "memory": {"guest": "2Gi"}}}));
+    let made = launcher(&shared, &configuration, &Surroundings::default());
+    // Twice (220 + 16 + 8 + 32 + 128), to a thousand bytes.
+    assert!(made.memory_overhead.abs_diff(2 * 404 * MIB) < 1000);
+    let compute = &made.pod.containers[0];
+    assert_eq!(compute.requests.cpu_millis, 500);
+    assert_eq!(compute.requests.memory, GIB + made.memory_overhead);
+    let log = &made.pod.init_containers[0];
+    assert_eq!((log.requests.cpu_millis, log.limits.cpu_millis), (7, 15));
+    assert_eq!((log.requests.memory, log.limits.memory), (35_000_000, 90_000_000));
+    assert_eq!(made.node_selector["kubernetes.io/arch"], "arm64");
+    assert_eq!(made.node_selector["machine-type.node.kubevirt.io/virt"], "true");
+    let pinned = machine(json!({"domain": {"memory": {"guest": "2Gi"},
+        "cpu": {"cores": 2, "dedicatedCpuPlacement": true, "isolateEmulatorThread": true}}}));
+    let made = launcher(&pinned, &configuration, &Surroundings::default());
+    assert_eq!(made.pod.containers[0].requests.cpu_millis, 4000);
+
+    let at = "/spec/configuration";
+    for (pointer, value, said) in [
+        ("/developerConfiguration/memoryOvercommit", json!(-5), "memoryOvercommit: -5 is not"),
+        (
+            "/developerConfiguration/cpuAllocationRatio",
+            json!("x"),
+            "cpuAllocationRatio: invalid type",
+        ),
+        ("/additionalGuestMemoryOverheadRatio", json!("NaN"), "`NaN` is not a ratio"),
+        (
+            "/supportContainerResources/0/resources/requests/cpu",
+            json!("7 m"),
+            "`7 m` is not a quantity",
+        ),
+    ] {
+        let mut broken = object.clone();
+        *broken.pointer_mut(&format!("{at}{pointer}")).unwrap() = value;
+        let error = Configuration::from_kubevirt(&broken).unwrap_err().to_string();
+        let called = error.starts_with("KubeVirt kubevirt/kubevirt: spec.configuration.");
+        assert!(called && error.contains(said), "{error}");
+    }
+    let mut old = object;
+    old["status"]["observedKubeVirtVersion"] = json!("v0.59.0");
+    let error = Configuration::from_kubevirt(&old).unwrap_err().to_string();
+    assert!(
+        error.contains("status.observedKubeVirtVersion: `v0.59.0` is not a release"),
+        "{error}"
+    );
+}
+
+fn pod(object: Value) -> core::Pod {
+    serde_json::from_value(object).unwrap()
+}
+
+#[test]
+fn pods_of_the_cluster_are_read_as_they_are() {
+    let read = Existing::read(&pod(json!({
+        "metadata": {"namespace": "a", "name": "virt-launcher-web-1-x", "uid": "p", "labels": {
+            "kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "vmi",
+            "kubevirt.io/migrationJobUID": "job"}},
+        "spec": {
+            "nodeName": "n1",
+            "initContainers": [
+                {"name": "log", "restartPolicy": "Always",
+                    "resources": {"requests": {"cpu": "5m", "memory": "35M"}}},
+                {"name": "disk", "resources": {"requests": {"ephemeral-storage": "90M"}}},
+            ],
+            "containers": [{"name": "compute", "resources": {
+                "requests": {"cpu": "200m", "memory": "2376Mi", "ephemeral-storage": "50M", "hugepages-2Mi": "1Gi"},
+                "limits": {"devices.kubevirt.io/kvm": "1", "hugepages-2Mi": "1Gi"}}}],
+            "overhead": {"memory": "1Mi"},
+        },
+        "status": {"phase": "Running", "nominatedNodeName": ""},
+    })))
+    .unwrap();
+    let compute = &read.pod.containers[0];
+    assert_eq!((compute.requests.cpu_millis, compute.requests.memory), (200, 2376 * MIB));
+    assert_eq!(compute.requests.extended["devices.kubevirt.io/kvm"], 1);
+    assert_eq!(compute.requests.hugepages[&PageSize::MIB_2], GIB);
+    let sidecars: Vec<_> = read.pod.init_containers.iter().map(|it| it.is_sidecar).collect();
+    assert_eq!((read.pod.uid.as_str(), sidecars), ("p", vec![true, false]));
+    assert_eq!((read.pod.overhead.memory, read.ephemeral_storage), (MIB, 90_000_000));
+    assert_eq!(read.vmi_uid.as_deref(), Some("vmi"));
+    assert_eq!(read.migration_uid.as_deref(), Some("job"));
+    assert_eq!((read.node_name.as_deref(), read.nominated_node_name), (Some("n1"), None));
+    assert!(!read.is_terminal && !read.is_deleted && !read.is_stand_in);
+
+    let other = Existing::read(&pod(json!({
+        "metadata": {"name": "x", "labels": {"kubevirt.io/created-by": "vmi"},
+            "annotations": {"kubevirt.io/ephemeral-provisioning": "true"}},
+        "spec": {"containers": []}, "status": {"phase": "Failed", "nominatedNodeName": "n2"},
+    })))
+    .unwrap();
+    assert_eq!((other.vmi_uid, other.nominated_node_name.as_deref()), (None, Some("n2")));
+    assert!(other.is_terminal && !other.is_stand_in);
+
+    let at = "Pod a/b: spec.containers[0].resources.requests.";
+    for (amount, said) in [
+        (json!({"requests": {"cpu": "lots"}}), "cpu: `lots` is not a quantity"),
+        (json!({"limits": {"memory": "-1"}}), "memory: `-1` is negative"),
+        (json!({"limits": {"hugepages-3Mi": "3Mi"}}), "hugepages-3Mi: `3Mi` is not"),
+    ] {
+        let object = json!({"metadata": {"namespace": "a", "name": "b"},
+            "spec": {"containers": [{"name": "c", "resources": amount}]}});
+        let error = Existing::read(&pod(object)).unwrap_err().to_string();
+        assert!(error.starts_with(at) && error.contains(said), "{error}");
+    }
+}
+
+/// Requests or limits as they are written into a pod.
+fn written(amounts: &berth_controller::pod::Resources) -> Value {
+    let mut all = json!({});
+    if amounts.cpu_millis != 0 {
+        all["cpu"] = json!(format!("{}m", amounts.cpu_millis));
+    }
+    if amounts.memory != 0 {
+        all["memory"] = json!(amounts.memory.to_string());
+    }
+    for (name, count) in &amounts.extended {
+        all[name] = json!(count.to_string());
+    }
+    all
+}
+
+/// A predicted pod that is created and read again asks for the same.
+#[test]
+fn what_is_predicted_is_what_is_read_later() {
+    let spec = json!({"domain": {"cpu": {"cores": 3}, "memory": {"guest": "1Gi"}}, "hostname": "host-1",
+        "volumes": [{"name": "d", "containerDisk": {"image": "i"}}]});
+    let instance = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": "web-1", "uid": "u"}, "spec": spec});
+    let made = launcher(&instance, &of("v1.8.0"), &Surroundings::default());
+    assert_eq!((made.pod.init_containers.len(), made.pod.containers.len()), (3, 2));
+    let list = |containers: &[berth_controller::pod::Container]| -> Value {
+        let each = containers.iter().map(|it| {
+            let restart = if it.is_sidecar { json!("Always") } else { json!(null) };
+            json!({"name": it.name, "restartPolicy": restart,
+                "resources": {"requests": written(&it.requests), "limits": written(&it.limits)}})
+        });
+        each.collect()
+    };
+    let object = json!({"metadata": {"name": "x", "labels": made.labels}, "spec": {
+        "initContainers": list(&made.pod.init_containers), "containers": list(&made.pod.containers)}});
+    let read = Existing::read(&pod(object)).unwrap();
+    assert_eq!(read.pod, made.pod);
+    assert_eq!(read.vmi_uid.as_deref(), Some("u"));
+    assert_eq!(made.labels["vm.kubevirt.io/name"], "host-1");
+    // The uid of a machine is not that of its instance.
+    let spec = json!({"domain": {"memory": {"guest": "1Gi"}}});
+    let made = try_launcher(&machine(spec), &Surroundings::default()).unwrap();
+    assert!(!made.labels.contains_key("kubevirt.io/created-by"));
+}

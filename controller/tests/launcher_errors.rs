@@ -1,0 +1,344 @@
+//! No manifest, however broken, may end in a panic: what is wrong is said with object, field and value.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use berth_controller::launcher::{
+    Configuration, Invalid, Launcher, Machine, Surroundings, predict,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn launcher(object: &Value, around: &Surroundings) -> Result<Launcher, Invalid> {
+    predict(&Machine::read(object)?.unwrap(), &Configuration::default(), around)
+}
+
+fn machine(spec: Value) -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"namespace": "tenant-a", "name": "web-1"},
+        "spec": {"template": {"spec": spec}},
+    })
+}
+
+fn said(object: &Value, around: &Surroundings) -> String {
+    launcher(object, around).unwrap_err().to_string()
+}
+
+#[test]
+fn object_field_and_value_are_named() {
+    let most = u32::MAX;
+    for (domain, expected) in [
+        (json!({"cpu": {"cores": "two"}}), "cpu.cores: invalid type: string \"two\""),
+        (json!({"cpu": {"cores": -2}}), "cpu.cores: invalid value: integer `-2`"),
+        (json!({"cpu": {"cores": 1.5}}), "cpu.cores: invalid type: floating point `1.5`"),
+        (json!({"cpu": {"cores": most, "sockets": most, "threads": most}}), "cpu: 79228162458"),
+        (json!({"ioThreads": {"supplementalPoolThreadCount": most}}), "cpu: 4294967296 CPUs"),
+        (json!({"memory": 7}), "memory: invalid type"),
+        (json!({"memory": {"guest": "1 Gi"}}), "memory.guest: `1 Gi` is not a quantity"),
+        (json!({"memory": {"guest": "-1Gi"}}), "memory.guest: there is no memory"),
+        (json!({}), "memory.guest: there is no memory"),
+        (json!({"memory": {"guest": "99E"}}), "memory.guest: `99E` is out of range"),
+        (
+            json!({"memory": {"hugepages": {"pageSize": "3Mi"}}, "resources": {"requests": {"memory": "3Mi"}}}),
+            "memory.hugepages.pageSize: `3Mi` is not",
+        ),
+        (
+            json!({"memory": {"guest": "3Mi", "hugepages": {"pageSize": "2Mi"}}}),
+            "memory.hugepages.pageSize: the memory 3Mi is not",
+        ),
+        (
+            json!({"resources": {"requests": {"memory": "-5"}}}),
+            "resources.requests.memory: `-5` is negative",
+        ),
+    ] {
+        let error = said(&machine(json!({"domain": domain})), &Surroundings::default());
+        let at = "VirtualMachine tenant-a/web-1: spec.template.spec.domain.";
+        assert!(error.starts_with(&format!("{at}{expected}")), "{domain}: {error}");
+    }
+    for (domain, expected) in [
+        (
+            json!({"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}),
+            "domain.resources.limits.cpu: the container `compute` requests 2 of it",
+        ),
+        (
+            json!({"resources": {"limits": {"x/y": "1.5"}}}),
+            "domain.resources.requests.x/y: `1500m` is not a whole number",
+        ),
+        (
+            json!({"resources": {"requests": {"x/y": 1}}}),
+            "domain.resources.requests.x/y: the container `compute` has no limit for it",
+        ),
+        (
+            json!({"resources": {"requests": {"x/y": 1}, "limits": {"x/y": 2}}}),
+            "domain.resources.limits.x/y: the container `compute` requests 1 of it",
+        ),
+        (
+            json!({"resources": {"requests": {"disk": 1}}}),
+            "domain.resources.requests.disk: is not a resource",
+        ),
+        (
+            json!({"cpu": {"isolateEmulatorThread": true}}),
+            "domain.cpu.isolateEmulatorThread: needs",
+        ),
+        (
+            json!({"cpu": {"numa": {"guestMappingPassthrough": {}}}}),
+            "domain.cpu.numa.guestMappingPassthrough: needs",
+        ),
+        (
+            json!({"cpu": {"dedicatedCpuPlacement": true}, "resources": {"limits": {"cpu": "1500m"}}}),
+            "domain.resources.requests.cpu: `1500m` is not a whole number",
+        ),
+        (
+            json!({"cpu": {"cores": 4, "dedicatedCpuPlacement": true}, "resources": {"limits": {"cpu": 3}}}),
+            "domain.resources.requests.cpu: `3` is not the 4 vCPUs",
+        ),
+        (
+            json!({"devices": {"interfaces": [{"name": "a", "binding": {"name": "b"}}]}}),
+            "domain.devices.interfaces[0].binding.name: there is no network binding plugin `b`",
+        ),
+    ] {
+        let mut object = machine(json!({"domain": domain}));
+        object["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = json!("1Gi");
+        let error = said(&object, &Surroundings::default());
+        let at = "VirtualMachine tenant-a/web-1: spec.template.spec.";
+        assert!(error.starts_with(&format!("{at}{expected}")), "{domain}: {error}");
+    }
+}
+
+#[test]
+fn what_stands_beside_the_domain_is_named_too() {
+    let domain = json!({"memory": {"guest": "1Gi"}});
+    for (field, value, expected) in [
+        (
+            "networks",
+            json!([{"name": "a", "multus": {"networkName": "net"}}]),
+            "networks[0].multus.networkName: there is no NetworkAttachmentDefinition tenant-a/net",
+        ),
+        ("tolerations", json!([{"key": 5}]), "tolerations[0]"),
+        (
+            "affinity",
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}),
+            "affinity",
+        ),
+        ("nodeSelector", json!({"a": 1}), "nodeSelector.a: invalid type"),
+    ] {
+        let mut object = machine(json!({"domain": domain}));
+        object["spec"]["template"]["spec"][field] = value;
+        let error = said(&object, &Surroundings::default());
+        let at = "VirtualMachine tenant-a/web-1: spec.template.spec.";
+        assert!(error.starts_with(&format!("{at}{expected}")), "{field}: {error}");
+    }
+    let mut object = machine(json!({"domain": domain}));
+    let hooks = json!({"hooks.kubevirt.io/hookSidecars": "[{"});
+    object["spec"]["template"]["metadata"] = json!({"annotations": hooks});
+    let error = said(&object, &Surroundings::default());
+    let at = "spec.template.metadata.annotations[hooks.kubevirt.io/hookSidecars]: ";
+    assert!(error.contains(at), "{error}");
+
+    object["metadata"].as_object_mut().unwrap().remove("name");
+    let error = said(&object, &Surroundings::default());
+    assert_eq!(error, "VirtualMachine tenant-a/?: metadata.name: there is none");
+    let bare = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "a"}});
+    let error = said(&bare, &Surroundings::default());
+    assert_eq!(error, "VirtualMachine a: spec.template: there is none");
+    assert_eq!(Machine::read(&json!({"apiVersion": "v1", "kind": "Pod"})), Ok(None));
+}
+
+/// A machine with an instance type, and the objects it names.
+fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroundings) {
+    let mut around = Surroundings::default();
+    for (kind, spec) in [
+        ("VirtualMachineClusterInstancetype", instancetype),
+        ("VirtualMachineClusterPreference", preference),
+    ] {
+        around.add(&json!({"kind": kind, "metadata": {"name": "own"}, "spec": spec})).unwrap();
+    }
+    let mut object = machine(spec);
+    object["spec"]["instancetype"] = json!({"name": "own"});
+    object["spec"]["preference"] = json!({"name": "own"});
+    (object, around)
+}
+
+#[test]
+fn instance_types_that_are_missing_or_conflict_are_named() {
+    let three = json!({"cpu": {"guest": 3}, "memory": {"guest": "1Gi"}});
+    let (mut object, around) = typed(three.clone(), json!({}), json!({}));
+    let error = said(&object, &Surroundings::default());
+    let at = "VirtualMachine tenant-a/web-1: spec.instancetype.";
+    assert_eq!(error, format!("{at}name: there is no VirtualMachineClusterInstancetype `own`"));
+    object["spec"]["instancetype"]["kind"] = json!("VirtualMachineInstancetype");
+    let missing = "there is no VirtualMachineInstancetype `own` in namespace tenant-a";
+    assert_eq!(said(&object, &around), format!("{at}name: {missing}"));
+    object["spec"]["instancetype"]["kind"] = json!("Node");
+    assert!(said(&object, &around).starts_with(&format!("{at}kind: `Node` is neither")));
+    object["spec"]["instancetype"] = json!({"inferFromVolume": "disk"});
+    let error = said(&object, &around);
+    assert!(error.contains("name: there is none, and what the volume `disk` says"), "{error}");
+
+    for (field, own) in [
+        ("domain.cpu.cores", json!({"cpu": {"cores": 1}})),
+        ("domain.memory.guest", json!({"memory": {"guest": "1Gi"}})),
+        ("domain.resources.limits.memory", json!({"resources": {"limits": {"memory": "1Gi"}}})),
+    ] {
+        let (object, around) = typed(three.clone(), json!({}), json!({"domain": own}));
+        let error = said(&object, &around);
+        let expected = format!("spec.template.spec.{field}: is said by the instance type");
+        assert!(error.contains(&expected), "{error}");
+    }
+    let spread = |options: Value| json!({"cpu": {"preferredCPUTopology": "spread", "spreadOptions": options}});
+    for (instancetype, preference, expected) in [
+        (json!({"cpu": {"guest": 0}, "memory": {"guest": "1Gi"}}), json!({}), "cpu.guest of the"),
+        (json!({"cpu": {"guest": 1}}), json!({}), "memory.guest of the instance type"),
+        (three.clone(), spread(json!({})), "3 vCPUs cannot be spread by 2"),
+        (three.clone(), spread(json!({"ratio": 0})), "3 vCPUs cannot be spread by 0"),
+        (three.clone(), spread(json!({"across": "all"})), "is `all`, which is none"),
+        (three, json!({"cpu": {"preferredCPUTopology": "round"}}), "is `round`, which is none"),
+    ] {
+        let (object, around) = typed(instancetype, preference, json!({}));
+        let error = said(&object, &around);
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
+
+/// Values that may stand in any field.
+fn any_value() -> impl Strategy<Value = Value> {
+    let fixed = vec![
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(0),
+        json!(u64::MAX),
+        json!(u32::MAX),
+        json!(1.5),
+        json!(1e300),
+        json!(""),
+        json!("9223372036854775807"),
+        json!("1e18"),
+        json!("0.0000001m"),
+        json!("16Gi"),
+        json!("2Mi"),
+        json!([]),
+        json!({}),
+        json!([{}]),
+        json!({"memory": "7E", "cpu": "7E", "x/y": "7E", "ephemeral-storage": "7E"}),
+    ];
+    prop_oneof![prop::sample::select(fixed), "[-+0-9.a-zA-Z]{0,9}".prop_map(Value::from)]
+}
+
+/// A machine in which everything is said that is read.
+fn everything() -> Value {
+    let mut object = machine(json!({
+        "architecture": "amd64", "nodeSelector": {"a": "b"}, "schedulerName": "s", "hostname": "h",
+        "affinity": {"nodeAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}},
+        "tolerations": [{"key": "k", "operator": "Exists"}],
+        "topologySpreadConstraints":
+            [{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule"}],
+        "networks": [{"name": "n", "pod": {}}],
+        "volumes": [{"name": "v", "containerDisk": {"image": "i"}}],
+        "livenessProbe": {"exec": {}},
+        "domain": {
+            "cpu": {"cores": 2, "sockets": 1, "threads": 1, "model": "m", "dedicatedCpuPlacement": true,
+                "isolateEmulatorThread": true, "numa": {"guestMappingPassthrough": {}}, "realtime": {},
+                "features": [{"name": "f", "policy": "require"}]},
+            "memory": {"guest": "2Gi", "hugepages": {"pageSize": "2Mi"},
+                "reservedOverhead": {"addedOverhead": "1Mi"}},
+            "resources": {"requests": {"memory": "2Gi", "cpu": 2}, "limits": {"memory": "2Gi", "cpu": 2},
+                "overcommitGuestOverhead": true},
+            "machine": {"type": "q35"}, "firmware": {"kernelBoot": {"container": {}}},
+            "ioThreads": {"supplementalPoolThreadCount": 1}, "ioThreadsPolicy": "supplementalPool",
+            "launchSecurity": {"sev": {"policy": {"encryptedState": true}}},
+            "features": {"hyperv": {"synic": {"enabled": true}}},
+            "devices": {"disks": [{"name": "v", "lun": {"reservation": true}}],
+                "gpus": [{"name": "g", "deviceName": "x/g"}], "hostDevices": [],
+                "interfaces": [{"name": "n", "model": "virtio"}], "filesystems": [{"name": "v"}],
+                "tpm": {"enabled": true}, "autoattachVSOCK": true, "logSerialConsole": true},
+        },
+    }));
+    let hooks = json!({"hooks.kubevirt.io/hookSidecars": "[{\"image\": \"i\"}]"});
+    object["spec"]["template"]["metadata"] = json!({"annotations": hooks, "labels": {"l": "m"}});
+    object
+}
+
+/// Paths of everything in an object.
+fn pointers(value: &Value, at: &str, into: &mut Vec<String>) {
+    into.push(at.to_owned());
+    match value {
+        Value::Object(map) => map.iter().for_each(|(key, value)| {
+            let key = key.replace('~', "~0").replace('/', "~1");
+            pointers(value, &format!("{at}/{key}"), into);
+        }),
+        Value::Array(list) => list.iter().enumerate().for_each(|(index, value)| {
+            pointers(value, &format!("{at}/{index}"), into);
+        }),
+        _ => {}
+    }
+}
+
+#[test]
+fn everything_together_is_a_pod() {
+    let launcher = launcher(&everything(), &Surroundings::default()).unwrap();
+    // Two vCPUs, one for the pool and one for the emulator.
+    assert_eq!(launcher.pod.containers[0].requests.cpu_millis, 4000);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    /// Any fields replaced by anything: a pod or an error that names the object, for every release.
+    #[test]
+    fn broken_machines_are_errors(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any_value()), 1..5),
+        version in prop::sample::select(vec!["v1.3.0", "v1.5.0", "v1.6.3", "v1.9.0", "main"]),
+        ratio in prop::sample::select(vec![None, Some(0.0), Some(1.7), Some(1e6)]),
+        overcommit in prop::sample::select(vec![0, 1, 100, u32::MAX]),
+        shared in prop::sample::select(vec![i64::MIN, -1, 0, 1, 3, i64::MAX]),
+    ) {
+        let mut object = everything();
+        for (index, value) in changes {
+            let mut paths = Vec::new();
+            pointers(&object, "", &mut paths);
+            let path: &String = index.get(&paths);
+            *object.pointer_mut(path).unwrap() = value;
+        }
+        let configuration = Configuration {
+            version: version.parse().unwrap(),
+            overhead_ratio: ratio,
+            memory_overcommit: overcommit,
+            cpu_allocation_ratio: shared,
+            ..Configuration::default()
+        };
+        match Machine::read(&object) {
+            Ok(Some(machine)) => match predict(&machine, &configuration, &Surroundings::default()) {
+                Ok(launcher) => {
+                    prop_assert!(launcher.vcpus >= 1 && launcher.guest_memory > 0);
+                    for container in &launcher.pod.containers {
+                        for (name, limit) in &container.limits.extended {
+                            prop_assert!(container.requests.extended[name] <= *limit);
+                        }
+                    }
+                }
+                Err(error) => prop_assert_eq!(error.object, machine.object),
+            },
+            Ok(None) => {}
+            Err(error) => prop_assert!(!error.field.is_empty() && !error.message.is_empty()),
+        }
+    }
+
+    /// Other objects: taken in, passed over, or an error that says where.
+    #[test]
+    fn broken_surroundings_are_errors(
+        kind in prop::sample::select(vec![
+            "VirtualMachineInstancetype", "VirtualMachinePreference", "ResourceQuota", "RuntimeClass",
+            "Namespace", "NetworkAttachmentDefinition", "Node",
+        ]),
+        value in any_value(),
+        field in "metadata|spec|overhead",
+    ) {
+        let mut object = json!({"kind": kind, "metadata": {"name": "a"}, "spec": {}});
+        object[&field] = value;
+        match Surroundings::default().add(&object) {
+            Ok(taken) => prop_assert_eq!(taken, kind != "Node"),
+            Err(error) => prop_assert!(!error.message.is_empty() && error.object.starts_with(kind)),
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! MachineDeployments become the VirtualMachines that machine-controller makes of them, and those that the documents ask
+//! for; what is wrong is said with its field.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests look at files, say what they skip, and fail by panicking"
+)]
+
+#[path = "render/documents.rs"]
+mod documents;
+#[path = "render/wrong.rs"]
+mod wrong;
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use berth_controller::fleet::stream;
+use berth_controller::machines::{Choice, Rendered, Stream, render};
+use serde_json::{Map, Value, json};
+
+const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {server: https://10.0.0.1:6443}\n";
+
+/// The base of `peers/README.md`.
+fn base() -> Value {
+    let kubeconfig = base64::engine::general_purpose::STANDARD.encode(KUBECONFIG);
+    json!({
+        "cloudProvider": "kubevirt",
+        "cloudProviderSpec": {
+            "clusterName": "cluster-name",
+            "auth": {"kubeconfig": kubeconfig},
+            "virtualMachine": {"template": {
+                "cpus": "2", "memory": "2Gi",
+                "primaryDisk": {
+                    "storageAccessType": "ReadWriteMany", "osImage": "http://x.y.z.t/ubuntu.img",
+                    "size": "10Gi", "storageClassName": "longhorn"
+                }
+            }}
+        },
+        "operatingSystem": "ubuntu",
+        "operatingSystemSpec": {"disableAutoUpdate": false, "disableLocksmithD": true, "disableUpdateEngine": false}
+    })
+}
+
+fn deployment(provider: &Value) -> Value {
+    json!({
+        "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
+        "metadata": {"name": "md-name", "namespace": "test-namespace"},
+        "spec": {"template": {"spec": {"providerSpec": {"value": provider}}}}
+    })
+}
+
+/// Renders one deployment with other objects beside it.
+fn rendered(deployment: &Value, beside: &[Value], machine: &str) -> Result<Rendered, String> {
+    let mut text = deployment.to_string();
+    for object in beside {
+        text += &format!("\n---\n{object}");
+    }
+    let mut problems = Vec::new();
+    let found = stream::each("test", &text, &mut problems, |found| found);
+    let stream = Stream::of(found, problems);
+    let told = |problems: &[berth_controller::inventory::Problem]| {
+        problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
+    };
+    assert!(stream.problems.is_empty(), "{}", told(&stream.problems));
+    let choice = Choice {
+        machine: Some(machine.to_owned()),
+        namespace: Some("test-namespace".to_owned()),
+        user_data_secret: Some("udsn".to_owned()),
+        user_data: None,
+    };
+    render(&stream.deployments[0], &stream.around, &choice).map_err(|problems| told(&problems))
+}
+
+fn set(value: &mut Value, pointer: &str, new: Value) {
+    let mut at = value;
+    let parts: Vec<&str> = pointer.trim_start_matches('/').split('/').collect();
+    for part in &parts[..parts.len() - 1] {
+        at = at.as_object_mut().unwrap().entry(*part).or_insert_with(|| json!({}));
+    }
+    at[parts[parts.len() - 1]] = new;
+}
+
+const DISK: &str = "/cloudProviderSpec/virtualMachine/template/primaryDisk";
+
+/// What each case of the peer changes.
+fn changes(case: &str) -> Vec<(String, Value)> {
+    let spec = |field: &str, value: Value| vec![(format!("/cloudProviderSpec/{field}"), value)];
+    let disk = |field: &str, value: &str| (format!("{DISK}/{field}"), json!(value));
+    match case {
+        "nominal-case" => vec![],
+        "extra-headers-set" => {
+            vec![(format!("{DISK}/extraHeaders"), json!(["authorization: Basic bXE6cGFzc3dvcmQ="]))]
+        }
+        "topologyspreadconstraints" => spec(
+            "topologySpreadConstraints",
+            json!([
+                {"maxSkew": "2", "topologyKey": "key1", "whenUnsatisfiable": "DoNotSchedule"},
+                {"maxSkew": "3", "topologyKey": "key2", "whenUnsatisfiable": "ScheduleAnyway"}
+            ]),
+        ),
+        "affinity" => spec(
+            "affinity/nodeAffinityPreset",
+            json!({"type": "hard", "key": "key1", "values": ["foo1", "foo2"]}),
+        ),
+        "custom-local-disk" => vec![disk("osImage", "ns/dvname")],
+        "use-storage-as-storage-target" => vec![disk("storageTarget", "storage")],
+        "http-image-source" => vec![disk("source", "http")],
+        "registry-image-source" => {
+            vec![disk("source", "registry"), disk("osImage", "docker://x.y.z.t/ubuntu.img:latest")]
+        }
+        "pvc-image-source" => vec![disk("source", "pvc"), disk("osImage", "ns/dvname")],
+        "eviction-strategy-live-migrate" => {
+            spec("virtualMachine/evictionStrategy", json!("LiveMigrate"))
+        }
+        other => panic!("the peer has a case that nobody has looked at: {other}"),
+    }
+}
+
+/// Names without regard to case, and without what is as good as absent.
+fn plain(value: &Value) -> Value {
+    const KEPT: [&str; 3] = ["affinity", "bridge", "pod"];
+    match value {
+        Value::Object(map) => {
+            let mut plainer = Map::new();
+            for (key, value) in map {
+                let (key, value) = (key.to_lowercase(), plain(value));
+                let is_empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
+                if !is_empty || KEPT.contains(&key.as_str()) {
+                    plainer.insert(key, value);
+                }
+            }
+            plainer.into()
+        }
+        Value::Array(items) => items.iter().map(plain).collect(),
+        other => other.clone(),
+    }
+}
+
+fn peers() -> Option<PathBuf> {
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/peers/machine-controller");
+    folder.is_dir().then_some(folder)
+}
+
+#[test]
+fn machines_are_those_of_machine_controller() {
+    let Some(folder) = peers() else {
+        eprintln!("skipped: the peer's files are not beside the repository");
+        return;
+    };
+    let mut cases = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let case = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let expected: Value =
+            serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let mut provider = base();
+        for (pointer, value) in changes(&case) {
+            set(&mut provider, &pointer, value);
+        }
+        let ours = rendered(&deployment(&provider), &[], &case).unwrap();
+        assert_eq!(plain(&ours.machine), plain(&expected), "{case}");
+        cases += 1;
+    }
+    assert!(cases >= 10, "{cases} cases");
+}
+
+#[test]
+fn disks_and_sizes_are_those_of_machine_controller() {
+    let mut provider = base();
+    let template = "/cloudProviderSpec/virtualMachine/template";
+    set(&mut provider, &format!("{template}/vcpus"), json!({"cores": 4}));
+    set(
+        &mut provider,
+        &format!("{template}/secondaryDisks"),
+        json!([
+            {"size": "5Gi", "storageClassName": "fast", "storageAccessType": "ReadWriteOnce"},
+            {"size": "6Gi", "storageClassName": "fast", "source": "blank"}
+        ]),
+    );
+    set(&mut provider, &format!("{DISK}/storageAccessType"), json!(""));
+    set(&mut provider, "/cloudProviderSpec/virtualMachine/location", json!({"zone": "z1"}));
+    let mut deployment = deployment(&provider);
+    set(
+        &mut deployment,
+        "/spec/template/metadata",
+        json!({
+            "labels": {"team": "shop"},
+            "annotations": {"cdi.kubevirt.io/storage.bind.immediate.requested": "true", "more": "here"}
+        }),
+    );
+    let beside = [
+        json!({"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "StorageProfile", "metadata": {"name": "longhorn"},
+            "status": {"claimPropertySets": [{"accessModes": ["ReadWriteOnce"]}, {"accessModes": ["ReadWriteMany"]}]}}),
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn"},
+        "allowedTopologies": [{"matchLabelExpressions": [
+            {"key": "topology.kubernetes.io/region", "values": ["eu"]},
+            {"key": "topology.kubernetes.io/zone", "values": ["z8", "z9"]}
+        ]}]}),
+    ];
+    let machine = rendered(&deployment, &beside, "vm").unwrap().machine;
+    let domain = &machine["spec"]["template"]["spec"]["domain"];
+    assert_eq!(domain["cpu"], json!({"cores": 4}));
+    assert_eq!(domain["resources"]["requests"], json!({"memory": "2Gi"}));
+    let names: Vec<&Value> =
+        domain["devices"]["disks"].as_array().unwrap().iter().map(|disk| &disk["name"]).collect();
+    assert_eq!(
+        names,
+        ["datavolumedisk", "cloudinitdisk", "vm-secondarydisk0", "vm-secondarydisk1"]
+    );
+    let volumes = &machine["spec"]["dataVolumeTemplates"];
+    assert_eq!(volumes[0]["spec"]["storage"]["accessModes"], json!(["ReadWriteMany"]));
+    assert_eq!(
+        volumes[0]["metadata"]["annotations"],
+        json!({"cdi.kubevirt.io/storage.bind.immediate.requested": "true"})
+    );
+    assert_eq!(
+        volumes[1]["spec"],
+        json!({
+            "pvc": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "5Gi"}}, "storageClassName": "fast"},
+            "source": {"http": {"url": "http://x.y.z.t/ubuntu.img"}}
+        })
+    );
+    assert_eq!(volumes[2]["spec"]["source"], json!({"blank": {}}));
+    assert_eq!(volumes[2]["spec"]["pvc"]["accessModes"], json!(["ReadWriteOnce"]));
+    let labels = &machine["metadata"]["labels"];
+    assert_eq!(
+        (&labels["topology.kubernetes.io/region"], &labels["topology.kubernetes.io/zone"]),
+        (&json!("eu"), &json!("z1"))
+    );
+    assert_eq!(labels["team"], "shop");
+    assert_eq!(machine["spec"]["template"]["metadata"]["annotations"]["more"], "here");
+}
+
+#[test]
+fn a_tenant_adds_its_network_and_its_scheduler() {
+    let tenant = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+        "metadata": {"name": "cluster-name"},
+        "spec": {"network": {"name": "tenant-trunk"}, "schedulerName": "berth-scheduler", "projectID": "shop"}});
+    let config = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
+    "spec": {
+        "vmEvictionStrategy": "LiveMigrate", "dnsPolicy": "Default",
+        "images": {"http": {"operatingSystems": {"ubuntu": {"22.04": "http://images/jammy.img", "24.04": "http://images/noble.img"}}}},
+        "infraStorageClasses": [{"name": "longhorn", "isDefaultClass": true}],
+        "nodeDefaults": {"cpus": "4", "memory": "16Gi", "primaryDiskSize": "20Gi"}
+    }});
+    let mut provider = base();
+    provider["cloudProviderSpec"] =
+        json!({"virtualMachine": {"template": {"primaryDisk": {"osImage": "24.04"}}}});
+    let mut owned = deployment(&provider);
+    set(&mut owned, "/metadata/annotations", json!({"berth.dev/tenant": "cluster-name"}));
+    let machine = rendered(&owned, &[tenant, config], "vm").unwrap().machine;
+    let spec = &machine["spec"]["template"]["spec"];
+    assert_eq!(
+        spec["networks"],
+        json!([
+            {"name": "default", "pod": {}},
+            {"name": "tenant", "multus": {"networkName": "cluster-cluster-name/tenant-cluster-name"}}
+        ])
+    );
+    assert_eq!(
+        spec["domain"]["devices"]["interfaces"],
+        json!([{"name": "default", "bridge": {}}, {"name": "tenant", "bridge": {}}])
+    );
+    assert_eq!(spec["schedulerName"], "berth-scheduler");
+    assert_eq!(spec["domain"]["resources"]["requests"], json!({"cpu": "4", "memory": "16Gi"}));
+    assert_eq!(
+        (&spec["evictionStrategy"], &spec["dnsPolicy"]),
+        (&json!("LiveMigrate"), &json!("Default"))
+    );
+    assert_eq!(machine["metadata"]["labels"]["kubermatic.k8c.io/project-id"], "shop");
+    let volume = &machine["spec"]["dataVolumeTemplates"][0]["spec"];
+    assert_eq!(volume["source"]["http"]["url"], "http://images/noble.img");
+    assert_eq!(volume["storage"]["storageClassName"], "longhorn");
+    assert_eq!(volume["storage"]["resources"]["requests"]["storage"], "20Gi");
+}
+
+#[test]
+fn values_may_be_references() {
+    let mut provider = base();
+    let refer =
+        |kind: &str, key: &str| json!({kind: {"namespace": "n", "name": "sizes", "key": key}});
+    set(
+        &mut provider,
+        "/cloudProviderSpec/virtualMachine/template/cpus",
+        refer("secretKeyRef", "cpus"),
+    );
+    set(
+        &mut provider,
+        "/cloudProviderSpec/virtualMachine/template/memory",
+        refer("configMapKeyRef", "memory"),
+    );
+    let deployment = deployment(&provider);
+    let beside = [
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "n", "name": "sizes"}, "data": {"cpus": "Mw=="}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n", "name": "sizes"}, "data": {"memory": "3Gi"}}),
+    ];
+    let machine = rendered(&deployment, &beside, "vm").unwrap().machine;
+    let requests = &machine["spec"]["template"]["spec"]["domain"]["resources"]["requests"];
+    assert_eq!(*requests, json!({"cpu": "3", "memory": "3Gi"}));
+    let told = rendered(&deployment, &beside[..1], "vm").unwrap_err();
+    assert!(
+        told.contains("template.memory.configMapKeyRef: ConfigMap n/sizes does not exist"),
+        "{told}"
+    );
+}

@@ -1,0 +1,146 @@
+//! After any history of hosts and pods that come, change and go, the indexes say what asking everybody says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_controller::rules::{Counts, HostParts, PodId, PodSpecParts, Quirks, Rules, Scorer};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proptest::prelude::*;
+
+use crate::random::{self, Dice, Kind, MadeHost, MadePod, NAMESPACES};
+use crate::slow::World;
+
+const KIND: Kind = Kind { current: true, for_server: false };
+
+fn put_host(world: &mut World, counts: &mut Counts, made: MadeHost) {
+    let parts = HostParts::of(&made.node, &made.allocatable, made.pods_limit);
+    counts.set_host(&parts).unwrap();
+    world.hosts.insert(made.node.metadata.name.clone().unwrap(), made);
+}
+
+/// Asks both about a pod and every host; gives the hosts that it may go to.
+fn compare(world: &World, counts: &Counts, made: &MadePod, rules: &Rules) -> Vec<String> {
+    let question = counts.ask(rules);
+    let mut allowed = Vec::new();
+    for name in world.hosts.keys() {
+        let host = counts.host(name).unwrap();
+        let ours: Vec<String> =
+            question.reasons(host).iter().map(|reason| reason.short().into_owned()).collect();
+        let mut sorted = ours.clone();
+        sorted.sort();
+        let mut slow = world.reasons(made, name);
+        slow.sort();
+        assert_eq!(sorted, slow, "{name}: {:#?}", question.reasons(host));
+        assert_eq!(question.allows(host), slow.is_empty(), "{name}");
+        let without = question.allows_but_for_resources(host);
+        let only_resources =
+            ours.iter().all(|one| one.starts_with("Insufficient") || one == "Too many pods");
+        assert!(only_resources || !without, "{name}: {ours:?}");
+        if slow.is_empty() {
+            assert!(question.candidates().any(|one| one == host), "{name} is no candidate");
+            allowed.push(name.clone());
+        }
+    }
+    let hosts: Vec<_> = allowed.iter().map(|name| counts.host(name).unwrap()).collect();
+    let scores = Scorer::new(&question, &hosts).scores(&hosts);
+    assert_eq!(scores, world.scores(made, &allowed), "{allowed:?}");
+    allowed
+}
+
+/// One history.
+fn live(seed: u64, steps: u64) {
+    let mut dice = Dice(seed);
+    let is_flawed = dice.once_in(2);
+    let mut counts = Counts::with(Quirks { negative_namespace_selectors: is_flawed });
+    let mut world = World { is_flawed, ..World::default() };
+    let mut ids: BTreeMap<String, (PodId, Arc<Rules>)> = BTreeMap::new();
+    for step in 0..steps {
+        let name = format!("host-{}", dice.below(8));
+        match dice.below(12) {
+            0 | 1 => {
+                let made = random::host(&mut dice, &name);
+                put_host(&mut world, &mut counts, made);
+            }
+            2 if dice.once_in(3) => {
+                if world.hosts.remove(&name).is_some() {
+                    let gone: Vec<String> =
+                        ids.keys().filter(|pod| world.pods[*pod].1 == name).cloned().collect();
+                    assert_eq!(counts.remove_host(counts.host(&name).unwrap()), gone.len());
+                    for pod in gone {
+                        world.pods.remove(&pod);
+                        assert!(!counts.remove(ids.remove(&pod).unwrap().0), "went with its host");
+                    }
+                    assert_eq!(counts.host(&name), None);
+                }
+            }
+            3 if dice.once_in(2) => {
+                let (name, labels) = (dice.one(&NAMESPACES), random::namespace_labels(&mut dice));
+                counts.set_namespace(name, &labels);
+                world.namespaces.insert(name.to_owned(), labels);
+            }
+            4 | 5 => {
+                let at = usize::try_from(dice.below(ids.len() as u64)).unwrap();
+                if let Some(name) = ids.keys().nth(at).cloned() {
+                    assert!(counts.remove(ids.remove(&name).unwrap().0));
+                    world.pods.remove(&name);
+                }
+            }
+            _ => {
+                let mut made = random::pod(&mut dice, KIND, &format!("pod-{step}"));
+                if dice.once_in(10) {
+                    let time = serde_json::from_str::<Time>("\"2026-01-01T00:00:00Z\"").unwrap();
+                    made.pod.metadata.deletion_timestamp = Some(time);
+                }
+                let parts = PodSpecParts::of(&made.pod, &made.containers);
+                let rules = Arc::new(Rules::compile(&mut counts, &parts).unwrap());
+                let allowed = compare(&world, &counts, &made, &rules);
+                // Somebody else may have put it elsewhere: DaemonSets, or people by nodeName.
+                let anywhere: Vec<String> = world.hosts.keys().cloned().collect();
+                let hosts = if allowed.is_empty() { &anywhere } else { &allowed };
+                if !hosts.is_empty() {
+                    let at = &hosts[usize::try_from(dice.below(hosts.len() as u64)).unwrap()];
+                    let id = counts.add(Arc::clone(&rules), counts.host(at).unwrap()).unwrap();
+                    let name = made.pod.metadata.name.clone().unwrap();
+                    ids.insert(name.clone(), (id, rules));
+                    world.pods.insert(name, (made, at.clone()));
+                }
+            }
+        }
+    }
+    // Rules compiled early judge as those compiled now.
+    for (name, (_, rules)) in &ids {
+        compare(&world, &counts, &world.pods[name].0, rules);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn the_indexes_say_what_asking_everybody_says(seed: u64, steps in 1u64..120) {
+        live(seed, steps);
+    }
+}
+
+/// Rules that have just been compiled against pods that were there before anybody asked.
+#[test]
+fn what_is_asked_for_the_first_time_counts_pods_that_are_there() {
+    let mut dice = Dice(7);
+    let (mut world, mut counts) = (World::default(), Counts::new());
+    for number in 0..8 {
+        let made = random::host(&mut dice, &format!("host-{number}"));
+        put_host(&mut world, &mut counts, made);
+    }
+    let mut refused = 0;
+    for number in 0..400 {
+        let made = random::pod(&mut dice, KIND, &format!("pod-{number}"));
+        let parts = PodSpecParts::of(&made.pod, &made.containers);
+        let rules = Arc::new(Rules::compile(&mut counts, &parts).unwrap());
+        let allowed = compare(&world, &counts, &made, &rules);
+        refused += u64::from(allowed.is_empty());
+        if let Some(at) = allowed.first() {
+            counts.add(Arc::clone(&rules), counts.host(at).unwrap()).unwrap();
+            world.pods.insert(made.pod.metadata.name.clone().unwrap(), (made, at.clone()));
+        }
+    }
+    assert!(refused > 20 && world.pods.len() > 20, "{refused}, {}", world.pods.len());
+}

@@ -1,0 +1,149 @@
+//! Rules that cannot be meant are errors that name the field; never rules that match everything, and never a panic.
+
+use std::collections::BTreeMap;
+
+use berth_controller::pod::Pod;
+use berth_controller::rules::{Counts, PodSpecParts, Rules};
+use k8s_openapi::api::core::v1;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn compile(spec: Value) -> Result<Rules, String> {
+    let mut spec = spec;
+    spec["containers"] = json!([]);
+    let pod: v1::Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+    let containers = Pod::default();
+    let parts = PodSpecParts::of(&pod, &containers);
+    Rules::compile(&mut Counts::new(), &parts).map_err(|error| error.to_string())
+}
+
+fn near(kind: &str, term: Value) -> Value {
+    json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
+}
+
+fn node(expression: Value) -> Value {
+    json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}, expression]}],
+    }}}})
+}
+
+fn spread(field: &str, value: Value) -> Value {
+    let mut one =
+        json!({"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"});
+    one[field] = value;
+    json!({"topologySpreadConstraints": [one]})
+}
+
+#[test]
+fn errors_name_the_field() {
+    let terms = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+    let expression = format!("{terms}[0].matchExpressions[1]");
+    let pods = "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]";
+    let constraint = "spec.topologySpreadConstraints[0]";
+    let cases = [
+        (json!({"nodeSelector": {"a b": "c"}}), "spec.nodeSelector: `a b`".to_owned()),
+        (json!({"nodeSelector": {"a": "-"}}), "spec.nodeSelector.a: `-`".to_owned()),
+        (node(json!({"key": "b", "operator": "Is", "values": ["x"]})), format!("{expression}.operator: `Is`")),
+        (node(json!({"key": "b", "operator": "In"})), format!("{expression}.values: ``")),
+        (node(json!({"key": "b", "operator": "In", "values": ["x", "!"]})), format!("{expression}.values[1]: `!`")),
+        (node(json!({"key": "", "operator": "Exists"})), format!("{expression}.key: ``")),
+        (node(json!({"key": "b", "operator": "Exists", "values": ["x"]})), format!("{expression}.values: `x`")),
+        (node(json!({"key": "b", "operator": "Gt", "values": ["1", "2"]})), format!("{expression}.values: `1,2`")),
+        (node(json!({"key": "b", "operator": "Lt", "values": ["few"]})), format!("{expression}.values[0]: `few`")),
+        (
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}),
+            format!("{terms}: `[]`"),
+        ),
+        (
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchFields": [{"key": "metadata.uid", "operator": "In", "values": ["x"]}]}]}}}}),
+            format!("{terms}[0].matchFields[0].key: `metadata.uid`"),
+        ),
+        (
+            json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 101, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}]}}}),
+            "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: `101`".to_owned(),
+        ),
+        (near("podAntiAffinity", json!({"topologyKey": ""})), format!("{pods}.topologyKey: ``")),
+        (
+            near("podAntiAffinity", json!({"topologyKey": "zone", "labelSelector": {"matchExpressions": [
+                {"key": "n", "operator": "Gt", "values": ["1"]}]}})),
+            format!("{pods}.labelSelector.matchExpressions[0].operator: `Gt`"),
+        ),
+        (
+            near("podAntiAffinity", json!({"topologyKey": "zone", "namespaceSelector": {"matchLabels": {"a": "?"}}})),
+            format!("{pods}.namespaceSelector.matchLabels.a: `?`"),
+        ),
+        (
+            near("podAntiAffinity", json!({"topologyKey": "zone", "matchLabelKeys": ["a"]})),
+            format!("{pods}.matchLabelKeys: `a`"),
+        ),
+        (spread("maxSkew", 0.into()), format!("{constraint}.maxSkew: `0`")),
+        (spread("minDomains", 0.into()), format!("{constraint}.minDomains: `0`")),
+        (spread("whenUnsatisfiable", "Never".into()), format!("{constraint}.whenUnsatisfiable: `Never`")),
+        (spread("nodeTaintsPolicy", "honor".into()), format!("{constraint}.nodeTaintsPolicy: `honor`")),
+        (json!({"tolerations": [{"operator": "Gt", "key": "a", "value": "1"}]}), "spec.tolerations[0].operator: `Gt`".to_owned()),
+        (json!({"tolerations": [{"value": "a"}]}), "spec.tolerations[0].key: ``".to_owned()),
+        (json!({"tolerations": [{"operator": "Exists", "value": "a"}]}), "spec.tolerations[0].value: `a`".to_owned()),
+        (json!({"tolerations": [{"operator": "Exists", "effect": "No"}]}), "spec.tolerations[0].effect: `No`".to_owned()),
+    ];
+    for (spec, begins) in cases {
+        let error = compile(spec.clone()).expect_err(&spec.to_string());
+        assert!(error.starts_with(&begins), "{error}\nnot {begins}");
+    }
+}
+
+/// A JSON tree with the fields of a pod and any text in them.
+fn anything() -> impl Strategy<Value = Value> {
+    let text = prop_oneof![
+        "[ -~]{0,8}",
+        prop::sample::select(vec![
+            "In",
+            "Exists",
+            "Gt",
+            "DoNotSchedule",
+            "a/b",
+            "Honor",
+            "NoExecute"
+        ])
+        .prop_map(str::to_owned),
+    ];
+    (prop::collection::vec(text, 12), any::<i32>(), any::<i32>()).prop_map(|(t, one, two)| {
+        let selector = json!({"matchLabels": {&t[0]: t[1]}, "matchExpressions": [{"key": t[2], "operator": t[3], "values": [t[4]]}]});
+        let term = json!({"topologyKey": t[5], "labelSelector": selector, "namespaces": [t[6]], "namespaceSelector": selector, "matchLabelKeys": [t[7]]});
+        json!({
+            "nodeSelector": {&t[8]: t[9]},
+            "affinity": {
+                "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": one, "preference": {"matchExpressions": [{"key": t[2], "operator": t[3], "values": [t[4]]}]}}]},
+                "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term],
+                    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": two, "podAffinityTerm": term}]},
+            },
+            "tolerations": [{"key": t[8], "operator": t[3], "value": t[10], "effect": t[11]}],
+            "topologySpreadConstraints": [{"topologyKey": t[5], "maxSkew": one, "minDomains": two,
+                "whenUnsatisfiable": t[3], "labelSelector": selector, "nodeAffinityPolicy": t[11]}],
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn garbage_is_an_error_that_names_a_field(spec in anything()) {
+        if let Err(error) = compile(spec) {
+            prop_assert!(error.starts_with("spec.") && error.contains(": `"), "{error}");
+        }
+    }
+
+    #[test]
+    fn hosts_with_any_labels(labels: BTreeMap<String, String>, name: String, key: String) {
+        use berth_controller::rules::HostParts;
+        let mut counts = Counts::new();
+        let allocatable = berth_controller::pod::Resources::default();
+        let parts = HostParts { name: &name, labels: Some(&labels), taints: &[], is_cordoned: false, allocatable: &allocatable, pods_limit: u64::MAX };
+        let host = counts.set_host(&parts).unwrap();
+        for (key, value) in &labels {
+            prop_assert_eq!(counts.hosts_with(key, value).collect::<Vec<_>>(), vec![host]);
+        }
+        prop_assert_eq!(counts.hosts_with(&key, "no value").count(), 0);
+    }
+}

@@ -1,0 +1,88 @@
+//! Hosts, kubelets and pods to try admission on.
+#![allow(dead_code, reason = "each test uses a part")]
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::PageSize;
+use berth_controller::admission::{
+    CoreSpec, CpuOptions, CpuPolicy, Host, HostSpec, Kubelet, MemoryPolicy, ReservedMemory, State,
+    TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
+};
+use berth_controller::pod::{Container, Pod, Resources};
+
+pub(crate) const GIB: u64 = 1 << 30;
+
+/// Zones of equal make: siblings are numbered after all cores.
+pub(crate) fn spec(zones: u32, sockets: u32, cores: u32, threads: u32) -> HostSpec {
+    let all = zones * cores;
+    let zone = |id: u32| ZoneSpec {
+        id,
+        cores: (id * cores..(id + 1) * cores)
+            .map(|core| CoreSpec {
+                cpus: (0..threads).map(|thread| thread * all + core).collect(),
+                socket: id * sockets / zones.max(1),
+                cache: None,
+            })
+            .collect(),
+        memory: 64 * GIB,
+        hugepages: [(PageSize::GIB_1, 32 * GIB)].into(),
+        distances: (0..zones).map(|other| if other == id { 10 } else { 21 }).collect(),
+    };
+    HostSpec {
+        zones: (0..zones).map(zone).collect(),
+        devices: Vec::new(),
+        allocatable: Resources {
+            cpu_millis: u64::from(all * threads) * 1000,
+            memory: u64::from(zones) * 32 * GIB,
+            hugepages: [(PageSize::GIB_1, u64::from(zones) * 32 * GIB)].into(),
+            extended: BTreeMap::new(),
+        },
+        pods: 110,
+    }
+}
+
+pub(crate) fn kubelet(policy: TopologyPolicy, scope: TopologyScope) -> Kubelet {
+    Kubelet {
+        version: "v1.36.2".parse().expect("a version"),
+        cpu_policy: CpuPolicy::Static,
+        cpu_options: CpuOptions::default(),
+        reserved_cpus: "0".parse().expect("a CPU"),
+        memory_policy: MemoryPolicy::Static,
+        reserved_memory: vec![ReservedMemory { zone: 0, memory: GIB, ..ReservedMemory::default() }],
+        topology_policy: policy,
+        topology_scope: scope,
+        topology_options: TopologyOptions::default(),
+    }
+}
+
+pub(crate) fn state(spec: &HostSpec, kubelet: &Kubelet) -> State {
+    State::new(&Arc::new(Host::new(spec, kubelet).expect("a host")))
+}
+
+pub(crate) fn container(name: &str, cpu_millis: u64, memory: u64, pages: u64) -> Container {
+    let hugepages = if pages > 0 { [(PageSize::GIB_1, pages)].into() } else { BTreeMap::new() };
+    let amounts = Resources { cpu_millis, memory, hugepages, extended: BTreeMap::new() };
+    Container {
+        name: name.to_owned(),
+        is_sidecar: false,
+        requests: amounts.clone(),
+        limits: amounts,
+    }
+}
+
+/// As `KubeVirt` makes them: whole CPUs, huge pages, and a little memory.
+pub(crate) fn launcher(uid: &str, cpus: u64, pages: u64) -> Pod {
+    Pod {
+        uid: uid.to_owned(),
+        containers: vec![container("compute", cpus * 1000, 300 << 20, pages * GIB)],
+        ..Pod::default()
+    }
+}
+
+/// A launcher with its console log beside it.
+pub(crate) fn launcher_with_log(uid: &str, cpus: u64, pages: u64) -> Pod {
+    let log = Container { is_sidecar: true, ..container("guest-console-log", 15, 60 << 20, 0) };
+    Pod { init_containers: vec![log], ..launcher(uid, cpus, pages) }
+}
