@@ -1,11 +1,15 @@
 //! `berth-benches`: measures Berth side by side with the tools people use today.
 
 mod agents;
+mod engine;
+mod fleet;
 mod idle;
 mod links;
+mod plan;
 mod program;
 mod report;
 mod stats;
+mod trace;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -23,6 +27,9 @@ enum Benchmark {
     Idle(idle::Args),
     Links(links::Args),
     Agents(agents::Args),
+    Trace(trace::Args),
+    Engine(engine::Args),
+    Plan(plan::Args),
     #[command(hide = true)]
     AddVlans(links::VlanArgs),
     /// Runs one program and prints its peak resident memory in KiB.
@@ -39,6 +46,9 @@ fn main() -> ExitCode {
         Benchmark::Idle(args) => idle::run(&args),
         Benchmark::Links(args) => links::run(&args),
         Benchmark::Agents(args) => agents::run(&args),
+        Benchmark::Trace(args) => trace::run(&args),
+        Benchmark::Engine(args) => engine::run(&args),
+        Benchmark::Plan(args) => plan::run(&args),
         Benchmark::AddVlans(args) => links::add_vlans(&args),
         Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),
     };

@@ -1,9 +1,10 @@
-//! Runs one of the agent's parsers, by the name it has in `berth_agent::parsers`.
+//! Runs one of the parsers, by the name it has in `berth_agent::parsers` or `berth_controller::parsers`.
 
 /// Gives the bytes to the parser of that name.
 pub fn run(name: &str, bytes: &[u8]) {
-    let (_, parse) = berth_agent::parsers::PARSERS
-        .iter()
+    let ours = berth_agent::parsers::PARSERS.iter().chain(berth_controller::parsers::PARSERS);
+    let (_, parse) = ours
+        .copied()
         .find(|(parser, _)| *parser == name)
         .expect("a fuzz target is named as its parser");
     parse(bytes);

@@ -3,12 +3,12 @@
 #![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use berth_api::names::{AGENT, NODE_CONDITION_PREFIX, label};
-use berth_tests::cluster::{ADMIN, ControlPlane, Parts};
+use berth_tests::cluster::{ADMIN, ControlPlane, Parts, registered};
 use serde_json::{Value, json};
 
 /// At once.
@@ -17,19 +17,7 @@ const CONNECTIONS: &str = "50";
 /// Starts a control plane, with all requests in its log, and gives the agents their rights there.
 pub(super) fn start() -> Result<ControlPlane> {
     let plane = ControlPlane::start(Parts { audit: true, ..Parts::default() })?;
-    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
-    for file in [
-        "crds/infranodes.berth.dev.yaml",
-        "base/namespace.yaml",
-        "base/service-account.yaml",
-        "base/rbac.yaml",
-    ] {
-        let file = deploy.join(file).display().to_string();
-        // kubectl before 1.25 does not know of rules in CRDs.
-        plane.kubectl(&["apply", "--validate=false", "-f", &file])?;
-    }
-    let crd = "crd/infranodes.berth.dev";
-    plane.kubectl(&["wait", "--for=condition=Established", crd, "--timeout=30s"])?;
+    plane.deploy(&[])?;
     Ok(plane)
 }
 
@@ -48,18 +36,7 @@ pub(super) fn kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
 
 /// Makes Nodes as kubelets would register them.
 pub(super) fn make_nodes(plane: &ControlPlane, names: &[String]) -> Result<()> {
-    let amounts = json!({"cpu": "96", "memory": "512Gi", "pods": "110"});
-    let node = |name: &String| {
-        let node = json!({
-            "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
-            "status": {
-                "capacity": amounts, "allocatable": amounts,
-                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
-            },
-        });
-        ("/api/v1/nodes".to_owned(), node)
-    };
+    let node = |name: &String| ("/api/v1/nodes".to_owned(), registered(name));
     let nodes: Vec<(String, Value)> = names.iter().map(node).collect();
     requests(plane, "POST", "application/json", &nodes)
 }

@@ -1,0 +1,225 @@
+//! The measured run: VMs come to hosts and go again. The engine works alone, and its decisions are judged afterwards.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use berth_api::Class;
+use berth_controller::engine::{Engine, Needs};
+use berth_controller::inventory::HostFacts;
+use berth_controller::rules::HostId;
+use fastrand::Rng;
+
+use super::scan::Scan;
+use super::workload::{self, Chain, Deployment, PAGE};
+use super::{FULL, GOALS, PEER_PAIRS};
+use crate::fleet::{self, PINNABLE};
+
+/// What was measured at one number of hosts.
+#[derive(Debug, Default)]
+pub(super) struct Speed {
+    pub(super) hosts: usize,
+    pub(super) pods: usize,
+    pub(super) fullness: f64,
+    pub(super) unplaced: usize,
+    /// Of all decisions, those that filled the hosts too: runs with the same one decided the same.
+    pub(super) checksum: u64,
+    /// Microseconds: reading the rules of a pod, choosing and booking, removing another.
+    pub(super) request: Vec<f64>,
+    pub(super) place: Vec<f64>,
+    pub(super) remove: Vec<f64>,
+    /// The peer's decision and removal.
+    pub(super) peer: Vec<f64>,
+}
+
+impl Speed {
+    pub(super) fn decisions(&self) -> Vec<f64> {
+        self.request.iter().zip(&self.place).map(|(request, place)| request + place).collect()
+    }
+
+    /// Decisions in a second.
+    pub(super) fn rate(&self) -> f64 {
+        self.per_second(&[&self.request, &self.place])
+    }
+
+    /// Pairs of a decision and a removal, in a second.
+    pub(super) fn pairs_rate(&self) -> f64 {
+        self.per_second(&[&self.request, &self.place, &self.remove])
+    }
+
+    fn per_second(&self, parts: &[&Vec<f64>]) -> f64 {
+        let micros: f64 = parts.iter().copied().flatten().sum();
+        self.place.len() as f64 / micros * 1e6
+    }
+
+    pub(super) fn peer_rate(&self) -> f64 {
+        self.peer.len() as f64 / self.peer.iter().sum::<f64>() * 1e6
+    }
+}
+
+/// What happened, in order.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A VM of a `MachineDeployment` came, and was sent to a host.
+    Came {
+        vm: u32,
+        of: u32,
+        host: u32,
+    },
+    /// One for which there was no host.
+    Refused,
+    Went {
+        vm: u32,
+    },
+}
+
+/// Fills hosts, and measures pairs, the engine alone; then has the log judged: the peer has the same VMs on the same hosts,
+/// and looks at each decision by the same rules and admission.
+pub(super) fn speed(hosts: usize, pairs: usize) -> Result<Speed> {
+    let like = fleet::host("like", PAGE)?;
+    let mut engine = Engine::new();
+    for at in 0..hosts {
+        engine.set_host(workload::host(at, &like), Class::Performance)?;
+    }
+    let wanted = hosts as f64 * f64::from(PINNABLE) * FULL;
+    let vms = u64::try_from(hosts)? * u64::from(PINNABLE) / 8;
+    let deployments = workload::deployments(vms, &mut Rng::with_seed(3))?;
+    let chain = Chain::new(deployments.len());
+    let (there, log) = (Vec::new(), Vec::new());
+    let mut bench = Bench { engine, chain, deployments, there, log, pinned: 0, next: 0 };
+    let mut speed = Speed { hosts, ..Speed::default() };
+    let is_full = |bench: &Bench| bench.pinned as f64 >= wanted;
+    while !is_full(&bench) {
+        bench.place(&mut Speed::default())?;
+    }
+    for pair in 0..pairs {
+        bench.place(&mut speed)?;
+        let none = speed.unplaced;
+        ensure!(pair < 100 || none * 4 < pair, "{none} of {pair} VMs find no host");
+        // One for one, as their mean size is that of those that come.
+        while is_full(&bench) {
+            bench.remove(&mut speed);
+        }
+    }
+    speed.pods = bench.engine.pods();
+    speed.checksum = checksum(&bench.log);
+    let mut scan = bench.judged(&like, hosts)?;
+    speed.fullness = scan.fullness();
+    bench.engine = Engine::new();
+    bench.peer(&mut scan, &mut speed, (PEER_PAIRS * GOALS[0].0 / hosts).max(50))?;
+    Ok(speed)
+}
+
+struct Bench {
+    engine: Engine,
+    deployments: Vec<Deployment>,
+    chain: Chain,
+    log: Vec<Event>,
+    /// VMs with their CPUs.
+    there: Vec<(u32, u32)>,
+    /// CPUs of those.
+    pinned: u64,
+    next: u32,
+}
+
+impl Bench {
+    /// A VM comes.
+    fn place(&mut self, speed: &mut Speed) -> Result<()> {
+        let (vm, of) = self.another();
+        let deployment = &self.deployments[of];
+        let pod = deployment.pod(uid(vm));
+        let parts = deployment.parts(&pod);
+        let needs = Needs { is_vm: true, is_pinned: true, class: Class::Performance, numa: None };
+        let begin = Instant::now();
+        let request = self.engine.request(&parts, needs)?;
+        let middle = Instant::now();
+        let host = self.engine.place(&request, None);
+        let end = Instant::now();
+        speed.request.push((middle - begin).as_secs_f64() * 1e6);
+        speed.place.push((end - middle).as_secs_f64() * 1e6);
+        let Some(host) = host.map(HostId::index) else {
+            speed.unplaced += 1;
+            self.log.push(Event::Refused);
+            return Ok(());
+        };
+        let (of, host) = (u32::try_from(of)?, u32::try_from(host)?);
+        self.log.push(Event::Came { vm, of, host });
+        let cpus = deployment.size.cpus;
+        self.there.push((vm, cpus));
+        self.pinned += u64::from(cpus);
+        Ok(())
+    }
+
+    /// One of those that are there goes.
+    fn remove(&mut self, speed: &mut Speed) {
+        let (vm, cpus) = self.there.swap_remove(self.chain.one_of(self.there.len()));
+        self.pinned -= u64::from(cpus);
+        let uid = uid(vm);
+        let begin = Instant::now();
+        self.engine.remove(&uid);
+        speed.remove.push(begin.elapsed().as_secs_f64() * 1e6);
+        self.log.push(Event::Went { vm });
+    }
+
+    /// The next VM, and which `MachineDeployment` it is of.
+    fn another(&mut self) -> (u32, usize) {
+        self.next += 1;
+        (self.next, self.chain.next())
+    }
+
+    /// Goes through the log on books that begin empty: a decision against a rule, or one that the kubelet does not take, is an
+    /// error; so are books that differ in the end.
+    fn judged(&self, like: &HostFacts, hosts: usize) -> Result<Scan> {
+        let mut scan = Scan::new();
+        for at in 0..hosts {
+            scan.add_host(&workload::host(at, like))?;
+        }
+        for event in &self.log {
+            match *event {
+                Event::Came { vm, of, host } => {
+                    let deployment = self.deployments.get(of as usize).context("no such VM")?;
+                    let pod = deployment.pod(uid(vm));
+                    scan.put(deployment, &pod, host as usize).context("the engine's choice")?;
+                }
+                Event::Refused => {}
+                Event::Went { vm } => scan.remove(&uid(vm)),
+            }
+        }
+        scan.agrees(&self.engine)?;
+        Ok(scan)
+    }
+
+    /// The same by the peer.
+    fn peer(&mut self, scan: &mut Scan, speed: &mut Speed, pairs: usize) -> Result<()> {
+        for _ in 0..pairs {
+            let (vm, of) = self.another();
+            let deployment = &self.deployments[of];
+            let pod = deployment.pod(uid(vm));
+            let gone = self.there.swap_remove(self.chain.one_of(self.there.len()));
+            let of_gone = uid(gone.0);
+            let begin = Instant::now();
+            let host = scan.place(deployment, &pod)?;
+            if host.is_some() {
+                scan.remove(&of_gone);
+            }
+            speed.peer.push(begin.elapsed().as_secs_f64() * 1e6);
+            self.there.push(if host.is_some() { (vm, deployment.size.cpus) } else { gone });
+        }
+        Ok(())
+    }
+}
+
+fn uid(vm: u32) -> String {
+    format!("{vm:08x}-aaaa-4bbb-8ccc-dddddddddddd")
+}
+
+/// FNV-1a over what happened.
+fn checksum(log: &[Event]) -> u64 {
+    let words = log.iter().flat_map(|event| match *event {
+        Event::Came { vm, of, host } => [vm, of, host],
+        Event::Refused => [0; 3],
+        Event::Went { vm } => [vm, u32::MAX, u32::MAX],
+    });
+    words.flat_map(u32::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

@@ -1,0 +1,156 @@
+//! The peer: the same rules, the same admission and the same wishes, written as one would first write them. Every host is
+//! looked at for every VM.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use berth_controller::admission::State;
+use berth_controller::engine::Engine;
+use berth_controller::inventory::HostFacts;
+use berth_controller::pod::Pod;
+use berth_controller::rules::{Counts, HostId, PodId, Rules};
+
+use super::workload::{Deployment, PAGE};
+use crate::fleet::Size;
+
+/// Hosts and what is on them.
+#[derive(Debug)]
+pub(super) struct Scan {
+    counts: Counts,
+    hosts: Vec<Host>,
+    pods: HashMap<String, (usize, PodId)>,
+}
+
+#[derive(Debug)]
+struct Host {
+    id: HostId,
+    state: State,
+    zones: [Zone; 2],
+}
+
+/// Free CPUs and GiB of a zone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Zone {
+    cpus: u32,
+    gib: u64,
+}
+
+impl Scan {
+    pub(super) fn new() -> Self {
+        Self { counts: Counts::new(), hosts: Vec::new(), pods: HashMap::new() }
+    }
+
+    pub(super) fn add_host(&mut self, facts: &HostFacts) -> Result<()> {
+        let id = self.counts.set_host(&facts.parts())?;
+        let state = State::new(&facts.admission);
+        let mut host = Host { id, state, zones: [Zone::default(); 2] };
+        host.look();
+        self.hosts.push(host);
+        Ok(())
+    }
+
+    /// The best host for a VM, booked.
+    pub(super) fn place(&mut self, of: &Deployment, pod: &Pod) -> Result<Option<usize>> {
+        let rules = Arc::new(Rules::compile(&mut self.counts, &of.parts(pod))?);
+        let question = self.counts.ask(&rules);
+        let leanings = question.leanings();
+        let mut possible: Vec<(i64, usize)> = Vec::new();
+        for (at, host) in self.hosts.iter().enumerate() {
+            let Some(left) = host.left(of.size) else { continue };
+            if !question.allows(host.id) {
+                continue;
+            }
+            let preference = question.preference(host.id);
+            let mut points = left + preference.taints * 200;
+            if preference.most > 0 {
+                points += 400 * (preference.most - preference.met) / preference.most;
+            }
+            if let Some(leaning) = leanings.as_ref().map(|leanings| leanings.at(host.id)) {
+                points += leaning.crowd.unwrap_or(20) * 300 - leaning.liked * 3;
+            }
+            possible.push((points, at));
+        }
+        possible.sort_unstable();
+        for (_, at) in possible {
+            if self.hosts[at].state.check(pod).is_ok() {
+                self.take(rules, pod, at)?;
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A VM that somebody else has placed; an error if the kubelet does not take it, which is what this is the judge of.
+    pub(super) fn put(&mut self, of: &Deployment, pod: &Pod, at: usize) -> Result<()> {
+        let rules = Arc::new(Rules::compile(&mut self.counts, &of.parts(pod))?);
+        let id = self.hosts.get(at).context("no such host")?.id;
+        let question = self.counts.ask(&rules);
+        if let Some(reason) = question.reasons(id).first() {
+            anyhow::bail!("host {at}, pod {}: against a rule: {reason}", pod.uid);
+        }
+        self.take(rules, pod, at)
+    }
+
+    fn take(&mut self, rules: Arc<Rules>, pod: &Pod, at: usize) -> Result<()> {
+        let host = &mut self.hosts[at];
+        let refused = |refusal| anyhow::anyhow!("host {at}, pod {}: {refusal}", pod.uid);
+        host.state.admit(pod).map(|_| ()).map_err(refused)?;
+        host.look();
+        let counted = self.counts.add(rules, host.id).context("no such host")?;
+        self.pods.insert(pod.uid.clone(), (at, counted));
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) {
+        if let Some((at, counted)) = self.pods.remove(uid) {
+            self.counts.remove(counted);
+            let host = &mut self.hosts[at];
+            host.state.remove(uid);
+            host.look();
+        }
+    }
+
+    /// Whether another's books have the same CPUs and memory handed out to the same pods.
+    pub(super) fn agrees(&self, with: &Engine) -> Result<()> {
+        for host in &self.hosts {
+            let other = with.state(host.id).context("no such host")?;
+            let same = host.state.free_cpus() == other.free_cpus()
+                && host.state.memory() == other.memory()
+                && host.state.pods() == other.pods();
+            ensure!(same, "host {}: the books differ", host.id.index());
+        }
+        for (uid, (at, _)) in &self.pods {
+            let host = &self.hosts[*at];
+            let of = |state: &State| Some(state.admission(uid)?.placements(state.host()));
+            let same = of(&host.state) == with.state(host.id).and_then(of);
+            ensure!(same && of(&host.state).is_some(), "pod {uid}: the books differ");
+        }
+        Ok(())
+    }
+
+    /// Pinned CPUs of all that can be.
+    pub(super) fn fullness(&self) -> f64 {
+        let zones = || self.hosts.iter().flat_map(|host| host.state.free_by_zone());
+        let (free, all) = zones().fold((0.0, 0.0), |(free, all), zone| {
+            (free + f64::from(zone.cpus), all + f64::from(zone.all_cpus))
+        });
+        1.0 - free / all
+    }
+}
+
+impl Host {
+    fn look(&mut self) {
+        for (zone, seen) in self.zones.iter_mut().zip(self.state.free_by_zone()) {
+            *zone = Zone { cpus: seen.cpus, gib: seen.pages(PAGE).0 >> 30 };
+        }
+    }
+
+    /// Points for what would be left in the first zone that has enough.
+    fn left(&self, size: Size) -> Option<i64> {
+        let zone = self.zones.iter().find(|zone| size.cpus <= zone.cpus && size.gib <= zone.gib)?;
+        let cpus = i64::from(zone.cpus - size.cpus) * 1024 / 46;
+        let gib = i64::try_from(zone.gib - size.gib).unwrap_or(i64::MAX).saturating_mul(1024) / 192;
+        Some(600 * (cpus + gib) / 2048 + 200 * (cpus - gib).abs() / 1024)
+    }
+}

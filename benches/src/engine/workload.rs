@@ -1,0 +1,199 @@
+//! What the engine is measured on: hosts of several pools, and MachineDeployments of many tenants, with every rule that
+//! placement knows.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use berth_api::PageSize;
+use berth_controller::inventory::HostFacts;
+use berth_controller::pod::Pod;
+use berth_controller::rules::PodSpecParts;
+use fastrand::Rng;
+use k8s_openapi::api::core::v1::{Affinity, Taint, Toleration, TopologySpreadConstraint};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::fleet::{self, Size};
+
+/// Another VM of the same shape as the one before (Azure: 91 to 98 %).
+const STAYS: f64 = 0.91;
+/// VMs of a MachineDeployment, and MachineDeployments of a tenant.
+const VMS: u64 = 25;
+const DEPLOYMENTS: usize = 10;
+pub(super) const PAGE: PageSize = PageSize::GIB_1;
+
+/// CPUs, GiB, and how many of a hundred VMs are such.
+const SIZES: [(u32, u64, u32); 8] = [
+    (2, 4, 31),
+    (4, 8, 16),
+    (4, 16, 12),
+    (8, 28, 10),
+    (8, 16, 7),
+    (16, 56, 11),
+    (16, 32, 7),
+    (32, 112, 6),
+];
+/// Kinds of rules about hosts; with the sizes they make 40 shapes.
+const KINDS: usize = 5;
+
+/// VMs that are alike, as one MachineDeployment makes them.
+#[derive(Debug)]
+pub(super) struct Deployment {
+    pub(super) size: Size,
+    pub(super) namespace: String,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) node_selector: Option<BTreeMap<String, String>>,
+    pub(super) affinity: Option<Affinity>,
+    pub(super) tolerations: Vec<Toleration>,
+    pub(super) spread: Vec<TopologySpreadConstraint>,
+}
+
+impl Deployment {
+    pub(super) fn pod(&self, uid: String) -> Pod {
+        fleet::launcher(uid, self.size, PAGE)
+    }
+
+    pub(super) fn parts<'a>(&'a self, pod: &'a Pod) -> PodSpecParts<'a> {
+        PodSpecParts {
+            namespace: &self.namespace,
+            labels: Some(&self.labels),
+            is_terminating: false,
+            node_selector: self.node_selector.as_ref(),
+            affinity: self.affinity.as_ref(),
+            tolerations: &self.tolerations,
+            spread: &self.spread,
+            containers: pod,
+        }
+    }
+}
+
+/// Hosts in two pools and ten failure domains; some are tainted.
+pub(super) fn host(at: usize, like: &HostFacts) -> HostFacts {
+    let mut facts = like.clone();
+    facts.name = format!("host-{at:05}");
+    facts.labels.extend(host_labels(at, &facts.name));
+    facts.taints = taints(at);
+    facts
+}
+
+pub(super) fn host_labels(at: usize, name: &str) -> [(String, String); 3] {
+    let label = |key: &str, value: String| (key.to_owned(), value);
+    [
+        label("kubernetes.io/hostname", name.to_owned()),
+        label("topology.kubernetes.io/zone", format!("z{}", at % 10)),
+        label("pool", format!("p{}", at / 10 % 2)),
+    ]
+}
+
+pub(super) fn taints(at: usize) -> Vec<Taint> {
+    let taint = |effect: &str| Taint {
+        key: "dedicated".to_owned(),
+        value: Some("large".to_owned()),
+        effect: effect.to_owned(),
+        ..Taint::default()
+    };
+    match at % 40 {
+        7 | 19 => vec![taint("NoSchedule")],
+        31 => vec![taint("PreferNoSchedule")],
+        _ => Vec::new(),
+    }
+}
+
+/// As many MachineDeployments as so many VMs have.
+pub(super) fn deployments(vms: u64, rng: &mut Rng) -> Result<Vec<Deployment>> {
+    let count = usize::try_from(vms / VMS)?.max(200);
+    (0..count).map(|at| deployment(at, rng)).collect()
+}
+
+fn deployment(at: usize, rng: &mut Rng) -> Result<Deployment> {
+    let kind = at % KINDS;
+    let (cpus, gib) = size(rng);
+    let name = format!("md-{at}");
+    let labels = BTreeMap::from([
+        ("kubevirt.io".to_owned(), "virt-launcher".to_owned()),
+        ("md".to_owned(), name.clone()),
+    ]);
+    let selector = json!({"matchLabels": {"md": name}});
+    let zone = |values: &[&str]| {
+        json!({"matchExpressions":
+            [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": values}]})
+    };
+    let mut affinity = serde_json::Map::new();
+    match kind {
+        3 => drop(affinity.insert(
+            "nodeAffinity".to_owned(),
+            json!({
+                "requiredDuringSchedulingIgnoredDuringExecution":
+                    {"nodeSelectorTerms": [zone(&["z0", "z1", "z2", "z3", "z4"])]},
+            }),
+        )),
+        4 => drop(affinity.insert(
+            "nodeAffinity".to_owned(),
+            json!({
+                "preferredDuringSchedulingIgnoredDuringExecution":
+                    [{"weight": 50, "preference": zone(&["z0"])}],
+            }),
+        )),
+        _ => {}
+    }
+    if at % 10 == 6 {
+        let term = json!({"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"});
+        affinity.insert(
+            "podAntiAffinity".to_owned(),
+            json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]}),
+        );
+    }
+    let spread = json!({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector});
+    let toleration = json!({"key": "dedicated", "operator": "Equal", "value": "large"});
+    Ok(Deployment {
+        size: Size { cpus, gib, has_sidecar: kind == 4 },
+        namespace: format!("cluster-{}", at / DEPLOYMENTS),
+        labels,
+        node_selector: (kind == 1).then(|| BTreeMap::from([("pool".to_owned(), "p0".to_owned())])),
+        affinity: (!affinity.is_empty()).then(|| typed(affinity.into())).transpose()?,
+        tolerations: if kind == 2 { vec![typed(toleration)?] } else { Vec::new() },
+        spread: vec![typed(spread)?],
+    })
+}
+
+fn typed<T: DeserializeOwned>(value: Value) -> Result<T> {
+    serde_json::from_value(value).context("a rule")
+}
+
+fn size(rng: &mut Rng) -> (u32, u64) {
+    let all: u32 = SIZES.iter().map(|size| size.2).sum();
+    let mut left = rng.u32(..all);
+    let found = SIZES.iter().find(|(_, _, part)| {
+        let is_it = left < *part;
+        left = left.saturating_sub(*part);
+        is_it
+    });
+    found.map_or((2, 4), |(cpus, gib, _)| (*cpus, *gib))
+}
+
+/// Which MachineDeployment the next VM is of.
+#[derive(Debug)]
+pub(super) struct Chain {
+    rng: Rng,
+    now: usize,
+    of: usize,
+}
+
+impl Chain {
+    pub(super) fn new(deployments: usize) -> Self {
+        Self { rng: Rng::with_seed(4), now: 0, of: deployments }
+    }
+
+    pub(super) fn next(&mut self) -> usize {
+        if self.rng.f64() >= STAYS {
+            self.now = self.rng.usize(..self.of);
+        }
+        self.now
+    }
+
+    /// One of so many, to go.
+    pub(super) fn one_of(&mut self, count: usize) -> usize {
+        self.rng.usize(..count)
+    }
+}

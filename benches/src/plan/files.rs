@@ -1,0 +1,98 @@
+//! A made-up fleet in files, as agents and users write it.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use berth_api::PageSize;
+use serde_json::{Value, json};
+
+use crate::fleet::infra_node;
+
+/// Bytes of all files.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sizes {
+    pub(super) yaml: usize,
+    pub(super) json: usize,
+}
+
+/// VMs of a tenant, which are spread.
+const TENANT: u32 = 50;
+/// One in so many is wider than any zone.
+const WIDE: u32 = 500;
+
+/// The same fleet as YAML documents and as JSON lists.
+pub(super) fn write(yaml: &Path, json: &Path, hosts: u32, vms: u32) -> Result<Sizes> {
+    fs::create_dir_all(yaml)?;
+    fs::create_dir_all(json)?;
+    let mut sizes = Sizes::default();
+    let all = [
+        ("hosts", (0..hosts).map(host).collect::<Vec<_>>()),
+        ("machines", (0..vms).map(machine).collect()),
+    ];
+    for (name, objects) in all {
+        let mut text = String::new();
+        for object in &objects {
+            text += "---\n";
+            text += &serde_saphyr::to_string(object)?;
+        }
+        sizes.yaml += put(&yaml.join(format!("{name}.yaml")), text.as_bytes())?;
+        sizes.json += put(&json.join(format!("{name}.json")), &serde_json::to_vec(&objects)?)?;
+    }
+    Ok(sizes)
+}
+
+fn put(path: &Path, bytes: &[u8]) -> Result<usize> {
+    let file = fs::File::create(path).with_context(|| path.display().to_string());
+    file?.write_all(bytes).with_context(|| path.display().to_string())?;
+    Ok(bytes.len())
+}
+
+/// With as much of what placement does not look at as a real one has.
+fn host(at: u32) -> Value {
+    let mut node = infra_node(&format!("rack{}-{at:05}", at / 20), PageSize::GIB_1, &[]);
+    let unknown = (0..20).map(|number| {
+        json!({
+            "path": format!("capabilities.uplinks[{number}].driver"), "reason": "NotFound",
+            "message": format!("/sys/class/net/eth{number}/device/driver: not there"),
+        })
+    });
+    node["status"]["unknown"] = unknown.collect();
+    node
+}
+
+fn machine(at: u32) -> Value {
+    let cpus = if at % WIDE == WIDE - 1 { 64 } else { [2, 2, 4, 4, 8][at as usize % 5] };
+    let (tenant, name) = (at / TENANT, format!("vm-{at}"));
+    let is_shared = at.is_multiple_of(10);
+    let mut memory = json!({"guest": format!("{cpus}Gi")});
+    if !is_shared {
+        memory["hugepages"] = json!({"pageSize": "1Gi"});
+    }
+    let group = format!("md-{}", at % TENANT / 25);
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": name, "namespace": format!("cluster-{tenant}")},
+        "spec": {"runStrategy": "Always", "template": {
+            "metadata": {"labels": {"group": group}},
+            "spec": {
+                "topologySpreadConstraints": [{
+                    "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": {"matchLabels": {"group": group}},
+                }],
+                "domain": {
+                    "cpu": {"cores": cpus, "dedicatedCpuPlacement": !is_shared},
+                    "memory": memory,
+                    "devices": {
+                        "disks": [{"name": "root", "disk": {"bus": "virtio"}}],
+                        "interfaces": [{"name": "default", "bridge": {}}],
+                    },
+                },
+                "networks": [{"name": "default", "pod": {}}],
+                "volumes": [{"name": "root", "dataVolume": {"name": name}}],
+            },
+        }},
+    })
+}

@@ -1,0 +1,234 @@
+//! VMs of a trace: read, put into whole cores, and thinned or repeated until they ask for a nominal load.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use flate2::read::GzDecoder;
+
+use crate::fleet::Size;
+
+/// Threads of a core: with `full-pcpus-only` nothing less is handed out.
+const THREADS: u32 = 2;
+/// What the trace calls a core, and GiB for each of its units of memory: 14 units beside 100 of cores are the 3.5 GiB
+/// that Azure gave a vCPU of that time.
+const CORE: f64 = 100.0;
+const GIB: f64 = 0.25;
+
+/// A VM with its time, in days.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Vm {
+    pub(super) tenant: u64,
+    pub(super) size: Size,
+    pub(super) start: f64,
+    pub(super) end: f64,
+}
+
+/// VMs by their start, and what of the trace is not among them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trace {
+    /// What it is called.
+    pub(super) name: String,
+    pub(super) vms: Vec<Vm>,
+    /// Whole days that it tells of.
+    pub(super) days: f64,
+    /// VMs that no zone could take, and their part of the time-weighted CPUs.
+    pub(super) wide: usize,
+    pub(super) wide_part: f64,
+}
+
+impl Vm {
+    /// Of the trace's numbers. Every tenth tenant's VMs have a sidecar.
+    pub(super) fn new(tenant: u64, cores: f64, ram: f64, start: f64, end: f64) -> Option<Self> {
+        let whole = |number: f64, of: f64| {
+            let units = (number / of).ceil().max(1.0);
+            // Far more than any host has; below that the conversion is exact.
+            (units <= 65_536.0).then_some(units)
+        };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 65536")]
+        let (cores, gib) = (whole(cores, CORE)? as u32, whole(ram, 1.0 / GIB)? as u64);
+        let has_sidecar = mix(tenant).is_multiple_of(10);
+        Some(Self { tenant, size: Size { cpus: cores * THREADS, gib, has_sidecar }, start, end })
+    }
+
+    /// CPU days from day 0 to the last.
+    fn work(&self, days: f64) -> f64 {
+        f64::from(self.size.cpus) * (self.end.min(days) - self.start.max(0.0)).max(0.0)
+    }
+}
+
+impl Trace {
+    /// Of these VMs, in any order.
+    pub(super) fn new(name: String, mut vms: Vec<Vm>) -> Self {
+        vms.sort_by(|a, b| a.start.total_cmp(&b.start));
+        let days = vms.last().map_or(0.0, |vm| vm.start.ceil().max(1.0));
+        let all: f64 = vms.iter().map(|vm| vm.work(days)).sum();
+        let (vms, wide): (Vec<Vm>, Vec<Vm>) = vms.into_iter().partition(|vm| vm.size.fits_a_zone());
+        let wide_part =
+            wide.iter().map(|vm| vm.work(days)).sum::<f64>() / all.max(f64::MIN_POSITIVE);
+        Self { name, vms, days, wide: wide.len(), wide_part }
+    }
+
+    /// Reads `vmId,tenantId,cores,ram,vmTypeId,starttime,endtime`, gzipped or not.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let place = || path.display().to_string();
+        let file = File::open(path).with_context(place)?;
+        let is_gzip = path.extension().is_some_and(|ending| ending == "gz");
+        let reader: Box<dyn BufRead> = if is_gzip {
+            Box::new(BufReader::new(GzDecoder::new(file)))
+        } else {
+            Box::new(BufReader::new(file))
+        };
+        let mut vms = Vec::new();
+        let mut columns: Vec<String> = Vec::new();
+        for (at, line) in reader.lines().enumerate() {
+            let line = line.with_context(place)?;
+            let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+            if at == 0 {
+                columns = fields.into_iter().map(str::to_owned).collect();
+                continue;
+            }
+            let vm = row(&columns, &fields)
+                .with_context(|| format!("{}: line {}", place(), at.saturating_add(1)))?;
+            vms.push(vm);
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        ensure!(!vms.is_empty(), "{}: no VMs in it", place());
+        Ok(Self::new(name.trim_end_matches(".gz").trim_end_matches(".csv").to_owned(), vms))
+    }
+
+    /// CPUs that are asked for at the same time, on average.
+    fn demand(&self) -> f64 {
+        self.vms.iter().map(|vm| vm.work(self.days)).sum::<f64>() / self.days
+    }
+
+    /// The same tenants, some left out or some repeated, until `cpus` are asked for on average.
+    ///
+    /// A tenant comes with all its VMs or not at all, as their sizes and times belong together. One that is repeated has a
+    /// new number, and its arrivals are moved by a part of the time, around the end.
+    pub(super) fn scaled(&self, cpus: f64) -> Vec<Vm> {
+        let mut tenants: BTreeMap<u64, Vec<Vm>> = BTreeMap::new();
+        for vm in &self.vms {
+            tenants.entry(vm.tenant).or_default().push(*vm);
+        }
+        let mut order: Vec<(u64, Vec<Vm>)> = tenants.into_iter().collect();
+        order.sort_by_key(|(tenant, _)| mix(*tenant));
+        let mut scaled = Vec::new();
+        let mut left = cpus * self.days;
+        let mut round = 0;
+        while left > 0.0 && self.demand() > 0.0 {
+            for (tenant, vms) in &order {
+                if left <= 0.0 {
+                    break;
+                }
+                let again = vms.iter().map(|vm| vm.again(round, mix(*tenant), self.days));
+                let first = scaled.len();
+                scaled.extend(again);
+                left -= scaled.iter().skip(first).map(|vm| vm.work(self.days)).sum::<f64>();
+            }
+            round += 1;
+        }
+        scaled.sort_by(|a, b| a.start.total_cmp(&b.start));
+        scaled
+    }
+}
+
+impl Vm {
+    /// The same for another tenant at another time; those that were there from the beginning still are.
+    fn again(&self, round: u64, mixed: u64, days: f64) -> Self {
+        if round == 0 {
+            return *self;
+        }
+        let tenant = mix(self.tenant ^ round.rotate_left(32));
+        if self.start < 0.0 {
+            return Self { tenant, ..*self };
+        }
+        let by = f64::from(u16::try_from(mix(mixed ^ round) >> 48).unwrap_or(0)) / 65_536.0;
+        let start = (self.start + by * days) % days;
+        Self { tenant, start, end: self.end - self.start + start, ..*self }
+    }
+}
+
+fn row(columns: &[String], fields: &[&str]) -> Result<Vm> {
+    let number = |name: &str| -> Result<f64> {
+        let at = columns.iter().position(|column| column == name);
+        let field = at.and_then(|at| fields.get(at)).with_context(|| format!("no {name}"))?;
+        let number: f64 = field.parse().with_context(|| format!("{name}: `{field}`"))?;
+        ensure!(!number.is_nan(), "{name}: `{field}`");
+        Ok(number)
+    };
+    let at = columns.iter().position(|column| column == "tenantId");
+    let tenant = at.and_then(|at| fields.get(at)).context("no tenantId")?;
+    let tenant = tenant.parse().with_context(|| format!("tenantId: `{tenant}`"))?;
+    let (start, end) = (number("starttime")?, number("endtime")?);
+    ensure!(start.is_finite() && start <= end, "endtime: `{end}` comes before `{start}`");
+    let (cores, ram) = (number("cores")?, number("ram")?);
+    Vm::new(tenant, cores, ram, start, end)
+        .with_context(|| format!("cores: `{cores}`, ram: `{ram}`: no machine has that"))
+}
+
+/// Mixes a number well (the finalizer of SplitMix64).
+pub(super) const fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Trace> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.csv");
+        std::fs::write(&path, text).unwrap();
+        Trace::read(&path)
+    }
+
+    const HEAD: &str = "vmId,tenantId,cores,ram,vmTypeId,starttime,endtime\n";
+
+    #[test]
+    fn units_are_cores_of_two_threads_and_quarters_of_a_gib() {
+        let rows = "1,7,100.0,14.0,0,-1497.0,inf\n2,7,800,112,0,0.5,1.5\n3,8,42,7,0,1.25,2\n4,8,4000,1120,0,1.9,inf\n";
+        let trace = read(&format!("{HEAD}{rows}")).unwrap();
+        let sizes: Vec<(u32, u64)> =
+            trace.vms.iter().map(|vm| (vm.size.cpus, vm.size.gib)).collect();
+        assert_eq!(sizes, [(2, 4), (16, 28), (2, 2)]);
+        assert_eq!((trace.days, trace.wide), (2.0, 1));
+        assert_eq!(trace.demand(), (2.0 * 2.0 + 16.0 + 2.0 * 0.75) / 2.0);
+        assert!((trace.wide_part - 8.0 / (8.0 + 21.5)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_wrong_row_says_where() {
+        let error = read(&format!("{HEAD}1,7,100,14,0,0,1\n2,7,many,14,0,0,1\n")).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains("line 3") && error.contains("cores: `many`"), "{error}");
+        for row in ["1,7,100,14,0,2,1", "1,7,100,14,0,nan,1", "1,7,1e300,14,0,0,1", "1,7"] {
+            assert!(read(&format!("{HEAD}{row}\n")).is_err(), "{row}");
+        }
+    }
+
+    #[test]
+    fn a_load_is_met_by_fewer_tenants_or_by_more() {
+        let rows: String = (0..1000)
+            .map(|at| format!("{at},{},100,14,0,{},{}\n", at / 2, f64::from(at) / 100.0, at))
+            .collect();
+        let trace = read(&format!("{HEAD}{rows}")).unwrap();
+        for part in [0.5, 1.0, 2.5] {
+            let wanted = trace.demand() * part;
+            let scaled = trace.scaled(wanted);
+            let met = Trace { vms: scaled, ..trace.clone() };
+            assert!(
+                (met.demand() / wanted - 1.0).abs() < 0.02,
+                "{part}: {}",
+                met.demand() / wanted
+            );
+            assert!(met.vms.is_sorted_by(|a, b| a.start <= b.start));
+            assert!(met.vms.iter().all(|vm| (0.0..trace.days).contains(&vm.start)));
+        }
+    }
+}

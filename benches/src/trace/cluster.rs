@@ -1,0 +1,137 @@
+//! The hosts as they really are: every policy's choice is judged here, by the kubelet's own admission.
+
+use anyhow::Result;
+use berth_api::PageSize;
+use berth_controller::admission::{Refusal, State};
+use berth_controller::pod::{Pod, Resources};
+
+use crate::fleet;
+
+/// All hosts.
+#[derive(Clone, Debug)]
+pub(super) struct Cluster {
+    pub(super) hosts: Vec<Host>,
+    pub(super) page: PageSize,
+}
+
+/// A host and what is on it.
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    /// What the kubelet has handed out.
+    pub(super) state: State,
+    /// What kube-scheduler counts: allocatable and requested.
+    pub(super) allocatable: Totals,
+    pub(super) requested: Totals,
+    pods_limit: usize,
+    /// By zone, what is free.
+    pub(super) zones: [Zone; 2],
+    /// How often something came or went, for those who remember what its kubelet said.
+    pub(super) changes: u64,
+}
+
+/// A Node's totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) cpu_millis: u64,
+    pub(super) memory: u64,
+    pub(super) pages: u64,
+}
+
+/// What is free of a zone, and what there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Zone {
+    pub(super) cpus: u32,
+    pub(super) all_cpus: u32,
+    pub(super) gib: u64,
+    pub(super) all_gib: u64,
+}
+
+impl Totals {
+    pub(super) fn of(amounts: &Resources, page: PageSize) -> Self {
+        let pages = amounts.hugepages.get(&page).copied().unwrap_or_default();
+        Self { cpu_millis: amounts.cpu_millis, memory: amounts.memory, pages }
+    }
+
+    fn change(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
+        self.cpu_millis = with(self.cpu_millis, other.cpu_millis);
+        self.memory = with(self.memory, other.memory);
+        self.pages = with(self.pages, other.pages);
+    }
+}
+
+impl Cluster {
+    /// As many empty hosts.
+    pub(super) fn new(hosts: usize, page: PageSize) -> Result<Self> {
+        let facts = fleet::host("host", page)?;
+        let mut host = Host {
+            state: State::new(&facts.admission),
+            allocatable: Totals::of(&facts.allocatable, page),
+            requested: Totals::default(),
+            pods_limit: usize::try_from(facts.pods_limit)?,
+            zones: [Zone::default(); 2],
+            changes: 0,
+        };
+        host.look(page);
+        Ok(Self { hosts: vec![host; hosts], page })
+    }
+
+    /// The pod comes to the host that a policy chose; what the kubelet there says.
+    pub(super) fn admit(&mut self, at: usize, pod: &Pod) -> Result<(), Option<Refusal>> {
+        let page = self.page;
+        let host = self.hosts.get_mut(at).ok_or(None)?;
+        let result = host.state.admit(pod).map(|_| ()).map_err(Some);
+        if result.is_ok() {
+            host.requested.change(&Totals::of(&pod.requests(), page), u64::saturating_add);
+        }
+        host.look(page);
+        result
+    }
+
+    pub(super) fn remove(&mut self, at: usize, pod: &Pod) {
+        let page = self.page;
+        if let Some(host) = self.hosts.get_mut(at)
+            && host.state.remove(&pod.uid)
+        {
+            host.requested.change(&Totals::of(&pod.requests(), page), u64::saturating_sub);
+            host.look(page);
+        }
+    }
+
+    /// CPUs that nobody has pinned.
+    pub(super) fn free_cpus(&self) -> u32 {
+        self.hosts.iter().flat_map(|host| host.zones).map(|zone| zone.cpus).sum()
+    }
+
+    pub(super) fn pinnable(&self) -> f64 {
+        f64::from(fleet::PINNABLE) * self.hosts.len() as f64
+    }
+}
+
+impl Host {
+    /// NodeResourcesFit.
+    pub(super) fn has_room(&self, wanted: &Totals) -> bool {
+        let (all, used) = (&self.allocatable, &self.requested);
+        self.state.pods() < self.pods_limit
+            && wanted.cpu_millis <= all.cpu_millis.saturating_sub(used.cpu_millis)
+            && wanted.memory <= all.memory.saturating_sub(used.memory)
+            && wanted.pages <= all.pages.saturating_sub(used.pages)
+    }
+
+    /// Whether some zone has the CPUs and the pages: without that no kubelet need be asked.
+    pub(super) fn may_take(&self, size: fleet::Size) -> bool {
+        self.zones.iter().any(|zone| size.cpus <= zone.cpus && size.gib <= zone.gib)
+    }
+
+    fn look(&mut self, page: PageSize) {
+        self.changes += 1;
+        for (zone, seen) in self.zones.iter_mut().zip(self.state.free_by_zone()) {
+            let (gib, all_gib) = seen.pages(page);
+            *zone = Zone {
+                cpus: seen.cpus,
+                all_cpus: seen.all_cpus,
+                gib: gib >> 30,
+                all_gib: all_gib >> 30,
+            };
+        }
+    }
+}

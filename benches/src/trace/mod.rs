@@ -1,0 +1,167 @@
+//! The Azure trace replayed on NUMA hosts: how much of them each way of choosing hosts puts to use, with the kubelet's own
+//! admission as the judge of all.
+
+mod arrivals;
+mod cluster;
+mod plot;
+mod policy;
+mod replay;
+mod synthetic;
+mod text;
+
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use berth_api::PageSize;
+use jiff::civil::Date;
+use jiff::{Timestamp, tz::TimeZone};
+
+use arrivals::{Trace, Vm};
+use cluster::Cluster;
+use policy::{NAMES, policy};
+use replay::{Outcome, inflate, replay};
+
+use crate::report;
+
+/// Replays VM arrivals on hosts with two NUMA zones, with kube-scheduler's policies, with full information, and with Berth.
+///
+/// The trace is that of `BERTH_AZURE_TRACE`, or all of `azure-trace/` in `BERTH_PEERS` (beside the repository:
+/// ../shared/peers); without any, VMs are made up after it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Make VMs up, even where there is a trace
+    #[arg(long)]
+    synthetic: bool,
+    /// Two-zone hosts
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=5000))]
+    hosts: u16,
+    /// CPUs that are asked for on average, as a part of all that can be pinned
+    #[arg(long, value_delimiter = ',', default_values_t = [0.90, 0.95, 1.00], value_parser = load)]
+    loads: Vec<f64>,
+    /// Size of the huge pages
+    #[arg(long, default_value = "1Gi")]
+    page: PageSize,
+    /// The directory to write the report to
+    #[arg(long, value_name = "DIR", default_value = "docs/results")]
+    results: PathBuf,
+    /// The file to write the plot to
+    #[arg(long, value_name = "FILE", default_value = "docs/packing.svg")]
+    plot: PathBuf,
+    /// The date the report carries, instead of today's in UTC
+    #[arg(long)]
+    date: Option<Date>,
+}
+
+fn load(text: &str) -> Result<f64, String> {
+    let load: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.05..=3.0).contains(&load) { Ok(load) } else { Err("from 0.05 to 3".to_owned()) }
+}
+
+/// One trace at one load: what became of it under each policy, in the order of [`NAMES`].
+#[derive(Debug)]
+struct Run {
+    load: f64,
+    vms: usize,
+    outcomes: Vec<Outcome>,
+}
+
+/// One trace: how much of the hosts each policy can put to use while hardly any VM is lost, and all its runs.
+#[derive(Debug)]
+struct Replayed {
+    trace: Trace,
+    /// Pinned CPUs, as a part of all, at the highest load at which no more than [`LOST`] of the VMs did not come to run.
+    full: Vec<f64>,
+    runs: Vec<Run>,
+}
+
+/// VMs that may be lost when hosts are called full, and how exactly the load is looked for.
+const LOST: f64 = 0.01;
+const STEPS: u32 = 7;
+
+/// Replays, prints and writes the report and the plot; tells whether all goals are met.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let empty = Cluster::new(usize::from(args.hosts), args.page)?;
+    let mut all = Vec::new();
+    for trace in traces(args.synthetic)? {
+        let mut runs = Vec::new();
+        for load in &args.loads {
+            let vms = trace.scaled(load * empty.pinnable());
+            ensure!(!vms.is_empty(), "{}: asks for nothing", trace.name);
+            let outcomes = (0..NAMES.len()).map(|at| -> Result<Outcome> {
+                let (mut outcome, cluster) = one(at, &empty, &vms, trace.days)?;
+                inflate(&mut outcome, cluster, &vms)?;
+                Ok(outcome)
+            });
+            let outcomes = outcomes.collect::<Result<_>>()?;
+            runs.push(Run { load: *load, vms: vms.len(), outcomes });
+        }
+        let full = (0..NAMES.len()).map(|at| full(at, &empty, &trace)).collect::<Result<_>>()?;
+        all.push(Replayed { trace, full, runs });
+    }
+    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
+    let (text, met) = text::write(args, date, &report::host()?, &all);
+    fs::create_dir_all(&args.results)
+        .with_context(|| format!("create {}", args.results.display()))?;
+    let file = args.results.join(format!("{date}-trace.md"));
+    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
+    // Of the first trace the run with the middle load.
+    if let Some((trace, run)) =
+        all.first().and_then(|all| Some((&all.trace, all.runs.get(all.runs.len() / 2)?)))
+    {
+        let svg = plot::draw(&trace.name, run, trace.days);
+        fs::write(&args.plot, svg).with_context(|| format!("write {}", args.plot.display()))?;
+    }
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(met)
+}
+
+fn one(at: usize, empty: &Cluster, vms: &[Vm], days: f64) -> Result<(Outcome, Cluster)> {
+    let mut policy = policy(at, empty.hosts.len(), empty.page)?;
+    let mut cluster = empty.clone();
+    let outcome = replay(policy.as_mut(), &mut cluster, vms, days).with_context(|| NAMES[at])?;
+    Ok((outcome, cluster))
+}
+
+/// How full a policy can have the hosts, see [`Replayed::full`].
+fn full(at: usize, empty: &Cluster, trace: &Trace) -> Result<f64> {
+    let (mut low, mut high, mut packed) = (0.0, 1.1, 0.0);
+    for _ in 0..STEPS {
+        let load = f64::midpoint(low, high);
+        let vms = trace.scaled(load * empty.pinnable());
+        let (outcome, _) = one(at, empty, &vms, trace.days)?;
+        if outcome.rejected() <= LOST {
+            (low, packed) = (load, outcome.mean_packed);
+        } else {
+            high = load;
+        }
+    }
+    Ok(packed)
+}
+
+fn traces(synthetic: bool) -> Result<Vec<Trace>> {
+    let mut files = Vec::new();
+    if let Some(file) = env::var_os("BERTH_AZURE_TRACE").filter(|_| !synthetic) {
+        files.push(PathBuf::from(file));
+    } else if !synthetic {
+        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/peers");
+        let peers = env::var_os("BERTH_PEERS").map_or(beside, PathBuf::from);
+        #[expect(clippy::disallowed_methods, reason = "the trace is no host's file")]
+        let folder = fs::read_dir(peers.join("azure-trace"));
+        for entry in folder.into_iter().flatten() {
+            let path = entry?.path();
+            let name = path.to_string_lossy();
+            if name.ends_with(".csv.gz") || name.ends_with(".csv") {
+                files.push(path);
+            }
+        }
+        // The one that is sampled by VM first.
+        files.sort_unstable_by(|a, b| b.cmp(a));
+    }
+    if files.is_empty() {
+        return Ok(vec![synthetic::trace(1)]);
+    }
+    files.iter().map(|file| Trace::read(file)).collect()
+}

@@ -1,0 +1,245 @@
+//! Who chooses a host: kube-scheduler as it comes, as people change it, all that could be known, and Berth.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+use berth_api::{Class, PageSize};
+use berth_controller::engine::{Engine, Needs};
+use berth_controller::pod::Pod;
+use berth_controller::rules::{HostId, PodSpecParts};
+use fastrand::Rng;
+
+use super::cluster::{Cluster, Host, Totals, Zone};
+use crate::fleet::{self, Size};
+
+/// A VM that wants a host.
+#[derive(Clone, Debug)]
+pub(super) struct Guest {
+    pub(super) pod: Pod,
+    pub(super) size: Size,
+}
+
+/// Who chooses.
+pub(super) trait Policy {
+    /// A host, by its place. What is free now may be looked at, by those who could know it.
+    fn choose(&mut self, guest: &Guest, cluster: &Cluster) -> Result<Option<usize>>;
+
+    /// A VM has left, or the kubelet did not take it.
+    fn gone(&mut self, _uid: &str) {}
+}
+
+/// The policies that are compared, by name.
+pub(super) const NAMES: [&str; 5] = [
+    "kube-scheduler: MostAllocated",
+    "kube-scheduler: LeastAllocated (default)",
+    "NUMA filter, LeastAllocated",
+    "full-information best fit",
+    "Berth",
+];
+/// Places in [`NAMES`].
+pub(super) const DEFAULT: usize = 1;
+pub(super) const BEST_FIT: usize = 3;
+pub(super) const BERTH: usize = 4;
+
+/// The policy of a place in [`NAMES`].
+pub(super) fn policy(at: usize, hosts: usize, page: PageSize) -> Result<Box<dyn Policy>> {
+    Ok(match at {
+        0 => Box::new(Stock::new(Allocated::Most, false)),
+        DEFAULT => Box::new(Stock::new(Allocated::Least, false)),
+        2 => Box::new(Stock::new(Allocated::Least, true)),
+        BEST_FIT => Box::new(BestFit::default()),
+        _ => Box::new(Berth::new(hosts, page)?),
+    })
+}
+
+/// `scoringStrategy.type` of NodeResourcesFit.
+#[derive(Clone, Copy, Debug)]
+enum Allocated {
+    Least,
+    Most,
+}
+
+/// kube-scheduler: NodeResourcesFit filters by the Node's totals and scores, NodeResourcesBalancedAllocation scores
+/// with the same weight; among equals one is drawn (`selectHost`). It looks at a part of the hosts only, each time
+/// beginning where it stopped (`numFeasibleNodesToFind`).
+struct Stock {
+    allocated: Allocated,
+    /// NodeResourceTopologyMatch at its best: exact, and never behind the kubelet.
+    has_numa_filter: bool,
+    kubelets: Kubelets,
+    next: usize,
+    rng: Rng,
+}
+
+impl Stock {
+    fn new(allocated: Allocated, has_numa_filter: bool) -> Self {
+        Self {
+            allocated,
+            has_numa_filter,
+            kubelets: Kubelets::default(),
+            next: 0,
+            rng: Rng::with_seed(1),
+        }
+    }
+
+    fn score(&self, host: &Host, wanted: &Totals) -> u64 {
+        let part = |of: fn(&Totals) -> u64| {
+            let all = of(&host.allocatable).max(1);
+            (of(&host.requested).saturating_add(of(wanted)).min(all), all)
+        };
+        let parts = [part(|totals| totals.cpu_millis), part(|totals| totals.memory)];
+        let sum: u64 = parts
+            .iter()
+            .map(|(used, all)| match self.allocated {
+                Allocated::Least => (all - used) * 100 / all,
+                Allocated::Most => used * 100 / all,
+            })
+            .sum();
+        // Of two resources the standard deviation is half of what they differ by.
+        let [cpu, memory] = parts.map(|(used, all)| used as f64 / all as f64);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 100")]
+        let balanced = ((1.0 - (cpu - memory).abs() / 2.0) * 100.0) as u64;
+        sum / 2 + balanced
+    }
+}
+
+/// `percentageOfNodesToScore` of 0: 50 % less one for each 125 hosts, at least 5 %, at least 100 hosts.
+fn enough(hosts: usize) -> usize {
+    let percent = 50_usize.saturating_sub(hosts / 125).max(5);
+    (hosts * percent / 100).max(100)
+}
+
+impl Policy for Stock {
+    fn choose(&mut self, guest: &Guest, cluster: &Cluster) -> Result<Option<usize>> {
+        let hosts = &cluster.hosts;
+        let wanted = Totals::of(&guest.pod.requests(), cluster.page);
+        let (mut best, mut equals, mut found, mut looked) = (None, 0_u32, 0, 0);
+        for at in (self.next..hosts.len()).chain(0..self.next) {
+            looked += 1;
+            let host = &hosts[at];
+            if !host.has_room(&wanted)
+                || self.has_numa_filter && self.kubelets.cost(guest, at, host).is_none()
+            {
+                continue;
+            }
+            found += 1;
+            let score = self.score(host, &wanted);
+            match best {
+                Some((most, _)) if score < most => {}
+                Some((most, _)) if score == most => {
+                    equals += 1;
+                    if self.rng.u32(..equals) == 0 {
+                        best = Some((score, at));
+                    }
+                }
+                _ => {
+                    best = Some((score, at));
+                    equals = 1;
+                }
+            }
+            if found >= enough(hosts.len()) {
+                break;
+            }
+        }
+        self.next = (self.next + looked) % hosts.len().max(1);
+        Ok(best.map(|(_, at)| at))
+    }
+}
+
+/// What kubelets would do with VMs of a size, remembered until something changes on the host.
+#[derive(Debug, Default)]
+struct Kubelets {
+    said: HashMap<Size, Vec<(u64, Option<f64>)>>,
+}
+
+impl Kubelets {
+    /// What would be left in the zone that the kubelet would choose; `None` if it would not take the VM.
+    fn cost(&mut self, guest: &Guest, at: usize, host: &Host) -> Option<f64> {
+        let said = self.said.entry(guest.size).or_default();
+        if said.len() <= at {
+            said.resize(at + 1, (0, None));
+        }
+        let (seen, cost) = &mut said[at];
+        if *seen != host.changes {
+            *seen = host.changes;
+            *cost = ask(guest, host);
+        }
+        *cost
+    }
+}
+
+fn ask(guest: &Guest, host: &Host) -> Option<f64> {
+    if !host.may_take(guest.size) {
+        return None;
+    }
+    let placements = host.state.check(&guest.pod).ok()?.placements(host.state.host());
+    let zone = *placements.first()?.affinity.as_ref()?.first()?;
+    Some(left(host.zones.get(usize::try_from(zone).ok()?)?, guest.size))
+}
+
+/// Every host's kubelet is asked, and the one is taken that has least left in the zone that it would choose, in CPUs and
+/// pages alike.
+#[derive(Debug, Default)]
+pub(super) struct BestFit {
+    kubelets: Kubelets,
+}
+
+impl Policy for BestFit {
+    fn choose(&mut self, guest: &Guest, cluster: &Cluster) -> Result<Option<usize>> {
+        let mut best: Option<(f64, usize)> = None;
+        for (at, host) in cluster.hosts.iter().enumerate() {
+            if let Some(cost) = self.kubelets.cost(guest, at, host)
+                && best.is_none_or(|(least, _)| cost < least)
+            {
+                best = Some((cost, at));
+            }
+        }
+        Ok(best.map(|(_, at)| at))
+    }
+}
+
+fn left(zone: &Zone, size: Size) -> f64 {
+    let cpus = f64::from(zone.cpus.saturating_sub(size.cpus)) / f64::from(zone.all_cpus.max(1));
+    let gib = zone.gib.saturating_sub(size.gib) as f64 / zone.all_gib.max(1) as f64;
+    (cpus + gib) / 2.0 + (cpus - gib).abs() / 3.0
+}
+
+/// The assignment engine.
+struct Berth {
+    engine: Engine,
+}
+
+impl Berth {
+    fn new(hosts: usize, page: PageSize) -> Result<Self> {
+        let mut engine = Engine::new();
+        let mut facts = fleet::host("host", page)?;
+        for at in 0..hosts {
+            facts.name = format!("host-{at:05}");
+            facts.labels.insert("kubernetes.io/hostname".to_owned(), facts.name.clone());
+            engine.set_host(facts.clone(), Class::Performance)?;
+        }
+        Ok(Self { engine })
+    }
+}
+
+impl Policy for Berth {
+    fn choose(&mut self, guest: &Guest, _: &Cluster) -> Result<Option<usize>> {
+        let parts = PodSpecParts {
+            namespace: "tenants",
+            labels: None,
+            is_terminating: false,
+            node_selector: None,
+            affinity: None,
+            tolerations: &[],
+            spread: &[],
+            containers: &guest.pod,
+        };
+        let needs = Needs { is_vm: true, is_pinned: true, class: Class::Performance, numa: None };
+        let request = self.engine.request(&parts, needs).context("rules of a pod")?;
+        Ok(self.engine.place(&request, None).map(HostId::index))
+    }
+
+    fn gone(&mut self, uid: &str) {
+        self.engine.remove(uid);
+    }
+}

@@ -1,0 +1,231 @@
+//! One policy through one trace: VMs come and go, and the kubelet has the last word.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Instant;
+
+use anyhow::Result;
+use fastrand::Rng;
+
+use super::arrivals::Vm;
+use super::cluster::Cluster;
+use super::policy::{BestFit, Guest, Policy};
+use crate::fleet::{Size, launcher};
+
+/// CPUs of the size classes that refusals are told by: up to as many.
+pub(super) const CLASSES: [u32; 6] = [2, 4, 8, 16, 32, u32::MAX];
+/// How often a day the curves have a point.
+const POINTS: f64 = 12.0;
+
+/// What became of one run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// CPUs that were pinned and that were asked for, in parts of all, from day 0 on; and their means.
+    pub(super) packed: Vec<f64>,
+    pub(super) wanted: Vec<f64>,
+    pub(super) mean_packed: f64,
+    pub(super) mean_wanted: f64,
+    /// Hosts without VMs, on average, as a part of all.
+    pub(super) empty: f64,
+    /// VMs by class: all, and those that did not come to run.
+    pub(super) vms: [usize; CLASSES.len()],
+    pub(super) rejected: [usize; CLASSES.len()],
+    /// VMs that were sent to a host whose kubelet refused them. They are among the rejected.
+    pub(super) refused: usize,
+    /// Free CPUs, as a part of all, when at the end VMs of the mix are added: at the first that finds no place, and when
+    /// none finds one.
+    pub(super) at_first_miss: f64,
+    pub(super) stranded: f64,
+    /// Nanoseconds of each decision.
+    pub(super) nanos: Vec<f64>,
+}
+
+impl Outcome {
+    pub(super) fn rejected(&self) -> f64 {
+        self.rejected.iter().sum::<usize>() as f64 / self.vms.iter().sum::<usize>().max(1) as f64
+    }
+}
+
+/// The class of a VM.
+fn class(size: Size) -> usize {
+    CLASSES.iter().position(|most| size.cpus <= *most).unwrap_or(0)
+}
+
+/// A VM that leaves: when, as a number that sorts as time does, and which.
+type Leaving = Reverse<(u64, usize)>;
+
+/// Replays `vms`, which are sorted by their start, on an empty cluster. Those that are there before day 0 come first.
+///
+/// A VM that finds no host, or is refused, is lost: so it is with `runStrategy: Once`.
+pub(super) fn replay(
+    policy: &mut dyn Policy,
+    cluster: &mut Cluster,
+    vms: &[Vm],
+    days: f64,
+) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let mut clock = Clock::new(days);
+    let mut leaving: BinaryHeap<Leaving> = BinaryHeap::new();
+    let mut guests: Vec<Option<(usize, Guest)>> = vec![None; vms.len()];
+    let (mut pinned, mut wanted) = (0_u32, 0_u32);
+    let mut empty = cluster.hosts.len();
+    let all = cluster.pinnable();
+    let leave = |cluster: &mut Cluster, policy: &mut dyn Policy, guest: Option<(usize, Guest)>| {
+        let Some((host, guest)) = guest else { return (0, 0) };
+        cluster.remove(host, &guest.pod);
+        policy.gone(&guest.pod.uid);
+        (guest.size.cpus, usize::from(cluster.hosts[host].state.pods() == 0))
+    };
+    for (at, vm) in vms.iter().enumerate() {
+        while let Some(Reverse((when, _))) = leaving.peek()
+            && f64::from_bits(*when) <= vm.start.max(0.0)
+        {
+            let Some(Reverse((when, gone))) = leaving.pop() else { break };
+            clock.until(
+                f64::from_bits(when),
+                [pinned, wanted].map(|cpus| f64::from(cpus) / all),
+                empty,
+            );
+            let (cpus, hosts) = leave(cluster, policy, guests[gone].take());
+            pinned -= cpus;
+            empty += hosts;
+            wanted -= vms[gone].size.cpus;
+        }
+        clock.until(vm.start, [pinned, wanted].map(|cpus| f64::from(cpus) / all), empty);
+        let guest =
+            Guest { pod: launcher(format!("vm-{at}"), vm.size, cluster.page), size: vm.size };
+        let begin = Instant::now();
+        let chosen = policy.choose(&guest, cluster)?;
+        outcome.nanos.push(begin.elapsed().as_secs_f64() * 1e9);
+        let class = class(vm.size);
+        outcome.vms[class] += 1;
+        wanted += vm.size.cpus;
+        // Times are not negative here, so their bits sort as they do.
+        leaving.push(Reverse((vm.end.max(0.0).to_bits(), at)));
+        match chosen.map(|host| (host, cluster.admit(host, &guest.pod))) {
+            Some((host, Ok(()))) => {
+                pinned += vm.size.cpus;
+                empty -= usize::from(cluster.hosts[host].state.pods() == 1);
+                guests[at] = Some((host, guest));
+            }
+            Some((_, Err(_))) => {
+                policy.gone(&guest.pod.uid);
+                outcome.rejected[class] += 1;
+                outcome.refused += 1;
+            }
+            None => outcome.rejected[class] += 1,
+        }
+    }
+    clock.until(days, [pinned, wanted].map(|cpus| f64::from(cpus) / all), empty);
+    let hosts = cluster.hosts.len() as f64;
+    [outcome.mean_packed, outcome.mean_wanted] = clock.areas.map(|area| area / days);
+    outcome.empty = clock.empty / days / hosts;
+    [outcome.packed, outcome.wanted] = clock.points;
+    Ok(outcome)
+}
+
+/// Time as it passes, and what is summed up over it.
+struct Clock {
+    now: f64,
+    days: f64,
+    areas: [f64; 2],
+    empty: f64,
+    points: [Vec<f64>; 2],
+}
+
+impl Clock {
+    const fn new(days: f64) -> Self {
+        Self { now: 0.0, days, areas: [0.0; 2], empty: 0.0, points: [Vec::new(), Vec::new()] }
+    }
+
+    /// It was so until then.
+    fn until(&mut self, then: f64, values: [f64; 2], empty: usize) {
+        let then = then.clamp(self.now, self.days);
+        while (self.points[0].len() as f64) / POINTS < then {
+            self.points.iter_mut().zip(values).for_each(|(points, value)| points.push(value));
+        }
+        let passed = then - self.now;
+        self.areas.iter_mut().zip(values).for_each(|(area, value)| *area += value * passed);
+        self.empty += empty as f64 * passed;
+        self.now = then;
+    }
+}
+
+/// Adds VMs of the mix where they fit best, until none fits: what stays free is stranded (LAVA, MLSys'25).
+pub(super) fn inflate(outcome: &mut Outcome, mut cluster: Cluster, vms: &[Vm]) -> Result<()> {
+    let mut policy = BestFit::default();
+    let mut rng = Rng::with_seed(2);
+    let all = cluster.pinnable();
+    let mut sizes: Vec<Size> = vms.iter().map(|vm| vm.size).collect();
+    rng.shuffle(&mut sizes);
+    let mut first_miss = None;
+    let mut added = 0_usize;
+    while !sizes.is_empty() {
+        let size = sizes[added % sizes.len()];
+        added += 1;
+        let guest = Guest { pod: launcher(format!("more-{added}"), size, cluster.page), size };
+        let chosen = policy.choose(&guest, &cluster)?;
+        if let Some(host) = chosen
+            && cluster.admit(host, &guest.pod).is_ok()
+        {
+            continue;
+        }
+        first_miss.get_or_insert_with(|| f64::from(cluster.free_cpus()) / all);
+        // Room only gets less, so this size never fits again.
+        sizes.retain(|other| *other != size);
+    }
+    outcome.stranded = f64::from(cluster.free_cpus()) / all;
+    outcome.at_first_miss = first_miss.unwrap_or(outcome.stranded);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::PageSize;
+
+    use super::*;
+    use crate::trace::policy::{BERTH, BEST_FIT, NAMES, policy};
+
+    fn vm(cpus: u32, start: f64, end: f64) -> Vm {
+        Vm { tenant: 1, size: Size { cpus, gib: 4, has_sidecar: false }, start, end }
+    }
+
+    fn run(at: usize, vms: &[Vm]) -> Outcome {
+        let mut policy = policy(at, 2, PageSize::GIB_1).unwrap();
+        let mut cluster = Cluster::new(2, PageSize::GIB_1).unwrap();
+        let mut outcome = replay(policy.as_mut(), &mut cluster, vms, 2.0).unwrap();
+        inflate(&mut outcome, cluster, vms).unwrap();
+        outcome
+    }
+
+    #[test]
+    fn time_is_counted() {
+        let vms = [vm(46, -3.0, 0.5), vm(23 * 2, 0.0, 9.0), vm(46, 1.0, f64::INFINITY)];
+        for at in [BEST_FIT, BERTH] {
+            let outcome = run(at, &vms);
+            assert_eq!(outcome.rejected(), 0.0, "{}", NAMES[at]);
+            // 46 of 184 CPUs are a quarter: half a day two of them, half a day one, a day two.
+            assert!((outcome.mean_packed - (0.25 + 0.125 + 0.5) / 2.0).abs() < 1e-9, "{outcome:?}");
+            assert_eq!(outcome.packed.len(), 24);
+            assert_eq!(outcome.vms, [0, 0, 0, 0, 0, 3]);
+        }
+    }
+
+    #[test]
+    fn what_the_kubelet_refuses_is_lost_and_told() {
+        // By the totals a host with 40 CPUs in each zone taken has room for ten more; no zone has.
+        let vms = [
+            vm(40, -1.0, 9.0),
+            vm(40, -1.0, 9.0),
+            vm(40, -1.0, 9.0),
+            vm(40, -1.0, 9.0),
+            vm(10, 0.0, 9.0),
+        ];
+        let stock = run(1, &vms);
+        assert_eq!((stock.refused, stock.rejected), (1, [0, 0, 0, 1, 0, 0]));
+        let berth = run(BERTH, &vms);
+        assert_eq!((berth.refused, berth.rejected), (0, [0, 0, 0, 1, 0, 0]));
+        assert_eq!(berth.mean_packed, stock.mean_packed);
+        assert!((berth.stranded * 184.0 - 24.0).abs() < 1e-9, "no VM of 10 or 40 CPUs fits");
+    }
+}
