@@ -26,7 +26,7 @@ setup:  ## install what the tests need (Debian, Ubuntu; as root)
 	./tests/setup.sh $(HOST_PROGRAMS) cargo-deb=cargo:cargo-deb
 
 test: setup lint static  ## lints and all tests, on what setup installed
-	$(CARGO) build --locked --release -p berth-agent
+	$(CARGO) test --locked --release --workspace --no-run  # the programs too, with the features that tests have, so that all is built once
 	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
 	$(CARGO) test --locked --release --workspace --no-fail-fast
 
@@ -43,37 +43,40 @@ crds:  ## write deploy/crds from the Rust types
 	$(CARGO) run --locked --release -p berth-api --example crdgen deploy/crds
 
 samples:  ## renew the README's samples, docs/checks.md and the manual page
-	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent --test readme
+	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent -p berth-controller --test readme --test cli
 
-bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts; 500 agents with an API server
+bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, and a plan of 20,000 VMs
 	./tests/setup.sh $(HOST_PROGRAMS)
 	./benches/tree.sh $(BENCH_TREE)
-	$(CARGO) build --locked --profile dist -p berth-agent
+	$(CARGO) build --locked --profile dist -p berth-agent -p berth-controller
 	$(CARGO) run --locked --release -p berth-benches -- report \
 	  --agent target/dist/berth-agent --root $(BENCH_TREE) --results $(RESULTS)
 	$(CARGO) run --locked --release -p berth-benches -- idle \
 	  --agent target/dist/berth-agent --tree $(BENCH_TREE) --results $(RESULTS)
 	$(CARGO) run --locked --release -p berth-benches -- links --agent target/dist/berth-agent --results $(RESULTS)
 	$(CARGO) run --locked --release -p berth-benches -- agents --agent target/dist/berth-agent --results $(RESULTS)
+	$(CARGO) run --locked --release -p berth-benches -- trace --results $(RESULTS)
+	$(CARGO) run --locked --release -p berth-benches -- engine --results $(RESULTS)
+	$(CARGO) run --locked --release -p berth-benches -- plan --controller target/dist/berth-controller --results $(RESULTS)
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)
 
 hosts: setup  ## the test bed itself, and KVM on an emulated host; slow
-	$(CARGO) build --locked --release -p berth-agent
+	$(CARGO) build --locked --release -p berth-agent -p berth-controller
 	BERTH_HOSTS=1 $(CARGO) test --locked --release -p berth-tests --test emulated --test bed -- --nocapture
 	printf '# Emulated hosts, %s\n\nCommand: `make hosts`. The tests `tests/tests/emulated.rs` and `tests/tests/bed.rs` passed on hosts booted from %s.\n' \
 	  "$$(date -u +%F)" "$$(basename $$(./tests/host/image.sh))" > $(RESULTS)/$$(date -u +%F)-hosts.md
 
 faults: setup  ## kills, power cuts, full disks, reboots on an emulated host; slow, leaves a result in docs/results
-	$(CARGO) build --locked --release -p berth-agent
+	$(CARGO) build --locked --release -p berth-agent -p berth-controller
 	$(CARGO) test --locked --release -p berth-tests --test shape --test networks --no-run
 	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape --test networks bad_luck -- --nocapture --test-threads 1 && \
 	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat once, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, 4,000 links at once, an uplink down and up under 1,000 tenants, NetworkManager and\nsystemd-networkd restarted.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 
 soak:  ## ten minutes of an idle agent under audit: what it writes to the API server
-	$(CARGO) build --locked --release -p berth-agent
+	$(CARGO) build --locked --release -p berth-agent -p berth-controller
 	BERTH_SOAK=$(abspath $(RESULTS))/$$(date -u +%F)-soak.md $(CARGO) test --locked --release -p berth-tests --test cluster -- --nocapture
 
 dist:  ## the program as it is shipped

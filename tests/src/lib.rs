@@ -6,3 +6,11 @@ pub mod host;
 pub mod lscpu;
 pub mod package;
 pub mod running;
+
+use std::path::PathBuf;
+
+/// The repository's folder.
+#[must_use]
+pub fn repository() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}

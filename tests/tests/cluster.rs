@@ -15,8 +15,6 @@ mod tree;
 
 #[path = "cluster/agent.rs"]
 mod agent;
-#[path = "cluster/common.rs"]
-mod common;
 #[path = "cluster/life.rs"]
 mod life;
 #[path = "cluster/says.rs"]
@@ -26,8 +24,9 @@ mod shapes;
 #[path = "cluster/topology.rs"]
 mod topology;
 
-use berth_tests::cluster::{ControlPlane, Parts};
-use common::{condition, file, make_node, repository, set_up};
+use agent::file;
+use berth_tests::cluster::{ControlPlane, Parts, condition};
+use berth_tests::repository;
 use serde_json::Value;
 use tree::Tree;
 
@@ -35,8 +34,8 @@ use tree::Tree;
 #[test]
 fn an_agent_lives_in_the_cluster() {
     let mut plane = ControlPlane::start(Parts { controllers: true, audit: true }).unwrap();
-    set_up(&plane);
-    make_node(&plane, "rack1-a");
+    plane.deploy(&[]).unwrap();
+    plane.make_node("rack1-a").unwrap();
     let tree = host::rack1_a();
     let kubeconfig = plane.kubeconfig_for("berth-agent", &agent::token(&plane), false).unwrap();
     let (port, log) = (agent::free_port(), plane.folder().join("agent.log"));
@@ -56,11 +55,11 @@ fn an_agent_lives_in_the_cluster() {
 }
 
 fn infra_node(plane: &ControlPlane) -> Value {
-    common::infra_node(plane, "rack1-a")
+    plane.infra_node("rack1-a")
 }
 
 fn ask(plane: &ControlPlane, spec: &Value) {
-    common::ask(plane, "rack1-a", spec);
+    plane.ask("rack1-a", spec).unwrap();
 }
 
 fn node(plane: &ControlPlane) -> Value {

@@ -9,12 +9,12 @@
 )]
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, Parts, Version};
+use berth_tests::cluster::{ControlPlane, Parts, Version, condition};
 use berth_tests::host::{Host, Kernel, Machine, Options};
+use berth_tests::repository;
 use serde_json::{Value, json};
 
 /// The host's number; its Node is rack1-21.
@@ -44,10 +44,6 @@ fn the_daemonset_shapes_a_host_and_says_so() {
     upgrade_leaves_links_alone(&plane, &mut host);
 }
 
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 /// As `kubectl apply -k deploy/` does; without the admission policy on servers that have none.
 fn deploy(plane: &ControlPlane, host: &mut Host) {
     let archive = plane.folder().join("image.tar");
@@ -70,16 +66,7 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
             plane.version()
         )
         .unwrap_or_default();
-        for file in [
-            "crds/infranodes.berth.dev",
-            "base/namespace",
-            "base/service-account",
-            "base/rbac",
-            "base/daemonset",
-        ] {
-            let file = deploy.join(format!("{file}.yaml"));
-            plane.kubectl(&["apply", "--validate=false", "-f", file.to_str().unwrap()]).unwrap();
-        }
+        plane.deploy(&["base/daemonset.yaml"]).unwrap();
     }
     let ready = plane.until("the DaemonSet's pod is Ready", SLOW, |plane| {
         let set = plane.get(&["daemonset", "-n", "berth-system", "berth-agent"]).ok()?;
@@ -92,28 +79,18 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
     }
 }
 
-fn infra_node(plane: &ControlPlane) -> Value {
-    plane.get(&["infranode", NODE]).unwrap_or_default()
-}
-
-fn condition<'a>(object: &'a Value, name: &str) -> &'a Value {
-    let conditions = object["status"]["conditions"].as_array();
-    conditions.and_then(|all| all.iter().find(|one| one["type"] == name)).unwrap_or(&Value::Null)
-}
-
 /// Ready for the spec as it is now.
 fn ready(plane: &ControlPlane) -> Value {
     let answered = plane.until("Ready for the latest generation", SOON, |plane| {
-        let node = infra_node(plane);
+        let node = plane.infra_node(NODE);
         let latest = node["status"]["observedGeneration"] == node["metadata"]["generation"];
         (latest && condition(&node, "Ready")["status"] == "True").then_some(node)
     });
-    answered.unwrap_or_else(|error| panic!("{error:#}\n{:#}", infra_node(plane)["status"]))
+    answered.unwrap_or_else(|error| panic!("{error:#}\n{:#}", plane.infra_node(NODE)["status"]))
 }
 
 fn ask(plane: &ControlPlane, spec: &Value) {
-    let patch = json!({"spec": spec}).to_string();
-    plane.kubectl(&["patch", "infranode", NODE, "--type=merge", "-p", &patch]).unwrap();
+    plane.ask(NODE, spec).unwrap();
 }
 
 fn says_what_the_host_is(plane: &ControlPlane) {
@@ -189,7 +166,7 @@ fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
     let uid =
         plane.get(&["pod", "pinned"]).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
     let allocation = |plane: &ControlPlane| {
-        let node = infra_node(plane);
+        let node = plane.infra_node(NODE);
         let all = node["status"]["allocations"].as_array()?.clone();
         all.into_iter().find(|one| one["podUID"] == uid.as_str() && one["pod"] == "pinned")
     };
@@ -209,7 +186,7 @@ fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
     let gone = plane
         .until("the allocation is gone", SOON, |plane| allocation(plane).is_none().then_some(()));
     if let Err(error) = gone {
-        panic!("{error:#}\n{:#}\n{}", infra_node(plane)["status"]["allocations"], seen(host));
+        panic!("{error:#}\n{:#}\n{}", plane.infra_node(NODE)["status"]["allocations"], seen(host));
     }
     plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &pod.to_string()).unwrap();
     running(plane, host, "pinned");

@@ -17,18 +17,15 @@ mod management;
 mod traffic;
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use berth_tests::host::{Host, Kernel, Machine, Options, Trunk};
+use berth_tests::repository;
 
 /// Where the manifest is on a host.
 const MANIFEST: &str = "/etc/berth/infranode.yaml";
 /// The cable's end on a host, as the tests name it.
 const UPLINK: &str = "trunk0";
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// Boots hosts with these numbers, side by side, with a cable between the two.
 fn boot(numbers: [u8; 2], kernel: Kernel) -> [Host; 2] {

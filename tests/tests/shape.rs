@@ -17,16 +17,12 @@ mod package;
 mod whole;
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
 
 use berth_tests::host::{Host, Kernel, Machine, Options};
+use berth_tests::repository;
 
 /// Where the manifest is on the host.
 const MANIFEST: &str = "/etc/berth/infranode.yaml";
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 fn boot(number: u8, kernel: Kernel) -> Host {
     let agent = repository().join("target/release/berth-agent");

@@ -6,11 +6,7 @@
     reason = "tests look at the repository's files, and fail by panicking"
 )]
 
-use std::path::{Path, PathBuf};
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
-}
+use berth_tests::repository;
 
 /// Files below a folder with that ending, and their paths from the top of the repository.
 fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
@@ -67,11 +63,33 @@ fn deciding_code_has_no_files_no_clock_no_environment() {
     pure.extend(files("agent/src/check", ".rs"));
     pure.extend(files("agent/src/report", ".rs"));
     pure.extend(files("agent/src/plan", ".rs"));
+    for folder in [
+        "admission",
+        "engine",
+        "fleet",
+        "inventory",
+        "launcher",
+        "machines",
+        "plan",
+        "profiles",
+        "rules",
+        "tenants",
+    ] {
+        pure.extend(files(&format!("controller/src/{folder}"), ".rs"));
+    }
     pure.extend(files("agent/src/observe/kvm", "state.rs"));
     for (name, text) in pure {
-        for forbidden in
-            ["std::fs", "std::env::", "SystemTime", "Instant::now", "tokio", "kube::Client"]
-        {
+        for forbidden in [
+            "std::fs",
+            "std::io",
+            "std::env::",
+            "TcpStream",
+            "UdpSocket",
+            "SystemTime",
+            "Instant::now",
+            "tokio",
+            "kube::Client",
+        ] {
             assert!(!code(&text).contains(forbidden), "{name} uses {forbidden}");
         }
         // `check/mod.rs` gathers the input for the pure functions beside it.
@@ -96,8 +114,10 @@ fn only_apply_and_the_ledger_change_the_host() {
 
 #[test]
 fn only_the_command_line_prints() {
-    for (name, text) in files("agent/src", ".rs") {
-        let may = name.starts_with("agent/src/cli/");
+    let mut all = files("agent/src", ".rs");
+    all.extend(files("controller/src", ".rs"));
+    for (name, text) in all {
+        let may = name.starts_with("agent/src/cli/") || name.starts_with("controller/src/cli/");
         for forbidden in ["println!", "eprintln!", "io::stdout", "io::stderr"] {
             assert!(may || !code(&text).contains(forbidden), "{name} prints");
         }
@@ -106,7 +126,7 @@ fn only_the_command_line_prints() {
 
 #[test]
 fn a_file_is_one_idea() {
-    for folder in ["agent/src", "api/src", "benches/src"] {
+    for folder in ["agent/src", "api/src", "benches/src", "controller/src", "kit/src"] {
         for (name, text) in files(folder, ".rs") {
             // What a generator writes is not ours to cut.
             if text.starts_with("// This file is @generated") {

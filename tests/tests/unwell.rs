@@ -15,8 +15,6 @@ mod tree;
 
 #[path = "cluster/agent.rs"]
 mod agent;
-#[path = "cluster/common.rs"]
-mod common;
 
 #[path = "unwell/bed.rs"]
 mod bed;
@@ -31,7 +29,6 @@ mod slow;
 
 use bed::Bed;
 use berth_tests::cluster::{ControlPlane, Parts};
-use common::{repository, set_up};
 use tree::Tree;
 
 /// One control plane for all of it, as it takes longest. Silence has an agent of its own, as it takes minutes to be
@@ -39,7 +36,7 @@ use tree::Tree;
 #[test]
 fn an_agent_bears_with_an_unwell_server() {
     let plane = ControlPlane::start(Parts::default()).unwrap();
-    set_up(&plane);
+    plane.deploy(&[]).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| silence::is_noticed(&Bed::start(&plane, "rack1-b")));
         let mut bed = Bed::start(&plane, "rack1-a");

@@ -7,6 +7,7 @@
 
 mod join;
 mod keys;
+mod objects;
 pub mod proxy;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use serde_json::Value;
 use crate::running::Running;
 pub use keys::ADMIN;
 use keys::Keys;
+pub use objects::{condition, registered};
 
 /// A control plane that runs until it is dropped.
 #[derive(Debug)]
@@ -151,24 +153,43 @@ impl ControlPlane {
             // Pods of a node that went away are evicted, and objects collected, without long waits.
             "--pod-eviction-timeout=5s".to_owned(),
         ];
+        // Old ones also listen on a port without TLS, which is the same for all on a machine.
+        let insecure = (self.version < Version(1, 24)).then(|| "--port=0".to_owned());
         let manager: Vec<String> = manager
             .into_iter()
+            .chain(insecure)
             .filter(|flag| {
                 self.version < Version(1, 27) || !flag.starts_with("--pod-eviction-timeout")
             })
             .collect();
-        let scheduler = [
-            format!("--kubeconfig={kubeconfig}"),
+        let manager =
+            program(&self.assets, self.folder.path(), "kube-controller-manager", &manager)?;
+        self.others.push(manager);
+        self.start_scheduler(None)
+    }
+
+    /// Starts a scheduler, where `Parts` asked for no controllers: then nobody says that Nodes without a kubelet are
+    /// not ready. A configuration takes the place of the default one; it must name the kubeconfig itself.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_scheduler(&mut self, configuration: Option<&Path>) -> Result<()> {
+        let kubeconfig = self.kubeconfig().display().to_string();
+        let mut scheduler = vec![
             format!("--authentication-kubeconfig={kubeconfig}"),
             format!("--authorization-kubeconfig={kubeconfig}"),
-            "--leader-elect=false".to_owned(),
             format!("--secure-port={}", free_ports::<1>()?[0]),
             "--bind-address=127.0.0.1".to_owned(),
         ];
-        let at = self.folder.path();
-        let manager = program(&self.assets, at, "kube-controller-manager", &manager)?;
-        let scheduler = program(&self.assets, at, "kube-scheduler", &scheduler)?;
-        self.others.extend([manager, scheduler]);
+        match configuration {
+            Some(file) => scheduler.push(format!("--config={}", file.display())),
+            None => {
+                scheduler.push(format!("--kubeconfig={kubeconfig}"));
+                scheduler.push("--leader-elect=false".to_owned());
+            }
+        }
+        let scheduler = program(&self.assets, self.folder.path(), "kube-scheduler", &scheduler)?;
+        self.others.push(scheduler);
         Ok(())
     }
 

@@ -27,7 +27,11 @@ impl Agent {
         log: PathBuf,
     ) -> Self {
         let command = [
-            crate::repository().join("target/release/berth-agent").to_str().unwrap().to_owned(),
+            berth_tests::repository()
+                .join("target/release/berth-agent")
+                .to_str()
+                .unwrap()
+                .to_owned(),
             "run".to_owned(),
             format!("--node-name={node}"),
             format!("--kubeconfig={}", kubeconfig.display()),
@@ -77,4 +81,9 @@ pub(crate) fn token(plane: &ControlPlane) -> String {
         .unwrap();
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
     answer["status"]["token"].as_str().unwrap().to_owned()
+}
+
+/// A file of the made-up host.
+pub(crate) fn file(tree: &Tree, path: &str) -> String {
+    std::fs::read_to_string(tree.path().join(path)).unwrap().trim().to_owned()
 }

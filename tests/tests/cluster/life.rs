@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::agent::Agent;
 use crate::shapes::{SLEEP, answered};
 use crate::tree::Tree;
-use crate::{ask, condition, file, infra_node, make_node};
+use crate::{ask, condition, file, infra_node};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -64,7 +64,7 @@ pub(crate) fn objects_are_made_anew(plane: &ControlPlane, tree: &Tree) {
             infra_node(plane).is_null().then_some(())
         })
         .unwrap();
-    make_node(plane, "rack1-a");
+    plane.make_node("rack1-a").unwrap();
     let new = crate::node(plane)["metadata"]["uid"].clone();
     assert_ne!(new, uid);
     there(plane, &new);

@@ -1,7 +1,6 @@
 //! A cluster with two nodes and an agent's pod on each, before the theft.
 
 use std::io::Write as _;
-use std::path::Path;
 use std::time::Duration;
 
 use berth_tests::cluster::{ADMIN, ControlPlane, Version};
@@ -56,31 +55,14 @@ impl<'a> World<'a> {
 
     /// What `kubectl apply -k deploy/` makes that needs no kubelet, but for the policy; and a further right.
     fn deploy(&self) {
-        for file in [
-            "crds/infranodes.berth.dev.yaml",
-            "base/namespace.yaml",
-            "base/service-account.yaml",
-            "base/rbac.yaml",
-            "components/node-resource-topology/rbac.yaml",
-        ] {
-            self.apply_file(file);
-        }
+        self.plane.deploy(&["components/node-resource-topology/rbac.yaml"]).unwrap();
         self.plane.apply(&topologies().to_string()).unwrap();
-        for crd in ["crd/infranodes.berth.dev", "crd/noderesourcetopologies.topology.node.k8s.io"] {
-            self.plane
-                .kubectl(&["wait", "--for=condition=Established", crd, "--timeout=30s"])
-                .unwrap();
-        }
+        let crd = "crd/noderesourcetopologies.topology.node.k8s.io";
+        self.plane.kubectl(&["wait", "--for=condition=Established", crd, "--timeout=30s"]).unwrap();
         // Established is not yet served.
         for path in [INFRA_NODES, TOPOLOGIES] {
             self.until("the new kinds are served", || self.ask(&self.admin, &get(path)).done());
         }
-    }
-
-    fn apply_file(&self, file: &str) {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
-        // kubectl before 1.25 does not know of rules in CRDs.
-        self.plane.kubectl(&["apply", "--validate=false", "-f", file.to_str().unwrap()]).unwrap();
     }
 
     /// Applies the policy where there can be one; rights and policies take effect a moment later.
@@ -90,7 +72,8 @@ impl<'a> World<'a> {
         self.until("agents have their rights", || self.ask(&self.thief, &own).done());
         self.policy = self.can("the admission policy", Version(1, 30));
         if self.policy {
-            self.apply_file("base/admission-policy.yaml");
+            let policy = berth_tests::repository().join("deploy/base/admission-policy.yaml");
+            self.plane.apply_file(&policy).unwrap();
             let not_own = label(json!({"berth.dev/class": "x"}));
             self.until("the policy is in effect", || !self.ask(&self.thief, &not_own).done());
         }

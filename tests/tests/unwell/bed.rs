@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use berth_tests::cluster::ControlPlane;
 use berth_tests::cluster::proxy::{Mood, Proxy, Request, Which};
+use berth_tests::cluster::{ControlPlane, condition};
 use serde_json::{Value, json};
 
-use crate::agent::{self, Agent};
-use crate::common::{ask, condition, file, infra_node, make_node};
+use crate::agent::{self, Agent, file};
 use crate::tree::Tree;
 
 /// For what the agent does in its next cycle or two.
@@ -31,14 +30,14 @@ pub(crate) struct Bed<'a> {
 impl<'a> Bed<'a> {
     /// An agent that has carried out and answered its first spec.
     pub(crate) fn start(plane: &'a ControlPlane, name: &'static str) -> Self {
-        make_node(plane, name);
+        plane.make_node(name).unwrap();
         let proxy = Proxy::start(plane).unwrap();
         let kubeconfig = proxy.kubeconfig(plane, name, &agent::token(plane)).unwrap();
         let (tree, port) = (crate::host::rack1_a(), agent::free_port());
         let log = plane.folder().join(format!("{name}.log"));
         let agent = Agent::start(&tree, name, &kubeconfig, port, log.clone());
         let bed = Self { plane, name, proxy, agent, tree, port, log };
-        bed.until("an InfraNode", SOON, || infra_node(plane, name).is_object());
+        bed.until("an InfraNode", SOON, || plane.infra_node(name).is_object());
         bed.ask(50);
         bed.is_at(50, SOON);
         bed.has_answered("True", SOON);
@@ -52,7 +51,8 @@ impl<'a> Bed<'a> {
 
     /// A person asks, who has another way to the server.
     pub(crate) fn ask(&self, sleep: u32) {
-        ask(self.plane, self.name, &json!({"ksm": {"mode": "On", "sleepMillis": sleep}}));
+        let spec = json!({"ksm": {"mode": "On", "sleepMillis": sleep}});
+        self.plane.ask(self.name, &spec).unwrap();
     }
 
     /// The host becomes what was asked for.
@@ -66,11 +66,11 @@ impl<'a> Bed<'a> {
     /// The status is of the latest spec.
     pub(crate) fn has_answered(&self, ready: &str, patience: Duration) -> Value {
         self.until(&format!("Ready {ready} for the latest generation"), patience, || {
-            let node = infra_node(self.plane, self.name);
+            let node = self.plane.infra_node(self.name);
             let latest = node["status"]["observedGeneration"] == node["metadata"]["generation"];
             latest && condition(&node, "Ready")["status"] == ready
         });
-        infra_node(self.plane, self.name)
+        self.plane.infra_node(self.name)
     }
 
     /// The agent is alive, and keeps the host in shape whatever its server does.
@@ -88,7 +88,7 @@ impl<'a> Bed<'a> {
     }
 
     pub(crate) fn tells_distance(&self, distance: u32) -> bool {
-        let node = infra_node(self.plane, self.name);
+        let node = self.plane.infra_node(self.name);
         node["status"]["zones"][0]["distances"]
             .as_array()
             .is_some_and(|all| all.iter().any(|one| one["distance"] == distance))

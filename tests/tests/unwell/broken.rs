@@ -4,10 +4,10 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use berth_tests::cluster::condition;
 use berth_tests::cluster::proxy::{Mood, Which};
 
 use crate::bed::{Bed, SOON, by_kind};
-use crate::common::condition;
 
 /// How long nonsense lasts.
 const TROUBLE: Duration = Duration::from_secs(6);

@@ -6,7 +6,6 @@ use std::time::Duration;
 use berth_tests::cluster::proxy::{Mood, Which};
 
 use crate::bed::{Bed, SOON, by_kind};
-use crate::common::infra_node;
 
 /// How long a refusal lasts.
 const TROUBLE: Duration = Duration::from_secs(15);
@@ -104,7 +103,7 @@ pub(crate) fn of_writes(bed: &Bed<'_>) {
     });
     bed.get_well();
     bed.until("the InfraNode is made anew", SOON, || {
-        infra_node(bed.plane, bed.name)["status"]["conditions"].is_array()
+        bed.plane.infra_node(bed.name)["status"]["conditions"].is_array()
     });
     // What was asked for last holds.
     bed.lives(51);

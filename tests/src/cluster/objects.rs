@@ -1,0 +1,102 @@
+//! Objects in a cluster with agents: what `deploy/` makes, Nodes as kubelets register them, and a person who asks an
+//! InfraNode for something.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::ControlPlane;
+use crate::repository;
+
+impl ControlPlane {
+    /// What `kubectl apply -k deploy/` makes that needs neither a kubelet nor a current server; and these files of
+    /// `deploy/` too.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn deploy(&self, more: &[&str]) -> Result<()> {
+        let base = [
+            "crds/infranodes.berth.dev.yaml",
+            "crds/hostprofiles.berth.dev.yaml",
+            "crds/infraconfigs.berth.dev.yaml",
+            "crds/tenantclusters.berth.dev.yaml",
+            "crds/vlanclaims.berth.dev.yaml",
+            "base/namespace.yaml",
+            "base/service-account.yaml",
+            "base/rbac.yaml",
+        ];
+        for file in base.iter().chain(more) {
+            self.apply_file(&repository().join("deploy").join(file))?;
+        }
+        let established = "--for=condition=Established";
+        let all = ["infranodes", "hostprofiles", "infraconfigs", "tenantclusters", "vlanclaims"];
+        let all = all.map(|name| format!("crd/{name}.berth.dev"));
+        let mut wait = vec!["wait", established, "--timeout=30s"];
+        wait.extend(all.iter().map(String::as_str));
+        self.kubectl(&wait)?;
+        Ok(())
+    }
+
+    /// Applies the objects of a file.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn apply_file(&self, file: &Path) -> Result<()> {
+        // kubectl before 1.25 does not know of rules in CRDs.
+        let file = file.display().to_string();
+        self.kubectl(&["apply", "--validate=false", "-f", &file]).map(drop)
+    }
+
+    /// A Node as a kubelet would register it.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn make_node(&self, name: &str) -> Result<()> {
+        let node = registered(name);
+        self.kubectl_with(&self.kubeconfig(), &["create", "-f", "-"], &node.to_string())?;
+        // Whoever creates a Node may give it a status; its kubelet then writes it again and again.
+        let path = format!("/api/v1/nodes/{name}/status");
+        let mut there = self.get(&["node", name])?;
+        there["status"] = node["status"].clone();
+        // The controllers write it too.
+        there["metadata"]["resourceVersion"].take();
+        let replace = ["replace", "--raw", &path, "-f", "-"];
+        self.kubectl_with(&self.kubeconfig(), &replace, &there.to_string()).map(drop)
+    }
+
+    /// An InfraNode; null if there is none.
+    #[must_use]
+    pub fn infra_node(&self, name: &str) -> Value {
+        self.get(&["infranode", name]).unwrap_or_default()
+    }
+
+    /// Changes the spec of an InfraNode as a person would.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`]: the schema may refuse it.
+    pub fn ask(&self, name: &str, spec: &Value) -> Result<()> {
+        let patch = json!({"spec": spec}).to_string();
+        self.kubectl(&["patch", "infranode", name, "--type=merge", "-p", &patch]).map(drop)
+    }
+}
+
+/// A Node that a kubelet has registered.
+#[must_use]
+pub fn registered(name: &str) -> Value {
+    let amounts = json!({"cpu": "96", "memory": "512Gi", "pods": "110"});
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
+        "status": {
+            "capacity": amounts, "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        },
+    })
+}
+
+/// A condition of an object; null if it has none of that type.
+#[must_use]
+pub fn condition<'a>(object: &'a Value, name: &str) -> &'a Value {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.and_then(|all| all.iter().find(|one| one["type"] == name)).unwrap_or(&Value::Null)
+}

@@ -1,0 +1,242 @@
+//! What becomes of InfraNodes, Nodes and profiles.
+
+use berth_tests::cluster::{ControlPlane, Version, condition, registered};
+use serde_json::{Value, json};
+
+use crate::{SOON, profile, spec, until, until_said};
+
+/// A host: its Node as a kubelet registers it, its InfraNode as an agent makes it.
+pub(crate) fn make(plane: &ControlPlane, name: &str, number: usize) {
+    plane.make_node(name).unwrap();
+    let rack = if name.starts_with("rack1") { "1" } else { "2" };
+    plane.kubectl(&["label", "node", name, &format!("rack={rack}")]).unwrap();
+    let mut node = plane.get(&["node", name]).unwrap();
+    node["status"] = registered(name)["status"].clone();
+    node["status"]["addresses"] =
+        json!([{"type": "InternalIP", "address": format!("10.0.0.{}", number + 1)}]);
+    replace_status(plane, &format!("/api/v1/nodes/{name}/status"), &node);
+    let uid = &node["metadata"]["uid"];
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
+        "metadata": {"name": name, "annotations": {"berth.dev/created-by": "berth-agent"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]},
+        "spec": {},
+    });
+    plane
+        .kubectl_with(
+            &plane.kubeconfig(),
+            &["create", "--validate=false", "-f", "-"],
+            &object.to_string(),
+        )
+        .unwrap();
+    let mut there = plane.infra_node(name);
+    there["status"] = json!({"capabilities": {}, "conditions": [{"type": "Ready", "status": "True", "reason": "AsAsked",
+        "message": "all is as asked", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+    replace_status(plane, &format!("/apis/berth.dev/v1alpha1/infranodes/{name}/status"), &there);
+}
+
+fn replace_status(plane: &ControlPlane, path: &str, object: &Value) {
+    let replace = ["replace", "--raw", path, "-f", "-"];
+    plane.kubectl_with(&plane.kubeconfig(), &replace, &object.to_string()).unwrap();
+}
+
+const A: [&str; 2] = ["infranode", "rack1-a"];
+const B: [&str; 2] = ["infranode", "rack1-b"];
+
+pub(crate) fn a_profile_becomes_the_spec(plane: &ControlPlane) {
+    let trunk =
+        json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "bond0"}});
+    let asked = json!({"nodeSelector": {"rack": "1"}, "class": "Performance", "ksm": {"mode": "Off"},
+        "cpu": {"reserved": {"coresPerZone": 1}}, "hugepages": [{"size": "2Mi", "count": 64}], "networks": [trunk]});
+    profile(plane, "rack1", &asked);
+    let wanted = json!({"profile": "rack1", "ksm": {"mode": "Off"}, "cpu": {"reserved": {"coresPerZone": 1}},
+        "hugepages": [{"size": "2Mi", "count": 64}], "networks": [trunk]});
+    until(plane, &A, "/spec", &wanted);
+    until(plane, &B, "/spec", &wanted);
+    until(plane, &["node", "rack1-a"], "/metadata/labels/berth.dev~1class", &json!("Performance"));
+    until(plane, &["node", "rack1-a"], "/metadata/labels/berth.dev~1profile", &json!("rack1"));
+    until(plane, &["hostprofile", "rack1"], "/status/hosts", &json!(2));
+    assert_eq!(
+        condition(&plane.get(&["hostprofile", "rack1"]).unwrap(), "Ready")["status"],
+        "True"
+    );
+    assert_eq!(
+        spec(plane, "rack2-a"),
+        json!({}),
+        "a host that no profile selects is left as it is"
+    );
+}
+
+pub(crate) fn the_highest_priority_wins_and_a_tie_is_shown_on_both(plane: &ControlPlane) {
+    let all = |priority: i32| json!({"priority": priority, "ksm": {"mode": "Auto"}});
+    profile(plane, "zz-all", &all(5));
+    until(plane, &A, "/spec", &json!({"profile": "zz-all", "ksm": {"mode": "Auto"}}));
+    until(plane, &["infranode", "rack2-a"], "/spec/profile", &json!("zz-all"));
+    until(plane, &["node", "rack1-a"], "/metadata/labels/berth.dev~1class", &json!("Standard"));
+    // Below the other: its hosts go back to the one of their rack.
+    profile(plane, "zz-all", &all(-5));
+    until(plane, &A, "/spec/profile", &json!("rack1"));
+    // As high: neither, and everything stays as it is.
+    profile(plane, "zz-all", &json!({"priority": 0, "ksm": {"mode": "On"}}));
+    until_said(
+        plane,
+        &["hostprofile", "rack1"],
+        "Ready",
+        Some("HostProfile zz-all has priority 0 too"),
+    );
+    until_said(plane, &["hostprofile", "zz-all"], "Ready", Some("rack1-a, rack1-b"));
+    until_said(plane, &A, "ProfileConflict", Some("rack1, zz-all"));
+    assert_eq!(spec(plane, "rack1-a")["ksm"]["mode"], "Off");
+    until(plane, &["infranode", "rack2-a"], "/spec/ksm/mode", &json!("On"));
+    until(plane, &["hostprofile", "zz-all"], "/status/hosts", &json!(1));
+    told(plane, "Conflict");
+    // The end of it. A host that is selected no more keeps what it has.
+    plane.kubectl(&["delete", "hostprofile", "zz-all"]).unwrap();
+    until_said(plane, &A, "ProfileConflict", None);
+    until(plane, &["hostprofile", "rack1"], "/status/conditions/0/status", &json!("True"));
+    assert_eq!(spec(plane, "rack2-a")["ksm"]["mode"], "On");
+}
+
+/// There is an Event for that reason.
+fn told(plane: &ControlPlane, reason: &str) {
+    let field = format!("reason={reason}");
+    plane
+        .until("an Event", SOON, |plane| {
+            let events = plane.get(&["events", "-A", "--field-selector", &field]).ok()?;
+            events["items"].as_array().filter(|all| !all.is_empty()).map(drop)
+        })
+        .unwrap();
+}
+
+pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
+    plane.ask("rack1-a", &json!({"ksm": {"mode": "On", "pagesToScan": 50}})).unwrap();
+    until_said(plane, &A, "ProfileOverridden", Some("spec.ksm.mode (kubectl"));
+    assert_eq!(spec(plane, "rack1-a")["ksm"], json!({"mode": "On", "pagesToScan": 50}));
+    told(plane, "ProfileOverridden");
+    // The rest of the profile goes on.
+    plane
+        .kubectl(&[
+            "patch",
+            "hostprofile",
+            "rack1",
+            "--type=merge",
+            "-p",
+            r#"{"spec": {"hugepages": [{"size": "2Mi", "count": 32}], "ksm": {"mode": "Auto"}}}"#,
+        ])
+        .unwrap();
+    until(plane, &A, "/spec/hugepages/0/count", &json!(32));
+    until(plane, &B, "/spec/ksm/mode", &json!("Auto"));
+    assert_eq!(spec(plane, "rack1-a")["ksm"]["mode"], "On");
+    plane.ask("rack1-a", &json!({"ksm": null})).unwrap();
+    until(plane, &A, "/spec/ksm", &json!({"mode": "Auto"}));
+    until_said(plane, &A, "ProfileOverridden", None);
+}
+
+/// Only one of coresPerZone and cpus may be set.
+pub(crate) fn a_choice_of_fields_is_left_whole(plane: &ControlPlane) {
+    plane
+        .ask("rack1-a", &json!({"cpu": {"reserved": {"coresPerZone": null, "cpus": "0-1"}}}))
+        .unwrap();
+    until_said(plane, &A, "ProfileOverridden", Some("spec.cpu.reserved"));
+    assert_eq!(spec(plane, "rack1-a")["cpu"]["reserved"], json!({"cpus": "0-1"}));
+    plane.ask("rack1-a", &json!({"cpu": {"reserved": null}})).unwrap();
+    until(plane, &A, "/spec/cpu/reserved", &json!({"coresPerZone": 1}));
+    until_said(plane, &A, "ProfileOverridden", None);
+}
+
+pub(crate) fn tenants_come_and_go(plane: &ControlPlane) {
+    for (name, vlan) in [("abc", 120), ("xyz", 121)] {
+        let tenant = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
+            "spec": {"network": {"name": "trunk", "vlan": vlan}}});
+        plane.apply(&tenant.to_string()).unwrap();
+    }
+    let carried = |name: &str, vlan: u32| json!({"name": format!("cluster-{name}"), "network": "trunk", "vlan": vlan});
+    let both = json!([carried("abc", 120), carried("xyz", 121)]);
+    until(plane, &A, "/spec/tenantNetworks", &both);
+    until(plane, &B, "/spec/tenantNetworks", &both);
+    plane
+        .kubectl(&[
+            "patch",
+            "tenantcluster",
+            "abc",
+            "--type=merge",
+            "-p",
+            r#"{"spec": {"nodeSelector": {"rack": "9"}}}"#,
+        ])
+        .unwrap();
+    until(plane, &A, "/spec/tenantNetworks", &json!([carried("xyz", 121)]));
+    // A host that its profile loses still loses tenants.
+    plane.kubectl(&["label", "--overwrite", "node", "rack1-b", "rack=3"]).unwrap();
+    plane.kubectl(&["delete", "tenantcluster", "xyz", "--wait=false"]).unwrap();
+    until(plane, &B, "/spec/tenantNetworks", &Value::Null);
+    assert_eq!(spec(plane, "rack1-b")["profile"], "rack1");
+    plane.kubectl(&["label", "--overwrite", "node", "rack1-b", "rack=1"]).unwrap();
+}
+
+pub(crate) fn tunnels_know_each_other(plane: &ControlPlane) {
+    let overlay =
+        json!({"name": "overlay", "scenario": "Vxlan", "vxlan": {"localAddress": "0.0.0.0"}});
+    profile(plane, "overlay", &json!({"priority": 9, "networks": [overlay]}));
+    let ends = |own: u8, others: [u8; 2]| {
+        let address = |n: u8| format!("10.0.0.{n}");
+        json!({"port": 4790, "localAddress": address(own), "peers": others.map(address)})
+    };
+    until(plane, &A, "/spec/networks/0/vxlan", &ends(1, [2, 3]));
+    until(plane, &["infranode", "rack2-a"], "/spec/networks/0/vxlan", &ends(3, [1, 2]));
+    plane.kubectl(&["delete", "hostprofile", "overlay"]).unwrap();
+    until(plane, &A, "/spec/profile", &json!("rack1"));
+    until(plane, &B, "/spec/profile", &json!("rack1"));
+}
+
+/// An agent whose Lease runs out; it then speaks for itself again.
+pub(crate) fn a_silent_agent_is_said_once(plane: &ControlPlane) {
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "rack1-b", "namespace": "berth-system"},
+        "spec": {"holderIdentity": "rack1-b", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}});
+    plane.apply(&lease.to_string()).unwrap();
+    until_said(
+        plane,
+        &B,
+        "Ready",
+        Some("its Lease berth-system/rack1-b was last renewed at 2026-01-01T00:00:00Z"),
+    );
+    let there = plane.infra_node("rack1-b");
+    let ready = condition(&there, "Ready");
+    assert_eq!((&ready["status"], &ready["reason"]), (&json!("Unknown"), &json!("AgentSilent")));
+    // What it says now stands, although its Lease is not renewed.
+    let mut there = plane.infra_node("rack1-b");
+    there["status"]["conditions"][0] = json!({"type": "Ready", "status": "True", "reason": "AsAsked",
+        "message": "here I am", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    replace_status(plane, "/apis/berth.dev/v1alpha1/infranodes/rack1-b/status", &there);
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    assert_eq!(condition(&plane.infra_node("rack1-b"), "Ready")["message"], "here I am");
+}
+
+pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
+    let config = |ranges: &Value| {
+        let pools = json!([{"network": "trunk", "ranges": ranges}]);
+        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
+            "spec": {"vlanPools": pools}});
+        plane.apply(&object.to_string()).unwrap();
+    };
+    config(&json!(["100-199", "150-160"]));
+    until_said(
+        plane,
+        &["infraconfig", "default"],
+        "Ready",
+        Some("`150-160` has VLANs 150-160 that are in the pool already"),
+    );
+    config(&json!(["100-199"]));
+    until(plane, &["infraconfig", "default"], "/status/conditions/0/status", &json!("True"));
+    if plane.version() < Version(1, 25) {
+        // Nothing refuses another name there.
+        let other = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "other"}, "spec": {}});
+        plane.apply(&other.to_string()).unwrap();
+        until_said(
+            plane,
+            &["infraconfig", "other"],
+            "Ready",
+            Some("only the InfraConfig named default is read"),
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! Who leads, and what it costs.
+
+use std::time::{Duration, Instant};
+
+use berth_tests::cluster::ControlPlane;
+use serde_json::{Value, json};
+
+use crate::process::{self, Controller, LEASE, writes};
+use crate::{SOON, profile, spec};
+
+/// The server loses a kind: a controller that starts waits for it, and says so.
+pub(crate) fn kinds_are_waited_for(plane: &ControlPlane) -> Controller {
+    let file = berth_tests::repository().join("deploy/crds/tenantclusters.berth.dev.yaml");
+    plane.kubectl(&["delete", "crd", "tenantclusters.berth.dev"]).unwrap();
+    let first = Controller::start(plane, "first");
+    let waits = plane.until("it says what it waits for", SOON, |_| {
+        let (code, text) = first.page("/readyz")?;
+        (code == 503 && text.contains("tenantclusters: the server does not know them"))
+            .then_some(())
+    });
+    assert!(waits.is_ok(), "{waits:?}: {:?}\n{}", first.page("/readyz"), process::logs(plane));
+    assert_eq!(first.page("/healthz").unwrap().0, 200);
+    plane.apply_file(&file).unwrap();
+    let ready =
+        plane.until("it is ready", SOON, |_| (first.page("/readyz")?.0 == 200).then_some(()));
+    assert!(ready.is_ok(), "{ready:?}\n{}", process::logs(plane));
+    first
+}
+
+/// Several looks at everything that change nothing.
+pub(crate) fn nothing_is_written_while_nothing_changes(plane: &ControlPlane) {
+    // What was begun ends, and its echo too.
+    std::thread::sleep(Duration::from_secs(3));
+    let before = writes(plane).len();
+    std::thread::sleep(Duration::from_secs(6));
+    let written: Vec<Value> = writes(plane).split_off(before);
+    assert!(written.is_empty(), "{written:#?}\n{}", process::logs(plane));
+}
+
+fn leader(plane: &ControlPlane) -> Option<String> {
+    let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).ok()?;
+    lease["spec"]["holderIdentity"].as_str().map(str::to_owned)
+}
+
+/// At once when it is told to end, and when its Lease has run out if it is killed.
+pub(crate) fn another_takes_over(plane: &ControlPlane, mut first: Controller) {
+    let mut second = Controller::start(plane, "second");
+    plane
+        .until("the second is ready", SOON, |_| (second.page("/readyz")?.0 == 200).then_some(()))
+        .unwrap();
+    assert_eq!(
+        (first.metric("berth_controller_leader"), second.metric("berth_controller_leader")),
+        (1.0, 0.0)
+    );
+    assert!(
+        first.metric("berth_controller_reconciles_total{controller=\"hosts\",result=\"ok\"}")
+            > 10.0
+    );
+    let begin = Instant::now();
+    assert!(first.terminate(), "{}", process::logs(plane));
+    plane
+        .until("the second leads", SOON, |plane| (leader(plane)? == "second").then_some(()))
+        .unwrap();
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(LEASE - 1), "{took:?} although the Lease was given back");
+    profile(plane, "rack1", &json!({"nodeSelector": {"rack": "1"}, "ksm": {"mode": "Observe"}}));
+    seen(plane, "Observe");
+    let third = Controller::start(plane, "third");
+    plane
+        .until("the third is ready", SOON, |_| (third.page("/readyz")?.0 == 200).then_some(()))
+        .unwrap();
+    let begin = Instant::now();
+    second.running.end();
+    profile(plane, "rack1", &json!({"nodeSelector": {"rack": "1"}, "ksm": {"mode": "On"}}));
+    seen(plane, "On");
+    let took = begin.elapsed();
+    assert!(
+        took > Duration::from_secs(LEASE / 2),
+        "{took:?}: the Lease of one that was killed must run out first"
+    );
+    assert_eq!(leader(plane).as_deref(), Some("third"));
+    let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
+    assert_eq!(lease["spec"]["leaseTransitions"], 2);
+}
+
+fn seen(plane: &ControlPlane, mode: &str) {
+    let seen = plane
+        .until(mode, SOON, |plane| (spec(plane, "rack1-b")["ksm"]["mode"] == mode).then_some(()));
+    assert!(seen.is_ok(), "{seen:?}: {}\n{}", spec(plane, "rack1-b"), process::logs(plane));
+}

@@ -1,0 +1,108 @@
+//! The instance types of `deploy/instancetypes/`: KubeVirt's own schemas take them, and each gives a launcher pod.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests look at files and fail by panicking"
+)]
+
+use std::io::Write as _;
+
+use berth_controller::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
+use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::repository;
+use serde_json::{Value, json};
+
+const GIB: u64 = 1 << 30;
+const FILES: [&str; 3] = ["performance.yaml", "density.yaml", "preferences.yaml"];
+
+fn text(file: &str) -> String {
+    std::fs::read_to_string(repository().join("deploy/instancetypes").join(file)).unwrap()
+}
+
+fn objects(file: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&text(file)).unwrap()
+}
+
+fn name(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
+/// A VM of an instance type, with a preference, and nothing of its own.
+fn launcher(instancetype: &Value, preference: &Value) -> Launcher {
+    let mut around = Surroundings::default();
+    assert!(around.add(instancetype).unwrap());
+    assert!(around.add(preference).unwrap());
+    let vm = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"namespace": "cluster-abc", "name": "web-1"},
+        "spec": {
+            "instancetype": {"name": name(instancetype)}, "preference": {"name": name(preference)},
+            "template": {"spec": {"domain": {"devices": {}}}},
+        },
+    });
+    predict(&Machine::read(&vm).unwrap().unwrap(), &Configuration::default(), &around).unwrap()
+}
+
+#[test]
+fn each_gives_a_launcher_pod_of_its_class() {
+    let preferences = objects("preferences.yaml");
+    let preferred =
+        |wanted: &str| preferences.iter().find(|one| name(one) == wanted).cloned().unwrap();
+    let types: Vec<Value> = [objects("performance.yaml"), objects("density.yaml")].concat();
+    assert!(types.len() >= 12);
+    for one in &types {
+        let (name, spec) = (name(one), &one["spec"]);
+        assert!(spec["nodeSelector"].is_null(), "{name} selects Nodes by labels");
+        let (class, size) = name.rsplit_once('-').unwrap();
+        let cpus: u64 = size.parse().unwrap();
+        assert_eq!(spec["cpu"]["guest"], cpus, "{name}");
+        let preference = class.strip_suffix("-1gi").unwrap_or(class);
+        let launcher = launcher(one, &preferred(preference));
+        let compute = &launcher.pod.containers[0];
+        assert_eq!(u64::from(launcher.vcpus), cpus, "{name}");
+        assert_eq!(launcher.scheduler_name, "berth-scheduler", "{name}");
+        if class == "density" {
+            assert_eq!(launcher.guest_memory, cpus * 2 * GIB, "{name}");
+            assert!(!launcher.is_dedicated, "{name}");
+            let asked = compute.requests.memory;
+            assert!(asked < launcher.guest_memory, "{name} asks for {asked}");
+            assert!(compute.requests.cpu_millis <= cpus * 200, "{name}");
+        } else {
+            assert_eq!(launcher.guest_memory, cpus * 4 * GIB, "{name}");
+            assert!(launcher.is_dedicated, "{name}");
+            // The emulator's thread has one of its own.
+            assert!(compute.requests.cpu_millis >= (cpus + 1) * 1000, "{name}");
+            assert_eq!(compute.requests.cpu_millis, compute.limits.cpu_millis, "{name}");
+            let in_pages = !class.ends_with("database");
+            assert_eq!(launcher.numa_passthrough, in_pages, "{name}");
+            assert_eq!(compute.requests.hugepages.is_empty(), !in_pages, "{name}");
+        }
+    }
+}
+
+#[test]
+fn kubevirts_schemas_take_them() {
+    let folder = repository().join("../shared/crds");
+    if !folder.exists() {
+        // Written to the stream itself, as the test harness keeps what a passing test prints.
+        writeln!(std::io::stderr(), "skipped: ../shared/crds is not here").unwrap();
+        return;
+    }
+    let plane = ControlPlane::start(Parts::default()).unwrap();
+    for kind in ["virtualmachineclusterinstancetypes", "virtualmachineclusterpreferences"] {
+        let crd = format!("{kind}.instancetype.kubevirt.io");
+        plane.apply(&std::fs::read_to_string(folder.join(format!("{crd}.yaml"))).unwrap()).unwrap();
+        let crd = format!("crd/{crd}");
+        plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", &crd]).unwrap();
+    }
+    for file in FILES {
+        plane.apply(&text(file)).unwrap();
+        // What a schema does not know it drops, and says nothing.
+        for object in objects(file) {
+            let kind = object["kind"].as_str().unwrap().to_lowercase();
+            let there = plane.get(&[&kind, &name(&object)]).unwrap();
+            assert_eq!(there["spec"], object["spec"], "{}", name(&object));
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! MachineDeployments on a real API server with KubeVirt's own definitions: machines are made, replaced, kept at their number
+//! and taken away, whatever comes between.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests look at files, run programs, and fail by panicking"
+)]
+
+#[path = "machines/kubevirt.rs"]
+mod kubevirt;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use berth_tests::cluster::{ControlPlane, Parts, condition};
+use berth_tests::repository;
+use kubevirt::{Controller, KubeVirt};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(40);
+const SPACE: &str = "cluster-abc";
+
+fn deployment(name: &str, replicas: u32, memory: &str) -> Value {
+    json!({
+        "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
+        "metadata": {"name": name, "namespace": SPACE, "annotations": {"berth.dev/user-data-secret": "base"}},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": {"name": name}},
+            "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"labels": {"name": name}},
+                "spec": {"providerSpec": {"value": {
+                    "sshPublicKeys": ["ssh-ed25519 AAAA somebody"],
+                    "cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "operatingSystemSpec": {},
+                    "cloudProviderSpec": {"virtualMachine": {"template": {
+                        "cpus": "2", "memory": memory,
+                        "primaryDisk": {"osImage": "http://images.example/ubuntu.img", "size": "10Gi"},
+                    }}},
+                }}},
+            },
+        },
+    })
+}
+
+/// KubeVirt's own definitions; `false` if they are not here.
+fn install(plane: &ControlPlane) -> bool {
+    let folder = repository().join("../shared/crds");
+    if !folder.exists() {
+        eprintln!("skipped: ../shared/crds is not here, so there are no VirtualMachines");
+        return false;
+    }
+    for name in ["virtualmachines.kubevirt.io", "virtualmachineinstances.kubevirt.io"] {
+        let file = folder.join(format!("{name}.yaml"));
+        let apply = ["apply", "--server-side", "--validate=false", "-f", file.to_str().unwrap()];
+        plane.kubectl(&apply).unwrap();
+    }
+    let file =
+        repository().join("deploy/overlays/machine-crds/machinedeployments.cluster.k8s.io.yaml");
+    plane.apply_file(&file).unwrap();
+    for name in [
+        "crd/virtualmachines.kubevirt.io",
+        "crd/virtualmachineinstances.kubevirt.io",
+        "crd/machinedeployments.cluster.k8s.io",
+    ] {
+        plane.kubectl(&["wait", "--for=condition=Established", name, "--timeout=30s"]).unwrap();
+    }
+    true
+}
+
+fn machines(plane: &ControlPlane, of: &str) -> Vec<Value> {
+    let list =
+        plane.get(&["virtualmachines", "-n", SPACE, "-l", &format!("md={of}")]).unwrap_or_default();
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
+fn names(plane: &ControlPlane, of: &str) -> BTreeSet<String> {
+    machines(plane, of)
+        .iter()
+        .map(|vm| vm["metadata"]["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn status(plane: &ControlPlane, of: &str) -> Value {
+    plane.get(&["machinedeployment", of, "-n", SPACE]).unwrap_or_default()
+}
+
+/// Waits until so many machines run, all of the template of now, and no others are there.
+fn until_complete(plane: &ControlPlane, of: &str, count: u64) {
+    let mut last = Value::Null;
+    let done = plane.until(&format!("{count} machines of {of}"), SOON, |plane| {
+        last = status(plane, of);
+        let number = |field: &str| last["status"][field].as_u64().unwrap_or(0);
+        let is_new = last["status"]["observedGeneration"] == last["metadata"]["generation"];
+        let is_so = ["replicas", "updatedReplicas", "readyReplicas"]
+            .iter()
+            .all(|field| number(field) == count);
+        (is_new && is_so && names(plane, of).len() as u64 == count).then_some(())
+    });
+    done.unwrap_or_else(|error| panic!("{error}: {:#}\n{:#?}", last["status"], names(plane, of)));
+}
+
+fn until_said(plane: &ControlPlane, of: &str, type_: &str, words: &str) {
+    let mut last = Value::Null;
+    let done = plane.until(words, SOON, |plane| {
+        last = status(plane, of);
+        let said = condition(&last, type_);
+        let text = format!("{} {} {}", said["status"], said["reason"], said["message"]);
+        text.contains(words).then_some(())
+    });
+    done.unwrap_or_else(|error| panic!("{error}: {:#}", last["status"]));
+}
+
+fn apply(plane: &ControlPlane, object: &Value) {
+    plane.apply(&object.to_string()).unwrap();
+}
+
+/// One control plane for all of it, as it takes longest.
+#[test]
+fn machines_are_made_and_kept() {
+    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
+    if !install(&plane) {
+        return;
+    }
+    plane.deploy(&[]).unwrap();
+    let kubeconfig = plane.kubeconfig();
+    plane.kubectl(&["create", "namespace", SPACE]).unwrap();
+    apply(
+        &plane,
+        &json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "abc"}, "spec": {}
+        }),
+    );
+    the_server_takes_what_is_rendered(&plane);
+    let kubevirt = KubeVirt::start(&kubeconfig);
+    let controller = Controller::start(&kubeconfig);
+    without_user_data_nothing_is_made(&plane);
+    machines_come_to_run(&plane);
+    another_template_replaces_them_one_by_one(&plane);
+    the_number_follows(&plane);
+    while_paused_nothing_is_replaced(&plane);
+    one_that_has_ended_is_replaced(&plane);
+    one_that_was_there_is_adopted(&plane, &kubevirt);
+    nonsense_is_said_and_others_go_on(&plane);
+    drop(controller);
+    killed_at_any_moment_there_are_as_many_as_asked_for(&plane);
+    let _controller = Controller::start(&kubeconfig);
+    they_go_with_their_deployment(&plane);
+    beside_machine_controller_nothing_is_made(&plane);
+}
+
+/// All that is rendered is right for KubeVirt's schemas.
+fn the_server_takes_what_is_rendered(plane: &ControlPlane) {
+    let mut more = deployment("more", 1, "2Gi");
+    let cloud = &mut more["spec"]["template"]["spec"]["providerSpec"]["value"]["cloudProviderSpec"];
+    cloud["affinity"] = json!({"podAntiAffinityPreset": "hard",
+        "nodeAffinityPreset": {"type": "hard", "key": "k", "values": ["v"]}});
+    cloud["virtualMachine"]["dnsConfig"] = json!({"nameservers": ["192.0.2.53"]});
+    cloud["virtualMachine"]["template"]["secondaryDisks"] =
+        json!([{"size": "1Gi", "source": "blank"}]);
+    let mut flavor = deployment("flavor", 1, "2Gi");
+    flavor["spec"]["template"]["spec"]["providerSpec"]["value"]["cloudProviderSpec"]["virtualMachine"]
+        ["flavor"] = json!({"name": "performance-4"});
+    let tenant = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "abc"},
+        "spec": {"network": {"name": "trunk"}, "schedulerName": "berth-scheduler"}});
+    for object in [deployment("plain", 1, "2Gi"), more, flavor] {
+        let file = plane.folder().join("deployment.yaml");
+        std::fs::write(&file, format!("{object}\n---\n{tenant}\n")).unwrap();
+        let render = Command::new(repository().join("target/release/berth-controller"))
+            .args(["render", "-o", "json", "--machine", "rendered", "-f"])
+            .arg(&file)
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&render.stderr);
+        assert!(render.status.success(), "{told}");
+        let machine = String::from_utf8(render.stdout).unwrap();
+        let create = ["create", "--dry-run=server", "--validate=false", "-o", "json", "-f", "-"];
+        let taken = plane.kubectl_with(&plane.kubeconfig(), &create, &machine).unwrap();
+        let (sent, taken): (Value, Value) =
+            (serde_json::from_str(&machine).unwrap(), serde_json::from_str(&taken).unwrap());
+        // A field that the schema does not know is dropped without a word.
+        assert_eq!(sent["spec"], taken["spec"], "{object}");
+    }
+}
+
+fn without_user_data_nothing_is_made(plane: &ControlPlane) {
+    apply(plane, &deployment("web", 2, "2Gi"));
+    until_said(plane, "web", "Valid", "Secret cluster-abc/base does not exist");
+    assert!(machines(plane, "web").is_empty());
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "base", "namespace": SPACE},
+        "stringData": {"userdata": "#cloud-config\nhostname: x\n"}});
+    apply(plane, &secret);
+    // Secrets are not watched; a change of the deployment has it looked at at once.
+    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", SPACE, "looked=at"]).unwrap();
+}
+
+fn machines_come_to_run(plane: &ControlPlane) {
+    until_complete(plane, "web", 2);
+    until_said(plane, "web", "Valid", "True");
+    until_said(plane, "web", "Progressing", "Complete");
+    for vm in machines(plane, "web") {
+        let name = vm["metadata"]["name"].as_str().unwrap();
+        let secret = plane.get(&["secret", &format!("userdata-{name}"), "-n", SPACE]).unwrap();
+        assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], vm["metadata"]["uid"]);
+        let data = secret["data"]["userdata"].as_str().unwrap();
+        let data = String::from_utf8(STANDARD.decode(data).unwrap()).unwrap();
+        assert!(data.contains("- \"ssh-ed25519 AAAA somebody\""), "{data}");
+        assert_eq!(vm["metadata"]["ownerReferences"][0]["kind"], "MachineDeployment");
+        assert_eq!(vm["metadata"]["labels"]["cluster.x-k8s.io/cluster-name"], "abc");
+    }
+    let mut last = Value::Null;
+    let counted = plane.until("the tenant's machines", SOON, |plane| {
+        last = plane.get(&["tenantcluster", "abc"]).unwrap_or_default();
+        (last["status"]["machines"] == json!({"desired": 2, "current": 2, "ready": 2}))
+            .then_some(())
+    });
+    counted.unwrap_or_else(|error| panic!("{error}: {:#}", last["status"]));
+}
+
+fn another_template_replaces_them_one_by_one(plane: &ControlPlane) {
+    let before = names(plane, "web");
+    apply(plane, &deployment("web", 2, "3Gi"));
+    let mut most = 0;
+    let replaced = plane.until("all are replaced", SOON, |plane| {
+        let all = machines(plane, "web");
+        most = most.max(all.len());
+        let status = status(plane, "web");
+        let is_new = status["status"]["observedGeneration"] == status["metadata"]["generation"];
+        (is_new && names(plane, "web").is_disjoint(&before) && all.len() == 2).then_some(())
+    });
+    replaced.unwrap_or_else(|error| panic!("{error}: {:#}", status(plane, "web")["status"]));
+    // One that goes may still be listed when the next one comes.
+    assert!(most <= 4, "{most} machines at once");
+    until_complete(plane, "web", 2);
+}
+
+fn the_number_follows(plane: &ControlPlane) {
+    plane.kubectl(&["scale", "machinedeployment/web", "-n", SPACE, "--replicas=3"]).unwrap();
+    until_complete(plane, "web", 3);
+    plane.kubectl(&["scale", "machinedeployment/web", "-n", SPACE, "--replicas=1"]).unwrap();
+    until_complete(plane, "web", 1);
+}
+
+fn while_paused_nothing_is_replaced(plane: &ControlPlane) {
+    let before = names(plane, "web");
+    let mut paused = deployment("web", 1, "4Gi");
+    paused["spec"]["paused"] = true.into();
+    apply(plane, &paused);
+    until_said(plane, "web", "Progressing", "Paused");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(names(plane, "web"), before);
+    apply(plane, &deployment("web", 1, "4Gi"));
+    plane
+        .kubectl(&[
+            "patch",
+            "machinedeployment",
+            "web",
+            "-n",
+            SPACE,
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"paused":false}}"#,
+        ])
+        .unwrap();
+    let replaced = plane.until("it is replaced", SOON, |plane| {
+        let now = names(plane, "web");
+        (now.len() == 1 && now.is_disjoint(&before)).then_some(())
+    });
+    replaced.unwrap();
+    until_complete(plane, "web", 1);
+}
+
+fn one_that_has_ended_is_replaced(plane: &ControlPlane) {
+    let before = names(plane, "web");
+    let name = before.first().unwrap();
+    let failed = r#"{"status":{"phase":"Failed"}}"#;
+    plane
+        .kubectl(&[
+            "patch",
+            "virtualmachineinstance",
+            name,
+            "-n",
+            SPACE,
+            "--type=merge",
+            "-p",
+            failed,
+        ])
+        .unwrap();
+    let replaced = plane.until("it is replaced", SOON, |plane| {
+        let now = names(plane, "web");
+        (now.len() == 1 && now.is_disjoint(&before)).then_some(())
+    });
+    replaced.unwrap();
+    until_complete(plane, "web", 1);
+}
+
+/// A VirtualMachine with the label of a deployment that nobody owns, as machine-controller leaves them.
+fn one_that_was_there_is_adopted(plane: &ControlPlane, kubevirt: &KubeVirt) {
+    kubevirt.works.store(true, Ordering::SeqCst);
+    let vm = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": "old-one", "namespace": SPACE, "labels": {"md": "old"}},
+        "spec": {"runStrategy": "Once", "template": {"spec": {"domain": {"devices": {}}}}},
+    });
+    apply(plane, &vm);
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "userdata-old-one", "namespace": SPACE}});
+    apply(plane, &secret);
+    apply(plane, &deployment("old", 1, "2Gi"));
+    until_complete(plane, "old", 1);
+    let adopted = plane.get(&["virtualmachine", "old-one", "-n", SPACE]).unwrap();
+    assert_eq!(adopted["metadata"]["ownerReferences"][0]["name"], "old");
+}
+
+fn nonsense_is_said_and_others_go_on(plane: &ControlPlane) {
+    let mut wrong = deployment("wrong", 1, "lots");
+    wrong["spec"]["template"]["spec"]["providerSpec"]["value"]["cloudProviderSpec"]["affinty"] =
+        json!({});
+    apply(plane, &wrong);
+    until_said(plane, "wrong", "Valid", "template.memory: `lots`");
+    until_said(plane, "wrong", "Valid", "is `affinity` meant?");
+    assert!(machines(plane, "wrong").is_empty());
+    apply(plane, &deployment("right", 1, "2Gi"));
+    until_complete(plane, "right", 1);
+}
+
+/// Ended at random moments while the number and the template change; what was begun is gone on with.
+fn killed_at_any_moment_there_are_as_many_as_asked_for(plane: &ControlPlane) {
+    let rounds = if std::env::var_os("BERTH_FAULTS").is_some() { 50 } else { 5 };
+    let mut dice = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
+    for round in 0..rounds {
+        let controller = Controller::start(&plane.kubeconfig());
+        apply(plane, &deployment("many", 3 + round % 3, &format!("{}Gi", 2 + round % 4)));
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_millis(u64::try_from((dice >> 64) % 1200).unwrap()));
+        drop(controller);
+    }
+    let _controller = Controller::start(&plane.kubeconfig());
+    until_complete(plane, "many", u64::from(3 + (rounds - 1) % 3));
+    std::thread::sleep(Duration::from_secs(1));
+    until_complete(plane, "many", u64::from(3 + (rounds - 1) % 3));
+}
+
+fn they_go_with_their_deployment(plane: &ControlPlane) {
+    plane.kubectl(&["delete", "machinedeployment", "many", "-n", SPACE, "--timeout=40s"]).unwrap();
+    assert!(machines(plane, "many").is_empty());
+    until_complete(plane, "web", 1);
+}
+
+fn beside_machine_controller_nothing_is_made(plane: &ControlPlane) {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "machines.cluster.k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, legacy API"}},
+        "spec": {
+            "group": "cluster.k8s.io", "scope": "Namespaced",
+            "names": {"kind": "Machine", "plural": "machines", "singular": "machine"},
+            "versions": [{"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    });
+    apply(plane, &crd);
+    plane
+        .kubectl(&[
+            "wait",
+            "--for=condition=Established",
+            "crd/machines.cluster.k8s.io",
+            "--timeout=30s",
+        ])
+        .unwrap();
+    let machine = json!({"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": "theirs", "namespace": SPACE}, "spec": {}});
+    apply(plane, &machine);
+    let _controller = Controller::start(&plane.kubeconfig());
+    apply(plane, &deployment("theirs", 1, "2Gi"));
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(machines(plane, "theirs").is_empty());
+    assert_eq!(status(plane, "theirs").get("status"), None, "it is not ours to say anything of");
+}

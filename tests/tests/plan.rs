@@ -1,0 +1,167 @@
+//! `berth-controller plan` of a live cluster: it says what it says of the same objects in files, and only lists.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests run the program, look at its server's files, and fail by panicking"
+)]
+
+use std::process::Command;
+use std::time::Duration;
+
+use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::repository;
+use serde_json::{Value, json};
+
+fn plan(arguments: &[&str]) -> Value {
+    let output = Command::new(repository().join("target/release/berth-controller"))
+        .args(["plan", "-o", "json"])
+        .args(arguments)
+        .current_dir(repository())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"))
+}
+
+/// The objects of a file of the example fleet, by the server's own client.
+fn objects(plane: &ControlPlane, file: &str) -> Vec<Value> {
+    let path = repository().join("examples/fleet").join(file);
+    let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f"];
+    let arguments: Vec<&str> = read.iter().copied().chain([path.to_str().unwrap()]).collect();
+    let text = plane.kubectl(&arguments).unwrap();
+    let stream = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+    let open = |value: Value| match value["items"].as_array() {
+        Some(items) => items.clone(),
+        None => vec![value],
+    };
+    stream.flat_map(|value| open(value.unwrap())).collect()
+}
+
+#[test]
+fn a_live_cluster_is_planned_as_its_objects_are() {
+    let plane = ControlPlane::start(Parts { controllers: false, audit: true }).unwrap();
+    plane.deploy(&[]).unwrap();
+    for host in ["rack1-a", "rack1-b", "rack2-a", "lab-a"] {
+        let mut infra = objects(&plane, &format!("{host}.yaml")).remove(0);
+        // Kubernetes 1.20 makes null of empty text that was applied.
+        let cpu = infra["status"]["capabilities"]["cpu"].as_object_mut().unwrap();
+        cpu.retain(|_, value| *value != "");
+        infra["status"]["zones"].as_array_mut().unwrap().iter_mut().for_each(|zone| {
+            zone.as_object_mut().unwrap().retain(|_, value| *value != "");
+        });
+        plane.apply(&infra.to_string()).unwrap();
+        let mut there = plane.get(&["infranode", host]).unwrap();
+        there["status"] = infra["status"].clone();
+        let path = format!("/apis/berth.dev/v1alpha1/infranodes/{host}/status");
+        let replace = ["replace", "--raw", &path, "-f", "-"];
+        plane.kubectl_with(&plane.kubeconfig(), &replace, &there.to_string()).unwrap();
+        make_node(&plane, host);
+    }
+    plane.kubectl(&["create", "namespace", "cluster-abc"]).unwrap();
+    plane
+        .until("the namespace's account", Duration::from_secs(30), |plane| {
+            // Without controllers nobody makes it, and no pod is taken without it.
+            let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": "default", "namespace": "cluster-abc"}});
+            plane.apply(&account.to_string()).ok()
+        })
+        .unwrap();
+    for mut pod in objects(&plane, "running.yaml") {
+        pod["spec"]["containers"][0]["image"] = "none".into();
+        pod["metadata"]["uid"].take();
+        plane.apply(&pod.to_string()).unwrap();
+    }
+    // The server gives uids of its own; the reports must list the same.
+    for host in ["rack1-a"] {
+        let mut infra = plane.get(&["infranode", host]).unwrap();
+        for (vm, at) in [("db-1", 0), ("cache-1", 1)] {
+            let label = format!("vm.kubevirt.io/name={vm}");
+            let pods = plane.get(&["pods", "-n", "cluster-abc", "-l", &label]).unwrap();
+            infra["status"]["allocations"][at]["podUID"] =
+                pods["items"][0]["metadata"]["uid"].clone();
+        }
+        let path = format!("/apis/berth.dev/v1alpha1/infranodes/{host}/status");
+        let replace = ["replace", "--raw", &path, "-f", "-"];
+        plane.kubectl_with(&plane.kubeconfig(), &replace, &infra.to_string()).unwrap();
+    }
+    let before = audit(&plane).len();
+    let kubeconfig = plane.kubeconfig();
+    let machines = ["-f", "examples/fleet/machines.yaml", "-f", "examples/fleet/profiles.yaml"];
+    let live: Vec<&str> =
+        ["--kubeconfig", kubeconfig.to_str().unwrap()].into_iter().chain(machines).collect();
+    let live = plan(&live);
+    let filed = plan(&["-f", "examples/fleet/"]);
+    for part in ["problems", "unplaced", "running", "placed", "hosts"] {
+        assert_eq!(live[part], filed[part], "{part}");
+    }
+    let asked: Vec<Value> = audit(&plane).split_off(before);
+    let ours =
+        |event: &&Value| !event["userAgent"].as_str().unwrap_or_default().contains("kubectl");
+    let ours: Vec<&Value> =
+        asked.iter().filter(ours).filter(|event| event["verb"] == "list").collect();
+    assert!(ours.len() >= 6, "{} lists", ours.len());
+    let writes = ["create", "update", "patch", "delete", "deletecollection"];
+    let wrote = |event: &&Value| writes.iter().any(|verb| event["verb"] == *verb);
+    let by_plan = |event: &&Value| event["user"]["username"] == ours[0]["user"]["username"];
+    let written: Vec<&Value> = asked.iter().filter(by_plan).filter(wrote).collect();
+    assert!(written.is_empty(), "{written:?}");
+}
+
+/// A Node as the kubelet of such a host would register it, with what its agent and KubeVirt add.
+fn make_node(plane: &ControlPlane, host: &str) {
+    plane.make_node(host).unwrap();
+    let filed = plan(&["-f", &format!("examples/fleet/{host}.yaml")]);
+    let usage = &filed["hosts"][0];
+    let bytes = |part: &str| usage[part]["total"].as_u64().unwrap();
+    let infra = objects(plane, &format!("{host}.yaml")).remove(0);
+    let mut pages = json!({});
+    for zone in infra["status"]["zones"].as_array().unwrap() {
+        for pool in zone["hugepages"].as_array().unwrap() {
+            let size = pool["size"].as_str().unwrap();
+            let bytes = if size == "1Gi" { 1_u64 << 30 } else { 2 << 20 };
+            let name = format!("hugepages-{size}");
+            let sum = pages[&name].as_u64().unwrap_or(0) + pool["total"].as_u64().unwrap() * bytes;
+            pages[&name] = sum.into();
+        }
+    }
+    let mut node = plane.get(&["node", host]).unwrap();
+    let mut amounts = json!({
+        "cpu": format!("{}m", bytes("cpuMillis")), "memory": bytes("memory").to_string(), "pods": "110",
+        "devices.kubevirt.io/kvm": "1000", "devices.kubevirt.io/tun": "1000",
+        "devices.kubevirt.io/vhost-net": "1000", "devices.kubevirt.io/vhost-vsock": "1000",
+    });
+    for (name, sum) in pages.as_object().unwrap() {
+        amounts[name] = sum.to_string().into();
+    }
+    node["status"]["allocatable"] = amounts.clone();
+    node["status"]["capacity"] = amounts;
+    let path = format!("/api/v1/nodes/{host}/status");
+    let replace = ["replace", "--raw", &path, "-f", "-"];
+    plane.kubectl_with(&plane.kubeconfig(), &replace, &node.to_string()).unwrap();
+    let status: berth_api::InfraNodeStatus =
+        serde_json::from_value(infra["status"].clone()).unwrap();
+    let agents = berth_api::node_labels(&status);
+    let agents = agents.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
+    let others = [
+        "kubevirt.io/schedulable=true",
+        "kubevirt.io/cpumanager=true",
+        "kubernetes.io/arch=amd64",
+        "machine-type.node.kubevirt.io/q35=true",
+    ];
+    let others = others.map(str::to_owned).into_iter();
+    let hostname = format!("kubernetes.io/hostname={host}");
+    let labels: Vec<String> = agents.chain(others).chain([hostname]).collect();
+    let command = ["label", "--overwrite", "node", host];
+    let arguments: Vec<&str> =
+        command.iter().copied().chain(labels.iter().map(String::as_str)).collect();
+    plane.kubectl(&arguments).unwrap();
+    // Admission gives it to every new Node, and there is no controller here to take it off.
+    plane.kubectl(&["taint", "node", host, "node.kubernetes.io/not-ready-"]).unwrap();
+}
+
+fn audit(plane: &ControlPlane) -> Vec<Value> {
+    let log = std::fs::read_to_string(plane.folder().join("audit.log")).unwrap_or_default();
+    log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}

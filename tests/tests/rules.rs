@@ -1,0 +1,299 @@
+//! The stock scheduler's rules in `controller/src/rules`, held against the real kube-scheduler.
+//!
+//! Random pods with random rules come one at a time to Nodes without kubelets. The scheduler must bind a pod to a host
+//! that our rules allow, and of those to one that our scores find best; and where it finds none, it must count the same
+//! reasons.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::panic,
+    reason = "tests fail by panicking, run programs, look at files and say what they skip"
+)]
+
+#[path = "rules/flaw.rs"]
+mod flaw;
+#[path = "../../controller/tests/rules/random.rs"]
+mod random;
+#[path = "rules/server.rs"]
+mod server;
+#[path = "../../controller/tests/rules/slow.rs"]
+mod slow;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_controller::rules::{
+    Counts, HostId, HostParts, PodId, PodSpecParts, Question, Quirks, Rules, Scorer, Scores,
+};
+use berth_tests::cluster::{ControlPlane, Parts, Version};
+use random::{Dice, Kind, MadeHost, MadePod, NAMESPACES};
+use serde_json::{Value, json};
+use server::Server;
+use slow::World;
+
+const HOSTS: u64 = 24;
+const PODS: u64 = 320;
+/// Before, scores and words were others.
+const SCORES: Version = Version(1, 34);
+
+struct Bed {
+    server: Server,
+    version: Version,
+    world: World,
+    counts: Counts,
+    ids: BTreeMap<String, PodId>,
+}
+
+#[derive(Default, Debug)]
+struct Seen {
+    bound: usize,
+    /// With more than one host to choose from, and scores that differ.
+    chosen: usize,
+    unschedulable: usize,
+    asked_again: usize,
+    reasons: BTreeMap<String, usize>,
+}
+
+#[test]
+fn kube_scheduler_agrees() {
+    let mut plane = ControlPlane::start(Parts::default()).unwrap();
+    let version = plane.version();
+    let current = version >= SCORES;
+    if current {
+        let file = plane.folder().join("scheduler.json");
+        fs::write(&file, configuration(&plane).to_string()).unwrap();
+        plane.start_scheduler(Some(&file)).unwrap();
+    } else {
+        eprintln!(
+            "skipped: scores, namespaceSelector, matchLabelKeys, minDomains, inclusion policies, sidecars, spread by a \
+             selector of everything or among some hosts only: Kubernetes {version} has them not, or otherwise"
+        );
+        plane.start_scheduler(None).unwrap();
+    }
+    let mut dice = Dice(20_261_122);
+    let server = Server::of(&plane);
+    let is_flawed = current && flaw::is_there(&server);
+    eprintln!("Kubernetes {version} takes NotIn in namespaceSelector wrong: {is_flawed}");
+    let mut bed = Bed {
+        server,
+        version,
+        world: World { is_flawed, ..World::default() },
+        counts: Counts::with(Quirks { negative_namespace_selectors: is_flawed }),
+        ids: BTreeMap::new(),
+    };
+    bed.furnish(&mut dice);
+    let kind = Kind { current, for_server: true };
+    let mut seen = Seen::default();
+    for number in 0..PODS {
+        let made = random::pod(&mut dice, kind, &format!("pod-{number}"));
+        bed.place(made, &mut seen);
+        if bed.ids.len() > 60 || dice.once_in(4) {
+            bed.remove_one(&mut dice);
+        }
+    }
+    eprintln!("Kubernetes {version}: {seen:#?}");
+    assert!(seen.bound > 60 && seen.unschedulable > 30, "little was tried: {seen:?}");
+    assert!(seen.reasons.len() >= 9, "few reasons: {seen:?}");
+    assert!(seen.asked_again < 30, "too often it did not agree at first: {seen:?}");
+    assert!(!current || seen.chosen > 30, "little to choose: {seen:?}");
+}
+
+/// Only the scores that are ours, so that the best host is the best by them.
+fn configuration(plane: &ControlPlane) -> Value {
+    let off = ["NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality"];
+    json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": plane.kubeconfig(), "qps": 1000, "burst": 1000},
+        "leaderElection": {"leaderElect": false},
+        "profiles": [{
+            "plugins": {"score": {"disabled": off.map(|name| json!({"name": name}))}},
+            "pluginConfig": [{"name": "PodTopologySpread", "args": {"defaultingType": "List", "defaultConstraints": []}}],
+        }],
+    })
+}
+
+fn short_reasons(question: &Question<'_>, host: HostId) -> Vec<String> {
+    question.reasons(host).iter().map(|reason| reason.short().into_owned()).collect()
+}
+
+impl Bed {
+    fn furnish(&mut self, dice: &mut Dice) {
+        for name in NAMESPACES {
+            let labels = random::namespace_labels(dice);
+            let namespace = json!({"metadata": {"name": name, "labels": labels}});
+            self.server.post("/api/v1/namespaces", &namespace);
+            let account = json!({"metadata": {"name": "default"}});
+            self.server.post(&format!("/api/v1/namespaces/{name}/serviceaccounts"), &account);
+            // The server adds one, and selectors may ask for it.
+            let there = self.server.get(&format!("/api/v1/namespaces/{name}"));
+            let labels = there["metadata"]["labels"].clone();
+            let labels: BTreeMap<String, String> =
+                serde_json::from_value(labels).unwrap_or_default();
+            self.counts.set_namespace(name, &labels);
+            self.world.namespaces.insert(name.to_owned(), labels);
+        }
+        for number in 0..HOSTS {
+            let made = random::host(dice, &format!("host-{number}"));
+            self.server.post("/api/v1/nodes", &serde_json::to_value(&made.node).unwrap());
+            // A new Node is tainted as not ready, and the node controller would take that away.
+            let path = format!("/api/v1/nodes/host-{number}");
+            let mut there = self.server.get(&path);
+            there["spec"] = serde_json::to_value(&made.node.spec).unwrap();
+            self.server.put(&path, &there);
+            self.put(made);
+        }
+        self.server.wait_for_nodes(HOSTS);
+    }
+
+    fn put(&mut self, made: MadeHost) {
+        let parts = HostParts::of(&made.node, &made.allocatable, made.pods_limit);
+        self.counts.set_host(&parts).unwrap();
+        self.world.hosts.insert(made.node.metadata.name.clone().unwrap(), made);
+    }
+
+    fn hosts(&self) -> BTreeMap<HostId, String> {
+        let names = self.world.hosts.keys();
+        names.map(|name| (self.counts.host(name).unwrap(), name.clone())).collect()
+    }
+
+    fn place(&mut self, made: MadePod, seen: &mut Seen) {
+        let parts = PodSpecParts::of(&made.pod, &made.containers);
+        let rules = Arc::new(Rules::compile(&mut self.counts, &parts).unwrap());
+        let name = made.pod.metadata.name.clone().unwrap();
+        let namespace = made.pod.metadata.namespace.as_deref().unwrap();
+        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        let body = serde_json::to_value(&made.pod).unwrap();
+        let mut attempts = 0;
+        let at = loop {
+            self.server.post(&pods, &body);
+            let said = self.server.scheduled(&format!("{pods}/{name}"));
+            let judged = self.judge(&made, &rules, &said, seen);
+            let at = said["spec"]["nodeName"].as_str().map(str::to_owned);
+            if judged.is_err() || at.is_none() {
+                self.server.delete(&format!("{pods}/{name}"));
+            }
+            // On a busy machine the scheduler may not have heard yet of the last deletion; its rules it does not forget.
+            attempts += 1;
+            match judged {
+                Ok(()) => break at,
+                Err(_) if attempts < 3 => {
+                    seen.asked_again += 1;
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+                Err(why) => panic!("{name}: {why}\n{:#}\n{:#}", body["spec"], said["status"]),
+            }
+        };
+        let Some(at) = at else { return };
+        let host = self.counts.host(&at).unwrap();
+        self.ids.insert(name.clone(), self.counts.add(rules, host).unwrap());
+        self.world.pods.insert(name, (made, at));
+    }
+
+    /// What is wrong with the scheduler's answer, or ours.
+    fn judge(
+        &self,
+        made: &MadePod,
+        rules: &Rules,
+        said: &Value,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let question = self.counts.ask(rules);
+        let hosts = self.hosts();
+        let allowed: Vec<HostId> =
+            hosts.keys().copied().filter(|host| question.allows(*host)).collect();
+        let names: Vec<String> = allowed.iter().map(|host| hosts[host].clone()).collect();
+        let Some(at) = said["spec"]["nodeName"].as_str() else {
+            if !allowed.is_empty() {
+                let ours = self.counted(rules);
+                let said = server::condition(said);
+                return Err(format!("we allow {names:?} and say {ours:?}; it says {said}"));
+            }
+            self.compare_reasons(made, rules, said, seen)?;
+            seen.unschedulable += 1;
+            return Ok(());
+        };
+        let scores = Scorer::new(&question, &allowed).scores(&allowed);
+        assert_eq!(scores, self.world.scores(made, &names), "ours and the slow ones");
+        let host = self.counts.host(at).unwrap();
+        let Some(chosen) = allowed.iter().position(|one| *one == host) else {
+            let why: Vec<String> = question.reasons(host).iter().map(ToString::to_string).collect();
+            return Err(format!("it takes {at}, we say {why:?}"));
+        };
+        if self.version >= SCORES {
+            let of = |scores: &Scores| scores.weighted();
+            let (best, least) =
+                (scores.iter().map(of).max().unwrap(), scores.iter().map(of).min().unwrap());
+            if of(&scores[chosen]) != best {
+                let all: Vec<_> = names.iter().zip(&scores).collect();
+                return Err(format!("it takes {at}, which is not the best of {all:#?}"));
+            }
+            seen.chosen += usize::from(best > least);
+        }
+        seen.bound += 1;
+        Ok(())
+    }
+
+    /// `0/24 nodes are available: 3 Insufficient cpu, 21 node(s) ....`, and then what preemption and others say.
+    fn compare_reasons(
+        &self,
+        made: &MadePod,
+        rules: &Rules,
+        said: &Value,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let message = server::condition(said)["message"].as_str().unwrap().to_owned();
+        let (_, theirs) = message.split_once(" nodes are available: ").unwrap();
+        let theirs = theirs.split(". ").next().unwrap().trim_end_matches('.');
+        if theirs == "pod affinity terms conflict" || theirs.contains("didn't satisfy plugin") {
+            // Names of hosts are looked at before all else, and the others are not asked for their reasons.
+            *seen.reasons.entry("(by name)".to_owned()).or_default() += 1;
+            return Ok(());
+        }
+        let question = self.counts.ask(rules);
+        for (host, name) in self.hosts() {
+            let mut reasons = short_reasons(&question, host);
+            let mut slow = self.world.reasons(made, &name);
+            reasons.sort();
+            slow.sort();
+            assert_eq!(reasons, slow, "ours and the slow ones of {name}");
+        }
+        let ours = self.counted(rules);
+        for reason in ours.keys() {
+            *seen.reasons.entry(reason.clone()).or_default() += 1;
+        }
+        if self.version < SCORES {
+            // Other words there, and resources were asked about before taints.
+            return Ok(());
+        }
+        let mut ours: Vec<String> =
+            ours.into_iter().map(|(reason, hosts)| format!("{hosts} {reason}")).collect();
+        ours.sort();
+        let ours = ours.join(", ");
+        if theirs == ours { Ok(()) } else { Err(format!("it says {theirs}\nwe say  {ours}")) }
+    }
+
+    /// How many hosts have each of our reasons.
+    fn counted(&self, rules: &Rules) -> BTreeMap<String, usize> {
+        let question = self.counts.ask(rules);
+        let mut counted = BTreeMap::new();
+        for reason in self.hosts().keys().flat_map(|host| short_reasons(&question, *host)) {
+            *counted.entry(reason).or_default() += 1;
+        }
+        counted
+    }
+
+    fn remove_one(&mut self, dice: &mut Dice) {
+        let at = usize::try_from(dice.below(self.ids.len() as u64)).unwrap();
+        let Some(name) = self.ids.keys().nth(at).cloned() else { return };
+        let (made, _) = self.world.pods.remove(&name).unwrap();
+        assert!(self.counts.remove(self.ids.remove(&name).unwrap()));
+        let namespace = made.pod.metadata.namespace.unwrap();
+        self.server.delete(&format!("/api/v1/namespaces/{namespace}/pods/{name}"));
+    }
+}

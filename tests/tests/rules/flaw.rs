@@ -1,0 +1,45 @@
+//! Whether this scheduler has the fault of kubernetes issue 141526, by the way to reproduce it that is told there.
+
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+pub(crate) fn is_there(server: &Server) -> bool {
+    let (node, namespace) = ("/api/v1/nodes/flaw", "flawed");
+    let amounts = json!({"cpu": "1", "memory": "1Gi", "pods": "5"});
+    let made = json!({
+        "metadata": {"name": "flaw", "labels": {"flaw": "here"}},
+        "status": {"capacity": amounts, "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]},
+    });
+    server.post("/api/v1/nodes", &made);
+    let mut there = server.get(node);
+    there["spec"]["taints"] = Value::Null;
+    server.put(node, &there);
+    server.post("/api/v1/namespaces", &json!({"metadata": {"name": namespace}}));
+    let account = json!({"metadata": {"name": "default"}});
+    server.post(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &account);
+    let pods = format!("/api/v1/namespaces/{namespace}/pods");
+    let pod = |name: &str, affinity: Value| {
+        json!({
+            "metadata": {"name": name, "labels": {"flaw": "here"}},
+            "spec": {"affinity": affinity, "nodeSelector": {"flaw": "here"}, "automountServiceAccountToken": false,
+                "containers": [{"name": "c", "image": "none"}]},
+        })
+    };
+    server.post(&pods, &pod("first", Value::Null));
+    server.bound(&format!("{pods}/first"));
+    let elsewhere =
+        json!({"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [namespace]});
+    let term = json!({"topologyKey": "flaw", "labelSelector": {"matchLabels": {"flaw": "here"}},
+        "namespaceSelector": {"matchExpressions": [elsewhere]}});
+    let anti =
+        json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+    server.post(&pods, &pod("second", anti));
+    let second = server.scheduled(&format!("{pods}/second"));
+    for name in ["first", "second"] {
+        server.delete(&format!("{pods}/{name}"));
+    }
+    server.delete(node);
+    second["spec"]["nodeName"].is_null()
+}

@@ -1,0 +1,118 @@
+//! Requests by curl, which costs less than kubectl where there are a thousand of them.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use berth_tests::cluster::{ADMIN, ControlPlane};
+use serde_json::{Value, json};
+
+pub(crate) struct Server {
+    address: String,
+    authority: PathBuf,
+}
+
+/// How long the scheduler may take for one pod, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Its caches learn of deletions from a watch, which nobody outside can see; that takes a few milliseconds.
+const TO_HEAR: Duration = Duration::from_millis(50);
+
+impl Server {
+    pub(crate) fn of(plane: &ControlPlane) -> Self {
+        let address = format!("https://127.0.0.1:{}", plane.port());
+        Self { address, authority: plane.folder().join("ca.crt") }
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-w", "\n%{http_code}", "-X", method, "--cacert"]).arg(&self.authority);
+        curl.args(["-H", &format!("Authorization: Bearer {ADMIN}")]);
+        curl.args(["-H", "Content-Type: application/json", "--data-binary", "@-"]);
+        curl.arg(format!("{}{path}", self.address));
+        curl.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = curl.spawn().unwrap();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
+        let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        let (body, code) = said.rsplit_once('\n').unwrap();
+        (code.parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
+    }
+
+    #[track_caller]
+    fn must(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (code, said) = self.ask(method, path, body);
+        assert!(
+            (200..300).contains(&code),
+            "{method} {path}: {code} {}\n{body:#}",
+            said["message"]
+        );
+        said
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Value {
+        self.must("GET", path, &Value::Null)
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) {
+        self.must("POST", path, body);
+    }
+
+    pub(crate) fn put(&self, path: &str, body: &Value) {
+        self.must("PUT", path, body);
+    }
+
+    pub(crate) fn delete(&self, path: &str) {
+        self.must("DELETE", path, &json!({"gracePeriodSeconds": 0}));
+        std::thread::sleep(TO_HEAR);
+    }
+
+    /// A pod when the scheduler has decided.
+    pub(crate) fn scheduled(&self, path: &str) -> Value {
+        let begin = Instant::now();
+        loop {
+            let pod = self.get(path);
+            if pod["spec"]["nodeName"].is_string() || condition(&pod)["status"] == "False" {
+                return pod;
+            }
+            assert!(begin.elapsed() < PATIENCE, "nobody schedules {path}: {:#}", pod["status"]);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until a pod has a host, which may be refused to it at first.
+    pub(crate) fn bound(&self, path: &str) {
+        let begin = Instant::now();
+        while self.get(path)["spec"]["nodeName"].is_null() {
+            assert!(begin.elapsed() < PATIENCE, "{path} gets no host");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Until the scheduler knows all Nodes: a pod that fits nowhere says how many it has looked at.
+    pub(crate) fn wait_for_nodes(&self, number: u64) {
+        let (begin, pods) = (Instant::now(), "/api/v1/namespaces/red/pods");
+        loop {
+            let pod = json!({"metadata": {"name": "probe"}, "spec": {
+                "nodeSelector": {"no": "host"}, "automountServiceAccountToken": false,
+                "containers": [{"name": "c", "image": "none"}]}});
+            self.post(pods, &pod);
+            let said = self.scheduled(&format!("{pods}/probe"));
+            self.delete(&format!("{pods}/probe"));
+            let message = condition(&said)["message"].to_string();
+            if message.contains(&format!("0/{number} nodes")) {
+                std::thread::sleep(TO_HEAR * 10);
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "not {number} Nodes: {message}");
+        }
+    }
+}
+
+/// `PodScheduled`; null as long as nothing is decided.
+pub(crate) fn condition(pod: &Value) -> &Value {
+    let conditions = pod["status"]["conditions"].as_array();
+    conditions
+        .and_then(|all| all.iter().find(|one| one["type"] == "PodScheduled"))
+        .unwrap_or(&Value::Null)
+}

@@ -1,0 +1,366 @@
+//! TenantClusters on a real API server: their VLANs, their objects, and how they go.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests look at files, run programs, and fail by panicking"
+)]
+
+#[path = "tenants/fleet.rs"]
+mod fleet;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use berth_tests::cluster::{ControlPlane, Parts, condition};
+use berth_tests::repository;
+use fleet::{Controller, Fleet};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn tenant(plane: &ControlPlane, name: &str, spec: &Value) {
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+        "metadata": {"name": name}, "spec": spec,
+    });
+    plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &object.to_string()).unwrap();
+}
+
+fn on_trunk() -> Value {
+    json!({"network": {"name": "trunk"}})
+}
+
+fn get(plane: &ControlPlane, name: &str) -> Value {
+    plane.get(&["tenantcluster", name]).unwrap_or_default()
+}
+
+/// A condition of a tenant as `Status Reason`, and its message.
+fn said(tenant: &Value, name: &str) -> (String, String) {
+    let one = condition(tenant, name);
+    let text = |field: &str| one[field].as_str().unwrap_or_default().to_owned();
+    (format!("{} {}", text("status"), text("reason")), text("message"))
+}
+
+fn until(plane: &ControlPlane, name: &str, type_: &str, expected: &str) -> Value {
+    let mut last = Value::Null;
+    let reached = plane.until(expected, SOON, |plane| {
+        last = get(plane, name);
+        (said(&last, type_).0 == expected).then(|| last.clone())
+    });
+    reached.unwrap_or_else(|error| panic!("{name} {type_}: {error}: {:#}", last["status"]))
+}
+
+/// VLANs by tenant, of the statuses; and that no two have the same, there or in claims or definitions.
+fn vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
+    let all = plane.get(&["tenantclusters"]).unwrap();
+    let mut found = BTreeMap::new();
+    for one in all["items"].as_array().unwrap() {
+        let name = one["metadata"]["name"].as_str().unwrap().to_owned();
+        let Some(vlan) = one["status"]["vlan"].as_u64() else { continue };
+        assert!(found.values().all(|other| *other != vlan), "VLAN {vlan} is there twice: {all:#}");
+        let claim = plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap();
+        assert_eq!(claim["spec"]["tenantUID"], one["metadata"]["uid"], "{name}");
+        found.insert(name, vlan);
+    }
+    found
+}
+
+fn install(plane: &ControlPlane, group: &str, kind: &str, plural: &str) {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {
+            "group": group, "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    });
+    plane.apply(&crd.to_string()).unwrap();
+}
+
+/// KubeVirt's own, if they are here.
+fn install_kubevirt(plane: &ControlPlane) -> bool {
+    let folder = repository().join("../shared/crds");
+    if !folder.exists() {
+        eprintln!("skipped: ../shared/crds is not here, so no instance types");
+        return false;
+    }
+    for name in [
+        "virtualmachines.kubevirt.io",
+        "virtualmachineinstancetypes.instancetype.kubevirt.io",
+        "virtualmachinepreferences.instancetype.kubevirt.io",
+    ] {
+        let text = std::fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap();
+        plane.apply(&text).unwrap();
+    }
+    true
+}
+
+/// One control plane for all of it, as it takes longest.
+#[test]
+fn tenants_come_and_go() {
+    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
+    plane.deploy(&[]).unwrap();
+    let kubeconfig = plane.kubeconfig();
+    let config = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
+        "spec": {
+            "vlanPools": [{"network": "trunk", "ranges": ["100-131"]}], "vlanQuarantineSeconds": 3,
+            "dnsConfig": {"nameservers": ["192.0.2.53"]},
+            "customNetworkPolicies": [{"name": "allow-lb", "spec": {
+                "podSelector": {}, "policyTypes": ["Ingress"],
+                "ingress": [{"from": [{"ipBlock": {"cidr": "10.200.10.0/24"}}]}],
+            }}],
+        },
+    });
+    plane.apply(&config.to_string()).unwrap();
+    let fleet = Fleet::start(&kubeconfig, &["rack1-a", "rack1-b"]);
+    let controller = Controller::start(&kubeconfig);
+    what_is_not_installed_is_named(&plane);
+    install(
+        &plane,
+        "k8s.cni.cncf.io",
+        "NetworkAttachmentDefinition",
+        "network-attachment-definitions",
+    );
+    let kubevirt = install_kubevirt(&plane);
+    let other = Controller::start(&kubeconfig);
+    two_at_one_instant_get_different_vlans(&plane, kubevirt);
+    policies_go_when_they_leave_their_list(&plane);
+    what_is_wrong_is_said(&plane);
+    nothing_is_written_while_nothing_changes(&plane);
+    drop((controller, other));
+    killed_at_any_moment_no_vlan_is_there_twice(&plane);
+    let _controller = Controller::start(&kubeconfig);
+    deletion_keeps_its_order(&plane, &fleet, kubevirt);
+    fleet.end();
+}
+
+fn what_is_not_installed_is_named(plane: &ControlPlane) {
+    tenant(plane, "early", &on_trunk());
+    let early = until(plane, "early", "ObjectsReady", "False CrdMissing");
+    assert!(
+        said(&early, "ObjectsReady").1.contains(
+            "CustomResourceDefinition virtualmachineinstancetypes.instancetype.kubevirt.io is not installed"
+        ),
+        "{early:#}"
+    );
+    let early = until(plane, "early", "NetworkReady", "False CrdMissing");
+    assert!(early["status"]["vlan"].is_u64());
+    // The rest goes on.
+    until(plane, "early", "PoliciesReady", "True Ready");
+    until(plane, "early", "HostsReady", "True Ready");
+    plane.get(&["role", "kubevirt-csi", "-n", "cluster-early"]).unwrap();
+}
+
+fn two_at_one_instant_get_different_vlans(plane: &ControlPlane, kubevirt: bool) {
+    std::thread::scope(|scope| {
+        for name in ["one", "two"] {
+            scope.spawn(move || tenant(plane, name, &on_trunk()));
+        }
+    });
+    for name in ["early", "one", "two"] {
+        until(plane, name, "NetworkReady", "True Ready");
+        until(plane, name, "HostsReady", "True Ready");
+        if kubevirt {
+            until(plane, name, "Ready", "True Ready");
+        }
+    }
+    let all = vlans(plane);
+    assert_eq!(all.len(), 3, "{all:?}");
+    for (name, vlan) in all {
+        let namespace = format!("cluster-{name}");
+        let definition = format!("tenant-{name}");
+        let kind = "network-attachment-definitions.k8s.cni.cncf.io";
+        let nad = plane.get(&[kind, &definition, "-n", &namespace]).unwrap();
+        assert_eq!(
+            nad["metadata"]["annotations"]["k8s.v1.cni.cncf.io/resourceName"],
+            "bridge.network.kubevirt.io/br-trunk"
+        );
+        let written: Value = serde_json::from_str(nad["spec"]["config"].as_str().unwrap()).unwrap();
+        assert_eq!(
+            written,
+            json!({
+                "cniVersion": "0.3.1", "name": definition, "type": "bridge", "bridge": "br-trunk", "vlan": vlan,
+                "preserveDefaultVlan": false, "mtu": 9000, "macspoofchk": true,
+                "disableContainerInterface": true, "ipam": {},
+            })
+        );
+        let status = &get(plane, &name)["status"];
+        assert_eq!(status["networkAttachmentDefinition"], format!("{namespace}/{definition}"));
+        assert_eq!(status["hosts"]["ready"], 2);
+        if kubevirt {
+            let kind = "virtualmachineinstancetypes.instancetype.kubevirt.io";
+            let size = plane.get(&[kind, "standard-4", "-n", &namespace]).unwrap();
+            assert_eq!(size["spec"]["memory"]["guest"], "16Gi");
+        }
+    }
+}
+
+fn policies(plane: &ControlPlane, name: &str) -> Vec<String> {
+    let all = plane.get(&["networkpolicies", "-n", &format!("cluster-{name}")]).unwrap();
+    let items = all["items"].as_array().unwrap();
+    items.iter().map(|one| one["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
+    let ours = ["allow-kubevirt-importer", "allow-lb", "cluster-isolation"];
+    assert_eq!(policies(plane, "one"), ours);
+    let isolation =
+        plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-one"]).unwrap();
+    assert_eq!(isolation["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
+    assert_eq!(isolation["spec"]["egress"].as_array().unwrap().len(), 2, "{isolation:#}");
+    // One that a person made stays.
+    let own = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "by-hand", "namespace": "cluster-one"}, "spec": {"podSelector": {}},
+    });
+    plane.apply(&own.to_string()).unwrap();
+    let patch = json!({"spec": {"networkPolicies": {"custom": [
+        {"name": "mine", "spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": []}},
+    ]}}});
+    let patch_of = |patch: &Value| {
+        plane.kubectl(&["patch", "tenantcluster", "one", "--type=merge", "-p", &patch.to_string()])
+    };
+    patch_of(&patch).unwrap();
+    let reached = |expected: &[&str]| {
+        plane
+            .until("policies", SOON, |plane| (policies(plane, "one") == expected).then_some(()))
+            .unwrap_or_else(|error| panic!("{error}: {:?}", policies(plane, "one")));
+    };
+    reached(&["allow-kubevirt-importer", "allow-lb", "by-hand", "cluster-isolation", "mine"]);
+    patch_of(&json!({"spec": {"networkPolicies": null}})).unwrap();
+    let none = json!({"spec": {"customNetworkPolicies": []}}).to_string();
+    plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &none]).unwrap();
+    reached(&["allow-kubevirt-importer", "by-hand", "cluster-isolation"]);
+    // What somebody takes away or changes comes back.
+    plane.kubectl(&["delete", "networkpolicy", "cluster-isolation", "-n", "cluster-one"]).unwrap();
+    reached(&["allow-kubevirt-importer", "by-hand", "cluster-isolation"]);
+}
+
+fn what_is_wrong_is_said(plane: &ControlPlane) {
+    let taken = vlans(plane)["one"];
+    tenant(plane, "greedy", &json!({"network": {"name": "trunk", "vlan": taken}}));
+    let greedy = until(plane, "greedy", "NetworkReady", "False NetworkIdTaken");
+    let message = said(&greedy, "NetworkReady").1;
+    assert!(
+        message.contains(&format!("asks for VLAN {taken} on trunk, which tenant one has")),
+        "{message}"
+    );
+    tenant(plane, "lost", &json!({"network": {"name": "trnk"}}));
+    let lost = until(plane, "lost", "NetworkReady", "False NoHosts");
+    assert!(said(&lost, "NetworkReady").1.contains("no host has network trnk; there are: trunk"));
+    let secret = json!({"name": "kc"});
+    let patch = json!({"spec": {"kubeconfigSecretRef": secret}}).to_string();
+    plane.kubectl(&["patch", "tenantcluster", "lost", "--type=merge", "-p", &patch]).unwrap();
+    let lost = until(plane, "lost", "PoliciesReady", "False KubeconfigInvalid");
+    assert!(said(&lost, "PoliciesReady").1.contains("Secret cluster-lost/kc does not exist"));
+    plane
+        .until("an event", SOON, |plane| {
+            let events = plane.get(&["events", "-A"]).unwrap().to_string();
+            events.contains("NetworkIdTaken").then_some(())
+        })
+        .unwrap();
+}
+
+fn versions(plane: &ControlPlane) -> Vec<Value> {
+    let kinds = "tenantclusters,vlanclaims,networkpolicies,roles,namespaces,serviceaccounts";
+    let all = plane.get(&[kinds, "-A", "-l", "berth.dev/tenant"]).unwrap();
+    let mut all: Vec<Value> = all["items"].as_array().unwrap().clone();
+    all.extend(plane.get(&["tenantclusters"]).unwrap()["items"].as_array().unwrap().clone());
+    all.iter().map(|one| one["metadata"]["resourceVersion"].clone()).collect()
+}
+
+fn nothing_is_written_while_nothing_changes(plane: &ControlPlane) {
+    // What was begun is ended first.
+    std::thread::sleep(Duration::from_secs(2));
+    let before = versions(plane);
+    assert!(before.len() > 10);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(before, versions(plane));
+}
+
+fn killed_at_any_moment_no_vlan_is_there_twice(plane: &ControlPlane) {
+    let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
+    let mut random = u64::from(seed) | 1;
+    for round in 0..5 {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let life = Duration::from_millis(300 + (random >> 33) % 1200);
+        let killed = Controller::start(&plane.kubeconfig());
+        std::thread::scope(|scope| {
+            for name in [format!("k{round}a"), format!("k{round}b")] {
+                scope.spawn(move || tenant(plane, &name, &on_trunk()));
+            }
+        });
+        std::thread::sleep(life);
+        drop(killed);
+        vlans(plane);
+    }
+    let _controller = Controller::start(&plane.kubeconfig());
+    for round in 0..5 {
+        for half in ["a", "b"] {
+            until(plane, &format!("k{round}{half}"), "HostsReady", "True Ready");
+        }
+    }
+    assert_eq!(vlans(plane).len(), 13, "seed {seed}");
+    // No claim is left that nobody has.
+    let claims = || plane.get(&["vlanclaims"]).unwrap()["items"].as_array().unwrap().len();
+    plane
+        .until("claims of tenants only", SOON, |_| (claims() == 13).then_some(()))
+        .unwrap_or_else(|error| panic!("{error}: {} claims, seed {seed}", claims()));
+}
+
+fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet, kubevirt: bool) {
+    let vlan = vlans(plane)["one"];
+    let claim = || plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap_or_default();
+    if kubevirt {
+        let vm = json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+            "metadata": {"name": "web-1", "namespace": "cluster-one", "finalizers": ["berth.dev/test"]},
+            "spec": {"runStrategy": "Halted", "template": {"spec": {"domain": {"devices": {}}}}},
+        });
+        plane.apply(&vm.to_string()).unwrap();
+    }
+    fleet.answers.store(false, Ordering::SeqCst);
+    plane.kubectl(&["delete", "tenantcluster", "one", "--wait=false"]).unwrap();
+    if kubevirt {
+        let one = until(plane, "one", "Ready", "False MachinesGo");
+        assert!(said(&one, "Ready").1.contains("VirtualMachine web-1"), "{one:#}");
+        assert_eq!(one["status"]["vlan"], vlan, "hosts keep it while there are machines");
+        let free = ["patch", "vm", "web-1", "-n", "cluster-one", "--type=merge", "-p"];
+        let none = json!({"metadata": {"finalizers": null}}).to_string();
+        plane.kubectl(&[&free[..], &[&none]].concat()).unwrap();
+    }
+    let one = until(plane, "one", "Ready", "False NetworkGoes");
+    assert!(one["status"]["vlan"].is_null());
+    assert!(claim()["status"]["releasedAt"].is_null(), "before the hosts have answered");
+    plane.get(&["namespace", "cluster-one"]).unwrap();
+    // An interrupted deletion goes on.
+    fleet.answers.store(true, Ordering::SeqCst);
+    plane
+        .until("the claim in quarantine", SOON, |_| {
+            claim()["status"]["releasedAt"].is_string().then_some(())
+        })
+        .unwrap();
+    plane
+        .until("the tenant gone", SOON, |plane| {
+            plane.kubectl(&["get", "tenantcluster", "one"]).is_err().then_some(())
+        })
+        .unwrap_or_else(|error| panic!("{error}: {:#}", get(plane, "one")));
+    assert!(
+        plane.kubectl(&["get", "namespace", "cluster-one"]).is_err(),
+        "the namespace goes before"
+    );
+    plane.until("the claim gone", SOON, |_| claim().is_null().then_some(())).unwrap();
+    // Whoever waited for it may have it now.
+    let greedy = get(plane, "greedy");
+    assert_eq!(greedy["spec"]["network"]["vlan"], vlan);
+    until(plane, "greedy", "NetworkReady", "True Ready");
+    assert_eq!(vlans(plane)["greedy"], vlan);
+}
