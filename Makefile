@@ -30,10 +30,12 @@ test: setup lint static  ## lints and all tests, on what setup installed
 	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
 	$(CARGO) test --locked --release --workspace --no-fail-fast
 
-# The program that the tests put into a container: the same but for how it is linked.
+# The programs that the tests put into containers: the same but for how they are linked.
 static:
-	$(CARGO) rustc --locked --release -p berth-agent --bin berth-agent -- -C target-feature=+crt-static
-	install -D -m 755 target/release/berth-agent target/static/berth-agent
+	for program in agent controller; do \
+	    $(CARGO) rustc --locked --release -p berth-$$program --bin berth-$$program -- -C target-feature=+crt-static && \
+	    install -D -m 755 target/release/berth-$$program target/static/berth-$$program || exit 1; \
+	done
 
 lint:  ## formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check
@@ -82,10 +84,12 @@ soak:  ## ten minutes of an idle agent under audit: what it writes to the API se
 dist:  ## the program as it is shipped
 	$(CARGO) build --locked --profile dist -p berth-agent
 
-image:  ## the container image, as an archive: target/berth-agent-image.tar
-	$(CARGO) rustc --locked --profile dist -p berth-agent --bin berth-agent -- -C target-feature=+crt-static
-	install -D -m 755 target/dist/berth-agent target/static-dist/berth-agent
-	./deploy/image.sh target/static-dist/berth-agent berth-agent:$(VERSION) target/berth-agent-image.tar
+image:  ## the container images, as archives: target/berth-agent-image.tar, target/berth-controller-image.tar
+	for program in agent controller; do \
+	    $(CARGO) rustc --locked --profile dist -p berth-$$program --bin berth-$$program -- -C target-feature=+crt-static && \
+	    install -D -m 755 target/dist/berth-$$program target/static-dist/berth-$$program && \
+	    ./deploy/image.sh target/static-dist/berth-$$program berth-$$program:$(VERSION) target/berth-$$program-image.tar || exit 1; \
+	done
 
 deb:  ## the Debian package, from what is shipped
 	./tests/setup.sh cargo-deb=cargo:cargo-deb

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use http_body_util::BodyExt as _;
 use hyper::header::RETRY_AFTER;
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use kube::client::{Body, ClientBuilder, DynBody};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -60,6 +60,25 @@ pub async fn connect(
     });
     Ok(builder.with_layer(&AndThenLayer::new(turned_away)).with_layer(&counted).build())
 }
+
+/// The same client for one that may write only while `may` says so: all but reads is refused before it is sent. So whoever
+/// lost the lead while it was stopped sends nothing when it goes on, whatever it was at.
+#[must_use]
+pub fn fenced(client: Client, may: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let fence = tower::service_fn(move |request: Request<Body>| {
+        let (client, refused) = (client.clone(), request.method() != Method::GET && !may());
+        async move {
+            if refused { Err(BoxError::from(Fenced)) } else { Ok(client.send(request).await?) }
+        }
+    });
+    Client::new(fence, namespace)
+}
+
+/// It may not write.
+#[derive(Debug, thiserror::Error)]
+#[error("not sent: another leads now")]
+struct Fenced;
 
 /// kube gives a server's refusal without the header that says when to come again: so it is made an error here.
 async fn turned_away(answer: Response<Box<DynBody>>) -> Result<Response<Box<DynBody>>, BoxError> {
@@ -128,6 +147,7 @@ impl From<kube::Error> for CallError {
         match error {
             kube::Error::Service(inner) => match inner.downcast() {
                 Ok(busy) => Self::Busy(*busy),
+                Err(inner) if inner.is::<Fenced>() => Self::NotSent(inner.to_string()),
                 Err(inner) => Self::Kube(Box::new(kube::Error::Service(inner))),
             },
             error => Self::Kube(Box::new(error)),

@@ -40,8 +40,13 @@ impl FromStr for Listen {
                 Err("unix: needs an absolute path".to_owned())
             };
         }
-        let address = text.parse().map_err(|_| "give ADDRESS:PORT or unix:/PATH".to_owned())?;
-        Ok(Self::Tcp(address))
+        // An IPv6 address may come without brackets, as it does from a pod's environment.
+        let plain = || {
+            let (address, port) = text.rsplit_once(':')?;
+            Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
+        };
+        let address = text.parse().ok().or_else(plain);
+        address.map(Self::Tcp).ok_or_else(|| "give ADDRESS:PORT or unix:/PATH".to_owned())
     }
 }
 

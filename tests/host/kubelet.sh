@@ -18,6 +18,14 @@ table ip berth_tests {
         type nat hook output priority -100
         ip daddr 10.96.0.1 tcp dport 443 dnat to 10.0.2.2:$port
     }
+    chain prerouting {
+        type nat hook prerouting priority -100
+        ip daddr 10.96.0.1 tcp dport 443 dnat to 10.0.2.2:$port
+    }
+    chain postrouting {
+        type nat hook postrouting priority 100
+        ip saddr 10.244.0.0/24 oifname "$link" masquerade
+    }
 }
 NFT
 grep -q " $name\$" /etc/hosts || echo "10.0.2.15 $name" >>/etc/hosts

@@ -2,10 +2,12 @@
 //! Here is what they share.
 
 pub mod cluster;
+pub mod controller;
 pub mod host;
 pub mod lscpu;
 pub mod package;
 pub mod running;
+pub mod standins;
 
 use std::path::PathBuf;
 

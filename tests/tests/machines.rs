@@ -4,25 +4,25 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::panic,
-    clippy::print_stderr,
     clippy::unwrap_used,
     reason = "tests look at files, run programs, and fail by panicking"
 )]
 
-#[path = "machines/kubevirt.rs"]
-mod kubevirt;
-
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use berth_controller::run::events::Events;
 use berth_tests::cluster::{ControlPlane, Parts, condition};
 use berth_tests::repository;
-use kubevirt::{Controller, KubeVirt};
+use berth_tests::standins::{KubeVirt, client, runtime};
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 const SOON: Duration = Duration::from_secs(40);
 const SPACE: &str = "cluster-abc";
@@ -49,29 +49,25 @@ fn deployment(name: &str, replicas: u32, memory: &str) -> Value {
     })
 }
 
-/// KubeVirt's own definitions; `false` if they are not here.
-fn install(plane: &ControlPlane) -> bool {
-    let folder = repository().join("../shared/crds");
-    if !folder.exists() {
-        eprintln!("skipped: ../shared/crds is not here, so there are no VirtualMachines");
-        return false;
+/// Nothing but what keeps machines; ended, wherever it is, when it is dropped.
+struct Controller(Option<Runtime>);
+
+impl Controller {
+    fn start(kubeconfig: &Path) -> Self {
+        let runtime = runtime().unwrap();
+        let client = runtime.block_on(client(kubeconfig)).unwrap();
+        runtime.spawn(async move {
+            let events = Arc::new(Events::new(client.clone(), "test"));
+            berth_controller::run::machines::run(client, events).await;
+        });
+        Self(Some(runtime))
     }
-    for name in ["virtualmachines.kubevirt.io", "virtualmachineinstances.kubevirt.io"] {
-        let file = folder.join(format!("{name}.yaml"));
-        let apply = ["apply", "--server-side", "--validate=false", "-f", file.to_str().unwrap()];
-        plane.kubectl(&apply).unwrap();
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.0.take().map(Runtime::shutdown_background).unwrap_or_default();
     }
-    let file =
-        repository().join("deploy/overlays/machine-crds/machinedeployments.cluster.k8s.io.yaml");
-    plane.apply_file(&file).unwrap();
-    for name in [
-        "crd/virtualmachines.kubevirt.io",
-        "crd/virtualmachineinstances.kubevirt.io",
-        "crd/machinedeployments.cluster.k8s.io",
-    ] {
-        plane.kubectl(&["wait", "--for=condition=Established", name, "--timeout=30s"]).unwrap();
-    }
-    true
 }
 
 fn machines(plane: &ControlPlane, of: &str) -> Vec<Value> {
@@ -125,9 +121,12 @@ fn apply(plane: &ControlPlane, object: &Value) {
 #[test]
 fn machines_are_made_and_kept() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
-    if !install(&plane) {
+    let kinds = ["virtualmachines.kubevirt.io", "virtualmachineinstances.kubevirt.io"];
+    if !plane.define_kubevirt(&kinds).unwrap() {
+        eprintln!("skipped: ../shared/crds is not here, so there are no VirtualMachines");
         return;
     }
+    plane.define_machine_deployments().unwrap();
     plane.deploy(&[]).unwrap();
     let kubeconfig = plane.kubeconfig();
     plane.kubectl(&["create", "namespace", SPACE]).unwrap();
@@ -138,7 +137,7 @@ fn machines_are_made_and_kept() {
         }),
     );
     the_server_takes_what_is_rendered(&plane);
-    let kubevirt = KubeVirt::start(&kubeconfig);
+    let kubevirt = KubeVirt::start(&kubeconfig).unwrap();
     let controller = Controller::start(&kubeconfig);
     without_user_data_nothing_is_made(&plane);
     machines_come_to_run(&plane);

@@ -19,6 +19,7 @@ mod storage;
 mod stream;
 mod surroundings;
 pub mod user_data;
+mod vectors;
 
 pub use deployment::{
     DeploymentSpec, GROUP, KIND, MachineDeployment, MachineSpec, Metadata, ProviderSpec,

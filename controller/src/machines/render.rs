@@ -129,6 +129,7 @@ impl Machine<'_> {
         add("dnsConfig", dns_config.clone());
         let scheduler = self.tenant.and_then(|tenant| tenant.spec.scheduler_name.clone());
         add("schedulerName", scheduler.map(Value::from));
+        self.check_vectors(&spec);
         // A VM that keeps its address must come back after it has stopped.
         let strategy = if self.provider.subnet.is_empty() { "Once" } else { "Always" };
         let mut machine = json!({

@@ -1,4 +1,4 @@
-//! Writes by server-side apply, by the one who leads alone.
+//! Writes by server-side apply. That only the one who leads writes is seen to by the client, which is fenced.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 
-use super::leader::Term;
 use super::metrics::Metrics;
 
 /// Whose fields of others are.
@@ -25,13 +24,12 @@ pub enum Others {
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
-    term: Term,
     metrics: Arc<Metrics>,
 }
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("term", &self.term).finish_non_exhaustive()
+        f.debug_struct("Writer").finish_non_exhaustive()
     }
 }
 
@@ -79,14 +77,14 @@ impl Target {
 }
 
 impl Writer {
-    pub(super) const fn new(client: Client, term: Term, metrics: Arc<Metrics>) -> Self {
-        Self { client, term, metrics }
+    pub(super) const fn new(client: Client, metrics: Arc<Metrics>) -> Self {
+        Self { client, metrics }
     }
 
     /// Applies fields of an object (`spec`, `metadata.labels`, ...): all that the controller holds of it.
     ///
     /// # Errors
-    /// The server's answer; or that another leads now.
+    /// The server's answer; or [`CallError::NotSent`] if another leads now.
     pub async fn apply(
         &self,
         target: &Target,
@@ -122,9 +120,6 @@ impl Writer {
         body: Value,
         part: Part,
     ) -> Result<DynamicObject, CallError> {
-        if !self.term.lasts() {
-            return Err(CallError::NotSent("another controller leads now".to_owned()));
-        }
         let (client, resource) = (self.client.clone(), &target.resource);
         let api: Api<DynamicObject> = match &target.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),

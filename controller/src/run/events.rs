@@ -27,7 +27,9 @@ impl std::fmt::Debug for Events {
 }
 
 impl Events {
-    pub(super) fn new(client: Client, identity: &str) -> Self {
+    /// By a controller of this name.
+    #[must_use]
+    pub fn new(client: Client, identity: &str) -> Self {
         let reporter =
             Reporter { controller: CONTROLLER.to_owned(), instance: Some(identity.to_owned()) };
         Self { recorder: Recorder::new(client, reporter), paces: Mutex::default() }
@@ -35,7 +37,11 @@ impl Events {
 
     /// Warns of an object.
     pub async fn warn<K: Resource<DynamicType = ()>>(&self, object: &K, reason: &str, note: &str) {
-        let reference = object.object_ref(&());
+        self.warn_of(object.object_ref(&()), reason, note).await;
+    }
+
+    /// As [`Self::warn`], of an object whose kind is not known here.
+    pub async fn warn_of(&self, reference: ObjectReference, reason: &str, note: &str) {
         if !self.may(&reference) {
             return;
         }

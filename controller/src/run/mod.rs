@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster};
+use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use berth_kit::client;
 use berth_kit::serve::{self, Listen};
 use k8s_openapi::api::core::v1::Node;
@@ -65,12 +65,12 @@ pub struct Settings {
 
 /// What all reconcilers share.
 pub struct Context {
-    /// For reading, and for what is written otherwise than by apply.
+    /// For reading, and for what is written otherwise than by apply. Fenced: it writes while this one leads.
     pub client: Client,
     /// For applying.
     pub writer: Writer,
     /// For telling.
-    pub events: Events,
+    pub events: Arc<Events>,
     /// All Nodes: their labels and addresses.
     pub nodes: Followed<Node>,
     /// All InfraNodes.
@@ -81,6 +81,8 @@ pub struct Context {
     pub tenants: Followed<TenantCluster>,
     /// The InfraConfig, if there is one.
     pub configs: Followed<InfraConfig>,
+    /// All VlanClaims.
+    pub claims: Followed<VlanClaim>,
     /// Between looks at objects that nothing happened to.
     pub resync: Duration,
     metrics: Arc<Metrics>,
@@ -103,6 +105,16 @@ impl Context {
         let defaults =
             || Arc::new(InfraConfig::new(config::NAME, berth_api::InfraConfigSpec::default()));
         self.configs.get(config::NAME).unwrap_or_else(defaults)
+    }
+
+    fn followers(&self) -> tenants::Followers {
+        tenants::Followers {
+            tenants: self.tenants.clone(),
+            claims: self.claims.clone(),
+            configs: self.configs.clone(),
+            infra_nodes: self.infra_nodes.clone(),
+            nodes: self.nodes.clone(),
+        }
     }
 }
 
@@ -148,7 +160,9 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
     }
     let term = Term::none();
     let mut followers = JoinSet::new();
-    let context = Arc::new(context(settings, &client, &mut followers, &waiting, &metrics, &term));
+    let may = term.clone();
+    let fenced = client::fenced(client.clone(), move || may.lasts());
+    let context = Arc::new(context(settings, &fenced, &mut followers, &waiting, &metrics));
     let leases = Api::namespaced(client, &settings.lease_namespace);
     let mut candidate =
         Candidate::new(leases, LEASE, settings.identity.clone(), settings.lease_duration, term);
@@ -194,12 +208,11 @@ fn context(
     followers: &mut JoinSet<()>,
     waiting: &Arc<Waiting>,
     metrics: &Arc<Metrics>,
-    term: &Term,
 ) -> Context {
     Context {
         client: client.clone(),
-        writer: Writer::new(client.clone(), term.clone(), Arc::clone(metrics)),
-        events: Events::new(client.clone(), &settings.identity),
+        writer: Writer::new(client.clone(), Arc::clone(metrics)),
+        events: Arc::new(Events::new(client.clone(), &settings.identity)),
         nodes: Followed::begin(client, followers, waiting, trim_node),
         infra_nodes: Followed::begin(client, followers, waiting, |_| {}),
         profiles: Followed::begin(client, followers, waiting, |profile| {
@@ -208,6 +221,9 @@ fn context(
         tenants: Followed::begin(client, followers, waiting, |_| {}),
         configs: Followed::begin(client, followers, waiting, |config| {
             config.metadata.managed_fields = None
+        }),
+        claims: Followed::begin(client, followers, waiting, |claim| {
+            claim.metadata.managed_fields = None
         }),
         resync: settings.resync,
         metrics: Arc::clone(metrics),
@@ -223,10 +239,11 @@ fn begin(context: &Arc<Context>) -> JoinSet<()> {
     let mut all = JoinSet::new();
     all.spawn(hosts::run(Arc::clone(context)));
     all.spawn(config::run(Arc::clone(context)));
-    all.spawn(machines::run(context.client.clone()));
-    let client = context.client.clone();
+    let (client, events) = (context.client.clone(), Arc::clone(&context.events));
+    all.spawn(machines::run(client.clone(), Arc::clone(&events)));
+    let followers = context.followers();
     all.spawn(async move {
-        let Err(error) = tenants::run(client).await;
+        let Err(error) = tenants::run(client, events, followers).await;
         tracing::error!("tenants: {error}");
     });
     all

@@ -35,17 +35,18 @@ pub(super) struct Optional {
 pub(super) struct Manner {
     pub(super) resource: ApiResource,
     /// A label selector.
-    pub(super) labels: Option<&'static str>,
+    pub(super) labels: Option<String>,
     /// Takes away what nobody looks at.
     pub(super) trim: fn(&mut DynamicObject),
 }
 
 impl Optional {
-    /// Begins. The future is what follows: it never ends. `news` is told of objects after the store has them.
+    /// Begins. The future is what follows: it never ends. `news` is told of objects after the store has them, and whether
+    /// they are gone.
     pub(super) fn begin(
         client: &Client,
         manner: Manner,
-        news: impl Fn(&DynamicObject) + Send + 'static,
+        news: impl Fn(&DynamicObject, bool) + Send + 'static,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (tell, known) = watch::channel(Known::NotYet);
         let this = Self { resource: manner.resource.clone(), known };
@@ -78,6 +79,17 @@ impl Optional {
         }
     }
 
+    /// Those that are looked for.
+    pub(super) fn filter(
+        &self,
+        is_wanted: impl Fn(&DynamicObject) -> bool,
+    ) -> Vec<Arc<DynamicObject>> {
+        match &*self.known.borrow() {
+            Known::There(store) => store.state_filter(is_wanted),
+            Known::NotYet | Known::Missing => Vec::new(),
+        }
+    }
+
     /// One of them.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let reference = ObjectRef::new_with(name, self.resource.clone()).within(namespace);
@@ -97,7 +109,7 @@ async fn follow(
     client: Client,
     manner: Manner,
     tell: watch::Sender<Known>,
-    news: impl Fn(&DynamicObject) + Send + 'static,
+    news: impl Fn(&DynamicObject, bool) + Send + 'static,
 ) {
     let Manner { resource, labels, trim } = manner;
     loop {
@@ -117,7 +129,7 @@ async fn follow(
         let writer = Writer::new(resource.clone());
         let store = writer.as_reader();
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        let config = labels.map_or_else(watcher::Config::default, |labels| {
+        let config = labels.as_ref().map_or_else(watcher::Config::default, |labels| {
             watcher::Config::default().labels(labels)
         });
         let events = watcher(api, config).default_backoff().modify(trim).reflect(writer);
@@ -126,9 +138,10 @@ async fn follow(
             match event {
                 Ok(Event::InitDone) => {
                     tell.send_replace(Known::There(store.clone()));
-                    store.state().iter().for_each(|object| news(object));
+                    store.state().iter().for_each(|object| news(object, false));
                 }
-                Ok(Event::Apply(object) | Event::Delete(object)) => news(&object),
+                Ok(Event::Apply(object)) => news(&object, false),
+                Ok(Event::Delete(object)) => news(&object, true),
                 Ok(Event::Init | Event::InitApply(_)) => {}
                 Err(error) => {
                     tracing::warn!("watch of {}: {error}", resource.plural);

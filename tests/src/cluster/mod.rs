@@ -5,6 +5,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs and look at files")]
 
+mod definitions;
 mod join;
 mod keys;
 mod objects;

@@ -5,14 +5,16 @@ use std::time::{Duration, Instant};
 use berth_tests::cluster::ControlPlane;
 use serde_json::{Value, json};
 
-use crate::process::{self, Controller, LEASE, writes};
+use berth_tests::controller::{Controller, LEASE};
+
+use crate::process::{self, start, writes};
 use crate::{SOON, profile, spec};
 
 /// The server loses a kind: a controller that starts waits for it, and says so.
 pub(crate) fn kinds_are_waited_for(plane: &ControlPlane) -> Controller {
     let file = berth_tests::repository().join("deploy/crds/tenantclusters.berth.dev.yaml");
     plane.kubectl(&["delete", "crd", "tenantclusters.berth.dev"]).unwrap();
-    let first = Controller::start(plane, "first");
+    let first = start(plane, "first");
     let waits = plane.until("it says what it waits for", SOON, |_| {
         let (code, text) = first.page("/readyz")?;
         (code == 503 && text.contains("tenantclusters: the server does not know them"))
@@ -44,7 +46,7 @@ fn leader(plane: &ControlPlane) -> Option<String> {
 
 /// At once when it is told to end, and when its Lease has run out if it is killed.
 pub(crate) fn another_takes_over(plane: &ControlPlane, mut first: Controller) {
-    let mut second = Controller::start(plane, "second");
+    let mut second = start(plane, "second");
     plane
         .until("the second is ready", SOON, |_| (second.page("/readyz")?.0 == 200).then_some(()))
         .unwrap();
@@ -57,7 +59,8 @@ pub(crate) fn another_takes_over(plane: &ControlPlane, mut first: Controller) {
             > 10.0
     );
     let begin = Instant::now();
-    assert!(first.terminate(), "{}", process::logs(plane));
+    let ended = first.terminate();
+    assert!(ended.is_ok(), "{ended:?}\n{}", process::logs(plane));
     plane
         .until("the second leads", SOON, |plane| (leader(plane)? == "second").then_some(()))
         .unwrap();
@@ -65,7 +68,7 @@ pub(crate) fn another_takes_over(plane: &ControlPlane, mut first: Controller) {
     assert!(took < Duration::from_secs(LEASE - 1), "{took:?} although the Lease was given back");
     profile(plane, "rack1", &json!({"nodeSelector": {"rack": "1"}, "ksm": {"mode": "Observe"}}));
     seen(plane, "Observe");
-    let third = Controller::start(plane, "third");
+    let third = start(plane, "third");
     plane
         .until("the third is ready", SOON, |_| (third.page("/readyz")?.0 == 200).then_some(()))
         .unwrap();

@@ -24,6 +24,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
+use super::events::Events;
 use super::optional::{Manner, Optional};
 use crate::machines::{GROUP, KIND};
 use errors::Error;
@@ -40,6 +41,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// What all looks share.
 pub(super) struct Context {
     client: Client,
+    events: Arc<Events>,
     deployments: Optional,
     machines: Optional,
     instances: Optional,
@@ -86,23 +88,25 @@ fn machines() -> ApiResource {
 }
 
 /// Keeps machines for ever; ends when it is dropped, and may be at any moment.
-pub async fn run(client: Client) {
+pub async fn run(client: Client, events: Arc<Events>) {
     let (queue, mut requests) = unbounded_channel();
     let (of_vm, of_instance, all) = (queue.clone(), queue.clone(), queue.clone());
     let (deployments, follow_deployments) = {
         let queue = queue.clone();
         let manner = Manner { resource: deployments(), labels: None, trim: without_managers };
-        Optional::begin(&client, manner, move |object| look_at(&queue, object))
+        Optional::begin(&client, manner, move |object, _| look_at(&queue, object))
     };
     let known = deployments.clone();
-    let machines = Manner { resource: machines(), labels: Some("md"), trim: trim_machine };
+    let machines =
+        Manner { resource: machines(), labels: Some("md".to_owned()), trim: trim_machine };
     let (machines, follow_machines) =
-        Optional::begin(&client, machines, move |object| look_at_owner(&of_vm, &known, object));
+        Optional::begin(&client, machines, move |object, _| look_at_owner(&of_vm, &known, object));
     let known = deployments.clone();
     let instances =
         resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
-    let instances = Manner { resource: instances, labels: Some("md"), trim: trim_instance };
-    let (instances, follow_instances) = Optional::begin(&client, instances, move |object| {
+    let instances =
+        Manner { resource: instances, labels: Some("md".to_owned()), trim: trim_instance };
+    let (instances, follow_instances) = Optional::begin(&client, instances, move |object, _| {
         look_at_owner(&of_instance, &known, object)
     });
     let ours = |kind, plural| Manner {
@@ -113,14 +117,14 @@ pub async fn run(client: Client) {
     let known = deployments.clone();
     let again = all.clone();
     let (tenants, follow_tenants) =
-        Optional::begin(&client, ours("TenantCluster", "tenantclusters"), move |_| {
+        Optional::begin(&client, ours("TenantCluster", "tenantclusters"), move |_, _| {
             known.all().iter().for_each(|object| look_at(&again, object));
         });
     let (configs, follow_configs) =
-        Optional::begin(&client, ours("InfraConfig", "infraconfigs"), |_| {});
+        Optional::begin(&client, ours("InfraConfig", "infraconfigs"), |_, _| {});
     let known = deployments.clone();
     let foreign = Manner { resource: foreign_machines(), labels: None, trim: trim_all };
-    let (foreign, follow_foreign) = Optional::begin(&client, foreign, move |_| {
+    let (foreign, follow_foreign) = Optional::begin(&client, foreign, move |_, _| {
         known.all().iter().for_each(|object| look_at(&all, object));
     });
     let webhooks = Manner {
@@ -133,9 +137,10 @@ pub async fn run(client: Client) {
         labels: None,
         trim: trim_all,
     };
-    let (webhooks, follow_webhooks) = Optional::begin(&client, webhooks, |_| {});
+    let (webhooks, follow_webhooks) = Optional::begin(&client, webhooks, |_, _| {});
     let context = Arc::new(Context {
         client,
+        events,
         deployments,
         machines,
         instances,

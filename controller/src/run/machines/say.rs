@@ -3,10 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use berth_api::names::{CONTROLLER, CONTROLLER_STATUS};
+use berth_api::names::CONTROLLER_STATUS;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 
@@ -131,19 +130,7 @@ impl Context {
 
     async fn warn(&self, object: &DynamicObject, said: &Said) {
         let Some((.., reason, message)) = said.conditions.first() else { return };
-        let reporter = Reporter { controller: CONTROLLER.to_owned(), instance: None };
-        let event = Event {
-            type_: EventType::Warning,
-            reason: (*reason).to_owned(),
-            // The server takes 1 kB.
-            note: Some(message.chars().take(900).collect()),
-            action: "Reconcile".to_owned(),
-            secondary: None,
-        };
-        let recorder = Recorder::new(self.client.clone(), reporter);
-        if let Err(error) = recorder.publish(&event, &object.object_ref(&deployments())).await {
-            tracing::debug!("event of MachineDeployment {}: {error}", object.name_any());
-        }
+        self.events.warn_of(object.object_ref(&deployments()), reason, message).await;
     }
 
     /// Counts the machines of the deployment's tenant in its status.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::error::{Error, at, found};
-use super::stores::Known;
+use crate::run::optional::Optional;
 use crate::tenants::claims::{self, Choice, Request, choose};
 use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
@@ -44,7 +44,7 @@ impl Context {
             fixed: asked.and_then(NetworkId::asked),
             before: tenant.status.as_ref().and_then(NetworkId::of_status),
         };
-        let (all, config) = (self.stores.claims.state(), self.config());
+        let (all, config) = (self.stores.followers.claims.all(), self.config());
         let foreign = if claims::held(request, &all).is_some() {
             BTreeMap::new()
         } else {
@@ -153,8 +153,7 @@ impl Context {
         network: &HostNetwork,
     ) -> BTreeMap<NetworkId, String> {
         let kind = crate::tenants::objects::Kind::NetworkAttachmentDefinition;
-        let Known::There(store) = self.stores.kind(kind) else { return BTreeMap::new() };
-        let all = store.state();
+        let all = self.stores.kind(kind).map(Optional::all).unwrap_or_default();
         let attachments = all.iter().map(|object| Attachment {
             namespace: object.metadata.namespace.as_deref().unwrap_or_default(),
             name: object.metadata.name.as_deref().unwrap_or_default(),

@@ -1,21 +1,19 @@
 //! What all looks at tenants share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_api::names::CONTROLLER;
 use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Secret;
 use kube::runtime::controller::Action;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::runtime::reflector::ObjectRef;
-use kube::{Api, Client, Resource as _, ResourceExt as _};
+use kube::{Api, Client, ResourceExt as _};
 
 use super::error::{Error, at, found};
-use super::stores::{Queue, Stores};
+use super::stores::{Followers, Queue, Stores};
+use crate::run::events::Events;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::{Server, server};
 
@@ -29,9 +27,11 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from
 pub(super) struct Context {
     pub(super) client: Client,
     pub(super) stores: Arc<Stores>,
-    recorder: Recorder,
+    events: Arc<Events>,
     kubeconfigs: Arc<Mutex<BTreeMap<String, Read>>>,
     failures: Arc<Mutex<BTreeMap<String, u32>>>,
+    /// Namespaces whose CSI account has its token, by the account's UID.
+    pub(super) tokens: Arc<Mutex<BTreeSet<String>>>,
     /// Whether single tenants' bridges are told, by network.
     told: Arc<Mutex<BTreeMap<String, bool>>>,
 }
@@ -48,15 +48,19 @@ struct Read {
 
 impl Context {
     /// Begins to watch.
-    pub(super) fn start(client: Client) -> (Arc<Self>, Queue, BoxFuture<'static, ()>) {
-        let (stores, queue, watches) = Stores::start(&client);
-        let reporter = Reporter { controller: CONTROLLER.to_owned(), instance: None };
+    pub(super) fn start(
+        client: Client,
+        events: Arc<Events>,
+        followers: Followers,
+    ) -> (Arc<Self>, Queue, BoxFuture<'static, ()>) {
+        let (stores, queue, watches) = Stores::start(&client, followers);
         let context = Self {
-            recorder: Recorder::new(client.clone(), reporter),
+            events,
             client,
             stores,
             kubeconfigs: Arc::default(),
             failures: Arc::default(),
+            tokens: Arc::default(),
             told: Arc::default(),
         };
         (Arc::new(context), queue, watches)
@@ -69,7 +73,7 @@ impl Context {
 
     /// The cluster's configuration; an empty one if there is none.
     pub(super) fn config(&self) -> InfraConfigSpec {
-        let config = self.stores.configs.get(&ObjectRef::new("default"));
+        let config = self.stores.followers.configs.get("default");
         config.map(|config| config.spec.clone()).unwrap_or_default()
     }
 
@@ -94,25 +98,7 @@ impl Context {
 
     /// Tells people.
     pub(super) async fn tell(&self, tenant: &TenantCluster, reason: &str, message: &str) {
-        let event = Event {
-            type_: EventType::Warning,
-            reason: reason.to_owned(),
-            // The server takes 1 kB.
-            note: Some(message.chars().take(900).collect()),
-            action: "Reconcile".to_owned(),
-            secondary: None,
-        };
-        let mut about = tenant.object_ref(&());
-        let mut written = self.recorder.publish(&event, &about).await;
-        if matches!(&written, Err(kube::Error::Api(status)) if status.code == 422) {
-            // Servers before 1.23 take Events of objects without a namespace in `kube-system` only, unless they name
-            // the one that the Event is in.
-            about.namespace = Some("default".to_owned());
-            written = self.recorder.publish(&event, &about).await;
-        }
-        if let Err(error) = written {
-            tracing::debug!("event of TenantCluster {}: {error}", tenant.name_any());
-        }
+        self.events.warn(tenant, reason, message).await;
     }
 
     /// How many tenants a host network has. When that makes a difference to how they are attached, all are looked at.
@@ -120,11 +106,11 @@ impl Context {
         let of = |tenant: &TenantCluster| {
             tenant.spec.network.as_ref().is_some_and(|asked| asked.name == network)
         };
-        let count = self.stores.tenants.state_filter(of).len();
+        let count = self.stores.followers.tenants.store().state_filter(of).len();
         let told = count <= berth_api::names::resource::BRIDGES_TOLD;
         let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if all.insert(network.to_owned(), told).is_some_and(|before| before != told) {
-            self.stores.look_at_all();
+            self.stores.news.look_at_all();
         }
         count
     }

@@ -47,7 +47,7 @@ pub(super) async fn go_on(
         let Some(tenant) = fresh.filter(|one| one.uid() == tenant.uid()) else { return Ok(None) };
         let space = context.find_namespace(&tenant).await?;
         let machines = context.machines(&tenant, space).await?;
-        let all = context.stores.claims.state();
+        let all = context.stores.followers.claims.all();
         let own = all.iter().filter(|claim| {
             let released = claim.status.as_ref().is_some_and(|status| status.released_at.is_some());
             Some(&claim.spec.tenant_uid) == tenant.uid().as_ref() && !released

@@ -287,6 +287,9 @@ impl Context {
                 faults.push(fault);
             }
         }
+        if faults.is_empty() {
+            faults.extend(self.csi_token(&name).await.err());
+        }
         let all: Vec<&Wanted> = wanted.iter().collect();
         for kind in [Kind::Instancetype, Kind::Preference] {
             faults.extend(self.prune(kind, &name, &all).await.err());

@@ -25,6 +25,9 @@ use kube::runtime::controller::{Action, Config, applier};
 use berth_api::TenantCluster;
 use context::Context;
 use error::Error;
+pub use stores::Followers;
+
+use super::events::Events;
 
 /// Tenants that are looked at side by side. Each waits for the server most of the time.
 const AT_ONCE: u16 = 8;
@@ -35,8 +38,12 @@ const CALM: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// If the watches cannot go on.
-pub async fn run(client: Client) -> Result<Infallible, Error> {
-    let (context, mut queue, watches) = Context::start(client);
+pub async fn run(
+    client: Client,
+    events: Arc<Events>,
+    followers: Followers,
+) -> Result<Infallible, Error> {
+    let (context, mut queue, watches) = Context::start(client, events, followers);
     let work = async {
         context.ready().await;
         let queue = poll_fn(|cx| queue.poll_recv(cx)).map(Ok::<_, Infallible>);
@@ -44,7 +51,7 @@ pub async fn run(client: Client) -> Result<Infallible, Error> {
             |tenant, context| Box::pin(reconcile(tenant, context)),
             |tenant, error, context: Arc<Context>| context.again(&tenant, error),
             Arc::clone(&context),
-            context.stores.tenants.clone(),
+            context.stores.followers.tenants.store().clone(),
             queue,
             Config::default().concurrency(AT_ONCE),
         );

@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 
 use berth_api::TenantCluster;
 use berth_api::names::{CONTROLLER, MANAGED_BY, TENANT};
+use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
-use kube::runtime::reflector::ObjectRef;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::Value;
 
 use super::context::Context;
 use super::error::{Error, at, found};
-use super::stores::Known;
+use crate::run::optional::Optional;
 use crate::tenants::fault::Fault;
+use crate::tenants::objects::access::{NAME as CSI, csi_secret};
 use crate::tenants::objects::{Kind, Wanted, differs};
 
 /// The server's own answer to a write, and when it came. The watch has it soon.
@@ -38,18 +39,11 @@ impl Context {
 
     /// The newest that is known of an object.
     pub(super) fn known(&self, kind: Kind, namespace: &str, name: &str) -> Option<DynamicObject> {
-        let mut key = ObjectRef::new_with(name, kind.resource());
-        if !namespace.is_empty() {
-            key = key.within(namespace);
-        }
-        let stored = match self.stores.kind(kind) {
-            Known::There(store) => store.get(&key),
-            Known::Missing | Known::NotYet => None,
-        };
+        let stored = self.stores.kind(kind).and_then(|all| all.get(namespace, name));
         let version = |object: &DynamicObject| -> Option<u64> {
             object.metadata.resource_version.as_ref()?.parse().ok()
         };
-        let recent = self.stores.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = self.stores.news.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let written = recent.get(&(kind, namespace.to_owned(), name.to_owned()));
         let newer = written.filter(|(at, object)| {
             let watched = stored.as_ref().and_then(|stored| version(stored));
@@ -69,7 +63,7 @@ impl Context {
         let refused = |error: kube::Error| {
             Fault::new("ApplyFailed", format!("{what} could not be applied: {error}"))
         };
-        if let Known::Missing = self.stores.kind(kind) {
+        if self.stores.kind(kind).is_none_or(Optional::is_missing) {
             let crd = kind.crd().unwrap_or_default();
             let message = format!("CustomResourceDefinition {crd} is not installed");
             return Err(Fault::new("CrdMissing", message));
@@ -102,7 +96,8 @@ impl Context {
         match api.patch(&name, &params, &Patch::Apply(&wanted.body)).await {
             Ok(mut object) => {
                 object.metadata.managed_fields = None;
-                let mut recent = self.stores.recent.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut recent =
+                    self.stores.news.recent.lock().unwrap_or_else(PoisonError::into_inner);
                 recent.retain(|_, (at, _)| at.elapsed() < SOON);
                 recent.insert((kind, namespace, name), (Instant::now(), object));
                 Ok(())
@@ -111,11 +106,39 @@ impl Context {
         }
     }
 
+    /// Sees to it that the account of the tenant's CSI driver has a token: the driver runs in the tenant's cluster and has
+    /// no other way in. Servers before 1.24 make one by themselves.
+    pub(super) async fn csi_token(&self, tenant: &str) -> Result<(), Fault> {
+        let namespace = TenantCluster::namespace_of(tenant);
+        // It is there soon, if it is not yet.
+        let Some(account) = self.known(Kind::ServiceAccount, &namespace, CSI) else {
+            return Ok(());
+        };
+        let uid = account.uid().unwrap_or_default();
+        let has = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
+        let is_known = || self.tokens.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid);
+        if has(&account.data["secrets"]) || is_known() {
+            return Ok(());
+        }
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
+        let refused = |error: kube::Error| {
+            let message = format!("Secret {CSI} could not be created: {error}");
+            Fault::new("ApplyFailed", message)
+        };
+        if found(api.get_metadata(CSI).await).map_err(refused)?.is_none() {
+            let params =
+                PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() };
+            api.create(&params, &csi_secret(tenant)).await.map_err(refused)?;
+        }
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+        Ok(())
+    }
+
     /// Berth's objects of a kind for a tenant.
     pub(super) fn ours(&self, kind: Kind, tenant: &str) -> Vec<DynamicObject> {
-        let Known::There(store) = self.stores.kind(kind) else { return Vec::new() };
+        let Some(known) = self.stores.kind(kind) else { return Vec::new() };
         let namespace = TenantCluster::namespace_of(tenant);
-        let all = store.state_filter(|object: &DynamicObject| {
+        let all = known.filter(|object| {
             object.metadata.namespace.as_ref() == Some(&namespace)
                 && is_ours(object.labels())
                 && object.labels().get(TENANT).is_some_and(|label| label == tenant)

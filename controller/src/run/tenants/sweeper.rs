@@ -23,8 +23,8 @@ const ROUND: Duration = Duration::from_secs(60);
 pub(super) async fn sweep(context: &Context) {
     context.ready().await;
     loop {
-        let claims = context.stores.claims.state();
-        let tenants = context.stores.tenants.state();
+        let claims = context.stores.followers.claims.all();
+        let tenants = context.stores.followers.tenants.all();
         let alive: BTreeMap<String, Alive> =
             tenants.iter().filter_map(|tenant| Some((tenant.uid()?, alive(tenant)))).collect();
         let (todo, next) = decide(&claims, &alive, &context.config(), Timestamp::now());
@@ -38,7 +38,7 @@ pub(super) async fn sweep(context: &Context) {
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
         let pause = due.map_or(ROUND, |due| due.clamp(GATHER, ROUND));
         tokio::select! {
-            () = context.stores.sweep.notified() => tokio::time::sleep(GATHER).await,
+            () = context.stores.news.sweep.notified() => tokio::time::sleep(GATHER).await,
             () = tokio::time::sleep(pause) => {}
         }
     }

@@ -2,11 +2,15 @@
 //! (`pkg/provider/cloud/kubevirt/csi.go` of kubermatic/kubermatic).
 
 use berth_api::TenantCluster;
+use berth_api::names::{MANAGED_BY, TENANT};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ObjectMeta;
 use serde_json::json;
 
 use super::{Kind, Wanted};
 
-const NAME: &str = "kubevirt-csi";
+/// Of all of them.
+pub const NAME: &str = "kubevirt-csi";
 
 /// Group, resources and verbs. Whoever grants these must have them, or the right to escalate.
 const RULES: [(&str, &[&str], &[&str]); 6] = [
@@ -25,6 +29,24 @@ const RULES: [(&str, &[&str], &[&str]); 6] = [
     ("snapshot.storage.k8s.io", &["volumesnapshots"], &["get", "create", "delete"]),
     ("", &["persistentvolumeclaims"], &["get", "list", "watch", "update", "patch"]),
 ];
+
+/// The Secret that the account's token is put into, as KKP makes it.
+#[must_use]
+pub fn csi_secret(tenant: &str) -> Secret {
+    let labels = [(MANAGED_BY.0, MANAGED_BY.1), (TENANT, tenant)];
+    let text = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(NAME.to_owned()),
+            namespace: Some(TenantCluster::namespace_of(tenant)),
+            labels: Some(labels.map(text).into()),
+            annotations: Some([("kubernetes.io/service-account.name", NAME)].map(text).into()),
+            ..ObjectMeta::default()
+        },
+        type_: Some("kubernetes.io/service-account-token".to_owned()),
+        ..Secret::default()
+    }
+}
 
 /// Account, role and binding.
 #[must_use]

@@ -4,66 +4,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use anyhow::Result;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-/// A client as the administrator.
-async fn client(kubeconfig: &std::path::Path) -> Client {
-    let read = Kubeconfig::read_from(kubeconfig).unwrap();
-    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap();
-    Client::try_from(config).unwrap()
-}
+use super::{client, runtime};
 
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-}
-
-/// A controller that is ended, wherever it is, when this is dropped.
-pub(crate) struct Controller(Option<Runtime>);
-
-impl Controller {
-    pub(crate) fn start(kubeconfig: &std::path::Path) -> Self {
-        let (runtime, path) = (runtime(), kubeconfig.to_owned());
-        runtime.spawn(async move {
-            berth_controller::run::machines::run(client(&path).await).await;
-        });
-        Self(Some(runtime))
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-/// The stand-in.
-pub(crate) struct KubeVirt {
-    _runtime: Runtime,
+/// The stand-in; ended when it is dropped.
+#[derive(Debug)]
+pub struct KubeVirt {
+    runtime: Option<Runtime>,
     /// Whether machines come to run.
-    pub(crate) works: Arc<AtomicBool>,
+    pub works: Arc<AtomicBool>,
 }
 
 impl KubeVirt {
-    pub(crate) fn start(kubeconfig: &std::path::Path) -> Self {
-        let (runtime, path) = (runtime(), kubeconfig.to_owned());
+    /// Begins.
+    ///
+    /// # Errors
+    /// Without a thread or a kubeconfig.
+    pub fn start(kubeconfig: &std::path::Path) -> Result<Self> {
+        let runtime = runtime()?;
+        let client = runtime.block_on(client(kubeconfig))?;
         let works = Arc::new(AtomicBool::new(true));
         let may = Arc::clone(&works);
         runtime.spawn(async move {
-            let client = client(&path).await;
             loop {
                 // A conflict or a server that is busy: the next round.
                 drop(round(&client, may.load(Ordering::SeqCst)).await);
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         });
-        Self { _runtime: runtime, works }
+        Ok(Self { runtime: Some(runtime), works })
+    }
+}
+
+impl Drop for KubeVirt {
+    fn drop(&mut self) {
+        self.runtime.take().map(Runtime::shutdown_background).unwrap_or_default();
     }
 }
 

@@ -1,0 +1,69 @@
+//! CustomResourceDefinitions of others, as far as tests need them.
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::ControlPlane;
+use crate::repository;
+
+impl ControlPlane {
+    /// A kind that takes anything.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn define(&self, group: &str, version: &str, kind: &str, plural: &str) -> Result<()> {
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let crd = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.{group}")},
+            "spec": {
+                "group": group, "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
+                "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+            },
+        });
+        self.apply(&crd.to_string())?;
+        self.established(&format!("{plural}.{group}"))
+    }
+
+    /// What the CNI plugins of tenants' networks are told.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn define_attachments(&self) -> Result<()> {
+        let plural = "network-attachment-definitions";
+        self.define("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition", plural)
+    }
+
+    /// MachineDeployments, as `deploy/` has them.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn define_machine_deployments(&self) -> Result<()> {
+        let name = "machinedeployments.cluster.k8s.io";
+        self.apply_file(&repository().join(format!("deploy/overlays/machine-crds/{name}.yaml")))?;
+        self.established(name)
+    }
+
+    /// KubeVirt's own definitions of these kinds; `false` if they are not here.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    #[expect(clippy::disallowed_methods, reason = "files of the tests' own")]
+    pub fn define_kubevirt(&self, names: &[&str]) -> Result<bool> {
+        let folder = repository().join("../shared/crds");
+        if !folder.exists() {
+            return Ok(false);
+        }
+        for name in names {
+            self.apply(&std::fs::read_to_string(folder.join(format!("{name}.yaml")))?)?;
+            self.established(name)?;
+        }
+        Ok(true)
+    }
+
+    fn established(&self, name: &str) -> Result<()> {
+        let crd = format!("crd/{name}");
+        self.kubectl(&["wait", "--for=condition=Established", &crd, "--timeout=30s"]).map(drop)
+    }
+}

@@ -1,0 +1,87 @@
+//! A controller's process, with the credential of its ServiceAccount.
+
+#![expect(clippy::disallowed_methods, reason = "tests run programs and look at files")]
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::cluster::ControlPlane;
+use crate::running::Running;
+
+/// One of several; ended when it is dropped, wherever it is.
+#[derive(Debug)]
+pub struct Controller {
+    /// Its process.
+    pub running: Running,
+    /// Where it answers, on the loopback.
+    pub port: u16,
+}
+
+/// Seconds for which the others wait.
+pub const LEASE: u64 = 6;
+
+impl Controller {
+    /// Starts it by a name that is also its log's. `deploy/base/rbac-controller.yaml` has been applied before.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
+        let kubeconfig = plane.kubeconfig_for("berth-controller", &token(plane)?, false)?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let log = plane.folder().join(format!("{name}.log"));
+        let log = File::options().create(true).append(true).open(log)?;
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]);
+        command.arg(crate::repository().join("target/release/berth-controller"));
+        command.args(["run", "--identity", name]);
+        command.arg(format!("--lease-duration={LEASE}"));
+        command.arg(format!("--kubeconfig={}", kubeconfig.display()));
+        command.arg(format!("--listen=127.0.0.1:{port}"));
+        command.args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Ok(Self { running: Running::spawn(command)?, port })
+    }
+
+    /// What it answers: the code and the text.
+    #[must_use]
+    pub fn page(&self, path: &str) -> Option<(u16, String)> {
+        let address = format!("http://127.0.0.1:{}{path}", self.port);
+        let answer =
+            Command::new("curl").args(["-s", "-w", "\n%{http_code}", &address]).output().ok()?;
+        let text = String::from_utf8(answer.stdout).ok()?;
+        let (text, code) = text.rsplit_once('\n')?;
+        Some((code.parse().ok()?, text.to_owned()))
+    }
+
+    /// A number of its metrics; none is zero.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> f64 {
+        let Some((_, text)) = self.page("/metrics") else { return 0.0 };
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|number| number.parse().ok()).unwrap_or_default()
+    }
+
+    /// Asks it to end, and waits until it has.
+    ///
+    /// # Errors
+    /// If it ends otherwise than by itself.
+    pub fn terminate(&mut self) -> Result<()> {
+        let id = self.running.process.id().to_string();
+        ensure!(Command::new("kill").args(["-TERM", &id]).status()?.success(), "kill {id}");
+        ensure!(self.running.process.wait()?.success(), "it failed at its end");
+        Ok(())
+    }
+}
+
+fn token(plane: &ControlPlane) -> Result<String> {
+    let path = "/api/v1/namespaces/berth-system/serviceaccounts/berth-controller/token";
+    let request = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}"#;
+    let create = ["create", "--raw", path, "-f", "-"];
+    let answer = plane.kubectl_with(&plane.kubeconfig(), &create, request)?;
+    let answer: Value = serde_json::from_str(&answer)?;
+    answer["status"]["token"].as_str().map(str::to_owned).context("a TokenRequest without token")
+}

@@ -1,0 +1,129 @@
+//! Hosts that are no machines: their Nodes, and what their agents would say of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use berth_api::{InfraNode, TenantCluster};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::{client, runtime};
+
+/// What the stand-in does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// The agents: they answer what they are asked.
+    Agents,
+    /// The controller's part too: hosts have one network of this name, and carry all tenants that have a VLAN there.
+    Hosts(&'static str),
+}
+
+/// The hosts; ended when it is dropped.
+#[derive(Debug)]
+pub struct Fleet {
+    runtime: Option<Runtime>,
+    /// Whether agents answer.
+    pub answers: Arc<AtomicBool>,
+}
+
+impl Fleet {
+    /// Makes Nodes and InfraNodes of these names, and begins.
+    ///
+    /// # Errors
+    /// Without a thread or a kubeconfig, or if the server refuses.
+    pub fn start(kubeconfig: &std::path::Path, names: &[&str], part: Part) -> Result<Self> {
+        let runtime = runtime()?;
+        let answers = Arc::new(AtomicBool::new(true));
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let client = runtime.block_on(async {
+            let client = client(kubeconfig).await?;
+            for name in &names {
+                make(&client, name, &part).await?;
+            }
+            anyhow::Ok(client)
+        })?;
+        let may = Arc::clone(&answers);
+        runtime.spawn(async move {
+            loop {
+                for name in &names {
+                    // A conflict or a server that is busy: the next round.
+                    drop(round(&client, name, &part, may.load(Ordering::SeqCst)).await);
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        });
+        Ok(Self { runtime: Some(runtime), answers })
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.runtime.take().map(Runtime::shutdown_background).unwrap_or_default();
+    }
+}
+
+async fn make(client: &Client, name: &str, part: &Part) -> Result<()> {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let nodes: Api<Node> = Api::all(client.clone());
+    nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+    let spec = match part {
+        Part::Agents => json!({}),
+        Part::Hosts(network) => json!({"networks": [
+            {"name": network, "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000},
+        ]}),
+    };
+    let infra = InfraNode::new(name, serde_json::from_value(spec)?);
+    let api: Api<InfraNode> = Api::all(client.clone());
+    api.create(&PostParams::default(), &infra).await?;
+    Ok(())
+}
+
+async fn round(client: &Client, name: &str, part: &Part, answers: bool) -> Result<()> {
+    let api: Api<InfraNode> = Api::all(client.clone());
+    let params = PatchParams::default();
+    if let Part::Hosts(network) = part {
+        let asked = asked(client, network).await?;
+        let there = serde_json::to_value(&api.get(name).await?.spec.tenant_networks)?;
+        if there != asked {
+            let patch = json!({"spec": {"tenantNetworks": asked}});
+            api.patch(name, &params, &Patch::Merge(patch)).await?;
+        }
+    }
+    if !answers {
+        return Ok(());
+    }
+    let node = api.get(name).await?;
+    let answered = node.status.as_ref().and_then(|status| status.observed_generation);
+    if answered != node.metadata.generation {
+        let networks = node.spec.networks.iter().map(|network| {
+            let on =
+                |tenant: &&berth_api::infra_node::TenantNetworkSpec| tenant.network == network.name;
+            let count = node.spec.tenant_networks.iter().filter(on).count();
+            json!({"name": network.name, "ready": count, "pending": 0, "failed": 0})
+        });
+        let status = json!({"status": {
+            "observedGeneration": node.metadata.generation, "networks": networks.collect::<Vec<_>>(),
+            "capabilities": {},
+        }});
+        api.patch_status(name, &params, &Patch::Merge(status)).await?;
+    }
+    Ok(())
+}
+
+/// What a host is to carry by the tenants' statuses.
+async fn asked(client: &Client, network: &str) -> Result<Value> {
+    let tenants: Api<TenantCluster> = Api::all(client.clone());
+    let mut asked = Vec::new();
+    for tenant in tenants.list(&ListParams::default()).await? {
+        if let Some(vlan) = tenant.status.as_ref().and_then(|status| status.vlan) {
+            let namespace = TenantCluster::namespace_of(&tenant.name_any());
+            asked.push(json!({"name": namespace, "network": network, "vlan": vlan}));
+        }
+    }
+    Ok(Value::Array(asked))
+}

@@ -1,0 +1,355 @@
+//! `examples/tenants` on a real API server: from nothing to machines by one `kubectl apply`, with the controller as it is
+//! deployed, two of it and with the rights of `deploy/`; edited, scaled and paused while controllers are killed.
+//!
+//! Agents and KubeVirt are stand-ins.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests look at files, run programs, and fail by panicking"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::controller::Controller;
+use berth_tests::repository;
+use berth_tests::standins::{Fleet, KubeVirt, Part};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(120);
+const HOSTS: [&str; 2] = ["rack1-a", "rack1-b"];
+/// The namespaced name of a MachineDeployment, and how many it asks for.
+type Asked = BTreeMap<(String, String), u64>;
+
+#[test]
+fn two_tenants_from_nothing_to_machines() {
+    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
+    let kinds = [
+        "virtualmachines.kubevirt.io",
+        "virtualmachineinstances.kubevirt.io",
+        "virtualmachineinstancetypes.instancetype.kubevirt.io",
+        "virtualmachinepreferences.instancetype.kubevirt.io",
+        "virtualmachineclusterinstancetypes.instancetype.kubevirt.io",
+        "virtualmachineclusterpreferences.instancetype.kubevirt.io",
+    ];
+    if !plane.define_kubevirt(&kinds).unwrap() {
+        eprintln!("skipped: ../shared/crds is not here, so there are no VirtualMachines");
+        return;
+    }
+    plane.define_attachments().unwrap();
+    plane.define_machine_deployments().unwrap();
+    plane
+        .deploy(&[
+            "base/rbac-controller.yaml",
+            "instancetypes/performance.yaml",
+            "instancetypes/density.yaml",
+            "instancetypes/preferences.yaml",
+        ])
+        .unwrap();
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn"},
+        "provisioner": "driver.longhorn.io"});
+    plane.apply(&class.to_string()).unwrap();
+    let _fleet = Fleet::start(&plane.kubeconfig(), &HOSTS, Part::Agents).unwrap();
+    let _kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
+    let mut controllers = ["first", "second"].map(|name| start(&plane, name));
+
+    let examples = repository().join("examples/tenants");
+    plane.kubectl(&["apply", "-f", examples.to_str().unwrap()]).unwrap();
+    let mut asked = Asked::from([(key("shop", "web"), 3), (key("bank", "db"), 2)]);
+    until_all_run(&plane, &asked);
+    machines_are_on_their_tenants_network(&plane);
+    killed_at_any_moment(&plane, &mut controllers, &mut asked);
+    all_goes_with_its_tenant(&plane);
+}
+
+fn start(plane: &ControlPlane, name: &str) -> Controller {
+    Controller::start(plane, name, &[]).unwrap()
+}
+
+fn key(tenant: &str, deployment: &str) -> (String, String) {
+    (format!("cluster-{tenant}"), deployment.to_owned())
+}
+
+fn items(plane: &ControlPlane, what: &[&str]) -> Vec<Value> {
+    plane.get(what).unwrap()["items"].as_array().unwrap().clone()
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap()
+}
+
+fn logs(plane: &ControlPlane) -> String {
+    ["first", "second"].map(|name| format!("--- {name} ---\n{}\n", plane.log(name))).concat()
+}
+
+/// Waits until there are as many machines as asked for, and no others; all of them run, and are of the template of now.
+fn until_all_run(plane: &ControlPlane, asked: &Asked) {
+    let mut last = String::new();
+    let done = plane.until("all machines", SOON, |plane| {
+        let vms = items(plane, &["virtualmachines", "-A"]);
+        let total: u64 = asked.values().sum();
+        last = format!("{} machines of {total}", vms.len());
+        for ((namespace, deployment), count) in asked {
+            let one = plane.get(&["machinedeployment", deployment, "-n", namespace]).ok()?;
+            let status = &one["status"];
+            let number = |field: &str| status[field].as_u64().unwrap_or(0);
+            if status["observedGeneration"] != one["metadata"]["generation"]
+                || ["replicas", "updatedReplicas", "readyReplicas"]
+                    .iter()
+                    .any(|field| number(field) != *count)
+            {
+                last = format!("{namespace}/{deployment}, {count} asked for: {status:#}");
+                return None;
+            }
+        }
+        let tenants = items(plane, &["tenantclusters"]);
+        let not_ready = tenants.iter().find(|one| {
+            let conditions = one["status"]["conditions"].as_array();
+            !conditions
+                .into_iter()
+                .flatten()
+                .any(|one| one["type"] == "Ready" && one["status"] == "True")
+        });
+        if let Some(one) = not_ready {
+            last = format!("{}: {:#}", name(one), one["status"]);
+            return None;
+        }
+        (vms.len() as u64 == total).then_some(())
+    });
+    done.unwrap_or_else(|error| panic!("{error}: {last}\n{}", logs(plane)));
+}
+
+fn machines_are_on_their_tenants_network(plane: &ControlPlane) {
+    let vlans = no_vlan_is_there_twice(plane);
+    assert_eq!(vlans["bank"], 120);
+    assert!((100..200).contains(&vlans["shop"]), "{vlans:?}");
+    for host in HOSTS {
+        let node = plane.infra_node(host);
+        assert_eq!(node["spec"]["profile"], "trunk");
+        let carried = node["spec"]["tenantNetworks"].as_array().unwrap();
+        let carried: BTreeMap<&str, u64> = carried
+            .iter()
+            .map(|one| (one["name"].as_str().unwrap(), one["vlan"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(
+            carried,
+            BTreeMap::from([("cluster-bank", 120), ("cluster-shop", vlans["shop"])])
+        );
+    }
+    for (tenant, deployment) in [("shop", "web"), ("bank", "db")] {
+        let space = format!("cluster-{tenant}");
+        let attachment = format!("{space}/tenant-{tenant}");
+        for vm in
+            items(plane, &["virtualmachines", "-n", &space, "-l", &format!("md={deployment}")])
+        {
+            let networks = vm["spec"]["template"]["spec"]["networks"].as_array().unwrap();
+            assert!(
+                networks.iter().any(|one| one["multus"]["networkName"] == attachment.as_str()),
+                "{vm:#}"
+            );
+            assert!(networks.iter().any(|one| !one["pod"].is_null()), "{vm:#}");
+        }
+    }
+}
+
+/// VLANs by tenant: of statuses, each with its claim.
+fn no_vlan_is_there_twice(plane: &ControlPlane) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for one in items(plane, &["tenantclusters"]) {
+        let Some(vlan) = one["status"]["vlan"].as_u64() else { continue };
+        assert!(
+            found.values().all(|other| *other != vlan),
+            "VLAN {vlan} is there twice: {one:#}, {found:?}"
+        );
+        let claim = plane.get(&["vlanclaim", &format!("tenant-trunk-{vlan}")]).unwrap();
+        assert_eq!(claim["spec"]["tenantUID"], one["metadata"]["uid"], "{one:#}");
+        found.insert(name(&one).to_owned(), vlan);
+    }
+    found
+}
+
+fn more_tenant(plane: &ControlPlane, tenant: &str) {
+    let text = std::fs::read_to_string(repository().join("examples/tenants/shop.yaml")).unwrap();
+    let text = text.replace("shop", tenant).replace("replicas: 3", "replicas: 1");
+    plane.kubectl_with(&plane.kubeconfig(), &["apply", "-f", "-"], &text).unwrap();
+}
+
+/// Changes of all kinds go on while controllers are killed, wherever they are; then all is as asked.
+fn killed_at_any_moment(
+    plane: &ControlPlane,
+    controllers: &mut [Controller; 2],
+    asked: &mut Asked,
+) {
+    let rounds = if std::env::var_os("BERTH_FAULTS").is_some() { 50 } else { 5 };
+    let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
+    let mut random = u64::from(seed) | 1;
+    for round in 0..rounds {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        change(plane, round, asked);
+        std::thread::sleep(Duration::from_millis((random >> 33) % 1500));
+        // Whoever leads; every third time both.
+        let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
+        let leads = usize::from(lease["spec"]["holderIdentity"] == "second");
+        controllers[leads].running.end();
+        if round % 3 == 2 {
+            controllers[1 - leads].running.end();
+            controllers[1 - leads] = start(plane, ["first", "second"][1 - leads]);
+        }
+        controllers[leads] = start(plane, ["first", "second"][leads]);
+        no_vlan_is_there_twice(plane);
+        // One more than ever asked for, while it is replaced.
+        for ((namespace, deployment), count) in asked.iter() {
+            let there = items(
+                plane,
+                &["virtualmachines", "-n", namespace, "-l", &format!("md={deployment}")],
+            );
+            assert!(
+                there.len() as u64 <= (*count).max(5) + 1,
+                "{namespace}/{deployment}: {}",
+                there.len()
+            );
+        }
+    }
+    let paused = json!({"spec": {"paused": false}}).to_string();
+    for (namespace, deployment) in asked.keys() {
+        plane
+            .kubectl(&[
+                "patch",
+                "machinedeployment",
+                deployment,
+                "-n",
+                namespace,
+                "--type=merge",
+                "-p",
+                &paused,
+            ])
+            .unwrap();
+    }
+    until_all_run(plane, asked);
+    eprintln!("{rounds} kills, seed {seed}");
+    nothing_is_without_an_owner(plane);
+}
+
+fn change(plane: &ControlPlane, round: u64, asked: &mut Asked) {
+    let patch = |value: Value| {
+        let value = value.to_string();
+        plane
+            .kubectl(&[
+                "patch",
+                "machinedeployment",
+                "web",
+                "-n",
+                "cluster-shop",
+                "--type=merge",
+                "-p",
+                &value,
+            ])
+            .unwrap();
+    };
+    match round % 5 {
+        0 => {
+            let memory = format!("{}Gi", 4 + round % 7);
+            let template = json!({"spec": {"template": {"spec": {"providerSpec": {"value": {
+                "cloudProviderSpec": {"virtualMachine": {"template": {"memory": memory}}}}}}}}});
+            patch(template);
+        }
+        1 => {
+            let count = 2 + round % 4;
+            let scale = ["scale", "machinedeployment", "web", "-n", "cluster-shop"];
+            plane.kubectl(&[&scale[..], &[&format!("--replicas={count}")]].concat()).unwrap();
+            asked.insert(key("shop", "web"), count);
+        }
+        2 => {
+            let tenant = format!("t{round}");
+            more_tenant(plane, &tenant);
+            asked.insert(key(&tenant, "web"), 1);
+        }
+        3 => {
+            patch(json!({"spec": {"paused": round % 2 == 1}}));
+        }
+        _ => {
+            let tenant = format!("t{}", round - 2);
+            plane.kubectl(&["delete", "tenantcluster", &tenant, "--wait=false"]).unwrap();
+            asked.remove(&key(&tenant, "web"));
+        }
+    }
+}
+
+/// What was made belongs to something that is there.
+fn nothing_is_without_an_owner(plane: &ControlPlane) {
+    let names = |what: &[&str]| -> BTreeSet<String> {
+        items(plane, what)
+            .iter()
+            .map(|one| {
+                let namespace = one["metadata"]["namespace"].as_str().unwrap_or_default();
+                format!("{namespace}/{}", name(one))
+            })
+            .collect()
+    };
+    let tenants = || names(&["tenantclusters"]);
+    let of_tenants = |what: &[&str]| -> BTreeSet<String> {
+        let label = |one: &Value| {
+            one["metadata"]["labels"]["berth.dev/tenant"]
+                .as_str()
+                .map(|tenant| format!("/{tenant}"))
+        };
+        items(plane, what).iter().filter_map(label).collect()
+    };
+    plane
+        .until("namespaces of tenants only", SOON, |_| {
+            (of_tenants(&["namespaces", "-l", "berth.dev/tenant"]) == tenants()).then_some(())
+        })
+        .unwrap();
+    for kind in ["network-attachment-definitions", "networkpolicies"] {
+        assert_eq!(of_tenants(&[kind, "-A", "-l", "berth.dev/tenant"]), tenants(), "{kind}");
+    }
+    let machines = names(&["virtualmachines", "-A"]);
+    let with_data = || -> BTreeSet<String> {
+        let secrets = names(&["secrets", "-A"]);
+        let machine = |secret: &String| {
+            let (namespace, name) = secret.split_once('/')?;
+            Some(format!("{namespace}/{}", name.strip_prefix("userdata-")?))
+        };
+        secrets.iter().filter_map(machine).collect()
+    };
+    // Those of machines that have just gone are the garbage collector's.
+    plane
+        .until("user data of machines only", SOON, |_| (with_data() == machines).then_some(()))
+        .unwrap_or_else(|error| panic!("{error}: {machines:?}, {:?}", with_data()));
+    let claims = items(plane, &["vlanclaims"]);
+    let held = claims.iter().filter(|one| one["status"]["releasedAt"].is_null());
+    let held: BTreeSet<String> =
+        held.map(|one| format!("/{}", one["spec"]["tenant"].as_str().unwrap())).collect();
+    assert_eq!(held, tenants());
+}
+
+fn all_goes_with_its_tenant(plane: &ControlPlane) {
+    plane.kubectl(&["delete", "tenantclusters", "--all", "--wait=false"]).unwrap();
+    let rest = |plane: &ControlPlane| {
+        let counts = [
+            "tenantclusters",
+            "virtualmachines",
+            "machinedeployments",
+            "network-attachment-definitions",
+        ]
+        .map(|kind| (kind, items(plane, &[kind, "-A"]).len()));
+        let spaces = items(plane, &["namespaces", "-l", "berth.dev/tenant"]).len();
+        let carried = HOSTS.iter().map(|host| {
+            plane.infra_node(host)["spec"]["tenantNetworks"].as_array().map_or(0, Vec::len)
+        });
+        (counts, spaces, carried.sum::<usize>())
+    };
+    let gone = plane.until("all of it gone", SOON, |plane| {
+        let (counts, spaces, carried) = rest(plane);
+        (counts.iter().all(|(_, count)| *count == 0) && spaces == 0 && carried == 0).then_some(())
+    });
+    gone.unwrap_or_else(|error| {
+        let tenants = items(plane, &["tenantclusters"]);
+        panic!("{error}: {:?}: {tenants:#?}\n{}", rest(plane), logs(plane))
+    });
+}
