@@ -125,6 +125,11 @@ fn tenants_come_and_go() {
     if !kubevirt {
         eprintln!("skipped: ../shared/crds is not here, so no instance types");
     }
+    // What was installed is found by the first one before there is another: they would write against each other.
+    until(&plane, "early", "NetworkReady", "True Ready");
+    if kubevirt {
+        until(&plane, "early", "Ready", "True Ready");
+    }
     let other = Controller::start(&kubeconfig);
     two_at_one_instant_get_different_vlans(&plane, kubevirt);
     policies_go_when_they_leave_their_list(&plane);
