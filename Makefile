@@ -12,7 +12,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # What emulated hosts are made of, as PROGRAM=PACKAGE.
 HOST_PROGRAMS = qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
 
-.PHONY: help all report test setup lint static crds samples bench fuzz hosts faults soak dist image deb
+.PHONY: help all report test setup lint static crds samples bench fuzz hosts faults faults-hosts faults-cluster soak dist image deb
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -70,12 +70,20 @@ hosts: setup  ## the test bed itself, and KVM on an emulated host; slow
 	printf '# Emulated hosts, %s\n\nCommand: `make hosts`. The tests `tests/tests/emulated.rs` and `tests/tests/bed.rs` passed on hosts booted from %s.\n' \
 	  "$$(date -u +%F)" "$$(basename $$(./tests/host/image.sh))" > $(RESULTS)/$$(date -u +%F)-hosts.md
 
-faults: setup  ## kills, power cuts, full disks, reboots on an emulated host; slow, leaves a result in docs/results
+faults: faults-hosts faults-cluster  ## both of these
+
+faults-hosts: setup  ## kills, power cuts, full disks, reboots on an emulated host; slow, leaves a result in docs/results
 	$(CARGO) build --locked --release -p berth-agent -p berth-controller
 	$(CARGO) test --locked --release -p berth-tests --test shape --test networks --no-run
 	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape --test networks bad_luck -- --nocapture --test-threads 1 && \
 	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat once, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, 4,000 links at once, an uplink down and up under 1,000 tenants, NetworkManager and\nsystemd-networkd restarted.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
+
+faults-cluster: setup  ## controllers killed 50 times while tenants and machines come, change and go; leaves a result in docs/results
+	$(CARGO) test --locked --release --workspace --no-run
+	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release --workspace --test examples --test tenants --test machines -- --nocapture && \
+	printf '# Killed controllers, %s\n\nCommand: `make faults-cluster`, %s s. A real API server; agents and KubeVirt are stand-ins.\n\n`tests/tests/examples.rs`: `examples/tenants` by one `kubectl apply`, two controllers as processes with the rights of `deploy/`, 50 kills\nof the one that leads (every third time of both) under edits, scaling, pauses, tenants that come and go.\n`tests/tests/tenants.rs`: 50 kills while two tenants at once ask for a VLAN. `tests/tests/machines.rs`: 50 kills under edits.\n\nNo VLAN twice, no machine twice, nothing without an owner.\n' \
+	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" > $(RESULTS)/$$(date -u +%F)-kills.md
 
 soak:  ## ten minutes of an idle agent under audit: what it writes to the API server
 	$(CARGO) build --locked --release -p berth-agent -p berth-controller

@@ -14,6 +14,11 @@ pub(super) fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
 
 /// Whether the server has a kind; one that is defined by a CustomResourceDefinition may come and go.
 pub(super) async fn is_served(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
-    let list = found(client.list_api_group_resources(&resource.api_version).await)?;
+    let list = if resource.group.is_empty() {
+        client.list_core_api_resources(&resource.version).await
+    } else {
+        client.list_api_group_resources(&resource.api_version).await
+    };
+    let list = found(list)?;
     Ok(list.is_some_and(|list| list.resources.iter().any(|one| one.name == resource.plural)))
 }

@@ -1,5 +1,7 @@
 //! CustomResourceDefinitions of others, as far as tests need them.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use serde_json::json;
 
@@ -64,6 +66,8 @@ impl ControlPlane {
 
     fn established(&self, name: &str) -> Result<()> {
         let crd = format!("crd/{name}");
-        self.kubectl(&["wait", "--for=condition=Established", &crd, "--timeout=30s"]).map(drop)
+        let wait = ["wait", "--for=condition=Established", &crd, "--timeout=30s"];
+        // At first it may have no conditions at all, which kubectl takes for an error.
+        self.until(&crd, Duration::from_secs(30), |plane| plane.kubectl(&wait).ok()).map(drop)
     }
 }
