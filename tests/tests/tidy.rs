@@ -141,11 +141,88 @@ fn a_file_is_one_idea() {
 
 #[test]
 fn links_between_documents_lead_somewhere() {
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
-        let text = std::fs::read_to_string(repository().join(document)).unwrap();
+    let mut all = files("docs", ".md");
+    for name in
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md"]
+    {
+        all.push((name.to_owned(), std::fs::read_to_string(repository().join(name)).unwrap()));
+    }
+    for (document, text) in all {
+        let folder = repository().join(&document).parent().unwrap().to_owned();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let local = !link.starts_with("http") && !link.starts_with('#');
-            assert!(!local || repository().join(link).exists(), "{document} links to {link}");
+            if link.starts_with("http") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let there =
+                if file.is_empty() { repository().join(&document) } else { folder.join(file) };
+            assert!(there.exists(), "{document} links to {link}");
+            let fits = heading.is_empty()
+                || headings(&std::fs::read_to_string(&there).unwrap())
+                    .contains(&heading.to_owned());
+            assert!(fits, "{document} links to {link}: there is no such heading");
+        }
+    }
+}
+
+/// Headings as links name them.
+fn headings(text: &str) -> Vec<String> {
+    let titles = text.lines().filter_map(|line| line.strip_prefix('#'));
+    let plain = |c: char| c.is_alphanumeric() || c == ' ' || c == '-' || c == '_';
+    let anchor = |title: &str| {
+        let title = title.trim_start_matches('#').trim().to_lowercase();
+        title.chars().filter(|c| plain(*c)).collect::<String>().replace(' ', "-")
+    };
+    titles.map(anchor).collect()
+}
+
+/// Between backticks, `file.rs::function`.
+fn named_functions(text: &str) -> Vec<(&str, &str)> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted
+        .filter_map(|code| code.split_once("::"))
+        .filter(|(file, _)| file.ends_with(".rs"))
+        .collect()
+}
+
+/// What a document gives as evidence is a test, or a part of one that a test calls.
+#[test]
+fn tests_that_documents_name_are_there() {
+    let mut code = files("tests/tests", ".rs");
+    for folder in ["agent", "api", "benches", "cli", "controller", "kit"] {
+        code.extend(files(folder, ".rs"));
+    }
+    for document in ["docs/safety.md", "docs/seeds.md"] {
+        let text = std::fs::read_to_string(repository().join(document)).unwrap();
+        let named = named_functions(&text);
+        assert!(named.len() > 30, "{document} names {} tests", named.len());
+        for (file, function) in named {
+            let found = code.iter().find(|(name, _)| name == file);
+            let Some((_, text)) = found else { panic!("{document}: there is no file {file}") };
+            let begin = format!("fn {function}(");
+            let Some((before, _)) = text.split_once(&begin) else {
+                panic!("{document}: {file} has no function {function}")
+            };
+            // Attributes and comments stand between it and the line before it.
+            let own: Vec<&str> = before
+                .split('\n')
+                .rev()
+                .skip(1)
+                .map(str::trim)
+                .take_while(|line| !line.ends_with('}') && !line.is_empty())
+                .collect();
+            let is_test = own.iter().any(|line| line.starts_with("#[test]"));
+            let folder = file.trim_end_matches(".rs");
+            let top = folder.rsplit_once('/').map_or(folder, |(top, _)| top);
+            let call = format!("{function}(");
+            let calls = code
+                .iter()
+                .filter(|(name, _)| name.starts_with(top) || name == &format!("{top}.rs"));
+            let count: usize = calls.map(|(_, text)| text.matches(&call).count()).sum();
+            assert!(
+                is_test || count > 1,
+                "{document}: {file}::{function} is no test, and none calls it"
+            );
         }
     }
 }
