@@ -1,0 +1,227 @@
+//! What documents, alerts and the dashboard name is what the programs have.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests look at the repository's files, and fail by panicking"
+)]
+
+use std::collections::BTreeSet;
+
+use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster};
+use berth_tests::repository;
+use serde_json::Value;
+
+fn text(file: &str) -> String {
+    std::fs::read_to_string(repository().join(file))
+        .unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The code of both programs, without its tests.
+fn code() -> String {
+    let mut all = String::new();
+    let mut open = vec![repository().join("agent/src"), repository().join("controller/src")];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                all += text.split("#[cfg(test)]").next().unwrap();
+            }
+        }
+    }
+    all
+}
+
+/// What stands between quotes after each `register(`.
+fn registered(code: &str) -> BTreeSet<&str> {
+    let calls = code.split(".register(").skip(1);
+    calls.filter_map(|call| call.trim_start().strip_prefix('"')?.split('"').next()).collect()
+}
+
+/// Words of a text that are metrics of ours, by how they begin.
+fn metrics(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("berth_") || word.starts_with("process_")).collect()
+}
+
+/// What Prometheus calls a metric, by what it was registered as.
+fn is_exported(name: &str, registered: &BTreeSet<&str>) -> bool {
+    let plain = ["_total", "_info", "_bucket", "_sum", "_count"]
+        .iter()
+        .find_map(|end| name.strip_suffix(end));
+    registered.contains(name) || plain.is_some_and(|plain| registered.contains(plain))
+}
+
+#[test]
+fn metrics_are_those_that_the_programs_export() {
+    let code = code();
+    let registered = registered(&code);
+    assert!(registered.len() > 15, "{registered:?}");
+    let folder = "deploy/components/monitoring";
+    let document = text("docs/metrics.md");
+    for (file, least) in [
+        ("docs/metrics.md".to_owned(), 15),
+        (format!("{folder}/alerts.yaml"), 5),
+        (format!("{folder}/controller-alerts.yaml"), 3),
+        (format!("{folder}/dashboard.json"), 10),
+    ] {
+        let text = text(&file);
+        let named = metrics(&text);
+        assert!(named.len() >= least, "{file} names {named:?}");
+        for name in named {
+            assert!(is_exported(name, &registered), "{file}: nobody exports {name}");
+        }
+    }
+    let described = metrics(&document);
+    for name in registered {
+        let is = described.iter().any(|described| is_exported(described, &BTreeSet::from([name])));
+        assert!(is, "docs/metrics.md does not describe {name}");
+    }
+}
+
+#[test]
+fn alerts_are_described() {
+    let document = text("docs/metrics.md");
+    let mut alerts = 0;
+    for file in ["alerts.yaml", "controller-alerts.yaml"] {
+        let rules = text(&format!("deploy/components/monitoring/{file}"));
+        let rules: Value = serde_saphyr::from_str(&rules).unwrap();
+        for group in rules["spec"]["groups"].as_array().unwrap() {
+            for rule in group["rules"].as_array().unwrap() {
+                let name = rule["alert"].as_str().unwrap();
+                assert!(
+                    document.contains(&format!("| `{name}` |")),
+                    "docs/metrics.md does not describe {name}"
+                );
+                assert!(rule["annotations"]["summary"].is_string(), "{name} has no summary");
+                alerts += 1;
+            }
+        }
+    }
+    assert!(alerts > 10, "{alerts} alerts");
+    let described = document.matches("| `Berth").count();
+    assert_eq!(described, alerts, "docs/metrics.md describes alerts that are not there");
+}
+
+#[test]
+fn the_dashboard_is_one() {
+    let dashboard: Value =
+        serde_json::from_str(&text("deploy/components/monitoring/dashboard.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<i64> = panels.iter().map(|panel| panel["id"].as_i64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len(), "an id is there twice");
+    for panel in panels {
+        for target in panel["targets"].as_array().unwrap() {
+            let ask = target["expr"].as_str().unwrap();
+            for (open, close) in [('(', ')'), ('{', '}'), ('[', ']')] {
+                let count = |sign| ask.matches(sign).count();
+                assert_eq!(count(open), count(close), "{}: {ask}", panel["title"]);
+            }
+        }
+    }
+}
+
+/// In tables of reasons, what stands between backticks in the column `reason` is a word of the code.
+#[test]
+fn reasons_are_those_of_the_programs() {
+    let code = code() + &text("api/src/names.rs");
+    let document = text("docs/troubleshooting.md");
+    let mut named = BTreeSet::new();
+    let mut column = None;
+    for line in document.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        if cells.len() < 3 {
+            column = None;
+        } else if let Some(at) = cells.iter().position(|cell| *cell == "reason") {
+            column = Some(at);
+        } else if let Some(at) = column {
+            named.extend(cells[at].split('`').skip(1).step_by(2));
+        }
+    }
+    assert!(named.len() > 50, "{named:?}");
+    for reason in named {
+        assert!(
+            code.contains(&format!("\"{reason}\"")),
+            "docs/troubleshooting.md: nobody says {reason}"
+        );
+    }
+    // And what tenants are told is there.
+    let told = code.split("Fault::new(").skip(1);
+    let told = told.filter_map(|call| call.trim_start().strip_prefix('"')?.split('"').next());
+    // The agent's faults begin with a field.
+    for reason in told.filter(|reason| reason.starts_with(|c: char| c.is_ascii_uppercase())) {
+        assert!(
+            document.contains(&format!("`{reason}`")),
+            "docs/troubleshooting.md lacks {reason}"
+        );
+    }
+}
+
+/// Fields that a typed object loses were never fields of it.
+fn lost(written: &Value, typed: &Value, path: &str, all: &mut Vec<String>) {
+    match (written, typed) {
+        (Value::Object(written), Value::Object(typed)) => {
+            for (key, value) in written {
+                let path = format!("{path}.{key}");
+                match typed.get(key) {
+                    Some(typed) => lost(value, typed, &path, all),
+                    None => all.push(path),
+                }
+            }
+        }
+        (Value::Array(written), Value::Array(typed)) => {
+            for (at, (written, typed)) in written.iter().zip(typed).enumerate() {
+                lost(written, typed, &format!("{path}[{at}]"), all);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The object as its type has it; `None` where it is none of ours.
+fn typed(object: &Value) -> Option<serde_json::Result<Value>> {
+    use serde_json::{from_value, to_value};
+    let object = object.clone();
+    Some(match object["kind"].as_str()? {
+        "HostProfile" => from_value::<HostProfile>(object).and_then(to_value),
+        "InfraConfig" => from_value::<InfraConfig>(object).and_then(to_value),
+        "InfraNode" => from_value::<InfraNode>(object).and_then(to_value),
+        "TenantCluster" => from_value::<TenantCluster>(object).and_then(to_value),
+        _ => return None,
+    })
+}
+
+/// Objects in documents are objects: no field is misspelt, no value out of its range.
+#[test]
+fn objects_in_documents_have_fields_that_there_are() {
+    let mut seen = 0;
+    for file in ["profiles", "networks", "assignment", "install", "machines"] {
+        let file = format!("docs/{file}.md");
+        let text = text(&file);
+        for block in text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {
+            let objects: Vec<Value> = serde_saphyr::from_multiple(block)
+                .unwrap_or_else(|error| panic!("{file}: {error}\n{block}"));
+            for object in objects {
+                // A part of one stands for the whole.
+                let object = match object.get("networks") {
+                    Some(networks) => {
+                        serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostProfile",
+                        "metadata": {"name": "of-a-document"}, "spec": {"networks": networks}})
+                    }
+                    None => object,
+                };
+                let Some(typed) = typed(&object) else { continue };
+                let typed = typed.unwrap_or_else(|error| panic!("{file}: {error}\n{block}"));
+                let mut all = Vec::new();
+                lost(&object["spec"], &typed["spec"], "spec", &mut all);
+                assert!(all.is_empty(), "{file}: there are no such fields: {all:?}\n{block}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 8, "{seen} objects");
+}
