@@ -96,10 +96,6 @@ pub mod condition {
     pub const PROFILE_INCOMPLETE: &str = "ProfileIncomplete";
     /// Of most objects: whether all is as asked.
     pub const READY: &str = "Ready";
-    /// Of a TenantCluster: whether its network is there.
-    pub const NETWORK_READY: &str = "NetworkReady";
-    /// Reason of `NetworkReady` while a tenant is deleted: its machines are gone, and hosts are to drop its network.
-    pub const LEAVING_HOSTS: &str = "LeavingHosts";
     /// Reason of an InfraNode's conditions that are `Unknown`, as its agent gives no sign of life.
     pub const AGENT_SILENT: &str = "AgentSilent";
 }

@@ -24,8 +24,8 @@ const LONGEST_REST: Duration = Duration::from_secs(120);
 /// What a server that turns us away may say, in bytes.
 const LONGEST_WORD: usize = 1 << 14;
 
-/// A client for the cluster of a kubeconfig, else of the pod or of `KUBECONFIG`; no connection is made yet. `hint` is
-/// added to what is said where there is no cluster; `count` is told the method of each request.
+/// A client for the cluster of a kubeconfig, else of the pod or of `KUBECONFIG`, and where the server is (name or address, and
+/// port); no connection is made yet. `hint` is added to what is said where there is no cluster; `count` is told the method of each request.
 ///
 /// # Errors
 /// If the kubeconfig or the ServiceAccount cannot be read.
@@ -33,7 +33,7 @@ pub async fn connect(
     kubeconfig: Option<&Path>,
     hint: &str,
     count: impl Fn(&str) + Clone + Send + Sync + 'static,
-) -> anyhow::Result<Client> {
+) -> anyhow::Result<(Client, (String, u16))> {
     let mut config = match kubeconfig {
         Some(path) => {
             let name = path.display();
@@ -53,12 +53,16 @@ pub async fn connect(
     config.read_timeout = None;
     // Whoever calls decides when to try again: what is said then is what is so then.
     config.default_retry = false;
+    let usual = if config.cluster_url.scheme_str() == Some("http") { 80 } else { 443 };
+    let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+    let server = (host, config.cluster_url.port_u16().unwrap_or(usual));
     let builder = ClientBuilder::try_from(config).context("no client for the cluster")?;
     let counted = MapRequestLayer::new(move |request: Request<Body>| {
         count(request.method().as_str());
         request
     });
-    Ok(builder.with_layer(&AndThenLayer::new(turned_away)).with_layer(&counted).build())
+    let client = builder.with_layer(&AndThenLayer::new(turned_away)).with_layer(&counted).build();
+    Ok((client, server))
 }
 
 /// The same client for one that may write only while `may` says so: all but reads is refused before it is sent. So whoever

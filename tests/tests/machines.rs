@@ -151,6 +151,7 @@ fn machines_are_made_and_kept() {
     killed_at_any_moment_there_are_as_many_as_asked_for(&plane);
     let _controller = Controller::start(&kubeconfig);
     they_go_with_their_deployment(&plane);
+    a_tenant_that_goes_gets_no_machines(&plane);
     beside_machine_controller_nothing_is_made(&plane);
 }
 
@@ -349,6 +350,30 @@ fn they_go_with_their_deployment(plane: &ControlPlane) {
     plane.kubectl(&["delete", "machinedeployment", "many", "-n", SPACE, "--timeout=40s"]).unwrap();
     assert!(machines(plane, "many").is_empty());
     until_complete(plane, "web", 1);
+}
+
+/// Also not by a MachineDeployment that lies elsewhere and does not go with it.
+fn a_tenant_that_goes_gets_no_machines(plane: &ControlPlane) {
+    let tenant = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+        "metadata": {"name": "leaving", "finalizers": ["berth.dev/test"]}, "spec": {},
+    });
+    apply(plane, &tenant);
+    plane.kubectl(&["create", "namespace", "cluster-leaving"]).unwrap();
+    plane.kubectl(&["delete", "tenantcluster", "leaving", "--wait=false"]).unwrap();
+    let mut elsewhere = deployment("elsewhere", 1, "2Gi");
+    elsewhere["metadata"]["namespace"] = "default".into();
+    elsewhere["metadata"]["annotations"]["berth.dev/tenant"] = "leaving".into();
+    apply(plane, &elsewhere);
+    plane
+        .until("it says why", SOON, |plane| {
+            let there = plane.get(&["machinedeployment", "elsewhere", "-n", "default"]).ok()?;
+            let message = condition(&there, "Valid")["message"].as_str()?;
+            message.contains("tenant leaving is being deleted").then_some(())
+        })
+        .unwrap();
+    let made = plane.get(&["virtualmachines", "-n", "cluster-leaving"]).unwrap();
+    assert_eq!(made["items"], json!([]));
 }
 
 fn beside_machine_controller_nothing_is_made(plane: &ControlPlane) {

@@ -13,6 +13,7 @@ mod outcome;
 mod settings;
 
 use std::cell::OnceCell;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::ledger::Ledger;
@@ -35,6 +36,8 @@ pub struct Hands<'a> {
     budget: Option<Duration>,
     /// Whether nothing is to be changed, only told.
     tied: bool,
+    /// Looks up the API server's addresses, where there is a cluster.
+    servers: &'a dyn Fn() -> Vec<SocketAddr>,
     systemd: OnceCell<std::result::Result<Systemd, SystemdError>>,
 }
 
@@ -51,7 +54,15 @@ impl<'a> Hands<'a> {
     /// For this host in this boot.
     #[must_use]
     pub fn new(root: &'a Root, boot_id: &'a str, alive: &'a dyn Fn()) -> Self {
-        Self { root, boot_id, alive, budget: None, tied: false, systemd: OnceCell::new() }
+        Self {
+            root,
+            boot_id,
+            alive,
+            budget: None,
+            tied: false,
+            servers: &Vec::new,
+            systemd: OnceCell::new(),
+        }
     }
 
     /// With a limit for removals at a time.
@@ -65,6 +76,13 @@ impl<'a> Hands<'a> {
     #[must_use]
     pub const fn tied(mut self) -> Self {
         self.tied = true;
+        self
+    }
+
+    /// In a cluster: what may cut the host off must leave it the API server.
+    #[must_use]
+    pub const fn in_cluster(mut self, servers: &'a dyn Fn() -> Vec<SocketAddr>) -> Self {
+        self.servers = servers;
         self
     }
 

@@ -102,7 +102,8 @@ pub async fn join(
     wake: impl Fn() + Send + Sync + 'static,
 ) -> anyhow::Result<Joined> {
     let hint = " (or --standalone FILE to do without a cluster)";
-    let client = client::connect(settings.kubeconfig.as_deref(), hint, |_| {}).await?;
+    let (client, server) = client::connect(settings.kubeconfig.as_deref(), hint, |_| {}).await?;
+    seen.remember_server(server);
     let objects = Objects::new(&client, &settings.node);
     let wake = Arc::new(wake);
     let node = {

@@ -1,6 +1,7 @@
 //! What the cluster was seen to say of this host.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use berth_api::InfraNodeStatus;
 use berth_api::infra_node::{KvmState, Unknown, UnknownReason};
@@ -20,6 +21,7 @@ pub struct Seen {
     pub(super) changed: Notify,
     /// The same, for the NodeResourceTopology, whose writer waits by itself.
     pub(super) topology: Notify,
+    server: OnceLock<(String, u16)>,
 }
 
 /// What is known.
@@ -70,6 +72,19 @@ pub struct Asked {
 impl Seen {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers where the API server is.
+    pub(super) fn remember_server(&self, server: (String, u16)) {
+        // It is said once.
+        drop(self.server.set(server));
+    }
+
+    /// Addresses of the API server; none where its name cannot be looked up just now.
+    #[must_use]
+    pub fn server_addresses(&self) -> Vec<SocketAddr> {
+        let known = self.server.get().map(|(host, port)| (host.as_str(), *port));
+        known.and_then(|known| known.to_socket_addrs().ok()).into_iter().flatten().collect()
     }
 
     /// What is asked for; `None` as long as that is not known.

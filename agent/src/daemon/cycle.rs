@@ -155,7 +155,11 @@ impl Worker {
             .filter(|(_, attempt)| attempt.next > begin)
             .map(|(key, _)| key.clone())
             .collect();
-        let hands = hands.within(self.look_took.clamp(REMOVALS.0, REMOVALS.1));
+        let servers = || {
+            let cluster = self.cluster.as_ref();
+            cluster.map(|cluster| cluster.seen.server_addresses()).unwrap_or_default()
+        };
+        let hands = hands.in_cluster(&servers).within(self.look_took.clamp(REMOVALS.0, REMOVALS.1));
         let hands = if self.settings.observe { hands.tied() } else { hands };
         let look_took = Cell::new(Duration::ZERO);
         let timed = |look: &dyn Fn() -> (HostFacts, Shape)| {

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use berth_api::TenantCluster;
 use berth_api::infra_node::{NetworkScenario, TenantNetworkSpec};
 use berth_api::names::TENANT_PREFIX;
-use berth_api::names::condition::{LEAVING_HOSTS, NETWORK_READY};
 
 /// Tenants' networks of a host with these labels and host networks, in the order of their names.
 ///
-/// A tenant is carried from when it has a VLAN (or VNI) until its deletion has come so far that hosts are to drop its
-/// network: its machines live on it until then.
+/// A tenant is carried as long as its status has a VLAN (or VNI). Its deletion takes that away once its machines are gone:
+/// they live on it until then.
 #[must_use]
 pub fn carried(
     tenants: &[Arc<TenantCluster>],
@@ -33,7 +32,7 @@ fn network(
     let scenario = *networks.get(&asked.name)?;
     let selected =
         tenant.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value));
-    if !selected || is_leaving(tenant) {
+    if !selected {
         return None;
     }
     let status = tenant.status.as_ref()?;
@@ -47,17 +46,10 @@ fn network(
     Some(TenantNetworkSpec { name, network: asked.name.clone(), vlan, vni })
 }
 
-/// Whether its deletion has come so far that hosts are to drop its network.
-fn is_leaving(tenant: &TenantCluster) -> bool {
-    let conditions = tenant.status.iter().flat_map(|status| &status.conditions);
-    let mut ready = conditions.filter(|condition| condition.type_ == NETWORK_READY);
-    tenant.metadata.deletion_timestamp.is_some() && ready.any(|ready| ready.reason == LEAVING_HOSTS)
-}
-
 #[cfg(test)]
 mod tests {
     use berth_api::{TenantClusterSpec, TenantClusterStatus, TenantNetwork};
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
@@ -112,17 +104,7 @@ mod tests {
         let mut one = tenant("abc", "trunk", Some(120), None);
         one.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         assert_eq!(on(vec![one.clone()], &[]).len(), 1);
-        one.status.as_mut().unwrap().conditions.push(Condition {
-            type_: NETWORK_READY.to_owned(),
-            status: "False".to_owned(),
-            reason: LEAVING_HOSTS.to_owned(),
-            message: String::new(),
-            last_transition_time: Time(Timestamp::UNIX_EPOCH),
-            observed_generation: None,
-        });
-        assert!(on(vec![one.clone()], &[]).is_empty());
-        // What is left of an earlier life says nothing.
-        one.metadata.deletion_timestamp = None;
-        assert_eq!(on(vec![one], &[]).len(), 1);
+        one.status.as_mut().unwrap().vlan = None;
+        assert!(on(vec![one], &[]).is_empty());
     }
 }

@@ -147,7 +147,7 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = Arc::new(Metrics::default());
     let counted = Arc::clone(&metrics);
-    let client =
+    let (client, _) =
         client::connect(settings.kubeconfig.as_deref(), "", move |method| counted.request(method))
             .await?;
     let waiting = Arc::new(Waiting::default());

@@ -4,6 +4,7 @@
 //! becomes of this one, the change is undone when its time is over, or at the next start, or by the reboot.
 
 use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,8 @@ pub const GUARD: &str = "trial-guard";
 const DEADLINE: Duration = Duration::from_secs(35);
 /// How long a gateway may take to answer before it.
 const BEFORE: Duration = Duration::from_secs(4);
+/// How long the API server may take for a connection.
+const CONNECT: Duration = Duration::from_secs(3);
 /// What the guard waits longer than this process does.
 const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
@@ -58,7 +61,8 @@ struct Note {
     deadline: u64,
 }
 
-/// Makes the change, and undoes it if a gateway that answered before does not any more.
+/// Makes the change, and undoes it if a gateway that answered before does not any more, or the API server takes no
+/// connection any more. A server that is away already says nothing of the change.
 ///
 /// # Errors
 /// Why it is not made.
@@ -75,6 +79,8 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
             named(&gateways)
         )));
     }
+    let servers = (hands.servers)();
+    let has_server = takes_connections(hands, &servers, BEFORE);
     let uptime = settings::uptime(hands.root);
     let uptime = uptime
         .ok_or_else(|| Lost::NotTried("/proc/uptime cannot be read; not tried".to_owned()))?;
@@ -85,7 +91,7 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
         settings: work.settings.clone().unwrap_or_default(),
         port: port.clone(),
         bridge: bridge.clone(),
-        deadline: uptime + (DEADLINE + GRACE).as_secs() * 100,
+        deadline: uptime + (DEADLINE + BEFORE + GRACE).as_secs() * 100,
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
     let saved = hands.root.replace(FILE, text.as_bytes());
@@ -107,7 +113,16 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
             break;
         }
     }
+    let changed = Instant::now();
     let left = left.and_then(|()| answer_again(hands, netlink, &answering));
+    let left = left.and_then(|()| {
+        let patience = DEADLINE.saturating_sub(changed.elapsed()).max(BEFORE);
+        if !has_server || takes_connections(hands, &servers, patience) {
+            return Ok(());
+        }
+        let all: Vec<String> = servers.iter().map(ToString::to_string).collect();
+        Err(format!("the API server ({}) could not be reached any more", all.join(", ")))
+    });
     if let Err(why) = left {
         undo(netlink, &note)
             .map_err(|error| Lost::TakenBack(format!("{why}; and it cannot be undone: {error}")))?;
@@ -206,6 +221,25 @@ fn answer_again(hands: &Hands, netlink: &mut Netlink, gateways: &[Gateway]) -> R
     Err(format!("{} did not answer any more for {} s", named(&silent), DEADLINE.as_secs()))
 }
 
+/// Whether the API server takes a connection on any of its addresses, by the end of this time.
+fn takes_connections(hands: &Hands, servers: &[SocketAddr], patience: Duration) -> bool {
+    let begin = Instant::now();
+    while !servers.is_empty() {
+        for server in servers {
+            let left = patience.saturating_sub(begin.elapsed()).clamp(POLL, CONNECT);
+            if TcpStream::connect_timeout(server, left).is_ok() {
+                return true;
+            }
+            hands.alive();
+        }
+        if begin.elapsed() >= patience {
+            break;
+        }
+        std::thread::sleep(POLL);
+    }
+    false
+}
+
 /// The gateways that answer to a question of the kernel's own (ARP, neighbour discovery), by the end of this
 /// time or as soon as all do.
 fn answering(
@@ -286,5 +320,24 @@ fn named(gateways: &[Gateway]) -> String {
         "there is none".to_owned()
     } else {
         format!("gateway {}", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_server_on_any_of_its_addresses_will_do() {
+        let root = Root::live().unwrap();
+        let hands = Hands::new(&root, "", &|| {});
+        let [here, gone] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let closed = gone.local_addr().unwrap();
+        drop(gone);
+        assert!(takes_connections(&hands, &[closed, here.local_addr().unwrap()], POLL));
+        assert!(!takes_connections(&hands, &[closed], POLL * 2));
+        assert!(!takes_connections(&hands, &[], DEADLINE), "at once");
     }
 }

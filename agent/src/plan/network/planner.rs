@@ -146,7 +146,9 @@ impl<'a> Planner<'a> {
         } else {
             if let Some(change) = self.changes.last_mut() {
                 change.disruption = Disruption::High;
-                change.effect = format!("on trial, as {carries}: undone if the gateway is lost");
+                change.effect = format!(
+                    "on trial, as {carries}: undone if the gateway or the API server is lost"
+                );
             }
             if let Some(work) = self.last_work() {
                 work.trial = true;

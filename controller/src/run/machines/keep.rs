@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use berth_api::names::FINALIZER;
+use berth_api::names::{FINALIZER, TENANT_PREFIX};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Api, ResourceExt as _};
@@ -91,6 +91,13 @@ impl Context {
         is_off
     }
 
+    /// The tenant of a namespace, if it is being deleted: a MachineDeployment elsewhere would make its machines anew.
+    fn tenant_that_goes(&self, namespace: &str) -> Option<String> {
+        let name = namespace.strip_prefix(TENANT_PREFIX)?;
+        let tenant = self.tenants.get("", name)?;
+        tenant.metadata.deletion_timestamp.is_some().then(|| name.to_owned())
+    }
+
     fn vms(&self, deployment: &MachineDeployment, namespace: &str) -> Vec<Vm> {
         let all = self.machines.all();
         let named = all.iter().filter(|vm| {
@@ -129,6 +136,13 @@ impl Look<'_> {
                 "",
                 "KubeVirt is not installed: there are no VirtualMachines",
             );
+            self.context.say(self.object, None, &Said::invalid(&[problem])).await?;
+            return Ok(Some(RETRY));
+        }
+        if let Some(tenant) = self.context.tenant_that_goes(&self.namespace) {
+            let message =
+                format!("tenant {tenant} is being deleted: no machines are made any more");
+            let problem = Problem::new(self.called(), "", "", message);
             self.context.say(self.object, None, &Said::invalid(&[problem])).await?;
             return Ok(Some(RETRY));
         }
