@@ -25,12 +25,12 @@ report:  ## what this host can do
 setup:  ## install what the tests need (Debian, Ubuntu; as root)
 	./tests/setup.sh $(HOST_PROGRAMS) cargo-deb=cargo:cargo-deb
 
-test: setup lint static  ## lints and all tests, on what setup installed
+test: setup lint  ## lints and all tests, on what setup installed
 	$(CARGO) test --locked --release --workspace --no-run  # the programs too, with the features that tests have, so that all is built once
 	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
 	$(CARGO) test --locked --release --workspace --no-fail-fast
 
-# The programs that the tests put into containers: the same but for how they are linked.
+# The programs that the demo puts into containers: the same but for how they are linked.
 static:
 	for program in agent controller; do \
 	    $(CARGO) rustc --locked --release -p berth-$$program --bin berth-$$program -- -C target-feature=+crt-static && \

@@ -1,14 +1,16 @@
 #!/bin/sh
 # Writes a container image as an archive, without a container engine: one static program and nothing else, as
 # Containerfile has it. `ctr -n k8s.io images import FILE`, `docker load -i FILE` and `skopeo copy docker-archive:FILE`
-# take it. usage: deploy/image.sh PROGRAM NAME:TAG FILE
+# take it. With BERTH_LIBRARIES=1 a program that needs libraries gets this machine's: for tests.
+# usage: deploy/image.sh PROGRAM NAME:TAG FILE
 set -eu
 [ $# -eq 3 ] || {
     echo "usage: deploy/image.sh PROGRAM NAME:TAG FILE" >&2
     exit 2
 }
 program=$1 tag=$2 file=$3
-if ldd "$program" 2>/dev/null | grep -q '=>'; then
+libraries=$(ldd "$program" 2>/dev/null | grep -o '/[^ ]*' || true)
+if [ -n "$libraries" ] && [ -z "${BERTH_LIBRARIES-}" ]; then
     echo "image.sh: $program needs libraries, and the image has none: build it with -C target-feature=+crt-static" >&2
     exit 2
 fi
@@ -22,6 +24,9 @@ trap 'rm -rf "$work"' EXIT
 name=$(basename "$program")
 mkdir "$work/layer"
 install -m 755 "$program" "$work/layer/$name"
+for library in $libraries; do
+    install -D -m 755 "$library" "$work/layer$library"
+done
 # The same program gives the same image.
 pack() {
     tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$1" -cf "$2" .

@@ -50,9 +50,10 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
     for program in ["berth-agent", "berth-controller"] {
         let archive = plane.folder().join(format!("{program}.tar"));
         let made = Command::new(repository().join("deploy/image.sh"))
-            .arg(repository().join("target/static").join(program))
+            .arg(repository().join("target/release").join(program))
             .arg(format!("{program}:0.1.0"))
             .arg(&archive)
+            .env("BERTH_LIBRARIES", "1")
             .output()
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
