@@ -5,10 +5,12 @@ mod engine;
 mod fleet;
 mod idle;
 mod links;
+mod memory;
 mod plan;
 mod program;
 mod report;
 mod stats;
+mod tenants;
 mod trace;
 
 use std::ffi::OsString;
@@ -30,6 +32,7 @@ enum Benchmark {
     Trace(trace::Args),
     Engine(engine::Args),
     Plan(plan::Args),
+    Tenants(tenants::Args),
     #[command(hide = true)]
     AddVlans(links::VlanArgs),
     /// Runs one program and prints its peak resident memory in KiB.
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Benchmark::Trace(args) => trace::run(&args),
         Benchmark::Engine(args) => engine::run(&args),
         Benchmark::Plan(args) => plan::run(&args),
+        Benchmark::Tenants(args) => tenants::run(&args),
         Benchmark::AddVlans(args) => links::add_vlans(&args),
         Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),
     };

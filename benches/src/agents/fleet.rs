@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use berth_tests::running::Running;
 use tree::Tree;
 
-use super::memory::Taken;
+use crate::memory::Taken;
 
 /// The kernel gives each user 128 inotify instances (`fs.inotify.max_user_instances`), and an agent has one; so agents
 /// are of several users, which nobody else is.

@@ -3,9 +3,8 @@
 
 mod audit;
 mod fleet;
-mod memory;
 mod peers;
-mod server;
+pub(crate) mod server;
 mod text;
 mod watch;
 
@@ -15,6 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use berth_api::names::AGENT;
 use berth_tests::cluster::{ControlPlane, Version};
 use jiff::civil::Date;
 use jiff::{Timestamp, tz::TimeZone};
@@ -22,10 +22,11 @@ use serde_json::{Value, json};
 
 use audit::Requests;
 use fleet::Fleet;
-use memory::Taken;
 use peers::Peers;
 use server::Sizes;
 use watch::Watch;
+
+use crate::memory::Taken;
 
 /// Who the agents are to the server.
 const AGENTS: &str = "system:serviceaccount:berth-system:berth-agent";
@@ -120,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 fn measure(args: &Args) -> Result<Measured> {
     let plane = server::start()?;
     let names: Vec<String> = (1..=args.agents).map(|number| format!("host-{number}")).collect();
-    let mut fleet = Fleet::prepare(&args.agent, &server::kubeconfig(&plane)?, names)?;
+    let mut fleet = Fleet::prepare(&args.agent, &server::kubeconfig(&plane, AGENT)?, names)?;
     server::make_nodes(&plane, fleet.names())?;
     server::make_nodes(&plane, &peers::names())?;
     peers::warm_up(&plane)?;

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use jiff::civil::Date;
 
 use super::audit::Requests;
-use super::memory::Taken;
 use super::peers::PEERS;
 use super::{All, Args, Measured, One};
+use crate::memory::Taken;
 use crate::stats::{median, percentile};
 
 /// Resident MiB of an agent.
@@ -279,11 +279,12 @@ mod tests {
         let renewal =
             r#"{"verb":"patch","user":{"username":"a"},"objectRef":{"resource":"leases"}}"#;
         let log = [renewal, renewal, more].join("\n");
-        let taken = vec![Taken { resident, anonymous: 2.0, cpu_seconds: 0.0 }];
+        let taken = vec![Taken { resident, anonymous: 2.0, most: resident, cpu_seconds: 0.0 }];
         let measured = Measured {
             version: Version(1, 36),
-            servers: [1.0, 2.0, 3.0]
-                .map(|resident| vec![Taken { resident, anonymous: 0.0, cpu_seconds: 0.0 }; 2]),
+            servers: [1.0, 2.0, 3.0].map(|resident| {
+                vec![Taken { resident, anonymous: 0.0, most: resident, cpu_seconds: 0.0 }; 2]
+            }),
             quiet: Quiet {
                 seconds: Duration::from_secs(60).as_secs_f64(),
                 agents: Requests::count(&log, |user| user == "a").unwrap(),

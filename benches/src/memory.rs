@@ -8,15 +8,17 @@ use anyhow::{Context, Result};
 
 /// Memory in MiB, and CPU time since the process began.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Taken {
-    pub(super) resident: f64,
-    pub(super) anonymous: f64,
-    pub(super) cpu_seconds: f64,
+pub(crate) struct Taken {
+    pub(crate) resident: f64,
+    pub(crate) anonymous: f64,
+    /// The largest that `resident` ever was.
+    pub(crate) most: f64,
+    pub(crate) cpu_seconds: f64,
 }
 
 impl Taken {
     /// Of a process by its id.
-    pub(super) fn by(process: u32) -> Result<Self> {
+    pub(crate) fn by(process: u32) -> Result<Self> {
         let read = |name: &str| {
             let path = format!("/proc/{process}/{name}");
             fs::read_to_string(&path).with_context(|| path.clone())
@@ -36,7 +38,8 @@ impl Taken {
         let mut times = fields.split_whitespace().skip(11);
         let mut ticks = || -> Result<f64> { Ok(times.next().context("stat is short")?.parse()?) };
         let cpu_seconds = (ticks()? + ticks()?) / 100.0;
-        Ok(Self { resident: mib("VmRSS")?, anonymous: mib("RssAnon")?, cpu_seconds })
+        let (resident, anonymous, most) = (mib("VmRSS")?, mib("RssAnon")?, mib("VmHWM")?);
+        Ok(Self { resident, anonymous, most, cpu_seconds })
     }
 }
 
@@ -44,13 +47,14 @@ impl Taken {
 mod tests {
     use super::*;
 
-    const STATUS: &str = "Name:\tberth-agent\nVmRSS:\t   10240 kB\nRssAnon:\t    3072 kB\n";
+    const STATUS: &str =
+        "Name:\tberth-agent\nVmHWM:\t   20480 kB\nVmRSS:\t   10240 kB\nRssAnon:\t    3072 kB\n";
 
     #[test]
     fn a_process_is_read() {
         let stat =
             "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 150 50 9 9 20 0 3 0 77 1000 200 18446744";
-        let taken = Taken { resident: 10.0, anonymous: 3.0, cpu_seconds: 2.0 };
+        let taken = Taken { resident: 10.0, anonymous: 3.0, most: 20.0, cpu_seconds: 2.0 };
         assert_eq!(Taken::parse(STATUS, stat).unwrap(), taken);
         // A process that has ended has no memory.
         let gone = Taken::parse("Name:\tberth-agent\n", stat).unwrap_err();

@@ -1,0 +1,236 @@
+//! A plain client of the API server: one request an object, so many at once; what it asked for itself is counted, so that
+//! it can be taken off what the server has counted.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use kube::api::{ListParams, Patch, PatchParams, PostParams, Request};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use super::counts::Counts;
+
+/// Between two looks at how far it is.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Objects of one page.
+const PAGE: u32 = 500;
+
+/// An object to be made.
+#[derive(Debug)]
+pub(super) struct New {
+    /// Of its collection.
+    pub(super) path: String,
+    body: Vec<u8>,
+}
+
+impl New {
+    pub(super) fn at(path: impl Into<String>, object: &Value) -> Self {
+        Self { path: path.into(), body: object.to_string().into_bytes() }
+    }
+}
+
+/// The client, as administrator.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    runtime: Runtime,
+    client: Caller,
+    at_once: usize,
+}
+
+/// What requests are made with, also beside the others.
+#[derive(Clone)]
+pub(super) struct Caller {
+    client: Client,
+    own: Arc<Mutex<Counts>>,
+}
+
+impl std::fmt::Debug for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Caller").finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// Ready to ask; no connection is made yet.
+    pub(super) fn of(kubeconfig: &Path, at_once: usize) -> Result<Self> {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build()?;
+        let client = runtime.block_on(async {
+            let read = Kubeconfig::read_from(kubeconfig)?;
+            let options = KubeConfigOptions::default();
+            let config = Config::from_custom_kubeconfig(read, &options).await?;
+            anyhow::Ok(Client::try_from(config)?)
+        });
+        let client = client.with_context(|| kubeconfig.display().to_string())?;
+        Ok(Self { runtime, client: Caller { client, own: Arc::default() }, at_once })
+    }
+
+    /// Goes on beside all else until this is dropped.
+    pub(super) fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
+    }
+
+    pub(super) fn caller(&self) -> Caller {
+        self.client.clone()
+    }
+
+    /// What it has asked for itself so far.
+    pub(super) fn own(&self) -> Counts {
+        self.client.own.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes objects, so many at once; each must be new.
+    pub(super) fn create(&self, objects: &[New]) -> Result<Duration> {
+        let begin = Instant::now();
+        self.runtime.block_on(async {
+            let each = objects.iter().map(|new| self.client.create(new));
+            stream::iter(each).buffer_unordered(self.at_once).try_collect::<()>().await
+        })?;
+        Ok(begin.elapsed())
+    }
+
+    /// How many objects a collection has.
+    pub(super) fn count(&self, path: &str) -> Result<u64> {
+        let params = ListParams::default().limit(1);
+        let list = self.runtime.block_on(self.client.list(path, &params))?;
+        let there = list["items"].as_array().map_or(0, Vec::len) as u64;
+        Ok(there + list["metadata"]["remainingItemCount"].as_u64().unwrap_or_default())
+    }
+
+    /// All objects of a collection that have a label.
+    pub(super) fn all(&self, path: &str, labels: &str) -> Result<Vec<Value>> {
+        let mut params = ListParams::default().limit(PAGE).labels(labels);
+        let mut all = Vec::new();
+        loop {
+            let mut list = self.runtime.block_on(self.client.list(path, &params))?;
+            if let Value::Array(items) = list["items"].take() {
+                all.extend(items);
+            }
+            match list["metadata"]["continue"].as_str() {
+                Some(next) if !next.is_empty() => params.continue_token = Some(next.to_owned()),
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    /// All objects of a collection as the server has them in memory, which costs it least.
+    pub(super) fn cached(&self, path: &str) -> Result<Vec<Value>> {
+        let params = ListParams::default().match_any();
+        let mut list = self.runtime.block_on(self.client.list(path, &params))?;
+        Ok(serde_json::from_value(list["items"].take())?)
+    }
+
+    /// Waits until a question has an answer; the time is up to the moment at which it was asked.
+    pub(super) fn until<T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        mut answer: impl FnMut(&Self) -> Result<Result<T, String>>,
+    ) -> Result<T> {
+        let begin = Instant::now();
+        loop {
+            let left = match answer(self)? {
+                Ok(answer) => return Ok(answer),
+                Err(left) => left,
+            };
+            ensure!(
+                begin.elapsed() < patience,
+                "not after {} s: {what}: {left}",
+                patience.as_secs()
+            );
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Caller {
+    fn counted(&self, verb: &str, path: &str) {
+        let words = path.rsplit('/').next().unwrap_or_default();
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.add(verb, words, 1);
+    }
+
+    async fn create(&self, new: &New) -> Result<()> {
+        self.counted("POST", &new.path);
+        let request = Request::new(&new.path).create(&PostParams::default(), new.body.clone())?;
+        let made = self.client.request_text(request).await;
+        made.map(drop).with_context(|| format!("create in {}", new.path))
+    }
+
+    async fn list(&self, path: &str, params: &ListParams) -> Result<Value> {
+        self.counted("LIST", path);
+        let request = Request::new(path).list(params)?;
+        self.client.request(request).await.with_context(|| format!("list {path}"))
+    }
+
+    /// One object.
+    pub(super) async fn get(&self, path: &str, name: &str) -> Result<Value> {
+        self.counted("GET", path);
+        let request = Request::new(path).get(name, &kube::api::GetParams::default())?;
+        self.client.request(request).await.with_context(|| format!("get {path}/{name}"))
+    }
+
+    /// Merges into the status of an object.
+    pub(super) async fn say(&self, path: &str, name: &str, status: &Value) -> Result<()> {
+        self.counted("PATCH", &format!("{}/status", path.rsplit('/').next().unwrap_or_default()));
+        let params = PatchParams::default();
+        let patch = Patch::Merge(serde_json::json!({"status": status}));
+        let request = Request::new(path).patch_subresource("status", name, &params, &patch)?;
+        let said = self.client.request_text(request).await;
+        said.map(drop).with_context(|| format!("status of {path}/{name}"))
+    }
+}
+
+/// As it would be made by somebody who knows what is to be in it: without what the server has added.
+pub(super) fn plain(mut object: Value, kind: (&str, &str)) -> Value {
+    let keeps = ["name", "namespace", "labels", "annotations", "ownerReferences", "finalizers"];
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.retain(|key, _| keeps.contains(&key.as_str()));
+    }
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+        fields.insert("apiVersion".to_owned(), kind.0.into());
+        fields.insert("kind".to_owned(), kind.1.into());
+    }
+    object
+}
+
+/// The path of a collection: of a kind, in a namespace if that is not empty.
+pub(super) fn collection(api_version: &str, namespace: &str, plural: &str) -> String {
+    let root = if api_version.contains('/') { "/apis" } else { "/api" };
+    if namespace.is_empty() {
+        format!("{root}/{api_version}/{plural}")
+    } else {
+        format!("{root}/{api_version}/namespaces/{namespace}/{plural}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_server_adds_is_taken_off() {
+        let there = json!({
+            "metadata": {"name": "a", "uid": "1", "resourceVersion": "7", "managedFields": [], "labels": {"b": "c"}},
+            "spec": {"x": 1}, "status": {"y": 2},
+        });
+        assert_eq!(
+            plain(there, ("v1", "Thing")),
+            json!({"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "a", "labels": {"b": "c"}}, "spec": {"x": 1}})
+        );
+    }
+
+    #[test]
+    fn collections_have_paths() {
+        assert_eq!(collection("v1", "", "namespaces"), "/api/v1/namespaces");
+        assert_eq!(collection("a.b/v1", "c", "things"), "/apis/a.b/v1/namespaces/c/things");
+    }
+}

@@ -1,0 +1,127 @@
+//! Numbers of requests by verb and resource, out of servers' metrics.
+
+use std::collections::BTreeMap;
+
+/// Requests by verb and `resource/subresource`.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Counts(BTreeMap<(String, String), u64>);
+
+impl Counts {
+    pub(super) fn add(&mut self, verb: &str, resource: &str, count: u64) {
+        *self.0.entry((verb.to_owned(), resource.to_owned())).or_default() += count;
+    }
+
+    /// What kube-apiserver has counted of resources, out of its `/metrics`. Of watches only ends are counted there.
+    pub(super) fn of_server(text: &str) -> Self {
+        let mut counts = Self::default();
+        for sample in samples(text, "apiserver_request_total") {
+            let label = |name: &str| sample.label(name).unwrap_or_default();
+            let (verb, resource) = (label("verb"), label("resource"));
+            if resource.is_empty() {
+                continue;
+            }
+            let resource = match label("subresource") {
+                "" => resource.to_owned(),
+                part => format!("{resource}/{part}"),
+            };
+            counts.add(verb, &resource, sample.value as u64);
+        }
+        counts
+    }
+
+    /// What was counted since, without what others asked for meanwhile.
+    pub(super) fn since(&self, before: &Self, others: &Self, others_before: &Self) -> Self {
+        let mut left = Self::default();
+        for (key, now) in &self.0 {
+            let was = |counts: &Self| counts.0.get(key).copied().unwrap_or_default();
+            let theirs = was(others).saturating_sub(was(others_before));
+            let count = now.saturating_sub(was(before)).saturating_sub(theirs);
+            if count > 0 {
+                left.0.insert(key.clone(), count);
+            }
+        }
+        left
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// Without renewals of Leases and watches begun again, which time alone brings.
+    pub(super) fn beside_time(&self) -> u64 {
+        let by_time = |(verb, resource): &(String, String)| {
+            resource == "leases" || matches!(verb.as_str(), "WATCH" | "WATCHLIST")
+        };
+        self.0.iter().filter(|(key, _)| !by_time(key)).map(|(_, count)| count).sum()
+    }
+
+    /// Verb, resource and number, the most first.
+    pub(super) fn kinds(&self) -> Vec<(&str, &str, u64)> {
+        let each = self
+            .0
+            .iter()
+            .map(|((verb, resource), count)| (verb.as_str(), resource.as_str(), *count));
+        let mut all: Vec<_> = each.collect();
+        all.sort_by_key(|(.., count)| std::cmp::Reverse(*count));
+        all
+    }
+}
+
+/// A line of metrics.
+#[derive(Debug)]
+pub(super) struct Sample<'a> {
+    labels: &'a str,
+    pub(super) value: f64,
+}
+
+impl<'a> Sample<'a> {
+    /// A label's value; none here has quotes or commas in it.
+    pub(super) fn label(&self, name: &str) -> Option<&'a str> {
+        let mut pairs = self.labels.split(',').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, _)| *key == name).map(|(_, value)| value.trim_matches('"'))
+    }
+}
+
+/// All lines of a metric in Prometheus' text.
+pub(super) fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = Sample<'a>> {
+    text.lines().filter_map(move |line| {
+        let rest = line.strip_prefix(name)?;
+        let (labels, value) = match rest.strip_prefix('{') {
+            Some(rest) => rest.rsplit_once('}')?,
+            None => ("", rest.strip_prefix(' ')?),
+        };
+        Some(Sample { labels, value: value.trim().parse().ok()? })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"# TYPE apiserver_request_total counter
+apiserver_request_total{code="200",resource="pods",subresource="status",verb="PATCH"} 3
+apiserver_request_total{code="409",resource="pods",subresource="status",verb="PATCH"} 1
+apiserver_request_total{code="200",resource="leases",subresource="",verb="PUT"} 1.6e+01
+apiserver_request_total{code="200",resource="",subresource="",verb="GET"} 9
+apiserver_request_totals{code="200",resource="nodes",verb="GET"} 9
+plain 7
+"#;
+
+    #[test]
+    fn a_servers_counts_are_summed_by_verb_and_resource() {
+        let counts = Counts::of_server(TEXT);
+        assert_eq!(counts.kinds(), [("PUT", "leases", 16), ("PATCH", "pods/status", 4)]);
+        assert_eq!((counts.total(), counts.beside_time()), (20, 4));
+        assert_eq!(samples(TEXT, "plain").map(|sample| sample.value).sum::<f64>(), 7.0);
+    }
+
+    #[test]
+    fn what_others_asked_for_is_taken_off() {
+        let (before, mut others) = (Counts::default(), Counts::default());
+        others.add("PATCH", "pods/status", 3);
+        let left = Counts::of_server(TEXT).since(&before, &others, &Counts::default());
+        assert_eq!(left.kinds(), [("PUT", "leases", 16), ("PATCH", "pods/status", 1)]);
+        let none = Counts::of_server(TEXT).since(&Counts::of_server(TEXT), &before, &before);
+        assert_eq!(none.total(), 0);
+    }
+}

@@ -1,0 +1,75 @@
+//! Tenants, their user data, and what their machines are made of.
+
+use serde_json::{Value, json};
+
+use super::cluster::New;
+use super::world::NETWORK;
+
+const GROUP: &str = "/apis/cluster.k8s.io/v1alpha1";
+
+fn name(number: u32) -> String {
+    format!("t{number:04}")
+}
+
+/// Tenants with a VLAN each.
+pub(super) fn tenants(count: u32) -> Vec<New> {
+    let tenant = |number: u32| {
+        let object = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name(number)},
+            "spec": {"network": {"name": NETWORK}, "userDataSecretRef": {"name": "user-data"}},
+        });
+        New::at("/apis/berth.dev/v1alpha1/tenantclusters", &object)
+    };
+    (1..=count).map(tenant).collect()
+}
+
+/// The Secret that each names.
+pub(super) fn user_data(count: u32) -> Vec<New> {
+    let secret = |number: u32| {
+        let namespace = format!("cluster-{}", name(number));
+        let object = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "user-data", "namespace": namespace},
+            "stringData": {"userdata": "#cloud-config\nhostname: machine\npackages: [curl]\n"},
+        });
+        New::at(format!("/api/v1/namespaces/{namespace}/secrets"), &object)
+    };
+    (1..=count).map(secret).collect()
+}
+
+/// One MachineDeployment each.
+pub(super) fn deployments(count: u32, replicas: u32) -> Vec<New> {
+    let new = |number: u32| {
+        let object = deployment(number, replicas);
+        New::at(format!("{GROUP}/namespaces/cluster-{}/machinedeployments", name(number)), &object)
+    };
+    (1..=count).map(new).collect()
+}
+
+/// A MachineDeployment.
+pub(super) fn deployment(number: u32, replicas: u32) -> Value {
+    json!({
+        "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
+        "metadata": {"name": "web", "namespace": format!("cluster-{}", name(number))},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": {"name": "web"}},
+            "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"labels": {"name": "web"}},
+                "spec": {
+                    "providerSpec": {"value": {
+                        "sshPublicKeys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIexample somebody"],
+                        "cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "operatingSystemSpec": {},
+                        "cloudProviderSpec": {
+                            "affinity": {"podAntiAffinityPreset": "soft"},
+                            "virtualMachine": {"template": {
+                                "cpus": "2", "memory": "4Gi",
+                                "primaryDisk": {"osImage": "http://images.example/ubuntu.img", "size": "20Gi"},
+                            }},
+                        },
+                    }},
+                    "versions": {"kubelet": "1.33.4"},
+                },
+            },
+        },
+    })
+}

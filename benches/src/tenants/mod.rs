@@ -1,0 +1,293 @@
+//! A thousand tenants and ten thousand machines: the controller as a process against a real API server, beside a plain
+//! client that makes the same objects with one request each; and one MachineDeployment rendered.
+
+mod cluster;
+mod controller;
+mod counts;
+mod machines;
+mod peer;
+mod render;
+mod text;
+mod world;
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use berth_tests::cluster::{ControlPlane, Version};
+use jiff::civil::Date;
+use jiff::{Timestamp, tz::TimeZone};
+use serde_json::Value;
+
+use cluster::Cluster;
+use controller::Controller;
+use counts::Counts;
+use peer::Made;
+use render::Rendered;
+
+use crate::memory::Taken;
+
+/// Until all is there, for each phase.
+const PATIENCE: Duration = Duration::from_secs(3600);
+/// So few requests in such a time are a Lease renewed and a watch begun again: all else is done.
+const CALM: (u64, Duration) = (6, Duration::from_secs(8));
+/// Nothing changes.
+const QUIET: Duration = Duration::from_secs(60);
+/// Between looks at everything, of the second start; so there are three in a minute.
+const RESYNC: Duration = Duration::from_secs(20);
+/// As good as never, of the first start.
+const NEVER: Duration = Duration::from_secs(86_400);
+
+/// Measures the controller with many tenants and machines.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The controller to measure: the dist build, since that is what is shipped
+    #[arg(long, value_name = "PATH")]
+    controller: PathBuf,
+    /// TenantClusters, each with a VLAN and one MachineDeployment
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=3_900))]
+    tenants: u32,
+    /// Machines of each
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    replicas: u32,
+    /// Hosts that carry all of them
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    hosts: u32,
+    /// Requests that whoever makes objects has under way at once, as many as the controller keeps objects at once
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    at_once: u32,
+    /// Runs of `render` and its peers
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// The directory to write the report to
+    #[arg(long, value_name = "DIR", default_value = "docs/results")]
+    results: PathBuf,
+    /// The date the report carries, instead of today's in UTC
+    #[arg(long)]
+    date: Option<Date>,
+}
+
+/// All that is measured.
+#[derive(Debug)]
+struct Measured {
+    version: Version,
+    kubevirt: bool,
+    /// Seconds from the first TenantCluster on.
+    tenants: Tenants,
+    /// Seconds from the first MachineDeployment on, until all machines and their Secrets are there; 0 without KubeVirt.
+    machines: f64,
+    of_tenants: Phase,
+    of_machines: Phase,
+    quiet: Phase,
+    /// The controller is started again.
+    again: Phase,
+    /// A minute of it, with looks at everything.
+    resync: Phase,
+    /// Objects that the controller has made, for tenants and for machines.
+    made: (u64, u64),
+    /// Seconds of the plain client, for tenants and for machines.
+    peer: (f64, f64),
+    rendered: Rendered,
+}
+
+/// When tenants were how far.
+#[derive(Debug, Default)]
+struct Tenants {
+    /// People have made all of them.
+    asked: f64,
+    /// All have their VLAN and their objects.
+    objects: f64,
+    /// All of it is on all hosts.
+    hosts: f64,
+}
+
+/// What the controller took until it was calm again, or in a time.
+#[derive(Debug)]
+struct Phase {
+    seconds: f64,
+    /// As it counts them itself, watches too.
+    sent: u64,
+    /// As the server counts them, without the benchmark's own.
+    requests: Counts,
+    cpu_seconds: f64,
+    taken: Taken,
+}
+
+/// Measures, prints and writes the report; tells whether all goals are met.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    world::must_be_there(&args.controller)?;
+    let measured = measure(args)?;
+    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
+    let (text, met) = text::write(args, date, &crate::report::host()?, &measured);
+    write!(std::io::stdout(), "{text}")?;
+    let path = args.results.join(format!("{date}-tenants.md"));
+    fs::write(&path, text).with_context(|| path.display().to_string())?;
+    Ok(met)
+}
+
+/// A control plane, who asks it, and the controller.
+struct Bed<'a> {
+    plane: &'a ControlPlane,
+    cluster: &'a Cluster,
+    controller: Controller,
+}
+
+/// Where counters stood.
+struct Mark {
+    begin: Instant,
+    sent: u64,
+    server: Counts,
+    own: Counts,
+    cpu_seconds: f64,
+}
+
+impl Bed<'_> {
+    fn mark(&self) -> Result<Mark> {
+        Ok(Mark {
+            begin: Instant::now(),
+            sent: self.controller.requests()?,
+            server: self.server()?,
+            own: self.cluster.own(),
+            cpu_seconds: self.controller.taken()?.cpu_seconds,
+        })
+    }
+
+    fn server(&self) -> Result<Counts> {
+        Ok(Counts::of_server(&self.plane.kubectl(&["get", "--raw", "/metrics"])?))
+    }
+
+    fn since(&self, mark: &Mark) -> Result<Phase> {
+        let taken = self.controller.taken()?;
+        // In this order, so that nothing of our own counts as the controller's.
+        let server = self.server()?;
+        let own = self.cluster.own();
+        Ok(Phase {
+            seconds: mark.begin.elapsed().as_secs_f64(),
+            sent: self.controller.requests()?.saturating_sub(mark.sent),
+            requests: server.since(&mark.server, &own, &mark.own),
+            cpu_seconds: taken.cpu_seconds - mark.cpu_seconds,
+            taken,
+        })
+    }
+
+    /// Waits until the controller has nothing left to do; the waiting itself is not counted.
+    fn calm(&self, mark: &Mark) -> Result<Phase> {
+        let begin = Instant::now();
+        let mut phase = self.since(mark)?;
+        loop {
+            std::thread::sleep(CALM.1);
+            let next = self.since(mark)?;
+            if next.sent.saturating_sub(phase.sent) <= CALM.0 {
+                return Ok(phase);
+            }
+            anyhow::ensure!(begin.elapsed() < PATIENCE, "the controller does not come to rest");
+            phase = next;
+        }
+    }
+}
+
+fn measure(args: &Args) -> Result<Measured> {
+    let at_once = usize::try_from(args.at_once)?;
+    let (plane, kubevirt) = world::start()?;
+    let cluster = Cluster::of(&plane.kubeconfig(), at_once)?;
+    world::make_hosts(&cluster, args.hosts)?;
+    let controller = Controller::start(&args.controller, &plane, NEVER, "controller.log")?;
+    world::await_hosts(&cluster, args.hosts)?;
+    let bed = Bed { plane: &plane, cluster: &cluster, controller };
+    let mark = bed.mark()?;
+    let tenants = make_tenants(&cluster, args.tenants, kubevirt)?;
+    let of_tenants = bed.calm(&mark)?;
+    cluster.create(&machines::user_data(args.tenants))?;
+    let mark = bed.mark()?;
+    let machines = make_machines(&cluster, args, kubevirt)?;
+    let of_machines = bed.calm(&mark)?;
+    let mark = bed.mark()?;
+    std::thread::sleep(QUIET);
+    let quiet = bed.since(&mark)?;
+    bed.controller.end()?;
+
+    let (server, own, begin) = (bed_counts(&plane)?, cluster.own(), Instant::now());
+    let controller = Controller::start(&args.controller, &plane, RESYNC, "again.log")?;
+    let bed = Bed { plane: &plane, cluster: &cluster, controller };
+    let mark = Mark { begin, sent: 0, server, own, cpu_seconds: 0.0 };
+    let again = bed.calm(&mark)?;
+    let mark = bed.mark()?;
+    std::thread::sleep(QUIET);
+    let resync = bed.since(&mark)?;
+    bed.controller.end()?;
+
+    let made = Made::of(&cluster, kubevirt)?;
+    let rendered = render::measure(&args.controller, &plane, args.runs)?;
+    let version = plane.version();
+    drop(cluster);
+    drop(plane);
+    Ok(Measured {
+        version,
+        kubevirt,
+        tenants,
+        machines,
+        of_tenants,
+        of_machines,
+        quiet,
+        again,
+        resync,
+        made: made.sizes(),
+        peer: made.again(at_once, args.tenants, args.replicas)?,
+        rendered,
+    })
+}
+
+fn bed_counts(plane: &ControlPlane) -> Result<Counts> {
+    Ok(Counts::of_server(&plane.kubectl(&["get", "--raw", "/metrics"])?))
+}
+
+/// Whether a tenant says so.
+fn says(tenant: &Value, conditions: &[&str]) -> bool {
+    let all = tenant["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_so =
+        |name: &&str| all.iter().any(|one| one["type"] == **name && one["status"] == "True");
+    conditions.iter().all(is_so)
+}
+
+fn make_tenants(cluster: &Cluster, count: u32, kubevirt: bool) -> Result<Tenants> {
+    let begin = Instant::now();
+    let asked = cluster.create(&machines::tenants(count))?.as_secs_f64();
+    let wanted = usize::try_from(count)?;
+    // Without KubeVirt there are no instance types, and the tenants say so.
+    let parts: &[&str] = if kubevirt {
+        &["NetworkReady", "PoliciesReady", "ObjectsReady"]
+    } else {
+        &["NetworkReady", "PoliciesReady"]
+    };
+    let until = |parts: &[&str]| {
+        cluster.until(&parts.join(", "), PATIENCE, |cluster| {
+            let all = cluster.cached("/apis/berth.dev/v1alpha1/tenantclusters")?;
+            let is_so = |one: &&Value| one["status"]["vlan"].is_u64() && says(one, parts);
+            let so = all.iter().filter(is_so).count();
+            Ok(if so == wanted { Ok(()) } else { Err(format!("{so} of {wanted} tenants")) })
+        })?;
+        anyhow::Ok(begin.elapsed().as_secs_f64())
+    };
+    let objects = until(parts)?;
+    Ok(Tenants { asked, objects, hosts: until(&["HostsReady"])? })
+}
+
+fn make_machines(cluster: &Cluster, args: &Args, kubevirt: bool) -> Result<f64> {
+    const SECRETS: &str = "/api/v1/secrets";
+    if !kubevirt {
+        return Ok(0.0);
+    }
+    let wanted = u64::from(args.tenants).saturating_mul(u64::from(args.replicas));
+    let before = cluster.count(SECRETS)?;
+    let begin = Instant::now();
+    cluster.create(&machines::deployments(args.tenants, args.replicas))?;
+    cluster.until("all machines", PATIENCE, |cluster| {
+        let vms = cluster.count("/apis/kubevirt.io/v1/virtualmachines")?;
+        let secrets = cluster.count(SECRETS)?.saturating_sub(before);
+        let there = vms >= wanted && secrets >= wanted;
+        Ok(if there { Ok(()) } else { Err(format!("{vms} VMs, {secrets} Secrets of {wanted}")) })
+    })?;
+    Ok(begin.elapsed().as_secs_f64())
+}

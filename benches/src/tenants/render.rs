@@ -1,0 +1,73 @@
+//! `berth-controller render` of one MachineDeployment as a process, beside kubectl with the same file.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::cluster::ControlPlane;
+
+use super::machines;
+use crate::program::Program;
+
+/// Runs before any is measured.
+const WARM: u32 = 5;
+
+/// Milliseconds of every run, in the order of the rows.
+#[derive(Debug)]
+pub(super) struct Rendered {
+    pub(super) rows: Vec<(String, Vec<f64>)>,
+}
+
+/// Runs all of them in turn, so that what else the machine does meets all alike.
+pub(super) fn measure(controller: &Path, plane: &ControlPlane, runs: u32) -> Result<Rendered> {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name);
+    let file = at("deployment.yaml");
+    let object = serde_saphyr::to_string(&machines::deployment(1, 10))?;
+    std::fs::write(&file, object).with_context(|| file.display().to_string())?;
+    std::fs::write(at("kustomization.yaml"), "resources: [deployment.yaml]\n")?;
+    let program = |label: &str, path: &Path, args: &[&str]| Program {
+        label: label.to_owned(),
+        path: path.as_os_str().to_owned(),
+        args: args.iter().map(Into::into).collect(),
+        env: Vec::new(),
+        missing: "build it with `cargo build --profile dist -p berth-controller`",
+    };
+    let text = |path: &Path| path.display().to_string();
+    let (file, folder) = (text(&file), text(folder.path()));
+    let (kubectl, kubeconfig) = (plane.assets().join("kubectl"), text(&plane.kubeconfig()));
+    let cache = text(&plane.folder().join("cache"));
+    let programs = [
+        program("`berth-controller render -f FILE`", controller, &["render", "-f", &file]),
+        program("`kubectl kustomize FOLDER`", &kubectl, &["kustomize", &folder]),
+        program(
+            "`kubectl create --dry-run=client -o yaml -f FILE`, what the server can do in its cache",
+            &kubectl,
+            &[
+                "--kubeconfig",
+                &kubeconfig,
+                "--cache-dir",
+                &cache,
+                "create",
+                "--dry-run=client",
+                "--validate=false",
+                "-o",
+                "yaml",
+                "-f",
+                &file,
+            ],
+        ),
+    ];
+    let said = programs[0].stdout()?;
+    ensure!(said.contains("kind: VirtualMachine"), "render says: {said}");
+    let mut rows: Vec<(String, Vec<f64>)> =
+        programs.iter().map(|program| (program.label.clone(), Vec::new())).collect();
+    for run in 0..WARM.saturating_add(runs) {
+        for (program, (_, times)) in programs.iter().zip(&mut rows) {
+            let millis = program.wall_ms()?;
+            if run >= WARM {
+                times.push(millis);
+            }
+        }
+    }
+    Ok(Rendered { rows })
+}

@@ -1,0 +1,147 @@
+//! What there is before the first tenant: a control plane with the definitions, and hosts whose agents answer.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "definitions that lie beside the repository are read"
+)]
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::cluster::{ControlPlane, Parts, registered};
+use berth_tests::repository;
+use serde_json::{Value, json};
+
+use super::cluster::{Caller, Cluster, New};
+
+/// The host network that all tenants are on.
+pub(super) const NETWORK: &str = "trunk";
+/// VLANs of the pool.
+pub(super) const VLANS: &str = "100-4094";
+/// Between two looks of a host's agent: an agent gathers what it is asked for, too.
+const ROUND: Duration = Duration::from_secs(1);
+const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
+
+/// A control plane with all definitions that are here; whether KubeVirt's are.
+pub(super) fn start() -> Result<(ControlPlane, bool)> {
+    let plane = ControlPlane::start(Parts::default())?;
+    plane.deploy(&[
+        "base/rbac-controller.yaml",
+        "overlays/machine-crds/machinedeployments.cluster.k8s.io.yaml",
+    ])?;
+    plane.apply(&attachments().to_string())?;
+    let mut names = vec![
+        "machinedeployments.cluster.k8s.io".to_owned(),
+        "network-attachment-definitions.k8s.cni.cncf.io".to_owned(),
+    ];
+    let folder = repository().join("../shared/crds");
+    let kubevirt = folder.exists();
+    if kubevirt {
+        for name in [
+            "virtualmachines.kubevirt.io",
+            "virtualmachineinstances.kubevirt.io",
+            "virtualmachineinstancetypes.instancetype.kubevirt.io",
+            "virtualmachinepreferences.instancetype.kubevirt.io",
+        ] {
+            let file = folder.join(format!("{name}.yaml"));
+            let text =
+                std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+            plane.apply(&text)?;
+            names.push(name.to_owned());
+        }
+    }
+    for name in names {
+        let name = format!("crd/{name}");
+        plane.kubectl(&["wait", "--for=condition=Established", &name, "--timeout=60s"])?;
+    }
+    Ok((plane, kubevirt))
+}
+
+/// Multus's kind, as far as its schema matters.
+fn attachments() -> Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "network-attachment-definitions.k8s.cni.cncf.io"},
+        "spec": {
+            "group": "k8s.cni.cncf.io", "scope": "Namespaced",
+            "names": {
+                "kind": "NetworkAttachmentDefinition", "plural": "network-attachment-definitions",
+                "singular": "network-attachment-definition",
+            },
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    })
+}
+
+/// Makes Nodes and InfraNodes, and what they are to be; their agents answer until the cluster is dropped.
+pub(super) fn make_hosts(cluster: &Cluster, count: u32) -> Result<()> {
+    let names: Vec<String> = (1..=count).map(|number| format!("host-{number}")).collect();
+    let trunk = json!({"name": NETWORK, "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000});
+    let ours = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let pools = json!({"vlanPools": [{"network": NETWORK, "ranges": [VLANS]}]});
+    let mut all = vec![
+        New::at("/apis/berth.dev/v1alpha1/infraconfigs", &ours("InfraConfig", "default", pools)),
+        New::at(
+            "/apis/berth.dev/v1alpha1/hostprofiles",
+            &ours("HostProfile", "all", json!({"class": "Standard", "networks": [trunk]})),
+        ),
+    ];
+    for name in &names {
+        all.push(New::at("/api/v1/nodes", &registered(name)));
+        all.push(New::at(INFRA_NODES, &ours("InfraNode", name, json!({}))));
+    }
+    cluster.create(&all)?;
+    for name in names {
+        cluster.beside(agent(cluster.caller(), name));
+    }
+    Ok(())
+}
+
+/// Waits until every host is asked to have the network, and has said so.
+pub(super) fn await_hosts(cluster: &Cluster, count: u32) -> Result<()> {
+    cluster.until("hosts have the network", Duration::from_secs(60), |cluster| {
+        let all = cluster.cached(INFRA_NODES)?;
+        let is_so = |host: &&Value| {
+            host["spec"]["networks"][0]["name"] == NETWORK
+                && host["status"]["observedGeneration"] == host["metadata"]["generation"]
+        };
+        let so = all.iter().filter(is_so).count();
+        Ok(if so == usize::try_from(count)? { Ok(()) } else { Err(format!("{so} of {count}")) })
+    })
+}
+
+/// An agent's part: what is asked for is so a while later.
+async fn agent(caller: Caller, name: String) {
+    loop {
+        // A server that is busy: the next round.
+        drop(answer(&caller, &name).await);
+        tokio::time::sleep(ROUND).await;
+    }
+}
+
+async fn answer(caller: &Caller, name: &str) -> Result<()> {
+    let host = caller.get(INFRA_NODES, name).await?;
+    let generation = &host["metadata"]["generation"];
+    if host["status"]["observedGeneration"] == *generation {
+        return Ok(());
+    }
+    let tenants = host["spec"]["tenantNetworks"].as_array().map_or(0, Vec::len);
+    let networks = match host["spec"]["networks"].as_array() {
+        Some(_) => json!([{"name": NETWORK, "ready": tenants, "pending": 0, "failed": 0}]),
+        None => json!([]),
+    };
+    let status =
+        json!({"observedGeneration": generation, "networks": networks, "capabilities": {}});
+    caller.say(INFRA_NODES, name, &status).await
+}
+
+/// The program whose memory and time count must be there.
+pub(super) fn must_be_there(program: &std::path::Path) -> Result<()> {
+    ensure!(
+        program.exists(),
+        "{}: build it with `cargo build --profile dist -p berth-controller`",
+        program.display()
+    );
+    Ok(())
+}
