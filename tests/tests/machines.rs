@@ -24,6 +24,8 @@ use berth_tests::standins::{KubeVirt, client, runtime};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+/// Between looks at what nothing happened to.
+const RESYNC: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(40);
 const SPACE: &str = "cluster-abc";
 
@@ -58,7 +60,7 @@ impl Controller {
         let client = runtime.block_on(client(kubeconfig)).unwrap();
         runtime.spawn(async move {
             let events = Arc::new(Events::new(client.clone(), "test"));
-            berth_controller::run::machines::run(client, events).await;
+            berth_controller::run::machines::run(client, events, RESYNC).await;
         });
         Self(Some(runtime))
     }

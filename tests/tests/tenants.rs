@@ -20,6 +20,8 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
+/// Between looks at what nothing happened to.
+const RESYNC: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(60);
 
 /// Nothing but what keeps tenants; ended, wherever it is, when it is dropped.
@@ -34,7 +36,7 @@ impl Controller {
             let mut tasks = JoinSet::new();
             let followers = Followers::begin(&client, &mut tasks);
             // Without a server it would end; that is the test's end then.
-            tenants::run(client, events, followers).await.map(drop).unwrap();
+            tenants::run(client, events, followers, RESYNC).await.map(drop).unwrap();
         });
         Self(Some(runtime))
     }

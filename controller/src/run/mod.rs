@@ -240,10 +240,11 @@ fn begin(context: &Arc<Context>) -> JoinSet<()> {
     all.spawn(hosts::run(Arc::clone(context)));
     all.spawn(config::run(Arc::clone(context)));
     let (client, events) = (context.client.clone(), Arc::clone(&context.events));
-    all.spawn(machines::run(client.clone(), Arc::clone(&events)));
+    let resync = context.resync;
+    all.spawn(machines::run(client.clone(), Arc::clone(&events), resync));
     let followers = context.followers();
     all.spawn(async move {
-        let Err(error) = tenants::run(client, events, followers).await;
+        let Err(error) = tenants::run(client, events, followers, resync).await;
         tracing::error!("tenants: {error}");
     });
     all

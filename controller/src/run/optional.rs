@@ -99,6 +99,14 @@ impl Optional {
         }
     }
 
+    /// One of them, of a kind without namespaces.
+    pub(super) fn named(&self, name: &str) -> Option<Arc<DynamicObject>> {
+        match &*self.known.borrow() {
+            Known::There(store) => store.get(&ObjectRef::new_with(name, self.resource.clone())),
+            Known::NotYet | Known::Missing => None,
+        }
+    }
+
     /// Whether the server has no such kind.
     pub(super) fn is_missing(&self) -> bool {
         matches!(*self.known.borrow(), Known::Missing)

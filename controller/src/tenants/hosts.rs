@@ -28,6 +28,8 @@ pub struct Host {
     pub asked: BTreeMap<String, (String, NetworkId)>,
     /// Whether its status is about this spec.
     pub has_answered: bool,
+    /// Of what it is asked to have, what its last answer was about: that is not in doubt because another tenant came.
+    pub answered: BTreeMap<String, (String, NetworkId)>,
     /// `status.networks`: how many are not ready and not named.
     pub unnamed: BTreeMap<String, u32>,
     /// Tenants that are not ready, by network and `cluster-<id>`, and why.
@@ -84,7 +86,23 @@ impl Host {
         let unknown = status.conditions.iter().find(|one| one.type_ == "Ready");
         host.silent_since =
             unknown.filter(|one| one.status == "Unknown").map(|one| one.last_transition_time.0);
+        if host.has_answered {
+            host.answered.clone_from(&host.asked);
+        }
         host
+    }
+
+    /// With what is still known from before, if it has not answered since.
+    #[must_use]
+    pub fn after(mut self, before: &Self) -> Self {
+        if !self.has_answered && self.networks == before.networks {
+            let stays = |(tenant, has): &(&String, &(String, NetworkId))| {
+                self.asked.get(*tenant) == Some(has)
+            };
+            let stay = before.answered.iter().filter(stays);
+            self.answered = stay.map(|(tenant, has)| (tenant.clone(), has.clone())).collect();
+        }
+        self
     }
 
     /// Its part of a host network, if it has it.
@@ -112,7 +130,7 @@ impl Host {
             Some((on, has)) => return Some(format!("still asked for {has} on {on}")),
             None => return Some("not asked for yet".to_owned()),
         }
-        if !self.has_answered {
+        if !self.answered.contains_key(namespace) {
             return Some("its agent has not answered yet".to_owned());
         }
         let key = (network.to_owned(), namespace.to_owned());

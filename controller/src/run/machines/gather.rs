@@ -20,16 +20,22 @@ pub(super) struct UserData {
 }
 
 impl Context {
-    /// Defaults and tenants, which stores have.
-    pub(super) fn known(&self) -> Surroundings {
+    /// Defaults and the tenant, which stores have. Its namespace tells whose a deployment is; where that is no tenant's
+    /// any may be.
+    pub(super) fn known(&self, deployment: &MachineDeployment) -> Surroundings {
         let mut around = Surroundings { is_whole: true, ..Surroundings::default() };
-        for tenant in self.tenants.all() {
+        let own = deployment.metadata.namespace.strip_prefix("cluster-");
+        let all = match own.and_then(|name| self.tenants.named(name)) {
+            Some(tenant) => vec![tenant],
+            None => self.tenants.all(),
+        };
+        for tenant in all {
             let value = serde_json::to_value(&*tenant).unwrap_or_default();
             if let Ok(tenant) = serde_json::from_value::<TenantCluster>(value) {
                 around.tenants.insert(tenant.name_any(), tenant);
             }
         }
-        let config = self.configs.all().into_iter().find(|config| config.name_any() == "default");
+        let config = self.configs.named("default");
         let config = config.and_then(|config| serde_json::to_value(&*config).ok());
         if let Some(config) =
             config.and_then(|config| serde_json::from_value::<InfraConfig>(config).ok())

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::errors::{Error, at, found};
 use super::say::Said;
-use super::{CALM, Context, deployments, foreign_machines, machines};
+use super::{Context, deployments, foreign_machines, machines};
 use crate::inventory::Problem;
 use crate::machines::steps::{Owner, Steps, Vm, adoption, back_off, steps};
 use crate::machines::{KIND, MachineDeployment, Surroundings, home};
@@ -31,7 +31,7 @@ pub(super) struct Look<'a> {
     pub(super) vms: Vec<Vm>,
 }
 
-/// Keeps one; says when to look again.
+/// Keeps one; says when to look again, if that is to be soon.
 pub(super) async fn keep(
     context: &Context,
     object: &DynamicObject,
@@ -49,7 +49,7 @@ pub(super) async fn keep(
             return Ok(None);
         }
     };
-    let around = context.known();
+    let around = context.known(&deployment);
     let namespace = home(&deployment, &around);
     let is_beside = object.namespace().as_deref() == Some(namespace.as_str());
     let owner = Owner { uid: object.uid().unwrap_or_default(), is_beside };
@@ -99,12 +99,9 @@ impl Context {
     }
 
     fn vms(&self, deployment: &MachineDeployment, namespace: &str) -> Vec<Vm> {
-        let all = self.machines.all();
-        let named = all.iter().filter(|vm| {
-            vm.metadata.namespace.as_deref() == Some(namespace)
-                && vm.labels().get("md") == Some(&deployment.metadata.name)
-        });
-        named.map(|vm| self.vm(vm)).collect()
+        let all = self.wake.machines_of(namespace, &deployment.metadata.name);
+        let there = all.iter().filter_map(|(namespace, name)| self.machines.get(namespace, name));
+        there.map(|vm| self.vm(&vm)).collect()
     }
 
     fn vm(&self, vm: &DynamicObject) -> Vm {
@@ -177,7 +174,7 @@ impl Look<'_> {
         self.context.say(self.object, Some(steps.counts), &said).await?;
         let again = steps.again_after.map(|seconds| Duration::from_secs(seconds.into()));
         let again = again.or_else(|| (!problems.is_empty()).then_some(RETRY)).or(said.again_after);
-        Ok(Some(again.unwrap_or(CALM)))
+        Ok(again)
     }
 
     async fn adopt(&self, steps: &Steps) -> Result<(), Error> {

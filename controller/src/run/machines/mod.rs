@@ -6,33 +6,34 @@
 
 mod errors;
 mod gather;
+mod index;
 mod keep;
 mod make;
 mod say;
+mod wake;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use berth_kit::client::jittered;
 use futures::StreamExt as _;
 use futures::stream::poll_fn;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::runtime::controller::{Action, Config, ReconcileRequest, applier};
-use kube::runtime::reflector::ObjectRef;
+use kube::runtime::controller::{Action, Config, applier};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::events::Events;
 use super::optional::{Manner, Optional};
 use crate::machines::{GROUP, KIND};
 use errors::Error;
+use wake::Wake;
 
 /// MachineDeployments that are looked at side by side.
 const AT_ONCE: u16 = 8;
-/// One that is as it should be is looked at again this late, in case an event was lost.
-const CALM: Duration = Duration::from_secs(600);
 /// Changes within so short a time are one look.
 const SETTLE: Duration = Duration::from_millis(200);
 /// After an error, doubled with each.
@@ -50,8 +51,8 @@ pub(super) struct Context {
     /// machine-controller's own objects, and webhooks, of which one is its own.
     foreign: Optional,
     webhooks: Optional,
+    wake: Arc<Wake>,
     memory: Mutex<BTreeMap<String, Memory>>,
-    queue: UnboundedSender<ReconcileRequest<DynamicObject>>,
 }
 
 /// What is known of one MachineDeployment beyond its objects, by uid.
@@ -87,46 +88,35 @@ fn machines() -> ApiResource {
     resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
 }
 
-/// Keeps machines for ever; ends when it is dropped, and may be at any moment.
-pub async fn run(client: Client, events: Arc<Events>) {
+/// Keeps machines for ever; ends when it is dropped, and may be at any moment. A deployment that is as it should be is
+/// looked at again after the time of `resync`, in case an event was lost.
+pub async fn run(client: Client, events: Arc<Events>, resync: Duration) {
     let (queue, mut requests) = unbounded_channel();
-    let (of_vm, of_instance, all) = (queue.clone(), queue.clone(), queue.clone());
-    let (deployments, follow_deployments) = {
-        let queue = queue.clone();
-        let manner = Manner { resource: deployments(), labels: None, trim: without_managers };
-        Optional::begin(&client, manner, move |object, _| look_at(&queue, object))
+    let wake = Arc::new(Wake::new(queue));
+    let with = |news: fn(&Wake, &DynamicObject, bool)| {
+        let wake = Arc::clone(&wake);
+        move |object: &DynamicObject, is_gone: bool| news(&wake, object, is_gone)
     };
-    let known = deployments.clone();
-    let machines =
-        Manner { resource: machines(), labels: Some("md".to_owned()), trim: trim_machine };
-    let (machines, follow_machines) =
-        Optional::begin(&client, machines, move |object, _| look_at_owner(&of_vm, &known, object));
-    let known = deployments.clone();
+    let manner = Manner { resource: deployments(), labels: None, trim: without_managers };
+    let (deployments, follow_deployments) =
+        Optional::begin(&client, manner, with(Wake::deployment));
+    let manner = Manner { resource: machines(), labels: Some("md".to_owned()), trim: trim_machine };
+    let (machines, follow_machines) = Optional::begin(&client, manner, with(Wake::machine));
     let instances =
         resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
-    let instances =
-        Manner { resource: instances, labels: Some("md".to_owned()), trim: trim_instance };
-    let (instances, follow_instances) = Optional::begin(&client, instances, move |object, _| {
-        look_at_owner(&of_instance, &known, object)
-    });
+    let manner = Manner { resource: instances, labels: Some("md".to_owned()), trim: trim_instance };
+    let (instances, follow_instances) = Optional::begin(&client, manner, with(Wake::instance));
     let ours = |kind, plural| Manner {
         resource: resource("berth.dev", "v1alpha1", kind, plural),
         labels: None,
         trim: without_managers,
     };
-    let known = deployments.clone();
-    let again = all.clone();
     let (tenants, follow_tenants) =
-        Optional::begin(&client, ours("TenantCluster", "tenantclusters"), move |_, _| {
-            known.all().iter().for_each(|object| look_at(&again, object));
-        });
+        Optional::begin(&client, ours("TenantCluster", "tenantclusters"), with(Wake::tenant));
     let (configs, follow_configs) =
         Optional::begin(&client, ours("InfraConfig", "infraconfigs"), |_, _| {});
-    let known = deployments.clone();
-    let foreign = Manner { resource: foreign_machines(), labels: None, trim: trim_all };
-    let (foreign, follow_foreign) = Optional::begin(&client, foreign, move |_, _| {
-        known.all().iter().for_each(|object| look_at(&all, object));
-    });
+    let manner = Manner { resource: foreign_machines(), labels: None, trim: trim_all };
+    let (foreign, follow_foreign) = Optional::begin(&client, manner, with(Wake::foreign));
     let webhooks = Manner {
         resource: resource(
             "admissionregistration.k8s.io",
@@ -138,6 +128,7 @@ pub async fn run(client: Client, events: Arc<Events>) {
         trim: trim_all,
     };
     let (webhooks, follow_webhooks) = Optional::begin(&client, webhooks, |_, _| {});
+    wake.set(&deployments, &machines, &tenants);
     let context = Arc::new(Context {
         client,
         events,
@@ -148,8 +139,8 @@ pub async fn run(client: Client, events: Arc<Events>) {
         configs,
         foreign,
         webhooks,
+        wake,
         memory: Mutex::default(),
-        queue,
     });
     let work = async {
         let store = context.deployments.there().await;
@@ -164,11 +155,11 @@ pub async fn run(client: Client, events: Arc<Events>) {
             kind.ready().await;
         }
         for object in store.state() {
-            look_at(&context.queue, &object);
+            context.wake.deployment(&object, false);
         }
         let requests = poll_fn(|cx| requests.poll_recv(cx)).map(Ok::<_, Infallible>);
         let results = applier(
-            |object, context| Box::pin(reconcile(object, context)),
+            move |object, context| Box::pin(reconcile(object, context, resync)),
             |object: Arc<DynamicObject>, error: &Error, context: Arc<Context>| {
                 context.again(&object, error)
             },
@@ -192,10 +183,15 @@ pub async fn run(client: Client, events: Arc<Events>) {
     );
 }
 
-async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<Action, Error> {
+async fn reconcile(
+    object: Arc<DynamicObject>,
+    context: Arc<Context>,
+    resync: Duration,
+) -> Result<Action, Error> {
     let again = keep::keep(&context, &object).await?;
     context.remember(&object, |memory| memory.errors = 0);
-    Ok(Action::requeue(again.unwrap_or(CALM)))
+    let resync = jittered(resync);
+    Ok(Action::requeue(again.map_or(resync, |again| again.min(resync))))
 }
 
 impl Context {
@@ -220,27 +216,6 @@ impl Context {
     fn forget(&self, object: &DynamicObject) {
         let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&object.uid().unwrap_or_default());
-    }
-}
-
-fn look_at(queue: &UnboundedSender<ReconcileRequest<DynamicObject>>, object: &DynamicObject) {
-    let mut reference = ObjectRef::new_with(&object.name_any(), deployments());
-    reference.namespace = object.namespace();
-    // Without a receiver all is over.
-    drop(queue.send(reference.into()));
-}
-
-/// Has those looked at whose machine it may be.
-fn look_at_owner(
-    queue: &UnboundedSender<ReconcileRequest<DynamicObject>>,
-    deployments: &Optional,
-    machine: &DynamicObject,
-) {
-    let Some(name) = machine.labels().get("md") else { return };
-    for object in deployments.all() {
-        if object.metadata.name.as_ref() == Some(name) {
-            look_at(queue, &object);
-        }
     }
 }
 

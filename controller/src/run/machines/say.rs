@@ -137,13 +137,9 @@ impl Context {
     async fn count(&self, object: &DynamicObject) -> Result<(), Error> {
         let namespace = object.namespace().unwrap_or_default();
         let Some(tenant) = namespace.strip_prefix("cluster-") else { return Ok(()) };
-        let Some(known) = self.tenants.all().into_iter().find(|one| one.name_any() == tenant)
-        else {
-            return Ok(());
-        };
-        let all = self.deployments.all();
-        let own =
-            all.iter().filter(|one| one.metadata.namespace.as_deref() == Some(namespace.as_str()));
+        let Some(known) = self.tenants.named(tenant) else { return Ok(()) };
+        let all = self.wake.beside(&namespace);
+        let own = all.iter().filter_map(|(namespace, name)| self.deployments.get(namespace, name));
         let (mut desired, mut current, mut ready, mut wrong) = (0_u64, 0_u64, 0_u64, Vec::new());
         for one in own {
             let number = |pointer: &str| one.data.pointer(pointer).and_then(Value::as_u64);

@@ -9,7 +9,6 @@ use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use super::CALM;
 use super::context::{Context, address};
 use super::error::{Error, at, found};
 use super::objects::is_ours;
@@ -27,7 +26,7 @@ use crate::tenants::status::{self, Part, Parts, Told, all_or};
 /// What is not as it should be for a reason that may pass is looked at again after so long.
 const RETRY: Duration = Duration::from_secs(15);
 
-/// Keeps a tenant; says when to look again.
+/// Keeps a tenant; says when to look again, if that is to be soon.
 pub(super) async fn keep(
     context: &Context,
     tenant: TenantCluster,
@@ -112,7 +111,7 @@ pub(super) async fn keep(
         [&parts.network, &parts.policies, &parts.objects].iter().all(|part| part.is_ok());
     let should = status::status(&tenant, &parts, Timestamp::now());
     context.say(&tenant, &should).await?;
-    Ok(Some(if all_well { CALM } else { RETRY }))
+    Ok((!all_well).then_some(RETRY))
 }
 
 impl Context {

@@ -23,6 +23,7 @@ use kube::Client;
 use kube::runtime::controller::{Action, Config, applier};
 
 use berth_api::TenantCluster;
+use berth_kit::client::jittered;
 use context::Context;
 use error::Error;
 pub use stores::Followers;
@@ -31,10 +32,11 @@ use super::events::Events;
 
 /// Tenants that are looked at side by side. Each waits for the server most of the time.
 const AT_ONCE: u16 = 8;
-/// A tenant that is as it should be is looked at again this late, in case an event was lost.
-const CALM: Duration = Duration::from_secs(600);
+/// A tenant's own objects come one by one: news of them within so short a time are one look.
+const SETTLE: Duration = Duration::from_millis(100);
 
-/// Keeps tenants for ever; ends when it is dropped, and may be at any moment.
+/// Keeps tenants for ever; ends when it is dropped, and may be at any moment. One that is as it should be is looked at
+/// again after the time of `resync`, in case an event was lost.
 ///
 /// # Errors
 /// If the watches cannot go on.
@@ -42,18 +44,19 @@ pub async fn run(
     client: Client,
     events: Arc<Events>,
     followers: Followers,
+    resync: Duration,
 ) -> Result<Infallible, Error> {
     let (context, mut queue, watches) = Context::start(client, events, followers);
     let work = async {
         context.ready().await;
         let queue = poll_fn(|cx| queue.poll_recv(cx)).map(Ok::<_, Infallible>);
         let results = applier(
-            |tenant, context| Box::pin(reconcile(tenant, context)),
+            move |tenant, context| Box::pin(reconcile(tenant, context, resync)),
             |tenant, error, context: Arc<Context>| context.again(&tenant, error),
             Arc::clone(&context),
             context.stores.followers.tenants.store().clone(),
             queue,
-            Config::default().concurrency(AT_ONCE),
+            Config::default().concurrency(AT_ONCE).debounce(SETTLE),
         );
         // What failed was told where it failed.
         results.for_each(|_| std::future::ready(())).await;
@@ -65,12 +68,18 @@ pub async fn run(
     }
 }
 
-async fn reconcile(tenant: Arc<TenantCluster>, context: Arc<Context>) -> Result<Action, Error> {
+async fn reconcile(
+    tenant: Arc<TenantCluster>,
+    context: Arc<Context>,
+    resync: Duration,
+) -> Result<Action, Error> {
     let going = tenant.metadata.deletion_timestamp.is_some();
     let pause = if going {
         deletion::go_on(&context, &tenant).await?
     } else {
-        keep::keep(&context, tenant.as_ref().clone()).await?
+        let again = keep::keep(&context, tenant.as_ref().clone()).await?;
+        let resync = jittered(resync);
+        Some(again.map_or(resync, |again| again.min(resync)))
     };
     context.succeeded(&tenant);
     Ok(pause.map_or_else(Action::await_change, Action::requeue))

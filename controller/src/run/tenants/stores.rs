@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::run::follow::{Change, Followed};
 use crate::run::optional::{Manner, Optional};
+use crate::tenants::concern::Concern;
 use crate::tenants::hosts::Host;
 use crate::tenants::objects::Kind;
 
@@ -70,7 +71,9 @@ pub(super) struct Stores {
 #[derive(Debug)]
 pub(super) struct News {
     queue: UnboundedSender<ReconcileRequest<TenantCluster>>,
-    all: Notify,
+    /// Whom news of hosts concern, until they have been told.
+    concerned: Mutex<Concern>,
+    concern: Notify,
     /// Something about claims is new.
     pub(super) sweep: Notify,
     /// Objects as the server gave them back, until the watch has them.
@@ -86,7 +89,8 @@ impl Stores {
         let (queue, requests) = unbounded_channel();
         let news = Arc::new(News {
             queue,
-            all: Notify::new(),
+            concerned: Mutex::default(),
+            concern: Notify::new(),
             sweep: Notify::new(),
             recent: Mutex::default(),
         });
@@ -197,32 +201,46 @@ impl Stores {
 
     fn renew(&self, names: Vec<String>) {
         let mut hosts = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
-        let mut is_new = false;
+        let mut whom = Concern::default();
         for name in names {
             let node = self.followers.nodes.get(&name);
             let labels = node.as_ref().map(|node| node.labels());
-            let host = self.followers.infra_nodes.get(&name);
-            match host.map(|infra| Host::of(&infra, labels)) {
-                Some(host) if hosts.get(&name).is_none_or(|known| **known != host) => {
-                    hosts.insert(name, Arc::new(host));
-                    is_new = true;
-                }
-                Some(_) => {}
-                None => is_new |= hosts.remove(&name).is_some(),
+            let before = hosts.get(&name).cloned();
+            let after = self.followers.infra_nodes.get(&name).map(|infra| {
+                let host = Host::of(&infra, labels);
+                Arc::new(match &before {
+                    Some(before) => host.after(before),
+                    None => host,
+                })
+            });
+            if before != after {
+                whom.add(Concern::of(before.as_deref(), after.as_deref()));
+            }
+            match after {
+                Some(host) => drop(hosts.insert(name, host)),
+                None => drop(hosts.remove(&name)),
             }
         }
-        if is_new {
-            self.news.look_at_all();
+        if whom != Concern::default() {
+            self.news.concern(whom);
         }
     }
 
     async fn gather(&self) {
         loop {
-            self.news.all.notified().await;
+            self.news.concern.notified().await;
             tokio::time::sleep(GATHER).await;
-            for tenant in self.followers.tenants.all() {
-                self.news.look_at(&tenant.name_any());
-            }
+            let is_going = |tenant: &TenantCluster| tenant.metadata.deletion_timestamp.is_some();
+            let tenants = self.followers.tenants.store();
+            let too = match self.news.concerned() {
+                Concern::All => tenants.state(),
+                Concern::Some { tenants: some, going } => {
+                    let names = some.iter().filter_map(|name| name.strip_prefix("cluster-"));
+                    names.for_each(|name| self.news.look_at(name));
+                    if going { tenants.state_filter(is_going) } else { Vec::new() }
+                }
+            };
+            too.iter().for_each(|tenant| self.news.look_at(&tenant.name_any()));
         }
     }
 }
@@ -236,7 +254,16 @@ impl News {
 
     /// Has all tenants looked at.
     pub(super) fn look_at_all(&self) {
-        self.all.notify_one();
+        self.concern(Concern::All);
+    }
+
+    fn concern(&self, whom: Concern) {
+        self.concerned.lock().unwrap_or_else(PoisonError::into_inner).add(whom);
+        self.concern.notify_one();
+    }
+
+    fn concerned(&self) -> Concern {
+        std::mem::take(&mut self.concerned.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// There is news of an object that a tenant may have.
