@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
@@ -30,15 +31,24 @@ impl Controller {
     /// # Errors
     /// If it cannot be started.
     pub fn start(plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
+        let program = crate::repository().join("target/release/berth-controller");
+        let lease = format!("--lease-duration={LEASE}");
+        let more = [&[lease.as_str()], more].concat();
+        Self::of(&program, plane, name, &more)
+    }
+
+    /// As [`Self::start`], of a program that lies elsewhere.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn of(program: &Path, plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
         let kubeconfig = plane.kubeconfig_for("berth-controller", &token(plane)?, false)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let log = plane.folder().join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log)?;
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]);
-        command.arg(crate::repository().join("target/release/berth-controller"));
-        command.args(["run", "--identity", name]);
-        command.arg(format!("--lease-duration={LEASE}"));
+        command.arg(program).args(["run", "--identity", name]);
         command.arg(format!("--kubeconfig={}", kubeconfig.display()));
         command.arg(format!("--listen=127.0.0.1:{port}"));
         command.args(more);

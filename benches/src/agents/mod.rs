@@ -4,7 +4,7 @@
 mod audit;
 mod fleet;
 mod peers;
-pub(crate) mod server;
+mod server;
 mod text;
 mod watch;
 
@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use berth_api::names::AGENT;
 use berth_tests::cluster::{ControlPlane, Version};
 use jiff::civil::Date;
 use jiff::{Timestamp, tz::TimeZone};
@@ -121,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 fn measure(args: &Args) -> Result<Measured> {
     let plane = server::start()?;
     let names: Vec<String> = (1..=args.agents).map(|number| format!("host-{number}")).collect();
-    let mut fleet = Fleet::prepare(&args.agent, &server::kubeconfig(&plane, AGENT)?, names)?;
+    let mut fleet = Fleet::prepare(&args.agent, &server::kubeconfig(&plane)?, names)?;
     server::make_nodes(&plane, fleet.names())?;
     server::make_nodes(&plane, &peers::names())?;
     peers::warm_up(&plane)?;

@@ -152,7 +152,7 @@ impl Caller {
     fn counted(&self, verb: &str, path: &str) {
         let words = path.rsplit('/').next().unwrap_or_default();
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        own.add(verb, words, 1);
+        own.add(verb, words, 1.0);
     }
 
     async fn create(&self, new: &New) -> Result<()> {

@@ -32,7 +32,7 @@ use crate::memory::Taken;
 /// Until all is there, for each phase.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// So few requests in such a time are a Lease renewed and a watch begun again: all else is done.
-const CALM: (u64, Duration) = (6, Duration::from_secs(8));
+const CALM: (f64, Duration) = (6.0, Duration::from_secs(8));
 /// Nothing changes.
 const QUIET: Duration = Duration::from_secs(60);
 /// Between looks at everything, of the second start; so there are three in a minute.
@@ -108,7 +108,7 @@ struct Tenants {
 struct Phase {
     seconds: f64,
     /// As it counts them itself, watches too.
-    sent: u64,
+    sent: f64,
     /// As the server counts them, without the benchmark's own.
     requests: Counts,
     cpu_seconds: f64,
@@ -137,7 +137,7 @@ struct Bed<'a> {
 /// Where counters stood.
 struct Mark {
     begin: Instant,
-    sent: u64,
+    sent: f64,
     server: Counts,
     own: Counts,
     cpu_seconds: f64,
@@ -165,7 +165,7 @@ impl Bed<'_> {
         let own = self.cluster.own();
         Ok(Phase {
             seconds: mark.begin.elapsed().as_secs_f64(),
-            sent: self.controller.requests()?.saturating_sub(mark.sent),
+            sent: self.controller.requests()? - mark.sent,
             requests: server.since(&mark.server, &own, &mark.own),
             cpu_seconds: taken.cpu_seconds - mark.cpu_seconds,
             taken,
@@ -179,7 +179,7 @@ impl Bed<'_> {
         loop {
             std::thread::sleep(CALM.1);
             let next = self.since(mark)?;
-            if next.sent.saturating_sub(phase.sent) <= CALM.0 {
+            if next.sent - phase.sent <= CALM.0 {
                 return Ok(phase);
             }
             anyhow::ensure!(begin.elapsed() < PATIENCE, "the controller does not come to rest");
@@ -193,7 +193,7 @@ fn measure(args: &Args) -> Result<Measured> {
     let (plane, kubevirt) = world::start()?;
     let cluster = Cluster::of(&plane.kubeconfig(), at_once)?;
     world::make_hosts(&cluster, args.hosts)?;
-    let controller = Controller::start(&args.controller, &plane, NEVER, "controller.log")?;
+    let controller = Controller::start(&args.controller, &plane, NEVER, "first")?;
     world::await_hosts(&cluster, args.hosts)?;
     let bed = Bed { plane: &plane, cluster: &cluster, controller };
     let mark = bed.mark()?;
@@ -209,9 +209,9 @@ fn measure(args: &Args) -> Result<Measured> {
     bed.controller.end()?;
 
     let (server, own, begin) = (bed_counts(&plane)?, cluster.own(), Instant::now());
-    let controller = Controller::start(&args.controller, &plane, RESYNC, "again.log")?;
+    let controller = Controller::start(&args.controller, &plane, RESYNC, "second")?;
     let bed = Bed { plane: &plane, cluster: &cluster, controller };
-    let mark = Mark { begin, sent: 0, server, own, cpu_seconds: 0.0 };
+    let mark = Mark { begin, sent: 0.0, server, own, cpu_seconds: 0.0 };
     let again = bed.calm(&mark)?;
     let mark = bed.mark()?;
     std::thread::sleep(QUIET);

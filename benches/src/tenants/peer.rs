@@ -43,7 +43,7 @@ impl Made {
                     let namespace =
                         object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
                     let path = collection(version, &namespace, plural);
-                    all.push(New::at(path, &plain(object, (version, kind))));
+                    all.push(New::at(path, &plain(object, (*version, *kind))));
                 }
             }
             Ok(all)

@@ -101,7 +101,7 @@ fn from_nothing(measured: &Measured) -> String {
 fn objects(args: &Args, measured: &Measured) -> String {
     let (of_tenants, of_machines) = measured.made;
     let each = |phase: &Phase, made: u64, asked: u32| {
-        phase.requests.beside_time() as f64 / (made + u64::from(asked)) as f64
+        phase.requests.beside_time() / (made + u64::from(asked)) as f64
     };
     format!(
         "Requests for each object: {:.2} of tenants ({of_tenants} objects made for {} TenantClusters), {:.2} of machines \
@@ -177,12 +177,12 @@ fn goals(measured: &Measured) -> (String, bool) {
     let goals = [
         (
             "no request in a quiet minute but renewals of the Lease and watches".to_owned(),
-            beside(&measured.quiet) == 0,
+            beside(&measured.quiet) < 1.0,
             beside(&measured.quiet).to_string(),
         ),
         (
             "none in a minute with three looks at everything, either".to_owned(),
-            beside(&measured.resync) == 0,
+            beside(&measured.resync) < 1.0,
             beside(&measured.resync).to_string(),
         ),
         (
@@ -221,27 +221,27 @@ mod tests {
         args: Args,
     }
 
-    fn phase(requests: &[(&str, &str, u64)], most: f64) -> Phase {
+    fn phase(requests: &[(&str, &str, f64)], most: f64) -> Phase {
         let mut counts = Counts::default();
         for (verb, resource, count) in requests {
             counts.add(verb, resource, *count);
         }
         let taken = Taken { resident: most, anonymous: most, most, cpu_seconds: 1.0 };
-        Phase { seconds: 60.0, sent: counts.total(), requests: counts, cpu_seconds: 1.0, taken }
+        Phase { seconds: 60.0, sent: 20.0, requests: counts, cpu_seconds: 1.0, taken }
     }
 
-    fn report(most: f64, resync: &[(&str, &str, u64)]) -> (String, bool) {
+    fn report(most: f64, resync: &[(&str, &str, f64)]) -> (String, bool) {
         let line = Line::parse_from(["benches", "--controller=/x/berth-controller", "--tenants=2"]);
-        let quiet = [("PUT", "leases", 16), ("WATCH", "nodes", 1)];
+        let quiet = [("PUT", "leases", 16.0), ("WATCH", "nodes", 1.0)];
         let measured = Measured {
             version: Version(1, 20),
             kubevirt: true,
             tenants: Tenants { asked: 1.0, objects: 4.0, hosts: 5.0 },
             machines: 30.0,
-            of_tenants: phase(&[("POST", "namespaces", 10)], most),
-            of_machines: phase(&[("POST", "virtualmachines", 44)], most),
+            of_tenants: phase(&[("POST", "namespaces", 10.0)], most),
+            of_machines: phase(&[("POST", "virtualmachines", 44.0)], most),
             quiet: phase(&quiet, most),
-            again: phase(&[("LIST", "nodes", 1)], most),
+            again: phase(&[("LIST", "nodes", 1.0)], most),
             resync: phase(resync, most),
             made: (18, 40),
             peer: (2.0, 10.0),
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn goals_are_met_or_missed_one_by_one() {
-        let (text, met) = report(100.0, &[("PUT", "leases", 16)]);
+        let (text, met) = report(100.0, &[("PUT", "leases", 16.0)]);
         assert!(met && text.matches(": met (").count() == 4, "{text}");
         assert!(
             text.contains("| all have their VLAN and their objects | 4.0 | 2.00 | 2.00 |"),
@@ -262,9 +262,9 @@ mod tests {
         );
         assert!(text.contains("0.50 of tenants") && text.contains("1.05 of machines"), "{text}");
         assert!(text.contains("| theirs | 80.00 | 80.00 | 80.00 | 0.05 |"), "{text}");
-        let (text, met) = report(201.0, &[("PUT", "leases", 16)]);
+        let (text, met) = report(201.0, &[("PUT", "leases", 16.0)]);
         assert!(!met && text.contains("at any moment: missed (201.0 MiB)"), "{text}");
-        let (text, met) = report(100.0, &[("GET", "secrets", 3)]);
+        let (text, met) = report(100.0, &[("GET", "secrets", 3.0)]);
         assert!(!met && text.contains("looks at everything, either: missed (3)"), "{text}");
     }
 }

@@ -7,9 +7,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use berth_tests::cluster::{ControlPlane, Parts, registered};
-use berth_tests::repository;
 use serde_json::{Value, json};
 
 use super::cluster::{Caller, Cluster, New};
@@ -25,53 +24,16 @@ const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
 /// A control plane with all definitions that are here; whether KubeVirt's are.
 pub(super) fn start() -> Result<(ControlPlane, bool)> {
     let plane = ControlPlane::start(Parts::default())?;
-    plane.deploy(&[
-        "base/rbac-controller.yaml",
-        "overlays/machine-crds/machinedeployments.cluster.k8s.io.yaml",
+    plane.deploy(&["base/rbac-controller.yaml"])?;
+    plane.define_attachments()?;
+    plane.define_machine_deployments()?;
+    let kubevirt = plane.define_kubevirt(&[
+        "virtualmachines.kubevirt.io",
+        "virtualmachineinstances.kubevirt.io",
+        "virtualmachineinstancetypes.instancetype.kubevirt.io",
+        "virtualmachinepreferences.instancetype.kubevirt.io",
     ])?;
-    plane.apply(&attachments().to_string())?;
-    let mut names = vec![
-        "machinedeployments.cluster.k8s.io".to_owned(),
-        "network-attachment-definitions.k8s.cni.cncf.io".to_owned(),
-    ];
-    let folder = repository().join("../shared/crds");
-    let kubevirt = folder.exists();
-    if kubevirt {
-        for name in [
-            "virtualmachines.kubevirt.io",
-            "virtualmachineinstances.kubevirt.io",
-            "virtualmachineinstancetypes.instancetype.kubevirt.io",
-            "virtualmachinepreferences.instancetype.kubevirt.io",
-        ] {
-            let file = folder.join(format!("{name}.yaml"));
-            let text =
-                std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-            plane.apply(&text)?;
-            names.push(name.to_owned());
-        }
-    }
-    for name in names {
-        let name = format!("crd/{name}");
-        plane.kubectl(&["wait", "--for=condition=Established", &name, "--timeout=60s"])?;
-    }
     Ok((plane, kubevirt))
-}
-
-/// Multus's kind, as far as its schema matters.
-fn attachments() -> Value {
-    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "network-attachment-definitions.k8s.cni.cncf.io"},
-        "spec": {
-            "group": "k8s.cni.cncf.io", "scope": "Namespaced",
-            "names": {
-                "kind": "NetworkAttachmentDefinition", "plural": "network-attachment-definitions",
-                "singular": "network-attachment-definition",
-            },
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
-        },
-    })
 }
 
 /// Makes Nodes and InfraNodes, and what they are to be; their agents answer until the cluster is dropped.
