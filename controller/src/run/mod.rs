@@ -6,6 +6,7 @@
 //! done again by the next one, as each looks at what there is.
 
 pub mod apply;
+mod burst;
 mod calls;
 mod config;
 pub mod events;

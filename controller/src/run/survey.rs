@@ -14,6 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout_at};
 
 use super::Context;
+use super::burst::Burst;
 use super::follow::Change;
 use crate::profiles::{Fleet, Host};
 
@@ -79,18 +80,26 @@ pub(super) async fn survey(context: Arc<Context>, queues: Queues, mut told: Told
     look(&context, &queues);
     // Whoever leads anew looks at all of them once.
     all(&context, &queues);
+    let mut burst = Burst::default();
     loop {
-        let anew = next(&context, &queues, &mut told).await;
+        let now = Instant::now();
+        burst.take(now).iter().for_each(|host| queues.host(host));
+        let due = burst.due(now);
+        let next_one = next(&context, &queues, &mut told, &mut burst);
+        let anew = match due {
+            Some(due) => timeout_at(due, next_one).await.unwrap_or_default(),
+            None => next_one.await,
+        };
         if anew {
             let end = Instant::now() + SETTLE;
-            while timeout_at(end, next(&context, &queues, &mut told)).await.is_ok() {}
+            while timeout_at(end, next(&context, &queues, &mut told, &mut burst)).await.is_ok() {}
             look(&context, &queues);
         }
     }
 }
 
 /// Wakes whom the next change concerns; whether all is to be looked at anew.
-async fn next(context: &Context, queues: &Queues, told: &mut Told) -> bool {
+async fn next(context: &Context, queues: &Queues, told: &mut Told, burst: &mut Burst) -> bool {
     tokio::select! {
         Some(change) = told.nodes.recv() => match change {
             Change::All => true,
@@ -117,7 +126,7 @@ async fn next(context: &Context, queues: &Queues, told: &mut Told) -> bool {
         Some(change) = told.tenants.recv() => {
             match change {
                 Change::All => all(context, queues),
-                Change::One(before, after) => tenant(context, queues, before.as_deref(), after.as_deref()),
+                Change::One(before, after) => tenant(context, burst, before.as_deref(), after.as_deref()),
             }
             false
         }
@@ -193,7 +202,7 @@ fn profile_facts(profile: Option<&HostProfile>) -> impl PartialEq {
 /// Wakes the hosts that carry a tenant, or did.
 fn tenant(
     context: &Context,
-    queues: &Queues,
+    burst: &mut Burst,
     before: Option<&TenantCluster>,
     after: Option<&TenantCluster>,
 ) {
@@ -220,7 +229,7 @@ fn tenant(
             selector.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
         };
         if before.is_some_and(selects) || after.is_some_and(selects) {
-            queues.host(&node.name_any());
+            burst.note(node.name_any());
         }
     }
 }
