@@ -51,16 +51,16 @@ bench:  ## report against lstopo; the idle daemon, and tenant networks against i
 	./tests/setup.sh $(HOST_PROGRAMS)
 	./benches/tree.sh $(BENCH_TREE)
 	$(CARGO) build --locked --profile dist -p berth-agent -p berth-controller
-	$(CARGO) run --locked --release -p berth-benches -- report \
+	$(CARGO) run --locked --profile dist -p berth-benches -- report \
 	  --agent target/dist/berth-agent --root $(BENCH_TREE) --results $(RESULTS)
-	$(CARGO) run --locked --release -p berth-benches -- idle \
+	$(CARGO) run --locked --profile dist -p berth-benches -- idle \
 	  --agent target/dist/berth-agent --tree $(BENCH_TREE) --results $(RESULTS)
-	$(CARGO) run --locked --release -p berth-benches -- links --agent target/dist/berth-agent --results $(RESULTS)
-	$(CARGO) run --locked --release -p berth-benches -- agents --agent target/dist/berth-agent --results $(RESULTS)
-	$(CARGO) run --locked --release -p berth-benches -- trace --results $(RESULTS)
-	$(CARGO) run --locked --release -p berth-benches -- engine --results $(RESULTS)
-	$(CARGO) run --locked --release -p berth-benches -- plan --controller target/dist/berth-controller --results $(RESULTS)
-	$(CARGO) run --locked --release -p berth-benches -- tenants --controller target/dist/berth-controller --results $(RESULTS)
+	$(CARGO) run --locked --profile dist -p berth-benches -- links --agent target/dist/berth-agent --results $(RESULTS)
+	$(CARGO) run --locked --profile dist -p berth-benches -- agents --agent target/dist/berth-agent --results $(RESULTS)
+	$(CARGO) run --locked --profile dist -p berth-benches -- trace --results $(RESULTS)
+	$(CARGO) run --locked --profile dist -p berth-benches -- engine --results $(RESULTS)
+	$(CARGO) run --locked --profile dist -p berth-benches -- plan --controller target/dist/berth-controller --results $(RESULTS)
+	$(CARGO) run --locked --profile dist -p berth-benches -- tenants --controller target/dist/berth-controller --results $(RESULTS)
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)
