@@ -84,7 +84,7 @@ largest of its rounds; below {floor:.1} MiB it would not show. `lstopo` runs wit
 plugins also has `HWLOC_PLUGINS_PATH=/dev/null` and is what a host without `libhwloc-plugins` \
 would see. The goals are about `lstopo` as it is installed.
 
-    cargo run --release -p berth-benches -- report --agent {agent} --root {root} --peer {peer} \
+    cargo run --profile dist -p berth-benches -- report --agent {agent} --root {root} --peer {peer} \
 --rounds {rounds}
 
 {goals}",
