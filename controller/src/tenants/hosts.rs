@@ -97,7 +97,7 @@ impl Host {
     pub fn after(mut self, before: &Self) -> Self {
         if !self.has_answered && self.networks == before.networks {
             let stays = |(tenant, has): &(&String, &(String, NetworkId))| {
-                self.asked.get(*tenant) == Some(has)
+                self.asked.get(*tenant) == Some(*has)
             };
             let stay = before.answered.iter().filter(stays);
             self.answered = stay.map(|(tenant, has)| (tenant.clone(), has.clone())).collect();

@@ -263,7 +263,8 @@ impl News {
     }
 
     fn concerned(&self) -> Concern {
-        std::mem::take(&mut self.concerned.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut concerned = self.concerned.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *concerned)
     }
 
     /// There is news of an object that a tenant may have.
