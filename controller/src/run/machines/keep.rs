@@ -12,6 +12,7 @@ use super::errors::{Error, at, found};
 use super::say::Said;
 use super::{Context, deployments, foreign_machines, machines};
 use crate::inventory::Problem;
+use crate::machines::rollout::Counts;
 use crate::machines::steps::{Owner, Steps, Vm, adoption, back_off, steps};
 use crate::machines::{KIND, MachineDeployment, Surroundings, home};
 
@@ -225,6 +226,10 @@ impl Look<'_> {
                 for _ in 0..steps.create {
                     self.create(&maker).await?;
                 }
+                // The watch will say so in a moment: then it need not be written again.
+                let Counts { replicas, updated, .. } = &mut steps.counts;
+                *replicas = replicas.saturating_add(steps.create);
+                *updated = updated.saturating_add(steps.create);
             }
             Err(wrong) => problems.extend(wrong),
         }
