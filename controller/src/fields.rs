@@ -30,6 +30,17 @@ pub fn applied_by(entries: &[ManagedFieldsEntry], manager: &str, top: &str) -> H
     ours.filter_map(|entry| below(entry, top)).next().unwrap_or_default()
 }
 
+/// Whether the server takes the conditions of a status for one value, with one holder: Kubernetes 1.20 does for kinds whose
+/// schema has an integer or string anywhere (its `customresource_handler.go`: error building openapi models). Then two
+/// that apply conditions of their own take away each other's, for ever.
+#[must_use]
+pub fn conditions_are_one(entries: &[ManagedFieldsEntry]) -> bool {
+    let lists = entries
+        .iter()
+        .filter_map(|entry| entry.fields_v1.as_ref()?.0.pointer("/f:status/f:conditions"));
+    lists.filter_map(Value::as_object).any(Map::is_empty)
+}
+
 /// What all others hold below a top-level field, `but` us.
 #[must_use]
 pub fn held_by_others(entries: &[ManagedFieldsEntry], but: &str, top: &str) -> Vec<Holder> {

@@ -108,8 +108,9 @@ async fn next(context: &Context, queues: &Queues, told: &mut Told, burst: &mut B
         Some(change) = told.infra_nodes.recv() => match change {
             Change::All => { all(context, queues); true }
             Change::One(before, after) => {
+                // Its own write is news too, and must not be what asks for the next one.
                 if let Some(after) = &after {
-                    queues.host(&after.name_any());
+                    burst.note(after.name_any());
                 }
                 host_facts(before.as_deref()) != host_facts(after.as_deref())
             }

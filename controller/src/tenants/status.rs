@@ -199,6 +199,13 @@ pub fn apply(tenant: &TenantCluster, status: &TenantClusterStatus, only_if_same:
         "metadata": {"name": tenant.name_any(), "uid": tenant.uid()},
         "status": status,
     });
+    let entries = tenant.metadata.managed_fields.as_deref().unwrap_or_default();
+    if crate::fields::conditions_are_one(entries) {
+        let there = tenant.status.iter().flat_map(|status| &status.conditions);
+        let others = there.filter(|one| !OURS.contains(&one.type_.as_str()));
+        let ours = status.conditions.iter();
+        body["status"]["conditions"] = json!(ours.chain(others).collect::<Vec<_>>());
+    }
     if only_if_same {
         body["metadata"]["resourceVersion"] = tenant.resource_version().into();
     }
@@ -243,6 +250,26 @@ mod tests {
         machines.type_ = "MachinesReady".to_owned();
         tenant.status.as_mut().unwrap().conditions.push(machines);
         assert!(!is_new(&again, &tenant));
+    }
+
+    #[test]
+    fn where_conditions_are_one_value_the_others_stay_in_it() {
+        let mut tenant = tenant();
+        let mut should = status(&tenant, &parts(), at(100));
+        let mut machines = should.conditions[0].clone();
+        machines.type_ = "MachinesReady".to_owned();
+        tenant.status =
+            Some(TenantClusterStatus { conditions: vec![machines], ..Default::default() });
+        should.conditions.truncate(1);
+        let mut types = |fields: Value| {
+            let entry = json!([{"manager": "x", "operation": "Apply", "fieldsV1": {"f:status": {"f:conditions": fields}}}]);
+            tenant.metadata.managed_fields = serde_json::from_value(entry).unwrap();
+            let body = apply(&tenant, &should, true);
+            let all = body["status"]["conditions"].as_array().unwrap().clone();
+            all.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(types(json!({})), ["Ready", "MachinesReady"]);
+        assert_eq!(types(json!({"k:{\"type\":\"Ready\"}": {".": {}}})), ["Ready"]);
     }
 
     #[test]

@@ -111,8 +111,9 @@ pub async fn run(client: Client, events: Arc<Events>, resync: Duration) {
         labels: None,
         trim: without_managers,
     };
-    let (tenants, follow_tenants) =
-        Optional::begin(&client, ours("TenantCluster", "tenantclusters"), with(Wake::tenant));
+    // Its managers tell how its status is to be written.
+    let manner = Manner { trim: |_| {}, ..ours("TenantCluster", "tenantclusters") };
+    let (tenants, follow_tenants) = Optional::begin(&client, manner, with(Wake::tenant));
     let (configs, follow_configs) =
         Optional::begin(&client, ours("InfraConfig", "infraconfigs"), |_, _| {});
     let manner = Manner { resource: foreign_machines(), labels: None, trim: trim_all };

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::errors::{Error, at, found};
 use super::keep::Look;
 use super::{Context, deployments, resource};
+use crate::fields::conditions_are_one;
 use crate::inventory::Problem;
 use crate::machines::rollout::Counts;
 use crate::machines::steps::Steps;
@@ -173,11 +174,19 @@ impl Context {
         }
         let tenants = resource("berth.dev", "v1alpha1", "TenantCluster", "tenantclusters");
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &tenants);
-        let body = json!({
+        let mut body = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
             "metadata": {"name": tenant, "uid": known.uid()},
             "status": {"machines": machines, "conditions": conditions},
         });
+        if conditions_are_one(known.metadata.managed_fields.as_deref().unwrap_or_default()) {
+            let there = before["conditions"].as_array().into_iter().flatten();
+            let others =
+                there.filter(|one| conditions.iter().all(|own| own["type"] != one["type"]));
+            body["status"]["conditions"] = others.chain(&conditions).cloned().collect();
+            // What is written of the others must be what they say now.
+            body["metadata"]["resourceVersion"] = known.resource_version().into();
+        }
         let params = PatchParams::apply(CONTROLLER_STATUS).force();
         let patched = api.patch_status(tenant, &params, &Patch::Apply(body)).await;
         at(|| format!("status of TenantCluster {tenant}"), found(patched)).map(drop)
