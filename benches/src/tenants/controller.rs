@@ -17,6 +17,31 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(super) struct Controller(controller::Controller);
 
+/// Requests, as the controller counts them.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub(super) struct Sent {
+    pub(super) all: f64,
+    /// Those that change something: not the Lease, which alone is written by PUT while nothing happens.
+    pub(super) changes: f64,
+}
+
+impl Sent {
+    fn of(metrics: &str) -> Self {
+        let mut sent = Self::default();
+        for sample in samples(metrics, "berth_controller_requests_total") {
+            sent.all += sample.value;
+            if matches!(sample.label("method"), Some("POST" | "PATCH" | "DELETE")) {
+                sent.changes += sample.value;
+            }
+        }
+        sent
+    }
+
+    pub(super) fn since(self, before: Self) -> Self {
+        Self { all: self.all - before.all, changes: self.changes - before.changes }
+    }
+}
+
 impl Controller {
     /// Starts it, and waits until it leads.
     pub(super) fn start(
@@ -48,8 +73,9 @@ impl Controller {
     }
 
     /// Requests that it has sent.
-    pub(super) fn requests(&self) -> Result<f64> {
-        self.number("berth_controller_requests_total")
+    pub(super) fn sent(&self) -> Result<Sent> {
+        let (_, text) = self.0.page("/metrics").context("the controller answers no /metrics")?;
+        Ok(Sent::of(&text))
     }
 
     /// Memory and CPU time.
@@ -60,5 +86,19 @@ impl Controller {
     /// Asks it to end, and waits until it has.
     pub(super) fn end(mut self) -> Result<()> {
         self.0.terminate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_no_change() {
+        let text = "berth_controller_requests_total{method=\"GET\"} 5\n\
+            berth_controller_requests_total{method=\"PUT\"} 3\nberth_controller_requests_total{method=\"PATCH\"} 2\n";
+        let sent = Sent::of(text);
+        assert_eq!(sent, Sent { all: 10.0, changes: 2.0 });
+        assert_eq!(sent.since(Sent { all: 4.0, changes: 2.0 }), Sent { all: 6.0, changes: 0.0 });
     }
 }

@@ -43,14 +43,6 @@ impl Counts {
         left
     }
 
-    /// Without renewals of Leases and watches begun again, which time alone brings.
-    pub(super) fn beside_time(&self) -> f64 {
-        let by_time = |(verb, resource): &(String, String)| {
-            resource == "leases" || matches!(verb.as_str(), "WATCH" | "WATCHLIST")
-        };
-        self.0.iter().filter(|(key, _)| !by_time(key)).map(|(_, count)| count).sum()
-    }
-
     /// Verb, resource and number, the most first.
     pub(super) fn kinds(&self) -> Vec<(&str, &str, f64)> {
         let each = self
@@ -107,7 +99,6 @@ plain 7
     fn a_servers_counts_are_summed_by_verb_and_resource() {
         let counts = Counts::of_server(TEXT);
         assert_eq!(counts.kinds(), [("PUT", "leases", 16.0), ("PATCH", "pods/status", 4.0)]);
-        assert_eq!(counts.beside_time(), 4.0);
         assert_eq!(samples(TEXT, "plain").map(|sample| sample.value).sum::<f64>(), 7.0);
     }
 

@@ -22,7 +22,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
 use cluster::Cluster;
-use controller::Controller;
+use controller::{Controller, Sent};
 use counts::Counts;
 use peer::Made;
 use render::Rendered;
@@ -107,9 +107,9 @@ struct Tenants {
 #[derive(Debug)]
 struct Phase {
     seconds: f64,
-    /// As it counts them itself, watches too.
-    sent: f64,
-    /// As the server counts them, without the benchmark's own.
+    /// As it counts them itself.
+    sent: Sent,
+    /// As the server counts them, its own to itself too, without the benchmark's.
     requests: Counts,
     cpu_seconds: f64,
     taken: Taken,
@@ -137,7 +137,7 @@ struct Bed<'a> {
 /// Where counters stood.
 struct Mark {
     begin: Instant,
-    sent: f64,
+    sent: Sent,
     server: Counts,
     own: Counts,
     cpu_seconds: f64,
@@ -147,7 +147,7 @@ impl Bed<'_> {
     fn mark(&self) -> Result<Mark> {
         Ok(Mark {
             begin: Instant::now(),
-            sent: self.controller.requests()?,
+            sent: self.controller.sent()?,
             server: self.server()?,
             own: self.cluster.own(),
             cpu_seconds: self.controller.taken()?.cpu_seconds,
@@ -165,7 +165,7 @@ impl Bed<'_> {
         let own = self.cluster.own();
         Ok(Phase {
             seconds: mark.begin.elapsed().as_secs_f64(),
-            sent: self.controller.requests()? - mark.sent,
+            sent: self.controller.sent()?.since(mark.sent),
             requests: server.since(&mark.server, &own, &mark.own),
             cpu_seconds: taken.cpu_seconds - mark.cpu_seconds,
             taken,
@@ -179,7 +179,7 @@ impl Bed<'_> {
         loop {
             std::thread::sleep(CALM.1);
             let next = self.since(mark)?;
-            if next.sent - phase.sent <= CALM.0 {
+            if next.sent.since(phase.sent).all <= CALM.0 {
                 return Ok(phase);
             }
             anyhow::ensure!(begin.elapsed() < PATIENCE, "the controller does not come to rest");
@@ -211,7 +211,7 @@ fn measure(args: &Args) -> Result<Measured> {
     let (server, own, begin) = (bed_counts(&plane)?, cluster.own(), Instant::now());
     let controller = Controller::start(&args.controller, &plane, RESYNC, "second")?;
     let bed = Bed { plane: &plane, cluster: &cluster, controller };
-    let mark = Mark { begin, sent: 0.0, server, own, cpu_seconds: 0.0 };
+    let mark = Mark { begin, sent: Sent::default(), server, own, cpu_seconds: 0.0 };
     let again = bed.calm(&mark)?;
     let mark = bed.mark()?;
     std::thread::sleep(QUIET);
