@@ -73,7 +73,11 @@ impl Context {
         let api = self.api(kind, &namespace);
         match &known {
             Some(there) => {
-                let there = serde_json::to_value(there).unwrap_or(Value::Null);
+                let mut there = serde_json::to_value(there).unwrap_or(Value::Null);
+                // In a list the server's own kinds do not say what they are.
+                for field in ["apiVersion", "kind"] {
+                    there[field] = wanted.body[field].clone();
+                }
                 if !differs(&wanted.body, &there) {
                     return Ok(());
                 }
