@@ -271,7 +271,9 @@ fn kubelet_takes_its_pods_back(plane: &ControlPlane, host: &mut Host) {
         assert_eq!(pod["status"]["phase"], "Running", "{:#}", pod["status"]);
         assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
     }
-    let pods = plane.get(&["pods", "-n", "berth-system"]).unwrap();
+    let pods = plane
+        .get(&["pods", "-n", "berth-system", "-l", "app.kubernetes.io/name=berth-agent"])
+        .unwrap();
     assert_eq!(pods["items"].as_array().unwrap().len(), 1);
 }
 
