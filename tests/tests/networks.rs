@@ -5,10 +5,14 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+#[path = "networks/asked.rs"]
+mod asked;
 #[path = "networks/bad_input.rs"]
 mod bad_input;
 #[path = "networks/daemon.rs"]
 mod daemon;
+#[path = "networks/definitions.rs"]
+mod definitions;
 #[path = "networks/faults.rs"]
 mod faults;
 #[path = "networks/management.rs"]
@@ -120,6 +124,7 @@ fn tenants_have_networks_of_their_own() {
     on_two_hosts([11, 12], Kernel::Stable, |hosts| {
         bad_input::is_named_and_the_others_are_made(&mut hosts[0]);
         traffic::by_scenario(hosts);
+        definitions::of_the_controller(hosts);
         daemon::keeps_them(hosts);
         management::is_safe(hosts, false);
         faults::kills(&mut hosts[0], 5);

@@ -1,0 +1,139 @@
+//! What the controller asks of these hosts for the tenants of `examples/tenants`, and the definitions by which their
+//! VMs are attached: from what the hosts' own agents report, by the functions that the daemon goes by.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, VlanId};
+use berth_controller::fleet::{Fleet, items};
+use berth_controller::profiles;
+use berth_controller::tenants::hosts::Host as Reported;
+use berth_controller::tenants::ids::NetworkId;
+use berth_controller::tenants::network::resolve;
+use berth_controller::tenants::objects::attachment::{Tenants, attachment};
+use berth_tests::host::Host;
+use berth_tests::repository;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::Value;
+
+/// How a host network of the examples is had here.
+pub(crate) struct Changed {
+    /// The network of the HostProfile.
+    pub(crate) network: &'static str,
+    /// The network that the tenant bank asks for.
+    pub(crate) bank: &'static str,
+}
+
+/// As the examples have it.
+const NETWORK: &str =
+    "{name: tenant-trunk, scenario: VlanAwareBridge, uplink: {name: eth1}, bridge: br-tenant}";
+/// As the example has it.
+pub(crate) const BANK: &str = "{name: tenant-trunk, vlan: 120, cidr: 10.20.0.0/24}";
+
+/// Hosts with what they are asked for, and the tenants they are to carry.
+pub(crate) struct Asked {
+    hosts: [InfraNode; 2],
+    tenants: BTreeMap<String, TenantCluster>,
+    profiles: Vec<Arc<berth_api::HostProfile>>,
+}
+
+impl Asked {
+    /// Of these hosts.
+    pub(crate) fn of(hosts: &mut [Host; 2], changed: &Changed) -> Self {
+        let mut number = 0;
+        let reports = hosts.each_mut().map(|host| {
+            number += 1;
+            let report = host.must("berth-agent report -o json").unwrap();
+            let mut report: InfraNode = serde_json::from_str(&report).unwrap();
+            // Both were made from one image, and have one name.
+            report.metadata.name = Some(format!("rack1-{number}"));
+            report
+        });
+        Self::of_reports(reports, changed)
+    }
+
+    fn of_reports(reports: [InfraNode; 2], changed: &Changed) -> Self {
+        let mut text: String = ["config.yaml", "bank.yaml", "shop.yaml"].map(read).join("---\n");
+        for (from, to) in [(NETWORK, changed.network), (BANK, changed.bank)] {
+            assert_eq!(text.matches(from).count(), 1, "`{from}` is not what an example says");
+            text = text.replace(from, to);
+        }
+        let mut problems = Vec::new();
+        let mut all = items("examples/tenants", &text, &mut problems);
+        for report in &reports {
+            let text = serde_json::to_string(report).unwrap();
+            all.extend(items("report", &text, &mut problems));
+        }
+        let fleet = Fleet::of(all, problems);
+        assert_eq!(fleet.tenants.len(), 2, "{:?}", fleet.problems);
+        let mut asked = Self {
+            hosts: reports,
+            tenants: fleet.around.tenants.clone(),
+            profiles: fleet.profiles.values().cloned().map(Arc::new).collect(),
+        };
+        for told in &fleet.tenants {
+            assert!(told.hosts == 2 && told.vlan.is_some(), "{told:?}: {:?}", fleet.problems);
+            let tenant = asked.tenants.get_mut(&told.name).unwrap();
+            tenant.status.get_or_insert_default().vlan = told.vlan;
+        }
+        for host in 0..2 {
+            asked.hosts[host].spec = asked.spec(host, &[]);
+        }
+        asked
+    }
+
+    /// The spec that the controller writes for a host, without tenants that it has to leave.
+    fn spec(&self, host: usize, leave: &[&str]) -> InfraNodeSpec {
+        let node = |infra: &InfraNode| {
+            let mut node = Node::default();
+            node.metadata.name.clone_from(&infra.metadata.name);
+            node
+        };
+        let nodes = self.hosts.each_ref().map(node);
+        let known = nodes.iter().zip(&self.hosts);
+        let known = known.map(|(node, infra)| profiles::Host { node, infra_node: Some(infra) });
+        let resolved = profiles::Fleet::of(&self.profiles, known);
+        let stay = self.tenants.iter().filter(|(name, _)| !leave.contains(&name.as_str()));
+        let stay: Vec<_> = stay.map(|(_, tenant)| Arc::new(tenant.clone())).collect();
+        let infra = &self.hosts[host];
+        let wanted = profiles::wanted(&resolved, &BTreeMap::new(), infra, &stay).unwrap();
+        serde_json::from_value(wanted.spec).unwrap()
+    }
+
+    /// The InfraNode of a host as the agent reads it from a file, without tenants that it has to leave.
+    pub(crate) fn manifest(&self, host: usize, leave: &[&str]) -> String {
+        let mut infra = self.hosts[host].clone();
+        infra.metadata.name = Some("rack1-a".to_owned());
+        infra.spec = self.spec(host, leave);
+        infra.status = None;
+        format!("{}\n", serde_json::to_string_pretty(&infra).unwrap())
+    }
+
+    /// The VLAN of a tenant.
+    pub(crate) fn vlan(&self, tenant: &str) -> VlanId {
+        self.tenants[tenant].status.as_ref().unwrap().vlan.unwrap()
+    }
+
+    /// `spec.config` of a tenant's NetworkAttachmentDefinition.
+    pub(crate) fn configuration(&self, tenant: &str) -> String {
+        let object = &self.tenants[tenant];
+        let labels = BTreeMap::new();
+        let hosts = self.hosts.each_ref().map(|infra| Arc::new(Reported::of(infra, Some(&labels))));
+        let network = resolve(object, &hosts).unwrap().unwrap();
+        let asked = object.spec.network.as_ref().unwrap();
+        let id = NetworkId::Vlan(self.vlan(tenant));
+        let wanted = attachment(tenant, asked, &network, id, Tenants(self.tenants.len())).unwrap();
+        wanted.body["spec"]["config"].as_str().unwrap().to_owned()
+    }
+
+    /// A field of it.
+    pub(crate) fn field(&self, tenant: &str, field: &str) -> Value {
+        let all: Value = serde_json::from_str(&self.configuration(tenant)).unwrap();
+        all[field].clone()
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the repository's own files")]
+fn read(example: &str) -> String {
+    std::fs::read_to_string(repository().join("examples/tenants").join(example)).unwrap()
+}

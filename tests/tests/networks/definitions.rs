@@ -1,0 +1,272 @@
+//! Two tenants' VMs attached by the real CNI `bridge` plugin, by the very definitions that the controller writes, on hosts
+//! whose spec the controller made: who gets whose frames.
+
+use std::collections::BTreeSet;
+
+use berth_tests::host::Host;
+
+use crate::asked::{Asked, BANK, Changed};
+use crate::{MANIFEST, apply, assert_same, links, write};
+
+/// A network namespace that stands for a VM's pod.
+struct Vm {
+    name: &'static str,
+    tenant: &'static str,
+    /// Which of the two.
+    host: usize,
+    address: &'static str,
+    mac: &'static str,
+}
+
+const fn vm(
+    name: &'static str,
+    tenant: &'static str,
+    host: usize,
+    address: &'static str,
+    mac: &'static str,
+) -> Vm {
+    Vm { name, tenant, host, address, mac }
+}
+
+/// All in one subnet.
+static VMS: [Vm; 6] = [
+    vm("shop1", "shop", 0, "10.20.0.1", "02:00:00:00:01:01"),
+    vm("shop2", "shop", 0, "10.20.0.2", "02:00:00:00:01:02"),
+    vm("shop3", "shop", 1, "10.20.0.3", "02:00:00:00:01:03"),
+    vm("bank1", "bank", 0, "10.20.0.11", "02:00:00:00:02:01"),
+    vm("bank2", "bank", 0, "10.20.0.12", "02:00:00:00:02:02"),
+    vm("bank3", "bank", 1, "10.20.0.13", "02:00:00:00:02:03"),
+];
+
+/// A hardware address that no VM was given.
+const SPOOFED: &str = "02:00:00:00:03:09";
+
+/// One bridge for all, and frames of a size that is asked for.
+const SHARED: Changed = Changed {
+    network: "{name: tenant-trunk, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1450}",
+    bank: BANK,
+};
+/// A bridge for each, and frames as long as the uplinks take; one tenant whose VMs may send from any address.
+const OWN: Changed = Changed {
+    network: "{name: tenant-trunk, scenario: BridgePerTenant, uplink: {name: trunk0}}",
+    bank: "{name: tenant-trunk, vlan: 120, macSpoofCheck: false, cidr: 10.20.0.0/24}",
+};
+
+pub(crate) fn of_the_controller(hosts: &mut [Host; 2]) {
+    let shared = Asked::of(hosts, &SHARED);
+    on_a_bridge_of_the_plugin_tenants_meet(&mut hosts[0], &shared);
+    for (asked, shared, mtu) in [(shared, true, 1450), (Asked::of(hosts, &OWN), false, 2000)] {
+        let found: Vec<String> = hosts.iter_mut().map(links).collect();
+        for (number, host) in hosts.iter_mut().enumerate() {
+            apply(host, &asked.manifest(number, &[]));
+        }
+        let empty: Vec<String> = hosts.iter_mut().map(links).collect();
+        for vm in &VMS {
+            attach(&mut hosts[vm.host], vm, &asked);
+        }
+        are_in_their_vlan_only(hosts, &asked, shared);
+        reach_their_own(hosts, &asked, mtu);
+        for [from, to] in [["shop", "bank"], ["bank", "shop"]] {
+            do_not_reach_others(hosts, &asked, from, to);
+        }
+        spoofed_frames_are_dropped(hosts, &asked);
+        the_last_port_holds_a_tenant(&mut hosts[0], &asked, shared);
+        for vm in VMS.iter().filter(|vm| vm.host == 1 || vm.tenant == "shop") {
+            detach(&mut hosts[vm.host], vm);
+        }
+        for host in hosts.iter_mut() {
+            let rules = host.must("nft list ruleset; nft delete table bridge nat").unwrap();
+            assert!(!rules.contains("veth") && !rules.contains("02:00:00"), "{rules}");
+        }
+        // On the other host nothing but the pods has come and gone.
+        assert_same(&empty[1], &links(&mut hosts[1]));
+        for (host, found) in hosts.iter_mut().zip(&found) {
+            host.must("berth-agent revert").unwrap();
+            assert_same(found, &links(host));
+        }
+    }
+}
+
+fn attach(host: &mut Host, vm: &Vm, asked: &Asked) {
+    let Vm { name, tenant, address, mac, .. } = vm;
+    let configuration = asked.configuration(tenant);
+    host.must(&format!(
+        "cat >/run/{tenant}.json <<'END'\n{configuration}\nEND\ntenants attach {name} {address} {mac} /run/{tenant}.json"
+    ))
+    .unwrap();
+}
+
+fn detach(host: &mut Host, vm: &Vm) {
+    let Vm { name, tenant, .. } = vm;
+    host.must(&format!("tenants detach {name} /run/{tenant}.json")).unwrap();
+}
+
+/// VMs on a host.
+fn on(host: usize) -> impl Iterator<Item = &'static Vm> {
+    VMS.iter().filter(move |vm| vm.host == host)
+}
+
+/// The first VM of a tenant, and the names of its others.
+fn of(tenant: &str) -> (&'static Vm, BTreeSet<String>) {
+    let mut all = VMS.iter().filter(|vm| vm.tenant == tenant);
+    (all.next().unwrap(), all.map(|vm| vm.name.to_owned()).collect())
+}
+
+/// Which of all VMs get a frame from a hardware address, of what is sent meanwhile on the first host.
+fn heard(hosts: &mut [Host; 2], from: &str, send: impl FnOnce(&mut Host)) -> BTreeSet<String> {
+    let names = [0, 1].map(|host| on(host).map(|vm| vm.name).collect::<Vec<_>>().join(" "));
+    for (host, names) in hosts.iter_mut().zip(&names) {
+        host.must(&format!("tenants listen 'ether src {from}' {names}")).unwrap();
+    }
+    send(&mut hosts[0]);
+    let mut all = BTreeSet::new();
+    for (host, names) in hosts.iter_mut().zip(&names) {
+        let heard = host.must(&format!("tenants heard {names}")).unwrap();
+        all.extend(heard.lines().map(str::to_owned));
+    }
+    all
+}
+
+/// A VM that starts before there is a bridge gets one from the plugin, and on that its port stays in VLAN 1 beside its
+/// own, as this version does not know `preserveDefaultVlan`. So it is also seen here that the frames which never arrive
+/// on Berth's bridges would be noticed.
+fn on_a_bridge_of_the_plugin_tenants_meet(host: &mut Host, asked: &Asked) {
+    let (shop, bank) = (&VMS[0], &VMS[3]);
+    for vm in [shop, bank] {
+        attach(host, vm, asked);
+    }
+    host.must(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
+    host.must("tenants shout bank1").unwrap();
+    assert_eq!(host.must("tenants heard shop1").unwrap(), "", "VLANs are of no use at all");
+    host.must(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
+    host.must("tenants shout bank1 1").unwrap();
+    assert_eq!(host.must("tenants heard shop1").unwrap(), "shop1\n", "nobody listens");
+    // It is not Berth's, so it is not used, and not changed; and that is said.
+    write(host, &asked.manifest(0, &[]));
+    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(said.code, 1, "{}", said.output);
+    let why = "there is a link br-tenant that Berth did not make";
+    assert!(said.output.contains(why), "{}", said.output);
+    for vm in [shop, bank] {
+        detach(host, vm);
+    }
+    host.must("berth-agent revert; ip link delete br-tenant; nft delete table bridge nat").unwrap();
+}
+
+/// A port on the shared bridge has its tenant's VLAN, without a tag, and no other; one of a tenant's own is on that.
+fn are_in_their_vlan_only(hosts: &mut [Host; 2], asked: &Asked, shared: bool) {
+    for (number, host) in hosts.iter_mut().enumerate() {
+        let bridge = |tenant| asked.field(tenant, "bridge").as_str().unwrap().to_owned();
+        let ports = |host: &mut Host, bridge: &str| {
+            let all = host.must(&format!("ls /sys/class/net/{bridge}/brif")).unwrap();
+            all.lines().filter(|name| name.starts_with("veth")).map(str::to_owned).collect()
+        };
+        if !shared {
+            for tenant in ["shop", "bank"] {
+                let ports: Vec<String> = ports(host, &bridge(tenant));
+                assert_eq!(ports.len(), on(number).filter(|vm| vm.tenant == tenant).count());
+            }
+            continue;
+        }
+        let ports: Vec<String> = ports(host, &bridge("shop"));
+        let mut vlans = Vec::new();
+        for port in &ports {
+            let said = host.must(&format!("bridge -j vlan show dev {port}")).unwrap();
+            let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+            let [vlan] = said[0]["vlans"].as_array().unwrap().as_slice() else {
+                unreachable!("{port} is in more than one VLAN, or none: {said}");
+            };
+            assert_eq!(vlan["flags"].to_string(), r#"["PVID","Egress Untagged"]"#);
+            vlans.push(vlan["vlan"].as_u64().unwrap());
+        }
+        vlans.sort_unstable();
+        let mut should: Vec<u64> =
+            on(number).map(|vm| u16::from(asked.vlan(vm.tenant)).into()).collect();
+        should.sort_unstable();
+        assert_eq!(vlans, should);
+        let said = host.must("berth-agent check network.isolation").unwrap();
+        assert!(said.contains("PASS"), "{said}");
+    }
+}
+
+/// On the same host and on the other, with the largest frame that the definition promises and none that is larger.
+fn reach_their_own(hosts: &mut [Host; 2], asked: &Asked, mtu: u64) {
+    for (from, to) in [("shop1", "10.20.0.2"), ("shop1", "10.20.0.3"), ("bank1", "10.20.0.12")] {
+        hosts[0].must(&format!("tenants ping {from} {to}")).unwrap();
+    }
+    hosts[1].must("tenants ping bank3 10.20.0.11").unwrap();
+    for tenant in ["shop", "bank"] {
+        assert_eq!(asked.field(tenant, "mtu"), mtu);
+        let payload = mtu - 28;
+        hosts[0]
+            .must(&format!(
+                "ip -n {tenant}1 link show net1 | grep -q ' mtu {mtu} ' && \
+                 ip netns exec {tenant}1 ping -q -c 2 -W 2 -M do -s {payload} {} && \
+                 ! ip netns exec {tenant}1 ping -q -c 1 -W 1 -M do -s {} {0}",
+                VMS.iter().find(|vm| vm.tenant == tenant && vm.host == 1).unwrap().address,
+                payload + 1,
+            ))
+            .unwrap();
+    }
+}
+
+/// Neither an answer nor a single frame: untagged, of no VLAN, of VLAN 1, of the other tenant, and with two tags. Its
+/// own tenant hears it on both hosts.
+fn do_not_reach_others(hosts: &mut [Host; 2], asked: &Asked, from: &str, to: &str) {
+    let [own, other] = [asked.vlan(from), asked.vlan(to)].map(u16::from);
+    let (sender, others) = of(from);
+    let all = heard(hosts, sender.mac, |host| {
+        for vm in VMS.iter().filter(|vm| vm.tenant == to) {
+            let said = host.run(&format!("tenants ping {} {}", sender.name, vm.address)).unwrap();
+            assert_eq!(said.code, 1, "{from} reaches {to}: {}", said.output);
+        }
+        let tags = ["", "0", "1"].map(str::to_owned).into_iter();
+        let nested = ["0", "1", &own.to_string()].map(|outer| format!("{outer} {other}"));
+        let tags = tags.chain([other.to_string()]).chain(nested);
+        let shouts = tags.map(|tags| format!("tenants shout {} {tags}", sender.name));
+        host.must(&shouts.collect::<Vec<_>>().join(" && ")).unwrap();
+    });
+    assert_eq!(all, others, "whoever else has frames of {from}");
+}
+
+/// A VM that takes another hardware address is not heard; unless its tenant's VMs may.
+fn spoofed_frames_are_dropped(hosts: &mut [Host; 2], asked: &Asked) {
+    for tenant in ["shop", "bank"] {
+        let (Vm { name, mac, .. }, others) = of(tenant);
+        let checked = asked.field(tenant, "macspoofchk").as_bool().unwrap();
+        let all = heard(hosts, SPOOFED, |host| {
+            host.must(&format!(
+                "ip -n {name} link set net1 address {SPOOFED} && tenants shout {name} && \
+                 ip -n {name} link set net1 address {mac}"
+            ))
+            .unwrap();
+        });
+        let should = if checked { BTreeSet::new() } else { others };
+        assert_eq!(all, should, "{tenant}: {}", asked.configuration(tenant));
+    }
+    hosts[0].must("tenants ping shop1 10.20.0.3").unwrap();
+}
+
+/// The controller takes a tenant from a host while pods are still on it: said, and left; gone with the last of them.
+fn the_last_port_holds_a_tenant(host: &mut Host, asked: &Asked, shared: bool) {
+    let vlan = asked.vlan("bank");
+    let has = if shared {
+        format!("bridge vlan show dev trunk0 | grep -qw {vlan}")
+    } else {
+        format!("ip link show tn{vlan} && ip link show tn{vlan}-v")
+    };
+    write(host, &asked.manifest(0, &["bank"]));
+    let [first, last] = [&VMS[3], &VMS[4]];
+    for gone in [None, Some(first)] {
+        if let Some(vm) = gone {
+            detach(host, vm);
+        }
+        let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        assert_eq!(said.code, 1, "{}", said.output);
+        assert!(said.output.contains("still in use by veth"), "{}", said.output);
+        host.must(&format!("{has} && tenants ping {} 10.20.0.13", last.name)).unwrap();
+    }
+    detach(host, last);
+    host.must(&format!("berth-agent apply -f {MANIFEST} && ! {{ {has}; }}")).unwrap();
+    host.must("tenants ping shop1 10.20.0.3").unwrap();
+}
