@@ -43,7 +43,25 @@ pub struct Resources {
     pub extended: BTreeMap<String, u64>,
 }
 
+/// What is known of the guest of a VM, and not from its pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guest {
+    /// Its memory in bytes.
+    pub memory: u64,
+    /// Whether its CPUs are CPUs of the host.
+    pub is_dedicated: bool,
+    /// Whether its zones follow the host's (`guestMappingPassthrough`): its memory is split evenly over them.
+    pub is_mapped: bool,
+}
+
 impl Pod {
+    /// Whether a container has CPUs for itself under the static policy: it asks for whole ones, and all is guaranteed.
+    #[must_use]
+    pub fn has_own_cpus(&self) -> bool {
+        let whole = |millis: u64| millis > 0 && millis.is_multiple_of(1000);
+        self.is_guaranteed() && self.containers.iter().any(|one| whole(one.requests.cpu_millis))
+    }
+
     /// `ComputePodQOS` (apis/core/v1/helper/qos/qos.go): every container has limits of CPU and memory, and the sums of
     /// requests and limits are equal.
     #[must_use]

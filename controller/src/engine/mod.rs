@@ -22,7 +22,7 @@ mod shapes;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-pub use needs::{Needs, Numa};
+pub use needs::{Needs, Numa, class_named};
 pub use reason::Reason;
 pub use shapes::Key as Kind;
 

@@ -8,6 +8,7 @@ use berth_api::{Bytes, Class, PageSize};
 use super::reason::Reason;
 use crate::admission::{Admission, CpuPolicy, State};
 use crate::inventory::HostFacts;
+use crate::pod::{Guest, Pod};
 
 /// What a VM needs of a host; a pod that is none needs nothing of this.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -31,7 +32,38 @@ pub struct Numa {
     pub page: PageSize,
 }
 
+/// The class of a name, as annotations have it.
+#[must_use]
+pub fn class_named(word: &str) -> Option<Class> {
+    Some(match word {
+        "Performance" => Class::Performance,
+        "Density" => Class::Density,
+        "Standard" => Class::Standard,
+        _ => return None,
+    })
+}
+
 impl Needs {
+    /// What the pod of a VM needs. Without a class it is told by its shape.
+    #[must_use]
+    pub fn of_vm(pod: &Pod, guest: &Guest, class: Option<Class>) -> Self {
+        let requests = pod.requests();
+        let page = requests.hugepages.iter().find(|(_, bytes)| **bytes > 0).map(|(size, _)| *size);
+        let is_overcommitted = page.is_none() && requests.memory < guest.memory;
+        let by_shape = match (guest.is_dedicated, is_overcommitted) {
+            (true, _) => Class::Performance,
+            (false, true) => Class::Density,
+            (false, false) => Class::Standard,
+        };
+        let page = page.unwrap_or(PageSize::MIB_2);
+        Self {
+            is_vm: true,
+            is_pinned: guest.is_dedicated,
+            class: class.unwrap_or(by_shape),
+            numa: guest.is_mapped.then_some(Numa { memory: guest.memory, page }),
+        }
+    }
+
     /// What of a host speaks against it for good; nothing of this changes by pods that come and go.
     pub(crate) fn unmet(&self, host: &HostFacts) -> Option<Reason> {
         if !self.is_vm {

@@ -47,7 +47,7 @@ pub(super) fn fill_in(machine: &mut Machine, configuration: &Configuration) {
         spec.domain.io_threads.supplemental_pool_thread_count = None;
     }
     requests(spec, configuration);
-    guest_memory(spec);
+    spec.domain.memory.guest = guest_memory(spec);
     topology(spec);
     network(spec);
     let cpu = spec.domain.cpu.get_or_insert_default();
@@ -84,12 +84,12 @@ fn requests(spec: &mut Spec, configuration: &Configuration) {
 }
 
 /// `setGuestMemory`.
-fn guest_memory(spec: &mut Spec) {
-    let (memory, resources) = (&mut spec.domain.memory, &spec.domain.resources);
+pub(super) fn guest_memory(spec: &Spec) -> Option<Quantity> {
+    let (memory, resources) = (&spec.domain.memory, &spec.domain.resources);
     let pages = memory.hugepages.as_ref().and_then(|pages| pages.page_size.parse().ok());
     let asked = [amount(&resources.requests, "memory"), amount(&resources.limits, "memory")];
     let asked = asked.into_iter().find(|amount| !amount.is_zero());
-    memory.guest = memory.guest.or(asked).or(pages);
+    memory.guest.or(asked).or(pages)
 }
 
 /// `SetDefaultGuestCPUTopology`: as many sockets as CPUs are asked for.

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::defaults;
 use super::invalid::{self, Invalid};
 use super::spec::Spec;
 use super::surroundings::or_default;
+use crate::pod::Guest;
 
 /// A machine whose launcher pod is asked about.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,6 +127,19 @@ impl Machine {
             spec,
             at,
         })
+    }
+
+    /// What its guest has, as far as it is said or the webhook has filled it in.
+    #[must_use]
+    pub fn guest(&self) -> Guest {
+        let cpu = self.spec.domain.cpu.as_ref();
+        let numa = cpu.and_then(|cpu| cpu.numa);
+        let memory = defaults::guest_memory(&self.spec);
+        Guest {
+            memory: memory.map_or(0, |memory| u64::try_from(memory.units()).unwrap_or_default()),
+            is_dedicated: cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement),
+            is_mapped: numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some()),
+        }
     }
 
     /// Something wrong with a field of its spec.

@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::{Class, HostProfile, PageSize};
+use berth_api::{Class, HostProfile};
 use k8s_openapi::api::core::v1;
 
 use super::add::Fixed;
-use crate::engine::{Engine, Needs, Numa, Request};
+use crate::engine::{Engine, Needs, Request, class_named};
 use crate::fleet::{CLASS, Fleet, Wanted};
 use crate::inventory::{HostFacts, Problem};
 use crate::launcher::{Existing, Invalid, Launcher, predict};
 use crate::parallel;
+use crate::pod::Guest;
 use crate::rules::PodSpecParts;
 
 /// A VM that wants a host.
@@ -196,10 +197,7 @@ impl World {
             existing.pod.uid.clone_from(&object);
         }
         let is_vm = existing.vmi_uid.is_some();
-        let guaranteed = existing.pod.is_guaranteed();
-        let whole = |millis: u64| millis > 0 && millis.is_multiple_of(1000);
-        let is_pinned =
-            guaranteed && existing.pod.containers.iter().any(|one| whole(one.requests.cpu_millis));
+        let is_pinned = existing.pod.has_own_cpus();
         let needs = Needs { is_vm, is_pinned, ..Needs::default() };
         let parts = PodSpecParts::of(pod, &existing.pod);
         let request = match self.engine.request(&parts, needs) {
@@ -293,31 +291,20 @@ impl World {
     }
 
     fn needs(&mut self, wanted: &Wanted, launcher: &Launcher) -> Needs {
-        let hugepages = launcher.pod.requests().hugepages;
-        let page = hugepages.iter().find(|(_, bytes)| **bytes > 0).map(|(size, _)| *size);
-        let is_overcommitted =
-            page.is_none() && launcher.pod.requests().memory < launcher.guest_memory;
-        let by_shape = match (launcher.is_dedicated, is_overcommitted) {
-            (true, _) => Class::Performance,
-            (false, true) => Class::Density,
-            (false, false) => Class::Standard,
+        let guest = Guest {
+            memory: launcher.guest_memory,
+            is_dedicated: launcher.is_dedicated,
+            is_mapped: launcher.numa_passthrough,
         };
-        let class = match wanted.class.as_deref() {
-            None => by_shape,
-            Some("Performance") => Class::Performance,
-            Some("Density") => Class::Density,
-            Some("Standard") => Class::Standard,
-            Some(other) => {
-                let message =
-                    format!("is none of Performance, Density and Standard; taken as {by_shape:?}");
-                let field = format!("metadata.annotations[{CLASS}]");
-                self.problems.push(Problem::new(&wanted.machine.object, field, other, message));
-                by_shape
-            }
-        };
-        let numa = launcher
-            .numa_passthrough
-            .then(|| Numa { memory: launcher.guest_memory, page: page.unwrap_or(PageSize::MIB_2) });
-        Needs { is_vm: true, is_pinned: launcher.is_dedicated, class, numa }
+        let class = wanted.class.as_deref().and_then(class_named);
+        let needs = Needs::of_vm(&launcher.pod, &guest, class);
+        if let Some(other) = wanted.class.as_deref().filter(|_| class.is_none()) {
+            let by_shape = needs.class;
+            let message =
+                format!("is none of Performance, Density and Standard; taken as {by_shape:?}");
+            let field = format!("metadata.annotations[{CLASS}]");
+            self.problems.push(Problem::new(&wanted.machine.object, field, other, message));
+        }
+        needs
     }
 }
