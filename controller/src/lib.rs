@@ -18,5 +18,6 @@ pub mod pod;
 pub mod profiles;
 pub mod rules;
 pub mod run;
+pub mod sidecar;
 mod stable_hash;
 pub mod tenants;

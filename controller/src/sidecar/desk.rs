@@ -1,0 +1,295 @@
+//! Where all is known: which host a pod gets, booked at the moment in which it is said.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1;
+
+use super::book::{Book, Entry, Key, RESERVED, Stage, WITH_VOLUMES};
+use super::instance::Instance;
+use super::seen::Seen;
+use super::waiting::Waiting;
+use crate::engine::{Engine, Needs, Request};
+use crate::rules::{HostId, PodSpecParts};
+
+/// What is known, and who was told what.
+#[derive(Debug, Default)]
+pub struct Desk {
+    pub(super) engine: Engine,
+    pub(super) book: Book,
+    pub(super) waiting: Waiting,
+    /// Hosts that nothing is placed on for now, in few words.
+    pub(super) out: HashMap<HostId, &'static str>,
+    /// The version of each host's report.
+    pub(super) versions: HashMap<HostId, u64>,
+    /// VMs by uid; `None` where their kind is not installed.
+    pub(super) instances: Option<HashMap<String, Instance>>,
+    /// Claims that have no volume yet, and the nodes that were selected for them.
+    pub(super) claims: BTreeMap<(String, String), Option<String>>,
+    /// Pods of ours that have no host yet.
+    pub(super) pending: BTreeMap<String, Arc<v1::Pod>>,
+    /// Pods that have gone, as the scheduler may ask about them a moment later.
+    pub(super) gone: HashMap<String, Instant>,
+    /// Hosts whose kubelets were sent several pods before this desk began, in an order that nobody knows, until when.
+    pub(super) unsure: HashMap<HostId, Instant>,
+    /// Pods are not listed yet: nothing is known of what is taken.
+    pub(super) is_unlisted: bool,
+}
+
+/// What `filter` is answered.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer<'n> {
+    /// This host; it is the pod's from now on.
+    Host(&'n str),
+    /// None of them, each with the reason in few words.
+    Refused(Vec<(&'n str, Cow<'static, str>)>),
+    /// What it depends on is not known yet.
+    NotYet(String),
+    /// It cannot be answered, and asking again will not help soon.
+    Wrong(String),
+}
+
+/// Before anything can be said.
+pub(super) const UNLISTED: &str = "pods are not listed yet";
+/// Where nothing is known of a host.
+const UNKNOWN: &str = "node(s) had no agent report";
+/// Where zones were given to pods in an order that nobody knows.
+const UNSURE: &str = "node(s) had new pods that no agent report lists yet";
+/// Where the engine finds no one reason.
+const FULL: &str = "node(s) had too little room for it";
+
+impl Desk {
+    /// Without hosts and pods.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { engine: Engine::new(), ..Self::default() }
+    }
+
+    /// The same, which answers nothing before pods were listed.
+    #[must_use]
+    pub fn unlisted() -> Self {
+        Self { is_unlisted: true, ..Self::new() }
+    }
+
+    /// Whether nothing is promised that is not in the cluster, so that all could be begun anew.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.book.loose().next().is_none() && !self.is_unlisted
+    }
+
+    /// The engine, to look at.
+    #[must_use]
+    pub const fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The best of these hosts, reserved for the pod. Asked again, it is the same one as long as it is among them and
+    /// takes the pod.
+    pub fn filter<'n>(&mut self, now: Instant, pod: &v1::Pod, names: &[&'n str]) -> Answer<'n> {
+        if self.is_unlisted {
+            return Answer::NotYet(UNLISTED.to_owned());
+        }
+        let seen = match Seen::read(pod) {
+            Ok(seen) => seen,
+            Err(invalid) => return Answer::Wrong(invalid.to_string()),
+        };
+        if seen.uid().is_empty() {
+            return Answer::Wrong(format!("{}: metadata.uid: is empty", seen.called()));
+        }
+        if self.gone.contains_key(seen.uid()) {
+            return Answer::Wrong(format!("{} has been deleted, or has ended", seen.called()));
+        }
+        match self.book.get(seen.uid()).map(|entry| (entry.stage, Arc::clone(&entry.host))) {
+            Some((Stage::Bound { .. }, host)) => {
+                return match names.iter().find(|name| **name == &*host) {
+                    Some(name) => Answer::Host(name),
+                    None => Answer::Wrong(format!("{} is on {host} already", seen.called())),
+                };
+            }
+            Some((Stage::Binding { .. }, host)) => {
+                let called = seen.called();
+                return Answer::NotYet(format!("{called} is being bound to {host}"));
+            }
+            _ => {}
+        }
+        let request = match self.request(pod, &seen) {
+            Ok(request) => request,
+            Err(answer) => return answer,
+        };
+        let known: Vec<(&'n str, Result<HostId, &'static str>)> =
+            names.iter().map(|name| (*name, self.usable(name))).collect();
+        let among: Vec<HostId> = known.iter().filter_map(|(_, host)| host.ok()).collect();
+        let before = self.lift(&seen);
+        let place = before.as_ref().and_then(|(_, before)| self.engine.host(&before.host));
+        let same = place.filter(|host| among.contains(host));
+        let same = same.and_then(|host| self.engine.place(&request, Some(&[host])));
+        let chosen = same.or_else(|| self.engine.place(&request, Some(&among)));
+        let Some(host) = chosen else {
+            let why = |host: HostId| {
+                let reasons = self.engine.why_not(&request, host);
+                reasons.first().map_or(Cow::Borrowed(FULL), |reason| reason.short())
+            };
+            let of = |(name, host): (&'n str, Result<HostId, &'static str>)| {
+                (name, host.map_or_else(Cow::Borrowed, why))
+            };
+            let refused = known.into_iter().map(of).collect();
+            let held = self.put_back(before, &seen);
+            self.waiting.refused(&request, held);
+            return Answer::Refused(refused);
+        };
+        if let Some(left) = place.filter(|place| *place != host) {
+            self.waiting.stir(left);
+        }
+        let until = now.checked_add(self.patience(&seen)).unwrap_or(now);
+        self.write(&seen, request, host, Stage::Reserved { until });
+        let found = known.iter().find(|(_, one)| *one == Ok(host));
+        found.map_or_else(
+            || Answer::Wrong(format!("{}: the host is not among those asked about", seen.called())),
+            |(name, _)| Answer::Host(name),
+        )
+    }
+
+    /// The pod could not be answered: it is to be woken when it can be.
+    pub fn unanswered(&mut self, pod: &v1::Pod) {
+        let Ok(seen) = Seen::read(pod) else { return };
+        if self.book.get(seen.uid()).is_none()
+            && let Ok(request) = self.request(pod, &seen)
+        {
+            self.waiting.unlooked(&request);
+        }
+    }
+
+    /// What a pod asks of hosts.
+    pub(super) fn request(
+        &mut self,
+        pod: &v1::Pod,
+        seen: &Seen,
+    ) -> Result<Request, Answer<'static>> {
+        let existing = &seen.existing;
+        let is_pinned = existing.pod.has_own_cpus();
+        let by_shape = || Needs {
+            is_vm: existing.vmi_uid.is_some(),
+            is_pinned,
+            class: if is_pinned {
+                berth_api::Class::Performance
+            } else {
+                berth_api::Class::default()
+            },
+            numa: None,
+        };
+        let needs = match (&existing.vmi_uid, &self.instances) {
+            (Some(uid), Some(instances)) => match instances.get(uid) {
+                Some(instance) => instance.needs(&existing.pod),
+                None => {
+                    let why =
+                        format!("{}: its VirtualMachineInstance {uid} is not known", seen.called());
+                    return Err(Answer::NotYet(why));
+                }
+            },
+            _ => by_shape(),
+        };
+        self.compiled(pod, seen, needs).map_err(Answer::Wrong)
+    }
+
+    pub(super) fn compiled(
+        &mut self,
+        pod: &v1::Pod,
+        seen: &Seen,
+        needs: Needs,
+    ) -> Result<Request, String> {
+        let parts = PodSpecParts::of(pod, &seen.existing.pod);
+        let request = self.engine.request(&parts, needs);
+        request.map_err(|invalid| {
+            let (field, value) = (invalid.field, invalid.value);
+            format!("{}: {field}: `{value}`: {}", seen.called(), invalid.problem)
+        })
+    }
+
+    /// The host of a name, or why nothing is placed there.
+    pub(super) fn usable(&self, name: &str) -> Result<HostId, &'static str> {
+        let host = self.engine.host(name).ok_or(UNKNOWN)?;
+        let unsure = || self.unsure.contains_key(&host).then_some(UNSURE);
+        self.out.get(&host).copied().or_else(unsure).map_or(Ok(host), Err)
+    }
+
+    /// Takes away what the pod has, or what is held for it, so that it can be placed anew.
+    fn lift(&mut self, seen: &Seen) -> Option<(Arc<str>, Entry)> {
+        let own = self.book.get(seen.uid()).map(|_| Arc::from(seen.uid()));
+        let uid = own.or_else(|| {
+            let holder = self.book.holder(&Key::of(&seen.existing)?)?;
+            self.book.get(holder)?.stage.is_movable().then(|| Arc::clone(holder))
+        })?;
+        let entry = self.book.get(&uid).filter(|entry| entry.stage.is_movable())?.clone();
+        self.engine.remove(&uid);
+        self.book.remove(&uid);
+        Some((uid, entry))
+    }
+
+    /// It was not placed: what is held for a VM stays held, on the host that is answered. What the pod itself had was
+    /// no good any more.
+    fn put_back(&mut self, before: Option<(Arc<str>, Entry)>, seen: &Seen) -> Option<Arc<str>> {
+        let (uid, entry) = before?;
+        let (name, host) = (Arc::clone(&entry.host), self.engine.host(&entry.host)?);
+        if &*uid == seen.uid() || !matches!(entry.stage, Stage::Kept { .. }) {
+            self.waiting.stir(host);
+            return None;
+        }
+        // Whether the kubelet would take it now is asked when its pod comes again.
+        drop(self.engine.bound(&entry.request, host));
+        self.book.put(&uid, entry);
+        Some(name)
+    }
+
+    /// For how long a reservation holds without a word.
+    pub(super) fn patience(&self, seen: &Seen) -> Duration {
+        let existing = &seen.existing;
+        let is_open =
+            |claim: &String| self.claims.contains_key(&(existing.namespace.clone(), claim.clone()));
+        let waits = seen.claims.iter().any(is_open) || existing.nominated_node_name.is_some();
+        if waits { WITH_VOLUMES } else { RESERVED }
+    }
+
+    pub(super) fn write(&mut self, seen: &Seen, request: Request, host: HostId, stage: Stage) {
+        let name = self.engine.facts(host).map(|facts| facts.name.clone()).unwrap_or_default();
+        let entry = Entry {
+            host: self.book.host(&name),
+            stage,
+            request,
+            key: Key::of(&seen.existing),
+            is_stand_in: seen.existing.is_stand_in,
+            stamp: seen.stamp,
+            is_seen: false,
+        };
+        self.book.put(seen.uid(), entry);
+        self.waiting.remove(seen.uid());
+    }
+
+    /// Gives back what a pod has.
+    pub(super) fn release(&mut self, uid: &str) {
+        let Some(entry) = self.book.remove(uid) else { return };
+        self.engine.remove(uid);
+        if let Some(host) = self.engine.host(&entry.host) {
+            self.waiting.stir(host);
+        }
+    }
+
+    /// Whether any pod waits for room.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        self.waiting.len() > 0
+    }
+
+    /// Hosts by whose names waiting pods are to be woken, as they fit there now.
+    pub fn wake(&mut self) -> Vec<String> {
+        if !self.waiting.is_stirred() {
+            return Vec::new();
+        }
+        let Self { waiting, engine, out, unsure, .. } = self;
+        let is_out = |host| out.contains_key(&host) || unsure.contains_key(&host);
+        let hosts = waiting.wake(engine, is_out, !(out.is_empty() && unsure.is_empty()));
+        let name = |host| self.engine.facts(host).map(|facts| facts.name.clone());
+        hosts.into_iter().filter_map(name).collect()
+    }
+}

@@ -1,0 +1,165 @@
+//! What becomes of hosts, VMs, claims and namespaces.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use berth_api::Class;
+
+use super::book::Stage;
+use super::desk::Desk;
+use super::instance::Instance;
+use super::seen::Seen;
+use crate::inventory::HostFacts;
+
+/// Of a host that is known, and of which nothing can be said now.
+const UNUSABLE: &str = "node(s) had no usable agent report";
+
+impl Desk {
+    /// A host as its agent and its Node say, or `None` if nothing can be placed there. A report that is older than the
+    /// one before, by its version, is not taken.
+    ///
+    /// # Errors
+    /// Which taint no API server would have taken; nothing is placed there.
+    pub fn host(
+        &mut self,
+        name: &str,
+        facts: Option<(HostFacts, Class)>,
+        version: Option<u64>,
+    ) -> Result<(), String> {
+        let known = self.engine.host(name);
+        if let Some(known) = known
+            && let Some((before, now)) = self.versions.get(&known).zip(version)
+            && now < *before
+        {
+            return Ok(());
+        }
+        let Some((facts, class)) = facts else {
+            // Its pods keep what they have: nobody has said that they have gone.
+            if let Some(host) = known {
+                self.out.insert(host, UNUSABLE);
+                self.versions.remove(&host);
+            }
+            return Ok(());
+        };
+        let set = self.engine.set_host(facts, class);
+        let host = set.map_err(|invalid| {
+            if let Some(host) = known {
+                self.out.insert(host, UNUSABLE);
+            }
+            let (field, value) = (invalid.field, invalid.value);
+            format!("Node {name}: {field}: `{value}`: {}", invalid.problem)
+        })?;
+        self.out.remove(&host);
+        if let Some(version) = version {
+            self.versions.insert(host, version);
+        }
+        for uid in self.book.housed(name) {
+            if let Some(entry) = self.book.get(&uid) {
+                let request = entry.request.clone();
+                // It is there, whatever its kubelet was expected to say.
+                drop(self.engine.bound(&request, host));
+            }
+        }
+        // A report that lists a pod that was leaving has the last word on it.
+        let facts = self.engine.facts(host);
+        let is_listed = |uid: &str| facts.is_some_and(|facts| facts.allocation(uid).is_some());
+        let left = self.book.loose().filter(|(uid, entry)| {
+            matches!(entry.stage, Stage::Leaving { .. }) && *entry.host == *name && is_listed(uid)
+        });
+        let left: Vec<Arc<str>> = left.map(|(uid, _)| Arc::clone(uid)).collect();
+        for uid in left {
+            self.release(&uid);
+        }
+        if self.unsure.contains_key(&host) && !self.is_unsure(host) {
+            self.unsure.remove(&host);
+        }
+        self.waiting.stir(host);
+        Ok(())
+    }
+
+    /// A namespace's labels.
+    pub fn namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
+        self.engine.set_namespace(name, labels);
+    }
+
+    /// Whether `KubeVirt` is installed: then a pod of a VM is not placed before the VM is known.
+    pub fn instances_are_known(&mut self, are: bool) {
+        if are {
+            self.instances.get_or_insert_default();
+        } else {
+            self.instances = None;
+        }
+    }
+
+    /// A VM's instance.
+    pub fn instance(&mut self, uid: &str, instance: Instance) {
+        self.instances.get_or_insert_default().insert(uid.to_owned(), instance);
+        if instance.is_final {
+            self.give_up(|key| key == uid);
+        }
+    }
+
+    /// A VM's instance is deleted: nothing is held for it any more.
+    pub fn instance_is_gone(&mut self, uid: &str) {
+        if let Some(instances) = &mut self.instances {
+            instances.remove(uid);
+        }
+        self.give_up(|key| key == uid);
+    }
+
+    /// All of them, listed anew.
+    pub fn instances(&mut self, all: HashMap<String, Instance>) {
+        let lives = |uid: &str| all.get(uid).is_some_and(|one| !one.is_final);
+        self.give_up(|key| !lives(key));
+        self.instances = Some(all);
+    }
+
+    fn give_up(&mut self, is_over: impl Fn(&str) -> bool) {
+        let kept = self.book.loose().filter(|(_, entry)| {
+            let key = entry.key.as_ref();
+            matches!(entry.stage, Stage::Kept { .. })
+                && key.is_some_and(|key| is_over(&key.instance))
+        });
+        let kept: Vec<Arc<str>> = kept.map(|(uid, _)| Arc::clone(uid)).collect();
+        for uid in kept {
+            self.release(&uid);
+        }
+    }
+
+    /// A claim that has no volume yet, with the node that was selected for it; or one that is bound, or has gone.
+    pub fn claim(
+        &mut self,
+        now: Instant,
+        namespace: &str,
+        name: &str,
+        open: Option<Option<String>>,
+    ) {
+        let key = (namespace.to_owned(), name.to_owned());
+        let Some(node) = open else {
+            self.claims.remove(&key);
+            return;
+        };
+        let is_selected = node.is_some();
+        self.claims.insert(key, node);
+        if is_selected {
+            let pods: Vec<_> = self.pending.values().cloned().collect();
+            for pod in pods {
+                let Ok(seen) = Seen::read(&pod) else { continue };
+                let is_its = seen.claims.iter().any(|claim| claim == name);
+                if is_its && seen.existing.namespace == namespace {
+                    self.resume(now, &pod, &seen);
+                }
+            }
+        }
+    }
+
+    /// All claims without a volume, listed anew.
+    pub fn claims(&mut self, now: Instant, all: Vec<((String, String), Option<String>)>) {
+        let listed: HashSet<&(String, String)> = all.iter().map(|(key, _)| key).collect();
+        self.claims.retain(|key, _| listed.contains(key));
+        for ((namespace, name), node) in all {
+            self.claim(now, &namespace, &name, Some(node));
+        }
+    }
+}

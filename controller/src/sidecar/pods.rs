@@ -1,0 +1,247 @@
+//! What becomes of pods: those that are bound take room, those that have gone give it back when their kubelet does.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1;
+
+use super::book::{Entry, Key, LEAVING, LISTED, Stage, WITH_VOLUMES};
+use super::desk::Desk;
+use super::seen::Seen;
+use crate::engine::Needs;
+use crate::rules::HostId;
+
+/// For so long it is remembered that a pod has gone.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+impl Desk {
+    /// A pod is as it is seen.
+    ///
+    /// # Errors
+    /// Why it cannot be counted: the field that no API server would have taken.
+    pub fn pod(&mut self, now: Instant, pod: v1::Pod, seen: &Seen) -> Result<(), String> {
+        let existing = &seen.existing;
+        if existing.is_terminal {
+            // What the kubelet has refused is no place to keep.
+            let is_failed =
+                pod.status.as_ref().and_then(|one| one.phase.as_deref()) == Some("Failed");
+            self.left(now, seen.uid(), is_failed);
+            return Ok(());
+        }
+        match existing.node_name.as_deref() {
+            Some(host) => {
+                self.pending.remove(seen.uid());
+                self.waiting.remove(seen.uid());
+                self.settle(now, &pod, seen, host)
+            }
+            None if seen.is_ours => self.open(now, pod, seen),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a pod is on its way to a host whose report does not list it yet, and has CPUs or pages of its own. Of many
+    /// pods these come last: what they have is reckoned from what the others have.
+    #[must_use]
+    pub fn is_on_its_way(&self, seen: &Seen) -> bool {
+        let existing = &seen.existing;
+        let host = existing.node_name.as_deref().and_then(|host| self.engine.host(host));
+        let Some(facts) = host.and_then(|host| self.engine.facts(host)) else { return false };
+        let mut containers = existing.pod.containers.iter();
+        let has_pages = containers.any(|one| !one.requests.hugepages.is_empty());
+        facts.allocation(seen.uid()).is_none() && (has_pages || existing.pod.has_own_cpus())
+    }
+
+    /// All pods were listed, these: others have gone.
+    pub fn pods_listed(&mut self, now: Instant, listed: &HashSet<String>) {
+        let is_missing = |(uid, entry): &(&Arc<str>, &Entry)| {
+            let is_late = |since: Instant| now.saturating_duration_since(since) > LISTED;
+            let counts = match entry.stage {
+                Stage::Bound { since } => entry.is_seen || is_late(since),
+                _ => false,
+            };
+            counts && !listed.contains(&***uid)
+        };
+        let missing = self.book.all().filter(is_missing).map(|(uid, _)| Arc::clone(uid));
+        let missing: Vec<Arc<str>> = missing.collect();
+        self.pending.retain(|uid, _| listed.contains(uid));
+        for uid in missing {
+            self.left(now, &uid, false);
+        }
+        if std::mem::take(&mut self.is_unlisted) {
+            let hosts: Vec<HostId> = self.engine.hosts().map(|(host, _)| host).collect();
+            let unsure = hosts.into_iter().filter(|host| self.is_unsure(*host));
+            let until = now.checked_add(LISTED).unwrap_or(now);
+            self.unsure = unsure.map(|host| (host, until)).collect();
+        }
+    }
+
+    /// Whether there are several pods whose CPUs or pages depend on which of them came first, and no report tells.
+    pub(super) fn is_unsure(&self, host: HostId) -> bool {
+        let Some(facts) = self.engine.facts(host) else { return false };
+        let on = self.engine.on(host).filter(|request| {
+            let has_own = request.pinned_cpus() > 0 || request.page_size().is_some();
+            has_own && facts.allocation(request.uid()).is_none()
+        });
+        on.count() > 1
+    }
+
+    /// A pod is deleted.
+    pub fn pod_is_gone(&mut self, now: Instant, uid: &str) {
+        self.left(now, uid, false);
+    }
+
+    /// It is on a host, whoever has sent it there.
+    fn settle(
+        &mut self,
+        now: Instant,
+        pod: &v1::Pod,
+        seen: &Seen,
+        host: &str,
+    ) -> Result<(), String> {
+        let uid = seen.uid();
+        if let Some(entry) = self.book.get(uid)
+            && &*entry.host == host
+            && entry.stamp == seen.stamp
+        {
+            if !matches!(entry.stage, Stage::Bound { .. }) {
+                self.book.set(uid, Stage::Bound { since: now });
+            }
+            self.book.see(uid, seen.stamp);
+            return Ok(());
+        }
+        let needs = Needs {
+            is_vm: seen.existing.vmi_uid.is_some(),
+            is_pinned: seen.existing.pod.has_own_cpus(),
+            ..Needs::default()
+        };
+        let request = self.compiled(pod, seen, needs)?;
+        let key = Key::of(&seen.existing);
+        let held = key.as_ref().and_then(|key| self.book.holder(key)).cloned();
+        if let Some(held) = held.filter(|held| &**held != uid) {
+            let is_movable = |entry: &Entry| entry.stage.is_movable();
+            if self.book.get(&held).is_some_and(is_movable) {
+                self.release(&held);
+            }
+        }
+        if self.book.get(uid).is_some_and(|entry| &*entry.host != host) {
+            self.release(uid);
+        }
+        let entry = Entry {
+            host: self.book.host(host),
+            stage: Stage::Bound { since: now },
+            request,
+            key,
+            is_stand_in: seen.existing.is_stand_in,
+            stamp: seen.stamp,
+            is_seen: true,
+        };
+        let request = entry.request.clone();
+        self.book.put(uid, entry);
+        match self.engine.host(host) {
+            // It is there, whatever its kubelet was expected to say.
+            Some(id) => drop(self.engine.bound(&request, id)),
+            None => self.book.unhouse(uid),
+        }
+        Ok(())
+    }
+
+    /// It has no host yet. What a scheduler had chosen before this desk began is reserved again.
+    fn open(&mut self, now: Instant, pod: v1::Pod, seen: &Seen) -> Result<(), String> {
+        let uid = seen.uid().to_owned();
+        if self.gone.contains_key(&uid) {
+            return Ok(());
+        }
+        let pod = Arc::new(pod);
+        self.pending.insert(uid.clone(), Arc::clone(&pod));
+        self.resume(now, &pod, seen);
+        if self.book.get(&uid).is_none()
+            && seen.is_refused
+            && !self.waiting.has(&uid)
+            && let Ok(request) = self.request(&pod, seen)
+        {
+            self.waiting.unlooked(&request);
+        }
+        Ok(())
+    }
+
+    /// Reserves the node that was selected for a pod's volumes, or nominated.
+    pub(super) fn resume(&mut self, now: Instant, pod: &v1::Pod, seen: &Seen) {
+        let existing = &seen.existing;
+        let selected = seen.claims.iter().find_map(|claim| {
+            self.claims.get(&(existing.namespace.clone(), claim.clone())).cloned().flatten()
+        });
+        let Some(node) = selected.or_else(|| existing.nominated_node_name.clone()) else { return };
+        let until = now.checked_add(WITH_VOLUMES).unwrap_or(now);
+        match self.book.get(seen.uid()) {
+            Some(entry) if *entry.host == *node => {
+                if matches!(entry.stage, Stage::Reserved { .. }) {
+                    self.book.set(seen.uid(), Stage::Reserved { until });
+                }
+            }
+            Some(_) => {}
+            None => {
+                let Ok(host) = self.usable(&node) else { return };
+                let Ok(request) = self.request(pod, seen) else { return };
+                let is_held = Key::of(existing).is_some_and(|key| self.book.holder(&key).is_some());
+                // What is held for its VM is found by `filter`.
+                if !is_held && self.engine.place(&request, Some(&[host])).is_some() {
+                    self.write(seen, request, host, Stage::Reserved { until });
+                }
+            }
+        }
+    }
+
+    /// It holds nothing any more, as far as the API server knows.
+    fn left(&mut self, now: Instant, uid: &str, is_failed: bool) {
+        self.pending.remove(uid);
+        self.waiting.remove(uid);
+        self.gone.insert(uid.to_owned(), now);
+        let Some(entry) = self.book.get(uid) else { return };
+        if matches!(entry.stage, Stage::Kept { .. } | Stage::Leaving { .. }) {
+            return;
+        }
+        let is_holder = |key: &Key| self.book.holder(key).is_some_and(|holder| &**holder == uid);
+        let lives = |key: &Key| match &self.instances {
+            Some(instances) => {
+                instances.get(&key.instance).is_some_and(|instance| !instance.is_final)
+            }
+            None => true,
+        };
+        let stays = entry.key.as_ref().is_some_and(|key| is_holder(key) && lives(key));
+        let after = |time: Duration| now.checked_add(time);
+        if entry.is_stand_in && stays && !is_failed {
+            let until = if self.instances.is_some() { None } else { after(WITH_VOLUMES) };
+            let host = self.engine.host(&entry.host);
+            self.book.set(uid, Stage::Kept { until });
+            // Its own pod, which may have been refused for it, can have its place.
+            host.into_iter().for_each(|host| self.waiting.stir(host));
+            return;
+        }
+        let was_sent = matches!(entry.stage, Stage::Bound { .. } | Stage::Binding { .. });
+        let host = self.engine.host(&entry.host);
+        let facts = host.and_then(|host| self.engine.facts(host));
+        // What a report lists is taken until one does not. Of a pod that none has listed, nobody knows what it was given.
+        let is_listed = facts.is_some_and(|facts| facts.allocation(uid).is_some());
+        let has_own = entry.request.pinned_cpus() > 0 || entry.request.page_size().is_some();
+        match after(LEAVING) {
+            Some(until) if was_sent && has_own && !is_listed => {
+                self.book.set(uid, Stage::Leaving { until });
+            }
+            _ => self.release(uid),
+        }
+    }
+
+    /// Time goes by: what was promised for too long is given back.
+    pub fn tick(&mut self, now: Instant) {
+        for uid in self.book.over(now) {
+            self.release(&uid);
+        }
+        let sure = self.unsure.iter().filter(|(_, until)| **until <= now).map(|(host, _)| *host);
+        for host in sure.collect::<Vec<HostId>>() {
+            self.unsure.remove(&host);
+            self.waiting.stir(host);
+        }
+        self.gone.retain(|_, since| now.saturating_duration_since(*since) < REMEMBERED);
+    }
+}

@@ -1,0 +1,18 @@
+//! The scheduler's sidecar without a cluster: what it is told and asked in any order, and kubelets that take what it binds.
+
+#![expect(clippy::expect_used, reason = "tests fail by panicking")]
+
+#[path = "sidecar/cluster.rs"]
+mod cluster;
+#[path = "engine/host.rs"]
+mod host;
+#[path = "sidecar/pod.rs"]
+mod pod;
+#[path = "sidecar/random.rs"]
+mod random;
+#[path = "sidecar/scenes.rs"]
+mod scenes;
+#[path = "sidecar/speed.rs"]
+mod speed;
+#[path = "sidecar/volumes.rs"]
+mod volumes;

@@ -1,0 +1,89 @@
+//! Launcher pods as KubeVirt makes them, as far as the sidecar reads them.
+
+use berth_controller::sidecar::Seen;
+use k8s_openapi::api::core::v1;
+use serde_json::{Value, json};
+
+/// A pod in few words.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PodForm {
+    /// Name and uid.
+    pub(crate) name: String,
+    /// The VM's instance; none if it is a pod of its own.
+    pub(crate) instance: Option<String>,
+    pub(crate) migration: Option<String>,
+    pub(crate) is_stand_in: bool,
+    pub(crate) cpus: u64,
+    /// Thousandths of a CPU of a container beside.
+    pub(crate) beside: u64,
+    /// GiB in pages of 1 GiB.
+    pub(crate) huge: u64,
+    /// The value of label `app`, of which there may be one on a host.
+    pub(crate) apart: Option<String>,
+    pub(crate) claim: Option<String>,
+}
+
+impl PodForm {
+    /// A VM with so many CPUs of its own.
+    pub(crate) fn vm(name: &str, cpus: u64) -> Self {
+        let instance = Some(format!("vmi-{name}"));
+        Self { name: name.to_owned(), instance, cpus, ..Self::default() }
+    }
+
+    fn container(name: &str, millis: u64, huge: u64, memory: &str) -> Value {
+        let mut amounts = json!({"cpu": format!("{millis}m"), "memory": memory});
+        if huge > 0 {
+            amounts["hugepages-1Gi"] = format!("{huge}Gi").into();
+        }
+        json!({"name": name, "resources": {"requests": amounts, "limits": amounts}})
+    }
+
+    pub(crate) fn build(&self) -> v1::Pod {
+        let mut labels = json!({});
+        if let Some(instance) = &self.instance {
+            labels["kubevirt.io"] = "virt-launcher".into();
+            labels["kubevirt.io/created-by"] = instance.clone().into();
+        }
+        if let Some(migration) = &self.migration {
+            labels["kubevirt.io/migrationJobUID"] = migration.clone().into();
+        }
+        let mut annotations = json!({});
+        if self.is_stand_in {
+            annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
+        }
+        let mut containers = vec![Self::container("compute", self.cpus * 1000, self.huge, "256Mi")];
+        if self.beside > 0 {
+            containers.push(Self::container("beside", self.beside, 0, "64Mi"));
+        }
+        let mut spec = json!({"schedulerName": "berth-scheduler", "containers": containers});
+        if let Some(app) = &self.apart {
+            labels["app"] = app.clone().into();
+            spec["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}}]}});
+        }
+        if let Some(claim) = &self.claim {
+            spec["volumes"] =
+                json!([{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}]);
+        }
+        let pod = json!({
+            "metadata": {"name": self.name, "namespace": "default", "uid": self.name,
+                "labels": labels, "annotations": annotations},
+            "spec": spec,
+        });
+        serde_json::from_value(pod).expect("a pod")
+    }
+}
+
+/// The same on a host.
+pub(crate) fn on(mut pod: v1::Pod, host: &str) -> v1::Pod {
+    pod.spec.get_or_insert_default().node_name = Some(host.to_owned());
+    pod
+}
+
+pub(crate) fn seen(pod: &v1::Pod) -> Seen {
+    Seen::read(pod).expect("a pod that can be read")
+}
+
+pub(crate) fn uid(pod: &v1::Pod) -> String {
+    pod.metadata.uid.clone().unwrap_or_default()
+}

@@ -1,0 +1,149 @@
+//! Anything in any order: pods, reports, bindings, restarts. Whatever is bound, its kubelet takes.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::cluster::Cluster;
+use super::host::{HostForm, ZoneForm};
+use super::pod::{PodForm, seen};
+
+/// Bytes that are read one after the other; after the last there are zeros.
+struct Dice<'a>(&'a [u8]);
+
+impl Dice<'_> {
+    fn below(&mut self, most: usize) -> usize {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        usize::from(*first) % most.max(1)
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    fn host(&mut self, at: usize) -> HostForm {
+        let zone =
+            ZoneForm { cpus: self.of(&[8, 6, 12]), memory: 32, huge: self.of(&[8, 4]), small: 0 };
+        HostForm {
+            name: format!("host-{at}"),
+            zones: vec![zone; self.of(&[2, 2, 1])],
+            policy: self.of(&["single-numa-node", "restricted"]).to_owned(),
+            scope: self.of(&["pod", "container"]).to_owned(),
+            keeps_memory: self.below(4) > 0,
+            ..HostForm::default()
+        }
+    }
+
+    fn pod(&mut self, number: usize) -> PodForm {
+        let mut form = PodForm::vm(&format!("pod-{number}"), self.of(&[2, 1, 4, 3, 6]) as u64);
+        form.huge = self.of(&[0, 0, 1, 3]);
+        form.beside = self.of(&[0, 0, 200, 1000]);
+        if self.below(5) == 4 {
+            form.apart = Some("web".to_owned());
+        }
+        if self.below(8) == 7 {
+            form.instance = None;
+        }
+        form
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    bound: Cell<usize>,
+    refused: Cell<usize>,
+    not_bound: Cell<usize>,
+    again: Cell<usize>,
+}
+
+fn pick(cluster: &Cluster, dice: &mut Dice<'_>, is_on: bool) -> Option<String> {
+    let all = cluster.pods.values().filter(|pod| seen(pod).existing.node_name.is_some() == is_on);
+    let all: Vec<&str> = all.filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+    (!all.is_empty()).then(|| all[dice.below(all.len())].to_owned())
+}
+
+fn step(cluster: &mut Cluster, dice: &mut Dice<'_>, number: usize, tally: &Tally) {
+    let at = dice.below(cluster.kubelets.len());
+    match dice.below(16) {
+        0..=2 => {
+            let pod = dice.pod(number).build();
+            cluster.create(pod);
+        }
+        3..=5 => {
+            let Some(uid) = pick(cluster, dice, false) else { return };
+            let mut names = cluster.names();
+            if dice.below(4) == 3 {
+                names.truncate(1 + dice.below(names.len()));
+                names.push("nobody-knows-it".to_owned());
+            }
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let first = cluster.filter(&uid, &names);
+            if dice.below(3) == 2 {
+                let second = cluster.filter(&uid, &names);
+                assert_eq!(first, second, "asked twice about {uid}");
+                tally.again.set(tally.again.get() + 1);
+            }
+        }
+        6..=8 => {
+            if !cluster.inflight.is_empty() {
+                let (pod, told) = (dice.below(cluster.inflight.len()), dice.below(6) < 5);
+                cluster.bind(pod, told);
+            }
+        }
+        9..=10 => cluster.hear(),
+        11 => cluster.work(at),
+        12 => {
+            cluster.report(at);
+            if dice.below(2) == 1 {
+                cluster.read_stale(at);
+            }
+        }
+        13 => {
+            let again = dice.below(4) == 3;
+            cluster.read(at, again);
+        }
+        14 => {
+            let (is_on, is_forced) = (dice.below(3) > 0, dice.below(3) == 2);
+            if let Some(uid) = pick(cluster, dice, is_on) {
+                cluster.delete(&uid, is_forced);
+            }
+        }
+        _ => match dice.below(4) {
+            0 => cluster.restart(),
+            time => cluster.wait(Duration::from_secs([1, 4, 40][time - 1])),
+        },
+    }
+}
+
+#[test]
+fn whatever_is_bound_its_kubelet_takes() {
+    let tally = Tally::default();
+    let mut runner = TestRunner::new(ProptestConfig { cases: 1_500, ..ProptestConfig::default() });
+    let add = |cell: &Cell<usize>, more: usize| cell.set(cell.get() + more);
+    let result = runner.run(&prop::collection::vec(any::<u8>(), 40..700), |bytes| {
+        let mut dice = Dice(&bytes);
+        let hosts = (0..1 + dice.below(4)).map(|at| dice.host(at)).collect();
+        let mut cluster = Cluster::new(hosts);
+        let mut number = 0;
+        while !dice.0.is_empty() {
+            number += 1;
+            step(&mut cluster, &mut dice, number, &tally);
+        }
+        // All that was begun comes to its end.
+        while !cluster.inflight.is_empty() {
+            cluster.bind(0, true);
+        }
+        cluster.wait(Duration::from_secs(40));
+        add(&tally.bound, cluster.bound);
+        add(&tally.refused, cluster.refused);
+        add(&tally.not_bound, cluster.not_bound);
+        Ok(())
+    });
+    result.expect("nothing is booked twice");
+    let seen = [tally.bound.get(), tally.refused.get(), tally.not_bound.get(), tally.again.get()];
+    assert!(seen[0] > 8_000, "little was bound: {seen:?}");
+    assert!(seen[1] > 300 && seen[2] > 30 && seen[3] > 1_000, "little was tried: {seen:?}");
+}
