@@ -328,7 +328,7 @@ _berth__controller() {
             return 0
             ;;
         berth__controller__subcmd__run)
-            opts="-h --kubeconfig --lease-namespace --lease-duration --identity --listen --resync --log-format --help"
+            opts="-h --kubeconfig --lease-namespace --lease-duration --identity --listen --extender-listen --scheduler-lease --resync --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -362,6 +362,14 @@ _berth__controller() {
                     return 0
                     ;;
                 --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --extender-listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --scheduler-lease)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -27,6 +27,9 @@ pub const TENANT_PREFIX: &str = "cluster-";
 pub const CLASS_LABEL: &str = "berth.dev/class";
 /// Label of a Node by the controller: the HostProfile that its shape comes from.
 pub const PROFILE_LABEL: &str = "berth.dev/profile";
+/// Annotation of a Node, or a label on servers before 1.21: another value whenever it has room again for a pod that waits, as
+/// the scheduler looks at waiting pods again when a Node changes.
+pub const CAPACITY_GENERATION: &str = "berth.dev/capacity-generation";
 /// Annotation of an InfraNode that an agent made because there was none. As long as nobody has written a spec
 /// into it, it asks for nothing, not even for what an earlier one asked to be put back.
 pub const CREATED_BY: &str = "berth.dev/created-by";

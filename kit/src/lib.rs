@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod events;
+pub mod exchange;
 pub mod log;
 pub mod pace;
 pub mod refusal;

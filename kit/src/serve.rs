@@ -85,6 +85,33 @@ pub enum Server {
     Unix(UnixListener),
 }
 
+/// A connection.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+impl Server {
+    /// The next connection; out of file descriptors, it is asked for again a moment later.
+    pub(crate) async fn accept(&self) -> Box<dyn Stream> {
+        loop {
+            let accepted: std::io::Result<Box<dyn Stream>> = match self {
+                Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                    // Answers are small, and waited for.
+                    stream.set_nodelay(true).unwrap_or_default();
+                    Box::new(stream) as Box<dyn Stream>
+                }),
+                Self::Unix(listener) => {
+                    listener.accept().await.map(|(stream, _)| Box::new(stream) as Box<dyn Stream>)
+                }
+            };
+            match accepted {
+                Ok(stream) => return stream,
+                Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
+            }
+        }
+    }
+}
+
 /// Connections at once; a scraper and a person with curl need two.
 const CONNECTIONS: usize = 16;
 /// A client that says nothing for so long is not waited for.
@@ -163,25 +190,11 @@ pub async fn serve(server: Server, site: Arc<impl Site>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let site = Arc::clone(&site);
-        let accepted = match &server {
-            Server::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                tokio::spawn(async move {
-                    answer(stream, site).await;
-                    drop(place);
-                })
-            }),
-            Server::Unix(listener) => listener.accept().await.map(|(stream, _)| {
-                tokio::spawn(async move {
-                    answer(stream, site).await;
-                    drop(place);
-                })
-            }),
-        };
-        if accepted.is_err() {
-            // Out of file descriptors: a moment later there may be some.
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
+        let (site, stream) = (Arc::clone(&site), server.accept().await);
+        tokio::spawn(async move {
+            answer(stream, site).await;
+            drop(place);
+        });
     }
 }
 

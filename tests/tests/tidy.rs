@@ -73,6 +73,7 @@ fn deciding_code_has_no_files_no_clock_no_environment() {
         "plan",
         "profiles",
         "rules",
+        "sidecar",
         "tenants",
     ] {
         pure.extend(files(&format!("controller/src/{folder}"), ".rs"));

@@ -10,7 +10,7 @@ use berth_kit::log::{self, LogFormat};
 use berth_kit::serve::Listen;
 use clap::ValueHint;
 
-use crate::run::{self, Settings};
+use crate::run::{self, Settings, sidecar};
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,10 @@ use crate::run::{self, Settings};
         Of several HostProfiles the one with the highest priority that selects a Node holds: it becomes the spec of the \
         Node's InfraNode, with the networks of the tenants that the host carries. Fields that somebody else writes there \
         are left to them and said. A Node that no profile selects, or several of the same priority, is left as it is.\n\n\
-        Several may run: one of them leads, by a Lease. SIGTERM gives the lead to the next one at once.",
+        Several may run: one of them leads, by a Lease. SIGTERM gives the lead to the next one at once.\n\n\
+        Beside that each is the sidecar of a kube-scheduler that is named berth-scheduler and runs in the same pod: asked \
+        over HTTP it names one host for a pod, reserves it, and binds the pod there. The scheduler that holds its own \
+        Lease is the one whose sidecar decides.",
     after_help = "It answers over HTTP:\n  \
         /metrics  numbers for Prometheus (OpenMetrics)\n  /healthz  200 while it goes on\n  \
         /readyz   200 once all that it follows is listed; else what it waits for\n\n\
@@ -43,6 +46,14 @@ pub(super) struct Arguments {
     /// Where to answer: ADDRESS:PORT or unix:/PATH; may be given several times
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9478")]
     listen: Vec<Listen>,
+    /// Where the kube-scheduler of this pod asks, as its extender: ADDRESS:PORT on loopback or unix:/PATH; `none` to be no
+    /// sidecar
+    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:10262", value_parser = extender)]
+    extender_listen: Extender,
+    /// NAMESPACE/NAME of the Lease of that kube-scheduler: the sidecar decides while its own host name is on it. Empty
+    /// where only one scheduler runs, without a Lease
+    #[arg(long, value_name = "LEASE", default_value = "kube-system/berth-scheduler", value_parser = lease)]
+    scheduler_lease: SchedulerLease,
     /// Seconds between looks at objects that nothing happened to
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     resync: u64,
@@ -51,9 +62,38 @@ pub(super) struct Arguments {
     log_format: LogFormat,
 }
 
+/// Where to answer, if at all.
+#[derive(Debug, Clone)]
+struct Extender(Option<Listen>);
+
+fn extender(text: &str) -> Result<Extender, String> {
+    let listen = (text != "none").then(|| Listen::on_this_host(text)).transpose();
+    listen.map(Extender).map_err(|why| format!("{why}; or none"))
+}
+
+/// Namespace and name, if there is one.
+#[derive(Debug, Clone)]
+struct SchedulerLease(Option<(String, String)>);
+
+fn lease(text: &str) -> Result<SchedulerLease, String> {
+    match text.split_once('/') {
+        _ if text.is_empty() => Ok(SchedulerLease(None)),
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok(SchedulerLease(Some((namespace.to_owned(), name.to_owned()))))
+        }
+        _ => Err("give NAMESPACE/NAME, or nothing where there is only one scheduler".to_owned()),
+    }
+}
+
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     log::begin(arguments.log_format);
+    let sidecar = arguments.extender_listen.0.map(|listen| sidecar::Settings {
+        listen,
+        lease: arguments.scheduler_lease.0,
+        host: host(),
+    });
     let settings = Settings {
+        sidecar,
         kubeconfig: arguments.kubeconfig,
         lease_namespace: arguments.lease_namespace,
         lease_duration: Duration::from_secs(arguments.lease_duration),
@@ -66,9 +106,14 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 }
 
 /// One that no other process has, nor this one's next life.
-#[expect(clippy::disallowed_methods, reason = "the name of this machine, or of the pod")]
 fn identity() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let random = RandomState::new().hash_one(std::process::id());
-    format!("{}_{random:016x}", host.trim())
+    format!("{}_{random:016x}", host())
+}
+
+/// The name of this machine, or of the pod.
+#[expect(clippy::disallowed_methods, reason = "a file of this machine, not of a captured one")]
+fn host() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().to_owned()
 }

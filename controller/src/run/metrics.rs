@@ -12,6 +12,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use super::sidecar::Assignment;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Controller {
     controller: &'static str,
@@ -42,6 +44,8 @@ pub(super) struct Metrics {
     requests: Family<Method, Counter>,
     writes: Family<Written, Counter>,
     leader: Gauge,
+    /// Of the scheduler's sidecar.
+    pub(super) assignment: Assignment,
 }
 
 fn buckets() -> Histogram {
@@ -74,7 +78,8 @@ impl Default for Metrics {
         );
         r.register("berth_controller_writes", "Objects written, by kind", Clone::clone(&writes));
         r.register("berth_controller_leader", "1 if this one leads", Clone::clone(&leader));
-        Self { registry, reconciles, seconds, requests, writes, leader }
+        let assignment = Assignment::register(r);
+        Self { registry, assignment, reconciles, seconds, requests, writes, leader }
     }
 }
 

@@ -3,7 +3,8 @@
 //! Every one follows the objects ([`follow`]) and answers over HTTP, so that the next to lead is ready at once. Who leads
 //! ([`leader`]) runs the reconcilers, one file each: they take objects from stores, ask the pure modules what should be,
 //! and write what differs ([`apply`]). When the lead is lost they are dropped where they stand: whatever they were at is
-//! done again by the next one, as each looks at what there is.
+//! done again by the next one, as each looks at what there is. The scheduler's [`sidecar`] is apart from that: it runs on
+//! all of them.
 
 pub mod apply;
 mod burst;
@@ -17,6 +18,7 @@ pub mod machines;
 mod metrics;
 mod optional;
 pub mod reconcile;
+pub mod sidecar;
 mod silence;
 mod site;
 mod survey;
@@ -30,7 +32,7 @@ use anyhow::Context as _;
 use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use berth_kit::client;
 use berth_kit::serve::{self, Listen};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client};
@@ -62,6 +64,8 @@ pub struct Settings {
     pub listen: Vec<Listen>,
     /// Between looks at objects that nothing happened to.
     pub resync: Duration,
+    /// The scheduler's sidecar, if there is to be one.
+    pub sidecar: Option<sidecar::Settings>,
 }
 
 /// What all reconcilers share.
@@ -164,6 +168,14 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
     let may = term.clone();
     let fenced = client::fenced(client.clone(), move || may.lasts());
     let context = Arc::new(context(settings, &fenced, &mut followers, &waiting, &metrics));
+    if let Some(settings) = &settings.sidecar {
+        let shared = sidecar::Shared {
+            nodes: context.nodes.clone(),
+            infra_nodes: context.infra_nodes.clone(),
+            profiles: context.profiles.clone(),
+        };
+        sidecar::begin(settings, &client, shared, &metrics, &mut followers).await?;
+    }
     let leases = Api::namespaced(client, &settings.lease_namespace);
     let mut candidate =
         Candidate::new(leases, LEASE, settings.identity.clone(), settings.lease_duration, term);
@@ -256,11 +268,22 @@ fn ended_by_mistake(ended: Result<(), tokio::task::JoinError>) -> anyhow::Error 
     anyhow::anyhow!("a part ended by a mistake of berth-controller's own{why}")
 }
 
-/// Images and conditions of a Node are most of it, and change all the time.
+/// Images and conditions of a Node are most of it, and change all the time. Its taints and amounts are for the sidecar.
 fn trim_node(node: &mut Node) {
     node.metadata.managed_fields = None;
     node.metadata.annotations = None;
-    node.spec = None;
-    let addresses = node.status.take().and_then(|status| status.addresses);
-    node.status = Some(k8s_openapi::api::core::v1::NodeStatus { addresses, ..Default::default() });
+    node.spec = node.spec.take().map(|spec| NodeSpec {
+        taints: spec.taints,
+        unschedulable: spec.unschedulable,
+        ..NodeSpec::default()
+    });
+    node.status = node.status.take().map(|status| NodeStatus {
+        addresses: status.addresses,
+        allocatable: status.allocatable,
+        node_info: status.node_info.map(|info| NodeSystemInfo {
+            kubelet_version: info.kubelet_version,
+            ..NodeSystemInfo::default()
+        }),
+        ..NodeStatus::default()
+    });
 }

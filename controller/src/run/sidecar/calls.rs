@@ -1,0 +1,93 @@
+//! What kube-scheduler asks: `filter`, and `bind`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use berth_kit::exchange::{Bytes, Exchange};
+
+use super::Sidecar;
+use super::gate::{BRIEFLY, HOLD};
+use super::send::Sender;
+use crate::sidecar::{Answer, wire};
+
+/// Its paths.
+pub(super) struct Calls {
+    sidecar: Arc<Sidecar>,
+    sender: Sender,
+}
+
+impl Calls {
+    pub(super) fn of(sidecar: &Arc<Sidecar>) -> Self {
+        Self { sidecar: Arc::clone(sidecar), sender: Sender::of(sidecar) }
+    }
+
+    /// One host, and what became of the call.
+    async fn filter(&self, body: &[u8]) -> (String, &'static str) {
+        let read = match wire::filter(body) {
+            Ok(read) => read,
+            Err(why) => return (wire::filter_error(&why), "error"),
+        };
+        let (sidecar, began) = (&self.sidecar, Instant::now());
+        let until = began.checked_add(HOLD).unwrap_or(began);
+        let mut brief: Option<Instant> = None;
+        loop {
+            let mut changed = sidecar.gate.watch();
+            if let Err(why) = sidecar.gate.pass(until).await {
+                sidecar.desk().unanswered(&read.pod);
+                return (wire::filter_error(&why), "error");
+            }
+            let answer = sidecar.desk().filter(Instant::now(), &read.pod, &read.names);
+            match answer {
+                Answer::Host(name) => return (wire::host(name), "placed"),
+                Answer::Refused(hosts) => {
+                    sidecar.metrics.assignment.refused(&hosts);
+                    // Something may have changed while it was looked at.
+                    sidecar.stirred.notify_one();
+                    return (wire::refused(&hosts), "refused");
+                }
+                Answer::Wrong(why) => {
+                    tracing::warn!("{why}");
+                    return (wire::filter_error(&why), "error");
+                }
+                Answer::NotYet(why) => {
+                    let end = Instant::now().checked_add(BRIEFLY).unwrap_or(until).min(until);
+                    let brief = *brief.get_or_insert(end);
+                    if tokio::time::timeout_at(brief.into(), changed.changed()).await.is_err() {
+                        tracing::warn!("{why}");
+                        return (wire::filter_error(&why), "error");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn bind(&self, body: &[u8]) -> (String, &'static str) {
+        let binding = match wire::bind(body) {
+            Ok(binding) => binding,
+            Err(why) => return (wire::bound(&why), "error"),
+        };
+        match self.sender.bind(&binding).await {
+            Ok(()) => (wire::bound(""), "bound"),
+            Err(why) => {
+                let (namespace, name) = (&binding.pod_namespace, &binding.pod_name);
+                tracing::warn!("Pod {namespace}/{name} is not bound to {}: {why}", binding.node);
+                (wire::bound(&why), "error")
+            }
+        }
+    }
+}
+
+impl Exchange for Calls {
+    async fn answer(&self, path: &str, body: Result<Bytes, String>) -> Option<String> {
+        let began = Instant::now();
+        let (call, (answer, result)) = match (path, &body) {
+            ("/filter", Ok(body)) => ("filter", self.filter(body).await),
+            ("/bind", Ok(body)) => ("bind", self.bind(body).await),
+            ("/filter", Err(why)) => ("filter", (wire::filter_error(why), "error")),
+            ("/bind", Err(why)) => ("bind", (wire::bound(why), "error")),
+            _ => return None,
+        };
+        self.sidecar.metrics.assignment.decided(call, result, began.elapsed());
+        Some(answer)
+    }
+}

@@ -1,0 +1,144 @@
+//! Hosts: what their agents report and their Nodes say, read as soon as either changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_api::{Class, InfraNode};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+
+use super::gate::Kind;
+use super::{Shared, Sidecar};
+use crate::inventory::HostFacts;
+use crate::profiles::{Choice, choose};
+use crate::run::follow::Change;
+
+/// Follows hosts for ever.
+pub(super) async fn follow(sidecar: Arc<Sidecar>, shared: Shared) {
+    let Shared { nodes, infra_nodes, profiles } = &shared;
+    let (mut of_nodes, mut of_infra_nodes) = (nodes.changes(), infra_nodes.changes());
+    let mut of_profiles = profiles.changes();
+    tokio::join!(nodes.ready(), infra_nodes.ready(), profiles.ready());
+    let mut hosts = Hosts { sidecar, shared: &shared, said: BTreeMap::new() };
+    hosts.all().await;
+    hosts.sidecar.gate.listed(Kind::Hosts, true);
+    loop {
+        tokio::select! {
+            Some(change) = of_nodes.recv() => match change {
+                Change::All => hosts.all().await,
+                Change::One(before, after) => {
+                    if facts_of_node(before.as_deref()) != facts_of_node(after.as_deref()) {
+                        hosts.one(&name(before.as_deref(), after.as_deref()));
+                    }
+                }
+            },
+            Some(change) = of_infra_nodes.recv() => match change {
+                Change::All => hosts.all().await,
+                Change::One(before, after) => {
+                    if facts_of_host(before.as_deref()) != facts_of_host(after.as_deref()) {
+                        hosts.one(&name(before.as_deref(), after.as_deref()));
+                    }
+                }
+            },
+            Some(change) = of_profiles.recv() => {
+                let is_other = match &change {
+                    Change::All => true,
+                    Change::One(before, after) => {
+                        before.as_ref().map(|one| &one.spec) != after.as_ref().map(|one| &one.spec)
+                    }
+                };
+                if is_other {
+                    hosts.all().await;
+                }
+            }
+            // They last as long as the program.
+            else => std::future::pending().await,
+        }
+    }
+}
+
+struct Hosts<'a> {
+    sidecar: Arc<Sidecar>,
+    shared: &'a Shared,
+    /// What was wrong with each, as it was said.
+    said: BTreeMap<String, String>,
+}
+
+impl Hosts<'_> {
+    async fn all(&mut self) {
+        let nodes = self.shared.nodes.all();
+        let infra_nodes = self.shared.infra_nodes.all();
+        let names = nodes.iter().map(|node| node.name_any());
+        let names = names.chain(infra_nodes.iter().map(|host| host.name_any()));
+        let known = self.known();
+        for (at, name) in names.chain(known).collect::<BTreeSet<String>>().into_iter().enumerate() {
+            self.one(&name);
+            // Calls and other watches go on meanwhile.
+            if at % 64 == 63 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn known(&self) -> Vec<String> {
+        let desk = self.sidecar.desk();
+        desk.engine().hosts().map(|(_, facts)| facts.name.clone()).collect()
+    }
+
+    fn one(&mut self, name: &str) {
+        let (node, infra_node) = (self.shared.nodes.get(name), self.shared.infra_nodes.get(name));
+        let mut problems = Vec::new();
+        let version = infra_node.as_ref().and_then(|host| host.resource_version()?.parse().ok());
+        let facts = node.zip(infra_node).and_then(|(node, infra_node)| {
+            let facts = HostFacts::read(&infra_node, Some(&node), &mut problems);
+            facts.map_err(|problem| problems.push(problem)).ok()
+        });
+        let facts = facts.map(|facts| {
+            let class = self.class(&facts);
+            (facts, class)
+        });
+        let set = self.sidecar.tell(|desk, _| desk.host(name, facts, version));
+        let wrong = problems.iter().map(ToString::to_string).chain(set.err());
+        let wrong = wrong.collect::<Vec<_>>().join("; ");
+        if self.said.get(name) != Some(&wrong) && !wrong.is_empty() {
+            tracing::warn!("{wrong}");
+        }
+        if wrong.is_empty() {
+            self.said.remove(name);
+        } else {
+            self.said.insert(name.to_owned(), wrong);
+        }
+    }
+
+    fn class(&self, facts: &HostFacts) -> Class {
+        match choose(&self.shared.profiles.all(), &facts.labels) {
+            Choice::One(profile) => profile.spec.class,
+            Choice::None | Choice::Tie(_) => Class::default(),
+        }
+    }
+}
+
+fn name<K: kube::Resource>(before: Option<&K>, after: Option<&K>) -> String {
+    after.or(before).and_then(|object| object.meta().name.clone()).unwrap_or_default()
+}
+
+/// What a kubelet writes every few minutes is mostly the same.
+fn facts_of_node(node: Option<&Node>) -> impl PartialEq {
+    node.map(|node| {
+        let status = node.status.as_ref();
+        let version =
+            status.and_then(|status| Some(status.node_info.as_ref()?.kubelet_version.clone()));
+        let allocatable = status.and_then(|status| status.allocatable.clone());
+        (
+            node.metadata.uid.clone(),
+            node.metadata.labels.clone(),
+            node.spec.clone(),
+            allocatable,
+            version,
+        )
+    })
+}
+
+fn facts_of_host(host: Option<&InfraNode>) -> impl PartialEq {
+    host.map(|host| (host.metadata.uid.clone(), host.spec.clone(), host.status.clone()))
+}

@@ -1,0 +1,171 @@
+//! Numbers of assignment for Prometheus.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::sidecar::{Figures, SIZES, Stages};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    call: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Done {
+    call: &'static str,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Why {
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Stage {
+    stage: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Resource {
+    resource: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Room {
+    cpus: u32,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(in crate::run) struct Assignment {
+    decisions: Family<Done, Counter>,
+    seconds: Family<Call, Histogram, fn() -> Histogram>,
+    refusals: Family<Why, Counter>,
+    kubelet_refusals: Family<Why, Counter>,
+    reservations: Family<Stage, Gauge>,
+    free: Family<Resource, Gauge>,
+    stranded: Family<Resource, Gauge>,
+    zones: Family<Room, Gauge>,
+    wakes: Counter,
+}
+
+fn buckets() -> Histogram {
+    Histogram::new([0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1.0, 8.0])
+}
+
+impl Assignment {
+    pub(in crate::run) fn register(registry: &mut Registry) -> Self {
+        let this = Self {
+            decisions: Family::default(),
+            seconds: Family::new_with_constructor(buckets as fn() -> Histogram),
+            refusals: Family::default(),
+            kubelet_refusals: Family::default(),
+            reservations: Family::default(),
+            free: Family::default(),
+            stranded: Family::default(),
+            zones: Family::default(),
+            wakes: Counter::default(),
+        };
+        let r = registry;
+        r.register(
+            "berth_assignment_decisions",
+            "Calls of kube-scheduler by result",
+            this.decisions.clone(),
+        );
+        r.register(
+            "berth_assignment_seconds",
+            "Time that calls took, with what they were held",
+            this.seconds.clone(),
+        );
+        r.register(
+            "berth_assignment_refusals",
+            "Pods that no host took, once for each reason of a host",
+            this.refusals.clone(),
+        );
+        r.register(
+            "berth_assignment_kubelet_refusals",
+            "Pods that a kubelet refused after they were bound",
+            this.kubelet_refusals.clone(),
+        );
+        r.register(
+            "berth_assignment_pods",
+            "Pods that take room or wait for it",
+            this.reservations.clone(),
+        );
+        r.register("berth_assignment_free", "CPUs to pin, bytes of huge pages", this.free.clone());
+        r.register(
+            "berth_assignment_stranded",
+            "Of those, what is in zones that lack the other",
+            this.stranded.clone(),
+        );
+        r.register(
+            "berth_assignment_zones_with_room",
+            "Zones with so many CPUs to pin or more",
+            this.zones.clone(),
+        );
+        r.register(
+            "berth_assignment_wakes",
+            "Nodes that were touched so that waiting pods are looked at again",
+            this.wakes.clone(),
+        );
+        this
+    }
+
+    pub(super) fn decided(&self, call: &'static str, result: &'static str, took: Duration) {
+        self.decisions.get_or_create(&Done { call, result }).inc();
+        self.seconds.get_or_create(&Call { call }).observe(took.as_secs_f64());
+    }
+
+    pub(super) fn refused(&self, hosts: &[(&str, Cow<'static, str>)]) {
+        let reasons: BTreeSet<&str> = hosts.iter().map(|(_, reason)| reason.as_ref()).collect();
+        for reason in reasons {
+            self.refusals.get_or_create(&Why { reason: reason.to_owned() }).inc();
+        }
+    }
+
+    pub(super) fn kubelet_refused(&self, reason: &str) {
+        self.kubelet_refusals.get_or_create(&Why { reason: reason.to_owned() }).inc();
+    }
+
+    pub(super) fn woken(&self) {
+        self.wakes.inc();
+    }
+
+    pub(super) fn staged(&self, stages: &Stages) {
+        let all = [
+            ("reserved", stages.reserved),
+            ("binding", stages.binding),
+            ("bound", stages.bound),
+            ("kept", stages.kept),
+            ("leaving", stages.leaving),
+            ("waiting", stages.waiting),
+        ];
+        for (stage, count) in all {
+            set(&self.reservations.get_or_create(&Stage { stage }), count);
+        }
+    }
+
+    pub(super) fn figured(&self, figures: &Figures) {
+        let (cpus, pages) = (Resource { resource: "cpus" }, Resource { resource: "hugepages" });
+        set(&self.free.get_or_create(&cpus), figures.free_cpus);
+        set(&self.free.get_or_create(&pages), figures.free_pages);
+        set(&self.stranded.get_or_create(&cpus), figures.stranded_cpus);
+        set(&self.stranded.get_or_create(&pages), figures.stranded_pages);
+        for (cpus, count) in SIZES.into_iter().zip(figures.zones) {
+            set(&self.zones.get_or_create(&Room { cpus }), count);
+        }
+    }
+}
+
+fn set(gauge: &Gauge, value: impl TryInto<i64>) {
+    gauge.set(value.try_into().unwrap_or(i64::MAX));
+}

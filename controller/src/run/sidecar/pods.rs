@@ -1,0 +1,99 @@
+//! All pods: those on hosts take room, those of ours that have none wait for it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kube::Api;
+
+use super::Sidecar;
+use super::feed::{Told, always, feed};
+use super::gate::Kind;
+use crate::sidecar::Seen;
+
+/// Follows pods for ever, as soon as all is known that they are counted by.
+pub(super) async fn follow(sidecar: Arc<Sidecar>) {
+    sidecar.gate.all_but_pods().await;
+    // A guard against objects that cannot be understood would read each of many thousands twice; pods are the server's own.
+    let api: Api<Pod> = Api::all(sidecar.client.clone());
+    let mut listed: HashSet<String> = HashSet::new();
+    let mut late: Vec<(Pod, Seen)> = Vec::new();
+    let take = |told: Told<Pod>| match told {
+        Told::Begin => {
+            sidecar.gate.listed(Kind::Pods, false);
+            listed.clear();
+            late.clear();
+        }
+        Told::Listed(object) => {
+            let Some((pod, seen)) = read(object) else { return };
+            listed.insert(seen.uid().to_owned());
+            if sidecar.desk().is_on_its_way(&seen) {
+                late.push((pod, seen));
+            } else {
+                count(&sidecar, pod, &seen);
+            }
+        }
+        Told::End => {
+            late.sort_by_cached_key(|(pod, _)| {
+                pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
+            });
+            for (pod, seen) in late.drain(..) {
+                count(&sidecar, pod, &seen);
+            }
+            sidecar.tell(|desk, now| desk.pods_listed(now, &listed));
+            listed = HashSet::new();
+            sidecar.gate.listed(Kind::Pods, true);
+        }
+        Told::Is(object) => {
+            let Some((pod, seen)) = read(object) else { return };
+            if let Some(refusal) = seen.kubelet.filter(|_| seen.is_ours) {
+                sidecar.metrics.assignment.kubelet_refused(refusal.name());
+                let (called, name) = (seen.called(), refusal.name());
+                tracing::warn!("{called}: its kubelet has refused it: {name}");
+            }
+            count(&sidecar, pod, &seen);
+        }
+        Told::Gone(object) => {
+            if let Some(uid) = object.metadata.uid {
+                sidecar.tell(|desk, now| desk.pod_is_gone(now, &uid));
+            }
+        }
+    };
+    feed(api, "pods", take, always).await;
+}
+
+fn count(sidecar: &Sidecar, pod: Pod, seen: &Seen) {
+    if let Err(why) = sidecar.tell(|desk, now| desk.pod(now, pod, seen)) {
+        tracing::warn!("{why}; it is not counted");
+    }
+}
+
+fn read(mut pod: Pod) -> Option<(Pod, Seen)> {
+    match Seen::read(&pod) {
+        Ok(seen) => {
+            trim(&mut pod);
+            Some((pod, seen))
+        }
+        Err(invalid) => {
+            tracing::warn!("{invalid}; it is not counted");
+            None
+        }
+    }
+}
+
+/// What is looked at once it has been read: what rules are made of; all of it only of a pod that waits.
+fn trim(pod: &mut Pod) {
+    pod.metadata.managed_fields = None;
+    let waits = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
+    if waits {
+        return;
+    }
+    let spec = pod.spec.take().unwrap_or_default();
+    pod.spec = Some(PodSpec {
+        node_selector: spec.node_selector,
+        affinity: spec.affinity,
+        tolerations: spec.tolerations,
+        topology_spread_constraints: spec.topology_spread_constraints,
+        ..PodSpec::default()
+    });
+}

@@ -1,0 +1,132 @@
+//! Binds a pod to its host: one binding at a time to each host, as its kubelet gives zones in the order of bindings.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_kit::client::CallError;
+use k8s_openapi::api::core::v1::{Binding as Body, ObjectReference, Pod};
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::Value;
+
+use super::Sidecar;
+use super::gate::{BRIEFLY, HOLD};
+use crate::sidecar::wire::Binding;
+use crate::sidecar::{Bind, SEND};
+
+/// Sends bindings.
+pub(super) struct Sender {
+    sidecar: Arc<Sidecar>,
+    /// Taken while a binding to a host is under way.
+    hosts: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// A look at one pod that takes longer is given up.
+const LOOK: Duration = Duration::from_secs(2);
+
+impl Sender {
+    pub(super) fn of(sidecar: &Arc<Sidecar>) -> Self {
+        Self { sidecar: Arc::clone(sidecar), hosts: Mutex::default() }
+    }
+
+    /// Binds a pod, if it may go there.
+    pub(super) async fn bind(&self, binding: &Binding) -> Result<(), String> {
+        let (sidecar, began) = (&self.sidecar, Instant::now());
+        let until = began.checked_add(HOLD).unwrap_or(began);
+        let host = {
+            let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(hosts.entry(binding.node.clone()).or_default())
+        };
+        let turn = tokio::time::timeout_at(until.into(), host.lock()).await;
+        let _turn = turn.map_err(|_| "earlier bindings to this host are still under way")?;
+        let mut brief: Option<Instant> = None;
+        let mut pod: Option<Pod> = None;
+        loop {
+            let mut changed = sidecar.gate.watch();
+            sidecar.gate.pass(until).await?;
+            let (uid, node) = (&binding.pod_uid, &binding.node);
+            let answer = sidecar.desk().bind(Instant::now(), uid, node, pod.as_ref());
+            match answer {
+                Bind::Done => return Ok(()),
+                Bind::Send => return self.send(binding).await,
+                Bind::Refused(why) => {
+                    sidecar.stirred.notify_one();
+                    return Err(why);
+                }
+                Bind::Unknown if pod.is_none() => pod = Some(self.look(binding).await?),
+                Bind::Unknown => return Err("nothing is known of it".to_owned()),
+                Bind::NotYet(why) => {
+                    let end = Instant::now().checked_add(BRIEFLY).unwrap_or(until).min(until);
+                    let brief = *brief.get_or_insert(end);
+                    let waited = tokio::time::timeout_at(brief.into(), changed.changed()).await;
+                    waited.map_err(|_| why)?.unwrap_or_default();
+                }
+            }
+        }
+    }
+
+    fn pods(&self, binding: &Binding) -> Api<Pod> {
+        Api::namespaced(self.sidecar.client.clone(), &binding.pod_namespace)
+    }
+
+    async fn look(&self, binding: &Binding) -> Result<Pod, String> {
+        let pods = self.pods(binding);
+        let look = tokio::time::timeout(LOOK, pods.get(&binding.pod_name)).await;
+        let look = look.map_err(|_| format!("no answer about it in {} s", LOOK.as_secs()))?;
+        look.map_err(|error| berth_cli::text::chain(&error))
+    }
+
+    async fn send(&self, binding: &Binding) -> Result<(), String> {
+        // The look at the Lease may have been a while ago.
+        let (sidecar, uid) = (&self.sidecar, &binding.pod_uid);
+        if let Err(why) = sidecar.gate.fence().await {
+            sidecar.tell(|desk, now| desk.not_bound(now, uid));
+            return Err(why);
+        }
+        let body = Body {
+            metadata: ObjectMeta {
+                name: Some(binding.pod_name.clone()),
+                namespace: Some(binding.pod_namespace.clone()),
+                // Another pod of that name is refused.
+                uid: Some(uid.clone()),
+                ..ObjectMeta::default()
+            },
+            target: ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(binding.node.clone()),
+                ..ObjectReference::default()
+            },
+        };
+        let (pods, params) = (self.pods(binding), PostParams::default());
+        let call =
+            pods.create_subresource::<_, Value>("binding", &binding.pod_name, &params, &body);
+        let error = match tokio::time::timeout(SEND, call).await {
+            Ok(Ok(_)) => {
+                sidecar.metrics.wrote("Binding");
+                sidecar.tell(|desk, now| desk.bound(now, uid));
+                return Ok(());
+            }
+            Ok(Err(error)) => CallError::from(error),
+            Err(_) => CallError::NotSent(format!("no answer in {} s", SEND.as_secs())),
+        };
+        // An API server that says no has not bound it. Otherwise the pod itself tells.
+        let is_refused = error.code().is_some_and(|code| (400..500).contains(&code));
+        let there = if is_refused { None } else { Some(self.look(binding).await) };
+        match there {
+            None => sidecar.tell(|desk, now| desk.not_bound(now, uid)),
+            Some(Ok(pod)) if pod.uid().as_ref() == Some(uid) => {
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+                if node == Some(binding.node.as_str()) {
+                    sidecar.tell(|desk, now| desk.bound(now, uid));
+                    return Ok(());
+                }
+                sidecar.tell(|desk, now| desk.not_bound(now, uid));
+            }
+            // The watch will tell; until then its place is its own.
+            Some(_) => {}
+        }
+        Err(error.to_string())
+    }
+}

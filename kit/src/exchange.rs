@@ -1,0 +1,76 @@
+//! Answers to what a program on the same host posts: JSON both ways, and an answer may take its time.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+pub use hyper::body::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+
+use crate::serve::Server;
+
+/// What a daemon answers to a POST.
+pub trait Exchange: Send + Sync + 'static {
+    /// The answer to a body, or to why there is none; `None` if it has no such path.
+    fn answer(
+        &self,
+        path: &str,
+        body: Result<Bytes, String>,
+    ) -> impl Future<Output = Option<String>> + Send;
+}
+
+/// Answers until the end. A body has so many bytes at most. Whoever asks is trusted to take its answers: connections
+/// are kept, as one that is closed while a question is under way is an error to the other side.
+pub async fn exchange(server: Server, most: usize, site: Arc<impl Exchange>) {
+    loop {
+        let (site, stream) = (Arc::clone(&site), server.accept().await);
+        tokio::spawn(async move {
+            let service = service_fn(|request: Request<Incoming>| {
+                let site = Arc::clone(&site);
+                async move { Ok::<_, Infallible>(respond(request, most, site.as_ref()).await) }
+            });
+            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            if let Err(error) = connection.await {
+                tracing::debug!("a client went away: {error}");
+            }
+        });
+    }
+}
+
+async fn respond(
+    request: Request<Incoming>,
+    most: usize,
+    site: &impl Exchange,
+) -> Response<Full<Bytes>> {
+    if request.method() != Method::POST {
+        let mut response = response(StatusCode::METHOD_NOT_ALLOWED, "only POST\n".to_owned());
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+        return response;
+    }
+    let (head, body) = request.into_parts();
+    let body = match Limited::new(body, most).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) => Err(format!("the body cannot be read: {error} ({most} bytes at most)")),
+    };
+    match site.answer(head.uri.path(), body).await {
+        Some(answer) => {
+            let mut response = response(StatusCode::OK, answer);
+            let json = HeaderValue::from_static("application/json");
+            response.headers_mut().insert(CONTENT_TYPE, json);
+            response
+        }
+        None => response(StatusCode::NOT_FOUND, "no such path\n".to_owned()),
+    }
+}
+
+fn response(code: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = code;
+    response
+}
