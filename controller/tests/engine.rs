@@ -2,6 +2,8 @@
 
 #![expect(clippy::expect_used, reason = "tests fail by panicking")]
 
+#[path = "engine/allocation.rs"]
+mod allocation;
 #[path = "engine/dice.rs"]
 mod dice;
 #[path = "engine/handed_out.rs"]

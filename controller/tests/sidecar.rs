@@ -2,6 +2,8 @@
 
 #![expect(clippy::expect_used, reason = "tests fail by panicking")]
 
+#[path = "engine/allocation.rs"]
+mod allocation;
 #[path = "sidecar/cluster.rs"]
 mod cluster;
 #[path = "engine/host.rs"]

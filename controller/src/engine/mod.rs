@@ -305,6 +305,17 @@ impl Engine {
         (!self.counts.ask(&request.rules).depends_on_pods()).then_some(&*request.key)
     }
 
+    /// The number of the newest change of a host, or of what is on one.
+    #[must_use]
+    pub fn last_change(&self) -> u64 {
+        self.changes.last()
+    }
+
+    /// Hosts that have changed since; `None` if that is too long ago to say.
+    pub fn changed_since(&self, seen: u64) -> Option<impl Iterator<Item = HostId> + '_> {
+        Some(self.changes.since(seen)?.map(|change| HostId::at(change.host())))
+    }
+
     /// Why a pod cannot go to a host; nothing if it can.
     #[must_use]
     pub fn why_not(&self, request: &Request, host: HostId) -> Vec<Reason> {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1;
 
-use super::book::{BINDING, Entry, RESERVED, Stage};
+use super::book::{BINDING, Entry, RESERVED, Stage, has_own};
 use super::desk::{Answer, Desk, UNLISTED};
 use super::seen::Seen;
 use crate::engine::Request;
@@ -38,31 +38,32 @@ impl Desk {
         if self.gone.contains_key(uid) {
             return Bind::Refused(format!("the pod {uid} has been deleted, or has ended"));
         }
-        let host = match self.usable(node) {
-            Ok(host) => host,
-            Err(why) => return Bind::Refused(format!("{node}: {why}")),
-        };
         let entry = match self.book.get(uid) {
             Some(entry) if &*entry.host != node => {
                 let other = &entry.host;
                 return Bind::Refused(format!("{other} is reserved for it, and not {node}"));
             }
             Some(entry) => entry,
-            None => return self.bind_anew(now, uid, host, pod),
+            None => return self.bind_anew(now, uid, node, pod),
         };
         match entry.stage {
             Stage::Bound { .. } => Bind::Done,
             Stage::Binding { .. } => Bind::NotYet(format!("it is being bound to {node}")),
             Stage::Reserved { .. } => {
                 let request = entry.request.clone();
-                self.send(now, &request, host)
+                match self.usable(node, has_own(&request)) {
+                    Ok(host) => self.send(now, &request, host),
+                    Err(why) => Bind::Refused(format!("{node}: {why}")),
+                }
             }
-            Stage::Kept { .. } | Stage::Leaving { .. } => Bind::Refused("it has gone".to_owned()),
+            Stage::Kept { .. } | Stage::Leaving { .. } | Stage::Ended => {
+                Bind::Refused("it has gone".to_owned())
+            }
         }
     }
 
     /// Its reservation is lost: with a restart, or as it came too late.
-    fn bind_anew(&mut self, now: Instant, uid: &str, host: HostId, pod: Option<&v1::Pod>) -> Bind {
+    fn bind_anew(&mut self, now: Instant, uid: &str, node: &str, pod: Option<&v1::Pod>) -> Bind {
         let known = self.pending.get(uid).cloned();
         let Some(pod) = known.as_deref().or(pod) else { return Bind::Unknown };
         let seen = match Seen::read(pod) {
@@ -79,6 +80,10 @@ impl Desk {
             Err(Answer::Wrong(why)) => return Bind::Refused(why),
             Err(_) => return Bind::Unknown,
         };
+        let host = match self.usable(node, has_own(&request)) {
+            Ok(host) => host,
+            Err(why) => return Bind::Refused(format!("{node}: {why}")),
+        };
         if self.engine.place(&request, Some(&[host])).is_none() {
             return self.refusal(&request, host);
         }
@@ -89,33 +94,69 @@ impl Desk {
 
     /// It is placed again as the first of those that are not bound yet.
     fn send(&mut self, now: Instant, request: &Request, host: HostId) -> Bind {
-        let uid = request.uid();
-        let others = self.movable(host, uid);
-        for (other, _) in &others {
+        let others = self.movable(host, request.uid());
+        match self.put_first(request, host, &others) {
+            Ok(()) => {
+                let until = now.checked_add(BINDING).unwrap_or(now);
+                self.book.set(request.uid(), Stage::Binding { until });
+                Bind::Send
+            }
+            Err(refusal) => {
+                self.release(request.uid());
+                refusal
+            }
+        }
+    }
+
+    /// Whether those of a host that are promised and not sent keep a place there if this one is sent first. It is placed
+    /// there already, after them, and stays so if they do.
+    pub(super) fn leaves_room(&mut self, request: &Request, host: HostId) -> bool {
+        let others = self.movable(host, request.uid());
+        if others.is_empty() {
+            return true;
+        }
+        let leaves = self.put_first(request, host, &others).is_ok();
+        if leaves {
+            self.engine.remove(request.uid());
+            self.put_again(host, &others);
+        }
+        leaves && self.engine.place(request, Some(&[host])).is_some()
+    }
+
+    /// Places a pod before the others. If one of them has no place then, all is as before, without it.
+    fn put_first(
+        &mut self,
+        request: &Request,
+        host: HostId,
+        others: &[(Arc<str>, Entry)],
+    ) -> Result<(), Bind> {
+        self.engine.remove(request.uid());
+        for (other, _) in others {
             self.engine.remove(other);
         }
-        self.engine.remove(uid);
-        let mut keep = self.engine.place(request, Some(&[host])).is_some();
-        let refusal = if keep { None } else { Some(self.refusal(request, host)) };
-        for (_, entry) in &others {
-            keep = keep && self.engine.place(&entry.request, Some(&[host])).is_some();
-        }
-        if keep {
-            let until = now.checked_add(BINDING).unwrap_or(now);
-            self.book.set(uid, Stage::Binding { until });
-            return Bind::Send;
-        }
-        // As it was, without this one.
-        self.release(uid);
-        for (other, _) in &others {
-            self.engine.remove(other);
-        }
-        for (_, entry) in &others {
-            drop(self.engine.bound(&entry.request, host));
-        }
-        refusal.unwrap_or_else(|| {
+        let refusal = if self.engine.place(request, Some(&[host])).is_none() {
+            self.refusal(request, host)
+        } else {
+            let mut all = others.iter();
+            if all.all(|(_, other)| self.engine.place(&other.request, Some(&[host])).is_some()) {
+                return Ok(());
+            }
             Bind::Refused("another pod's place, reserved before, would be lost".to_owned())
-        })
+        };
+        self.engine.remove(request.uid());
+        self.put_again(host, others);
+        Err(refusal)
+    }
+
+    /// Places them in this order again.
+    fn put_again(&mut self, host: HostId, others: &[(Arc<str>, Entry)]) {
+        for (other, _) in others {
+            self.engine.remove(other);
+        }
+        for (_, other) in others {
+            // They had a place; one that a report has taken meanwhile is found out when it is bound.
+            drop(self.engine.bound(&other.request, host));
+        }
     }
 
     /// Those of a host that are promised and not sent, in the order of the promises.

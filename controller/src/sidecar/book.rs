@@ -34,6 +34,8 @@ pub(super) enum Stage {
     Kept { until: Option<Instant> },
     /// It has gone, and its kubelet may not know yet.
     Leaving { until: Instant },
+    /// It is being deleted, and its kubelet has taken back what it had.
+    Ended,
 }
 
 impl Stage {
@@ -43,7 +45,7 @@ impl Stage {
                 Some(until)
             }
             Self::Kept { until } => until,
-            Self::Bound { .. } => None,
+            Self::Bound { .. } | Self::Ended => None,
         }
     }
 
@@ -80,6 +82,14 @@ pub(super) struct Entry {
     pub(super) stamp: u64,
     /// Whether the watch has shown it on its host.
     pub(super) is_seen: bool,
+    /// Whether a report has listed it.
+    pub(super) is_listed: bool,
+    pub(super) is_terminating: bool,
+}
+
+/// Whether a kubelet gives it CPUs or pages of its own, of zones.
+pub(super) fn has_own(request: &Request) -> bool {
+    request.pinned_cpus() > 0 || request.page_size().is_some()
 }
 
 /// All of them.
@@ -149,14 +159,21 @@ impl Book {
     }
 
     /// The watch shows it there.
-    pub(super) fn see(&mut self, uid: &str, stamp: u64) {
+    pub(super) fn see(&mut self, uid: &str, is_terminating: bool) {
         if let Some(entry) = self.entries.get_mut(uid) {
-            (entry.is_seen, entry.stamp) = (true, stamp);
+            (entry.is_seen, entry.is_terminating) = (true, is_terminating);
+        }
+    }
+
+    /// A report lists it.
+    pub(super) fn list(&mut self, uid: &str) {
+        if let Some(entry) = self.entries.get_mut(uid) {
+            entry.is_listed = true;
         }
     }
 
     fn loosen(&mut self, uid: &Arc<str>, stage: Stage) {
-        if matches!(stage, Stage::Bound { .. }) {
+        if matches!(stage, Stage::Bound { .. } | Stage::Ended) {
             self.loose.remove(uid);
         } else {
             self.loose.insert(Arc::clone(uid));

@@ -1,14 +1,15 @@
 //! Where all is known: which host a pod gets, booked at the moment in which it is said.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1;
 
-use super::book::{Book, Entry, Key, RESERVED, Stage, WITH_VOLUMES};
+use super::book::{Book, Entry, Key, RESERVED, Stage, WITH_VOLUMES, has_own};
 use super::instance::Instance;
+use super::refusals::Refusals;
 use super::seen::Seen;
 use super::waiting::Waiting;
 use crate::engine::{Engine, Needs, Request};
@@ -20,6 +21,7 @@ pub struct Desk {
     pub(super) engine: Engine,
     pub(super) book: Book,
     pub(super) waiting: Waiting,
+    refusals: Refusals,
     /// Hosts that nothing is placed on for now, in few words.
     pub(super) out: HashMap<HostId, &'static str>,
     /// The version of each host's report.
@@ -34,6 +36,9 @@ pub struct Desk {
     pub(super) gone: HashMap<String, Instant>,
     /// Hosts whose kubelets were sent several pods before this desk began, in an order that nobody knows, until when.
     pub(super) unsure: HashMap<HostId, Instant>,
+    /// Pods with CPUs or pages of their own that have left, or that a report no longer lists: whether their kubelets have
+    /// taken that back nobody knows, and with it which zones a new pod would be given.
+    pub(super) unclear: HashMap<HostId, BTreeSet<Arc<str>>>,
     /// Pods are not listed yet: nothing is known of what is taken.
     pub(super) is_unlisted: bool,
 }
@@ -57,8 +62,8 @@ pub(super) const UNLISTED: &str = "pods are not listed yet";
 const UNKNOWN: &str = "node(s) had no agent report";
 /// Where zones were given to pods in an order that nobody knows.
 const UNSURE: &str = "node(s) had new pods that no agent report lists yet";
-/// Where the engine finds no one reason.
-const FULL: &str = "node(s) had too little room for it";
+/// Where pods have left, and their agents have not said so.
+const UNCLEAR: &str = "node(s) had pods that are just leaving";
 
 impl Desk {
     /// Without hosts and pods.
@@ -119,22 +124,25 @@ impl Desk {
             Err(answer) => return answer,
         };
         let known: Vec<(&'n str, Result<HostId, &'static str>)> =
-            names.iter().map(|name| (*name, self.usable(name))).collect();
-        let among: Vec<HostId> = known.iter().filter_map(|(_, host)| host.ok()).collect();
+            names.iter().map(|name| (*name, self.usable(name, has_own(&request)))).collect();
+        let mut among: Vec<HostId> = known.iter().filter_map(|(_, host)| host.ok()).collect();
         let before = self.lift(&seen);
         let place = before.as_ref().and_then(|(_, before)| self.engine.host(&before.host));
         let same = place.filter(|host| among.contains(host));
         let same = same.and_then(|host| self.engine.place(&request, Some(&[host])));
-        let chosen = same.or_else(|| self.engine.place(&request, Some(&among)));
+        let mut chosen = same.or_else(|| self.engine.place(&request, Some(&among)));
+        while let Some(host) = chosen.filter(|host| !self.leaves_room(&request, *host)) {
+            among.retain(|other| *other != host);
+            chosen = self.engine.place(&request, Some(&among));
+        }
         let Some(host) = chosen else {
-            let why = |host: HostId| {
-                let reasons = self.engine.why_not(&request, host);
-                reasons.first().map_or(Cow::Borrowed(FULL), |reason| reason.short())
-            };
+            let mut reasons = self.refusals.take(&self.engine, &request);
             let of = |(name, host): (&'n str, Result<HostId, &'static str>)| {
+                let why = |host| reasons.why(&self.engine, &request, host);
                 (name, host.map_or_else(Cow::Borrowed, why))
             };
             let refused = known.into_iter().map(of).collect();
+            self.refusals.keep(&self.engine, &request, reasons);
             let held = self.put_back(before, &seen);
             self.waiting.refused(&request, held);
             return Answer::Refused(refused);
@@ -207,11 +215,16 @@ impl Desk {
         })
     }
 
-    /// The host of a name, or why nothing is placed there.
-    pub(super) fn usable(&self, name: &str) -> Result<HostId, &'static str> {
+    /// The host of a name, or why nothing is placed there. What has nothing of its own goes also where it is not clear
+    /// what zones have left.
+    pub(super) fn usable(&self, name: &str, has_own: bool) -> Result<HostId, &'static str> {
         let host = self.engine.host(name).ok_or(UNKNOWN)?;
-        let unsure = || self.unsure.contains_key(&host).then_some(UNSURE);
-        self.out.get(&host).copied().or_else(unsure).map_or(Ok(host), Err)
+        match self.out.get(&host) {
+            Some(why) => Err(why),
+            None if has_own && self.unsure.contains_key(&host) => Err(UNSURE),
+            None if has_own && self.unclear.contains_key(&host) => Err(UNCLEAR),
+            None => Ok(host),
+        }
     }
 
     /// Takes away what the pod has, or what is held for it, so that it can be placed anew.
@@ -261,9 +274,23 @@ impl Desk {
             is_stand_in: seen.existing.is_stand_in,
             stamp: seen.stamp,
             is_seen: false,
+            is_listed: false,
+            is_terminating: false,
         };
         self.book.put(seen.uid(), entry);
         self.waiting.remove(seen.uid());
+    }
+
+    /// It is clear again what a pod has, or that it has nothing.
+    pub(super) fn clear(&mut self, host: HostId, uid: &str) {
+        if let Some(pods) = self.unclear.get_mut(&host)
+            && pods.remove(uid)
+        {
+            if pods.is_empty() {
+                self.unclear.remove(&host);
+            }
+            self.waiting.stir(host);
+        }
     }
 
     /// Gives back what a pod has.
@@ -286,9 +313,12 @@ impl Desk {
         if !self.waiting.is_stirred() {
             return Vec::new();
         }
-        let Self { waiting, engine, out, unsure, .. } = self;
-        let is_out = |host| out.contains_key(&host) || unsure.contains_key(&host);
-        let hosts = waiting.wake(engine, is_out, !(out.is_empty() && unsure.is_empty()));
+        let Self { waiting, engine, out, unsure, unclear, .. } = self;
+        let is_out = |host| {
+            out.contains_key(&host) || unsure.contains_key(&host) || unclear.contains_key(&host)
+        };
+        let any_out = !(out.is_empty() && unsure.is_empty() && unclear.is_empty());
+        let hosts = waiting.wake(engine, is_out, any_out);
         let name = |host| self.engine.facts(host).map(|facts| facts.name.clone());
         hosts.into_iter().filter_map(name).collect()
     }

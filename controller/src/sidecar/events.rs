@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use berth_api::Class;
 
-use super::book::Stage;
+use super::book::{Stage, has_own};
 use super::desk::Desk;
 use super::instance::Instance;
 use super::seen::Seen;
 use crate::inventory::HostFacts;
+use crate::rules::HostId;
 
 /// Of a host that is known, and of which nothing can be said now.
 const UNUSABLE: &str = "node(s) had no usable agent report";
@@ -61,21 +62,54 @@ impl Desk {
                 drop(self.engine.bound(&request, host));
             }
         }
-        // A report that lists a pod that was leaving has the last word on it.
-        let facts = self.engine.facts(host);
-        let is_listed = |uid: &str| facts.is_some_and(|facts| facts.allocation(uid).is_some());
-        let left = self.book.loose().filter(|(uid, entry)| {
-            matches!(entry.stage, Stage::Leaving { .. }) && *entry.host == *name && is_listed(uid)
-        });
-        let left: Vec<Arc<str>> = left.map(|(uid, _)| Arc::clone(uid)).collect();
-        for uid in left {
-            self.release(&uid);
-        }
+        self.compare(name, host);
         if self.unsure.contains_key(&host) && !self.is_unsure(host) {
             self.unsure.remove(&host);
         }
         self.waiting.stir(host);
         Ok(())
+    }
+
+    /// What a report lists, and lists no more.
+    fn compare(&mut self, name: &str, host: HostId) {
+        let facts = self.engine.facts(host);
+        let is_listed = |uid: &str| facts.is_some_and(|facts| facts.allocation(uid).is_some());
+        let on = self.engine.on(host).filter(|request| has_own(request));
+        let on: Vec<(Arc<str>, bool)> =
+            on.map(|request| (Arc::from(request.uid()), is_listed(request.uid()))).collect();
+        let gone = self.unclear.get(&host).into_iter().flatten().filter(|uid| {
+            let entry = self.book.get(uid);
+            let is_there = entry.is_some_and(|entry| !matches!(entry.stage, Stage::Kept { .. }));
+            !is_there && !is_listed(uid)
+        });
+        let gone: Vec<Arc<str>> = gone.cloned().collect();
+        for uid in gone {
+            self.clear(host, &uid);
+        }
+        for (uid, is_listed) in on {
+            let Some(entry) = self.book.get(&uid) else { continue };
+            let (stage, was_listed) = (entry.stage, entry.is_listed);
+            let is_terminating = entry.is_terminating;
+            match stage {
+                Stage::Kept { .. } if is_listed => {
+                    self.unclear.entry(host).or_default().insert(uid);
+                }
+                // It has the last word on one that was leaving; which stays unclear until it is listed no more.
+                Stage::Leaving { .. } if is_listed => self.release(&uid),
+                Stage::Bound { .. } if is_listed => {
+                    self.book.list(&uid);
+                    if !is_terminating {
+                        self.clear(host, &uid);
+                    }
+                }
+                Stage::Bound { .. } if was_listed => {
+                    if !self.is_over(&uid, name, is_terminating) {
+                        self.unclear.entry(host).or_default().insert(uid);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// A namespace's labels.

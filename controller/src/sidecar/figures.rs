@@ -49,7 +49,7 @@ impl Desk {
             *match entry.stage {
                 Stage::Reserved { .. } => &mut stages.reserved,
                 Stage::Binding { .. } => &mut stages.binding,
-                Stage::Bound { .. } => &mut stages.bound,
+                Stage::Bound { .. } | Stage::Ended => &mut stages.bound,
                 Stage::Kept { .. } => &mut stages.kept,
                 Stage::Leaving { .. } => &mut stages.leaving,
             } += 1;

@@ -18,6 +18,7 @@ mod fence;
 mod figures;
 mod instance;
 mod pods;
+mod refusals;
 mod seen;
 mod waiting;
 pub mod wire;

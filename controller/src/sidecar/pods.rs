@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1;
 
-use super::book::{Entry, Key, LEAVING, LISTED, Stage, WITH_VOLUMES};
+use super::book::{Entry, Key, LEAVING, LISTED, Stage, WITH_VOLUMES, has_own};
 use super::desk::Desk;
 use super::seen::Seen;
-use crate::engine::Needs;
+use crate::engine::{Needs, Request};
 use crate::rules::HostId;
 
 /// For so long it is remembered that a pod has gone.
@@ -76,14 +76,14 @@ impl Desk {
         }
     }
 
-    /// Whether there are several pods whose CPUs or pages depend on which of them came first, and no report tells.
+    /// Whether what the report lists is not what is there, so that nobody knows which pods have what.
     pub(super) fn is_unsure(&self, host: HostId) -> bool {
         let Some(facts) = self.engine.facts(host) else { return false };
-        let on = self.engine.on(host).filter(|request| {
-            let has_own = request.pinned_cpus() > 0 || request.page_size().is_some();
-            has_own && facts.allocation(request.uid()).is_none()
-        });
-        on.count() > 1
+        let is_listed = |request: &Request| facts.allocation(request.uid()).is_some();
+        let mut on = self.engine.on(host);
+        let mut listed = facts.allocations.iter();
+        on.any(|request| has_own(request) && !is_listed(request))
+            || listed.any(|allocation| self.book.get(&allocation.uid).is_none())
     }
 
     /// A pod is deleted.
@@ -100,14 +100,18 @@ impl Desk {
         host: &str,
     ) -> Result<(), String> {
         let uid = seen.uid();
+        if self.is_over(uid, host, seen.existing.is_deleted) {
+            return Ok(());
+        }
+        self.doubt(uid, host, seen);
         if let Some(entry) = self.book.get(uid)
             && &*entry.host == host
             && entry.stamp == seen.stamp
         {
-            if !matches!(entry.stage, Stage::Bound { .. }) {
+            if !matches!(entry.stage, Stage::Bound { .. } | Stage::Ended) {
                 self.book.set(uid, Stage::Bound { since: now });
             }
-            self.book.see(uid, seen.stamp);
+            self.book.see(uid, seen.existing.is_deleted);
             return Ok(());
         }
         let needs = Needs {
@@ -127,6 +131,10 @@ impl Desk {
         if self.book.get(uid).is_some_and(|entry| &*entry.host != host) {
             self.release(uid);
         }
+        let there = self.engine.host(host);
+        let facts = there.and_then(|host| self.engine.facts(host));
+        let was_listed = self.book.get(uid).is_some_and(|entry| entry.is_listed);
+        let is_listed = was_listed || facts.is_some_and(|facts| facts.allocation(uid).is_some());
         let entry = Entry {
             host: self.book.host(host),
             stage: Stage::Bound { since: now },
@@ -135,15 +143,51 @@ impl Desk {
             is_stand_in: seen.existing.is_stand_in,
             stamp: seen.stamp,
             is_seen: true,
+            is_listed,
+            is_terminating: seen.existing.is_deleted,
         };
         let request = entry.request.clone();
         self.book.put(uid, entry);
-        match self.engine.host(host) {
+        match there {
             // It is there, whatever its kubelet was expected to say.
             Some(id) => drop(self.engine.bound(&request, id)),
             None => self.book.unhouse(uid),
         }
         Ok(())
+    }
+
+    /// From the moment at which a pod is to end its kubelet may take back what it has, before anybody is told.
+    fn doubt(&mut self, uid: &str, host: &str, seen: &Seen) {
+        let pod = &seen.existing.pod;
+        let has_pages = pod.containers.iter().any(|one| !one.requests.hugepages.is_empty());
+        if let Some(host) = self.engine.host(host).filter(|_| seen.existing.is_deleted)
+            && (has_pages || pod.has_own_cpus())
+        {
+            self.unclear.entry(host).or_default().insert(uid.into());
+        }
+    }
+
+    /// A pod that is being deleted, and that its kubelet lists no more, has nothing any more.
+    pub(super) fn is_over(&mut self, uid: &str, host: &str, is_terminating: bool) -> bool {
+        let Some(entry) = self.book.get(uid).filter(|entry| &*entry.host == host) else {
+            return false;
+        };
+        match entry.stage {
+            Stage::Ended => true,
+            Stage::Bound { .. } if is_terminating && entry.is_listed => {
+                let Some(host) = self.engine.host(host) else { return false };
+                let facts = self.engine.facts(host);
+                if facts.is_some_and(|facts| facts.allocation(uid).is_some()) {
+                    return false;
+                }
+                self.engine.remove(uid);
+                self.book.set(uid, Stage::Ended);
+                self.clear(host, uid);
+                self.waiting.stir(host);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// It has no host yet. What a scheduler had chosen before this desk began is reserved again.
@@ -181,8 +225,8 @@ impl Desk {
             }
             Some(_) => {}
             None => {
-                let Ok(host) = self.usable(&node) else { return };
                 let Ok(request) = self.request(pod, seen) else { return };
+                let Ok(host) = self.usable(&node, has_own(&request)) else { return };
                 let is_held = Key::of(existing).is_some_and(|key| self.book.holder(&key).is_some());
                 // What is held for its VM is found by `filter`.
                 if !is_held && self.engine.place(&request, Some(&[host])).is_some() {
@@ -214,28 +258,47 @@ impl Desk {
             let until = if self.instances.is_some() { None } else { after(WITH_VOLUMES) };
             let host = self.engine.host(&entry.host);
             self.book.set(uid, Stage::Kept { until });
-            // Its own pod, which may have been refused for it, can have its place.
-            host.into_iter().for_each(|host| self.waiting.stir(host));
+            if let Some(host) = host {
+                let facts = self.engine.facts(host);
+                if facts.is_some_and(|facts| facts.allocation(uid).is_some()) {
+                    self.unclear.entry(host).or_default().insert(uid.into());
+                }
+                // Its own pod, which may have been refused for it, can have its place.
+                self.waiting.stir(host);
+            }
             return;
         }
         let was_sent = matches!(entry.stage, Stage::Bound { .. } | Stage::Binding { .. });
-        let host = self.engine.host(&entry.host);
-        let facts = host.and_then(|host| self.engine.facts(host));
-        // What a report lists is taken until one does not. Of a pod that none has listed, nobody knows what it was given.
+        let (was_listed, has_own) = (entry.is_listed, has_own(&entry.request));
+        let Some(host) = self.engine.host(&entry.host).filter(|_| was_sent && has_own) else {
+            return self.release(uid);
+        };
+        let facts = self.engine.facts(host);
         let is_listed = facts.is_some_and(|facts| facts.allocation(uid).is_some());
-        let has_own = entry.request.pinned_cpus() > 0 || entry.request.page_size().is_some();
         match after(LEAVING) {
-            Some(until) if was_sent && has_own && !is_listed => {
+            // What is listed is taken until it no longer is.
+            _ if is_listed => {
+                self.unclear.entry(host).or_default().insert(uid.into());
+                self.release(uid);
+            }
+            // Of a pod that no report has listed, nobody knows what it was given.
+            Some(until) if !was_listed => {
+                self.unclear.entry(host).or_default().insert(uid.into());
                 self.book.set(uid, Stage::Leaving { until });
             }
-            _ => self.release(uid),
+            _ => {
+                self.release(uid);
+                self.clear(host, uid);
+            }
         }
     }
 
     /// Time goes by: what was promised for too long is given back.
     pub fn tick(&mut self, now: Instant) {
         for uid in self.book.over(now) {
+            let host = self.book.get(&uid).and_then(|entry| self.engine.host(&entry.host));
             self.release(&uid);
+            host.into_iter().for_each(|host| self.clear(host, &uid));
         }
         let sure = self.unsure.iter().filter(|(_, until)| **until <= now).map(|(host, _)| *host);
         for host in sure.collect::<Vec<HostId>>() {

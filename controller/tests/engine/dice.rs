@@ -1,9 +1,10 @@
 //! Random fleets, pods and reports from a row of bytes, so that a failing one shrinks to fewer and smaller bytes.
 
 use berth_api::infra_node::{AllocatedHugepages, Allocation, KvmState};
-use berth_api::{Bytes, Class, CpuSet, PageSize};
-use berth_controller::admission::{MemoryKind, State};
+use berth_api::{Class, CpuSet, PageSize};
+use berth_controller::admission::State;
 
+use super::allocation::allocation;
 use super::host::{HostForm, ZoneForm};
 use super::pod::{BesideForm, NearForm, PodForm, PreferForm, SpreadForm};
 
@@ -193,32 +194,4 @@ impl<'a> Dice<'a> {
             ..Allocation::default()
         }
     }
-}
-
-/// As an agent would report a pod that the kubelet has taken.
-pub(crate) fn allocation(state: &State, uid: &str) -> Option<Allocation> {
-    let given = state.admission(uid)?;
-    let host = state.host();
-    let mut all = Allocation { pod_uid: uid.to_owned(), ..Allocation::default() };
-    let cpus = given.cpus(host);
-    let mut zones: Vec<u32> = Vec::new();
-    let mut memory = 0;
-    for placement in given.placements(host) {
-        for block in placement.memory {
-            zones.extend(&block.zones);
-            match block.kind {
-                MemoryKind::Memory => memory += block.bytes,
-                MemoryKind::HugePages(size) => {
-                    let count = block.bytes / size.bytes();
-                    all.hugepages.push(AllocatedHugepages { size, count });
-                }
-            }
-        }
-    }
-    zones.sort_unstable();
-    zones.dedup();
-    all.zones = zones;
-    all.memory = (memory > 0).then_some(Bytes(memory));
-    all.cpus = (!cpus.is_empty()).then_some(cpus);
-    (all.cpus.is_some() || !all.zones.is_empty()).then_some(all)
 }

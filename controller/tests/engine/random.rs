@@ -11,7 +11,8 @@ use berth_controller::rules::HostId;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 
-use super::dice::{Dice, allocation};
+use super::allocation::allocation;
+use super::dice::Dice;
 use super::handed_out::{free, in_all, nothing_twice};
 use super::host::HostForm;
 use super::pod::Built;

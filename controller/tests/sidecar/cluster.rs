@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use berth_api::infra_node::{AllocatedHugepages, Allocation};
-use berth_api::{Bytes, Class};
-use berth_controller::admission::{MemoryKind, State};
+use berth_api::Class;
+use berth_controller::admission::State;
 use berth_controller::sidecar::{Answer, Bind, Desk};
 use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::allocation::allocation;
 use super::host::HostForm;
 use super::pod::{on, seen, uid};
 
@@ -46,6 +47,8 @@ pub(crate) struct Cluster {
     events: VecDeque<Event>,
     pub(crate) inflight: Vec<(String, String)>,
     version: u64,
+    /// What has happened, for whoever reads of a failure.
+    pub(crate) told: Vec<String>,
     /// Since kubelets have done their work.
     idle: Duration,
     pub(crate) bound: usize,
@@ -69,6 +72,7 @@ impl Cluster {
             events: VecDeque::new(),
             inflight: Vec::new(),
             version: 1,
+            told: Vec::new(),
             idle: Duration::ZERO,
             bound: 0,
             refused: 0,
@@ -84,6 +88,7 @@ impl Cluster {
 
     /// The sidecar begins anew, with what the API server has now.
     pub(crate) fn restart(&mut self) {
+        self.told.push("it begins anew".to_owned());
         self.desk = Desk::unlisted();
         self.events.clear();
         for at in 0..self.kubelets.len() {
@@ -141,6 +146,8 @@ impl Cluster {
                 assert!(names.contains(&host), "{host} was not asked about");
                 self.inflight.retain(|(other, _)| other != uid);
                 self.inflight.push((uid.to_owned(), host.to_owned()));
+                self.told
+                    .push(format!("{host} is reserved for {uid}: {:?}", seen(&pod).existing.pod));
                 Some(host.to_owned())
             }
             Answer::Refused(hosts) => {
@@ -178,6 +185,7 @@ impl Cluster {
         let kubelet = self.kubelets.iter_mut().find(|kubelet| kubelet.form.name == host);
         kubelet.expect("a host").work.push_back(Work::Add(uid.clone()));
         self.bound += 1;
+        self.told.push(format!("{uid} is bound to {host}, told: {is_told}"));
         if is_told {
             self.desk.bound(self.now, &uid);
         }
@@ -193,7 +201,12 @@ impl Cluster {
                 let Some(pod) = self.pods.get(&uid) else { return };
                 let pod = seen(pod).existing.pod;
                 let taken = kubelet.state.admit(&pod);
-                assert!(taken.is_ok(), "{} refuses {uid}: {taken:?}", kubelet.form.name);
+                let (name, told) = (&kubelet.form.name, self.told.join("\n"));
+                assert!(
+                    taken.is_ok(),
+                    "{name} refuses {uid}: {taken:?}\n{:?}\n{told}",
+                    kubelet.form
+                );
                 let mut cpus = berth_api::CpuSet::new();
                 let others = self.pods.keys().filter_map(|uid| kubelet.state.admission(uid));
                 for admission in others {
@@ -202,7 +215,10 @@ impl Cluster {
                     cpus = cpus.union(&own);
                 }
             }
-            Some(Work::Remove(uid)) => drop(kubelet.state.remove(&uid)),
+            Some(Work::Remove(uid)) => {
+                kubelet.state.remove(&uid);
+                self.told.push(format!("{} has taken back what {uid} had", kubelet.form.name));
+            }
             None => {}
         }
     }
@@ -231,7 +247,8 @@ impl Cluster {
             self.kubelets[at].reports.pop_front()
         };
         if let Some((version, form)) = next {
-            // The order in which they were made is by their versions.
+            let uids: Vec<&String> = form.has.iter().map(|one| &one.pod_uid).collect();
+            self.told.push(format!("{} is known to have {uids:?}", form.name));
             self.tell_host(at, &form, version);
         }
     }
@@ -245,22 +262,32 @@ impl Cluster {
         }
     }
 
-    /// A pod is deleted. Its kubelet ends it before it goes, or hears of it only afterwards.
+    /// A pod is deleted: the sidecar hears that it ends, and its kubelet ends it before it goes. By force it goes at once,
+    /// and its kubelet ends it some time later.
     pub(crate) fn delete(&mut self, uid: &str, is_forced: bool) {
-        let Some(pod) = self.pods.get(uid).cloned() else { return };
+        let Some(mut pod) = self.pods.get(uid).cloned() else { return };
+        self.told.push(format!("{uid} is deleted, by force: {is_forced}"));
         let node = seen(&pod).existing.node_name;
         let at = node
             .and_then(|node| self.kubelets.iter().position(|kubelet| kubelet.form.name == node));
+        if !is_forced {
+            pod.metadata.deletion_timestamp = Some(Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+            self.events.push_back(Event::Is(Box::new(pod)));
+            while !self.events.is_empty() {
+                self.hear();
+            }
+        }
         if let Some(at) = at {
             self.kubelets[at].work.push_back(Work::Remove(uid.to_owned()));
-            if !is_forced {
-                while !self.kubelets[at].work.is_empty() {
-                    self.work(at);
-                }
+            while !is_forced && !self.kubelets[at].work.is_empty() {
+                self.work(at);
             }
         }
         self.pods.remove(uid);
         self.events.push_back(Event::Gone(uid.to_owned()));
+        while is_forced && !self.events.is_empty() {
+            self.hear();
+        }
     }
 
     /// Time goes by. In seconds kubelets and agents do what they have to do, and all of it is heard of.
@@ -281,31 +308,8 @@ impl Cluster {
                 self.hear();
             }
         }
+        self.told.push(format!("{time:?} go by"));
         self.now += time;
         self.desk.tick(self.now);
     }
-}
-
-/// As an agent would report a pod that the kubelet has taken.
-fn allocation(state: &State, uid: &str) -> Option<Allocation> {
-    let given = state.admission(uid)?;
-    let host = state.host();
-    let cpus = given.cpus(host);
-    let mut all = Allocation { pod_uid: uid.to_owned(), ..Allocation::default() };
-    let mut memory = 0;
-    for block in given.placements(host).into_iter().flat_map(|one| one.memory) {
-        all.zones.extend(&block.zones);
-        match block.kind {
-            MemoryKind::Memory => memory += block.bytes,
-            MemoryKind::HugePages(size) => {
-                let count = block.bytes / size.bytes();
-                all.hugepages.push(AllocatedHugepages { size, count });
-            }
-        }
-    }
-    all.zones.sort_unstable();
-    all.zones.dedup();
-    all.memory = (memory > 0).then_some(Bytes(memory));
-    all.cpus = (!cpus.is_empty()).then_some(cpus);
-    (all.cpus.is_some() || !all.zones.is_empty()).then_some(all)
 }

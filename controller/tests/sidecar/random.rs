@@ -144,6 +144,6 @@ fn whatever_is_bound_its_kubelet_takes() {
     });
     result.expect("nothing is booked twice");
     let seen = [tally.bound.get(), tally.refused.get(), tally.not_bound.get(), tally.again.get()];
-    assert!(seen[0] > 8_000, "little was bound: {seen:?}");
-    assert!(seen[1] > 300 && seen[2] > 30 && seen[3] > 1_000, "little was tried: {seen:?}");
+    assert!(seen[0] > 3_000, "little was bound: {seen:?}");
+    assert!(seen[1] > 300 && seen[2] > 10 && seen[3] > 300, "little was tried: {seen:?}");
 }

@@ -88,8 +88,8 @@ fn bindings_out_of_order_take_nothing_from_each_other() {
     assert_eq!(desk.filter(now, &large, &["a"]), Answer::Host("a"));
     // It fits beside, but were it first it would have the zone that the large one needs.
     let small = PodForm::vm("small", 4).build();
-    assert_eq!(desk.filter(now, &small, &["a"]), Answer::Host("a"));
-    assert!(matches!(desk.bind(now, "small", "a", None), Bind::Refused(_)));
+    assert!(matches!(desk.filter(now, &small, &["a"]), Answer::Refused(_)));
+    assert!(matches!(desk.bind(now, "small", "a", Some(&small)), Bind::Refused(_)));
     assert_eq!(desk.bind(now, "large", "a", None), Bind::Send);
     assert_eq!(desk.filter(now, &small, &["a"]), Answer::Host("a"));
     assert_eq!(desk.bind(now, "small", "a", None), Bind::Send);
