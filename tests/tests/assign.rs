@@ -1,0 +1,49 @@
+//! VMs are placed by zones: a real kube-scheduler with the configuration of `deploy/`, the controller as its sidecar with
+//! the rights of `deploy/`, on Nodes without kubelets whose InfraNodes say what kubelets would.
+//!
+//! What a kubelet would do with each pod is said by [`berth_controller::admission`], which real kubelets have judged.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests fail by panicking, run programs and look at files"
+)]
+
+#[path = "../../controller/tests/engine/allocation.rs"]
+mod allocation;
+#[path = "assign/bed.rs"]
+mod bed;
+#[path = "assign/calls.rs"]
+mod calls;
+#[path = "../../controller/tests/engine/host.rs"]
+mod host;
+#[path = "rules/server.rs"]
+#[expect(dead_code, reason = "of what it can ask not all is used here")]
+mod server;
+#[path = "assign/waits.rs"]
+mod waits;
+
+use berth_tests::cluster::{ControlPlane, Parts};
+
+use bed::Bed;
+
+#[test]
+fn vms_are_placed_by_zones() {
+    let mut plane = ControlPlane::start(Parts::default()).unwrap();
+    plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
+    let mut bed = Bed::of(&plane);
+    calls::a_sidecar_that_is_killed_between_filter_and_bind(&plane, &mut bed);
+    calls::another_ones_scheduler_decides(&plane, &bed);
+    calls::what_is_wrong_is_answered(&plane, &bed);
+
+    let mut sidecar = bed.with_scheduler(&mut plane);
+    waits::zones_fill_up_and_the_rest_waits(&plane, &mut bed);
+    waits::room_that_a_report_tells_of_is_used(&plane, &mut bed, &sidecar);
+    waits::taints_and_neighbours_count(&mut bed);
+    sidecar = waits::a_sidecar_that_is_killed_in_a_burst(&plane, &mut bed, sidecar);
+    assert!(
+        sidecar.metric("berth_assignment_decisions_total{call=\"bind\",result=\"bound\"}") > 0.0
+    );
+    assert_eq!(sidecar.page("/readyz").unwrap().0, 200);
+}

@@ -1,0 +1,138 @@
+//! What the sidecar answers to calls that are made by hand.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use berth_tests::cluster::ControlPlane;
+use berth_tests::controller::Controller;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, PODS, SOON, Vm};
+
+/// Posts; tries again as long as nobody listens.
+fn post(port: u16, call: &str, body: &str) -> Value {
+    let begin = Instant::now();
+    loop {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--fail", "--max-time", "12", "-X", "POST", "--data-binary", "@-"]);
+        curl.arg(format!("http://127.0.0.1:{port}/{call}"));
+        curl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = curl.spawn().unwrap();
+        // One that nobody answers does not read.
+        child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap_or_default();
+        let said = child.wait_with_output().unwrap();
+        if said.status.success() {
+            return serde_json::from_slice(&said.stdout).unwrap();
+        }
+        let why = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(begin.elapsed() < SOON, "{call}: {why}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn filter(bed: &Bed, pod: &str) -> Value {
+    let names: Vec<&String> = bed.hosts.keys().collect();
+    let body = json!({"Pod": bed.pod(pod), "Nodes": null, "NodeNames": names});
+    post(bed.port, "filter", &body.to_string())
+}
+
+fn bind(bed: &Bed, pod: &str, host: &str) -> String {
+    let uid = bed.pod(pod)["metadata"]["uid"].clone();
+    let body = json!({"PodName": pod, "PodNamespace": "vms", "PodUID": uid, "Node": host});
+    post(bed.port, "bind", &body.to_string())["Error"].as_str().unwrap().to_owned()
+}
+
+/// What was reserved is lost with it, and is reserved anew if it still fits.
+pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
+    plane: &ControlPlane,
+    bed: &mut Bed,
+) {
+    let vms: Vec<String> =
+        (0..2).map(|_| bed.vm(Vm { cpus: 7, by_hand: true, ..Vm::default() })).collect();
+    let mut first = bed.sidecar(plane, "by-hand", "");
+    // It has only just begun: the call is held until all is listed.
+    let one = filter(bed, &vms[0]);
+    assert_eq!(one["Error"], "", "{one}");
+    let host = one["NodeNames"][0].as_str().unwrap().to_owned();
+    assert_eq!(one["NodeNames"].as_array().unwrap().len(), 1);
+    assert_eq!(filter(bed, &vms[0])["NodeNames"][0], host.as_str(), "asked twice");
+    first.running.end();
+
+    let mut second = bed.sidecar(plane, "by-hand", "");
+    assert_eq!(bind(bed, &vms[0], &host), "", "{}", plane.log("by-hand"));
+    assert_eq!(bed.host_of(&vms[0]).as_deref(), Some(host.as_str()));
+    assert_eq!(bind(bed, &vms[0], &host), "", "a second time it is there already");
+    // Seven of fifteen are gone, and of the others eight are in one zone.
+    assert_eq!(bind(bed, &vms[1], &host), "");
+    let third = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
+    let large = bed.vm(Vm { cpus: 5, by_hand: true, ..Vm::default() });
+    let error = bind(bed, &large, &host);
+    assert!(error.contains("does not fit"), "{error}");
+    assert_eq!(bed.host_of(&large), None);
+    // A third one knows what is there, but not in which order it came, as no agent has told of it.
+    second.running.end();
+    let third_sidecar = bed.sidecar(plane, "by-hand", "");
+    assert_ne!(filter(bed, &third)["NodeNames"][0], host.as_str());
+    bed.agents_report();
+    plane
+        .until("the fullest host that takes it is the best", SOON, |_| {
+            let one = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
+            let said = filter(bed, &one);
+            bed.server.delete(&format!("{PODS}/{one}"));
+            (said["NodeNames"][0] == host.as_str()).then_some(())
+        })
+        .unwrap();
+    assert_eq!(bed.kubelets_agree(), 2);
+    bed.clear(&third_sidecar);
+}
+
+/// The Lease is held by the scheduler of another pod.
+pub(crate) fn another_ones_scheduler_decides(plane: &ControlPlane, bed: &Bed) {
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "berth-scheduler", "namespace": "kube-system"},
+        "spec": {"holderIdentity": "berth-controller-elsewhere_1", "leaseDurationSeconds": 15,
+            "renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z"}});
+    let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/berth-scheduler";
+    let mut there = bed.server.get(path);
+    there["spec"] = lease["spec"].clone();
+    bed.server.put(path, &there);
+    let sidecar = bed.sidecar(plane, "fenced", "kube-system/berth-scheduler");
+    let body = json!({"Pod": {"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}},
+        "NodeNames": ["plain-0"]});
+    let said = post(bed.port, "filter", &body.to_string());
+    let why = said["Error"].as_str().unwrap();
+    assert!(why.contains("berth-controller-elsewhere_1 holds the scheduler's Lease"), "{why}");
+    let body = json!({"PodName": "a", "PodNamespace": "vms", "PodUID": "b", "Node": "plain-0"});
+    let said = post(bed.port, "bind", &body.to_string());
+    assert!(said["Error"].as_str().unwrap().contains("holds the scheduler's Lease"), "{said}");
+    // Given back, as a scheduler does when it ends.
+    let mut there = bed.server.get(path);
+    there["spec"] = json!({"holderIdentity": "", "leaseDurationSeconds": 1});
+    bed.server.put(path, &there);
+    drop(sidecar);
+}
+
+/// Always 200, as anything else says nothing.
+pub(crate) fn what_is_wrong_is_answered(plane: &ControlPlane, bed: &Bed) {
+    let sidecar = bed.sidecar(plane, "wrong", "");
+    for (body, words) in
+        [("", "filter"), ("{\"Pod\":", "filter"), ("{\"NodeNames\":[]}", "Pod: there is none")]
+    {
+        let said = post(bed.port, "filter", body);
+        assert!(said["Error"].as_str().unwrap().contains(words), "{said}");
+        assert!(said["NodeNames"].as_array().unwrap().is_empty());
+    }
+    let long = " ".repeat(9 << 20);
+    let said = post(bed.port, "bind", &long);
+    assert!(said["Error"].as_str().unwrap().contains("bytes at most"), "{said}");
+    let names: Vec<String> = (0..50_000).map(|at| format!("nobody-knows-host-{at}")).collect();
+    let pod = json!({"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}});
+    let said = post(bed.port, "filter", &json!({"Pod": pod, "NodeNames": names}).to_string());
+    assert_eq!(said["FailedNodes"].as_object().unwrap().len(), 50_000);
+    assert_eq!(bed.server.get(PODS)["items"].as_array().unwrap().len(), 0);
+    let errors =
+        sidecar.metric("berth_assignment_decisions_total{call=\"filter\",result=\"error\"}");
+    assert!((errors - 3.0).abs() < 0.1, "{errors}");
+    drop::<Controller>(sidecar);
+}

@@ -1,0 +1,147 @@
+//! Pods that wait, and go on; with a real scheduler.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use berth_api::infra_node::Allocation;
+use berth_tests::cluster::ControlPlane;
+use berth_tests::controller::Controller;
+
+use crate::bed::{Bed, Vm};
+
+const PLAIN: Vm<'_> = Vm { cpus: 5, rack: Some("plain"), apart: None, bears: None, by_hand: false };
+
+/// By the sum of CPUs nine would fit, and three of them would be refused by their kubelets.
+pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut Bed) {
+    let vms: Vec<String> = (0..6).map(|_| bed.vm(PLAIN)).collect();
+    for vm in &vms {
+        bed.bound(vm);
+    }
+    let late: Vec<String> = (0..2).map(|_| bed.vm(PLAIN)).collect();
+    for vm in &late {
+        let said = bed.refused(vm);
+        assert!(said.contains("0/3 nodes are available: 3 "), "{said}");
+        assert!(said.contains("zone"), "{said}");
+    }
+    assert_eq!(bed.kubelets_agree(), 6);
+    let events = plane.get(&["events", "-n", "vms"]).unwrap();
+    let of_late = events["items"].as_array().unwrap().iter().find(|event| {
+        event["reason"] == "FailedScheduling" && event["involvedObject"]["name"] == late[0].as_str()
+    });
+    assert!(of_late.unwrap()["message"].as_str().unwrap().contains("zone"), "{of_late:?}");
+    // One goes, its agent says so, and one of those that wait goes on.
+    bed.agents_report();
+    bed.server.delete(&format!("{}/{}", crate::bed::PODS, vms[0]));
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(late.iter().all(|vm| bed.host_of(vm).is_none()), "its kubelet may have it still");
+    bed.agents_report();
+    let begin = std::time::Instant::now();
+    while late.iter().all(|vm| bed.host_of(vm).is_none()) {
+        assert!(begin.elapsed() < crate::bed::SOON, "{}", plane.log("sidecar"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    eprintln!("bound {:?} after a report told that a VM had gone", begin.elapsed());
+    assert_eq!(bed.kubelets_agree(), 6);
+}
+
+/// Room that returns without an event of Kubernetes: what a pod that nobody knows any more had, its agent says is free.
+pub(crate) fn room_that_a_report_tells_of_is_used(
+    plane: &ControlPlane,
+    bed: &mut Bed,
+    sidecar: &Controller,
+) {
+    bed.host("told-0", "told", &[]);
+    let form = bed.hosts.get_mut("told-0").unwrap();
+    let zones = form.threads();
+    let has = |uid: &str, zone: usize, but: usize| Allocation {
+        pod_uid: uid.to_owned(),
+        cpus: Some(zones[zone][0][but..].iter().copied().collect()),
+        zones: vec![u32::try_from(zone).unwrap()],
+        ..Allocation::default()
+    };
+    form.has = vec![has("gone-0", 0, 1), has("gone-1", 1, 0)];
+    bed.report("told-0");
+    let heard = "CPUs of the new host are taken";
+    plane
+        .until(heard, crate::bed::SOON, |_| {
+            let pods = bed.vm(Vm { rack: Some("told"), ..PLAIN });
+            let said = bed.server.scheduled(&format!("{}/{pods}", crate::bed::PODS));
+            let waits = said["spec"]["nodeName"].is_null();
+            bed.server.delete(&format!("{}/{pods}", crate::bed::PODS));
+            waits.then_some(())
+        })
+        .unwrap();
+    let vm = bed.vm(Vm { rack: Some("told"), ..PLAIN });
+    bed.refused(&vm);
+    // Longer than the scheduler's first pause, so that what is measured is ours.
+    std::thread::sleep(Duration::from_secs(2));
+    let wakes = sidecar.metric("berth_assignment_wakes_total");
+    bed.hosts.get_mut("told-0").unwrap().has.pop();
+    bed.report("told-0");
+    let took = bed.bound(&vm);
+    eprintln!("bound {took:?} after a report told of room");
+    assert!(took < Duration::from_secs(1), "{took:?}\n{}", plane.log("sidecar"));
+    assert!(sidecar.metric("berth_assignment_wakes_total") > wakes);
+    bed.kubelets_agree();
+    let marks = plane.kubectl(&["get", "node", "told-0", "-o", "yaml"]).unwrap();
+    assert!(marks.contains("berth.dev/capacity-generation"), "{marks}");
+}
+
+/// What other plugins have found out comes before, and neighbours are seen by both.
+pub(crate) fn taints_and_neighbours_count(bed: &mut Bed) {
+    for number in 0..3 {
+        let taints: &[&str] = if number == 2 { &["special:NoSchedule"] } else { &[] };
+        bed.host(&format!("apart-{number}"), "apart", taints);
+    }
+    let vm = Vm { cpus: 1, rack: Some("apart"), apart: Some("web"), ..Vm::default() };
+    let mut hosts = BTreeSet::new();
+    for _ in 0..2 {
+        let name = bed.vm(vm);
+        bed.bound(&name);
+        hosts.extend(bed.host_of(&name));
+    }
+    assert_eq!(hosts, BTreeSet::from(["apart-0".to_owned(), "apart-1".to_owned()]));
+    let third = bed.vm(vm);
+    let said = bed.refused(&third);
+    assert!(said.contains("taint") && said.contains("anti-affinity"), "{said}");
+    let bears = bed.vm(Vm { bears: Some("special"), ..vm });
+    bed.bound(&bears);
+    assert_eq!(bed.host_of(&bears).as_deref(), Some("apart-2"));
+}
+
+/// Whatever it was at: nothing is booked twice, and all that fits is bound.
+pub(crate) fn a_sidecar_that_is_killed_in_a_burst(
+    plane: &ControlPlane,
+    bed: &mut Bed,
+    mut sidecar: Controller,
+) -> Controller {
+    for number in 0..6 {
+        bed.host(&format!("burst-{number}"), "burst", &[]);
+    }
+    // Four to a host: three in the second zone, and one in the first beside one of those of 5.
+    let of = |number: usize| if number % 4 == 0 { 5 } else { 2 };
+    let vms: Vec<String> = (0..24)
+        .map(|number| {
+            let vm = bed.vm(Vm { cpus: of(number), rack: Some("burst"), ..Vm::default() });
+            if number == 9 || number == 17 {
+                sidecar.running.end();
+                sidecar = bed.sidecar(plane, "sidecar", "kube-system/berth-scheduler");
+            }
+            vm
+        })
+        .collect();
+    let begin = std::time::Instant::now();
+    for vm in &vms {
+        let patience = Duration::from_secs(150);
+        while bed.host_of(vm).is_none() {
+            let said = bed.pod(vm)["status"]["conditions"].to_string();
+            assert!(begin.elapsed() < patience, "{vm}: {said}\n{}", plane.log("sidecar"));
+            std::thread::sleep(Duration::from_millis(300));
+            // Until they do, one that begins anew does not know which of a host's pods have what.
+            bed.agents_report();
+        }
+    }
+    eprintln!("24 VMs were bound {:?} after the second kill", begin.elapsed());
+    assert!(bed.kubelets_agree() >= 24);
+    sidecar
+}
