@@ -88,7 +88,8 @@ fn from_nothing(measured: &Measured) -> String {
         ("all are on all hosts", at.hosts, None),
         ("all machines and their Secrets are there", measured.machines, Some(machines)),
     ] {
-        let cell = |value: Option<f64>| value.map_or("".to_owned(), |value| format!("{value:.2}"));
+        let cell =
+            |value: Option<f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();
         let ratio = theirs.map(|theirs| ours / theirs);
         add(
             &mut rows,

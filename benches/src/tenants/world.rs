@@ -1,10 +1,5 @@
 //! What there is before the first tenant: a control plane with the definitions, and hosts whose agents answer.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "definitions that lie beside the repository are read"
-)]
-
 use std::time::Duration;
 
 use anyhow::{Result, ensure};

@@ -102,10 +102,8 @@ impl Desk {
                         self.clear(host, &uid);
                     }
                 }
-                Stage::Bound { .. } if was_listed => {
-                    if !self.is_over(&uid, name, is_terminating) {
-                        self.unclear.entry(host).or_default().insert(uid);
-                    }
+                Stage::Bound { .. } if was_listed && !self.is_over(&uid, name, is_terminating) => {
+                    self.unclear.entry(host).or_default().insert(uid);
                 }
                 _ => {}
             }

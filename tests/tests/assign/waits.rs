@@ -40,7 +40,6 @@ pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut B
         assert!(begin.elapsed() < crate::bed::SOON, "{}", plane.log("sidecar"));
         std::thread::sleep(Duration::from_millis(50));
     }
-    eprintln!("bound {:?} after a report told that a VM had gone", begin.elapsed());
     assert_eq!(bed.kubelets_agree(), 6);
 }
 
