@@ -8,13 +8,13 @@ mod allocation;
 mod cluster;
 #[path = "engine/host.rs"]
 mod host;
+#[path = "sidecar/many.rs"]
+mod many;
 #[path = "sidecar/pod.rs"]
 mod pod;
 #[path = "sidecar/random.rs"]
 mod random;
 #[path = "sidecar/scenes.rs"]
 mod scenes;
-#[path = "sidecar/speed.rs"]
-mod speed;
 #[path = "sidecar/volumes.rs"]
 mod volumes;
