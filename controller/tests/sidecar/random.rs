@@ -38,7 +38,7 @@ impl Dice<'_> {
     }
 
     fn pod(&mut self, number: usize) -> PodForm {
-        let mut form = PodForm::vm(&format!("pod-{number}"), self.of(&[2, 1, 4, 3, 6]) as u64);
+        let mut form = PodForm::vm(&format!("pod-{number}"), self.of(&[2, 1, 4, 3, 6]));
         form.huge = self.of(&[0, 0, 1, 3]);
         form.beside = self.of(&[0, 0, 200, 1000]);
         if self.below(5) == 4 {
