@@ -151,6 +151,9 @@ impl ControlPlane {
             "--use-service-account-credentials".to_owned(),
             format!("--service-account-private-key-file={}", keys.accounts.display()),
             format!("--root-ca-file={}", keys.authority.display()),
+            // CertificateSigningRequests are signed.
+            format!("--cluster-signing-cert-file={}", keys.authority.display()),
+            format!("--cluster-signing-key-file={}", keys.authority_key.display()),
             // Pods of a node that went away are evicted, and objects collected, without long waits.
             "--pod-eviction-timeout=5s".to_owned(),
         ];
