@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use berth_tests::cluster::{ControlPlane, Parts};
 use berth_tests::demo::deployed;
+use berth_tests::demo::hosts::HOSTS;
 use berth_tests::demo::launchers::Launchers;
 use serde_json::{Value, json};
 
@@ -56,6 +57,11 @@ fn a_server_takes_what_the_demo_applies() {
         "spec": {"config": "{}"},
     });
     plane.apply(&definition.to_string()).unwrap();
+    // The agent of a host that has the package.
+    plane.make_node(HOSTS[0].name).unwrap();
+    let kubeconfig = deployed::agent_kubeconfig(&plane, &HOSTS[0]).unwrap();
+    let kubeconfig = std::fs::read_to_string(kubeconfig).unwrap();
+    assert!(kubeconfig.contains("client-certificate-data: "), "{kubeconfig}");
     let _launchers = Launchers::start(&plane.kubeconfig(), &deployed::kubevirt()).unwrap();
     for (name, kind) in [("db", "performance-small"), ("web", "density-small")] {
         plane.apply(&machine(name, kind).to_string()).unwrap();

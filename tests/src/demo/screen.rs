@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
+/// How often it is looked. To ask is work too, of which the hosts have less then.
+const OFTEN: Duration = Duration::from_secs(2);
+
 /// Where progress is told.
 #[derive(Debug)]
 pub struct Screen {
@@ -60,7 +63,7 @@ impl Screen {
                 return Ok(answer);
             }
             ensure!(begin.elapsed() < patience, "not after {} s: {what}", patience.as_secs());
-            self.pause(Duration::from_millis(500))?;
+            self.pause(OFTEN)?;
         }
     }
 
