@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
 use berth_tests::demo::Demo;
+use berth_tests::demo::logs::of_files;
 use berth_tests::demo::screen::Screen;
 use berth_tests::repository;
 use clap::Parser;
@@ -16,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// How long what runs may take to end by itself.
-const END: Duration = Duration::from_secs(60);
+const END: Duration = Duration::from_secs(30);
 
 /// Brings all of Berth up on this machine: a control plane, three emulated hosts, two tenants; shows it, and stays until
 /// Ctrl-C
@@ -73,6 +74,7 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
         let begin = std::time::Instant::now();
         while !work.is_finished() {
             if screen.is_stopped() && begin.elapsed() > END {
+                of_files(at, logs);
                 fs::remove_dir_all(at).unwrap_or_default();
                 std::process::exit(1);
             }

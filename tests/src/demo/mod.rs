@@ -8,7 +8,7 @@ pub mod deployed;
 pub mod hosts;
 pub mod hub;
 pub mod launchers;
-mod logs;
+pub mod logs;
 mod look;
 pub mod screen;
 mod seen;
@@ -41,6 +41,7 @@ pub struct Demo<'a> {
     plane: ControlPlane,
     _hub: Hub,
     screen: &'a Screen,
+    folder: &'a Path,
     logs: &'a Path,
 }
 
@@ -49,7 +50,7 @@ impl<'a> Demo<'a> {
     ///
     /// # Errors
     /// If something does not come up; the message says what, and the folder of logs has the rest.
-    pub fn up(screen: &'a Screen, folder: &Path, logs: &'a Path) -> Result<Self> {
+    pub fn up(screen: &'a Screen, folder: &'a Path, logs: &'a Path) -> Result<Self> {
         screen.say("a Kubernetes control plane and three two-socket hosts begin (the first time ever, their images are built)");
         let hub = Hub::new(folder, HOSTS.len())?;
         let (plane, hosts) = std::thread::scope(|scope| {
@@ -66,7 +67,8 @@ impl<'a> Demo<'a> {
             anyhow::Ok((plane?, hosts?))
         })?;
         let launchers = Launchers::start(&plane.kubeconfig(), &deployed::kubevirt())?;
-        let mut this = Self { _launchers: launchers, hosts, plane, _hub: hub, screen, logs };
+        let mut this =
+            Self { _launchers: launchers, hosts, plane, _hub: hub, screen, folder, logs };
         this.join()?;
         this.shape()?;
         Ok(this)
@@ -203,8 +205,8 @@ impl<'a> Demo<'a> {
 impl Drop for Demo<'_> {
     fn drop(&mut self) {
         self.screen.say(&format!("ending; logs are in {}", self.logs.display()));
-        logs::keep(&self.plane, &mut self.hosts, self.logs);
-        self.hosts.clear();
+        logs::of_hosts(&mut self.hosts, self.logs);
+        logs::of_files(self.folder, self.logs);
     }
 }
 
