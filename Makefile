@@ -12,7 +12,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # What emulated hosts are made of, as PROGRAM=PACKAGE.
 HOST_PROGRAMS = qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
 
-.PHONY: help all report test setup lint static crds samples bench fuzz hosts faults faults-hosts faults-cluster soak dist image deb
+.PHONY: help all report demo test setup lint crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo soak dist image deb
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,6 +22,11 @@ all: lint test  ## lint and test
 report:  ## what this host can do
 	$(CARGO) run --locked --release --bin berth-agent -- report
 
+demo: setup  ## a control plane, three emulated hosts, two tenants and their VMs; stays until Ctrl-C (ONCE=--once: until the tables)
+	$(CARGO) build --locked --release -p berth-agent -p berth-controller -p berth-tests --bins
+	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
+	target/release/berth-demo $(ONCE)
+
 setup:  ## install what the tests need (Debian, Ubuntu; as root)
 	./tests/setup.sh $(HOST_PROGRAMS) cargo-deb=cargo:cargo-deb
 
@@ -29,13 +34,6 @@ test: setup lint  ## lints and all tests, on what setup installed
 	$(CARGO) test --locked --release --workspace --no-run  # the programs too, with the features that tests have, so that all is built once
 	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
 	$(CARGO) test --locked --release --workspace --no-fail-fast
-
-# The programs that the demo puts into containers: the same but for how they are linked.
-static:
-	for program in agent controller; do \
-	    $(CARGO) rustc --locked --release -p berth-$$program --bin berth-$$program -- -C target-feature=+crt-static && \
-	    install -D -m 755 target/release/berth-$$program target/static/berth-$$program || exit 1; \
-	done
 
 lint:  ## formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check
@@ -71,7 +69,7 @@ hosts: setup  ## the test bed itself, and KVM on an emulated host; slow
 	printf '# Emulated hosts, %s\n\nCommand: `make hosts`. The tests `tests/tests/emulated.rs` and `tests/tests/bed.rs` passed on hosts booted from %s.\n' \
 	  "$$(date -u +%F)" "$$(basename $$(./tests/host/image.sh))" > $(RESULTS)/$$(date -u +%F)-hosts.md
 
-faults: faults-hosts faults-cluster  ## both of these
+faults: faults-hosts faults-cluster faults-demo  ## all of these
 
 faults-hosts: setup  ## kills, power cuts, full disks, reboots on an emulated host; slow, leaves a result in docs/results
 	$(CARGO) build --locked --release -p berth-agent -p berth-controller
@@ -85,6 +83,11 @@ faults-cluster: setup  ## controllers killed 50 times while tenants and machines
 	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release --workspace --test examples --test tenants --test machines -- --nocapture && \
 	printf '# Killed controllers, %s\n\nCommand: `make faults-cluster`, %s s. A real API server; agents and KubeVirt are stand-ins.\n\n`tests/tests/examples.rs`: `examples/tenants` by one `kubectl apply`, two controllers as processes with the rights of `deploy/`, 50 kills\nof the one that leads (every third time of both) under edits, scaling, pauses, tenants that come and go.\n`tests/tests/tenants.rs`: 50 kills while two tenants at once ask for a VLAN. `tests/tests/machines.rs`: 50 kills under edits.\n\nNo VLAN twice, no machine twice, nothing without an owner.\n' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" > $(RESULTS)/$$(date -u +%F)-kills.md
+
+faults-demo: setup  ## the demo from its beginning to its tables; ten minutes
+	$(CARGO) test --locked --release --workspace --no-run
+	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
+	BERTH_DEMO=1 $(CARGO) test --locked --release --workspace --test demo -- --nocapture
 
 soak:  ## ten minutes of an idle agent under audit: what it writes to the API server
 	$(CARGO) build --locked --release -p berth-agent -p berth-controller

@@ -21,8 +21,8 @@ openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$wo
     exit 1
 }
 kubectl delete csr "$request" --ignore-not-found >/dev/null
-# A server before 1.22 does not know expirationSeconds, and signs for a year.
-kubectl create -f - >/dev/null <<END
+# A server before 1.22 does not know expirationSeconds, and signs for a year; its kubectl would refuse it.
+kubectl create --validate=false -f - >/dev/null <<END
 apiVersion: certificates.k8s.io/v1
 kind: CertificateSigningRequest
 metadata:

@@ -2,13 +2,14 @@
 # Writes a container image as an archive, without a container engine: one static program and nothing else, as
 # Containerfile has it. `ctr -n k8s.io images import FILE`, `docker load -i FILE` and `skopeo copy docker-archive:FILE`
 # take it. With BERTH_LIBRARIES=1 a program that needs libraries gets this machine's: for tests.
-# usage: deploy/image.sh PROGRAM NAME:TAG FILE
+# usage: deploy/image.sh PROGRAM NAME:TAG FILE [FOLDER] (where the program is in it; / if not given)
 set -eu
-[ $# -eq 3 ] || {
-    echo "usage: deploy/image.sh PROGRAM NAME:TAG FILE" >&2
+[ $# -eq 3 ] || [ $# -eq 4 ] || {
+    echo "usage: deploy/image.sh PROGRAM NAME:TAG FILE [FOLDER]" >&2
     exit 2
 }
-program=$1 tag=$2 file=$3
+program=$1 tag=$2 file=$3 folder=${4:-/}
+folder=${folder%/}
 libraries=$(ldd "$program" 2>/dev/null | grep -o '/[^ ]*' || true)
 if [ -n "$libraries" ] && [ -z "${BERTH_LIBRARIES-}" ]; then
     echo "image.sh: $program needs libraries, and the image has none: build it with -C target-feature=+crt-static" >&2
@@ -23,7 +24,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 name=$(basename "$program")
 mkdir "$work/layer"
-install -m 755 "$program" "$work/layer/$name"
+install -D -m 755 "$program" "$work/layer$folder/$name"
 for library in $libraries; do
     install -D -m 755 "$library" "$work/layer$library"
 done
@@ -35,7 +36,7 @@ mkdir "$work/image"
 pack "$work/layer" "$work/image/layer.tar"
 layer=$(sha256sum "$work/image/layer.tar" | cut -d' ' -f1)
 cat >"$work/image/config.json" <<JSON
-{"architecture":"$architecture","os":"linux","created":"1970-01-01T00:00:00Z","config":{"Entrypoint":["/$name"]},"rootfs":{"type":"layers","diff_ids":["sha256:$layer"]}}
+{"architecture":"$architecture","os":"linux","created":"1970-01-01T00:00:00Z","config":{"Entrypoint":["$folder/$name"]},"rootfs":{"type":"layers","diff_ids":["sha256:$layer"]}}
 JSON
 cat >"$work/image/manifest.json" <<JSON
 [{"Config":"config.json","RepoTags":["$tag"],"Layers":["layer.tar"]}]

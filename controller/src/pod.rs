@@ -43,6 +43,9 @@ pub struct Resources {
     pub extended: BTreeMap<String, u64>,
 }
 
+/// What KubeVirt has a VM ask for that is not emulated.
+const KVM: &str = "devices.kubevirt.io/kvm";
+
 /// What is known of the guest of a VM, and not from its pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guest {
@@ -55,6 +58,12 @@ pub struct Guest {
 }
 
 impl Pod {
+    /// Whether the VM in it runs without `/dev/kvm`, as `KubeVirt`'s `useEmulation` has it: it asks for no such device.
+    #[must_use]
+    pub fn is_emulated(&self) -> bool {
+        !self.containers.iter().any(|one| one.requests.extended.contains_key(KVM))
+    }
+
     /// Whether a container has CPUs for itself under the static policy: it asks for whole ones, and all is guaranteed.
     #[must_use]
     pub fn has_own_cpus(&self) -> bool {

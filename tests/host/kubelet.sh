@@ -94,5 +94,6 @@ rm -f /etc/systemd/system/containerd.service
 systemctl daemon-reload
 systemctl restart containerd
 timeout 60 sh -c "until ctr version >/dev/null 2>&1; do sleep 1; done"
-ctr -n k8s.io images import /var/lib/kubelet-tests/image.tar
+# And those of a test's own, if it has put any there.
+for image in /var/lib/kubelet-tests/*.tar; do ctr -n k8s.io images import "$image"; done
 systemctl restart kubelet

@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod controller;
+pub mod demo;
 pub mod host;
 pub mod lscpu;
 pub mod package;

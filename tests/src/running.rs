@@ -1,5 +1,6 @@
 //! A program that runs beside the tests and never outlives them.
 
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::sync::mpsc;
 
@@ -23,6 +24,8 @@ impl Running {
     /// # Errors
     /// If it cannot be started.
     pub fn spawn(mut command: Command) -> Result<Self> {
+        // Ctrl-C is for this program, which then ends others in good order, or by its own end.
+        command.process_group(0);
         let (give, take) = mpsc::channel();
         let (thread, end) = mpsc::channel::<()>();
         std::thread::spawn(move || {

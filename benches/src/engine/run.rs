@@ -128,7 +128,8 @@ impl Bench {
         let deployment = &self.deployments[of];
         let pod = deployment.pod(uid(vm));
         let parts = deployment.parts(&pod);
-        let needs = Needs { is_vm: true, is_pinned: true, class: Class::Performance, numa: None };
+        let class = Class::Performance;
+        let needs = Needs { is_vm: true, is_pinned: true, class, ..Needs::default() };
         let begin = Instant::now();
         let request = self.engine.request(&parts, needs)?;
         let middle = Instant::now();

@@ -234,7 +234,8 @@ impl Policy for Berth {
             spread: &[],
             containers: &guest.pod,
         };
-        let needs = Needs { is_vm: true, is_pinned: true, class: Class::Performance, numa: None };
+        let class = Class::Performance;
+        let needs = Needs { is_vm: true, is_pinned: true, class, ..Needs::default() };
         let request = self.engine.request(&parts, needs).context("rules of a pod")?;
         Ok(self.engine.place(&request, None).map(HostId::index))
     }

@@ -15,6 +15,8 @@ use crate::pod::{Guest, Pod};
 pub struct Needs {
     /// Whether it is a VM, and so needs KVM.
     pub is_vm: bool,
+    /// Whether it runs without KVM after all.
+    pub is_emulated: bool,
     /// Whether it has CPUs of its own, so that only a fresh report will do.
     pub is_pinned: bool,
     /// What it is.
@@ -58,6 +60,7 @@ impl Needs {
         let page = page.unwrap_or(PageSize::MIB_2);
         Self {
             is_vm: true,
+            is_emulated: pod.is_emulated(),
             is_pinned: guest.is_dedicated,
             class: class.unwrap_or(by_shape),
             numa: guest.is_mapped.then_some(Numa { memory: guest.memory, page }),
@@ -69,7 +72,8 @@ impl Needs {
         if !self.is_vm {
             return None;
         }
-        if let Some(state) = host.kvm.filter(|state| *state != KvmState::Ready) {
+        let kvm = host.kvm.filter(|_| !self.is_emulated);
+        if let Some(state) = kvm.filter(|state| *state != KvmState::Ready) {
             return Some(Reason::NoKvm(state));
         }
         if let Some(why) = host.stale.as_ref().filter(|_| self.is_pinned) {

@@ -198,7 +198,8 @@ impl World {
         }
         let is_vm = existing.vmi_uid.is_some();
         let is_pinned = existing.pod.has_own_cpus();
-        let needs = Needs { is_vm, is_pinned, ..Needs::default() };
+        let is_emulated = existing.pod.is_emulated();
+        let needs = Needs { is_vm, is_emulated, is_pinned, ..Needs::default() };
         let parts = PodSpecParts::of(pod, &existing.pod);
         let request = match self.engine.request(&parts, needs) {
             Ok(request) => request,

@@ -179,6 +179,7 @@ impl Desk {
         let is_pinned = existing.pod.has_own_cpus();
         let by_shape = || Needs {
             is_vm: existing.vmi_uid.is_some(),
+            is_emulated: existing.pod.is_emulated(),
             is_pinned,
             class: if is_pinned {
                 berth_api::Class::Performance

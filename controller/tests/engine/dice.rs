@@ -107,6 +107,7 @@ impl<'a> Dice<'a> {
         let mut form = PodForm {
             name,
             plain: self.rarely(3),
+            emulated: self.rarely(6),
             cpus: self.of(&[2, 1, 4, 0, 8, 6]),
             millis: 500,
             memory: self.of(&[None, Some(2), Some(5)]),

@@ -20,6 +20,8 @@ pub(crate) struct PodForm {
     pub(crate) name: String,
     /// No VM.
     pub(crate) plain: bool,
+    /// A VM that runs without KVM.
+    pub(crate) emulated: bool,
     pub(crate) cpus: u64,
     /// Thousandths of a CPU, where it shares them.
     pub(crate) millis: u64,
@@ -129,6 +131,7 @@ impl PodForm {
             pod: self.pod(),
             needs: Needs {
                 is_vm: !self.plain,
+                is_emulated: self.emulated,
                 is_pinned: !self.plain && self.cpus > 0,
                 class: self.class,
                 numa: (self.numa && self.huge > 0)
@@ -157,7 +160,11 @@ impl PodForm {
             cpu_millis: if self.cpus > 0 { self.cpus * 1000 } else { self.millis },
             memory: self.memory.unwrap_or(1) << 30,
             hugepages: pages.into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
-            extended: if self.plain { BTreeMap::new() } else { [(KVM.to_owned(), 1)].into() },
+            extended: if self.plain || self.emulated {
+                BTreeMap::new()
+            } else {
+                [(KVM.to_owned(), 1)].into()
+            },
         };
         let limits = if self.cpus > 0 {
             requests.clone()

@@ -145,7 +145,7 @@ impl Slow {
 
 fn suits(needs: &Needs, host: &HostFacts) -> bool {
     !needs.is_vm
-        || host.kvm.is_none_or(|state| state == KvmState::Ready)
+        || (needs.is_emulated || host.kvm.is_none_or(|state| state == KvmState::Ready))
             && !(needs.is_pinned && host.stale.is_some())
             && !(needs.is_pinned && host.admission.kubelet().cpu_policy == CpuPolicy::None)
             && !(needs.class == Class::Performance && host.merges_pages == Some(true))

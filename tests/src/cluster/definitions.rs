@@ -14,12 +14,27 @@ impl ControlPlane {
     /// # Errors
     /// As [`Self::kubectl`].
     pub fn define(&self, group: &str, version: &str, kind: &str, plural: &str) -> Result<()> {
+        self.define_in(group, version, kind, plural, "Namespaced")
+    }
+
+    /// A kind that takes anything, in that scope.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn define_in(
+        &self,
+        group: &str,
+        version: &str,
+        kind: &str,
+        plural: &str,
+        scope: &str,
+    ) -> Result<()> {
         let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         let crd = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": format!("{plural}.{group}")},
             "spec": {
-                "group": group, "scope": "Namespaced",
+                "group": group, "scope": scope,
                 "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
                 "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
             },

@@ -9,7 +9,7 @@ use super::{ControlPlane, FROM_HOSTS};
 use crate::host::Host;
 
 /// Under emulation a kubelet takes a while.
-const READY: Duration = Duration::from_secs(300);
+const READY: Duration = Duration::from_secs(600);
 
 impl ControlPlane {
     /// Brings a host in as the Node of this name, which must be `rack1-<number>`, and waits until it is Ready.

@@ -63,6 +63,8 @@ pub struct Parts {
 const SERVICES: &str = "10.96.0.0/16";
 /// Emulated hosts reach this machine's loopback there.
 pub const FROM_HOSTS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+/// How seldom it is asked for what takes long.
+const SELDOM: Duration = Duration::from_secs(2);
 /// How long a program may take to be ready.
 const READY: Duration = Duration::from_secs(120);
 
@@ -151,6 +153,9 @@ impl ControlPlane {
             "--use-service-account-credentials".to_owned(),
             format!("--service-account-private-key-file={}", keys.accounts.display()),
             format!("--root-ca-file={}", keys.authority.display()),
+            // CertificateSigningRequests are signed.
+            format!("--cluster-signing-cert-file={}", keys.authority.display()),
+            format!("--cluster-signing-key-file={}", keys.authority_key.display()),
             // Pods of a node that went away are evicted, and objects collected, without long waits.
             "--pod-eviction-timeout=5s".to_owned(),
         ];
@@ -329,7 +334,8 @@ impl ControlPlane {
                 return Ok(answer);
             }
             ensure!(begin.elapsed() < patience, "not after {} s: {what}", patience.as_secs());
-            std::thread::sleep(Duration::from_millis(100));
+            // To ask is work too, and what takes long is not to wait for it.
+            std::thread::sleep(Duration::from_millis(100).max(begin.elapsed() / 20).min(SELDOM));
         }
     }
 

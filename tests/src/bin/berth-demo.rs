@@ -1,0 +1,142 @@
+//! `make demo`: brings all of Berth up on this machine, shows it, and stays until Ctrl-C.
+
+#![expect(clippy::disallowed_methods, reason = "the demo's own files")]
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result};
+use berth_tests::demo::Demo;
+use berth_tests::demo::logs::of_files;
+use berth_tests::demo::screen::Screen;
+use berth_tests::repository;
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+
+/// How long what runs may take to end by itself.
+const END: Duration = Duration::from_secs(30);
+
+/// Brings all of Berth up on this machine: a control plane, three emulated hosts, two tenants; shows it, and stays until
+/// Ctrl-C
+#[derive(Debug, Parser)]
+#[command(name = "berth-demo")]
+struct Arguments {
+    /// End after the tables: 0 if all is as it should be, else 1
+    #[arg(long)]
+    once: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let screen = Screen::default();
+    match demo(&screen, &arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            screen.print(&format!("berth-demo: {error:#}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    let logs = repository().join(format!("target/demo/{now}"));
+    fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
+    let logs = logs.canonicalize()?;
+    screen.print(&format!("Logs, and all that is said beside this: {}/demo.log\n", logs.display()));
+    nix::unistd::dup2_stderr(File::create(logs.join("demo.log"))?)?;
+    // Short, as paths of sockets are; and one, so that it is gone at the end whatever happens.
+    let folder = tempfile::Builder::new().prefix("berth-demo-").tempdir()?;
+    tempfile::env::override_temp_dir(folder.path()).map_err(|other| {
+        anyhow::anyhow!("the folder of temporary files is {} already", other.display())
+    })?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let result = std::thread::scope(|scope| {
+        let (tell, told) = oneshot::channel();
+        let (ask, asked) = std::sync::mpsc::channel::<()>();
+        let (at, logs) = (folder.path(), logs.as_path());
+        let work = scope.spawn(move || {
+            let result = show(screen, arguments, at, logs, &asked);
+            tell.send(()).unwrap_or_default();
+            result
+        });
+        runtime.block_on(async {
+            if !ended(told).await {
+                screen.stop();
+                drop(ask);
+            }
+        });
+        // Who waits for something that takes long is not waited for: nothing outlives this program.
+        let begin = std::time::Instant::now();
+        while !work.is_finished() {
+            if screen.is_stopped() && begin.elapsed() > END {
+                of_files(at, logs);
+                fs::remove_dir_all(at).unwrap_or_default();
+                std::process::exit(1);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    folder.close()?;
+    result
+}
+
+/// Whether the work ended by itself, and not by a signal.
+async fn ended(work: oneshot::Receiver<()>) -> bool {
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return work.await.is_ok();
+    };
+    tokio::select! {
+        _ = work => true,
+        _ = interrupt.recv() => false,
+        _ = terminate.recv() => false,
+    }
+}
+
+fn show(
+    screen: &Screen,
+    arguments: &Arguments,
+    folder: &Path,
+    logs: &Path,
+    asked: &std::sync::mpsc::Receiver<()>,
+) -> Result<ExitCode> {
+    let mut demo = Demo::up(screen, folder, logs)?;
+    demo.tenants()?;
+    let (tables, problems) = demo.end()?;
+    screen.print(&tables);
+    screen.print("\n");
+    for problem in &problems {
+        screen.say(&format!("not as it should be: {problem}"));
+    }
+    let code = if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if problems.is_empty() {
+        screen.say("all is as it should be");
+    }
+    if !arguments.once {
+        let kubectl = kubectl(&demo)?;
+        screen.print(&format!(
+            "\nIt stays up until Ctrl-C:\n{kubectl}\n\n  kubectl get inode,tcluster,vmi -A\n\n"
+        ));
+        // Until the other end is dropped.
+        asked.recv().unwrap_or_default();
+    }
+    Ok(code)
+}
+
+/// How another terminal gets there.
+fn kubectl(demo: &Demo<'_>) -> Result<String> {
+    let plane = demo.plane();
+    let assets: PathBuf = plane.assets().canonicalize()?;
+    Ok(format!(
+        "\n  export KUBECONFIG={} PATH={}:$PATH",
+        plane.kubeconfig().display(),
+        assets.display()
+    ))
+}

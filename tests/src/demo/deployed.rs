@@ -1,0 +1,221 @@
+//! What the demo applies: `deploy/` with the scheduler beside the controller, KubeVirt's kinds, profiles, and two tenants of
+//! `examples/tenants` with machines that fit on small hosts.
+
+#![expect(clippy::disallowed_methods, reason = "the repository's own files, and its own scripts")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::hosts::Kind;
+use crate::cluster::{ADMIN, ControlPlane, FROM_HOSTS, Version};
+use crate::repository;
+
+/// The image of the stock scheduler, made here of the control plane's own.
+const SCHEDULER: &str = "berth.test/kube-scheduler:1";
+/// KubeVirt's kinds that the demo uses.
+const KINDS: [(&str, &str, &str, &str); 4] = [
+    ("kubevirt.io", "v1", "KubeVirt", "kubevirts"),
+    ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines"),
+    ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances"),
+    (
+        "instancetype.kubevirt.io",
+        "v1beta1",
+        "VirtualMachineInstancetype",
+        "virtualmachineinstancetypes",
+    ),
+];
+/// And those of no namespace.
+const CLUSTER_KINDS: [(&str, &str); 2] = [
+    ("VirtualMachineClusterInstancetype", "virtualmachineclusterinstancetypes"),
+    ("VirtualMachineClusterPreference", "virtualmachineclusterpreferences"),
+];
+/// Where the examples are for larger hosts: file, text there, and here.
+const SMALLER: [(&str, &str, &str); 2] = [
+    ("bank.yaml", "flavor: {name: performance-4}", "flavor: {name: performance-small}"),
+    (
+        "shop.yaml",
+        "template:\n                cpus: \"2\"\n                memory: 4Gi\n",
+        "flavor: {name: density-small}\n              template:\n",
+    ),
+];
+
+/// Makes the images of the pods, and gives their archives.
+///
+/// # Errors
+/// If a program is not there.
+pub fn images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
+    let ours = repository().join("target/release");
+    let scheduler = plane.assets().join("kube-scheduler");
+    ensure!(scheduler.exists(), "no kube-scheduler in {}", plane.assets().display());
+    let images = [
+        (ours.join("berth-agent"), "berth-agent:0.1.0", "/"),
+        (ours.join("berth-controller"), "berth-controller:0.1.0", "/"),
+        // Where the project's own image has it.
+        (scheduler, SCHEDULER, "/usr/local/bin"),
+    ];
+    let made = images.into_iter().map(|(program, tag, folder)| {
+        let name = program.file_name().context("a program")?;
+        let archive = plane.folder().join(name).with_extension("tar");
+        run(Command::new(repository().join("deploy/image.sh"))
+            .arg(&program)
+            .arg(tag)
+            .arg(&archive)
+            .arg(folder)
+            .env("BERTH_LIBRARIES", "1"))
+        .with_context(|| format!("{}: `make demo` builds it", program.display()))?;
+        anyhow::Ok(archive)
+    });
+    made.collect()
+}
+
+/// Applies all but the agents, which wait for their hosts' labels.
+///
+/// # Errors
+/// If the server refuses something.
+pub fn apply(plane: &ControlPlane) -> Result<()> {
+    define(plane)?;
+    plane.deploy(&["base/rbac-controller.yaml", "instancetypes/preferences.yaml"])?;
+    let scheduler = Path::new("deploy/components/scheduler");
+    for file in ["rbac.yaml", "lease.yaml"] {
+        plane.apply_file(&repository().join(scheduler).join(file))?;
+    }
+    let old = plane.version() < Version(1, 25);
+    let of = if old { Path::new("deploy/components/scheduler-1.20") } else { scheduler };
+    let configuration = text(&of.join("config.yaml"))?;
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "berth-scheduler", "namespace": "berth-system"},
+        "data": {"config.yaml": configuration},
+    });
+    plane.apply(&map.to_string())?;
+    plane.apply(&controller()?.to_string())?;
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn"},
+        "provisioner": "driver.longhorn.io",
+    });
+    plane.apply(&class.to_string())?;
+    plane.apply(&kubevirt().to_string())?;
+    for file in ["demo/instancetypes.yaml", "demo/profiles.yaml", "tenants/config.yaml"] {
+        plane.apply_file(&repository().join("examples").join(file))?;
+    }
+    Ok(())
+}
+
+/// KubeVirt's configuration: these hosts have no KVM.
+#[must_use]
+pub fn kubevirt() -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt",
+        "metadata": {"name": "kubevirt", "namespace": "default"},
+        "spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}},
+    })
+}
+
+/// The kinds of others; of KubeVirt with its own schemas where they are at hand.
+fn define(plane: &ControlPlane) -> Result<()> {
+    let group = "instancetype.kubevirt.io";
+    let names = KINDS.map(|(group, _, _, plural)| format!("{plural}.{group}"));
+    let more = CLUSTER_KINDS.map(|(_, plural)| format!("{plural}.{group}"));
+    let names: Vec<&str> = names.iter().chain(&more).map(String::as_str).collect();
+    if !plane.define_kubevirt(&names)? {
+        for (group, version, kind, plural) in KINDS {
+            plane.define(group, version, kind, plural)?;
+        }
+        for (kind, plural) in CLUSTER_KINDS {
+            plane.define_in(group, "v1beta1", kind, plural, "Cluster")?;
+        }
+    }
+    plane.define_attachments()?;
+    plane.define_machine_deployments()
+}
+
+/// The Deployment of `deploy/base` with what `deploy/components/scheduler` adds, as kustomize would; the kubectl of
+/// Kubernetes 1.20 knows no components.
+///
+/// # Errors
+/// If these files are not as they were.
+pub fn controller() -> Result<Value> {
+    let mut deployment: Value = yaml(Path::new("deploy/base/controller.yaml"))?;
+    let pod = &mut deployment["spec"]["template"]["spec"];
+    let more: Value = yaml(Path::new("deploy/components/scheduler/volume.yaml"))?;
+    let volumes = &more["spec"]["template"]["spec"]["volumes"];
+    ensure!(volumes.is_array(), "deploy/components/scheduler/volume.yaml: no volumes");
+    pod["volumes"] = volumes.clone();
+    let steps: Vec<Value> = yaml(Path::new("deploy/components/scheduler/container.yaml"))?;
+    for step in steps {
+        let place = step["path"].as_str().unwrap_or_default();
+        let place = place.strip_prefix("/spec/template/spec/").unwrap_or_default();
+        let (field, at) = place.rsplit_once('/').unwrap_or_default();
+        let list = pod.pointer_mut(&format!("/{field}")).and_then(Value::as_array_mut);
+        let list = list.with_context(|| format!("container.yaml: no list at {}", step["path"]))?;
+        let mut value = step["value"].clone();
+        if value["name"] == "kube-scheduler" {
+            value["image"] = SCHEDULER.into();
+        }
+        let at = at.parse().ok().filter(|at| *at < list.len()).unwrap_or(list.len());
+        ensure!(step["op"] == "add", "container.yaml: op is {}, not add", step["op"]);
+        list.insert(at, value);
+    }
+    let containers = pod["containers"].as_array().context("containers")?;
+    ensure!(
+        containers.iter().any(|one| one["image"] == SCHEDULER),
+        "deploy/components/scheduler/container.yaml: no container kube-scheduler"
+    );
+    Ok(deployment)
+}
+
+/// The two tenants, of a size for these hosts.
+///
+/// # Errors
+/// If the examples are not as they were.
+pub fn tenants() -> Result<String> {
+    let mut all = Vec::new();
+    for (file, there, here) in SMALLER {
+        let example = text(&Path::new("examples/tenants").join(file))?;
+        ensure!(
+            example.matches(there).count() == 1,
+            "examples/tenants/{file}: not once as the demo expects it: {there}"
+        );
+        all.push(example.replace(there, here));
+    }
+    Ok(all.join("\n---\n"))
+}
+
+/// A kubeconfig for the agent of a host that a package brings, by the script for it.
+///
+/// # Errors
+/// If the script fails.
+pub fn agent_kubeconfig(plane: &ControlPlane, kind: &Kind) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let with = std::iter::once(plane.assets().to_path_buf()).chain(std::env::split_paths(&path));
+    let mut script = Command::new(repository().join("deploy/agent-kubeconfig.sh"));
+    script.arg(kind.name).arg("1").env("PATH", std::env::join_paths(with)?);
+    let made = run(script.env("KUBECONFIG", plane.kubeconfig()))?;
+    ensure!(!made.contains(ADMIN), "the agent's kubeconfig has the administrator's token");
+    // As hosts reach it.
+    let made = made.replace("https://127.0.0.1:", &format!("https://{FROM_HOSTS}:"));
+    let file = plane.folder().join(format!("agent-{}.kubeconfig", kind.name));
+    fs::write(&file, made)?;
+    Ok(file)
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let done = command.output().with_context(|| program.clone())?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "{program}: {}", said.trim());
+    Ok(String::from_utf8(done.stdout)?)
+}
+
+fn text(file: &Path) -> Result<String> {
+    let path = repository().join(file);
+    fs::read_to_string(&path).with_context(|| file.display().to_string())
+}
+
+fn yaml<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
+    serde_saphyr::from_str(&text(file)?).with_context(|| file.display().to_string())
+}

@@ -1,0 +1,159 @@
+//! Three bare-metal hosts that are emulated: two sockets each, systemd, containerd and a real kubelet, one trunk.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::hub::Hub;
+use super::screen::Screen;
+use crate::cluster::ControlPlane;
+use crate::host::{Host, Kernel, Machine, Options};
+use crate::repository;
+
+/// How the agent comes to a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// As a Debian package, with a systemd unit and a client certificate of its own.
+    Package,
+    /// As a pod.
+    DaemonSet,
+}
+
+/// A host of the demo.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// Also the number in its name.
+    pub number: u8,
+    /// Its Node's name.
+    pub name: &'static str,
+    /// Its HostProfile, which selects it by this label's value.
+    pub purpose: &'static str,
+    /// Where its agent comes from.
+    pub by: By,
+    /// `cpuManagerPolicy`
+    pub cpu_manager: &'static str,
+    /// `topologyManagerPolicy`
+    pub topology_manager: &'static str,
+}
+
+/// Every one another kind of host.
+pub static HOSTS: [Kind; 3] = [
+    Kind {
+        number: 31,
+        name: "rack1-31",
+        purpose: "performance",
+        by: By::Package,
+        cpu_manager: "static",
+        topology_manager: "single-numa-node",
+    },
+    Kind {
+        number: 32,
+        name: "rack1-32",
+        purpose: "density",
+        by: By::DaemonSet,
+        cpu_manager: "none",
+        topology_manager: "none",
+    },
+    Kind {
+        number: 33,
+        name: "rack1-33",
+        purpose: "mixed",
+        by: By::DaemonSet,
+        cpu_manager: "static",
+        topology_manager: "restricted",
+    },
+];
+
+/// The label of a Node that its HostProfile selects.
+pub const PURPOSE: &str = "example.com/purpose";
+/// The second uplink, as `examples/tenants` has it.
+const UPLINK: &str = "eth1";
+/// Images that are there before the kubelet starts.
+const IMAGES: &str = "/var/lib/kubelet-tests";
+
+impl Kind {
+    /// Switches it on.
+    ///
+    /// # Errors
+    /// As [`Host::boot`].
+    pub fn boot(&self, hub: &Hub, cable: usize, screen: &Screen) -> Result<Host> {
+        let mut host = Host::boot(&Options {
+            number: self.number,
+            machine: Machine::Small,
+            kernel: Kernel::Stable,
+            trunk: hub.cable(cable),
+            cluster: true,
+            ..Options::default()
+        })?;
+        let Self { number, name, .. } = self;
+        host.must(&format!(
+            "udevadm settle --timeout 100; modprobe -a 8021q bridge
+             for link in /sys/class/net/*; do
+               if [ \"$(cat $link/address)\" = 52:54:00:be:27:{number:02x} ]; then
+                 ip link set ${{link##*/}} down && ip link set ${{link##*/}} name {UPLINK}; fi; done
+             ip link set {UPLINK} up && echo {name} >/etc/hostname && hostname {name}"
+        ))?;
+        host.put(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants")?;
+        screen.say(&format!("{name} is up: two sockets, systemd, an uplink on the trunk"));
+        Ok(host)
+    }
+
+    /// Makes it a Node, with these images.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::join`].
+    pub fn join(
+        &self,
+        host: &mut Host,
+        plane: &ControlPlane,
+        images: &[PathBuf],
+        screen: &Screen,
+    ) -> Result<()> {
+        for image in images {
+            let name = image.file_name().and_then(|name| name.to_str()).context("an image")?;
+            host.put(image, &format!("{IMAGES}/{name}"))?;
+        }
+        let configuration = self.kubelet();
+        host.must(&format!(
+            "mkdir -p /var/lib/kubelet && cat >/var/lib/kubelet/config.yaml <<'END'\n{configuration}END"
+        ))?;
+        plane.join(host, self.number)?;
+        let Self { name, cpu_manager, topology_manager, .. } = self;
+        screen.say(&format!(
+            "{name} is a Ready Node: CPU manager {cpu_manager}, topology manager {topology_manager}"
+        ));
+        Ok(())
+    }
+
+    fn kubelet(&self) -> String {
+        format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+             cgroupDriver: cgroupfs\nfailSwapOn: false\n\
+             authentication: {{anonymous: {{enabled: true}}, webhook: {{enabled: false}}}}\n\
+             authorization: {{mode: AlwaysAllow}}\n\
+             evictionHard: {{memory.available: 20Mi, nodefs.available: 1%, imagefs.available: 1%}}\n\
+             cpuManagerPolicy: {}\ncpuManagerReconcilePeriod: 1s\ntopologyManagerPolicy: {}\n\
+             reservedSystemCPUs: \"0\"\nsyncFrequency: 10s\n",
+            self.cpu_manager, self.topology_manager
+        )
+    }
+
+    /// The agent as a package, as `deploy/README.md` has it.
+    ///
+    /// # Errors
+    /// If it does not install.
+    pub fn install(&self, host: &mut Host, package: &Path, kubeconfig: &Path) -> Result<()> {
+        host.put(package, "/root/berth-agent.deb")?;
+        host.must(
+            "apt-get install -y --no-install-recommends /root/berth-agent.deb 2>&1 && rm /root/berth-agent.deb",
+        )?;
+        host.put(kubeconfig, "/etc/berth/kubeconfig")?;
+        host.must(
+            "chmod 600 /etc/berth/kubeconfig && \
+             install -D -m 644 /usr/share/doc/berth-agent/examples/berth-agent-cluster.conf \
+               /etc/systemd/system/berth-agent.service.d/cluster.conf && \
+             systemctl daemon-reload && systemctl restart berth-agent",
+        )?;
+        Ok(())
+    }
+}

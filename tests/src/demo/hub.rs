@@ -1,0 +1,115 @@
+//! A trunk between many emulated hosts: what one of them sends all others get, tags of VLANs and all.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::host::Trunk;
+
+/// Longer than any frame that QEMU sends.
+const FRAME: usize = 70_000;
+/// How soon a hub that is dropped ends.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A hub that runs until it is dropped.
+#[derive(Debug)]
+pub struct Hub {
+    cables: Vec<Cable>,
+    ends: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// A cable's two ends.
+#[derive(Debug, Clone)]
+struct Cable {
+    host: PathBuf,
+    hub: PathBuf,
+}
+
+impl Hub {
+    /// A hub for so many hosts, with its sockets in a folder.
+    ///
+    /// # Errors
+    /// If there is no socket to be had there.
+    pub fn new(folder: &Path, hosts: usize) -> Result<Self> {
+        let end = |number: usize, of: &str| folder.join(format!("{of}{number}"));
+        let cables: Vec<Cable> = (0..hosts)
+            .map(|number| Cable { host: end(number, "host"), hub: end(number, "hub") })
+            .collect();
+        let mut this = Self { cables, ends: Arc::default(), threads: Vec::new() };
+        for (number, cable) in this.cables.iter().enumerate() {
+            let name = || cable.hub.display().to_string();
+            let from = UnixDatagram::bind(&cable.hub).with_context(name)?;
+            from.set_read_timeout(Some(LOOK))?;
+            // One that takes nothing now loses a frame, as on a real cable, and holds up nobody.
+            let to = UnixDatagram::unbound()?;
+            to.set_nonblocking(true)?;
+            let others = this.cables.iter().enumerate().filter(|(other, _)| *other != number);
+            let others: Vec<PathBuf> = others.map(|(_, cable)| cable.host.clone()).collect();
+            let ends = Arc::clone(&this.ends);
+            this.threads.push(std::thread::spawn(move || pass_on(&from, &to, &others, &ends)));
+        }
+        Ok(this)
+    }
+
+    /// The cable of a host, by its number from 0.
+    #[must_use]
+    pub fn cable(&self, number: usize) -> Option<Trunk<'_>> {
+        let cable = self.cables.get(number)?;
+        Some(Trunk { ours: &cable.host, theirs: &cable.hub })
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::SeqCst);
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap_or_default();
+        }
+    }
+}
+
+fn pass_on(from: &UnixDatagram, to: &UnixDatagram, others: &[PathBuf], ends: &AtomicBool) {
+    let mut frame = vec![0; FRAME];
+    while !ends.load(Ordering::SeqCst) {
+        let Some(frame) = from.recv(&mut frame).ok().and_then(|length| frame.get(..length)) else {
+            continue;
+        };
+        for other in others {
+            // A host that is off, or starts again, gets nothing.
+            to.send_to(frame, other).map(drop).unwrap_or_default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_others_get_what_one_sends() {
+        let folder = tempfile::tempdir().unwrap();
+        let hub = Hub::new(folder.path(), 3).unwrap();
+        assert!(hub.cable(3).is_none());
+        // The third host is off.
+        let hosts: Vec<UnixDatagram> = (0..2)
+            .map(|number| UnixDatagram::bind(hub.cable(number).unwrap().ours).unwrap())
+            .collect();
+        for host in &hosts {
+            host.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        }
+        let mut frame = [0; 64];
+        for text in [b"first", b"again"] {
+            hosts[0].send_to(text, hub.cable(0).unwrap().theirs).unwrap();
+            let length = hosts[1].recv(&mut frame).unwrap();
+            assert_eq!(&frame[..length], text);
+        }
+        hosts[0].set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        assert!(hosts[0].recv(&mut frame).is_err(), "it gets its own frames back");
+    }
+}

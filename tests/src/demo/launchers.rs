@@ -1,0 +1,275 @@
+//! A stand-in for virt-controller: a VirtualMachine gets an instance, the instance a pod that asks for what KubeVirt's
+//! launcher asks for, and from there on a real scheduler and a real kubelet decide.
+
+use anyhow::{Context as _, Result};
+use berth_controller::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
+use berth_controller::pod::{Container, Resources};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{
+    ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+use crate::standins::{client, runtime};
+
+/// What a launcher pod sleeps in; the hosts have it.
+const IMAGE: &str = "berth.test/busybox:1";
+
+/// The stand-in; ended when it is dropped.
+#[derive(Debug)]
+pub struct Launchers(Option<Runtime>);
+
+impl Launchers {
+    /// Begins, with KubeVirt's configuration.
+    ///
+    /// # Errors
+    /// Without a thread or a kubeconfig, or if the configuration is malformed.
+    pub fn start(kubeconfig: &Path, kubevirt: &Value) -> Result<Self> {
+        let configuration = Configuration::from_kubevirt(kubevirt)?;
+        let runtime = runtime()?;
+        let client = runtime.block_on(client(kubeconfig))?;
+        runtime.spawn(async move {
+            loop {
+                // A conflict, a server that is busy, or a network that is not there yet: the next round.
+                if let Err(error) = round(&client, &configuration).await {
+                    use std::io::Write as _;
+                    writeln!(std::io::stderr(), "launchers: {error:#}").unwrap_or_default();
+                }
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        });
+        Ok(Self(Some(runtime)))
+    }
+}
+
+impl Drop for Launchers {
+    fn drop(&mut self) {
+        self.0.take().map(Runtime::shutdown_background).unwrap_or_default();
+    }
+}
+
+fn kind(group: &str, version: &str, kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
+}
+
+async fn list(client: &Client, resource: &ApiResource) -> Result<Vec<Value>> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
+    let mut all = Vec::new();
+    for object in api.list(&ListParams::default()).await?.items {
+        let mut value = serde_json::to_value(object)?;
+        value["apiVersion"] = resource.api_version.clone().into();
+        value["kind"] = resource.kind.clone().into();
+        all.push(value);
+    }
+    Ok(all)
+}
+
+async fn round(client: &Client, configuration: &Configuration) -> Result<()> {
+    let instances = kind("kubevirt.io", "v1", "VirtualMachineInstance");
+    let machines = list(client, &kind("kubevirt.io", "v1", "VirtualMachine")).await?;
+    let there = list(client, &instances).await?;
+    let pods: Api<Pod> = Api::all(client.clone());
+    let pods = pods.list(&ListParams::default().labels("kubevirt.io=virt-launcher")).await?.items;
+    let mut around = None;
+    for machine in machines.iter().filter(|machine| is_on(machine)) {
+        let place = |object: &Value| {
+            let text =
+                |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+            (text("namespace"), text("name"))
+        };
+        let (namespace, name) = place(machine);
+        let instance = there.iter().find(|one| place(one) == (namespace.clone(), name.clone()));
+        let uid = instance.and_then(|one| one["metadata"]["uid"].as_str());
+        let is_its = |pod: &&Pod| {
+            uid.is_some() && pod.labels().get("kubevirt.io/created-by").map(String::as_str) == uid
+        };
+        if let (Some(instance), Some(pod)) = (instance, pods.iter().find(is_its)) {
+            report(client, &instances, instance, pod).await?;
+            continue;
+        }
+        if around.is_none() {
+            around = Some(surroundings(client).await?);
+        }
+        let around = around.as_ref().context("surroundings")?;
+        let mut read = Machine::read(machine)?.context("not a VirtualMachine")?;
+        read.uid = uid.map(str::to_owned);
+        let launcher = predict(&read, configuration, around)?;
+        match instance {
+            None => {
+                let api: Api<DynamicObject> =
+                    Api::namespaced_with(client.clone(), &namespace, &instances);
+                let body = serde_json::from_value(new_instance(machine, &launcher))?;
+                api.create(&PostParams::default(), &body).await?;
+            }
+            Some(instance) => {
+                let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+                let body = serde_json::from_value(pod(instance, &launcher))?;
+                api.create(&PostParams::default(), &body).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_on(machine: &Value) -> bool {
+    let spec = &machine["spec"];
+    machine["metadata"]["deletionTimestamp"].is_null()
+        && spec["runStrategy"] != "Halted"
+        && spec["running"] != false
+}
+
+async fn surroundings(client: &Client) -> Result<Surroundings> {
+    let mut around = Surroundings::default();
+    let group = "instancetype.kubevirt.io";
+    for resource in [
+        kind(group, "v1beta1", "VirtualMachineClusterInstancetype"),
+        kind(group, "v1beta1", "VirtualMachineClusterPreference"),
+        kind("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition"),
+        kind("", "v1", "Namespace"),
+    ] {
+        let plural = match resource.kind.as_str() {
+            "NetworkAttachmentDefinition" => "network-attachment-definitions".to_owned(),
+            _ => resource.plural.clone(),
+        };
+        for object in list(client, &ApiResource { plural, ..resource }).await? {
+            around.add(&object)?;
+        }
+    }
+    Ok(around)
+}
+
+fn owner(object: &Value) -> Value {
+    json!([{
+        "apiVersion": object["apiVersion"], "kind": object["kind"], "name": object["metadata"]["name"],
+        "uid": object["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true,
+    }])
+}
+
+/// The instance: the template, with what instance type and defaults made of its guest.
+fn new_instance(machine: &Value, launcher: &Launcher) -> Value {
+    let template = &machine["spec"]["template"];
+    let mut spec = template["spec"].clone();
+    let requests = launcher.pod.requests();
+    let mut cpu = json!({"sockets": 1, "cores": launcher.vcpus, "threads": 1});
+    if launcher.is_dedicated {
+        cpu["dedicatedCpuPlacement"] = true.into();
+        let own = requests.cpu_millis / 1000 > u64::from(launcher.vcpus);
+        cpu["isolateEmulatorThread"] = own.into();
+    }
+    if launcher.numa_passthrough {
+        cpu["numa"] = json!({"guestMappingPassthrough": {}});
+    }
+    let mut memory = json!({"guest": launcher.guest_memory.to_string()});
+    if let Some(size) = requests.hugepages.keys().next() {
+        memory["hugepages"] = json!({"pageSize": size.to_string()});
+    }
+    spec["domain"]["cpu"] = cpu;
+    spec["domain"]["memory"] = memory;
+    spec["schedulerName"] = launcher.scheduler_name.clone().into();
+    let annotations = template["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {
+            "name": machine["metadata"]["name"], "namespace": machine["metadata"]["namespace"],
+            "labels": template["metadata"]["labels"], "annotations": annotations,
+            "ownerReferences": owner(machine),
+        },
+        "spec": spec,
+    })
+}
+
+/// Its launcher pod.
+fn pod(instance: &Value, launcher: &Launcher) -> Value {
+    let name = instance["metadata"]["name"].as_str().unwrap_or_default();
+    let container = |one: &Container, disk: u64| {
+        json!({
+            "name": one.name, "image": IMAGE, "imagePullPolicy": "Never",
+            "resources": {"requests": amounts(&one.requests, disk), "limits": amounts(&one.limits, 0)},
+        })
+    };
+    let containers = launcher
+        .pod
+        .containers
+        .iter()
+        .enumerate()
+        .map(|(at, one)| container(one, if at == 0 { launcher.ephemeral_storage } else { 0 }));
+    let first = launcher.pod.init_containers.iter().map(|one| {
+        let mut one = container(one, 0);
+        one["command"] = json!(["/bin/sh", "-c", ":"]);
+        one
+    });
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "generateName": format!("virt-launcher-{name}-"), "namespace": launcher.namespace,
+            "labels": launcher.labels, "annotations": {"kubevirt.io/domain": name},
+            "ownerReferences": owner(instance),
+        },
+        "spec": {
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": false, "enableServiceLinks": false,
+            "schedulerName": launcher.scheduler_name, "nodeSelector": launcher.node_selector,
+            "affinity": launcher.affinity, "tolerations": launcher.tolerations,
+            "topologySpreadConstraints": launcher.spread,
+            "initContainers": first.collect::<Vec<_>>(), "containers": containers.collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn amounts(of: &Resources, disk: u64) -> Value {
+    let mut all = Map::new();
+    let mut add = |name: &str, amount: u64, unit: &str| {
+        if amount > 0 {
+            all.insert(name.to_owned(), format!("{amount}{unit}").into());
+        }
+    };
+    add("cpu", of.cpu_millis, "m");
+    add("memory", of.memory, "");
+    add("ephemeral-storage", disk, "");
+    for (size, bytes) in &of.hugepages {
+        add(&format!("hugepages-{size}"), *bytes, "");
+    }
+    for (name, count) in &of.extended {
+        add(name, *count, "");
+    }
+    all.into()
+}
+
+/// Says in the instance what became of its pod.
+async fn report(
+    client: &Client,
+    instances: &ApiResource,
+    instance: &Value,
+    pod: &Pod,
+) -> Result<()> {
+    let status = pod.status.clone().unwrap_or_default();
+    let phase = match status.phase.as_deref() {
+        Some("Running") => "Running",
+        Some("Failed") => "Failed",
+        Some("Succeeded") => "Succeeded",
+        _ if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) => "Scheduled",
+        _ => "Scheduling",
+    };
+    if instance["status"]["phase"] == phase {
+        return Ok(());
+    }
+    let ready = if phase == "Running" { "True" } else { "False" };
+    let since = status.start_time.map(|time| json!(time)).unwrap_or_default();
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    // This kind's status is no subresource.
+    let said = json!({"status": {
+        "phase": phase, "nodeName": node,
+        "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": since}],
+    }});
+    let (namespace, name) = (
+        instance["metadata"]["namespace"].as_str().unwrap_or_default(),
+        instance["metadata"]["name"].as_str().unwrap_or_default(),
+    );
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, instances);
+    api.patch(name, &PatchParams::default(), &Patch::Merge(said)).await?;
+    Ok(())
+}

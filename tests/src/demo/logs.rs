@@ -1,0 +1,48 @@
+//! What is kept when all ends: logs of the control plane, of kubelets, agents and pods, and the hosts' consoles.
+
+#![expect(clippy::disallowed_methods, reason = "the demo's own files")]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::hosts::HOSTS;
+use crate::host::Host;
+
+/// A host that does not answer is not waited for much longer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Copies what lies in the folder of temporary files: logs and consoles. There is nobody to tell of what cannot be had.
+pub fn of_files(temporary: &Path, folder: &Path) {
+    let mut open = vec![temporary.to_path_buf()];
+    while let Some(at) = open.pop() {
+        for entry in fs::read_dir(&at).into_iter().flatten().flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                open.push(path);
+            } else if name == "console" {
+                let of = at.file_name().map(|of| of.to_string_lossy().into_owned());
+                let name =
+                    format!("console-{}.log", of.unwrap_or_default().trim_start_matches('.'));
+                fs::copy(&path, folder.join(name)).map(drop).unwrap_or_default();
+            } else if path.extension().is_some_and(|ending| ending == "log") {
+                fs::copy(&path, folder.join(name)).map(drop).unwrap_or_default();
+            }
+        }
+    }
+}
+
+/// Asks hosts for theirs, as long as they run.
+pub(super) fn of_hosts(hosts: &mut [Host], folder: &Path) {
+    let what = "journalctl --no-pager -b; for log in /var/log/pods/*/*/*.log; do echo \"=== $log\"; cat \"$log\"; done";
+    std::thread::scope(|scope| {
+        for (kind, host) in HOSTS.iter().zip(hosts) {
+            scope.spawn(move || {
+                if let Ok(said) = host.run_for(what, PATIENCE) {
+                    let file = folder.join(format!("{}.log", kind.name));
+                    fs::write(file, said.output).unwrap_or_default();
+                }
+            });
+        }
+    });
+}

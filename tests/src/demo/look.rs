@@ -1,0 +1,153 @@
+//! Asks the cluster and the hosts what is there, and makes plain data of it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use berth_api::{InfraNode, TenantCluster};
+use berth_controller::launcher::Existing;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
+
+use super::attach;
+use super::hosts::HOSTS;
+use super::seen::{Seen, Vm, is_refusal};
+use crate::cluster::ControlPlane;
+use crate::host::Host;
+
+/// Objects of a kind, in the order of their names.
+///
+/// # Errors
+/// As [`ControlPlane::get`].
+pub(super) fn items(plane: &ControlPlane, what: &[&str]) -> Result<Vec<Value>> {
+    let list = plane.get(what)?;
+    Ok(list["items"].as_array().cloned().unwrap_or_default())
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// All VMs, with their pods as far as there are any.
+///
+/// # Errors
+/// As [`items`], and if a pod cannot be read.
+pub(super) fn vms(plane: &ControlPlane) -> Result<Vec<Vm>> {
+    let pods = items(plane, &["pods", "-A", "-l", "kubevirt.io=virt-launcher"])?;
+    let machines = items(plane, &["virtualmachines", "-A"])?;
+    let read = machines.iter().enumerate().map(|(place, machine)| {
+        let meta = &machine["metadata"];
+        let networks = machine["spec"]["template"]["spec"]["networks"].as_array();
+        let network =
+            networks.into_iter().flatten().find_map(|one| one["multus"]["networkName"].as_str());
+        let namespace = text(&meta["namespace"]);
+        let mut vm = Vm {
+            tenant: namespace.strip_prefix("cluster-").unwrap_or_default().to_owned(),
+            namespace,
+            name: text(&meta["name"]),
+            network: network.unwrap_or_default().to_owned(),
+            address: attach::address(place),
+            phase: "not there".to_owned(),
+            ..Vm::default()
+        };
+        let is_its = |pod: &&Value| {
+            let meta = &pod["metadata"];
+            meta["namespace"] == vm.namespace.as_str()
+                && meta["labels"]["vm.kubevirt.io/name"] == vm.name.as_str()
+        };
+        if let Some(pod) = pods.iter().find(is_its) {
+            in_pod(&mut vm, pod)?;
+        }
+        anyhow::Ok(vm)
+    });
+    read.collect()
+}
+
+fn in_pod(vm: &mut Vm, pod: &Value) -> Result<()> {
+    let meta = &pod["metadata"];
+    let status = &pod["status"];
+    vm.pod = text(&meta["name"]);
+    vm.pod_uid = text(&meta["uid"]);
+    vm.host = text(&pod["spec"]["nodeName"]);
+    vm.scheduler = text(&pod["spec"]["schedulerName"]);
+    vm.phase = format!("{} {}", text(&status["phase"]), text(&status["reason"])).trim().to_owned();
+    let typed: Pod = serde_json::from_value(pod.clone()).with_context(|| vm.pod.clone())?;
+    let existing = Existing::read(&typed)?.pod;
+    let requests = existing.requests();
+    vm.cpu_millis = requests.cpu_millis;
+    vm.hugepages = requests.hugepages.values().sum();
+    let whole = |millis: u64| millis > 0 && millis.is_multiple_of(1000);
+    let mut containers = existing.containers.iter();
+    vm.is_pinned = existing.is_guaranteed() && containers.any(|one| whole(one.requests.cpu_millis));
+    Ok(())
+}
+
+/// Pods that a kubelet has refused, with its reason.
+///
+/// # Errors
+/// As [`items`].
+pub(super) fn refused(plane: &ControlPlane) -> Result<Vec<String>> {
+    let named = |namespace: &Value, name: &Value, reason: &Value| {
+        format!("{}/{}: {}", text(namespace), text(name), text(reason))
+    };
+    let mut all = Vec::new();
+    for pod in items(plane, &["pods", "-A"])? {
+        let reason = &pod["status"]["reason"];
+        if is_refusal(reason.as_str().unwrap_or_default()) {
+            all.push(named(&pod["metadata"]["namespace"], &pod["metadata"]["name"], reason));
+        }
+    }
+    for event in items(plane, &["events", "-A"])? {
+        let (of, reason) = (&event["involvedObject"], &event["reason"]);
+        if of["kind"] == "Pod" && is_refusal(reason.as_str().unwrap_or_default()) {
+            all.push(named(&of["namespace"], &of["name"], reason));
+        }
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+/// Everything but pings.
+///
+/// # Errors
+/// As [`items`], and if an object is not as its kind says.
+pub(super) fn look(plane: &ControlPlane, hosts: &mut [Host]) -> Result<Seen> {
+    let mut seen = Seen { vms: vms(plane)?, refused: refused(plane)?, ..Seen::default() };
+    for (kind, host) in HOSTS.iter().zip(hosts) {
+        let infra: InfraNode = serde_json::from_value(plane.get(&["infranode", kind.name])?)?;
+        let node = plane.get(&["node", kind.name])?;
+        let state = host.must("cat /var/lib/kubelet/cpu_manager_state 2>/dev/null || echo '{}'")?;
+        let state: Value = serde_json::from_str(&state)?;
+        let status = infra.status.clone().unwrap_or_default();
+        for vm in seen.vms.iter_mut().filter(|vm| vm.host == kind.name) {
+            if let Some(given) = status.allocations.iter().find(|one| one.pod_uid == vm.pod_uid) {
+                vm.cpus.clone_from(&given.cpus);
+                vm.zones.clone_from(&given.zones);
+            }
+            let own = state["entries"][&vm.pod_uid]["compute"].as_str();
+            vm.checkpoint = own.and_then(|own| own.parse().ok());
+        }
+        seen.hosts.insert(kind.name.to_owned(), (infra, node));
+    }
+    let tenants = items(plane, &["tenantclusters"])?.into_iter();
+    seen.tenants =
+        tenants.map(serde_json::from_value::<TenantCluster>).collect::<Result<_, _>>()?;
+    seen.deployments = items(plane, &["machinedeployments", "-A"])?;
+    let lease = plane.get(&["lease", "-n", "kube-system", "berth-scheduler"])?;
+    seen.scheduler = text(&lease["spec"]["holderIdentity"]);
+    Ok(seen)
+}
+
+/// Whether VMs came to a number that is asked for: asked and there, by MachineDeployment.
+///
+/// # Errors
+/// As [`items`].
+pub(super) fn asked(plane: &ControlPlane) -> Result<BTreeMap<String, u64>> {
+    let all = items(plane, &["machinedeployments", "-A"])?;
+    let count = |one: &Value| {
+        let name =
+            format!("{}/{}", text(&one["metadata"]["namespace"]), text(&one["metadata"]["name"]));
+        (name, one["spec"]["replicas"].as_u64().unwrap_or_default())
+    };
+    Ok(all.iter().map(count).collect())
+}

@@ -1,0 +1,282 @@
+//! What the cluster says at the end, as plain data, and what of it is not as it should be. No cluster is asked here.
+
+use std::collections::BTreeMap;
+
+use berth_api::{CpuSet, InfraNode, TenantCluster};
+use serde_json::Value;
+
+use super::hosts::{HOSTS, Kind};
+use crate::cluster::condition;
+
+/// A VM and where it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Vm {
+    /// Its tenant.
+    pub(super) tenant: String,
+    /// Its namespace.
+    pub(super) namespace: String,
+    /// Its name.
+    pub(super) name: String,
+    /// Who placed it.
+    pub(super) scheduler: String,
+    /// Its launcher pod.
+    pub(super) pod: String,
+    /// And that one's uid.
+    pub(super) pod_uid: String,
+    /// `status.phase` of the pod, and the reason if there is one.
+    pub(super) phase: String,
+    /// Where it is; empty if nowhere.
+    pub(super) host: String,
+    /// Thousandths of a CPU that the pod requests.
+    pub(super) cpu_millis: u64,
+    /// Whether it is to have CPUs of its own.
+    pub(super) is_pinned: bool,
+    /// CPUs of its own.
+    pub(super) cpus: Option<CpuSet>,
+    /// Zones of these.
+    pub(super) zones: Vec<u32>,
+    /// CPUs of its own as the kubelet's own checkpoint has them.
+    pub(super) checkpoint: Option<CpuSet>,
+    /// Huge pages it has, in bytes.
+    pub(super) hugepages: u64,
+    /// The definition of its second interface, `namespace/name`.
+    pub(super) network: String,
+    /// Its address there.
+    pub(super) address: String,
+}
+
+/// Everything.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Hosts by name, and their Nodes.
+    pub(super) hosts: BTreeMap<String, (InfraNode, Value)>,
+    /// Tenants.
+    pub(super) tenants: Vec<TenantCluster>,
+    /// MachineDeployments.
+    pub(super) deployments: Vec<Value>,
+    /// VMs, in the order of their addresses.
+    pub(super) vms: Vec<Vm>,
+    /// Pings: from, to, whether answered.
+    pub(super) pings: Vec<(String, String, bool)>,
+    /// Pods that a kubelet refused, ever: name and reason.
+    pub(super) refused: Vec<String>,
+    /// Who binds pods of `berth-scheduler`: the holder of its Lease.
+    pub(super) scheduler: String,
+}
+
+/// Reasons of a kubelet's refusal.
+const REFUSALS: [&str; 4] =
+    ["UnexpectedAdmissionError", "TopologyAffinityError", "OutOf", "NodeAffinity"];
+
+/// Whether a kubelet refused a pod for that reason.
+#[must_use]
+pub(super) fn is_refusal(reason: &str) -> bool {
+    REFUSALS.iter().any(|word| reason.starts_with(word))
+}
+
+impl Seen {
+    /// The tenant of a VM.
+    fn tenant(&self, vm: &str) -> &str {
+        self.vms.iter().find(|one| one.name == vm).map_or("", |one| one.tenant.as_str())
+    }
+
+    /// What is not as it should be; nothing if all is.
+    #[must_use]
+    pub(super) fn problems(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for kind in &HOSTS {
+            self.host(kind, &mut all);
+        }
+        self.tenants(&mut all);
+        for vm in &self.vms {
+            self.vm(vm, &mut all);
+        }
+        self.doubles(&mut all);
+        for (from, to, is_answered) in &self.pings {
+            let is_own = self.tenant(from) == self.tenant(to);
+            if is_own && !is_answered {
+                all.push(format!("{from} does not reach {to}, of its own tenant"));
+            }
+            if !is_own && *is_answered {
+                all.push(format!("{from} reaches {to}, of another tenant"));
+            }
+        }
+        let pairs = self.vms.len() * self.vms.len().saturating_sub(1);
+        if self.pings.len() != pairs {
+            all.push(format!("{} of {pairs} pings were tried", self.pings.len()));
+        }
+        let refused = self.refused.iter();
+        all.extend(refused.map(|pod| format!("a kubelet refused {pod}")));
+        if self.scheduler.is_empty() {
+            all.push("nobody holds the Lease kube-system/berth-scheduler".to_owned());
+        }
+        all
+    }
+
+    fn host(&self, kind: &Kind, all: &mut Vec<String>) {
+        let Some((infra, node)) = self.hosts.get(kind.name) else {
+            return all.push(format!("InfraNode {} is not there", kind.name));
+        };
+        let profile = infra.spec.profile.as_deref().unwrap_or_default();
+        if profile != kind.purpose {
+            all.push(format!("{}: profile is `{profile}`, not {}", kind.name, kind.purpose));
+        }
+        let status = infra.status.clone().unwrap_or_default();
+        let said = |name: &str| status.conditions.iter().find(|one| one.type_ == name);
+        for name in ["Ready", "HostTuned", "TenantNetworksReady"] {
+            match said(name) {
+                Some(one) if one.status == "True" => {}
+                Some(one) => {
+                    all.push(format!("{}: {name} is {}: {}", kind.name, one.status, one.message))
+                }
+                None => all.push(format!("{}: {name} is not said", kind.name)),
+            }
+        }
+        if status.zones.len() != 2 {
+            all.push(format!("{}: {} zones, not 2", kind.name, status.zones.len()));
+        }
+        if condition(node, "Ready")["status"] != "True" {
+            all.push(format!("Node {} is not Ready", kind.name));
+        }
+    }
+
+    fn tenants(&self, all: &mut Vec<String>) {
+        let mut vlans = BTreeMap::new();
+        for tenant in &self.tenants {
+            let name = tenant.metadata.name.clone().unwrap_or_default();
+            let status = tenant.status.clone().unwrap_or_default();
+            let ready = status.conditions.iter().find(|one| one.type_ == "Ready");
+            if ready.is_none_or(|one| one.status != "True") {
+                let why = ready.map(|one| one.message.clone()).unwrap_or_default();
+                all.push(format!("tenant {name} is not Ready: {why}"));
+            }
+            match status.vlan {
+                None => all.push(format!("tenant {name} has no VLAN")),
+                Some(vlan) => {
+                    if let Some(other) = vlans.insert(vlan, name.clone()) {
+                        all.push(format!("tenants {other} and {name} share VLAN {vlan}"));
+                    }
+                }
+            }
+        }
+        if self.tenants.len() != 2 {
+            all.push(format!("{} tenants, not 2", self.tenants.len()));
+        }
+        for one in &self.deployments {
+            let asked = &one["spec"]["replicas"];
+            let ready = &one["status"]["readyReplicas"];
+            if asked != ready {
+                all.push(format!(
+                    "{}: {ready} of {asked} machines are ready",
+                    one["metadata"]["name"]
+                ));
+            }
+        }
+    }
+
+    fn vm(&self, vm: &Vm, all: &mut Vec<String>) {
+        let name = &vm.name;
+        if vm.phase != "Running" {
+            return all.push(format!("{name}: its pod is {}", vm.phase));
+        }
+        if vm.scheduler != "berth-scheduler" {
+            all.push(format!("{name} was placed by {}", vm.scheduler));
+        }
+        if !vm.is_pinned {
+            return;
+        }
+        match &vm.cpus {
+            None => all.push(format!("{name} has no CPUs of its own")),
+            Some(cpus) if Some(cpus) != vm.checkpoint.as_ref() => {
+                let there = vm.checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
+                all.push(format!("{name}: CPUs {cpus} are reported, and its kubelet has {there}"));
+            }
+            Some(_) => {}
+        }
+        if vm.zones.len() != 1 {
+            all.push(format!("{name} is on zones {:?}, not on one", vm.zones));
+        }
+        let merges = self.hosts.get(&vm.host).and_then(|(infra, _)| {
+            let ksm = infra.status.as_ref()?.capabilities.memory.ksm.as_ref()?;
+            ksm.running
+        });
+        if merges == Some(true) {
+            all.push(format!("{name} is on {}, which merges pages", vm.host));
+        }
+    }
+
+    /// No CPU has two VMs.
+    fn doubles(&self, all: &mut Vec<String>) {
+        let mut taken = BTreeMap::new();
+        for vm in &self.vms {
+            for cpu in vm.cpus.iter().flat_map(CpuSet::iter) {
+                if let Some(other) = taken.insert((&vm.host, cpu), &vm.name) {
+                    all.push(format!("CPU {cpu} of {} is {other}'s and {}'s", vm.host, vm.name));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(name: &str, tenant: &str) -> Vm {
+        Vm {
+            name: name.to_owned(),
+            tenant: tenant.to_owned(),
+            phase: "Running".to_owned(),
+            scheduler: "berth-scheduler".to_owned(),
+            host: "rack1-31".to_owned(),
+            ..Vm::default()
+        }
+    }
+
+    fn said(seen: &Seen, words: &str) -> bool {
+        seen.problems().iter().any(|problem| problem.contains(words))
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let mut seen = Seen { vms: vec![vm("db", "bank"), vm("web", "shop")], ..Seen::default() };
+        assert!(said(&seen, "rack1-31 is not there"));
+        assert!(said(&seen, "0 tenants"));
+        assert!(said(&seen, "0 of 2 pings"));
+        assert!(said(&seen, "nobody holds"));
+        let ping = |from: &str, to: &str, is| (from.to_owned(), to.to_owned(), is);
+        seen.pings = vec![ping("db", "web", false), ping("web", "db", true)];
+        assert!(said(&seen, "web reaches db, of another tenant") && !said(&seen, "db reaches web"));
+        assert!(!said(&seen, "pings were tried"));
+        seen.vms[1].tenant = "bank".to_owned();
+        assert!(said(&seen, "db does not reach web") && !said(&seen, "web does not reach db"));
+        seen.refused = vec!["cluster-bank/db: TopologyAffinityError".to_owned()];
+        assert!(said(&seen, "refused cluster-bank/db"));
+    }
+
+    #[test]
+    fn cpus_of_its_own_are_looked_at() {
+        let mut seen = Seen { vms: vec![vm("a", "bank"), vm("b", "bank")], ..Seen::default() };
+        for vm in &mut seen.vms {
+            vm.is_pinned = true;
+        }
+        assert!(said(&seen, "a has no CPUs of its own"));
+        for vm in &mut seen.vms {
+            vm.cpus = "2-3".parse().ok();
+            vm.checkpoint.clone_from(&vm.cpus);
+            vm.zones = vec![1];
+        }
+        assert!(said(&seen, "CPU 2 of rack1-31 is a's and b's"), "{:?}", seen.problems());
+        seen.vms[1].host = "rack1-33".to_owned();
+        assert!(!said(&seen, "CPU 2"));
+        seen.vms[1].checkpoint = "1-2".parse().ok();
+        assert!(said(&seen, "its kubelet has 1-2"));
+        seen.vms[0].zones = vec![0, 1];
+        assert!(said(&seen, "not on one"));
+        seen.vms[0].phase = "Failed TopologyAffinityError".to_owned();
+        assert!(said(&seen, "a: its pod is Failed"));
+        assert!(
+            is_refusal("TopologyAffinityError") && is_refusal("OutOfcpu") && !is_refusal("Evicted")
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! What is there, as tables on 80 columns. Pure.
+
+use std::fmt::Write as _;
+
+use berth_api::{CpuSet, PageSize};
+use comfy_table::{ContentArrangement, Table};
+
+use super::hosts::{By, HOSTS};
+use super::seen::{Seen, Vm};
+
+const WIDTH: u16 = 80;
+
+/// Everything.
+#[must_use]
+pub(super) fn render(seen: &Seen) -> String {
+    let mut out = String::new();
+    out.push_str(&hosts(seen));
+    out.push_str(&zones(seen));
+    out.push_str(&tenants(seen));
+    out.push_str(&vms(seen));
+    out.push_str(&pings(seen));
+    out
+}
+
+fn table(title: &str, head: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(comfy_table::presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH)
+        .set_header(head)
+        .add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let mut out = format!("\n{title}\n");
+    for line in table.lines() {
+        writeln!(out, "{}", line.trim_end()).unwrap_or_default();
+    }
+    out
+}
+
+fn hosts(seen: &Seen) -> String {
+    let rows = HOSTS.iter().filter_map(|kind| {
+        let (infra, _) = seen.hosts.get(kind.name)?;
+        let status = infra.status.clone().unwrap_or_default();
+        let ksm = status.capabilities.memory.ksm.as_ref().and_then(|ksm| ksm.running);
+        let by = match kind.by {
+            By::Package => "package",
+            By::DaemonSet => "DaemonSet",
+        };
+        let ready = status.conditions.iter().find(|one| one.type_ == "Ready");
+        Some(vec![
+            kind.name.to_owned(),
+            infra.spec.profile.clone().unwrap_or_default(),
+            by.to_owned(),
+            format!("{}, {}", kind.cpu_manager, kind.topology_manager),
+            (if ksm == Some(true) { "merges" } else { "off" }).to_owned(),
+            ready.map_or("?", |one| one.status.as_str()).to_owned(),
+        ])
+    });
+    let head = ["HOST", "PROFILE", "AGENT", "CPU, TOPOLOGY MANAGER", "KSM", "READY"];
+    table("Hosts", &head, rows.collect())
+}
+
+fn zones(seen: &Seen) -> String {
+    let mut rows = Vec::new();
+    for (name, (infra, _)) in &seen.hosts {
+        let status = infra.status.clone().unwrap_or_default();
+        for zone in &status.zones {
+            let number = |set: &Option<CpuSet>| set.as_ref().map_or(0, |set| set.iter().count());
+            let pinnable = number(&zone.pinnable_cpus);
+            let left = pinnable.saturating_sub(number(&zone.pinned_cpus));
+            let pool = zone.hugepages.iter().find(|pool| pool.size == PageSize::MIB_2);
+            let total = pool.map_or(0, |pool| pool.total);
+            let of_zone = |vm: &&Vm| &vm.host == name && vm.zones == [zone.id];
+            let taken: u64 = seen.vms.iter().filter(of_zone).map(|vm| vm.hugepages).sum();
+            let left_pages = total.saturating_sub(taken / PageSize::MIB_2.bytes());
+            rows.push(vec![
+                name.clone(),
+                zone.id.to_string(),
+                zone.cpus.as_ref().map(ToString::to_string).unwrap_or_default(),
+                if pinnable == 0 { "shared".to_owned() } else { format!("{left} of {pinnable}") },
+                zone.memory.map(|memory| memory.human()).unwrap_or_default(),
+                if total == 0 { "-".to_owned() } else { format!("{left_pages} of {total}") },
+            ]);
+        }
+    }
+    let head = ["HOST", "ZONE", "CPUS", "CPUS LEFT TO PIN", "MEMORY", "2Mi PAGES LEFT"];
+    table("Zones", &head, rows)
+}
+
+fn tenants(seen: &Seen) -> String {
+    let rows = seen.tenants.iter().map(|tenant| {
+        let status = tenant.status.clone().unwrap_or_default();
+        let hosts = status.hosts.map(|hosts| format!("{} of {}", hosts.ready, hosts.selected));
+        let name = tenant.metadata.name.clone().unwrap_or_default();
+        let of = seen.vms.iter().filter(|vm| vm.tenant == name);
+        vec![
+            name.clone(),
+            status.vlan.map(|vlan| vlan.to_string()).unwrap_or_default(),
+            status.network_attachment_definition.unwrap_or_default(),
+            hosts.unwrap_or_default(),
+            of.filter(|vm| vm.phase == "Running").count().to_string(),
+        ]
+    });
+    let head = ["TENANT", "VLAN", "NETWORK DEFINITION", "HOSTS READY", "VMS RUNNING"];
+    table("Tenants", &head, rows.collect())
+}
+
+fn vms(seen: &Seen) -> String {
+    let rows = seen.vms.iter().map(|vm| {
+        let zones: Vec<String> = vm.zones.iter().map(ToString::to_string).collect();
+        let shared = || format!("shared, {}m", vm.cpu_millis);
+        vec![
+            format!("{}/{}", vm.tenant, vm.name),
+            vm.host.clone(),
+            if zones.is_empty() { "any".to_owned() } else { zones.join(",") },
+            vm.cpus.as_ref().map_or_else(shared, ToString::to_string),
+            (vm.hugepages / PageSize::MIB_2.bytes()).to_string(),
+            vm.address.clone(),
+            if vm.phase == "Running" { vm.scheduler.clone() } else { vm.phase.clone() },
+        ]
+    });
+    let head = ["VM", "HOST", "ZONE", "CPUS", "PAGES", "ADDRESS", "PLACED BY"];
+    table("VMs", &head, rows.collect())
+}
+
+fn pings(seen: &Seen) -> String {
+    let answered = |from: &Vm, to: &Vm| {
+        let found =
+            seen.pings.iter().find(|(one, other, _)| *one == from.name && *other == to.name);
+        match found {
+            _ if from.name == to.name => "",
+            Some((_, _, true)) => "yes",
+            Some((_, _, false)) => "-",
+            None => "?",
+        }
+    };
+    let name = |vm: &Vm| format!("{}/{}", vm.tenant, vm.name);
+    let last = |vm: &Vm| format!(".{}", vm.address.rsplit('.').next().unwrap_or_default());
+    let head: Vec<String> =
+        ["PING FROM", ""].map(str::to_owned).into_iter().chain(seen.vms.iter().map(last)).collect();
+    let rows = seen.vms.iter().map(|from| {
+        let answers = seen.vms.iter().map(|to| answered(from, to).to_owned());
+        [name(from), from.address.clone()].into_iter().chain(answers).collect()
+    });
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    table("Who reaches whom", &head, rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pings_are_told_by_pair() {
+        let vm = |name: &str, tenant: &str, address: &str| Vm {
+            name: name.to_owned(),
+            tenant: tenant.to_owned(),
+            address: address.to_owned(),
+            ..Vm::default()
+        };
+        let seen = Seen {
+            vms: vec![vm("db-1", "bank", "10.20.0.11"), vm("web-1", "shop", "10.20.0.12")],
+            pings: vec![
+                ("db-1".to_owned(), "web-1".to_owned(), true),
+                ("web-1".to_owned(), "db-1".to_owned(), false),
+            ],
+            ..Seen::default()
+        };
+        let text = pings(&seen);
+        let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+        assert!(row("bank/db-1").ends_with("yes") && row("shop/web-1").ends_with('-'), "{text}");
+        assert!(row("PING FROM").contains(".11  .12"), "{text}");
+        assert!(render(&seen).lines().all(|line| line.chars().count() <= usize::from(WIDTH)));
+    }
+}

@@ -1,0 +1,121 @@
+//! `make demo`: what it applies is right for a real API server, and its stand-in makes of a VirtualMachine what KubeVirt does;
+//! and, where it is asked for, all of it from the first to the last table.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests run programs, and fail by panicking"
+)]
+
+use std::io::Write as _;
+use std::process::Command;
+use std::time::Duration;
+
+use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::demo::deployed;
+use berth_tests::demo::hosts::HOSTS;
+use berth_tests::demo::launchers::Launchers;
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A machine of an instance type on a tenant's network, as the controller renders it.
+fn machine(name: &str, instancetype: &str) -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "runStrategy": "Always",
+            "instancetype": {"name": instancetype, "kind": "VirtualMachineClusterInstancetype"},
+            "template": {"metadata": {"labels": {"md": "web"}}, "spec": {
+                "domain": {"devices": {"interfaces": [
+                    {"name": "default", "bridge": {}}, {"name": "tenant", "bridge": {}},
+                ]}},
+                "networks": [
+                    {"name": "default", "pod": {}},
+                    {"name": "tenant", "multus": {"networkName": "default/tenant-a"}},
+                ],
+            }},
+        },
+    })
+}
+
+#[test]
+fn a_server_takes_what_the_demo_applies() {
+    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
+    deployed::apply(&plane).unwrap();
+    let controller = plane.get(&["deployment", "-n", "berth-system", "berth-controller"]).unwrap();
+    let containers = controller["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    let names: Vec<&str> = containers.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["berth-controller", "kube-scheduler"]);
+    let apply = ["apply", "--validate=false", "-f", "-"];
+    plane.kubectl_with(&plane.kubeconfig(), &apply, &deployed::tenants().unwrap()).unwrap();
+    let definition = json!({
+        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": {"name": "tenant-a", "namespace": "default",
+            "annotations": {"k8s.v1.cni.cncf.io/resourceName": "bridge.network.kubevirt.io/br-tenant"}},
+        "spec": {"config": "{}"},
+    });
+    plane.apply(&definition.to_string()).unwrap();
+    // The agent of a host that has the package.
+    plane.make_node(HOSTS[0].name).unwrap();
+    let kubeconfig = deployed::agent_kubeconfig(&plane, &HOSTS[0]).unwrap();
+    let kubeconfig = std::fs::read_to_string(kubeconfig).unwrap();
+    assert!(kubeconfig.contains("client-certificate-data: "), "{kubeconfig}");
+    let _launchers = Launchers::start(&plane.kubeconfig(), &deployed::kubevirt()).unwrap();
+    for (name, kind) in [("db", "performance-small"), ("web", "density-small")] {
+        plane.apply(&machine(name, kind).to_string()).unwrap();
+    }
+    let pod = |name: &str| {
+        let label = format!("vm.kubevirt.io/name={name}");
+        let found = plane.until(&format!("a pod of {name}"), SOON, |plane| {
+            plane.get(&["pods", "-l", &label]).ok()?["items"].get(0).cloned()
+        });
+        found.unwrap()
+    };
+    let (db, web) = (pod("db"), pod("web"));
+    for (name, pod) in [("db", &db), ("web", &web)] {
+        let instance = plane.get(&["vmi", name]).unwrap();
+        let (meta, spec) = (&pod["metadata"], &pod["spec"]);
+        assert_eq!(meta["labels"]["kubevirt.io"], "virt-launcher");
+        assert_eq!(meta["labels"]["kubevirt.io/created-by"], instance["metadata"]["uid"]);
+        assert_eq!(meta["ownerReferences"][0]["uid"], instance["metadata"]["uid"]);
+        assert_eq!(spec["schedulerName"], "berth-scheduler");
+        let limits = &spec["containers"][0]["resources"]["limits"];
+        assert_eq!(limits["bridge.network.kubevirt.io/br-tenant"], "1", "{spec:#}");
+        assert!(limits["devices.kubevirt.io/kvm"].is_null(), "{limits}");
+    }
+    assert_eq!(db["status"]["qosClass"], "Guaranteed", "{db:#}");
+    let requests = &db["spec"]["containers"][0]["resources"]["requests"];
+    assert_eq!(
+        (requests["cpu"].as_str(), requests["hugepages-2Mi"].as_str()),
+        (Some("2"), Some("67108864"))
+    );
+    assert_eq!(web["status"]["qosClass"], "Burstable", "{web:#}");
+    // The machine is deleted, and all that was made for it.
+    plane.kubectl(&["delete", "vm", "db"]).unwrap();
+    plane
+        .until("all of db is gone", SOON, |plane| {
+            let pods = plane.get(&["pods", "-l", "vm.kubevirt.io/name=db"]).ok()?;
+            let gone = plane.get(&["vmi", "db"]).is_err();
+            (gone && pods["items"].as_array()?.is_empty()).then_some(())
+        })
+        .unwrap();
+}
+
+/// On two cores it takes some ten minutes.
+#[test]
+fn the_demo_ends_with_all_as_it_should_be() {
+    if std::env::var_os("BERTH_DEMO").is_none() {
+        writeln!(std::io::stderr(), "skipped: slow, `make faults` runs it, or BERTH_DEMO=1")
+            .unwrap_or_default();
+        return;
+    }
+    let done = Command::new(env!("CARGO_BIN_EXE_berth-demo")).arg("--once").output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    writeln!(std::io::stderr(), "{said}").unwrap_or_default();
+    assert!(done.status.success(), "{said}");
+    for table in ["Hosts", "Zones", "Tenants", "VMs", "Who reaches whom"] {
+        assert!(said.lines().any(|line| line == table), "no table {table}:\n{said}");
+    }
+}
