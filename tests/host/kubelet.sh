@@ -57,7 +57,7 @@ version = 2
 sandbox_image = "berth.test/busybox:1"
 TOML
 cat >/etc/cni/net.d/10-tests.conflist <<'JSON'
-{"cniVersion": "0.4.0", "name": "tests", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
+{"cniVersion": "0.4.0", "name": "tests", "plugins": [{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
   "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.244.0.0/24"}]]}}]}
 JSON
 # What the agent's cgroup driver is does not matter to it; cgroupfs is the one that every kubelet knows.

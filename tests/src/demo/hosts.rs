@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
+use super::SLOW;
 use super::hub::Hub;
 use super::screen::Screen;
 use crate::cluster::ControlPlane;
@@ -109,7 +110,9 @@ impl Kind {
         images: &[PathBuf],
         screen: &Screen,
     ) -> Result<()> {
-        for image in images {
+        let needed =
+            |image: &&PathBuf| self.by == By::DaemonSet || !image.ends_with("berth-agent.tar");
+        for image in images.iter().filter(needed) {
             let name = image.file_name().and_then(|name| name.to_str()).context("an image")?;
             host.put(image, &format!("{IMAGES}/{name}"))?;
         }
@@ -132,8 +135,7 @@ impl Kind {
              authentication: {{anonymous: {{enabled: true}}, webhook: {{enabled: false}}}}\n\
              authorization: {{mode: AlwaysAllow}}\n\
              evictionHard: {{memory.available: 20Mi, nodefs.available: 1%, imagefs.available: 1%}}\n\
-             cpuManagerPolicy: {}\ncpuManagerReconcilePeriod: 1s\ntopologyManagerPolicy: {}\n\
-             reservedSystemCPUs: \"0\"\nsyncFrequency: 10s\n",
+             cpuManagerPolicy: {}\ntopologyManagerPolicy: {}\nreservedSystemCPUs: \"0\"\n",
             self.cpu_manager, self.topology_manager
         )
     }
@@ -144,9 +146,9 @@ impl Kind {
     /// If it does not install.
     pub fn install(&self, host: &mut Host, package: &Path, kubeconfig: &Path) -> Result<()> {
         host.put(package, "/root/berth-agent.deb")?;
-        host.must(
-            "apt-get install -y --no-install-recommends /root/berth-agent.deb 2>&1 && rm /root/berth-agent.deb",
-        )?;
+        let install = "dpkg --install /root/berth-agent.deb 2>&1 && rm /root/berth-agent.deb";
+        let said = host.run_for(install, SLOW)?;
+        ensure!(said.code == 0, "{}: {install}: {}", self.name, said.output);
         host.put(kubeconfig, "/etc/berth/kubeconfig")?;
         host.must(
             "chmod 600 /etc/berth/kubeconfig && \
