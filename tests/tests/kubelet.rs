@@ -42,21 +42,24 @@ fn the_daemonset_shapes_a_host_and_says_so() {
     counts_what_pods_have(&plane, &mut host);
     kubelet_takes_its_pods_back(&plane, &mut host);
     upgrade_leaves_links_alone(&plane, &mut host);
+    the_controller_of_the_deployment_leads(&plane);
 }
 
 /// As `kubectl apply -k deploy/` does; without the admission policy on servers that have none.
 fn deploy(plane: &ControlPlane, host: &mut Host) {
-    let archive = plane.folder().join("image.tar");
-    let made = Command::new(repository().join("deploy/image.sh"))
-        .arg(repository().join("target/release/berth-agent"))
-        .arg("berth-agent:0.1.0")
-        .arg(&archive)
-        .env("BERTH_LIBRARIES", "1")
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    host.put(&archive, "/run/image.tar").unwrap();
-    host.must("ctr -n k8s.io images import /run/image.tar").unwrap();
+    for program in ["berth-agent", "berth-controller"] {
+        let archive = plane.folder().join(format!("{program}.tar"));
+        let made = Command::new(repository().join("deploy/image.sh"))
+            .arg(repository().join("target/release").join(program))
+            .arg(format!("{program}:0.1.0"))
+            .arg(&archive)
+            .env("BERTH_LIBRARIES", "1")
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        host.put(&archive, "/run/image.tar").unwrap();
+        host.must("ctr -n k8s.io images import /run/image.tar && rm /run/image.tar").unwrap();
+    }
     let deploy = repository().join("deploy");
     if plane.version() >= Version(1, 30) {
         plane.kubectl(&["apply", "-k", deploy.to_str().unwrap()]).unwrap();
@@ -67,7 +70,9 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
             plane.version()
         )
         .unwrap_or_default();
-        plane.deploy(&["base/daemonset.yaml"]).unwrap();
+        plane
+            .deploy(&["base/daemonset.yaml", "base/rbac-controller.yaml", "base/controller.yaml"])
+            .unwrap();
     }
     let ready = plane.until("the DaemonSet's pod is Ready", SLOW, |plane| {
         let set = plane.get(&["daemonset", "-n", "berth-system", "berth-agent"]).ok()?;
@@ -295,4 +300,48 @@ fn upgrade_leaves_links_alone(plane: &ControlPlane, host: &mut Host) {
         ])
         .unwrap();
     assert_eq!(host.must(links).unwrap(), before);
+}
+
+/// The Deployment: two pods with the rights that it has, one of them leads, and the other one soon after.
+fn the_controller_of_the_deployment_leads(plane: &ControlPlane) {
+    let available = plane.until("both controllers are Ready", SLOW, |plane| {
+        let deployment =
+            plane.get(&["deployment", "-n", "berth-system", "berth-controller"]).ok()?;
+        (deployment["status"]["availableReplicas"] == 2).then_some(())
+    });
+    let pods = ["-n", "berth-system", "-l", "app.kubernetes.io/name=berth-controller"];
+    if let Err(error) = available {
+        let said = plane.kubectl(&[&["describe", "pods"], &pods[..]].concat()).unwrap_or_default();
+        panic!("{error:#}\n{said}");
+    }
+    let profile = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "HostProfile", "metadata": {"name": "dense"},
+        "spec": {"class": "Density", "transparentHugepages": "Madvise"},
+    });
+    plane.apply(&profile.to_string()).unwrap();
+    let profile_of = |plane: &ControlPlane| plane.infra_node(NODE)["spec"]["profile"].clone();
+    plane
+        .until("the profile holds", SOON, |plane| (profile_of(plane) == "dense").then_some(()))
+        .unwrap();
+    let label = |plane: &ControlPlane| {
+        plane.get(&["node", NODE]).unwrap()["metadata"]["labels"]["berth.dev/class"].clone()
+    };
+    plane.until("its class", SOON, |plane| (label(plane) == "Density").then_some(())).unwrap();
+    // The one that leads goes, and gives the lead to the other.
+    let holder = |plane: &ControlPlane| {
+        let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
+        lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
+    };
+    let first = holder(plane);
+    plane.kubectl(&["delete", "pod", "-n", "berth-system", "--wait=false", &first]).unwrap();
+    plane
+        .until("another leads", SOON, |plane| {
+            let now = holder(plane);
+            (!now.is_empty() && now != first).then_some(())
+        })
+        .unwrap();
+    plane.kubectl(&["delete", "hostprofile", "dense"]).unwrap();
+    plane
+        .until("no profile holds", SOON, |plane| profile_of(plane).is_null().then_some(()))
+        .unwrap();
 }
