@@ -26,7 +26,7 @@ pub(super) fn address(place: usize) -> String {
 pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<()> {
     let Vm { namespace, name, pod_uid, address, network, .. } = vm;
     let (space, definition) = network.split_once('/').context("no network beside the pods'")?;
-    let object = plane.get(&["network-attachment-definition", "-n", space, definition])?;
+    let object = plane.get(&["network-attachment-definitions", "-n", space, definition])?;
     let configuration = object["spec"]["config"].as_str().context("a definition without config")?;
     host.must(&format!(
         "set -e
