@@ -9,6 +9,8 @@ pub const CONTROLLER: &str = "berth-controller";
 /// Field manager of the part of a TenantCluster's status that is about its network, its hosts and its objects. Machines
 /// are counted by another part of the controller: what one manager no longer sends goes, so each has a name of its own.
 pub const CONTROLLER_TENANTS: &str = "berth-controller-tenants";
+/// Field manager of the condition that an object cannot be understood, so that the rest of its status stays.
+pub const CONTROLLER_MALFORMED: &str = "berth-controller-malformed";
 /// Finalizer of objects for which something outside has to be undone.
 pub const FINALIZER: &str = "berth.dev/cleanup";
 /// Label, and its value, of every object that Berth makes for tenants. What does not have it is never deleted.

@@ -50,6 +50,7 @@ fn hosts_are_kept_as_their_profiles_say() {
         hosts::a_silent_agent_is_said_once(&plane);
     }
     hosts::the_configuration_is_judged(&plane);
+    hosts::what_cannot_be_understood_is_said(&plane);
     lead::nothing_is_written_while_nothing_changes(&plane);
     lead::another_takes_over(&plane, first);
 }

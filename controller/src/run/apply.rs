@@ -103,8 +103,21 @@ impl Writer {
         target: &Target,
         status: Value,
     ) -> Result<DynamicObject, CallError> {
+        self.apply_status_as(CONTROLLER_STATUS, target, status).await
+    }
+
+    /// As [`Self::apply_status`], what is held under another name: all that this one says in it.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub async fn apply_status_as(
+        &self,
+        manager: &str,
+        target: &Target,
+        status: Value,
+    ) -> Result<DynamicObject, CallError> {
         // It is ours, or an agent's that gives no sign of life.
-        let params = Self::params(CONTROLLER_STATUS, Others::Lose);
+        let params = Self::params(manager, Others::Lose);
         self.patch(target, &params, json!({"status": status}), Part::Status).await
     }
 

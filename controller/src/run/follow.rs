@@ -19,6 +19,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::malformed::Malformed;
+
 /// What happened.
 #[derive(Debug)]
 pub enum Change<K> {
@@ -57,13 +59,21 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Clone for Followed<K> {
     }
 }
 
-/// Kinds that are waited for, and why.
+/// What is not known: kinds that are waited for, and why; and objects that cannot be understood.
 #[derive(Debug, Default)]
-pub struct Waiting(Mutex<BTreeMap<String, String>>);
+pub struct Waiting {
+    kinds: Mutex<BTreeMap<String, String>>,
+    malformed: Malformed,
+}
 
 impl Waiting {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Objects that cannot be understood.
+    pub(super) const fn malformed(&self) -> &Malformed {
+        &self.malformed
     }
 
     /// One sentence, if any kind is waited for.
@@ -222,8 +232,12 @@ where
             Event::Delete(object) => {
                 // One that is gone needs no understanding, but the store wants an object.
                 let known = match object.0 {
-                    Ok(object) => Arc::new(object),
+                    Ok(object) => {
+                        self.waiting.malformed.remove::<K>(object.meta());
+                        Arc::new(object)
+                    }
                     Err(invalid) => {
+                        self.waiting.malformed.remove::<K>(&invalid.metadata);
                         let name = invalid.metadata.name.unwrap_or_default();
                         let mut reference = ObjectRef::new(&name);
                         reference.namespace = invalid.metadata.namespace;
@@ -247,15 +261,18 @@ where
     fn understood(&self, object: DeserializeGuard<K>) -> Result<K, Option<Arc<K>>> {
         match object.0 {
             Ok(mut object) => {
+                self.waiting.malformed.remove::<K>(object.meta());
                 (self.trim)(&mut object);
                 Ok(object)
             }
             Err(invalid) => {
                 let name = invalid.metadata.name.clone().unwrap_or_default();
-                tracing::warn!(
-                    "{} {name} cannot be understood, and is left as it was: {invalid}",
-                    self.kind
-                );
+                if self.waiting.malformed.add::<K>(&invalid.metadata) {
+                    tracing::warn!(
+                        "{} {name} cannot be understood, and is left as it was: {invalid}",
+                        self.kind
+                    );
+                }
                 let mut reference = ObjectRef::new(&name);
                 reference.namespace = invalid.metadata.namespace;
                 Err(self.followed.store.get(&reference))

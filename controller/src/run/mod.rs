@@ -15,6 +15,7 @@ pub mod follow;
 mod hosts;
 mod leader;
 pub mod machines;
+mod malformed;
 mod metrics;
 mod optional;
 pub mod reconcile;
@@ -90,6 +91,7 @@ pub struct Context {
     pub claims: Followed<VlanClaim>,
     /// Between looks at objects that nothing happened to.
     pub resync: Duration,
+    waiting: Arc<Waiting>,
     metrics: Arc<Metrics>,
     lease_namespace: String,
     survey: Survey,
@@ -239,6 +241,7 @@ fn context(
             claim.metadata.managed_fields = None
         }),
         resync: settings.resync,
+        waiting: Arc::clone(waiting),
         metrics: Arc::clone(metrics),
         lease_namespace: settings.lease_namespace.clone(),
         survey: Survey::default(),
@@ -252,6 +255,7 @@ fn begin(context: &Arc<Context>) -> JoinSet<()> {
     let mut all = JoinSet::new();
     all.spawn(hosts::run(Arc::clone(context)));
     all.spawn(config::run(Arc::clone(context)));
+    all.spawn(malformed::run(Arc::clone(context)));
     let (client, events) = (context.client.clone(), Arc::clone(&context.events));
     let resync = context.resync;
     all.spawn(machines::run(client.clone(), Arc::clone(&events), resync));

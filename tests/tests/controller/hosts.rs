@@ -213,12 +213,7 @@ pub(crate) fn a_silent_agent_is_said_once(plane: &ControlPlane) {
 }
 
 pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
-    let config = |ranges: &Value| {
-        let pools = json!([{"network": "trunk", "ranges": ranges}]);
-        let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
-            "spec": {"vlanPools": pools}});
-        plane.apply(&object.to_string()).unwrap();
-    };
+    let config = |ranges: &Value| pools(plane, &json!([{"network": "trunk", "ranges": ranges}]));
     config(&json!(["100-199", "150-160"]));
     until_said(
         plane,
@@ -239,4 +234,38 @@ pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
             Some("only the InfraConfig named default is read"),
         );
     }
+}
+
+fn pools(plane: &ControlPlane, pools: &Value) {
+    let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
+        "spec": {"vlanPools": pools}});
+    plane.apply(&object.to_string()).unwrap();
+}
+
+/// An object that was written under a schema which lets everything through, as one of another version may.
+pub(crate) fn what_cannot_be_understood_is_said(plane: &ControlPlane) {
+    let crd = "infraconfigs.berth.dev";
+    let any = json!([{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec",
+        "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]);
+    plane.kubectl(&["patch", "crd", crd, "--type=json", "-p", &any.to_string()]).unwrap();
+    let sound = json!([{"network": "trunk", "ranges": ["100-199"]}]);
+    // The server takes a while to know its schema anew.
+    let wrong = json!({"spec": {"vlanPools": "all"}}).to_string();
+    let patch = ["patch", "infraconfig", "default", "--type=merge", "-p", &wrong];
+    plane.until("the server takes it", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
+    until_said(plane, &["infraconfig", "default"], "Ready", Some("spec.vlanPools: invalid type"));
+    let config = plane.get(&["infraconfig", "default"]).unwrap();
+    assert_eq!(condition(&config, "Ready")["reason"], "Malformed", "{config:#}");
+    plane
+        .until("an Event says so", SOON, |plane| {
+            let selector = "--field-selector=reason=Malformed,involvedObject.kind=InfraConfig";
+            let events = plane.get(&["events", "-A", selector]).ok()?;
+            let note = events["items"][0]["message"].as_str()?.to_owned();
+            note.contains("spec.vlanPools").then_some(())
+        })
+        .unwrap();
+    crate::lead::nothing_is_written_while_nothing_changes(plane);
+    pools(plane, &sound);
+    until(plane, &["infraconfig", "default"], "/status/conditions/0/status", &json!("True"));
+    plane.apply_file(&berth_tests::repository().join(format!("deploy/crds/{crd}.yaml"))).unwrap();
 }
