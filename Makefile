@@ -23,8 +23,8 @@ report:  ## what this host can do
 	$(CARGO) run --locked --release --bin berth-agent -- report
 
 demo: setup  ## a control plane, three emulated hosts, two tenants and their VMs; stays until Ctrl-C (ONCE=--once: until the tables)
-	$(CARGO) build --locked --release -p berth-agent -p berth-controller -p berth-tests --bins
-	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
+	$(CARGO) build --locked --release --workspace --bins
+	$(CARGO) deb --locked --no-build --no-strip --compress-type gz -p berth-agent
 	target/release/berth-demo $(ONCE)
 
 setup:  ## install what the tests need (Debian, Ubuntu; as root)
@@ -32,7 +32,7 @@ setup:  ## install what the tests need (Debian, Ubuntu; as root)
 
 test: setup lint  ## lints and all tests, on what setup installed
 	$(CARGO) test --locked --release --workspace --no-run  # the programs too, with the features that tests have, so that all is built once
-	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
+	$(CARGO) deb --locked --no-build --no-strip --compress-type gz -p berth-agent
 	$(CARGO) test --locked --release --workspace --no-fail-fast
 
 lint:  ## formatting and clippy, warnings refused
@@ -86,7 +86,7 @@ faults-cluster: setup  ## controllers killed 50 times while tenants and machines
 
 faults-demo: setup  ## the demo from its beginning to its tables; ten minutes
 	$(CARGO) test --locked --release --workspace --no-run
-	$(CARGO) deb --locked --no-build --no-strip -p berth-agent
+	$(CARGO) deb --locked --no-build --no-strip --compress-type gz -p berth-agent
 	BERTH_DEMO=1 $(CARGO) test --locked --release --workspace --test demo -- --nocapture
 
 soak:  ## ten minutes of an idle agent under audit: what it writes to the API server

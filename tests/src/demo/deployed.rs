@@ -17,7 +17,7 @@ use crate::repository;
 /// The image of the stock scheduler, made here of the control plane's own.
 const SCHEDULER: &str = "berth.test/kube-scheduler:1";
 /// KubeVirt's kinds that the demo uses.
-const KINDS: [(&str, &str, &str, &str); 4] = [
+const KINDS: [(&str, &str, &str, &str); 5] = [
     ("kubevirt.io", "v1", "KubeVirt", "kubevirts"),
     ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines"),
     ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances"),
@@ -26,6 +26,12 @@ const KINDS: [(&str, &str, &str, &str); 4] = [
         "v1beta1",
         "VirtualMachineInstancetype",
         "virtualmachineinstancetypes",
+    ),
+    (
+        "instancetype.kubevirt.io",
+        "v1beta1",
+        "VirtualMachinePreference",
+        "virtualmachinepreferences",
     ),
 ];
 /// And those of no namespace.

@@ -17,7 +17,7 @@ mod tables;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::json;
 
 use crate::cluster::{ControlPlane, Parts, condition};
@@ -161,11 +161,20 @@ impl<'a> Demo<'a> {
             let run = vms.iter().filter(|vm| vm.phase == "Running").count() as u64;
             Ok((run == asked && vms.len() as u64 == asked).then_some(vms))
         })?;
-        for vm in &vms {
-            let at = HOSTS.iter().position(|kind| kind.name == vm.host);
-            let host = at.and_then(|at| self.hosts.get_mut(at)).context(vm.host.clone())?;
-            attach::attach(plane, host, vm)?;
-        }
+        let vms = vms.as_slice();
+        std::thread::scope(|scope| {
+            let all: Vec<_> = HOSTS
+                .iter()
+                .zip(&mut self.hosts)
+                .map(|(kind, host)| {
+                    scope.spawn(move || {
+                        let mut here = vms.iter().filter(|vm| vm.host == kind.name);
+                        here.try_for_each(|vm| attach::attach(plane, host, vm))
+                    })
+                })
+                .collect();
+            all.into_iter().try_for_each(ended)
+        })?;
         screen.say("the CNI plugin has attached all VMs to their tenants' VLANs");
         // The MachineDeployments and tenants follow a little later.
         screen.until("all tenants are Ready", SLOW, || {

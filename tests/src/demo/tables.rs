@@ -119,11 +119,13 @@ fn vms(seen: &Seen) -> String {
             vm.cpus.as_ref().map_or_else(shared, ToString::to_string),
             (vm.hugepages / PageSize::MIB_2.bytes()).to_string(),
             vm.address.clone(),
-            if vm.phase == "Running" { vm.scheduler.clone() } else { vm.phase.clone() },
         ]
     });
-    let head = ["VM", "HOST", "ZONE", "CPUS", "PAGES", "ADDRESS", "PLACED BY"];
-    table("VMs", &head, rows.collect())
+    let head = ["VM", "HOST", "ZONE", "CPUS", "PAGES", "ADDRESS"];
+    let mut out = table("VMs", &head, rows.collect());
+    let by = seen.scheduler.split('_').next().unwrap_or_default();
+    writeln!(out, "placed by berth-scheduler in pod {by}").unwrap_or_default();
+    out
 }
 
 fn pings(seen: &Seen) -> String {
