@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use berth_api::{Class, InfraNode};
 use k8s_openapi::api::core::v1::Node;
@@ -66,18 +67,23 @@ struct Hosts<'a> {
 
 impl Hosts<'_> {
     async fn all(&mut self) {
+        let began = Instant::now();
         let nodes = self.shared.nodes.all();
         let infra_nodes = self.shared.infra_nodes.all();
         let names = nodes.iter().map(|node| node.name_any());
         let names = names.chain(infra_nodes.iter().map(|host| host.name_any()));
         let known = self.known();
-        for (at, name) in names.chain(known).collect::<BTreeSet<String>>().into_iter().enumerate() {
-            self.one(&name);
+        let names: BTreeSet<String> = names.chain(known).collect();
+        for (at, name) in names.iter().enumerate() {
+            self.one(name);
             // Calls and other watches go on meanwhile.
             if at % 64 == 63 {
                 tokio::task::yield_now().await;
             }
         }
+        let (count, took) = (names.len(), began.elapsed());
+        self.sidecar.metrics.assignment.counted("hosts", took);
+        tracing::info!("{count} hosts are listed, and read in {:.2} s", took.as_secs_f64());
     }
 
     fn known(&self) -> Vec<String> {

@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -44,6 +46,11 @@ struct Room {
     cpus: u32,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Counted {
+    kind: &'static str,
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(in crate::run) struct Assignment {
@@ -56,6 +63,8 @@ pub(in crate::run) struct Assignment {
     stranded: Family<Resource, Gauge>,
     zones: Family<Room, Gauge>,
     wakes: Counter,
+    counting: Family<Counted, Gauge<f64, AtomicU64>>,
+    listed: Gauge<f64, AtomicU64>,
 }
 
 fn buckets() -> Histogram {
@@ -74,6 +83,8 @@ impl Assignment {
             stranded: Family::default(),
             zones: Family::default(),
             wakes: Counter::default(),
+            counting: Family::default(),
+            listed: Gauge::default(),
         };
         let r = registry;
         r.register(
@@ -117,6 +128,16 @@ impl Assignment {
             "Nodes that were touched so that waiting pods are looked at again",
             this.wakes.clone(),
         );
+        r.register(
+            "berth_assignment_counting_seconds",
+            "What it took to count all that was listed last, without the wait for the list",
+            this.counting.clone(),
+        );
+        r.register(
+            "berth_assignment_listed_timestamp_seconds",
+            "When the last list of pods had arrived, in Unix time",
+            this.listed.clone(),
+        );
         this
     }
 
@@ -138,6 +159,16 @@ impl Assignment {
 
     pub(super) fn woken(&self) {
         self.wakes.inc();
+    }
+
+    /// All hosts or all pods were counted.
+    pub(super) fn counted(&self, kind: &'static str, took: Duration) {
+        self.counting.get_or_create(&Counted { kind }).set(took.as_secs_f64());
+    }
+
+    /// The last list that decisions depend on has arrived.
+    pub(super) fn listed(&self) {
+        self.listed.set(Timestamp::now().as_duration().as_secs_f64());
     }
 
     pub(super) fn staged(&self, stages: &Stages) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::Api;
@@ -18,13 +19,17 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
     let api: Api<Pod> = Api::all(sidecar.client.clone());
     let mut listed: HashSet<String> = HashSet::new();
     let mut late: Vec<(Pod, Seen)> = Vec::new();
+    // Without the wait for pages.
+    let mut counting = Duration::ZERO;
     let take = |told: Told<Pod>| match told {
         Told::Begin => {
             sidecar.gate.listed(Kind::Pods, false);
             listed.clear();
             late.clear();
+            counting = Duration::ZERO;
         }
         Told::Listed(object) => {
+            let began = Instant::now();
             let Some((pod, seen)) = read(object) else { return };
             listed.insert(seen.uid().to_owned());
             if sidecar.desk().is_on_its_way(&seen) {
@@ -32,8 +37,11 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
             } else {
                 count(&sidecar, pod, &seen);
             }
+            counting = counting.saturating_add(began.elapsed());
         }
         Told::End => {
+            let began = Instant::now();
+            sidecar.metrics.assignment.listed();
             late.sort_by_cached_key(|(pod, _)| {
                 pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
             });
@@ -41,8 +49,14 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
                 count(&sidecar, pod, &seen);
             }
             sidecar.tell(|desk, now| desk.pods_listed(now, &listed));
-            listed = HashSet::new();
+            let count = std::mem::take(&mut listed).len();
             sidecar.gate.listed(Kind::Pods, true);
+            counting = counting.saturating_add(began.elapsed());
+            sidecar.metrics.assignment.counted("pods", counting);
+            tracing::info!(
+                "{count} pods are listed, and counted in {:.2} s",
+                counting.as_secs_f64()
+            );
         }
         Told::Is(object) => {
             let Some((pod, seen)) = read(object) else { return };
