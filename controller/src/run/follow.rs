@@ -249,11 +249,12 @@ where
             }
         };
         writer.apply_watcher_event(&event);
-        if matches!(event, Event::InitDone) {
-            self.followed.listed.send_replace(true);
-        }
+        // Told first: whoever waits for the list and then looks at everything knows what the first telling was about.
         if let Some(change) = change {
             self.followed.tell(&change);
+        }
+        if matches!(event, Event::InitDone) {
+            self.followed.listed.send_replace(true);
         }
     }
 

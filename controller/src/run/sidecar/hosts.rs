@@ -20,6 +20,10 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>, shared: Shared) {
     let (mut of_nodes, mut of_infra_nodes) = (nodes.changes(), infra_nodes.changes());
     let mut of_profiles = profiles.changes();
     tokio::join!(nodes.ready(), infra_nodes.ready(), profiles.ready());
+    // What was told so far is in the stores, and all of them are looked at now.
+    while of_nodes.try_recv().is_ok() {}
+    while of_infra_nodes.try_recv().is_ok() {}
+    while of_profiles.try_recv().is_ok() {}
     let mut hosts = Hosts { sidecar, shared: &shared, said: BTreeMap::new() };
     hosts.all().await;
     hosts.sidecar.gate.listed(Kind::Hosts, true);
