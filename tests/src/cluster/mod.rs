@@ -10,6 +10,7 @@ mod join;
 mod keys;
 mod objects;
 pub mod proxy;
+mod scheduler;
 
 use std::fmt;
 use std::fs::{self, File};
@@ -30,6 +31,7 @@ pub use objects::{condition, registered};
 #[derive(Debug)]
 pub struct ControlPlane {
     // In the order in which they are ended: etcd last, as the others wait for it.
+    scheduler: Option<Running>,
     others: Vec<Running>,
     server: Option<Running>,
     etcd: Running,
@@ -95,6 +97,7 @@ impl ControlPlane {
         )?;
         let version = version_of(&assets)?;
         let mut plane = Self {
+            scheduler: None,
             others: Vec::new(),
             server: None,
             etcd,
@@ -172,31 +175,6 @@ impl ControlPlane {
             program(&self.assets, self.folder.path(), "kube-controller-manager", &manager)?;
         self.others.push(manager);
         self.start_scheduler(None)
-    }
-
-    /// Starts a scheduler, where `Parts` asked for no controllers: then nobody says that Nodes without a kubelet are
-    /// not ready. A configuration takes the place of the default one; it must name the kubeconfig itself.
-    ///
-    /// # Errors
-    /// If it cannot be started.
-    pub fn start_scheduler(&mut self, configuration: Option<&Path>) -> Result<()> {
-        let kubeconfig = self.kubeconfig().display().to_string();
-        let mut scheduler = vec![
-            format!("--authentication-kubeconfig={kubeconfig}"),
-            format!("--authorization-kubeconfig={kubeconfig}"),
-            format!("--secure-port={}", free_ports::<1>()?[0]),
-            "--bind-address=127.0.0.1".to_owned(),
-        ];
-        match configuration {
-            Some(file) => scheduler.push(format!("--config={}", file.display())),
-            None => {
-                scheduler.push(format!("--kubeconfig={kubeconfig}"));
-                scheduler.push("--leader-elect=false".to_owned());
-            }
-        }
-        let scheduler = program(&self.assets, self.folder.path(), "kube-scheduler", &scheduler)?;
-        self.others.push(scheduler);
-        Ok(())
     }
 
     /// The server's version.

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use berth_controller::admission::State;
 use berth_controller::launcher::Existing;
-use berth_tests::cluster::{ControlPlane, Version};
+use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
-use berth_tests::repository;
 use serde_json::{Value, json};
 
 use crate::allocation::allocation;
@@ -206,23 +205,7 @@ impl Bed {
 
     /// A kube-scheduler as `deploy/` configures it, and its sidecar.
     pub(crate) fn with_scheduler(&self, plane: &mut ControlPlane) -> Controller {
-        let old = plane.version() < Version(1, 25);
-        let component = if old { "scheduler-1.20" } else { "scheduler" };
-        let file = repository().join("deploy/components").join(component).join("config.yaml");
-        let text = std::fs::read_to_string(file).unwrap();
-        let mut configuration: Value = serde_saphyr::from_str(&text).unwrap();
-        configuration["clientConnection"]["kubeconfig"] = json!(plane.kubeconfig());
-        let prefix = &mut configuration["extenders"][0]["urlPrefix"];
-        assert_eq!(prefix, "http://127.0.0.1:10262", "the controller's own default");
-        *prefix = json!(format!("http://127.0.0.1:{}", self.port));
-        if old {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            for field in ["healthzBindAddress", "metricsBindAddress"] {
-                configuration[field] = json!(format!("127.0.0.1:{port}"));
-            }
-        }
-        let file = plane.folder().join("scheduler.json");
-        std::fs::write(&file, configuration.to_string()).unwrap();
+        let file = plane.scheduler_configuration(Some(self.port)).unwrap();
         let sidecar = self.sidecar(plane, "sidecar", "kube-system/berth-scheduler");
         plane.start_scheduler(Some(&file)).unwrap();
         sidecar
