@@ -40,14 +40,18 @@ pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> V
     let zone = |id: u32, first: u32, reserved: &str, kept: u64| {
         let (last, other) = (first + 23, first + 48);
         let cpus = format!("{first}-{last},{other}-{}", other + 23);
-        json!({
+        let mut zone = json!({
             "id": id, "cpus": cpus, "cores": 24, "socket": id,
             "threads": [format!("{first}-{last}"), format!("{other}-{}", other + 23)],
             "memory": "256Gi", "reservedMemory": kept.to_string(),
             "hugepages": [{"size": page.to_string(), "total": ZONE_GIB * (1 << 30) / page.bytes()}],
-            "reservedCPUs": reserved,
             "distances": [{"zone": id, "distance": 10}, {"zone": 1 - id, "distance": 21}],
-        })
+        });
+        // An API server of 1.20 that was built with a newer Go takes an empty text for null.
+        if !reserved.is_empty() {
+            zone["reservedCPUs"] = reserved.into();
+        }
+        zone
     };
     json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",

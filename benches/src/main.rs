@@ -1,8 +1,11 @@
 //! `berth-benches`: measures Berth side by side with the tools people use today.
 
 mod agents;
+mod cluster;
+mod counts;
 mod engine;
 mod fleet;
+mod full;
 mod idle;
 mod links;
 mod memory;

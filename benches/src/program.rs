@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -79,6 +80,16 @@ impl Program {
             _ => anyhow!(error).context(format!("{path}")),
         }
     }
+}
+
+/// The controller whose memory and time count must be there.
+pub(crate) fn must_be_there(program: &Path) -> Result<()> {
+    ensure!(
+        program.exists(),
+        "{}: build it with `cargo build --profile dist -p berth-controller`",
+        program.display()
+    );
+    Ok(())
 }
 
 /// The smallest peak that [`Program::peak_mib`] can see, in MiB: that of this binary itself.

@@ -10,9 +10,10 @@ use berth_controller::rules::HostId;
 use fastrand::Rng;
 
 use super::scan::Scan;
-use super::workload::{self, Chain, Deployment, PAGE};
+use super::workload::{self, Chain, Deployment};
 use super::{FULL, GOALS, PEER_PAIRS};
 use crate::fleet::{self, PINNABLE};
+use crate::full::PAGE;
 
 /// What was measured at one number of hosts.
 #[derive(Debug, Default)]

@@ -11,8 +11,9 @@ use berth_controller::inventory::HostFacts;
 use berth_controller::pod::Pod;
 use berth_controller::rules::{Counts, HostId, PodId, Rules};
 
-use super::workload::{Deployment, PAGE};
+use super::workload::Deployment;
 use crate::fleet::Size;
+use crate::full::PAGE;
 
 /// Hosts and what is on them.
 #[derive(Debug)]

@@ -4,23 +4,22 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use berth_api::PageSize;
 use berth_controller::inventory::HostFacts;
 use berth_controller::pod::Pod;
 use berth_controller::rules::PodSpecParts;
 use fastrand::Rng;
-use k8s_openapi::api::core::v1::{Affinity, Taint, Toleration, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::fleet::{self, Size};
+use crate::full::{self, PAGE, host_labels, taints};
 
 /// Another VM of the same shape as the one before (Azure: 91 to 98 %).
 const STAYS: f64 = 0.91;
 /// VMs of a MachineDeployment, and MachineDeployments of a tenant.
 const VMS: u64 = 25;
 const DEPLOYMENTS: usize = 10;
-pub(super) const PAGE: PageSize = PageSize::GIB_1;
 
 /// CPUs, GiB, and how many of a hundred VMs are such.
 const SIZES: [(u32, u64, u32); 8] = [
@@ -70,33 +69,10 @@ impl Deployment {
 /// Hosts in two pools and ten failure domains; some are tainted.
 pub(super) fn host(at: usize, like: &HostFacts) -> HostFacts {
     let mut facts = like.clone();
-    facts.name = format!("host-{at:05}");
+    facts.name = full::name(at);
     facts.labels.extend(host_labels(at, &facts.name));
     facts.taints = taints(at);
     facts
-}
-
-pub(super) fn host_labels(at: usize, name: &str) -> [(String, String); 3] {
-    let label = |key: &str, value: String| (key.to_owned(), value);
-    [
-        label("kubernetes.io/hostname", name.to_owned()),
-        label("topology.kubernetes.io/zone", format!("z{}", at % 10)),
-        label("pool", format!("p{}", at / 10 % 2)),
-    ]
-}
-
-pub(super) fn taints(at: usize) -> Vec<Taint> {
-    let taint = |effect: &str| Taint {
-        key: "dedicated".to_owned(),
-        value: Some("large".to_owned()),
-        effect: effect.to_owned(),
-        ..Taint::default()
-    };
-    match at % 40 {
-        7 | 19 => vec![taint("NoSchedule")],
-        31 => vec![taint("PreferNoSchedule")],
-        _ => Vec::new(),
-    }
 }
 
 /// As many MachineDeployments as so many VMs have.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use berth_tests::cluster::ControlPlane;
 use berth_tests::controller;
 
-use super::counts::samples;
+use crate::counts::samples;
 use crate::memory::Taken;
 
 /// Until it leads.

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::cluster::New;
 use super::world::NETWORK;
+use crate::cluster::New;
 
 const GROUP: &str = "/apis/cluster.k8s.io/v1alpha1";
 

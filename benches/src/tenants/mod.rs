@@ -1,9 +1,7 @@
 //! A thousand tenants and ten thousand machines: the controller as a process against a real API server, beside a plain
 //! client that makes the same objects with one request each; and one MachineDeployment rendered.
 
-mod cluster;
 mod controller;
-mod counts;
 mod machines;
 mod peer;
 mod render;
@@ -21,9 +19,9 @@ use jiff::civil::Date;
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
-use cluster::Cluster;
+use crate::cluster::Cluster;
+use crate::counts::Counts;
 use controller::{Controller, Sent};
-use counts::Counts;
 use peer::Made;
 use render::Rendered;
 
@@ -117,7 +115,7 @@ struct Phase {
 
 /// Measures, prints and writes the report; tells whether all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    world::must_be_there(&args.controller)?;
+    crate::program::must_be_there(&args.controller)?;
     let measured = measure(args)?;
     let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
     let (text, met) = text::write(args, date, &crate::report::host()?, &measured);

@@ -2,9 +2,9 @@
 
 use anyhow::{Result, ensure};
 
-use super::cluster::{Cluster, New, collection, plain};
 use super::machines;
 use super::world;
+use crate::cluster::{Cluster, New, collection, plain};
 
 /// What the controller has made, of both phases, ready to be made again.
 #[derive(Debug, Default)]

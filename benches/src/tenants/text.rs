@@ -210,9 +210,9 @@ mod tests {
 
     use super::super::Tenants;
     use super::super::controller::Sent;
-    use super::super::counts::Counts;
     use super::super::render::Rendered;
     use super::*;
+    use crate::counts::Counts;
     use crate::memory::Taken;
 
     #[derive(Debug, Parser)]

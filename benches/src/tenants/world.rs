@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use berth_tests::cluster::{ControlPlane, Parts, registered};
 use serde_json::{Value, json};
 
-use super::cluster::{Caller, Cluster, New};
+use crate::cluster::{Caller, Cluster, New};
 
 /// The host network that all tenants are on.
 pub(super) const NETWORK: &str = "trunk";
@@ -91,14 +91,4 @@ async fn answer(caller: &Caller, name: &str) -> Result<()> {
     let status =
         json!({"observedGeneration": generation, "networks": networks, "capabilities": {}});
     caller.say(INFRA_NODES, name, &status).await
-}
-
-/// The program whose memory and time count must be there.
-pub(super) fn must_be_there(program: &std::path::Path) -> Result<()> {
-    ensure!(
-        program.exists(),
-        "{}: build it with `cargo build --profile dist -p berth-controller`",
-        program.display()
-    );
-    Ok(())
 }

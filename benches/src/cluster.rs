@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kube::api::{ListParams, Patch, PatchParams, PostParams, Request};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::core::{NamespaceResourceScope, PartialObjectMeta};
+use kube::{Api, Client, Config, Resource};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use super::counts::Counts;
+use crate::counts::Counts;
 
 /// Between two looks at how far it is.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -22,21 +23,21 @@ const PAGE: u32 = 500;
 
 /// An object to be made.
 #[derive(Debug)]
-pub(super) struct New {
+pub(crate) struct New {
     /// Of its collection.
-    pub(super) path: String,
+    pub(crate) path: String,
     body: Vec<u8>,
 }
 
 impl New {
-    pub(super) fn at(path: impl Into<String>, object: &Value) -> Self {
+    pub(crate) fn at(path: impl Into<String>, object: &Value) -> Self {
         Self { path: path.into(), body: object.to_string().into_bytes() }
     }
 }
 
 /// The client, as administrator.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     runtime: Runtime,
     client: Caller,
     at_once: usize,
@@ -44,7 +45,7 @@ pub(super) struct Cluster {
 
 /// What requests are made with, also beside the others.
 #[derive(Clone)]
-pub(super) struct Caller {
+pub(crate) struct Caller {
     client: Client,
     own: Arc<Mutex<Counts>>,
 }
@@ -57,7 +58,7 @@ impl std::fmt::Debug for Caller {
 
 impl Cluster {
     /// Ready to ask; no connection is made yet.
-    pub(super) fn of(kubeconfig: &Path, at_once: usize) -> Result<Self> {
+    pub(crate) fn of(kubeconfig: &Path, at_once: usize) -> Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build()?;
         let client = runtime.block_on(async {
@@ -71,39 +72,84 @@ impl Cluster {
     }
 
     /// Goes on beside all else until this is dropped.
-    pub(super) fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
 
-    pub(super) fn caller(&self) -> Caller {
+    pub(crate) fn caller(&self) -> Caller {
         self.client.clone()
     }
 
     /// What it has asked for itself so far.
-    pub(super) fn own(&self) -> Counts {
+    pub(crate) fn own(&self) -> Counts {
         self.client.own.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Makes objects, so many at once; each must be new.
-    pub(super) fn create(&self, objects: &[New]) -> Result<Duration> {
+    pub(crate) fn create(&self, objects: &[New]) -> Result<Duration> {
         let begin = Instant::now();
         self.runtime.block_on(async {
-            let each = objects.iter().map(|new| self.client.create(new));
+            let each = objects.iter().map(|new| async { self.client.create(new).await.map(drop) });
             stream::iter(each).buffer_unordered(self.at_once).try_collect::<()>().await
         })?;
         Ok(begin.elapsed())
     }
 
+    /// Makes objects as [`Self::create`] does; gives their uids, in the same order.
+    pub(crate) fn made(&self, objects: &[New]) -> Result<Vec<String>> {
+        self.runtime.block_on(async {
+            let each = objects.iter().map(|new| async {
+                let made: PartialObjectMeta =
+                    serde_json::from_str(&self.client.create(new).await?)?;
+                made.metadata.uid.with_context(|| format!("an object without uid in {}", new.path))
+            });
+            stream::iter(each).buffered(self.at_once).try_collect().await
+        })
+    }
+
+    /// Merges something into objects of a collection, by their names; into a part of them if that is not empty.
+    pub(crate) fn merge(&self, path: &str, part: &str, changes: &[(String, Value)]) -> Result<()> {
+        self.runtime.block_on(async {
+            let each =
+                changes.iter().map(|(name, change)| self.client.merge(path, name, part, change));
+            stream::iter(each).buffer_unordered(self.at_once).try_collect().await
+        })
+    }
+
+    /// Deletes all objects of a collection, at once.
+    pub(crate) fn delete_all(&self, path: &str) -> Result<()> {
+        self.runtime.block_on(self.client.delete_all(path))
+    }
+
+    /// Waits for something that is asked for otherwise.
+    pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    /// Objects of a type in a namespace.
+    pub(crate) fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.client.clone(), namespace)
+    }
+
     /// How many objects a collection has.
-    pub(super) fn count(&self, path: &str) -> Result<u64> {
+    pub(crate) fn count(&self, path: &str) -> Result<u64> {
         let params = ListParams::default().limit(1);
         let list = self.runtime.block_on(self.client.list(path, &params))?;
         let there = list["items"].as_array().map_or(0, Vec::len) as u64;
         Ok(there + list["metadata"]["remainingItemCount"].as_u64().unwrap_or_default())
     }
 
+    /// One object of a collection.
+    pub(crate) fn first(&self, path: &str) -> Result<Value> {
+        let mut list = self.wait(self.client.list(path, &ListParams::default().limit(1)))?;
+        Ok(list["items"][0].take())
+    }
+
     /// All objects of a collection that have a label.
-    pub(super) fn all(&self, path: &str, labels: &str) -> Result<Vec<Value>> {
+    pub(crate) fn all(&self, path: &str, labels: &str) -> Result<Vec<Value>> {
         let mut params = ListParams::default().limit(PAGE).labels(labels);
         let mut all = Vec::new();
         loop {
@@ -119,14 +165,14 @@ impl Cluster {
     }
 
     /// All objects of a collection as the server has them in memory, which costs it least.
-    pub(super) fn cached(&self, path: &str) -> Result<Vec<Value>> {
+    pub(crate) fn cached(&self, path: &str) -> Result<Vec<Value>> {
         let params = ListParams::default().match_any();
         let mut list = self.runtime.block_on(self.client.list(path, &params))?;
         Ok(serde_json::from_value(list["items"].take())?)
     }
 
     /// Waits until a question has an answer; the time is up to the moment at which it was asked.
-    pub(super) fn until<T>(
+    pub(crate) fn until<T>(
         &self,
         what: &str,
         patience: Duration,
@@ -155,11 +201,19 @@ impl Caller {
         own.add(verb, words, 1.0);
     }
 
-    async fn create(&self, new: &New) -> Result<()> {
+    async fn create(&self, new: &New) -> Result<String> {
         self.counted("POST", &new.path);
         let request = Request::new(&new.path).create(&PostParams::default(), new.body.clone())?;
         let made = self.client.request_text(request).await;
-        made.map(drop).with_context(|| format!("create in {}", new.path))
+        made.with_context(|| format!("create in {}", new.path))
+    }
+
+    async fn delete_all(&self, path: &str) -> Result<()> {
+        self.counted("DELETECOLLECTION", path);
+        let now = DeleteParams::default().grace_period(0);
+        let request = Request::new(path).delete_collection(&now, &ListParams::default())?;
+        let said = self.client.request_text(request).await;
+        said.map(drop).with_context(|| format!("delete all in {path}"))
     }
 
     async fn list(&self, path: &str, params: &ListParams) -> Result<Value> {
@@ -169,25 +223,34 @@ impl Caller {
     }
 
     /// One object.
-    pub(super) async fn get(&self, path: &str, name: &str) -> Result<Value> {
+    pub(crate) async fn get(&self, path: &str, name: &str) -> Result<Value> {
         self.counted("GET", path);
         let request = Request::new(path).get(name, &kube::api::GetParams::default())?;
         self.client.request(request).await.with_context(|| format!("get {path}/{name}"))
     }
 
     /// Merges into the status of an object.
-    pub(super) async fn say(&self, path: &str, name: &str, status: &Value) -> Result<()> {
-        self.counted("PATCH", &format!("{}/status", path.rsplit('/').next().unwrap_or_default()));
-        let params = PatchParams::default();
-        let patch = Patch::Merge(serde_json::json!({"status": status}));
-        let request = Request::new(path).patch_subresource("status", name, &params, &patch)?;
+    pub(crate) async fn say(&self, path: &str, name: &str, status: &Value) -> Result<()> {
+        self.merge(path, name, "status", &serde_json::json!({"status": status})).await
+    }
+
+    async fn merge(&self, path: &str, name: &str, part: &str, change: &Value) -> Result<()> {
+        let plural = path.rsplit('/').next().unwrap_or_default();
+        let (params, patch) = (PatchParams::default(), Patch::Merge(change));
+        let request = if part.is_empty() {
+            self.counted("PATCH", plural);
+            Request::new(path).patch(name, &params, &patch)?
+        } else {
+            self.counted("PATCH", &format!("{plural}/{part}"));
+            Request::new(path).patch_subresource(part, name, &params, &patch)?
+        };
         let said = self.client.request_text(request).await;
-        said.map(drop).with_context(|| format!("status of {path}/{name}"))
+        said.map(drop).with_context(|| format!("merge into {path}/{name} {part}"))
     }
 }
 
 /// As it would be made by somebody who knows what is to be in it: without what the server has added.
-pub(super) fn plain(mut object: Value, kind: (&str, &str)) -> Value {
+pub(crate) fn plain(mut object: Value, kind: (&str, &str)) -> Value {
     let keeps = ["name", "namespace", "labels", "annotations", "ownerReferences", "finalizers"];
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.retain(|key, _| keeps.contains(&key.as_str()));
@@ -201,7 +264,7 @@ pub(super) fn plain(mut object: Value, kind: (&str, &str)) -> Value {
 }
 
 /// The path of a collection: of a kind, in a namespace if that is not empty.
-pub(super) fn collection(api_version: &str, namespace: &str, plural: &str) -> String {
+pub(crate) fn collection(api_version: &str, namespace: &str, plural: &str) -> String {
     let root = if api_version.contains('/') { "/apis" } else { "/api" };
     if namespace.is_empty() {
         format!("{root}/{api_version}/{plural}")

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 /// Requests by verb and `resource/subresource`.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub(super) struct Counts(BTreeMap<(String, String), f64>);
+pub(crate) struct Counts(BTreeMap<(String, String), f64>);
 
 impl Counts {
-    pub(super) fn add(&mut self, verb: &str, resource: &str, count: f64) {
+    pub(crate) fn add(&mut self, verb: &str, resource: &str, count: f64) {
         *self.0.entry((verb.to_owned(), resource.to_owned())).or_default() += count;
     }
 
     /// What kube-apiserver has counted of resources, out of its `/metrics`. Of watches only ends are counted there.
-    pub(super) fn of_server(text: &str) -> Self {
+    pub(crate) fn of_server(text: &str) -> Self {
         let mut counts = Self::default();
         for sample in samples(text, "apiserver_request_total") {
             let label = |name: &str| sample.label(name).unwrap_or_default();
@@ -30,7 +30,7 @@ impl Counts {
     }
 
     /// What was counted since, without what others asked for meanwhile.
-    pub(super) fn since(&self, before: &Self, others: &Self, others_before: &Self) -> Self {
+    pub(crate) fn since(&self, before: &Self, others: &Self, others_before: &Self) -> Self {
         let mut left = Self::default();
         for (key, now) in &self.0 {
             let was = |counts: &Self| counts.0.get(key).copied().unwrap_or_default();
@@ -44,7 +44,7 @@ impl Counts {
     }
 
     /// Verb, resource and number, the most first.
-    pub(super) fn kinds(&self) -> Vec<(&str, &str, f64)> {
+    pub(crate) fn kinds(&self) -> Vec<(&str, &str, f64)> {
         let each = self
             .0
             .iter()
@@ -57,21 +57,21 @@ impl Counts {
 
 /// A line of metrics.
 #[derive(Debug)]
-pub(super) struct Sample<'a> {
+pub(crate) struct Sample<'a> {
     labels: &'a str,
-    pub(super) value: f64,
+    pub(crate) value: f64,
 }
 
 impl<'a> Sample<'a> {
     /// A label's value; none here has quotes or commas in it.
-    pub(super) fn label(&self, name: &str) -> Option<&'a str> {
+    pub(crate) fn label(&self, name: &str) -> Option<&'a str> {
         let mut pairs = self.labels.split(',').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value.trim_matches('"'))
     }
 }
 
 /// All lines of a metric in Prometheus' text.
-pub(super) fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = Sample<'a>> {
+pub(crate) fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = Sample<'a>> {
     text.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name)?;
         let (labels, value) = match rest.strip_prefix('{') {

@@ -1,0 +1,200 @@
+//! A fleet whose hosts are well filled with VMs: what Nodes and launcher pods say, and what kubelets have given them.
+
+use berth_api::PageSize;
+use k8s_openapi::api::core::v1::Taint;
+use serde_json::{Value, json};
+
+/// What hosts have pages of.
+pub(crate) const PAGE: PageSize = PageSize::GIB_1;
+
+/// VMs on each host, in CPUs and GiB with their zones: 74 of 92 CPUs.
+pub(crate) const VMS: [(u32, u64, u32); 10] = [
+    (16, 56, 0),
+    (8, 28, 0),
+    (8, 28, 0),
+    (4, 14, 0),
+    (2, 4, 0),
+    (16, 56, 1),
+    (8, 28, 1),
+    (4, 8, 1),
+    (4, 14, 1),
+    (4, 14, 1),
+];
+/// VMs of a MachineDeployment, and MachineDeployments of a tenant.
+const DEPLOYMENT: usize = 25;
+const TENANT: usize = 10;
+
+/// A host's name by its number.
+pub(crate) fn name(at: usize) -> String {
+    format!("host-{at:05}")
+}
+
+/// In two pools and ten failure domains.
+pub(crate) fn host_labels(at: usize, name: &str) -> [(String, String); 3] {
+    let label = |key: &str, value: String| (key.to_owned(), value);
+    [
+        label("kubernetes.io/hostname", name.to_owned()),
+        label("topology.kubernetes.io/zone", format!("z{}", at % 10)),
+        label("pool", format!("p{}", at / 10 % 2)),
+    ]
+}
+
+/// Some hosts are tainted.
+pub(crate) fn taints(at: usize) -> Vec<Taint> {
+    let taint = |effect: &str| Taint {
+        key: "dedicated".to_owned(),
+        value: Some("large".to_owned()),
+        effect: effect.to_owned(),
+        ..Taint::default()
+    };
+    match at % 40 {
+        7 | 19 => vec![taint("NoSchedule")],
+        31 => vec![taint("PreferNoSchedule")],
+        _ => Vec::new(),
+    }
+}
+
+/// The Node of a host.
+pub(crate) fn node(at: usize) -> Value {
+    let name = name(at);
+    let mut labels = serde_json::Map::new();
+    labels.extend(host_labels(at, &name).map(|(key, value)| (key, Value::from(value))));
+    labels.insert("kubevirt.io/schedulable".to_owned(), "true".into());
+    json!({
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": taints(at)},
+        "status": {
+            "allocatable": {"cpu": "92", "memory": "124Gi", "hugepages-1Gi": "384Gi", "pods": "110",
+                "devices.kubevirt.io/kvm": "1k", "devices.kubevirt.io/tun": "1k",
+                "devices.kubevirt.io/vhost-net": "1k"},
+            "nodeInfo": {"kubeletVersion": "v1.36.2", "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "",
+                "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "linux",
+                "osImage": "", "systemUUID": ""},
+        },
+    })
+}
+
+/// A VM's launcher pod: whole CPUs and huge pages, or without pages a share of CPUs.
+#[derive(Debug, Clone)]
+pub(crate) struct Launcher {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    /// The uid of its VirtualMachineInstance.
+    pub(crate) instance: String,
+    pub(crate) cpus: u32,
+    pub(crate) gib: u64,
+    /// The MachineDeployment whose VMs are to be spread, as far as they can be.
+    pub(crate) deployment: Option<String>,
+}
+
+impl Launcher {
+    /// A VM of a host by their numbers.
+    pub(crate) fn of(host: usize, at: usize) -> Self {
+        let (cpus, gib, _) = VMS.get(at).copied().unwrap_or_default();
+        let deployment = (host * VMS.len() + at) / DEPLOYMENT;
+        Self {
+            name: format!("virt-launcher-vm-{host}-{at}"),
+            namespace: format!("cluster-{}", deployment / TENANT),
+            instance: format!("{:08x}-0000-4000-8000-{at:012x}", host * 16 + at),
+            cpus,
+            gib,
+            deployment: Some(format!("md-{deployment}")),
+        }
+    }
+
+    /// Bytes of memory for what runs around the guest, and for the guest if it has no pages.
+    fn memory(&self) -> u64 {
+        let guest = if self.gib == 0 { 512 * u64::from(self.cpus) } else { 0 };
+        (u64::from(self.cpus) * 8 + 256 + guest) << 20
+    }
+
+    /// As `KubeVirt` makes it; it waits for a host.
+    pub(crate) fn pod(&self) -> Value {
+        let memory = self.memory().to_string();
+        let mut limits = json!({
+            "memory": memory, "devices.kubevirt.io/kvm": "1", "devices.kubevirt.io/tun": "1",
+            "devices.kubevirt.io/vhost-net": "1",
+        });
+        let mut requests = limits.clone();
+        if self.gib == 0 {
+            // A tenth, as `KubeVirt` does by default (`cpuAllocationRatio`).
+            requests["cpu"] = format!("{}m", self.cpus * 100).into();
+        } else {
+            for amounts in [&mut limits, &mut requests] {
+                amounts["cpu"] = self.cpus.to_string().into();
+                amounts["hugepages-1Gi"] = format!("{}Gi", self.gib).into();
+            }
+        }
+        let mut pod = json!({
+            "metadata": {
+                "namespace": self.namespace, "name": self.name,
+                "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": self.instance},
+            },
+            "spec": {
+                "schedulerName": berth_controller::sidecar::SCHEDULER,
+                "automountServiceAccountToken": false,
+                "nodeSelector": {"kubevirt.io/schedulable": "true"},
+                "containers": [{"name": "compute", "image": "none", "resources": {"requests": requests, "limits": limits}}],
+            },
+        });
+        if let Some(deployment) = &self.deployment {
+            pod["metadata"]["labels"]["md"] = deployment.as_str().into();
+            pod["spec"]["topologySpreadConstraints"] = json!([{
+                "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"md": deployment}},
+            }]);
+        }
+        pod
+    }
+}
+
+/// What a host's agent lists of these pods, whose uids are in the same order.
+pub(crate) fn allocations(pods: &[(Launcher, String)]) -> Vec<Value> {
+    let mut free = [[2_u32, 50], [24, 72]];
+    let each = pods.iter().zip(VMS).map(|((pod, uid), (.., zone))| {
+        let mut cpus = String::new();
+        for first in free.get_mut(zone as usize).into_iter().flatten() {
+            let next = *first + pod.cpus / 2;
+            let comma = if cpus.is_empty() { "" } else { "," };
+            cpus += &format!("{comma}{first}-{}", next - 1);
+            *first = next;
+        }
+        json!({
+            "podUID": uid, "namespace": pod.namespace, "pod": pod.name,
+            "cpus": cpus, "zones": [zone],
+            "hugepages": [{"size": "1Gi", "count": pod.gib}], "memory": pod.memory().to_string(),
+            "devices": [{"resource": "devices.kubevirt.io/kvm", "count": 1},
+                {"resource": "devices.kubevirt.io/tun", "count": 1},
+                {"resource": "devices.kubevirt.io/vhost-net", "count": 1}],
+        })
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vms_have_cpus_of_their_own_on_two_threads_of_each_core() {
+        let pods: Vec<_> =
+            (0..VMS.len()).map(|at| (Launcher::of(3, at), format!("uid-{at}"))).collect();
+        let all = allocations(&pods);
+        assert_eq!(all[0]["cpus"], "2-9,50-57");
+        assert_eq!(all[1]["cpus"], "10-13,58-61");
+        assert_eq!((&all[5]["cpus"], &all[5]["zones"][0]), (&json!("24-31,72-79"), &json!(1)));
+        assert_eq!(all[9]["podUID"], "uid-9");
+    }
+
+    #[test]
+    fn without_pages_a_vm_has_a_share() {
+        let plain = Launcher { gib: 0, deployment: None, ..Launcher::of(0, 3) }.pod();
+        let amounts = &plain["spec"]["containers"][0]["resources"];
+        assert_eq!(amounts["requests"]["cpu"], "400m");
+        assert_eq!(amounts["limits"]["memory"], (2336_u64 << 20).to_string());
+        assert!(amounts["limits"]["cpu"].is_null());
+        let pinned = Launcher::of(0, 3).pod();
+        let amounts = &pinned["spec"]["containers"][0]["resources"];
+        assert_eq!(amounts["requests"], amounts["limits"]);
+    }
+}
