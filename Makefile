@@ -45,7 +45,7 @@ crds:  ## write deploy/crds from the Rust types
 samples:  ## renew the README's samples, docs/checks.md and the manual page
 	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent -p berth-controller --test readme --test cli
 
-bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, and 1,000 tenants with 10,000 machines
+bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, and the scheduler's sidecar with 5,000 hosts
 	./tests/setup.sh $(HOST_PROGRAMS)
 	./benches/tree.sh $(BENCH_TREE)
 	$(CARGO) build --locked --profile dist -p berth-agent -p berth-controller
@@ -59,6 +59,7 @@ bench:  ## report against lstopo; the idle daemon, and tenant networks against i
 	$(CARGO) run --locked --profile dist -p berth-benches -- engine --results $(RESULTS)
 	$(CARGO) run --locked --profile dist -p berth-benches -- plan --controller target/dist/berth-controller --results $(RESULTS)
 	$(CARGO) run --locked --profile dist -p berth-benches -- tenants --controller target/dist/berth-controller --results $(RESULTS)
+	$(CARGO) run --locked --profile dist -p berth-benches -- sidecar --controller target/dist/berth-controller --results $(RESULTS)
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)

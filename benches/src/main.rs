@@ -12,6 +12,7 @@ mod memory;
 mod plan;
 mod program;
 mod report;
+mod sidecar;
 mod stats;
 mod tenants;
 mod trace;
@@ -36,6 +37,10 @@ enum Benchmark {
     Engine(engine::Args),
     Plan(plan::Args),
     Tenants(tenants::Args),
+    Sidecar(sidecar::Args),
+    /// Answers kube-scheduler with all names that it was asked about.
+    #[command(hide = true)]
+    Extender(sidecar::ExtenderArgs),
     #[command(hide = true)]
     AddVlans(links::VlanArgs),
     /// Runs one program and prints its peak resident memory in KiB.
@@ -56,6 +61,8 @@ fn main() -> ExitCode {
         Benchmark::Engine(args) => engine::run(&args),
         Benchmark::Plan(args) => plan::run(&args),
         Benchmark::Tenants(args) => tenants::run(&args),
+        Benchmark::Sidecar(args) => sidecar::run(&args),
+        Benchmark::Extender(args) => sidecar::extend(&args).map(|()| true),
         Benchmark::AddVlans(args) => links::add_vlans(&args),
         Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),
     };

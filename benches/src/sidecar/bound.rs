@@ -1,0 +1,147 @@
+//! Pods bound in a second: the same pods by the same kube-scheduler, with the sidecar and alone, in turn.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::cluster::ControlPlane;
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+
+use super::process::Sidecar;
+use super::world::make_namespaces;
+use crate::cluster::{Cluster, New, collection};
+use crate::full::Launcher;
+
+const NAMESPACE: &str = "bound";
+const LEASE: (&str, &str) = ("kube-system", "berth-scheduler");
+/// Until all are bound, and until all are deleted.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// CPUs and GiB of VMs in turn: as many kinds as tenants order.
+const SIZES: [(u32, u64); 4] = [(2, 4), (4, 14), (8, 28), (16, 56)];
+
+/// Pods a second, one pair each.
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    pub(super) sidecar: Vec<f64>,
+    pub(super) alone: Vec<f64>,
+}
+
+/// Who is under measurement.
+#[derive(Debug)]
+pub(super) struct Bed<'a> {
+    pub(super) plane: &'a mut ControlPlane,
+    pub(super) cluster: &'a Cluster,
+    pub(super) controller: &'a Path,
+    pub(super) pods: usize,
+}
+
+impl Bed<'_> {
+    /// Measures pairs; every other one begins with the peer.
+    pub(super) fn measure(&mut self, pairs: usize) -> Result<Rates> {
+        make_namespaces(self.cluster, &[NAMESPACE.to_owned()])?;
+        let mut rates = Rates::default();
+        for pair in 0..pairs {
+            let is_first = pair.is_multiple_of(2);
+            for with_sidecar in [is_first, !is_first] {
+                let name = format!("pair-{pair}");
+                let rate = self.run(with_sidecar.then_some(name.as_str()));
+                let rates = if with_sidecar { &mut rates.sidecar } else { &mut rates.alone };
+                rates.push(rate.with_context(|| format!("pair {pair}"))?);
+            }
+        }
+        Ok(rates)
+    }
+
+    /// All pods are there before the scheduler begins, so that nobody waits for them.
+    fn run(&mut self, sidecar: Option<&str>) -> Result<f64> {
+        let path = collection("v1", NAMESPACE, "pods");
+        let pods: Vec<New> = (0..self.pods).map(|at| New::at(&path, &launcher(at).pod())).collect();
+        self.cluster.create(&pods)?;
+        let lease = format!("{}/{}", LEASE.0, LEASE.1);
+        let start = |name: &str| -> Result<Sidecar> {
+            let mut sidecar = Sidecar::start(self.controller, self.plane, name, &lease)?;
+            sidecar.await_lists(self.plane)?;
+            Ok(sidecar)
+        };
+        let sidecar = sidecar.map(start).transpose()?;
+        // As a scheduler gives it back that ends in good order.
+        let free = r#"{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}"#;
+        let patch = ["patch", "lease", "-n", LEASE.0, LEASE.1, "--type=merge", "-p", free];
+        self.plane.kubectl(&patch)?;
+        let file =
+            self.plane.scheduler_configuration(sidecar.as_ref().map(|sidecar| sidecar.port))?;
+        self.plane.start_scheduler(Some(&file))?;
+        let rate = self.rate();
+        self.plane.stop_scheduler();
+        let rate = rate.with_context(|| {
+            format!("kube-scheduler says: {}", self.plane.log("kube-scheduler"))
+        })?;
+        if let Some(sidecar) = sidecar {
+            sidecar.end()?;
+        }
+        self.cluster.delete_all(&path)?;
+        self.cluster.until("pods are deleted", PATIENCE, |cluster| {
+            let left = cluster.count(&path)?;
+            Ok(if left == 0 { Ok(()) } else { Err(format!("{left} left")) })
+        })?;
+        Ok(rate)
+    }
+
+    /// Pods a second, from the first binding to the last one.
+    fn rate(&self) -> Result<f64> {
+        let (first, last) = self.cluster.wait(async {
+            let bound = bindings(self.cluster, self.pods);
+            tokio::time::timeout(PATIENCE, bound).await.context("not all pods are bound")?
+        })?;
+        Ok((self.pods - 1) as f64 / (last - first).as_secs_f64())
+    }
+}
+
+/// When the first pod and when the last one had a host, as a watch sees it.
+async fn bindings(cluster: &Cluster, count: usize) -> Result<(Instant, Instant)> {
+    let pods = cluster.api::<Pod>(NAMESPACE);
+    let list = pods.list(&ListParams::default()).await?;
+    let is_bound = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    ensure!(!list.items.iter().any(is_bound), "a pod was bound before it was looked at");
+    let mut version = list.metadata.resource_version.context("a list without a version")?;
+    let mut first = None;
+    let mut bound = BTreeSet::new();
+    loop {
+        let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
+        while let Some(event) = events.next().await {
+            let pod = match event? {
+                WatchEvent::Added(pod) | WatchEvent::Modified(pod) => pod,
+                WatchEvent::Error(status) => return Err(kube::Error::Api(status).into()),
+                WatchEvent::Deleted(_) | WatchEvent::Bookmark(_) => continue,
+            };
+            if let Some(newer) = pod.metadata.resource_version.clone() {
+                version = newer;
+            }
+            if !is_bound(&pod) {
+                continue;
+            }
+            let now = Instant::now();
+            let first = *first.get_or_insert(now);
+            bound.extend(pod.metadata.name);
+            if bound.len() == count {
+                return Ok((first, now));
+            }
+        }
+    }
+}
+
+/// Without wishes, which cost a kube-scheduler alone the more time for each host.
+fn launcher(at: usize) -> Launcher {
+    let (cpus, gib) = SIZES.get(at % SIZES.len()).copied().unwrap_or_default();
+    Launcher {
+        name: format!("virt-launcher-vm-{at}"),
+        namespace: NAMESPACE.to_owned(),
+        instance: format!("instance-{at}"),
+        cpus,
+        gib,
+        deployment: None,
+    }
+}

@@ -1,0 +1,47 @@
+//! The peer: an extender that reads what it is asked as the sidecar does, and finds every host right.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use berth_controller::sidecar::wire;
+use berth_kit::exchange::{Bytes, Exchange, exchange};
+use berth_kit::serve::{self, Listen};
+use serde_json::json;
+
+/// Bytes of a body, as many as the sidecar takes.
+const MOST: usize = 8 << 20;
+
+/// Where it answers.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExtenderArgs {
+    #[arg(long)]
+    listen: Listen,
+}
+
+struct All;
+
+impl Exchange for All {
+    async fn answer(&self, _path: &str, body: Result<Bytes, String>) -> Option<String> {
+        let body = body.ok()?;
+        let answer = match wire::filter(&body) {
+            Ok(read) => {
+                json!({"Nodes": null, "NodeNames": read.names, "FailedNodes": {}, "Error": ""})
+            }
+            Err(why) => json!({"Error": why}),
+        };
+        Some(answer.to_string())
+    }
+}
+
+/// Answers until it is killed.
+pub(crate) fn extend(args: &ExtenderArgs) -> Result<()> {
+    // As many threads as the controller has.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let server = serve::bind(&args.listen).await;
+        let server = server.with_context(|| format!("--listen {}", args.listen))?;
+        exchange(server, MOST, Arc::new(All)).await;
+        Ok(())
+    })
+}

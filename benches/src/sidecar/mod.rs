@@ -1,0 +1,119 @@
+//! The scheduler's sidecar as a process, with a real API server and a real kube-scheduler: how fast it answers, how fast
+//! pods are bound with it, and how soon it decides when it begins with a full fleet.
+
+mod bound;
+mod connection;
+mod extender;
+mod filter;
+mod process;
+mod start;
+mod text;
+mod world;
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use berth_tests::cluster::Version;
+use jiff::civil::Date;
+use jiff::{Timestamp, tz::TimeZone};
+
+use bound::{Bed, Rates};
+pub(crate) use extender::{ExtenderArgs, extend};
+use filter::{Question, Times};
+use process::Peer;
+use start::Start;
+
+use crate::cluster::Cluster;
+use crate::memory::Taken;
+use crate::program::must_be_there;
+
+/// Requests under way while objects are made.
+const AT_ONCE: usize = 32;
+
+/// Measures the scheduler's sidecar of the controller.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The controller to measure: the dist build, since that is what is shipped
+    #[arg(long, value_name = "PATH")]
+    controller: PathBuf,
+    /// Hosts; for the cold start and `filter` there are ten VMs on each
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(100..=20_000))]
+    hosts: u32,
+    /// Calls of `filter` for each kind of VM; fewer than twice the hosts
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(100..))]
+    requests: u32,
+    /// Cold starts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    starts: u32,
+    /// Pairs of runs in which pods are bound
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: u32,
+    /// Pods of each such run
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..))]
+    pods: u32,
+    /// The directory to write the report to
+    #[arg(long, value_name = "DIR", default_value = "docs/results")]
+    results: PathBuf,
+    /// The date the report carries, instead of today's in UTC
+    #[arg(long)]
+    date: Option<Date>,
+}
+
+/// All that is measured.
+#[derive(Debug)]
+struct Measured {
+    version: Version,
+    rates: Rates,
+    /// Pods of the full fleet, and the bytes of one as JSON.
+    pods: (usize, usize),
+    starts: Vec<Start>,
+    times: Times,
+    /// The last of those starts, after all calls.
+    taken: Taken,
+}
+
+/// Measures, prints and writes the report; tells whether all goals are met.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    must_be_there(&args.controller)?;
+    let measured = measure(args)?;
+    let date = args.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date());
+    let (text, met) = text::write(args, date, &crate::report::host()?, &measured);
+    write!(std::io::stdout(), "{text}")?;
+    let path = args.results.join(format!("{date}-sidecar.md"));
+    fs::write(&path, text).with_context(|| path.display().to_string())?;
+    Ok(met)
+}
+
+fn measure(args: &Args) -> Result<Measured> {
+    let hosts = usize::try_from(args.hosts)?;
+    let mut plane = world::start()?;
+    let cluster = Cluster::of(&plane.kubeconfig(), AT_ONCE)?;
+    world::make_hosts(&cluster, hosts)?;
+    let pods = usize::try_from(args.pods)?;
+    let mut bed = Bed { plane: &mut plane, cluster: &cluster, controller: &args.controller, pods };
+    let rates = bed.measure(usize::try_from(args.pairs)?)?;
+
+    let pods = world::fill(&cluster, hosts)?;
+    let question = Question::of(hosts);
+    let mut starts = Vec::new();
+    let mut last = None;
+    for number in 0..usize::try_from(args.starts)? {
+        if let Some(before) = last.take() {
+            process::Sidecar::end(before)?;
+        }
+        // Numbers that no call of those that are measured later has.
+        let (start, sidecar) =
+            start::measure(&args.controller, &plane, &question, 1_000_000 + number)?;
+        starts.push(start);
+        last = Some(sidecar);
+    }
+    let sidecar = last.context("no start")?;
+    let peer = Peer::start()?;
+    let requests = usize::try_from(args.requests)?;
+    let times = filter::measure(sidecar.port, peer.port, &question, requests)?;
+    let taken = sidecar.taken()?;
+    sidecar.end()?;
+    Ok(Measured { version: plane.version(), rates, pods, starts, times, taken })
+}

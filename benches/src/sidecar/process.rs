@@ -1,0 +1,117 @@
+//! The processes under measurement: the controller as a scheduler's sidecar, and the peer's extender.
+
+#![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use berth_tests::cluster::ControlPlane;
+use berth_tests::controller::Controller;
+use berth_tests::running::Running;
+
+use crate::counts::samples;
+use crate::memory::Taken;
+
+/// Until all is listed.
+const PATIENCE: Duration = Duration::from_secs(300);
+const PAUSE: Duration = Duration::from_millis(20);
+const LISTED: &str = "berth_assignment_listed_timestamp_seconds";
+
+/// The controller, with the rights that `deploy/` gives it; it runs until this is dropped.
+#[derive(Debug)]
+pub(super) struct Sidecar {
+    controller: Controller,
+    name: String,
+    /// Where kube-scheduler asks.
+    pub(super) port: u16,
+}
+
+impl Sidecar {
+    /// Starts it. The Lease is that of its scheduler; without one it decides at once.
+    pub(super) fn start(
+        program: &Path,
+        plane: &ControlPlane,
+        name: &str,
+        lease: &str,
+    ) -> Result<Self> {
+        let port = free_port()?;
+        let listen = format!("--extender-listen=127.0.0.1:{port}");
+        let lease = format!("--scheduler-lease={lease}");
+        let controller = Controller::of(program, plane, name, &[&listen, &lease])?;
+        Ok(Self { controller, name: name.to_owned(), port })
+    }
+
+    /// Waits until hosts and pods are listed.
+    pub(super) fn await_lists(&mut self, plane: &ControlPlane) -> Result<()> {
+        let begin = Instant::now();
+        while self.number(LISTED, "").is_none_or(|at| at <= 0.0) {
+            self.must_run(plane)?;
+            let said = plane.log(&self.name);
+            ensure!(begin.elapsed() < PATIENCE, "the sidecar does not list pods; it says: {said}");
+            std::thread::sleep(PAUSE * 5);
+        }
+        Ok(())
+    }
+
+    /// Whether it goes on.
+    pub(super) fn must_run(&mut self, plane: &ControlPlane) -> Result<()> {
+        match self.controller.running.process.try_wait()? {
+            Some(status) => bail!("berth-controller run: {status}: {}", plane.log(&self.name)),
+            None => Ok(()),
+        }
+    }
+
+    /// When lists had arrived, in Unix time.
+    pub(super) fn listed(&self) -> Result<f64> {
+        self.number(LISTED, "").with_context(|| format!("the sidecar has no metric {LISTED}"))
+    }
+
+    /// Seconds that counting objects of a kind took.
+    pub(super) fn counting(&self, kind: &str) -> Result<f64> {
+        let name = "berth_assignment_counting_seconds";
+        self.number(name, kind).with_context(|| format!("the sidecar has no {name} of {kind}"))
+    }
+
+    fn number(&self, name: &str, kind: &str) -> Option<f64> {
+        let (_, text) = self.controller.page("/metrics")?;
+        let is_it = |label: Option<&str>| label.unwrap_or_default() == kind;
+        samples(&text, name).find(|sample| is_it(sample.label("kind"))).map(|sample| sample.value)
+    }
+
+    /// Memory and CPU time.
+    pub(super) fn taken(&self) -> Result<Taken> {
+        Taken::by(self.controller.running.process.id())
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub(super) fn end(mut self) -> Result<()> {
+        self.controller.terminate()
+    }
+}
+
+/// The peer: this program, as an extender that decides nothing.
+#[derive(Debug)]
+pub(super) struct Peer {
+    _running: Running,
+    pub(super) port: u16,
+}
+
+impl Peer {
+    /// Starts it; whoever asks first may have to wait.
+    pub(super) fn start() -> Result<Self> {
+        let port = free_port()?;
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(std::env::current_exe()?);
+        command.args(["extender".to_owned(), format!("--listen=127.0.0.1:{port}")]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Ok(Self { _running: Running::spawn(command)?, port })
+    }
+}
+
+/// One that was free a moment ago.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

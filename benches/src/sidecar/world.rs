@@ -1,0 +1,74 @@
+//! What there is before the scheduler asks: hosts with reports, and VMs on all of them.
+
+use anyhow::Result;
+use berth_tests::cluster::{ControlPlane, Parts};
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, New, collection};
+use crate::fleet::infra_node;
+use crate::full::{self, Launcher, PAGE, VMS, allocations, taints};
+
+pub(super) const NODES: &str = "/api/v1/nodes";
+pub(super) const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
+
+/// A control plane with our definitions and rights, and the scheduler's Lease.
+pub(super) fn start() -> Result<ControlPlane> {
+    let plane = ControlPlane::start(Parts::default())?;
+    plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"])?;
+    Ok(plane)
+}
+
+/// Makes Nodes and InfraNodes; their agents report empty hosts.
+pub(super) fn make_hosts(cluster: &Cluster, count: usize) -> Result<()> {
+    let nodes: Vec<New> = (0..count).map(|at| New::at(NODES, &full::node(at))).collect();
+    cluster.create(&nodes)?;
+    // A new Node is tainted as not ready, and the node controller would take that away.
+    let taints = |at: usize| (full::name(at), json!({"spec": {"taints": taints(at)}}));
+    cluster.merge(NODES, "", &(0..count).map(taints).collect::<Vec<_>>())?;
+    let reports: Vec<Value> = (0..count).map(|at| infra_node(&full::name(at), PAGE, &[])).collect();
+    let new: Vec<New> = reports.iter().map(|report| New::at(INFRA_NODES, report)).collect();
+    cluster.create(&new)?;
+    report(cluster, reports)
+}
+
+fn report(cluster: &Cluster, reports: Vec<Value>) -> Result<()> {
+    let change = |(at, mut report): (usize, Value)| {
+        (full::name(at), json!({"status": report["status"].take()}))
+    };
+    let changes: Vec<(String, Value)> = reports.into_iter().enumerate().map(change).collect();
+    cluster.merge(INFRA_NODES, "status", &changes)
+}
+
+/// Makes namespaces that pods can be made in.
+pub(super) fn make_namespaces(cluster: &Cluster, names: &[String]) -> Result<()> {
+    let named = |name: &str| json!({"metadata": {"name": name}});
+    let namespaces = names.iter().map(|name| New::at("/api/v1/namespaces", &named(name)));
+    cluster.create(&namespaces.collect::<Vec<_>>())?;
+    let account =
+        |name: &String| New::at(collection("v1", name, "serviceaccounts"), &named("default"));
+    cluster.create(&names.iter().map(account).collect::<Vec<_>>())?;
+    Ok(())
+}
+
+/// Makes VMs' pods on all hosts, and what their agents then report; gives the number of pods, and the bytes of one.
+pub(super) fn fill(cluster: &Cluster, hosts: usize) -> Result<(usize, usize)> {
+    let places = (0..hosts).flat_map(|host| (0..VMS.len()).map(move |at| (host, at)));
+    let launchers: Vec<Launcher> = places.map(|(host, at)| Launcher::of(host, at)).collect();
+    let mut namespaces: Vec<String> = launchers.iter().map(|one| one.namespace.clone()).collect();
+    namespaces.dedup();
+    make_namespaces(cluster, &namespaces)?;
+    let pods = launchers.iter().enumerate().map(|(number, launcher)| {
+        let mut pod = launcher.pod();
+        pod["spec"]["nodeName"] = full::name(number / VMS.len()).into();
+        New::at(collection("v1", &launcher.namespace, "pods"), &pod)
+    });
+    let uids = cluster.made(&pods.collect::<Vec<_>>())?;
+    let count = uids.len();
+    let known: Vec<(Launcher, String)> = launchers.into_iter().zip(uids).collect();
+    let reports = known.chunks(VMS.len()).enumerate();
+    let reports = reports.map(|(at, own)| infra_node(&full::name(at), PAGE, &allocations(own)));
+    report(cluster, reports.collect())?;
+    let one = known.first().map(|(launcher, _)| collection("v1", &launcher.namespace, "pods"));
+    let bytes = one.map(|path| cluster.first(&path)).transpose()?.map(|pod| pod.to_string().len());
+    Ok((count, bytes.unwrap_or_default()))
+}
