@@ -16,6 +16,8 @@ mod allocation;
 mod bed;
 #[path = "assign/calls.rs"]
 mod calls;
+#[path = "assign/churn.rs"]
+mod churn;
 #[path = "../../controller/tests/engine/host.rs"]
 mod host;
 #[path = "rules/server.rs"]
@@ -46,4 +48,17 @@ fn vms_are_placed_by_zones() {
         sidecar.metric("berth_assignment_decisions_total{call=\"bind\",result=\"bound\"}") > 0.0
     );
     assert_eq!(sidecar.page("/readyz").unwrap().0, 200);
+}
+
+/// 10,000 VMs; a quarter of an hour.
+#[test]
+fn bad_luck_while_vms_come_and_go() {
+    if std::env::var_os("BERTH_FAULTS").is_none() {
+        eprintln!("skipped: slow, `make faults` runs it");
+        return;
+    }
+    let mut plane = ControlPlane::start(Parts::default()).unwrap();
+    plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
+    let mut bed = Bed::of(&plane);
+    churn::ten_thousand_vms(&mut plane, &mut bed);
 }

@@ -1,0 +1,335 @@
+//! Very many VMs that come and go, while who places them is killed and paused, reports come late and hosts are drained.
+//!
+//! Kubelets are played by [`berth_controller::admission`]: each takes or refuses what is bound to it, at once and for good.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use berth_api::InfraNode;
+use berth_controller::admission::State;
+use berth_controller::launcher::Existing;
+use berth_tests::cluster::ControlPlane;
+use berth_tests::controller::Controller;
+use berth_tests::standins::{client, runtime};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::allocation::allocation;
+use crate::bed::Bed;
+use crate::host::HostForm;
+
+const HOSTS: usize = 150;
+const VMS: usize = 10_000;
+/// VMs that wait for a host at a time.
+const WAITING: usize = 150;
+/// Between two mishaps.
+const MISHAPS: Duration = Duration::from_secs(40);
+/// Longer than the scheduler's Lease lasts.
+const PAUSE: Duration = Duration::from_secs(20);
+/// For all of it.
+const PATIENCE: Duration = Duration::from_secs(60 * 60);
+/// Requests at a time.
+const AT_ONCE: usize = 16;
+
+/// The same each time, but not what comes when.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+
+    fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.below(to - from))
+    }
+}
+
+/// A kubelet and its agent.
+struct Host {
+    form: HostForm,
+    state: State,
+    /// When the agent tells what has changed.
+    tells: Option<Instant>,
+}
+
+struct Churn {
+    client: Client,
+    pods: Api<Pod>,
+    dice: Dice,
+    hosts: BTreeMap<String, Host>,
+    /// VMs that run, by uid: host, name, and when they end.
+    running: BTreeMap<String, (String, String, Instant)>,
+    made: usize,
+    bound: usize,
+    refused: Vec<String>,
+    most: usize,
+}
+
+pub(crate) fn ten_thousand_vms(plane: &mut ControlPlane, bed: &mut Bed) {
+    for number in 0..HOSTS {
+        bed.host(&format!("churn-{number}"), "churn", &[]);
+    }
+    let mut sidecar = bed.with_scheduler(plane);
+    let runtime = runtime().unwrap();
+    let client = runtime.block_on(client(&plane.kubeconfig())).unwrap();
+    let mut churn = Churn::of(client, bed);
+    let begin = Instant::now();
+    let (mut mishap, mut mishaps) = (begin + MISHAPS, 0);
+    while !runtime.block_on(churn.round()) {
+        assert!(churn.refused.is_empty(), "kubelets refuse: {:#?}", churn.refused);
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{} of {} VMs were bound; {}",
+            churn.bound,
+            churn.made,
+            plane.log("sidecar")
+        );
+        if mishap <= Instant::now() {
+            sidecar = happens(mishaps, plane, bed, &mut churn, &runtime, sidecar);
+            mishaps += 1;
+            mishap = Instant::now() + MISHAPS;
+            let Churn { bound, made, most, .. } = churn;
+            eprintln!("{:?}: {made} VMs made, {bound} bound, {most} at once", begin.elapsed());
+        }
+    }
+    assert!(churn.refused.is_empty(), "kubelets refuse: {:#?}", churn.refused);
+    assert_eq!((churn.made, churn.bound), (VMS, VMS));
+    let took = begin.elapsed().as_secs();
+    eprintln!("{VMS} VMs on {HOSTS} hosts in {took} s, {} at once, {mishaps} mishaps", churn.most);
+    assert!(mishaps >= 4, "of each kind one at least");
+}
+
+fn happens(
+    number: usize,
+    plane: &mut ControlPlane,
+    bed: &Bed,
+    churn: &mut Churn,
+    runtime: &tokio::runtime::Runtime,
+    mut sidecar: Controller,
+) -> Controller {
+    let signal = |sidecar: &Controller, which: &str| {
+        let id = sidecar.running.process.id().to_string();
+        assert!(Command::new("kill").args([which, &id]).status().unwrap().success());
+    };
+    match number % 4 {
+        0 => {
+            eprintln!("the sidecar is killed");
+            sidecar.running.end();
+            sidecar = bed.sidecar(plane, "sidecar", "kube-system/berth-scheduler");
+        }
+        1 => {
+            eprintln!("the scheduler is killed");
+            plane.stop_scheduler();
+            let file = plane.scheduler_configuration(Some(bed.port)).unwrap();
+            plane.start_scheduler(Some(&file)).unwrap();
+        }
+        2 => {
+            eprintln!("the sidecar is paused for {PAUSE:?}");
+            signal(&sidecar, "-STOP");
+            let end = Instant::now() + PAUSE;
+            while Instant::now() < end {
+                runtime.block_on(churn.round());
+            }
+            signal(&sidecar, "-CONT");
+        }
+        _ => {
+            let name = format!("churn-{}", churn.dice.below(HOSTS as u64));
+            eprintln!("{name} is drained");
+            runtime.block_on(churn.drain(&name));
+        }
+    }
+    sidecar
+}
+
+/// Some requests at a time.
+async fn at_once<F: Future<Output = ()> + Send + 'static>(all: impl Iterator<Item = F>) {
+    let mut tasks = JoinSet::new();
+    for one in all {
+        if tasks.len() >= AT_ONCE {
+            tasks.join_next().await.unwrap().unwrap();
+        }
+        tasks.spawn(one);
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
+impl Churn {
+    fn of(client: Client, bed: &Bed) -> Self {
+        let ours = bed.hosts.iter().filter(|(name, _)| name.starts_with("churn-"));
+        let host = |form: &HostForm| {
+            let (facts, _) = form.facts().unwrap();
+            Host { form: form.clone(), state: State::new(&facts.admission), tells: None }
+        };
+        Self {
+            pods: Api::namespaced(client.clone(), "vms"),
+            client,
+            dice: Dice(1),
+            hosts: ours.map(|(name, form)| (name.clone(), host(form))).collect(),
+            running: BTreeMap::new(),
+            made: 0,
+            bound: 0,
+            refused: Vec::new(),
+            most: 0,
+        }
+    }
+
+    /// Kubelets take what is new and agents report, VMs end and new ones come. Whether all is over.
+    async fn round(&mut self) -> bool {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let all = self.pods.list(&ListParams::default()).await.unwrap().items;
+        let uids: BTreeSet<&str> =
+            all.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        let gone: Vec<String> =
+            self.running.keys().filter(|uid| !uids.contains(uid.as_str())).cloned().collect();
+        for uid in gone {
+            let Some((host, ..)) = self.running.remove(&uid) else { continue };
+            self.hosts.get_mut(&host).unwrap().state.remove(&uid);
+            self.tells(&host);
+        }
+        let mut waiting = 0;
+        let mut new = Vec::new();
+        for pod in &all {
+            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+            match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
+                None => waiting += 1,
+                Some(_) if self.running.contains_key(uid) => {}
+                Some(host) => new.push((version(pod), host.to_owned(), pod)),
+            }
+        }
+        // The binding is the last write to each.
+        new.sort_by_key(|(version, ..)| *version);
+        for (_, host, pod) in new {
+            self.admit(&host, pod);
+        }
+        self.most = self.most.max(self.running.len());
+        self.report().await;
+        self.end().await;
+        let room = WAITING.saturating_sub(waiting).min(VMS - self.made);
+        self.make(room).await;
+        self.made == VMS && self.running.is_empty() && waiting == 0 && room == 0
+    }
+
+    fn admit(&mut self, host: &str, pod: &Pod) {
+        let read = Existing::read(pod).unwrap();
+        self.bound += 1;
+        if let Err(refusal) = self.hosts.get_mut(host).unwrap().state.admit(&read.pod) {
+            self.refused.push(format!("{host}, {}: {refusal}", read.name));
+            return;
+        }
+        let ends = Instant::now() + self.dice.millis(2_000, 20_000);
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        self.running.insert(read.pod.uid, (host.to_owned(), name, ends));
+        self.tells(host);
+    }
+
+    /// Its agent tells of it, some time.
+    fn tells(&mut self, host: &str) {
+        // One in twenty is very late.
+        let most = if self.dice.below(20) == 0 { 15_000 } else { 2_000 };
+        let late = self.dice.millis(100, most);
+        self.hosts.get_mut(host).unwrap().tells.get_or_insert_with(|| Instant::now() + late);
+    }
+
+    async fn report(&mut self) {
+        let now = Instant::now();
+        let api: Api<InfraNode> = Api::all(self.client.clone());
+        let mut reports = Vec::new();
+        for (name, host) in &mut self.hosts {
+            if host.tells.is_none_or(|when| when > now) {
+                continue;
+            }
+            host.tells = None;
+            let here = self.running.iter().filter(|(_, (on, ..))| on == name);
+            host.form.has = here.filter_map(|(uid, _)| allocation(&host.state, uid)).collect();
+            reports.push((name.clone(), json!({"status": host.form.infra_node().status})));
+        }
+        at_once(reports.into_iter().map(|(name, status)| {
+            let api = api.clone();
+            async move {
+                let patch = Patch::Merge(status);
+                api.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
+            }
+        }))
+        .await;
+    }
+
+    /// VMs whose time has come.
+    async fn end(&self) {
+        let now = Instant::now();
+        let due = self.running.values().filter(|(_, _, ends)| *ends <= now);
+        let names: Vec<String> = due.map(|(_, name, _)| name.clone()).collect();
+        self.delete(names).await;
+    }
+
+    async fn delete(&self, names: Vec<String>) {
+        let at_once_gone = DeleteParams::default().grace_period(0);
+        at_once(names.into_iter().map(|name| {
+            let (pods, how) = (self.pods.clone(), at_once_gone.clone());
+            async move {
+                pods.delete(&name, &how).await.unwrap();
+            }
+        }))
+        .await;
+    }
+
+    async fn make(&mut self, count: usize) {
+        let mut pods = Vec::new();
+        for _ in 0..count {
+            self.made += 1;
+            let cpus = [1, 1, 2, 2, 2, 3, 4, 5, 7][usize::try_from(self.dice.below(9)).unwrap()];
+            pods.push(pod(self.made, cpus));
+        }
+        at_once(pods.into_iter().map(|pod| {
+            let api = self.pods.clone();
+            async move {
+                api.create(&PostParams::default(), &pod).await.unwrap();
+            }
+        }))
+        .await;
+    }
+
+    /// No new VM comes to a host, all go, and then it may be used again.
+    async fn drain(&mut self, name: &str) {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let cordon = |on: bool| Patch::Merge(json!({"spec": {"unschedulable": on}}));
+        nodes.patch(name, &PatchParams::default(), &cordon(true)).await.unwrap();
+        let begin = Instant::now();
+        while begin.elapsed() < PAUSE {
+            let here = self.running.values().filter(|(host, ..)| host == name);
+            let names: Vec<String> = here.map(|(_, name, _)| name.clone()).collect();
+            self.delete(names).await;
+            self.round().await;
+        }
+        assert!(!self.running.values().any(|(host, ..)| host == name), "{name} is in use");
+        nodes.patch(name, &PatchParams::default(), &cordon(false)).await.unwrap();
+    }
+}
+
+fn version(pod: &Pod) -> u64 {
+    pod.metadata.resource_version.as_deref().unwrap_or_default().parse().unwrap()
+}
+
+fn pod(number: usize, cpus: u64) -> Pod {
+    let amounts = json!({"cpu": cpus.to_string(), "memory": "256Mi"});
+    let name = format!("churn-{number}");
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "labels":
+            {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": format!("vmi-{name}")}},
+        "spec": {
+            "schedulerName": "berth-scheduler", "nodeSelector": {"rack": "churn"},
+            "automountServiceAccountToken": false,
+            "containers": [{"name": "compute", "image": "none",
+                "resources": {"requests": amounts, "limits": amounts}}],
+        },
+    }))
+    .unwrap()
+}
