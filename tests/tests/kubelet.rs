@@ -314,19 +314,24 @@ fn the_controller_of_the_deployment_leads(plane: &ControlPlane) {
         let said = plane.kubectl(&[&["describe", "pods"], &pods[..]].concat()).unwrap_or_default();
         panic!("{error:#}\n{said}");
     }
-    let profile = json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "HostProfile", "metadata": {"name": "dense"},
-        "spec": {"class": "Density", "transparentHugepages": "Madvise"},
-    });
-    plane.apply(&profile.to_string()).unwrap();
-    let profile_of = |plane: &ControlPlane| plane.infra_node(NODE)["spec"]["profile"].clone();
-    plane
-        .until("the profile holds", SOON, |plane| (profile_of(plane) == "dense").then_some(()))
-        .unwrap();
+    let profile = |pages: &str| {
+        let profile = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "HostProfile", "metadata": {"name": "dense"},
+            "spec": {"class": "Density", "transparentHugepages": pages},
+        });
+        plane.apply(&profile.to_string()).unwrap();
+        plane
+            .until("the profile holds", SLOW, |plane| {
+                let spec = plane.infra_node(NODE)["spec"].clone();
+                (spec["profile"] == "dense" && spec["transparentHugepages"] == pages).then_some(())
+            })
+            .unwrap();
+    };
+    profile("Madvise");
     let label = |plane: &ControlPlane| {
         plane.get(&["node", NODE]).unwrap()["metadata"]["labels"]["berth.dev/class"].clone()
     };
-    plane.until("its class", SOON, |plane| (label(plane) == "Density").then_some(())).unwrap();
+    plane.until("its class", SLOW, |plane| (label(plane) == "Density").then_some(())).unwrap();
     // The one that leads goes, and gives the lead to the other.
     let holder = |plane: &ControlPlane| {
         let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
@@ -335,13 +340,10 @@ fn the_controller_of_the_deployment_leads(plane: &ControlPlane) {
     let first = holder(plane);
     plane.kubectl(&["delete", "pod", "-n", "berth-system", "--wait=false", &first]).unwrap();
     plane
-        .until("another leads", SOON, |plane| {
+        .until("another leads", SLOW, |plane| {
             let now = holder(plane);
             (!now.is_empty() && now != first).then_some(())
         })
         .unwrap();
-    plane.kubectl(&["delete", "hostprofile", "dense"]).unwrap();
-    plane
-        .until("no profile holds", SOON, |plane| profile_of(plane).is_null().then_some(()))
-        .unwrap();
+    profile("Never");
 }
