@@ -79,16 +79,18 @@ faults-hosts: setup  ## kills, power cuts, full disks, reboots on an emulated ho
 	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat once, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, 4,000 links at once, an uplink down and up under 1,000 tenants, NetworkManager and\nsystemd-networkd restarted.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 
-faults-cluster: setup  ## controllers killed 50 times while tenants and machines come, change and go; leaves a result in docs/results
+faults-cluster: setup  ## controllers killed 50 times while tenants and machines come, change and go, and while 10,000 VMs are placed; leaves a result in docs/results
 	$(CARGO) test --locked --release --workspace --no-run
-	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release --workspace --test examples --test tenants --test machines -- --nocapture && \
-	printf '# Killed controllers, %s\n\nCommand: `make faults-cluster`, %s s. A real API server; agents and KubeVirt are stand-ins.\n\n`tests/tests/examples.rs`: `examples/tenants` by one `kubectl apply`, two controllers as processes with the rights of `deploy/`, 50 kills\nof the one that leads (every third time of both) under edits, scaling, pauses, tenants that come and go.\n`tests/tests/tenants.rs`: 50 kills while two tenants at once ask for a VLAN. `tests/tests/machines.rs`: 50 kills under edits.\n\nNo VLAN twice, no machine twice, nothing without an owner.\n' \
+	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release --workspace --test examples --test tenants --test machines --test assign -- --nocapture && \
+	printf '# Killed controllers, %s\n\nCommand: `make faults-cluster`, %s s. A real API server; agents and KubeVirt are stand-ins.\n\n`tests/tests/examples.rs`: `examples/tenants` by one `kubectl apply`, two controllers as processes with the rights of `deploy/`, 50 kills\nof the one that leads (every third time of both) under edits, scaling, pauses, tenants that come and go.\n`tests/tests/tenants.rs`: 50 kills while two tenants at once ask for a VLAN. `tests/tests/machines.rs`: 50 kills under edits.\n`tests/tests/assign.rs`: 10,000 VMs come and go on 150 hosts under a real kube-scheduler; it and its sidecar are killed, the sidecar is\npaused for 20 s, reports come late, hosts are drained.\n\nNo VLAN twice, no machine twice, nothing without an owner; no VM that its kubelet would refuse, and every one bound.\n' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" > $(RESULTS)/$$(date -u +%F)-kills.md
 
-faults-demo: setup  ## the demo from its beginning to its tables; ten minutes
+faults-demo: setup  ## the demo from its beginning to its tables; ten minutes, leaves a result in docs/results
 	$(CARGO) test --locked --release --workspace --no-run
 	$(CARGO) deb --locked --no-build --no-strip --compress-type gz -p berth-agent
-	BERTH_DEMO=1 $(CARGO) test --locked --release --workspace --test demo -- --nocapture
+	begin=$$(date +%s); BERTH_DEMO=1 $(CARGO) test --locked --release --workspace --test demo -- --nocapture && \
+	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\n\n```text' \
+	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md
 
 soak:  ## ten minutes of an idle agent under audit: what it writes to the API server
 	$(CARGO) build --locked --release -p berth-agent -p berth-controller

@@ -110,6 +110,7 @@ fn show(
     let mut demo = Demo::up(screen, folder, logs)?;
     demo.tenants()?;
     let (tables, problems) = demo.end()?;
+    fs::write(logs.join("tables.txt"), &tables)?;
     screen.print(&tables);
     screen.print("\n");
     for problem in &problems {
