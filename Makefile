@@ -60,6 +60,7 @@ bench:  ## report against lstopo; the idle daemon, and tenant networks against i
 	$(CARGO) run --locked --profile dist -p berth-benches -- plan --controller target/dist/berth-controller --results $(RESULTS)
 	$(CARGO) run --locked --profile dist -p berth-benches -- tenants --controller target/dist/berth-controller --results $(RESULTS)
 	$(CARGO) run --locked --profile dist -p berth-benches -- sidecar --controller target/dist/berth-controller --results $(RESULTS)
+	$(CARGO) run --locked --profile dist -p berth-benches -- summary --results $(RESULTS) --output docs/benchmarks.md
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)

@@ -14,6 +14,7 @@ mod program;
 mod report;
 mod sidecar;
 mod stats;
+mod summary;
 mod tenants;
 mod trace;
 
@@ -38,6 +39,7 @@ enum Benchmark {
     Plan(plan::Args),
     Tenants(tenants::Args),
     Sidecar(sidecar::Args),
+    Summary(summary::Args),
     /// Answers kube-scheduler with all names that it was asked about.
     #[command(hide = true)]
     Extender(sidecar::ExtenderArgs),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Benchmark::Plan(args) => plan::run(&args),
         Benchmark::Tenants(args) => tenants::run(&args),
         Benchmark::Sidecar(args) => sidecar::run(&args),
+        Benchmark::Summary(args) => summary::run(&args),
         Benchmark::Extender(args) => sidecar::extend(&args).map(|()| true),
         Benchmark::AddVlans(args) => links::add_vlans(&args),
         Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),

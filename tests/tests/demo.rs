@@ -1,11 +1,7 @@
 //! `make demo`: what it applies is right for a real API server, and its stand-in makes of a VirtualMachine what KubeVirt does;
 //! and, where it is asked for, all of it from the first to the last table.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests run programs, and fail by panicking"
-)]
+#![expect(clippy::disallowed_methods, reason = "tests run programs")]
 
 use std::io::Write as _;
 use std::process::Command;

@@ -1,7 +1,5 @@
 //! `make demo`: brings all of Berth up on this machine, shows it, and stays until Ctrl-C.
 
-#![expect(clippy::disallowed_methods, reason = "the demo's own files")]
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

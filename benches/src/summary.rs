@@ -1,0 +1,112 @@
+//! All benchmarks on one page: of each one's newest result the conditions, the first table and the goals.
+
+#![expect(clippy::disallowed_methods, reason = "the repository's own results")]
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+/// Benchmarks by the ends of their results' names, in the order in which `make bench` runs them.
+const ALL: [&str; 9] =
+    ["report", "idle", "links", "agents", "trace", "engine", "plan", "tenants", "sidecar"];
+
+/// Puts the newest results of all benchmarks on one page.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the results are
+    #[arg(long, value_name = "DIR", default_value = "docs/results")]
+    results: PathBuf,
+    /// The page
+    #[arg(long, value_name = "FILE", default_value = "docs/benchmarks.md")]
+    output: PathBuf,
+}
+
+/// Reads the results and writes the page; true, as each result has said whether its goals are met.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let folder = &args.results;
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        names.extend(entry?.file_name().into_string());
+    }
+    let mut page = String::from(
+        "# Benchmarks\n\nWritten by `make bench`: of each benchmark its newest result, shortened. Every one has its peer beside it, in the same run.\n",
+    );
+    for name in ALL {
+        let Some(newest) = newest(&names, name) else {
+            writeln!(page, "\n## {name}\n\nNot measured yet.")?;
+            continue;
+        };
+        let path = folder.join(newest);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let short = shorten(&text);
+        ensure!(!short.is_empty(), "{}: no title", path.display());
+        write!(page, "\n{short}\nAll of it: [{newest}](results/{newest})\n")?;
+    }
+    fs::write(&args.output, page).with_context(|| args.output.display().to_string())?;
+    Ok(true)
+}
+
+/// The newest of `<year>-<month>-<day>-<name>.md`.
+fn newest<'a>(names: &'a [String], name: &str) -> Option<&'a String> {
+    let is_date = |date: &str| {
+        date.len() == 10 && date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+    };
+    let of = |file: &&String| {
+        let rest = file.strip_suffix(".md").and_then(|file| file.strip_suffix(name));
+        rest.and_then(|rest| rest.strip_suffix('-')).is_some_and(is_date)
+    };
+    names.iter().filter(of).max()
+}
+
+/// The title one level lower, the list of conditions, the first table, and the goals; nothing without a title.
+fn shorten(text: &str) -> String {
+    let mut lines = text.lines();
+    let Some(title) = lines.next().and_then(|line| line.strip_prefix("# ")) else {
+        return String::new();
+    };
+    let rest: Vec<&str> = lines.collect();
+    let list = rest.iter().skip_while(|line| !line.starts_with("- "));
+    let list = list.take_while(|line| line.starts_with("- ") || line.starts_with("  "));
+    let table = rest.iter().skip_while(|line| !line.starts_with('|'));
+    let table = table.take_while(|line| line.starts_with('|'));
+    let goals: Vec<String> = rest
+        .iter()
+        .filter(|line| line.starts_with("goal") || line.starts_with("Goals:"))
+        .map(|line| format!("* {line}"))
+        .collect();
+    let mut short = format!("## {title}\n");
+    let parts = [list.copied().collect::<Vec<_>>(), table.copied().collect()];
+    for part in parts.into_iter().filter(|part| !part.is_empty()) {
+        write!(short, "\n{}\n", part.join("\n")).unwrap_or_default();
+    }
+    if !goals.is_empty() {
+        write!(short, "\n{}\n", goals.join("\n")).unwrap_or_default();
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_result_of_a_name_counts() {
+        let names =
+            ["2026-01-02-plan.md", "2026-01-10-plan.md", "2026-02-01-no-plan.md", "plan.md"]
+                .map(str::to_owned);
+        assert_eq!(newest(&names, "plan").unwrap(), "2026-01-10-plan.md");
+        assert!(newest(&names, "engine").is_none());
+    }
+
+    #[test]
+    fn conditions_a_table_and_goals_are_kept() {
+        let text = "# A, 2026\n\n- on this\n  machine\n\n| a |\n|---|\n| 1 |\n\nWords.\n\n| b |\n\ngoal: 1: met (2)\n";
+        assert_eq!(
+            shorten(text),
+            "## A, 2026\n\n- on this\n  machine\n\n| a |\n|---|\n| 1 |\n\n* goal: 1: met (2)\n"
+        );
+        assert!(shorten("no title").is_empty());
+    }
+}
