@@ -250,7 +250,10 @@ impl Churn {
             host.tells = None;
             let here = self.running.iter().filter(|(_, (on, ..))| on == name);
             host.form.has = here.filter_map(|(uid, _)| allocation(&host.state, uid)).collect();
-            reports.push((name.clone(), json!({"status": host.form.infra_node().status})));
+            let mut status = json!(host.form.infra_node().status);
+            // An empty list is left out, and what is left out of a patch stays.
+            status["allocations"] = json!(host.form.has);
+            reports.push((name.clone(), json!({"status": status})));
         }
         at_once(reports.into_iter().map(|(name, status)| {
             let api = api.clone();
