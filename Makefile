@@ -12,7 +12,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # What emulated hosts are made of, as PROGRAM=PACKAGE.
 HOST_PROGRAMS = qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
 
-.PHONY: help all report demo test setup lint crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo soak dist image deb
+.PHONY: help all report demo test setup lint deny crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo soak dist image deb
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -38,6 +38,10 @@ test: setup lint  ## lints and all tests, on what setup installed
 lint:  ## formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --release --workspace --all-targets -- -D warnings
+
+deny:  ## licences, sources and bans of all dependencies (cargo-deny)
+	./tests/setup.sh cargo-deny=cargo:cargo-deny
+	$(CARGO) deny --locked --workspace check bans licenses sources
 
 crds:  ## write deploy/crds from the Rust types
 	$(CARGO) run --locked --release -p berth-api --example crdgen deploy/crds
@@ -90,7 +94,7 @@ faults-demo: setup  ## the demo from its beginning to its tables; ten minutes, l
 	$(CARGO) test --locked --release --workspace --no-run
 	$(CARGO) deb --locked --no-build --no-strip --compress-type gz -p berth-agent
 	begin=$$(date +%s); BERTH_DEMO=1 $(CARGO) test --locked --release --workspace --test demo -- --nocapture && \
-	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\n\n```text' \
+	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nEvery part is restarted under running pings, an agent upgraded by package, a profile edited, a tenant added and removed, a\nhost drained, another lost.\n\n```text' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md
 
 soak:  ## ten minutes of an idle agent under audit: what it writes to the API server

@@ -25,6 +25,10 @@ struct Arguments {
     /// End after the tables: 0 if all is as it should be, else 1
     #[arg(long)]
     once: bool,
+    /// Before the tables: restart every part under running pings, edit a profile, add and remove a tenant, drain a host,
+    /// lose another one
+    #[arg(long)]
+    faults: bool,
 }
 
 fn main() -> ExitCode {
@@ -107,7 +111,9 @@ fn show(
 ) -> Result<ExitCode> {
     let mut demo = Demo::up(screen, folder, logs)?;
     demo.tenants()?;
-    let (tables, problems) = demo.end()?;
+    let befallen = if arguments.faults { demo.faults()? } else { String::new() };
+    let (mut tables, problems) = demo.end()?;
+    tables.push_str(&befallen);
     fs::write(logs.join("tables.txt"), &tables)?;
     screen.print(&tables);
     screen.print("\n");

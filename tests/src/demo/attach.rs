@@ -1,6 +1,8 @@
 //! Launcher pods get their second interface: by the real CNI plugin `bridge`, as Multus would call it, with the definition
 //! that the controller has rendered, inside the pod's own network namespace. Then who reaches whom is tried.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
@@ -13,10 +15,17 @@ const SUBNET: &str = "10.20.0";
 /// The first address; what is before is for gateways.
 const FIRST: usize = 11;
 
-/// The address of a VM, by its place among all.
-#[must_use]
-pub(super) fn address(place: usize) -> String {
-    format!("{SUBNET}.{}", FIRST + place)
+/// Addresses of VMs: each keeps its own as long as the demo lasts, wherever it is.
+#[derive(Debug, Default)]
+pub(super) struct Addresses(BTreeMap<String, usize>);
+
+impl Addresses {
+    /// The address of a VM; one that was never seen gets the next.
+    pub(super) fn of(&mut self, namespace: &str, name: &str) -> String {
+        let next = self.0.len();
+        let place = self.0.entry(format!("{namespace}/{name}")).or_insert(next);
+        format!("{SUBNET}.{}", FIRST + *place)
+    }
 }
 
 /// Attaches a VM on its host, gives it its address as its guest would, and says so in its instance.
@@ -35,6 +44,9 @@ pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<(
          sandbox=$(ctr -n k8s.io containers list -q \
            'labels.\"io.kubernetes.pod.uid\"=={pod_uid},labels.\"io.cri-containerd.kind\"==sandbox')
          pid=$(ctr -n k8s.io tasks list | awk -v of=\"$sandbox\" '$1 == of {{ print $2 }}')
+         # What a pod before this one had is gone with it.
+         umount /run/netns/{name} 2>/dev/null || true
+         rm -f /run/netns/{name}
          ip netns attach {name} $pid
          export CNI_PATH=/usr/lib/cni CNI_IFNAME=net1 CNI_CONTAINERID={pod_uid} CNI_NETNS=/run/netns/{name}
          CNI_COMMAND=ADD $CNI_PATH/bridge <$file

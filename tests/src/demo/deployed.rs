@@ -191,6 +191,21 @@ pub fn tenants() -> Result<String> {
     Ok(all.join("\n---\n"))
 }
 
+/// A third tenant with one machine, made of the example `shop`.
+///
+/// # Errors
+/// If the example is not as it was.
+pub fn guest(name: &str) -> Result<String> {
+    let (_, there, here) = SMALLER[1];
+    let example = text(Path::new("examples/tenants/shop.yaml"))?;
+    let count = "replicas: 3";
+    for expected in [there, count] {
+        ensure!(example.matches(expected).count() == 1, "shop.yaml: not once: {expected}");
+    }
+    let small = example.replace(there, here).replace(count, "replicas: 1");
+    Ok(small.replace("shop", name))
+}
+
 /// A kubeconfig for the agent of a host that a package brings, by the script for it.
 ///
 /// # Errors

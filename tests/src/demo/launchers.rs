@@ -6,7 +6,8 @@ use berth_controller::launcher::{Configuration, Launcher, Machine, Surroundings,
 use berth_controller::pod::{Container, Resources};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{
-    ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+    PostParams,
 };
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Map, Value, json};
@@ -87,9 +88,23 @@ async fn round(client: &Client, configuration: &Configuration) -> Result<()> {
         let is_its = |pod: &&Pod| {
             uid.is_some() && pod.labels().get("kubevirt.io/created-by").map(String::as_str) == uid
         };
-        if let (Some(instance), Some(pod)) = (instance, pods.iter().find(is_its)) {
-            report(client, &instances, instance, pod).await?;
+        // An instance lasts as long as its pod, and its machine gets another one then.
+        if let Some(instance) = instance.filter(|one| has_ended(one)) {
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(client.clone(), &namespace, &instances);
+            let gone = api.delete(&name, &DeleteParams::default()).await;
+            gone.with_context(|| instance["status"]["phase"].to_string())?;
             continue;
+        }
+        if let Some(instance) = instance {
+            let pod = pods.iter().find(is_its);
+            let had_pod = ["Scheduled", "Running"]
+                .into_iter()
+                .any(|phase| instance["status"]["phase"] == phase);
+            if pod.is_some() || had_pod {
+                report(client, &instances, instance, pod).await?;
+                continue;
+            }
         }
         if around.is_none() {
             around = Some(surroundings(client).await?);
@@ -120,6 +135,10 @@ fn is_on(machine: &Value) -> bool {
     machine["metadata"]["deletionTimestamp"].is_null()
         && spec["runStrategy"] != "Halted"
         && spec["running"] != false
+}
+
+fn has_ended(instance: &Value) -> bool {
+    ["Failed", "Succeeded"].into_iter().any(|phase| instance["status"]["phase"] == phase)
 }
 
 async fn surroundings(client: &Client) -> Result<Surroundings> {
@@ -239,19 +258,20 @@ fn amounts(of: &Resources, disk: u64) -> Value {
     all.into()
 }
 
-/// Says in the instance what became of its pod.
+/// Says in the instance what became of its pod; one that had a pod and has none has failed.
 async fn report(
     client: &Client,
     instances: &ApiResource,
     instance: &Value,
-    pod: &Pod,
+    pod: Option<&Pod>,
 ) -> Result<()> {
-    let status = pod.status.clone().unwrap_or_default();
-    let phase = match status.phase.as_deref() {
-        Some("Running") => "Running",
-        Some("Failed") => "Failed",
-        Some("Succeeded") => "Succeeded",
-        _ if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) => "Scheduled",
+    let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();
+    let spec = pod.and_then(|pod| pod.spec.clone());
+    let phase = match (&spec, status.phase.as_deref()) {
+        (None, _) | (_, Some("Failed")) => "Failed",
+        (_, Some("Running")) => "Running",
+        (_, Some("Succeeded")) => "Succeeded",
+        (Some(spec), _) if spec.node_name.is_some() => "Scheduled",
         _ => "Scheduling",
     };
     if instance["status"]["phase"] == phase {
@@ -259,7 +279,7 @@ async fn report(
     }
     let ready = if phase == "Running" { "True" } else { "False" };
     let since = status.start_time.map(|time| json!(time)).unwrap_or_default();
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    let node = spec.and_then(|spec| spec.node_name).unwrap_or_default();
     // This kind's status is no subresource.
     let said = json!({"status": {
         "phase": phase, "nodeName": node,

@@ -8,7 +8,7 @@ use berth_controller::launcher::Existing;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use super::attach;
+use super::attach::Addresses;
 use super::hosts::HOSTS;
 use super::seen::{Seen, Vm, is_refusal};
 use crate::cluster::ControlPlane;
@@ -31,21 +31,21 @@ fn text(value: &Value) -> String {
 ///
 /// # Errors
 /// As [`items`], and if a pod cannot be read.
-pub(super) fn vms(plane: &ControlPlane) -> Result<Vec<Vm>> {
+pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec<Vm>> {
     let pods = items(plane, &["pods", "-A", "-l", "kubevirt.io=virt-launcher"])?;
     let machines = items(plane, &["virtualmachines", "-A"])?;
-    let read = machines.iter().enumerate().map(|(place, machine)| {
+    let read = machines.iter().map(|machine| {
         let meta = &machine["metadata"];
         let networks = machine["spec"]["template"]["spec"]["networks"].as_array();
         let network =
             networks.into_iter().flatten().find_map(|one| one["multus"]["networkName"].as_str());
-        let namespace = text(&meta["namespace"]);
+        let (namespace, name) = (text(&meta["namespace"]), text(&meta["name"]));
         let mut vm = Vm {
             tenant: namespace.strip_prefix("cluster-").unwrap_or_default().to_owned(),
+            address: addresses.of(&namespace, &name),
             namespace,
-            name: text(&meta["name"]),
+            name,
             network: network.unwrap_or_default().to_owned(),
-            address: attach::address(place),
             phase: "not there".to_owned(),
             ..Vm::default()
         };
@@ -54,8 +54,14 @@ pub(super) fn vms(plane: &ControlPlane) -> Result<Vec<Vm>> {
             meta["namespace"] == vm.namespace.as_str()
                 && meta["labels"]["vm.kubevirt.io/name"] == vm.name.as_str()
         };
-        if let Some(pod) = pods.iter().find(is_its) {
+        // Of several pods one is on its way out.
+        let is_leaving = |pod: &&Value| !pod["metadata"]["deletionTimestamp"].is_null();
+        let its = pods.iter().filter(is_its).min_by_key(is_leaving);
+        if let Some(pod) = its {
             in_pod(&mut vm, pod)?;
+            if is_leaving(&pod) {
+                vm.phase = "Leaving".to_owned();
+            }
         }
         anyhow::Ok(vm)
     });
@@ -111,8 +117,13 @@ pub(super) fn refused(plane: &ControlPlane) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// As [`items`], and if an object is not as its kind says.
-pub(super) fn look(plane: &ControlPlane, hosts: &mut [Host]) -> Result<Seen> {
-    let mut seen = Seen { vms: vms(plane)?, refused: refused(plane)?, ..Seen::default() };
+pub(super) fn look(
+    plane: &ControlPlane,
+    hosts: &mut [Host],
+    addresses: &mut Addresses,
+) -> Result<Seen> {
+    let mut seen =
+        Seen { vms: vms(plane, addresses)?, refused: refused(plane)?, ..Seen::default() };
     for (kind, host) in HOSTS.iter().zip(hosts) {
         let infra: InfraNode = serde_json::from_value(plane.get(&["infranode", kind.name])?)?;
         let node = plane.get(&["node", kind.name])?;

@@ -5,6 +5,7 @@
 
 mod attach;
 pub mod deployed;
+mod faults;
 pub mod hosts;
 pub mod hub;
 pub mod launchers;
@@ -14,20 +15,22 @@ pub mod screen;
 mod seen;
 mod tables;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{ControlPlane, Parts, condition};
 use crate::host::Host;
 use crate::package;
+use attach::Addresses;
 use hosts::{By, HOSTS, Kind, PURPOSE};
 use hub::Hub;
 use launchers::Launchers;
 use screen::Screen;
-use seen::Seen;
+use seen::{Seen, Vm};
 
 /// Under emulation, on a machine that does other things too.
 const SLOW: Duration = Duration::from_secs(600);
@@ -43,6 +46,18 @@ pub struct Demo<'a> {
     screen: &'a Screen,
     folder: &'a Path,
     logs: &'a Path,
+    addresses: Addresses,
+    /// Pods by uid.
+    attached: BTreeSet<String>,
+}
+
+/// Pods that have failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failures {
+    /// There must be none.
+    None,
+    /// Of hosts that were lost.
+    Some,
 }
 
 impl<'a> Demo<'a> {
@@ -67,8 +82,17 @@ impl<'a> Demo<'a> {
             anyhow::Ok((plane?, hosts?))
         })?;
         let launchers = Launchers::start(&plane.kubeconfig(), &deployed::kubevirt())?;
-        let mut this =
-            Self { _launchers: launchers, hosts, plane, _hub: hub, screen, folder, logs };
+        let mut this = Self {
+            _launchers: launchers,
+            hosts,
+            plane,
+            _hub: hub,
+            screen,
+            folder,
+            logs,
+            addresses: Addresses::default(),
+            attached: BTreeSet::new(),
+        };
         this.join()?;
         this.shape()?;
         Ok(this)
@@ -146,41 +170,63 @@ impl<'a> Demo<'a> {
         let apply = ["apply", "--validate=false", "-f", "-"];
         plane.kubectl_with(&plane.kubeconfig(), &apply, &deployed::tenants()?)?;
         screen.say("kubectl apply: two tenants, bank with 2 pinned VMs in huge pages, shop with 3 shared ones");
-        let asked: u64 = look::asked(plane)?.values().sum();
+        self.settled(Failures::None)?;
+        self.screen.say("the CNI plugin has attached all VMs to their tenants' VLANs");
+        self.tenants_are_ready()
+    }
+
+    /// Waits until all VMs run that are asked for, and attaches those that have a new pod.
+    fn settled(&mut self, failures: Failures) -> Result<()> {
+        let Self { screen, plane, addresses, .. } = self;
         let mut told = Vec::new();
         let vms = screen.until("all VMs run", SLOW, || {
-            let vms = look::vms(plane)?;
+            let asked: u64 = look::asked(plane)?.values().sum();
+            let vms = look::vms(plane, addresses)?;
             for vm in &vms {
                 let now = (vm.name.clone(), vm.phase.clone(), vm.host.clone());
                 if !vm.host.is_empty() && !told.contains(&now) {
                     screen.say(&format!("{} is {} on {}", vm.name, vm.phase, vm.host));
                     told.push(now);
                 }
-                ensure!(!vm.phase.starts_with("Failed"), "{}: its pod is {}", vm.name, vm.phase);
+                let is_wrong = failures == Failures::None && vm.phase.starts_with("Failed");
+                ensure!(!is_wrong, "{}: its pod is {}", vm.name, vm.phase);
             }
             let run = vms.iter().filter(|vm| vm.phase == "Running").count() as u64;
             Ok((run == asked && vms.len() as u64 == asked).then_some(vms))
         })?;
-        let vms = vms.as_slice();
+        self.attach(&vms)
+    }
+
+    fn attach(&mut self, vms: &[Vm]) -> Result<()> {
+        let Self { plane, hosts, attached, .. } = self;
+        let is_new = |vm: &&Vm| !attached.contains(&vm.pod_uid);
+        let new: Vec<&Vm> = vms.iter().filter(is_new).collect();
+        let (plane, new) = (&*plane, new.as_slice());
         std::thread::scope(|scope| {
             let all: Vec<_> = HOSTS
                 .iter()
-                .zip(&mut self.hosts)
+                .zip(hosts)
                 .map(|(kind, host)| {
                     scope.spawn(move || {
-                        let mut here = vms.iter().filter(|vm| vm.host == kind.name);
+                        let mut here = new.iter().filter(|vm| vm.host == kind.name);
                         here.try_for_each(|vm| attach::attach(plane, host, vm))
                     })
                 })
                 .collect();
             all.into_iter().try_for_each(ended)
         })?;
-        screen.say("the CNI plugin has attached all VMs to their tenants' VLANs");
-        // The MachineDeployments and tenants follow a little later.
-        screen.until("all tenants are Ready", SLOW, || {
-            let all = look::items(plane, &["tenantclusters"])?;
-            let is_ready = |one: &serde_json::Value| condition(one, "Ready")["status"] == "True";
-            Ok(all.iter().all(is_ready).then_some(()))
+        attached.extend(new.iter().map(|vm| vm.pod_uid.clone()));
+        Ok(())
+    }
+
+    /// The MachineDeployments and tenants follow a little later than their VMs.
+    fn tenants_are_ready(&self) -> Result<()> {
+        self.screen.until("all tenants and machines are Ready", SLOW, || {
+            let all = look::items(&self.plane, &["tenantclusters"])?;
+            let is_ready = |one: &Value| condition(one, "Ready")["status"] == "True";
+            let machines = look::items(&self.plane, &["machinedeployments", "-A"])?;
+            let has_all = |one: &Value| one["status"]["readyReplicas"] == one["spec"]["replicas"];
+            Ok((all.iter().all(is_ready) && machines.iter().all(has_all)).then_some(()))
         })
     }
 
@@ -190,7 +236,7 @@ impl<'a> Demo<'a> {
     /// If it cannot be asked.
     pub fn end(&mut self) -> Result<(String, Vec<String>)> {
         self.screen.say("every VM pings every other one");
-        let mut seen = look::look(&self.plane, &mut self.hosts)?;
+        let mut seen = look::look(&self.plane, &mut self.hosts, &mut self.addresses)?;
         seen.pings = self.pings(&seen)?;
         Ok((tables::render(&seen), seen.problems()))
     }

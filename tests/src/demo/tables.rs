@@ -22,7 +22,8 @@ pub(super) fn render(seen: &Seen) -> String {
     out
 }
 
-fn table(title: &str, head: &[&str], rows: Vec<Vec<String>>) -> String {
+/// One of them.
+pub(super) fn table(title: &str, head: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table
         .load_style(comfy_table::presets::NOTHING)

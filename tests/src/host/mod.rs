@@ -229,9 +229,15 @@ impl Host {
     /// # Errors
     /// As [`Self::reboot`].
     pub fn power_cut(&mut self) -> Result<()> {
-        self.note("power cut");
-        self.qemu.power_off();
+        self.power_off();
         self.power_on()
+    }
+
+    /// Takes the host's power away, whatever it is doing, until [`Self::power_on`].
+    pub fn power_off(&mut self) {
+        self.note("power cut");
+        self.shell = None;
+        self.qemu.power_off();
     }
 
     /// Whether the emulation let the host's kernel down: it fell over the breakpoints that it sets in its own
@@ -246,9 +252,13 @@ impl Host {
         ["Oops: int3", "soft lockup", "hard LOCKUP"].iter().any(|sign| log.contains(sign))
     }
 
-    /// An emulated kernel with eight CPUs now and then trips over code that it patches while another CPU
-    /// runs it, as no hardware does; it is given another try.
-    fn power_on(&mut self) -> Result<()> {
+    /// Gives a host that is off its power back, and waits until it is up.
+    ///
+    /// # Errors
+    /// As [`Self::reboot`].
+    // An emulated kernel with eight CPUs now and then trips over code that it patches while another CPU
+    // runs it, as no hardware does; it is given another try.
+    pub fn power_on(&mut self) -> Result<()> {
         let begin = Instant::now();
         for last in [false, false, true] {
             let port = self.qemu.power_on()?;

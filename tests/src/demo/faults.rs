@@ -1,0 +1,409 @@
+//! What befalls a cluster in its days, one thing after the other: parts restart while VMs of each tenant ping each other, a
+//! profile is edited, a tenant comes and goes, a host is drained, another is lost and comes back.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::hosts::{By, HOSTS, Kind};
+use super::{Demo, Failures, SLOW, deployed, look, tables};
+use crate::cluster::{FROM_HOSTS, condition};
+use crate::package;
+
+/// How long the API server is away.
+const AWAY: Duration = Duration::from_secs(15);
+/// Pings are sent that often; see `tests/host/tenants.sh`.
+const EVERY: Duration = Duration::from_millis(200);
+/// The longest that a tenant's pings may be unanswered, on hosts that are emulated.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Leases that say that somebody works.
+const LEASES: [(&str, &str); 5] = [
+    ("berth-system", "rack1-31"),
+    ("berth-system", "rack1-32"),
+    ("berth-system", "rack1-33"),
+    ("berth-system", "berth-controller"),
+    ("kube-system", "berth-scheduler"),
+];
+/// The tenant that comes and goes, made of the example of another.
+const GUEST: &str = "lab";
+/// The host that is drained.
+const DRAINED: &str = "rack1-32";
+/// The host that is lost: its agent is a package, and brings pages and bridges back before the kubelet starts.
+const LOST: &str = "rack1-31";
+
+/// What befell, and what became of it.
+type Told = Vec<[String; 2]>;
+
+/// A VM that pings another one of its tenant on another host.
+#[derive(Debug)]
+struct Watch {
+    host: usize,
+    tenant: String,
+    file: String,
+}
+
+impl Demo<'_> {
+    /// All of it, in a table; at the end everything should be as it was, but for one machine more.
+    ///
+    /// # Errors
+    /// At the first thing after which something does not come right again.
+    pub fn faults(&mut self) -> Result<String> {
+        let mut told = Told::new();
+        let pings = self.begin_pings()?;
+        let what = format!("the API server is away for {} s", AWAY.as_secs());
+        self.one(&mut told, &what, Self::server_restarts)?;
+        self.one(&mut told, "kube-scheduler is killed", Self::scheduler_dies)?;
+        self.one(&mut told, "controllers are restarted in turn", Self::controllers_restart)?;
+        self.one(&mut told, "agents are restarted in turn", Self::agents_restart)?;
+        self.one(&mut told, "an agent's package is upgraded", Self::package_is_upgraded)?;
+        self.one(&mut told, "tenants' pings meanwhile", |this| this.end_pings(&pings))?;
+        self.one(&mut told, "HostProfile density is edited, and back", Self::profile_is_edited)?;
+        self.one(&mut told, &format!("tenant {GUEST} comes"), Self::guest_comes)?;
+        self.one(&mut told, &format!("tenant {GUEST} goes"), Self::guest_goes)?;
+        self.one(&mut told, &format!("{DRAINED} is drained"), Self::host_is_drained)?;
+        self.one(&mut told, &format!("{LOST} loses its power"), Self::host_is_lost)?;
+        self.one(&mut told, &format!("{LOST} has power again"), Self::host_is_back)?;
+        let rows = told.into_iter().map(Vec::from).collect();
+        Ok(tables::table("What befell them", &["WHAT", "AND THEN"], rows))
+    }
+
+    fn one(
+        &mut self,
+        told: &mut Told,
+        what: &str,
+        act: impl FnOnce(&mut Self) -> Result<String>,
+    ) -> Result<()> {
+        self.screen.say(what);
+        let then = act(self).with_context(|| what.to_owned())?;
+        self.screen.say(&format!("  {then}"));
+        told.push([what.to_owned(), then]);
+        Ok(())
+    }
+
+    /// One pair of each tenant.
+    fn begin_pings(&mut self) -> Result<Vec<Watch>> {
+        let vms = look::vms(&self.plane, &mut self.addresses)?;
+        let mut all: BTreeMap<&str, Watch> = BTreeMap::new();
+        for vm in &vms {
+            let is_far = |other: &&super::Vm| other.tenant == vm.tenant && other.host != vm.host;
+            let Some(other) = vms.iter().find(is_far) else { continue };
+            if all.contains_key(vm.tenant.as_str()) {
+                continue;
+            }
+            let host = place(&vm.host)?;
+            let file = format!("/run/watch.{}", vm.tenant);
+            let command = format!("tenants watch {} {} {file}", vm.name, other.address);
+            self.hosts.get_mut(host).context("a host")?.must(&command)?;
+            all.insert(&vm.tenant, Watch { host, tenant: vm.tenant.clone(), file });
+        }
+        ensure!(all.len() == 2, "VMs of {} tenants are on several hosts, not of 2", all.len());
+        Ok(all.into_values().collect())
+    }
+
+    fn end_pings(&mut self, all: &[Watch]) -> Result<String> {
+        let mut said = Vec::new();
+        for Watch { host, tenant, file } in all {
+            let host = self.hosts.get_mut(*host).context("a host")?;
+            let answers = host.must(&format!(
+                "tenants unwatch {file} >/dev/null; sed -n 's/.*icmp_seq=\\([0-9]*\\).*/\\1/p' {file}"
+            ))?;
+            let answers: Vec<u32> = answers
+                .lines()
+                .map(str::parse)
+                .collect::<Result<_, _>>()
+                .context(answers.clone())?;
+            let (lost, gap) = gaps(&answers);
+            let silence = EVERY * gap;
+            ensure!(!answers.is_empty(), "{tenant}: no ping was answered");
+            ensure!(silence <= SILENCE, "{tenant}: nothing was answered for {silence:?}");
+            said.push(format!("{tenant}: {lost} of {} lost", u32::try_from(answers.len())? + lost));
+        }
+        Ok(said.join(", "))
+    }
+
+    fn renewals(&self) -> Result<Vec<Value>> {
+        let ask = |(namespace, name): &(&str, &str)| {
+            Ok(self.plane.get(&["lease", "-n", namespace, name])?["spec"]["renewTime"].clone())
+        };
+        LEASES.iter().map(ask).collect()
+    }
+
+    /// Until everybody has renewed its Lease.
+    fn all_are_there(&self, before: &[Value]) -> Result<String> {
+        let began = Instant::now();
+        self.screen.until("agents, controllers and schedulers renew their Leases", SLOW, || {
+            let now = self.renewals()?;
+            Ok(now.iter().zip(before).all(|(now, before)| now != before).then_some(()))
+        })?;
+        Ok(format!("all are there after {} s", began.elapsed().as_secs()))
+    }
+
+    fn server_restarts(&mut self) -> Result<String> {
+        let before = self.renewals()?;
+        self.plane.stop_server();
+        self.screen.pause(AWAY)?;
+        self.plane.start_server()?;
+        self.all_are_there(&before)
+    }
+
+    /// In the pod that leads, and in the other one.
+    fn scheduler_dies(&mut self) -> Result<String> {
+        let mut killed = 0;
+        for host in &mut self.hosts {
+            killed += i32::from(host.run("pkill -KILL -x kube-scheduler")?.code == 0);
+        }
+        ensure!(killed > 0, "there was none on any host");
+        let before = self.renewals()?;
+        self.all_are_there(&before)
+    }
+
+    fn rolled(&self, what: &str) -> Result<()> {
+        self.plane.kubectl(&["rollout", "restart", "-n", "berth-system", what])?;
+        let patience = format!("--timeout={}s", SLOW.as_secs());
+        self.plane.kubectl(&["rollout", "status", "-n", "berth-system", what, &patience]).map(drop)
+    }
+
+    fn controllers_restart(&mut self) -> Result<String> {
+        self.rolled("deployment/berth-controller")?;
+        let before = self.renewals()?;
+        self.all_are_there(&before)
+    }
+
+    fn agents_restart(&mut self) -> Result<String> {
+        self.rolled("daemonset/berth-agent")?;
+        for (kind, host) in HOSTS.iter().zip(&mut self.hosts) {
+            if kind.by == By::Package {
+                host.must("systemctl restart berth-agent")?;
+            }
+        }
+        let before = self.renewals()?;
+        self.all_are_there(&before)
+    }
+
+    /// The same program, as the package of a later version.
+    fn package_is_upgraded(&mut self) -> Result<String> {
+        let package = package::newest()?;
+        for (_, host) in
+            HOSTS.iter().zip(&mut self.hosts).filter(|(kind, _)| kind.by == By::Package)
+        {
+            host.put(&package, "/root/berth-agent.deb")?;
+            let said = host.run_for(
+                "set -e; cd /root; dpkg-deb -R berth-agent.deb later; sed -i 's/^Version: .*/&+later/' later/DEBIAN/control
+                 dpkg-deb -Zgzip -z1 -b later later.deb >/dev/null; dpkg -i later.deb 2>&1
+                 rm -r later later.deb berth-agent.deb; systemctl is-active berth-agent
+                 dpkg-query -W -f '${Version}' berth-agent | grep later",
+                SLOW,
+            )?;
+            ensure!(said.code == 0, "{}", said.output);
+        }
+        let before = self.renewals()?;
+        self.all_are_there(&before)
+    }
+
+    /// What a host is to do about equal pages is asked and undone.
+    fn profile_is_edited(&mut self) -> Result<String> {
+        let began = Instant::now();
+        let mut took = Vec::new();
+        for (mode, is_running) in [("Off", false), ("On", true)] {
+            let patch = json!({"spec": {"ksm": {"mode": mode}}}).to_string();
+            self.plane.kubectl(&[
+                "patch",
+                "hostprofile",
+                "density",
+                "--type=merge",
+                "-p",
+                &patch,
+            ])?;
+            self.screen.until(&format!("KSM of {DRAINED} is {mode}"), SLOW, || {
+                let infra = self.plane.infra_node(DRAINED);
+                let running = &infra["status"]["capabilities"]["memory"]["ksm"]["running"];
+                Ok((running == is_running).then_some(()))
+            })?;
+            let file = if is_running { "1" } else { "0" };
+            self.host(DRAINED)?.must(&format!("[ $(cat /sys/kernel/mm/ksm/run) = {file} ]"))?;
+            took.push(format!("{mode} on the host after {} s", began.elapsed().as_secs()));
+        }
+        Ok(format!("KSM is {}", took.join(", ")))
+    }
+
+    fn guest_comes(&mut self) -> Result<String> {
+        let began = Instant::now();
+        self.plane.kubectl_with(
+            &self.plane.kubeconfig(),
+            &["apply", "--validate=false", "-f", "-"],
+            &deployed::guest(GUEST)?,
+        )?;
+        self.screen.until("its machine is asked for", SLOW, || {
+            Ok((look::items(&self.plane, &["virtualmachines", "-A"])?.len() == 6).then_some(()))
+        })?;
+        self.settled(Failures::None)?;
+        self.tenants_are_ready()?;
+        let vms = look::vms(&self.plane, &mut self.addresses)?;
+        let (mut others, mut own) = (Vec::new(), Vec::new());
+        for vm in vms {
+            if vm.tenant == GUEST { own.push(vm) } else { others.push(vm) }
+        }
+        let vm = own.first().context("no VM of its own")?;
+        let from: Vec<&super::Vm> = own.iter().collect();
+        let host = self.hosts.get_mut(place(&vm.host)?).context("a host")?;
+        let pings = super::attach::pings(host, &from, &others)?;
+        let reached = pings.iter().find(|(_, _, is_answered)| *is_answered);
+        ensure!(reached.is_none(), "it reaches VMs of another tenant: {reached:?}");
+        let vlan = self.plane.get(&["tenantcluster", GUEST])?["status"]["vlan"].clone();
+        Ok(format!(
+            "its VM runs on {} and VLAN {vlan} after {} s, and reaches nobody else's",
+            vm.host,
+            began.elapsed().as_secs()
+        ))
+    }
+
+    fn guest_goes(&mut self) -> Result<String> {
+        let began = Instant::now();
+        let vlan = self.plane.get(&["tenantcluster", GUEST])?["status"]["vlan"].clone();
+        let patience = format!("--timeout={}s", SLOW.as_secs());
+        self.plane.kubectl(&["delete", "tenantcluster", GUEST, &patience])?;
+        self.screen.until("its namespace is gone", SLOW, || {
+            Ok(self.plane.get(&["namespace", &format!("cluster-{GUEST}")]).err().map(drop))
+        })?;
+        for kind in &HOSTS {
+            let (screen, host) = (self.screen, self.host(kind.name)?);
+            screen.until(
+                &format!("VLAN {vlan} is off the uplink of {}", kind.name),
+                SLOW,
+                || {
+                    let said = host.must("bridge -j vlan show dev eth1")?;
+                    Ok((!said.contains(&format!("\"vlan\":{vlan}"))).then_some(()))
+                },
+            )?;
+        }
+        Ok(format!("nothing of it is left on hosts after {} s", began.elapsed().as_secs()))
+    }
+
+    fn host_is_drained(&mut self) -> Result<String> {
+        let began = Instant::now();
+        let count = self.on(DRAINED)?;
+        let patience = format!("--timeout={}s", SLOW.as_secs());
+        self.plane.kubectl(&[
+            "drain",
+            DRAINED,
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+            "--force",
+            &patience,
+        ])?;
+        self.settled(Failures::Some)?;
+        ensure!(self.on(DRAINED)? == 0, "VMs are on it");
+        let took = began.elapsed().as_secs();
+        self.plane.kubectl(&["uncordon", DRAINED])?;
+        Ok(format!("its {count} VMs run elsewhere after {took} s"))
+    }
+
+    /// Meanwhile a tenant wants one more machine.
+    fn host_is_lost(&mut self) -> Result<String> {
+        let began = Instant::now();
+        self.host(LOST)?.power_off();
+        self.screen.until("its report is said to be stale", SLOW, || {
+            let infra = self.plane.infra_node(LOST);
+            Ok((condition(&infra, "Ready")["status"] == "Unknown").then_some(()))
+        })?;
+        let stale = began.elapsed().as_secs();
+        let deployment = look::items(&self.plane, &["machinedeployments", "-n", "cluster-shop"])?;
+        let name = deployment.first().and_then(|one| one["metadata"]["name"].as_str());
+        let patch = r#"{"spec":{"replicas":4}}"#;
+        self.plane.kubectl(&[
+            "patch",
+            "machinedeployment",
+            "-n",
+            "cluster-shop",
+            name.context("a deployment")?,
+            "--type=merge",
+            "-p",
+            patch,
+        ])?;
+        let Self { plane, addresses, attached, screen, .. } = self;
+        let new = screen.until("one more VM runs", SLOW, || {
+            let mut vms = look::vms(plane, addresses)?.into_iter();
+            Ok(vms.find(|vm| vm.phase == "Running" && !attached.contains(&vm.pod_uid)))
+        })?;
+        ensure!(new.host != LOST, "the new VM is on it");
+        let took = began.elapsed().as_secs();
+        Ok(format!("stale after {stale} s; one more VM runs on {} after {took} s", new.host))
+    }
+
+    fn host_is_back(&mut self) -> Result<String> {
+        let began = Instant::now();
+        let before = self.renewals()?;
+        let at = place(LOST)?;
+        let (kind, plane) = (HOSTS.get(at).context("a host")?, &self.plane);
+        let host = self.hosts.get_mut(at).context("a host")?;
+        host.power_on()?;
+        let said = host.must("ip -o link show type bridge; cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages")?;
+        ensure!(
+            said.contains("br-tenant") && said.trim_end().ends_with("96"),
+            "without a cluster it has {said}"
+        );
+        host.must("systemctl start containerd")?;
+        let server = format!("{FROM_HOSTS}:{}", plane.port());
+        let join = host.run_for(&format!("join-cluster {} {server}", kind.name), SLOW)?;
+        ensure!(join.code == 0, "{}", join.output);
+        self.is_well(kind)?;
+        self.all_are_there(&before)?;
+        self.settled(Failures::Some)?;
+        self.tenants_are_ready()?;
+        Ok(format!("all VMs run after {} s", began.elapsed().as_secs()))
+    }
+
+    /// As far as its kubelet and its agent say.
+    fn is_well(&self, kind: &Kind) -> Result<()> {
+        self.screen.until(&format!("Node {} is Ready", kind.name), SLOW, || {
+            let node = self.plane.get(&["node", kind.name])?;
+            let infra = self.plane.infra_node(kind.name);
+            let is_so = |object: &Value| condition(object, "Ready")["status"] == "True";
+            Ok((is_so(&node) && is_so(&infra)).then_some(()))
+        })?;
+        // Its plugins have registered again.
+        self.screen.until(&format!("virt-handler of {}", kind.name), SLOW, || {
+            Ok(super::virt_handler(&self.plane, kind).ok())
+        })
+    }
+
+    fn host(&mut self, name: &str) -> Result<&mut crate::host::Host> {
+        self.hosts.get_mut(place(name)?).context("a host")
+    }
+
+    /// VMs on a host.
+    fn on(&mut self, name: &str) -> Result<usize> {
+        let vms = look::vms(&self.plane, &mut self.addresses)?;
+        Ok(vms.iter().filter(|vm| vm.host == name).count())
+    }
+}
+
+fn place(name: &str) -> Result<usize> {
+    let place = HOSTS.iter().position(|kind| kind.name == name);
+    place.with_context(|| format!("no host {name}"))
+}
+
+/// Of numbers from 1 that were answered: how many are missing, and how many at most one after the other.
+fn gaps(answers: &[u32]) -> (u32, u32) {
+    let mut sorted = answers.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let before = std::iter::once(&0).chain(&sorted);
+    let missing = sorted.iter().zip(before).map(|(now, before)| now - before - 1);
+    missing.fold((0, 0), |(sum, most), gap| (sum + gap, most.max(gap)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_answered_is_counted() {
+        assert_eq!(gaps(&[]), (0, 0));
+        assert_eq!(gaps(&[1, 2, 3]), (0, 0));
+        assert_eq!(gaps(&[2, 3, 3, 7, 5]), (3, 1));
+        assert_eq!(gaps(&[1, 9, 4]), (6, 4));
+    }
+}
