@@ -34,21 +34,35 @@ impl Controller {
         let program = crate::repository().join("target/release/berth-controller");
         let lease = format!("--lease-duration={LEASE}");
         let more = [&[lease.as_str()], more].concat();
-        Self::of(&program, plane, name, &more)
+        Self::of(&program, plane, name, None, &more)
     }
 
-    /// As [`Self::start`], of a program that lies elsewhere.
+    /// As [`Self::start`], on a host of the same name as the controller's; that needs root.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn of(program: &Path, plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
+    pub fn on_host(plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
+        let program = crate::repository().join("target/release/berth-controller");
+        Self::of(&program, plane, name, Some(name), more)
+    }
+
+    /// As [`Self::start`], of a program that lies elsewhere, and as usual.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn of(
+        program: &Path,
+        plane: &ControlPlane,
+        name: &str,
+        host: Option<&str>,
+        more: &[&str],
+    ) -> Result<Self> {
         let kubeconfig = plane.kubeconfig_for("berth-controller", &token(plane)?, false)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let log = plane.folder().join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log)?;
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]);
-        command.arg(program).args(["run", "--identity", name]);
+        let mut command = Running::command(program, host);
+        command.args(["run", "--identity", name]);
         command.arg(format!("--kubeconfig={}", kubeconfig.display()));
         command.arg(format!("--listen=127.0.0.1:{port}"));
         // On one machine there is one address, and most tests need no sidecar.
@@ -84,8 +98,7 @@ impl Controller {
     /// # Errors
     /// If it ends otherwise than by itself.
     pub fn terminate(&mut self) -> Result<()> {
-        let id = self.running.process.id().to_string();
-        ensure!(Command::new("kill").args(["-TERM", &id]).status()?.success(), "kill {id}");
+        self.running.signal("TERM")?;
         ensure!(self.running.process.wait()?.success(), "it failed at its end");
         Ok(())
     }

@@ -1,10 +1,13 @@
 //! A program that runs beside the tests and never outlives them.
 
+#![expect(clippy::disallowed_methods, reason = "tests run programs")]
+
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::mpsc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 /// Ended when dropped.
 #[derive(Debug)]
@@ -34,6 +37,31 @@ impl Running {
         });
         let process = take.recv()?.context("setpriv (package util-linux)")?;
         Ok(Self { process, _thread: thread })
+    }
+
+    /// Begins a command that ends with the program that starts it; on a host of this name, if there is one, as the
+    /// command sees it. That needs root.
+    #[must_use]
+    pub fn command(program: &Path, host: Option<&str>) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]);
+        if let Some(host) = host {
+            let named = r#"hostname "$0" && exec "$@""#;
+            command.args(["unshare", "--uts", "sh", "-c", named, host]);
+        }
+        command.arg(program);
+        command
+    }
+
+    /// Sends it a signal, by name.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn signal(&self, name: &str) -> Result<()> {
+        let id = self.process.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &id]).status()?;
+        ensure!(sent.success(), "kill -s {name} {id}");
+        Ok(())
     }
 
     /// Ends it.

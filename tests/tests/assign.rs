@@ -20,6 +20,8 @@ mod calls;
 mod churn;
 #[path = "../../controller/tests/engine/host.rs"]
 mod host;
+#[path = "assign/pairs.rs"]
+mod pairs;
 #[path = "rules/server.rs"]
 #[expect(dead_code, reason = "of what it can ask not all is used here")]
 mod server;
@@ -57,8 +59,8 @@ fn bad_luck_while_vms_come_and_go() {
         eprintln!("skipped: slow, `make faults` runs it");
         return;
     }
-    let mut plane = ControlPlane::start(Parts::default()).unwrap();
+    let plane = ControlPlane::start(Parts::default()).unwrap();
     plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
     let mut bed = Bed::of(&plane);
-    churn::ten_thousand_vms(&mut plane, &mut bed);
+    churn::ten_thousand_vms(&plane, &mut bed);
 }

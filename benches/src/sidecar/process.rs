@@ -1,10 +1,8 @@
 //! The processes under measurement: the controller as a scheduler's sidecar, and the peer's extender.
 
-#![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
-
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -40,7 +38,7 @@ impl Sidecar {
         let port = free_port()?;
         let listen = format!("--extender-listen=127.0.0.1:{port}");
         let lease = format!("--scheduler-lease={lease}");
-        let controller = Controller::of(program, plane, name, &[&listen, &lease])?;
+        let controller = Controller::of(program, plane, name, None, &[&listen, &lease])?;
         Ok(Self { controller, name: name.to_owned(), port })
     }
 
@@ -103,8 +101,7 @@ impl Peer {
     /// Starts it; whoever asks first may have to wait.
     pub(super) fn start() -> Result<Self> {
         let port = free_port()?;
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(std::env::current_exe()?);
+        let mut command = Running::command(&std::env::current_exe()?, None);
         command.args(["extender".to_owned(), format!("--listen=127.0.0.1:{port}")]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         Ok(Self { _running: Running::spawn(command)?, port })

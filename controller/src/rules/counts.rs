@@ -160,7 +160,7 @@ impl Counts {
             taints: taints.into(),
             is_cordoned: parts.is_cordoned,
         };
-        let number = self.hosts.number(name);
+        let number = self.hosts.number(parts.name);
         let allocatable = Amounts::of(&mut self.symbols, parts.allocatable);
         if let Some(room) = self.hosts.rooms.get_mut(index(number)) {
             room.set(allocatable, parts.pods_limit);
@@ -230,7 +230,7 @@ impl Counts {
     /// The host of a name, if it is there.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<HostId> {
-        self.hosts.find(self.symbols.find(name)?).map(HostId)
+        self.hosts.find(name).map(HostId)
     }
 
     /// Hosts that have this label, in the order in which they first came.

@@ -35,7 +35,8 @@ pub(super) struct Eligible {
 pub(super) struct Hosts {
     slots: Vec<Host>,
     pub(super) rooms: Vec<Room>,
-    numbers: HashMap<Symbol, u32>,
+    /// By name, for schedulers that name all hosts in each of their questions.
+    numbers: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
     pub(super) present: Bits,
     pub(super) cordoned: Bits,
     by_pair: NumberMap<Pair, Bits>,
@@ -52,7 +53,7 @@ impl Hosts {
         Self {
             slots: Vec::new(),
             rooms: Vec::new(),
-            numbers: HashMap::new(),
+            numbers: HashMap::default(),
             present: Bits::default(),
             cordoned: Bits::default(),
             by_pair: NumberMap::default(),
@@ -65,16 +66,19 @@ impl Hosts {
     }
 
     /// The number of a name.
-    pub(super) fn number(&mut self, name: Symbol) -> u32 {
-        *self.numbers.entry(name).or_insert_with(|| {
-            self.slots.push(Host::default());
-            self.rooms.push(Room::default());
-            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
-        })
+    pub(super) fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        self.slots.push(Host::default());
+        self.rooms.push(Room::default());
+        let number = u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX);
+        self.numbers.insert(name.into(), number);
+        number
     }
 
-    pub(super) fn find(&self, name: Symbol) -> Option<u32> {
-        self.numbers.get(&name).copied().filter(|number| self.present.has(*number))
+    pub(super) fn find(&self, name: &str) -> Option<u32> {
+        self.numbers.get(name).copied().filter(|number| self.present.has(*number))
     }
 
     /// One that is there.

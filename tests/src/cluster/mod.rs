@@ -369,9 +369,8 @@ fn server(
 /// Starts a program that goes away with this one; its log is in the folder.
 fn program(assets: &Path, at: &Path, name: &str, flags: &[String]) -> Result<Running> {
     let log = File::options().create(true).append(true).open(at.join(format!("{name}.log")))?;
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(assets.join(name)).args(flags);
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    let mut command = Running::command(&assets.join(name), None);
+    command.args(flags).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     Running::spawn(command).with_context(|| name.to_owned())
 }
 

@@ -2,14 +2,16 @@
 
 #![expect(clippy::disallowed_methods, reason = "a file of the repository")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{ControlPlane, Version, free_ports, program};
 use crate::repository;
+use crate::running::Running;
 
 impl ControlPlane {
     /// Starts a scheduler, where `Parts` asked for no controllers: then nobody says that Nodes without a kubelet are
@@ -18,23 +20,40 @@ impl ControlPlane {
     /// # Errors
     /// If it cannot be started.
     pub fn start_scheduler(&mut self, configuration: Option<&Path>) -> Result<()> {
+        let flags = self.scheduler_flags(configuration)?;
+        self.scheduler = Some(program(&self.assets, self.folder.path(), "kube-scheduler", &flags)?);
+        Ok(())
+    }
+
+    /// One of several, on a host of this name; that needs root. Its log is `kube-scheduler-<host>.log`.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn scheduler_on(&self, host: &str, configuration: &Path) -> Result<Running> {
+        let log = self.folder.path().join(format!("kube-scheduler-{host}.log"));
+        let log = File::options().create(true).append(true).open(log)?;
+        let mut command = Running::command(&self.assets.join("kube-scheduler"), Some(host));
+        command.args(self.scheduler_flags(Some(configuration))?);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Running::spawn(command).context("kube-scheduler")
+    }
+
+    fn scheduler_flags(&self, configuration: Option<&Path>) -> Result<Vec<String>> {
         let kubeconfig = self.kubeconfig().display().to_string();
-        let mut scheduler = vec![
+        let mut flags = vec![
             format!("--authentication-kubeconfig={kubeconfig}"),
             format!("--authorization-kubeconfig={kubeconfig}"),
             format!("--secure-port={}", free_ports::<1>()?[0]),
             "--bind-address=127.0.0.1".to_owned(),
         ];
         match configuration {
-            Some(file) => scheduler.push(format!("--config={}", file.display())),
+            Some(file) => flags.push(format!("--config={}", file.display())),
             None => {
-                scheduler.push(format!("--kubeconfig={kubeconfig}"));
-                scheduler.push("--leader-elect=false".to_owned());
+                flags.push(format!("--kubeconfig={kubeconfig}"));
+                flags.push("--leader-elect=false".to_owned());
             }
         }
-        let scheduler = program(&self.assets, self.folder.path(), "kube-scheduler", &scheduler)?;
-        self.scheduler = Some(scheduler);
-        Ok(())
+        Ok(flags)
     }
 
     /// Takes the scheduler away, as if it had crashed: its Lease lasts as long as it says.
@@ -71,7 +90,8 @@ impl ControlPlane {
                 configuration[field] = json!(format!("127.0.0.1:{port}"));
             }
         }
-        let file = self.folder().join("scheduler.json");
+        let name = extender.map_or_else(|| "alone".to_owned(), |port| port.to_string());
+        let file = self.folder().join(format!("scheduler-{name}.json"));
         fs::write(&file, configuration.to_string()).with_context(|| file.display().to_string())?;
         Ok(file)
     }

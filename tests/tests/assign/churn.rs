@@ -1,17 +1,15 @@
-//! Very many VMs that come and go, while who places them is killed and paused, reports come late and hosts are drained.
+//! Very many VMs that come and go, while the two who place them are killed and paused, reports come late and hosts are drained.
 //!
 //! Kubelets are played by [`berth_controller::admission`]: each takes or refuses what is bound to it, at once and for good.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use berth_api::InfraNode;
 use berth_controller::admission::State;
 use berth_controller::launcher::Existing;
 use berth_tests::cluster::ControlPlane;
-use berth_tests::controller::Controller;
 use berth_tests::standins::{client, runtime};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -22,13 +20,14 @@ use tokio::task::JoinSet;
 use crate::allocation::allocation;
 use crate::bed::Bed;
 use crate::host::HostForm;
+use crate::pairs::Pairs;
 
 const HOSTS: usize = 150;
 const VMS: usize = 10_000;
 /// VMs that wait for a host at a time.
 const WAITING: usize = 150;
 /// Between two mishaps.
-const MISHAPS: Duration = Duration::from_secs(40);
+const MISHAPS: Duration = Duration::from_secs(30);
 /// Longer than the scheduler's Lease lasts.
 const PAUSE: Duration = Duration::from_secs(20);
 /// For all of it.
@@ -72,11 +71,11 @@ struct Churn {
     most: usize,
 }
 
-pub(crate) fn ten_thousand_vms(plane: &mut ControlPlane, bed: &mut Bed) {
+pub(crate) fn ten_thousand_vms(plane: &ControlPlane, bed: &mut Bed) {
     for number in 0..HOSTS {
         bed.host(&format!("churn-{number}"), "churn", &[]);
     }
-    let mut sidecar = bed.with_scheduler(plane);
+    let mut pairs = Pairs::begin(plane);
     let runtime = runtime().unwrap();
     let client = runtime.block_on(client(&plane.kubeconfig())).unwrap();
     let mut churn = Churn::of(client, bed);
@@ -89,10 +88,10 @@ pub(crate) fn ten_thousand_vms(plane: &mut ControlPlane, bed: &mut Bed) {
             "{} of {} VMs were bound; {}",
             churn.bound,
             churn.made,
-            plane.log("sidecar")
+            pairs.logs(plane)
         );
         if mishap <= Instant::now() {
-            sidecar = happens(mishaps, plane, bed, &mut churn, &runtime, sidecar);
+            happens(mishaps, plane, &mut churn, &runtime, &mut pairs);
             mishaps += 1;
             mishap = Instant::now() + MISHAPS;
             let Churn { bound, made, most, .. } = churn;
@@ -102,42 +101,58 @@ pub(crate) fn ten_thousand_vms(plane: &mut ControlPlane, bed: &mut Bed) {
     assert!(churn.refused.is_empty(), "kubelets refuse: {:#?}", churn.refused);
     assert_eq!((churn.made, churn.bound), (VMS, VMS));
     let took = begin.elapsed().as_secs();
-    eprintln!("{VMS} VMs on {HOSTS} hosts in {took} s, {} at once, {mishaps} mishaps", churn.most);
-    assert!(mishaps >= 4, "of each kind one at least");
+    let led = pairs.led.len();
+    eprintln!(
+        "{VMS} VMs on {HOSTS} hosts in {took} s, {} at once, {mishaps} mishaps, {led} of two schedulers led",
+        churn.most
+    );
+    assert!(mishaps >= KINDS, "of each kind one at least");
+    assert_eq!(led, 2, "the lead was never taken over");
 }
+
+/// Kinds of mishaps.
+const KINDS: usize = 6;
 
 fn happens(
     number: usize,
-    plane: &mut ControlPlane,
-    bed: &Bed,
+    plane: &ControlPlane,
     churn: &mut Churn,
     runtime: &tokio::runtime::Runtime,
-    mut sidecar: Controller,
-) -> Controller {
-    let signal = |sidecar: &Controller, which: &str| {
-        let id = sidecar.running.process.id().to_string();
-        assert!(Command::new("kill").args([which, &id]).status().unwrap().success());
+    pairs: &mut Pairs,
+) {
+    let leader = pairs.leader(plane);
+    let host = leader.host.clone();
+    let mut wait = || {
+        let end = Instant::now() + PAUSE;
+        while Instant::now() < end {
+            runtime.block_on(churn.round());
+        }
     };
-    match number % 4 {
+    match number % KINDS {
         0 => {
-            eprintln!("the sidecar is killed");
-            sidecar.running.end();
-            sidecar = bed.sidecar(plane, "sidecar", "kube-system/berth-scheduler");
+            eprintln!("the sidecar of {host} is killed");
+            leader.kill_sidecar(plane);
         }
         1 => {
-            eprintln!("the scheduler is killed");
-            plane.stop_scheduler();
-            let file = plane.scheduler_configuration(Some(bed.port)).unwrap();
-            plane.start_scheduler(Some(&file)).unwrap();
+            eprintln!("{host} and its sidecar are paused for {PAUSE:?}");
+            leader.pause(true);
+            wait();
+            leader.go_on();
         }
         2 => {
-            eprintln!("the sidecar is paused for {PAUSE:?}");
-            signal(&sidecar, "-STOP");
-            let end = Instant::now() + PAUSE;
-            while Instant::now() < end {
-                runtime.block_on(churn.round());
-            }
-            signal(&sidecar, "-CONT");
+            eprintln!("the scheduler of {host} is killed");
+            leader.kill_scheduler(plane);
+        }
+        3 => {
+            eprintln!("the sidecar of {host} is paused for {PAUSE:?}");
+            leader.pause(false);
+            wait();
+            leader.go_on();
+        }
+        4 => {
+            eprintln!("{host} and its sidecar are killed");
+            leader.kill_scheduler(plane);
+            leader.kill_sidecar(plane);
         }
         _ => {
             let name = format!("churn-{}", churn.dice.below(HOSTS as u64));
@@ -145,7 +160,6 @@ fn happens(
             runtime.block_on(churn.drain(&name));
         }
     }
-    sidecar
 }
 
 /// Some requests at a time.

@@ -1,0 +1,101 @@
+//! Two replicas of the scheduler, each with a sidecar of its own: one holds the Lease.
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::time::Instant;
+
+use berth_tests::cluster::ControlPlane;
+use berth_tests::controller::Controller;
+use berth_tests::running::Running;
+
+use crate::bed::SOON;
+
+/// A scheduler and its sidecar, which share a host name, as they share a pod.
+pub(crate) struct Pair {
+    pub(crate) host: String,
+    port: u16,
+    sidecar: Controller,
+    scheduler: Running,
+}
+
+pub(crate) struct Pairs {
+    all: Vec<Pair>,
+    /// Who has led so far.
+    pub(crate) led: BTreeSet<String>,
+}
+
+impl Pairs {
+    pub(crate) fn begin(plane: &ControlPlane) -> Self {
+        let all = ["replica-a", "replica-b"].map(|host| Pair::begin(plane, host));
+        Self { all: all.into(), led: BTreeSet::new() }
+    }
+
+    /// Who holds the Lease.
+    pub(crate) fn leader(&mut self, plane: &ControlPlane) -> &mut Pair {
+        let begin = Instant::now();
+        let at = loop {
+            let lease = plane.get(&["lease", "-n", "kube-system", "berth-scheduler"]).unwrap();
+            let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+            let host = holder.rsplit_once('_').map_or("", |(host, _)| host);
+            if let Some(at) = self.all.iter().position(|pair| pair.host == host) {
+                break at;
+            }
+            assert!(begin.elapsed() < SOON, "the Lease is `{holder}`'s");
+        };
+        let leader = &mut self.all[at];
+        self.led.insert(leader.host.clone());
+        leader
+    }
+
+    pub(crate) fn logs(&self, plane: &ControlPlane) -> String {
+        self.all.iter().map(|pair| format!("{}: {}\n", pair.host, plane.log(&pair.host))).collect()
+    }
+}
+
+impl Pair {
+    fn begin(plane: &ControlPlane, host: &str) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self {
+            host: host.to_owned(),
+            port,
+            sidecar: sidecar(plane, host, port),
+            scheduler: scheduler(plane, host, port),
+        }
+    }
+
+    /// As the kubelet does, it begins a new one at once.
+    pub(crate) fn kill_sidecar(&mut self, plane: &ControlPlane) {
+        self.sidecar.running.end();
+        self.sidecar = sidecar(plane, &self.host, self.port);
+    }
+
+    /// As above.
+    pub(crate) fn kill_scheduler(&mut self, plane: &ControlPlane) {
+        self.scheduler.end();
+        self.scheduler = scheduler(plane, &self.host, self.port);
+    }
+
+    /// The sidecar stands still, and the scheduler with it or not.
+    pub(crate) fn pause(&self, both: bool) {
+        if both {
+            self.scheduler.signal("STOP").unwrap();
+        }
+        self.sidecar.running.signal("STOP").unwrap();
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.sidecar.running.signal("CONT").unwrap();
+        self.scheduler.signal("CONT").unwrap();
+    }
+}
+
+fn sidecar(plane: &ControlPlane, host: &str, port: u16) -> Controller {
+    let listen = format!("--extender-listen=127.0.0.1:{port}");
+    let lease = "--scheduler-lease=kube-system/berth-scheduler";
+    Controller::on_host(plane, host, &[&listen, lease]).unwrap()
+}
+
+fn scheduler(plane: &ControlPlane, host: &str, port: u16) -> Running {
+    let file = plane.scheduler_configuration(Some(port)).unwrap();
+    plane.scheduler_on(host, &file).unwrap()
+}
