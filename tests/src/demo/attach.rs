@@ -48,6 +48,11 @@ pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<(
          umount /run/netns/{name} 2>/dev/null || true
          rm -f /run/netns/{name}
          ip netns attach {name} $pid
+         own=$(stat -L -c %i /run/netns/{name})
+         # Multus takes it off when the pod ends.
+         setsid sh -c \"while [ -d /proc/$pid ]; do sleep 1; done
+           [ \\$(stat -L -c %i /run/netns/{name}) != $own ] || {{ umount /run/netns/{name} && rm /run/netns/{name}; }}\" \
+           </dev/null >/dev/null 2>&1 &
          export CNI_PATH=/usr/lib/cni CNI_IFNAME=net1 CNI_CONTAINERID={pod_uid} CNI_NETNS=/run/netns/{name}
          CNI_COMMAND=ADD $CNI_PATH/bridge <$file
          ip -n {name} address add {address}/24 dev net1 && ip -n {name} link set net1 up"

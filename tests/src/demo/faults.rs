@@ -1,5 +1,5 @@
-//! What befalls a cluster in its days, one thing after the other: parts restart while VMs of each tenant ping each other, a
-//! profile is edited, a tenant comes and goes, a host is drained, another is lost and comes back.
+//! What befalls a cluster in its days, one thing after the other: a profile is edited, a tenant comes and goes, a host is
+//! drained, another is lost and comes back, and parts restart while VMs of each tenant ping each other.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -51,6 +51,12 @@ impl Demo<'_> {
     /// At the first thing after which something does not come right again.
     pub fn faults(&mut self) -> Result<String> {
         let mut told = Told::new();
+        self.one(&mut told, "HostProfile density is edited, and back", Self::profile_is_edited)?;
+        self.one(&mut told, &format!("tenant {GUEST} comes"), Self::guest_comes)?;
+        self.one(&mut told, &format!("tenant {GUEST} goes"), Self::guest_goes)?;
+        self.one(&mut told, &format!("{DRAINED} is drained"), Self::host_is_drained)?;
+        self.one(&mut told, &format!("{LOST} loses its power"), Self::host_is_lost)?;
+        self.one(&mut told, &format!("{LOST} has power again"), Self::host_is_back)?;
         let pings = self.begin_pings()?;
         let what = format!("the API server is away for {} s", AWAY.as_secs());
         self.one(&mut told, &what, Self::server_restarts)?;
@@ -59,12 +65,6 @@ impl Demo<'_> {
         self.one(&mut told, "agents are restarted in turn", Self::agents_restart)?;
         self.one(&mut told, "an agent's package is upgraded", Self::package_is_upgraded)?;
         self.one(&mut told, "tenants' pings meanwhile", |this| this.end_pings(&pings))?;
-        self.one(&mut told, "HostProfile density is edited, and back", Self::profile_is_edited)?;
-        self.one(&mut told, &format!("tenant {GUEST} comes"), Self::guest_comes)?;
-        self.one(&mut told, &format!("tenant {GUEST} goes"), Self::guest_goes)?;
-        self.one(&mut told, &format!("{DRAINED} is drained"), Self::host_is_drained)?;
-        self.one(&mut told, &format!("{LOST} loses its power"), Self::host_is_lost)?;
-        self.one(&mut told, &format!("{LOST} has power again"), Self::host_is_back)?;
         let rows = told.into_iter().map(Vec::from).collect();
         Ok(tables::table("What befell them", &["WHAT", "AND THEN"], rows))
     }
