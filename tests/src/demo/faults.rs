@@ -1,5 +1,5 @@
-//! What befalls a cluster in its days, one thing after the other: a profile is edited, a tenant comes and goes, a host is
-//! drained, another is lost and comes back, and parts restart while VMs of each tenant ping each other.
+//! What befalls a cluster in its days, one thing after the other: parts restart while VMs of each tenant ping each other, a
+//! profile is edited, a tenant comes and goes, a host is drained, another is lost and comes back.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -51,20 +51,21 @@ impl Demo<'_> {
     /// At the first thing after which something does not come right again.
     pub fn faults(&mut self) -> Result<String> {
         let mut told = Told::new();
+        let pings = self.begin_pings()?;
+        let what = format!("the API server is away for {} s", AWAY.as_secs());
+        self.one(&mut told, &what, Self::server_restarts)?;
+        self.one(&mut told, "kube-scheduler is killed", Self::scheduler_dies)?;
+        // They began when there was one host, and are on several from here on.
+        self.one(&mut told, "controllers are restarted in turn", Self::controllers_restart)?;
+        self.one(&mut told, "agents are restarted in turn", Self::agents_restart)?;
+        self.one(&mut told, "an agent's package is upgraded", Self::package_is_upgraded)?;
+        self.one(&mut told, "tenants' pings meanwhile", |this| this.end_pings(&pings))?;
         self.one(&mut told, "HostProfile density is edited, and back", Self::profile_is_edited)?;
         self.one(&mut told, &format!("tenant {GUEST} comes"), Self::guest_comes)?;
         self.one(&mut told, &format!("tenant {GUEST} goes"), Self::guest_goes)?;
         self.one(&mut told, &format!("{DRAINED} is drained"), Self::host_is_drained)?;
         self.one(&mut told, &format!("{LOST} loses its power"), Self::host_is_lost)?;
         self.one(&mut told, &format!("{LOST} has power again"), Self::host_is_back)?;
-        let pings = self.begin_pings()?;
-        let what = format!("the API server is away for {} s", AWAY.as_secs());
-        self.one(&mut told, &what, Self::server_restarts)?;
-        self.one(&mut told, "kube-scheduler is killed", Self::scheduler_dies)?;
-        self.one(&mut told, "controllers are restarted in turn", Self::controllers_restart)?;
-        self.one(&mut told, "agents are restarted in turn", Self::agents_restart)?;
-        self.one(&mut told, "an agent's package is upgraded", Self::package_is_upgraded)?;
-        self.one(&mut told, "tenants' pings meanwhile", |this| this.end_pings(&pings))?;
         let rows = told.into_iter().map(Vec::from).collect();
         Ok(tables::table("What befell them", &["WHAT", "AND THEN"], rows))
     }
@@ -344,6 +345,7 @@ impl Demo<'_> {
             said.contains("br-tenant") && said.trim_end().ends_with("96"),
             "without a cluster it has {said}"
         );
+        kind.wire(host)?;
         host.must("systemctl start containerd")?;
         let server = format!("{FROM_HOSTS}:{}", plane.port());
         let join = host.run_for(&format!("join-cluster {} {server}", kind.name), SLOW)?;

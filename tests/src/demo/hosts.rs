@@ -86,21 +86,28 @@ impl Kind {
             cluster: true,
             ..Options::default()
         })?;
-        let Self { number, name, .. } = self;
-        // The name holds for later boots too.
-        host.must(&format!(
-            "udevadm settle --timeout 100; modprobe -a 8021q bridge
-             mkdir -p /etc/systemd/network && printf '[Match]\\nMACAddress=52:54:00:be:27:{number:02x}\\nType=ether\\n[Link]\\nName={UPLINK}\\n' \
-               >/etc/systemd/network/10-{UPLINK}.link
-             printf '8021q\\nbridge\\n' >/etc/modules-load.d/demo.conf
-             for link in /sys/class/net/*; do
-               if [ \"$(cat $link/address)\" = 52:54:00:be:27:{number:02x} ]; then
-                 ip link set ${{link##*/}} down && ip link set ${{link##*/}} name {UPLINK}; fi; done
-             ip link set {UPLINK} up && echo {name} >/etc/hostname && hostname {name}; sync"
-        ))?;
+        let name = self.name;
+        host.must(&format!("echo {name} >/etc/hostname && hostname {name}"))?;
+        self.wire(&mut host)?;
         host.put(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants")?;
         screen.say(&format!("{name} is up: two sockets, systemd, an uplink on the trunk"));
         Ok(host)
+    }
+
+    /// Once a boot: gives the uplink the name that it has in `examples/`, and takes it up.
+    ///
+    /// # Errors
+    /// If there is no such link.
+    pub fn wire(&self, host: &mut Host) -> Result<()> {
+        let number = self.number;
+        host.must(&format!(
+            "udevadm settle --timeout 100; modprobe -a 8021q bridge
+             for link in /sys/class/net/*; do
+               if [ \"$(cat $link/address)\" = 52:54:00:be:27:{number:02x} ] && [ -e $link/device ]; then
+                 ip link set ${{link##*/}} down && ip link set ${{link##*/}} name {UPLINK}; fi; done
+             ip link set {UPLINK} up"
+        ))?;
+        Ok(())
     }
 
     /// Makes it a Node, with these images.
