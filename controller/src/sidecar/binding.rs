@@ -112,7 +112,11 @@ impl Desk {
     /// there already, after them, and stays so if they do.
     pub(super) fn leaves_room(&mut self, request: &Request, host: HostId) -> bool {
         let others = self.movable(host, request.uid());
-        if others.is_empty() {
+        let mut all = others.iter().map(|(_, entry)| &entry.request);
+        // Of pods that are alike all orders are one.
+        if takes_nothing_of_zones(request)
+            || all.all(|other| takes_nothing_of_zones(other) || are_alike(request, other))
+        {
             return true;
         }
         let leaves = self.put_first(request, host, &others).is_ok();
@@ -190,4 +194,20 @@ impl Desk {
             self.book.set(uid, Stage::Reserved { until });
         }
     }
+}
+
+/// Whether a kubelet gives it no CPUs, memory or devices of a zone, so that it makes no difference to others when it comes:
+/// those of its managers that know zones look at Guaranteed pods alone, and KubeVirt's own devices are of no zone.
+fn takes_nothing_of_zones(request: &Request) -> bool {
+    let pod = request.pod();
+    let mut containers = pod.init_containers.iter().chain(&pod.containers);
+    !pod.is_guaranteed()
+        && containers.all(|one| {
+            one.requests.extended.keys().all(|name| name.starts_with("devices.kubevirt.io/"))
+        })
+}
+
+/// Whether a kubelet cannot tell one from the other.
+fn are_alike(one: &Request, other: &Request) -> bool {
+    std::ptr::eq(one.pod(), other.pod()) && one.needs() == other.needs()
 }
