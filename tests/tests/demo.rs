@@ -70,6 +70,11 @@ fn a_server_takes_what_the_demo_applies() {
         found.unwrap()
     };
     let (db, web) = (pod("db"), pod("web"));
+    // As long as no scheduler has seen it, it has no node to tell of.
+    let scheduling = |plane: &ControlPlane| {
+        (plane.get(&["vmi", "web"]).ok()?["status"]["phase"] == "Scheduling").then_some(())
+    };
+    plane.until("the instance of web says so", SOON, scheduling).unwrap();
     for (name, pod) in [("db", &db), ("web", &web)] {
         let instance = plane.get(&["vmi", name]).unwrap();
         let (meta, spec) = (&pod["metadata"], &pod["spec"]);

@@ -278,13 +278,16 @@ async fn report(
         return Ok(());
     }
     let ready = if phase == "Running" { "True" } else { "False" };
-    let since = status.start_time.map(|time| json!(time)).unwrap_or_default();
-    let node = spec.and_then(|spec| spec.node_name).unwrap_or_default();
+    let mut ready = json!({"type": "Ready", "status": ready});
+    if let Some(since) = status.start_time {
+        ready["lastTransitionTime"] = json!(since);
+    }
     // This kind's status is no subresource.
-    let said = json!({"status": {
-        "phase": phase, "nodeName": node,
-        "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": since}],
-    }});
+    let mut said = json!({"status": {"phase": phase, "conditions": [ready]}});
+    // Kubernetes 1.20 reads what is empty as null, where there was no status, and refuses it.
+    if let Some(node) = spec.and_then(|spec| spec.node_name) {
+        said["status"]["nodeName"] = node.into();
+    }
     let (namespace, name) = (
         instance["metadata"]["namespace"].as_str().unwrap_or_default(),
         instance["metadata"]["name"].as_str().unwrap_or_default(),
