@@ -41,7 +41,8 @@ use crate::{CustomNetworkPolicy, Quantity, VlanRanges, VniRange};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct InfraConfigSpec {
-    /// Labels of infra Nodes that tenants' Nodes get: keys, and prefixes that end in `*`.
+    /// Labels of infra Nodes that tenants' Nodes get: keys, and prefixes that end in `*`. Looked over, and not carried out
+    /// yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub replicated_node_labels: Vec<String>,

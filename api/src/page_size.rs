@@ -45,6 +45,12 @@ impl PageSize {
         self.bytes
     }
 
+    /// The resource by which Kubernetes counts such pages, as `hugepages-2Mi`.
+    #[must_use]
+    pub fn resource(self) -> String {
+        format!("hugepages-{self}")
+    }
+
     /// The size in KiB, as in the kernel's file names.
     #[must_use]
     pub const fn kib(self) -> u64 {

@@ -8,6 +8,8 @@ mod allocation;
 mod cluster;
 #[path = "engine/host.rs"]
 mod host;
+#[path = "sidecar/leaving.rs"]
+mod leaving;
 #[path = "sidecar/many.rs"]
 mod many;
 #[path = "sidecar/pod.rs"]

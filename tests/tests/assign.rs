@@ -20,11 +20,15 @@ mod calls;
 mod churn;
 #[path = "../../controller/tests/engine/host.rs"]
 mod host;
+#[path = "assign/migrations.rs"]
+mod migrations;
 #[path = "assign/pairs.rs"]
 mod pairs;
 #[path = "rules/server.rs"]
 #[expect(dead_code, reason = "of what it can ask not all is used here")]
 mod server;
+#[path = "assign/volumes.rs"]
+mod volumes;
 #[path = "assign/waits.rs"]
 mod waits;
 
@@ -45,6 +49,9 @@ fn vms_are_placed_by_zones() {
     waits::zones_fill_up_and_the_rest_waits(&plane, &mut bed);
     waits::room_that_a_report_tells_of_is_used(&plane, &mut bed, &sidecar);
     waits::taints_and_neighbours_count(&mut bed);
+    migrations::targets_take_room_and_leave_it(&plane, &mut bed);
+    sidecar = volumes::killed_in_prebind(&mut plane, &mut bed, sidecar);
+    volumes::the_place_of_a_stand_in(&plane, &mut bed);
     sidecar = waits::a_sidecar_that_is_killed_in_a_burst(&plane, &mut bed, sidecar);
     assert!(
         sidecar.metric("berth_assignment_decisions_total{call=\"bind\",result=\"bound\"}") > 0.0

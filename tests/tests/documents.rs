@@ -84,6 +84,25 @@ fn metrics_are_those_that_the_programs_export() {
 }
 
 #[test]
+fn each_check_has_a_remedy() {
+    let document = text("docs/troubleshooting.md");
+    let (_, checks) = document.split_once("## Checks, by id").unwrap();
+    let (checks, _) = checks.split_once("\n## ").unwrap();
+    let list = text("docs/checks.md");
+    let ids =
+        list.lines().filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase()));
+    let ids: BTreeSet<&str> = ids.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(ids.len() > 40, "{ids:?}");
+    for id in &ids {
+        assert!(checks.contains(&format!("`{id}`")), "docs/troubleshooting.md: nothing of {id}");
+    }
+    let rows = checks.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
+    for id in rows.flat_map(|(ids, _)| ids.split(", ").map(|id| id.trim_matches('`'))) {
+        assert!(ids.contains(id), "docs/troubleshooting.md: there is no check {id}");
+    }
+}
+
+#[test]
 fn alerts_are_described() {
     let document = text("docs/metrics.md");
     let mut alerts = 0;

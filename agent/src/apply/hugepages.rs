@@ -84,8 +84,8 @@ fn at_boot(zone: u32, size: PageSize, count: u64) -> String {
     let unit = if size.bytes() >= 1 << 30 { "G" } else { "M" };
     let number = if unit == "G" { size.bytes() >> 30 } else { size.bytes() >> 20 };
     format!(
-        "reserve them while memory is whole: systemctl enable berth-hugepages.service and reboot, or boot with \
-         hugepagesz={number}{unit} hugepages={zone}:{count}"
+        "reserve them while memory is whole: boot with hugepagesz={number}{unit} hugepages={zone}:{count}, or, with a \
+         manifest in /etc/berth, systemctl enable berth-hugepages.service and reboot"
     )
 }
 

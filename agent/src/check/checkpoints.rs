@@ -112,7 +112,7 @@ fn zone_fault(
     let mut now: BTreeMap<String, Bytes> = BTreeMap::new();
     for pool in &zone.hugepages {
         let bytes = Bytes(pool.total.saturating_mul(pool.size.bytes()));
-        now.insert(format!("hugepages-{}", pool.size), bytes);
+        now.insert(pool.size.resource(), bytes);
     }
     // Without pools or MemTotal of the zone there is nothing to compare with.
     let pages_known = !now.is_empty();

@@ -129,7 +129,7 @@ fn kernel_against_kubelet(input: &Input) -> Outcome {
     for zone in &input.facts.zones {
         let Some(node) = state.machine_state.get(&zone.id) else { continue };
         for pool in &zone.hugepages {
-            let table = node.memory_map.get(&format!("hugepages-{}", pool.size));
+            let table = node.memory_map.get(&pool.size.resource());
             let (Some(table), Some(free)) = (table, pool.free) else { continue };
             let kubelet = table.free / pool.size.bytes();
             compared += 1;

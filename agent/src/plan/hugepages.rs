@@ -294,7 +294,7 @@ fn used(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
     let by_kernel = here.saturating_add(promised.saturating_sub(elsewhere));
     let by_kubelet = facts.kubelet.memory_state.as_ref().map_or(0, |state| {
         let table = state.machine_state.get(&zone);
-        let table = table.and_then(|zone| zone.memory_map.get(&format!("hugepages-{size}")));
+        let table = table.and_then(|zone| zone.memory_map.get(&size.resource()));
         table.map_or(0, |table| table.reserved / size.bytes())
     });
     by_kernel.max(by_kubelet)

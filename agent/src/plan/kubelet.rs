@@ -158,7 +158,7 @@ pub(super) fn before_hugepages(
         return Ok(Vec::new());
     };
     let table = state.machine_state.get(&zone);
-    let table = table.and_then(|zone| zone.memory_map.get(&format!("hugepages-{size}")));
+    let table = table.and_then(|zone| zone.memory_map.get(&size.resource()));
     let counted = table.map_or(0, |table| table.total / size.bytes());
     if counted == pages {
         return Ok(Vec::new());

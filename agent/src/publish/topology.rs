@@ -169,7 +169,7 @@ impl Host<'_> {
         let pools: BTreeMap<PageSize, _> =
             zone.hugepages.iter().map(|pool| (pool.size, pool)).collect();
         let pages = pools.into_values().filter_map(|pool| {
-            let name = format!("hugepages-{}", pool.size);
+            let name = pool.size.resource();
             Some(self.pages(zone, pool, &name)?.resource(name, bytes))
         });
         let costs = zone.distances.iter().filter(|to| to.zone < ZONES);

@@ -25,7 +25,7 @@ impl Host {
                 let pool = spec.hugepages.get(page).copied().unwrap_or(0);
                 let kept = mine().find_map(|entry| entry.hugepages.get(page)).copied().unwrap_or(0);
                 zone.allocatable[kind + 1] =
-                    pool.checked_sub(kept).ok_or_else(|| fault(format!("hugepages-{page}")))?;
+                    pool.checked_sub(kept).ok_or_else(|| fault(page.resource()))?;
                 left = left.checked_sub(pool).ok_or_else(|| fault("memory".to_owned()))?;
             }
             let kept = mine().find(|entry| entry.memory > 0).map_or(0, |entry| entry.memory);

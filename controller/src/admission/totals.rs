@@ -109,14 +109,14 @@ pub(super) fn fit(
             let wanted = request.most(|container| of(&container.requests));
             let wanted = wanted.saturating_add(of(&request.pod.overhead));
             if wanted > 0 {
-                return short(&format!("hugepages-{size}"), wanted, 0, 0);
+                return short(&size.resource(), wanted, 0, 0);
             }
         }
     }
     for (place, (size, &capacity)) in allocatable.hugepages.iter().enumerate() {
         let (wanted, used) = (wanted.other(place), used.other(place));
         if wanted > capacity.saturating_sub(used) {
-            return short(&format!("hugepages-{size}"), wanted, used, capacity);
+            return short(&size.resource(), wanted, used, capacity);
         }
     }
     for (place, (name, &capacity)) in (allocatable.hugepages.len()..).zip(&allocatable.extended) {

@@ -18,7 +18,8 @@ use crate::plan::{self, Add, Options};
 ///
 /// Read are InfraNodes (as `kubectl get inode -o yaml` and `berth-agent report -o yaml` print them), Nodes,
 /// HostProfiles, VirtualMachines and their instances, instance types and preferences, pods, namespaces,
-/// NetworkAttachmentDefinitions and the KubeVirt object. Others are counted and not looked at.
+/// NetworkAttachmentDefinitions and the KubeVirt object; of files also MachineDeployments, TenantClusters, VlanClaims and
+/// the InfraConfig. Others are counted and not looked at.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A VM with CPUs of its own is of the class Performance, one with less memory than its guest sees \

@@ -169,6 +169,22 @@ impl Engine {
         Ok(id)
     }
 
+    /// A host is no more, and with it what was booked there: whose that was, in the order in which they came.
+    pub fn remove_host(&mut self, host: HostId) -> Vec<Arc<str>> {
+        let place = self.places.get_mut(host.index()).and_then(Option::take);
+        let pods = place.map(|place| place.pods).unwrap_or_default();
+        let pods: Vec<Arc<str>> = pods.into_values().collect();
+        for uid in &pods {
+            self.bookings.remove(uid);
+        }
+        self.counts.remove_host(host);
+        if let Some(free) = self.free.get_mut(host.index()) {
+            *free = Free::default();
+        }
+        self.changed(host, true);
+        pods
+    }
+
     /// The host of a name.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<HostId> {

@@ -1,5 +1,6 @@
 //! One object, typed; of one that is broken the field is named.
 
+use berth_api::names::CLASS_LABEL;
 use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use k8s_openapi::api::core::v1;
 use serde::de::DeserializeOwned;
@@ -12,7 +13,7 @@ use crate::launcher::{Configuration, Invalid, Machine};
 use crate::machines::{GROUP, KIND, MachineDeployment};
 
 /// Says which class a VM is of, where its shape does not: on the VM's template.
-pub const CLASS: &str = "berth.dev/class";
+pub const CLASS: &str = CLASS_LABEL;
 
 /// An object by what placement makes of it, and where it was found.
 #[derive(Debug)]

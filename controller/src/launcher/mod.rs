@@ -34,6 +34,7 @@ pub use existing::Existing;
 pub use invalid::Invalid;
 pub(crate) use invalid::without_nulls;
 pub use machine::Machine;
+pub(crate) use surroundings::RESOURCE_NAME;
 pub use surroundings::Surroundings;
 pub use version::{ParseVersionError, Version};
 

@@ -72,7 +72,9 @@ struct Overhead {
     pod_fixed: Amounts,
 }
 
-const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
+/// KubeVirt gives a launcher pod one of the resource that this annotation of a network names, so that it lands where
+/// that is.
+pub(crate) const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
 impl Surroundings {
     /// Takes in an object. `false` if its kind does not matter here.

@@ -399,10 +399,4 @@ impl Counts {
     pub(super) fn counted(&self, number: u32) -> Option<&(Counted, Counter)> {
         self.counters.get(index(number))
     }
-
-    /// How many groups of pods and counters there are.
-    #[must_use]
-    pub fn sizes(&self) -> (usize, usize) {
-        (self.groups.len(), self.counters.len())
-    }
 }

@@ -3,8 +3,6 @@
 //! NodeResourcesFit's `fitsRequest`, and component-helpers' `resource.PodRequests`. Not part of it: ephemeral storage
 //! and pod-level resources, which [`Pod`] does not have.
 
-use berth_api::PageSize;
-
 use super::reason::Reason;
 use super::symbols::{Symbol, Symbols};
 use crate::pod::{Pod, Resources};
@@ -34,7 +32,7 @@ impl Amounts {
     pub(super) fn of(symbols: &mut Symbols, resources: &Resources) -> Self {
         let mut others: Vec<(Symbol, u64)> = Vec::new();
         for (size, bytes) in &resources.hugepages {
-            others.push((symbols.intern(&hugepages(*size)), *bytes));
+            others.push((symbols.intern(&size.resource()), *bytes));
         }
         for (name, amount) in &resources.extended {
             others.push((symbols.intern(name), *amount));
@@ -137,8 +135,4 @@ impl Room {
         }
         lacking
     }
-}
-
-fn hugepages(size: PageSize) -> String {
-    format!("hugepages-{size}")
 }

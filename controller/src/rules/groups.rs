@@ -112,10 +112,6 @@ impl Groups {
         self.all.derived_mut(number)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
-
     pub(super) fn intern(&mut self, group: Group) -> u32 {
         let anchor = self.anchor(&group);
         let (number, is_new) = self.all.intern(group, |_| Uses::default());

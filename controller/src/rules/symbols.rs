@@ -177,8 +177,4 @@ impl<K: Hash + Eq, V> Shared<K, V> {
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         self.all.iter_mut().map(|(thing, derived)| (&**thing, derived))
     }
-
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
 }

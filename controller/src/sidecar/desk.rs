@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1;
 
 use super::book::{Book, Entry, Key, RESERVED, Stage, WITH_VOLUMES, has_own};
 use super::instance::Instance;
+use super::pending::Pending;
 use super::refusals::Refusals;
 use super::seen::Seen;
 use super::waiting::Waiting;
@@ -31,7 +32,7 @@ pub struct Desk {
     /// Claims that have no volume yet, and the nodes that were selected for them.
     pub(super) claims: BTreeMap<(String, String), Option<String>>,
     /// Pods of ours that have no host yet.
-    pub(super) pending: BTreeMap<String, Arc<v1::Pod>>,
+    pub(super) pending: Pending,
     /// Pods that have gone, as the scheduler may ask about them a moment later.
     pub(super) gone: HashMap<String, Instant>,
     /// Hosts whose kubelets were sent several pods before this desk began, in an order that nobody knows, until when.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use berth_api::Class;
 
-use super::book::{Stage, has_own};
+use super::book::{LISTED, Stage, has_own};
 use super::desk::Desk;
 use super::instance::Instance;
 use super::seen::Seen;
@@ -24,6 +24,7 @@ impl Desk {
     /// Which taint no API server would have taken; nothing is placed there.
     pub fn host(
         &mut self,
+        now: Instant,
         name: &str,
         facts: Option<(HostFacts, Class)>,
         version: Option<u64>,
@@ -55,19 +56,46 @@ impl Desk {
         if let Some(version) = version {
             self.versions.insert(host, version);
         }
-        for uid in self.book.housed(name) {
+        let housed = self.book.housed(name);
+        let is_back = !housed.is_empty();
+        for uid in housed {
             if let Some(entry) = self.book.get(&uid) {
                 let request = entry.request.clone();
+                if entry.is_terminating || matches!(entry.stage, Stage::Leaving { .. }) {
+                    self.unclear.entry(host).or_default().insert(uid);
+                }
                 // It is there, whatever its kubelet was expected to say.
                 drop(self.engine.bound(&request, host));
             }
         }
         self.compare(name, host);
-        if self.unsure.contains_key(&host) && !self.is_unsure(host) {
+        if !self.is_unsure(host) {
             self.unsure.remove(&host);
+        } else if is_back {
+            // In which order its pods came is forgotten.
+            self.unsure.insert(host, now.checked_add(LISTED).unwrap_or(now));
         }
         self.waiting.stir(host);
         Ok(())
+    }
+
+    /// Its Node is deleted: rules that count hosts and what is on them do so without it. Pods that are said to be there
+    /// are counted again when it comes back.
+    pub fn node_is_gone(&mut self, name: &str) {
+        let Some(host) = self.engine.host(name) else { return };
+        for uid in self.engine.remove_host(host) {
+            self.book.unhouse(&uid);
+        }
+        self.out.remove(&host);
+        self.versions.remove(&host);
+        self.unsure.remove(&host);
+        self.unclear.remove(&host);
+        self.waiting.unlook();
+    }
+
+    /// Reports may be older by their versions than those before: the API server's store was put back.
+    pub fn hosts_are_listed_anew(&mut self) {
+        self.versions.clear();
     }
 
     /// What a report lists, and lists no more.
@@ -172,16 +200,11 @@ impl Desk {
             self.claims.remove(&key);
             return;
         };
-        let is_selected = node.is_some();
+        let pods = if node.is_some() { self.pending.of(&key) } else { Vec::new() };
         self.claims.insert(key, node);
-        if is_selected {
-            let pods: Vec<_> = self.pending.values().cloned().collect();
-            for pod in pods {
-                let Ok(seen) = Seen::read(&pod) else { continue };
-                let is_its = seen.claims.iter().any(|claim| claim == name);
-                if is_its && seen.existing.namespace == namespace {
-                    self.resume(now, &pod, &seen);
-                }
+        for pod in pods {
+            if let Ok(seen) = Seen::read(&pod) {
+                self.resume(now, &pod, &seen);
             }
         }
     }

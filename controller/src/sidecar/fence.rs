@@ -21,6 +21,8 @@ pub struct Fence {
     host: String,
     /// As it was renewed last, and when that was first seen.
     renewed: Option<(String, Instant)>,
+    /// Which scheduler has it, since when by its own clock, and when that was first seen.
+    acquired: Option<(String, String, Instant)>,
     /// The last look.
     looked: Option<Instant>,
     /// The same, if it was ours then.
@@ -75,10 +77,17 @@ impl Fence {
         if began.saturating_duration_since(since) >= lasts {
             return Err(format!("{holder} has not renewed the scheduler's Lease in time"));
         }
-        // Both times are by the holder's own clock.
+        // Both times are by the holder's own clock; which may have been put back since, and is not waited for then.
         let acquired = spec.acquire_time.as_ref().map(|time| time.0);
         let held = time.zip(acquired).map(|(now, then)| now.duration_since(then));
         let held = held.and_then(|held| Duration::try_from(held).ok()).unwrap_or_default();
+        let text = acquired.map(|time| time.to_string()).unwrap_or_default();
+        let since = match &self.acquired {
+            Some((who, when, since)) if *who == *holder && *when == text => *since,
+            _ => began,
+        };
+        self.acquired = Some((holder.to_owned(), text, since));
+        let held = held.max(began.saturating_duration_since(since));
         if spec.lease_transitions.unwrap_or_default() > 0 && held < SETTLE {
             return Err(format!("{holder} has only just got the scheduler's Lease"));
         }
@@ -133,5 +142,18 @@ mod tests {
         assert!(fence.look(now, Some(&lease("a_1", "2026-01-01T00:00:02.000000Z", 1))).is_err());
         fence.look(now, Some(&lease("a_1", "2026-01-01T00:00:04.000000Z", 1))).unwrap();
         fence.look(now, Some(&lease("a_1", "2026-01-01T00:00:00.000000Z", 0))).unwrap();
+    }
+
+    #[test]
+    fn a_clock_that_is_put_back_is_not_waited_for() {
+        let now = Instant::now();
+        let mut fence = Fence::of("a");
+        for (second, is_ours) in [(0, false), (3, false), (4, true), (5, true)] {
+            // An hour before it got the Lease, and renewed each second.
+            let renewed = format!("2025-12-31T23:00:0{second}.000000Z");
+            let look =
+                fence.look(now + Duration::from_secs(second), Some(&lease("a_1", &renewed, 1)));
+            assert_eq!(look.is_ok(), is_ours, "after {second} s: {look:?}");
+        }
     }
 }

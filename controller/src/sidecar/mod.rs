@@ -17,6 +17,7 @@ mod events;
 mod fence;
 mod figures;
 mod instance;
+mod pending;
 mod pods;
 mod refusals;
 mod seen;

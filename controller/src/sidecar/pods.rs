@@ -58,13 +58,14 @@ impl Desk {
             let is_late = |since: Instant| now.saturating_duration_since(since) > LISTED;
             let counts = match entry.stage {
                 Stage::Bound { since } => entry.is_seen || is_late(since),
+                Stage::Ended => true,
                 _ => false,
             };
             counts && !listed.contains(&***uid)
         };
         let missing = self.book.all().filter(is_missing).map(|(uid, _)| Arc::clone(uid));
-        let missing: Vec<Arc<str>> = missing.collect();
-        self.pending.retain(|uid, _| listed.contains(uid));
+        let waited = self.pending.uids().filter(|uid| !listed.contains(*uid));
+        let missing: Vec<Arc<str>> = missing.chain(waited.map(|uid| uid.as_str().into())).collect();
         for uid in missing {
             self.left(now, &uid, false);
         }
@@ -197,7 +198,7 @@ impl Desk {
             return Ok(());
         }
         let pod = Arc::new(pod);
-        self.pending.insert(uid.clone(), Arc::clone(&pod));
+        self.pending.put(Arc::clone(&pod), seen);
         self.resume(now, &pod, seen);
         if self.book.get(&uid).is_none()
             && seen.is_refused

@@ -31,7 +31,7 @@ pub(super) struct Waiting {
 
 /// Changed hosts that are looked at one by one; with more the engine's own order is faster.
 const FEW: usize = 64;
-/// Kinds of pods that are looked at for each change; the others are woken with them.
+/// Kinds of pods that are looked at at a time; the others have their turn after them.
 const KINDS: usize = 64;
 
 impl Waiting {
@@ -69,6 +69,11 @@ impl Waiting {
         }
     }
 
+    /// Rules that count hosts may say something else now, of any host.
+    pub(super) fn unlook(&mut self) {
+        self.pods.values_mut().for_each(|waits| waits.is_unlooked = true);
+    }
+
     /// Whether there is anything to look at.
     pub(super) fn is_stirred(&self) -> bool {
         let unlooked = || self.pods.values().any(|waits| waits.is_unlooked && !waits.is_woken);
@@ -90,6 +95,9 @@ impl Waiting {
         let mut hosts = BTreeSet::new();
         for waits in self.pods.values_mut().filter(|waits| !waits.is_woken) {
             let is_unlooked = std::mem::take(&mut waits.is_unlooked);
+            if !is_unlooked && stirred.is_empty() {
+                continue;
+            }
             let held = waits.held.as_deref().and_then(|host| engine.host(host));
             if let Some(host) = held.filter(|host| stirred.contains(host)) {
                 waits.is_woken = true;
@@ -104,6 +112,7 @@ impl Waiting {
                 continue;
             }
             if looked.len() >= KINDS {
+                waits.is_unlooked = true;
                 continue;
             }
             let host = if is_unlooked || stirred.len() > FEW {

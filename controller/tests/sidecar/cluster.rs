@@ -117,8 +117,18 @@ impl Cluster {
     fn tell_host(&mut self, at: usize, form: &HostForm, version: u64) {
         let (facts, problems) = form.facts().expect("a report that can be read");
         assert!(problems.is_empty(), "{problems:?}");
-        self.desk.host(&form.name, Some((facts, Class::Standard)), Some(version)).expect("a host");
+        let told = Some((facts, Class::Standard));
+        self.desk.host(self.now, &form.name, told, Some(version)).expect("a host");
         self.kubelets[at].seen = self.kubelets[at].seen.max(version);
+    }
+
+    /// Somebody deletes its Node; the kubelet runs on, and makes it again when its agent's next report is read.
+    pub(crate) fn node_goes(&mut self, at: usize) {
+        let name = &self.kubelets[at].form.name;
+        self.told.push(format!("Node {name} is deleted"));
+        self.desk.node_is_gone(name);
+        // What is read then is the newest.
+        self.kubelets[at].seen = 0;
     }
 
     pub(crate) fn create(&mut self, pod: v1::Pod) {
@@ -258,7 +268,8 @@ impl Cluster {
         if self.kubelets[at].seen > 1 {
             let form = HostForm { has: Vec::new(), ..self.kubelets[at].form.clone() };
             let (facts, _) = form.facts().expect("a report that can be read");
-            self.desk.host(&form.name, Some((facts, Class::Standard)), Some(1)).expect("a host");
+            let told = Some((facts, Class::Standard));
+            self.desk.host(self.now, &form.name, told, Some(1)).expect("a host");
         }
     }
 

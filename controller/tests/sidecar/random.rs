@@ -103,6 +103,9 @@ fn step(cluster: &mut Cluster, dice: &mut Dice<'_>, number: usize, tally: &Tally
         }
         13 => {
             let again = dice.below(4) == 3;
+            if dice.below(8) == 7 {
+                cluster.node_goes(at);
+            }
             cluster.read(at, again);
         }
         14 => {

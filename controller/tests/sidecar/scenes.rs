@@ -17,7 +17,8 @@ fn one_zone(name: &str, cpus: u32) -> HostForm {
 
 pub(crate) fn tell(desk: &mut Desk, form: &HostForm, version: u64) {
     let (facts, _) = form.facts().expect("a host");
-    desk.host(&form.name, Some((facts, Class::Standard)), Some(version)).expect("a host");
+    let told = Some((facts, Class::Standard));
+    desk.host(Instant::now(), &form.name, told, Some(version)).expect("a host");
 }
 
 pub(crate) fn desk(hosts: &[HostForm]) -> Desk {
@@ -153,7 +154,7 @@ fn a_stale_report_takes_no_new_pinned_vm_and_wakes_when_it_is_fresh() {
     tell(&mut desk, &HostForm { stale: true, ..fresh.clone() }, 1);
     assert_eq!(desk.filter(now, &pod, &["a"]), Answer::Host("a"));
     // A host that cannot be read keeps what it has, and gets nothing.
-    desk.host("a", None, Some(3)).expect("told");
+    desk.host(Instant::now(), "a", None, Some(3)).expect("told");
     let other = PodForm::vm("other", 1).build();
     assert!(matches!(desk.filter(now, &other, &["a"]), Answer::Refused(_)));
     assert!(matches!(desk.bind(now, "vm", "a", None), Bind::Refused(_)));

@@ -37,6 +37,21 @@ pub(crate) struct Vm<'a> {
     pub(crate) rack: Option<&'a str>,
     /// For another scheduler, or none.
     pub(crate) by_hand: bool,
+    /// The claim of its disk.
+    pub(crate) claim: Option<&'a str>,
+    /// The uid of its VM's instance; by default it is its own one.
+    pub(crate) instance: Option<&'a str>,
+    /// The migration whose target it is.
+    pub(crate) migration: Option<&'a str>,
+    /// It is there only for its disk to be made.
+    pub(crate) is_stand_in: bool,
+}
+
+impl<'a> Vm<'a> {
+    /// Of which each zone takes one.
+    pub(crate) fn large(rack: &'a str) -> Self {
+        Self { cpus: 5, rack: Some(rack), ..Self::default() }
+    }
 }
 
 impl Bed {
@@ -90,7 +105,10 @@ impl Bed {
         self.count += 1;
         let name = format!("vm-{}", self.count);
         let amounts = json!({"cpu": vm.cpus.to_string(), "memory": "256Mi"});
-        let mut labels = json!({"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": format!("vmi-{name}")});
+        let instance = vm.instance.map_or_else(|| format!("vmi-{name}"), str::to_owned);
+        let mut labels =
+            json!({"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": instance});
+        let mut annotations = json!({});
         let mut spec = json!({
             "schedulerName": if vm.by_hand { "nobody" } else { "berth-scheduler" },
             "automountServiceAccountToken": false,
@@ -99,8 +117,18 @@ impl Bed {
         });
         if let Some(app) = vm.apart {
             labels["app"] = app.into();
-            spec["affinity"]["podAntiAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution": [
-                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}}]});
+            spec["affinity"]["podAntiAffinity"] = never_beside("app", app);
+        }
+        if let Some(migration) = vm.migration {
+            labels["kubevirt.io/migrationJobUID"] = migration.into();
+            spec["affinity"]["podAntiAffinity"] = never_beside("kubevirt.io/created-by", &instance);
+        }
+        if let Some(claim) = vm.claim {
+            spec["volumes"] =
+                json!([{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}]);
+        }
+        if vm.is_stand_in {
+            annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
         }
         if let Some(key) = vm.bears {
             spec["tolerations"] = json!([{"key": key, "operator": "Exists"}]);
@@ -108,7 +136,8 @@ impl Bed {
         if let Some(rack) = vm.rack {
             spec["nodeSelector"] = json!({"rack": rack});
         }
-        let pod = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
+        let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
+        let pod = json!({"metadata": metadata, "spec": spec});
         self.server.post(PODS, &pod);
         name
     }
@@ -135,6 +164,15 @@ impl Bed {
         crate::server::condition(&said)["message"].as_str().unwrap().to_owned()
     }
 
+    /// It has ended, as its kubelet says, and is deleted.
+    pub(crate) fn ended(&self, name: &str, phase: &str) {
+        let path = format!("{PODS}/{name}");
+        let mut pod = self.pod(name);
+        pod["status"]["phase"] = phase.into();
+        self.server.put(&format!("{path}/status"), &pod);
+        self.server.delete(&path);
+    }
+
     /// Deletes all VMs, and waits until hosts are known to be free.
     pub(crate) fn clear(&mut self, sidecar: &Controller) {
         let all = self.server.get(PODS);
@@ -158,6 +196,12 @@ impl Bed {
         self.kubelets().values().map(|(_, uids)| uids.len()).sum()
     }
 
+    /// The same; how many there are on these hosts.
+    pub(crate) fn kubelets_agree_on(&self, hosts: &[&str]) -> usize {
+        let kubelets = self.kubelets();
+        hosts.iter().map(|host| kubelets[*host].1.len()).sum()
+    }
+
     /// What kubelets have handed out by now, by host, and to which pods.
     fn kubelets(&self) -> BTreeMap<String, (State, Vec<String>)> {
         let all = self.server.get(PODS);
@@ -177,6 +221,9 @@ impl Bed {
             let Some(host) = pod["spec"]["nodeName"].as_str() else { continue };
             let (state, uids) = states.get_mut(host).unwrap();
             let read = Existing::read(&serde_json::from_value(pod.clone()).unwrap()).unwrap();
+            if read.is_terminal {
+                continue;
+            }
             let taken = state.admit(&read.pod);
             assert!(taken.is_ok(), "{host} refuses {}: {taken:?}", read.name);
             uids.push(read.pod.uid);
@@ -210,6 +257,12 @@ impl Bed {
         plane.start_scheduler(Some(&file)).unwrap();
         sidecar
     }
+}
+
+/// Pods of this label are kept off each other's hosts.
+fn never_beside(key: &str, value: &str) -> Value {
+    json!({"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {key: value}}}]})
 }
 
 /// When `PodScheduled` became true is to the second only; the version of that write is exact, and the last one.

@@ -9,15 +9,13 @@ use berth_tests::controller::Controller;
 
 use crate::bed::{Bed, Vm};
 
-const PLAIN: Vm<'_> = Vm { cpus: 5, rack: Some("plain"), apart: None, bears: None, by_hand: false };
-
 /// By the sum of CPUs nine would fit, and three of them would be refused by their kubelets.
 pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut Bed) {
-    let vms: Vec<String> = (0..6).map(|_| bed.vm(PLAIN)).collect();
+    let vms: Vec<String> = (0..6).map(|_| bed.vm(Vm::large("plain"))).collect();
     for vm in &vms {
         bed.bound(vm);
     }
-    let late: Vec<String> = (0..2).map(|_| bed.vm(PLAIN)).collect();
+    let late: Vec<String> = (0..2).map(|_| bed.vm(Vm::large("plain"))).collect();
     for vm in &late {
         let said = bed.refused(vm);
         assert!(said.contains("0/3 nodes are available: 3 "), "{said}");
@@ -64,14 +62,14 @@ pub(crate) fn room_that_a_report_tells_of_is_used(
     let heard = "CPUs of the new host are taken";
     plane
         .until(heard, crate::bed::SOON, |_| {
-            let pods = bed.vm(Vm { rack: Some("told"), ..PLAIN });
+            let pods = bed.vm(Vm::large("told"));
             let said = bed.server.scheduled(&format!("{}/{pods}", crate::bed::PODS));
             let waits = said["spec"]["nodeName"].is_null();
             bed.server.delete(&format!("{}/{pods}", crate::bed::PODS));
             waits.then_some(())
         })
         .unwrap();
-    let vm = bed.vm(Vm { rack: Some("told"), ..PLAIN });
+    let vm = bed.vm(Vm::large("told"));
     bed.refused(&vm);
     // Longer than the scheduler's first pause, so that what is measured is ours.
     std::thread::sleep(Duration::from_secs(2));

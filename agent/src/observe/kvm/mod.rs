@@ -210,17 +210,6 @@ fn device_node(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReas
     }
 }
 
-impl Evidence {
-    /// What is known of the smoke test, for people.
-    #[must_use]
-    pub fn smoke_failure(&self) -> Option<&str> {
-        match &self.device {
-            Some(Device::Opened(probe)) => probe.failure.as_deref(),
-            _ => None,
-        }
-    }
-}
-
 /// Whether VMs can run with this state.
 #[must_use]
 pub const fn is_ready(state: Option<KvmState>) -> bool {

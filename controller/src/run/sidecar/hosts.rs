@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use berth_api::names::CAPACITY_GENERATION;
 use berth_api::{Class, InfraNode};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
@@ -78,13 +79,15 @@ impl Hosts<'_> {
         let names = names.chain(infra_nodes.iter().map(|host| host.name_any()));
         let known = self.known();
         let names: BTreeSet<String> = names.chain(known).collect();
+        self.sidecar.desk().hosts_are_listed_anew();
         for (at, name) in names.iter().enumerate() {
-            self.one(name);
+            self.read(name);
             // Calls and other watches go on meanwhile.
             if at % 64 == 63 {
                 tokio::task::yield_now().await;
             }
         }
+        self.sidecar.stir();
         let (count, took) = (names.len(), began.elapsed());
         self.sidecar.metrics.assignment.counted("hosts", took);
         tracing::info!("{count} hosts are listed, and read in {:.2} s", took.as_secs_f64());
@@ -96,7 +99,17 @@ impl Hosts<'_> {
     }
 
     fn one(&mut self, name: &str) {
+        self.read(name);
+        self.sidecar.stir();
+    }
+
+    fn read(&mut self, name: &str) {
         let (node, infra_node) = (self.shared.nodes.get(name), self.shared.infra_nodes.get(name));
+        if node.is_none() {
+            self.sidecar.desk().node_is_gone(name);
+            self.said.remove(name);
+            return;
+        }
         let mut problems = Vec::new();
         let version = infra_node.as_ref().and_then(|host| host.resource_version()?.parse().ok());
         let facts = node.zip(infra_node).and_then(|(node, infra_node)| {
@@ -107,7 +120,7 @@ impl Hosts<'_> {
             let class = self.class(&facts);
             (facts, class)
         });
-        let set = self.sidecar.tell(|desk, _| desk.host(name, facts, version));
+        let set = self.sidecar.desk().host(Instant::now(), name, facts, version);
         let wrong = problems.iter().map(ToString::to_string).chain(set.err());
         let wrong = wrong.collect::<Vec<_>>().join("; ");
         if self.said.get(name) != Some(&wrong) && !wrong.is_empty() {
@@ -139,13 +152,10 @@ fn facts_of_node(node: Option<&Node>) -> impl PartialEq {
         let version =
             status.and_then(|status| Some(status.node_info.as_ref()?.kubelet_version.clone()));
         let allocatable = status.and_then(|status| status.allocatable.clone());
-        (
-            node.metadata.uid.clone(),
-            node.metadata.labels.clone(),
-            node.spec.clone(),
-            allocatable,
-            version,
-        )
+        // Old schedulers are woken by this label, which tells nobody else anything.
+        let mut labels = node.metadata.labels.clone().unwrap_or_default();
+        labels.remove(CAPACITY_GENERATION);
+        (node.metadata.uid.clone(), labels, node.spec.clone(), allocatable, version)
     })
 }
 

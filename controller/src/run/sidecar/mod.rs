@@ -65,8 +65,10 @@ struct Sidecar {
 const MOST: usize = 8 << 20;
 /// Between looks at what was promised for too long.
 const TICK: Duration = Duration::from_secs(1);
-/// After so long all is listed anew.
+/// After so long all is listed anew, in a quiet moment.
 const AGE: Duration = Duration::from_secs(24 * 3600);
+/// After so much longer it is done in any moment: a start at any moment must be right, too.
+const LATE: Duration = Duration::from_secs(3600);
 
 impl Sidecar {
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -76,9 +78,14 @@ impl Sidecar {
     /// Tells the desk of something, and those who may be waiting for it.
     fn tell<T>(&self, what: impl FnOnce(&mut Desk, Instant) -> T) -> T {
         let result = what(&mut self.desk(), Instant::now());
+        self.stir();
+        result
+    }
+
+    /// Who waits looks again. Of many changes at once only the last one is worth it: of a list each would begin two tasks.
+    fn stir(&self) {
         self.gate.changed();
         self.stirred.notify_one();
-        result
     }
 }
 
@@ -120,10 +127,14 @@ async fn live(sidecar: Arc<Sidecar>, shared: Shared) {
         feeds.spawn(others::instances(Arc::clone(&sidecar)));
         feeds.spawn(pods::follow(Arc::clone(&sidecar)));
         tokio::select! {
-            () = tick(&sidecar) => feeds.shutdown().await,
+            () = tick(&sidecar) => {}
             // None of them ends by itself.
             _ = feeds.join_next() => return,
         }
+        feeds.shutdown().await;
+        // From here on nobody opens it but those who begin anew.
+        sidecar.gate.close();
+        *sidecar.desk() = Desk::unlisted();
         tracing::info!("hosts and pods are listed anew, as once a day");
     }
 }
@@ -138,9 +149,8 @@ async fn tick(sidecar: &Sidecar) {
         let (stages, figures) = {
             let mut desk = sidecar.desk();
             desk.tick(Instant::now());
-            if began.elapsed() > AGE && desk.is_quiet() {
-                sidecar.gate.close();
-                *desk = Desk::unlisted();
+            let late = began.elapsed().saturating_sub(AGE);
+            if late > LATE || (!late.is_zero() && desk.is_quiet()) {
                 return;
             }
             // All zones are looked at, so not every time.

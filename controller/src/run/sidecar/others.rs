@@ -28,7 +28,10 @@ pub(super) async fn namespaces(sidecar: Arc<Sidecar>) {
     let take = |told: Told<Namespace>| match told {
         Told::Begin => sidecar.gate.listed(Kind::Namespaces, false),
         Told::End => sidecar.gate.listed(Kind::Namespaces, true),
-        Told::Listed(namespace) | Told::Is(namespace) => {
+        Told::Listed(namespace) => {
+            sidecar.desk().namespace(&namespace.name_any(), namespace.labels());
+        }
+        Told::Is(namespace) => {
             sidecar.tell(|desk, _| desk.namespace(&namespace.name_any(), namespace.labels()));
         }
         // Its pods have gone before it.

@@ -10,7 +10,7 @@ use kube::Api;
 use super::Sidecar;
 use super::feed::{Told, always, feed};
 use super::gate::Kind;
-use crate::sidecar::Seen;
+use crate::sidecar::{Desk, Seen};
 
 /// Follows pods for ever, as soon as all is known that they are counted by.
 pub(super) async fn follow(sidecar: Arc<Sidecar>) {
@@ -19,6 +19,9 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
     let api: Api<Pod> = Api::all(sidecar.client.clone());
     let mut listed: HashSet<String> = HashSet::new();
     let mut late: Vec<(Pod, Seen)> = Vec::new();
+    // Those that a kubelet has refused, each counted once, and none of before the first list.
+    let mut refused: HashSet<String> = HashSet::new();
+    let mut is_first = true;
     // Without the wait for pages.
     let mut counting = Duration::ZERO;
     let take = |told: Told<Pod>| match told {
@@ -32,11 +35,19 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
             let began = Instant::now();
             let Some((pod, seen)) = read(object) else { return };
             listed.insert(seen.uid().to_owned());
-            if sidecar.desk().is_on_its_way(&seen) {
+            if let Some(name) = refusal(&seen)
+                && refused.insert(seen.uid().to_owned())
+                && !is_first
+            {
+                tell_refusal(&sidecar, &seen, name);
+            }
+            let mut desk = sidecar.desk();
+            if desk.is_on_its_way(&seen) {
                 late.push((pod, seen));
             } else {
-                count(&sidecar, pod, &seen);
+                count(&mut desk, pod, &seen);
             }
+            drop(desk);
             counting = counting.saturating_add(began.elapsed());
         }
         Told::End => {
@@ -45,10 +56,14 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
             late.sort_by_cached_key(|(pod, _)| {
                 pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
             });
-            for (pod, seen) in late.drain(..) {
-                count(&sidecar, pod, &seen);
-            }
-            sidecar.tell(|desk, now| desk.pods_listed(now, &listed));
+            sidecar.tell(|desk, now| {
+                for (pod, seen) in late.drain(..) {
+                    count(desk, pod, &seen);
+                }
+                desk.pods_listed(now, &listed);
+            });
+            refused.retain(|uid| listed.contains(uid));
+            is_first = false;
             let count = std::mem::take(&mut listed).len();
             sidecar.gate.listed(Kind::Pods, true);
             counting = counting.saturating_add(began.elapsed());
@@ -60,15 +75,16 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
         }
         Told::Is(object) => {
             let Some((pod, seen)) = read(object) else { return };
-            if let Some(refusal) = seen.kubelet.filter(|_| seen.is_ours) {
-                sidecar.metrics.assignment.kubelet_refused(refusal.name());
-                let (called, name) = (seen.called(), refusal.name());
-                tracing::warn!("{called}: its kubelet has refused it: {name}");
+            if let Some(name) = refusal(&seen)
+                && refused.insert(seen.uid().to_owned())
+            {
+                tell_refusal(&sidecar, &seen, name);
             }
-            count(&sidecar, pod, &seen);
+            sidecar.tell(|desk, _| count(desk, pod, &seen));
         }
         Told::Gone(object) => {
             if let Some(uid) = object.metadata.uid {
+                refused.remove(&uid);
                 sidecar.tell(|desk, now| desk.pod_is_gone(now, &uid));
             }
         }
@@ -76,8 +92,18 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
     feed(api, "pods", take, always).await;
 }
 
-fn count(sidecar: &Sidecar, pod: Pod, seen: &Seen) {
-    if let Err(why) = sidecar.tell(|desk, now| desk.pod(now, pod, seen)) {
+/// Why the kubelet has refused one of ours.
+fn refusal(seen: &Seen) -> Option<&'static str> {
+    seen.kubelet.filter(|_| seen.is_ours).map(|refusal| refusal.name())
+}
+
+fn tell_refusal(sidecar: &Sidecar, seen: &Seen, name: &str) {
+    sidecar.metrics.assignment.kubelet_refused(name);
+    tracing::warn!("{}: its kubelet has refused it: {name}", seen.called());
+}
+
+fn count(desk: &mut Desk, pod: Pod, seen: &Seen) {
+    if let Err(why) = desk.pod(Instant::now(), pod, seen) {
         tracing::warn!("{why}; it is not counted");
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Sender {
     hosts: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
+/// With so many hosts those are forgotten to which nothing is being bound.
+const IDLE: usize = 4096;
 /// A look at one pod that takes longer is given up.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -36,6 +38,9 @@ impl Sender {
         let until = began.checked_add(HOLD).unwrap_or(began);
         let host = {
             let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+            if hosts.len() >= IDLE {
+                hosts.retain(|_, host| Arc::strong_count(host) > 1);
+            }
             Arc::clone(hosts.entry(binding.node.clone()).or_default())
         };
         let turn = tokio::time::timeout_at(until.into(), host.lock()).await;

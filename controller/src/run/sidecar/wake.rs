@@ -1,5 +1,6 @@
 //! Wakes pods that wait for room: the scheduler looks at them again when a Node changes in a way that it looks at.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(250);
 /// Between looks while another decides.
 const IDLE: Duration = Duration::from_secs(2);
-/// Nodes that are touched at once: one wakes all pods, and more are only for pods that fit nowhere else.
+/// Nodes that are touched at once. Old schedulers look at all pods then, newer ones at those that the Node may be for.
 const NODES: usize = 8;
 /// Servers before look at labels of Nodes, and not at annotations.
 const ANNOTATIONS: (u32, u32) = (1, 21);
@@ -38,10 +39,13 @@ impl Wake {
     pub(super) async fn run(self) {
         let has_annotations = self.version().await >= ANNOTATIONS;
         let sidecar = &self.sidecar;
+        // Nodes that are to be touched still: too many at once, or the API server did not take it.
+        let mut left: BTreeSet<String> = BTreeSet::new();
         loop {
             sidecar.stirred.notified().await;
             tokio::time::sleep(SETTLE).await;
             if !sidecar.desk().has_waiting() {
+                left.clear();
                 continue;
             }
             let now = std::time::Instant::now();
@@ -49,12 +53,21 @@ impl Wake {
                 tokio::time::sleep(IDLE).await;
                 continue;
             }
-            let hosts = sidecar.desk().wake();
-            for host in hosts.iter().take(NODES) {
-                self.touch(host, has_annotations).await;
+            left.extend(sidecar.desk().wake());
+            let now: Vec<String> = left.iter().take(NODES).cloned().collect();
+            let mut is_well = true;
+            for host in &now {
+                if self.touch(host, has_annotations).await {
+                    left.remove(host);
+                } else {
+                    is_well = false;
+                }
             }
-            if !hosts.is_empty() {
-                tokio::time::sleep(PAUSE).await;
+            if !now.is_empty() {
+                tokio::time::sleep(if is_well { PAUSE } else { IDLE }).await;
+            }
+            if !left.is_empty() {
+                sidecar.stirred.notify_one();
             }
         }
     }
@@ -78,7 +91,8 @@ impl Wake {
         }
     }
 
-    async fn touch(&self, host: &str, has_annotations: bool) {
+    /// Says whether that is done: the Node is touched, or there is none.
+    async fn touch(&self, host: &str, has_annotations: bool) -> bool {
         let nodes: Api<Node> = Api::all(self.sidecar.client.clone());
         let field = if has_annotations { "annotations" } else { "labels" };
         let now = Timestamp::now().as_millisecond().to_string();
@@ -89,9 +103,12 @@ impl Wake {
             Ok(_) => {
                 self.sidecar.metrics.assignment.woken();
                 tracing::debug!("{host} has room for a pod that waits");
+                true
             }
+            Err(error) if error.code() == Some(404) => true,
             Err(error) => {
-                tracing::warn!("Node {host}: {CAPACITY_GENERATION}: {error}; pods may wait longer");
+                tracing::warn!("Node {host}: {CAPACITY_GENERATION}: {error}; trying again");
+                false
             }
         }
     }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::error::{Error, at, found};
+use crate::launcher::RESOURCE_NAME;
 use crate::run::optional::Optional;
 use crate::tenants::claims::{self, Choice, Request, choose};
 use crate::tenants::fault::Fault;
@@ -157,10 +158,7 @@ impl Context {
         let attachments = all.iter().map(|object| Attachment {
             namespace: object.metadata.namespace.as_deref().unwrap_or_default(),
             name: object.metadata.name.as_deref().unwrap_or_default(),
-            resource: object
-                .annotations()
-                .get("k8s.v1.cni.cncf.io/resourceName")
-                .map(String::as_str),
+            resource: object.annotations().get(RESOURCE_NAME).map(String::as_str),
             config: object.data["spec"]["config"].as_str().unwrap_or_default(),
         });
         let asked = tenant.spec.network.as_ref();

@@ -10,12 +10,10 @@ use berth_api::{NetworkBinding, TenantNetwork};
 use serde_json::{Value, json};
 
 use super::{Kind, Wanted};
+use crate::launcher::RESOURCE_NAME;
 use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
 use crate::tenants::network::HostNetwork;
-
-/// KubeVirt gives a launcher pod one of the resource that this annotation names, so that it lands where the network is.
-const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
 /// How many tenants a host network has, which decides whether agents tell the bridges of single tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

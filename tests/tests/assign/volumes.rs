@@ -1,0 +1,134 @@
+//! Volumes that are made where their first pod goes, with a real scheduler; nobody makes them but the test.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use berth_tests::cluster::ControlPlane;
+use berth_tests::controller::Controller;
+use serde_json::json;
+
+use crate::bed::{Bed, SOON, Vm};
+
+const CLAIMS: &str = "/api/v1/namespaces/vms/persistentvolumeclaims";
+const VOLUMES: &str = "/api/v1/persistentvolumes";
+const SELECTED: &str = "volume.kubernetes.io/selected-node";
+
+/// Claims of this class wait for their first pod.
+fn class(bed: &Bed) {
+    let class = json!({"metadata": {"name": "late"}, "provisioner": "example.com/late",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    bed.server.post("/apis/storage.k8s.io/v1/storageclasses", &class);
+}
+
+fn claim(bed: &Bed, name: &str) {
+    let claim = json!({"metadata": {"name": name}, "spec": {"storageClassName": "late",
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    bed.server.post(CLAIMS, &claim);
+}
+
+/// Waits until the scheduler has chosen a node for a claim, and now waits for its volume (`PreBind`).
+fn selected(bed: &Bed, claim: &str) -> String {
+    let begin = Instant::now();
+    loop {
+        let there = bed.server.get(&format!("{CLAIMS}/{claim}"));
+        if let Some(node) = there["metadata"]["annotations"][SELECTED].as_str() {
+            return node.to_owned();
+        }
+        assert!(begin.elapsed() < SOON, "no node is selected for {claim}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// What the class's provisioner and the volume controller do: a volume that only this host has, bound to the claim.
+fn provision(bed: &Bed, claim: &str, host: &str) {
+    let path = format!("{CLAIMS}/{claim}");
+    let mut there = bed.server.get(&path);
+    let volume = format!("of-{claim}");
+    bed.server.post(VOLUMES, &json!({"metadata": {"name": volume}, "spec": {
+        "storageClassName": "late", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+        "local": {"path": "/disk"},
+        "claimRef": {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": "vms", "name": claim,
+            "uid": there["metadata"]["uid"]},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]}},
+    }}));
+    there["spec"]["volumeName"] = volume.clone().into();
+    there["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = "yes".into();
+    bed.server.put(&path, &there);
+    for path in [path, format!("{VOLUMES}/{volume}")] {
+        let mut there = bed.server.get(&path);
+        there["status"]["phase"] = "Bound".into();
+        bed.server.put(&format!("{path}/status"), &there);
+    }
+}
+
+/// While a volume is made its VM's room is nobody else's, whoever is killed meanwhile.
+pub(crate) fn killed_in_prebind(
+    plane: &mut ControlPlane,
+    bed: &mut Bed,
+    mut sidecar: Controller,
+) -> Controller {
+    class(bed);
+    for number in 0..2 {
+        bed.host(&format!("disks-{number}"), "disks", &[]);
+    }
+    claim(bed, "disk");
+    let vm = bed.vm(Vm { claim: Some("disk"), ..Vm::large("disks") });
+    let host = selected(bed, "disk");
+    // The scheduler has reserved it, and is waiting.
+    plane.stop_scheduler();
+    let others: Vec<String> = (0..4).map(|_| bed.vm(Vm::large("disks"))).collect();
+    let file = plane.scheduler_configuration(Some(bed.port)).unwrap();
+    plane.start_scheduler(Some(&file)).unwrap();
+    let mut on: BTreeMap<String, usize> = BTreeMap::new();
+    let mut waits = Vec::new();
+    for other in &others {
+        // Its Lease is waited for first.
+        let said = bed.server.scheduled(&format!("{}/{other}", crate::bed::PODS));
+        match said["spec"]["nodeName"].as_str() {
+            Some(host) => *on.entry(host.to_owned()).or_default() += 1,
+            None => waits.push(other.clone()),
+        }
+    }
+    assert_eq!((on.values().sum(), waits.len()), (3, 1), "{on:?}\n{}", plane.log("sidecar"));
+    assert_eq!(on[&host], 1, "{on:?}: one zone of {host} is kept");
+    bed.agents_report();
+    sidecar.running.end();
+    sidecar = bed.sidecar(plane, "sidecar", "kube-system/berth-scheduler");
+    let late = bed.vm(Vm::large("disks"));
+    bed.refused(&late);
+    assert_eq!(bed.host_of(&vm), None, "its volume is not there yet");
+    provision(bed, "disk", &host);
+    let took = bed.bound(&vm);
+    eprintln!("bound {took:?} after its volume was made");
+    assert_eq!(bed.host_of(&vm), Some(host), "{}", plane.log("sidecar"));
+    assert!(bed.host_of(&waits[0]).is_none() && bed.host_of(&late).is_none());
+    bed.kubelets_agree();
+    sidecar
+}
+
+/// KubeVirt sends a stand-in so that the disk is made; the VM's own pod comes when that has gone.
+pub(crate) fn the_place_of_a_stand_in(plane: &ControlPlane, bed: &mut Bed) {
+    bed.host("first-0", "first", &[]);
+    claim(bed, "first");
+    let own = Vm { claim: Some("first"), instance: Some("vmi-first"), ..Vm::large("first") };
+    let stand_in = bed.vm(Vm { is_stand_in: true, ..own });
+    let host = selected(bed, "first");
+    provision(bed, "first", &host);
+    bed.bound(&stand_in);
+    let neighbour = bed.vm(Vm::large("first"));
+    bed.bound(&neighbour);
+    bed.agents_report();
+    let late = bed.vm(Vm::large("first"));
+    bed.refused(&late);
+    bed.ended(&stand_in, "Succeeded");
+    bed.agents_report();
+    // Woken, it is refused again.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(bed.host_of(&late), None, "{}", plane.log("sidecar"));
+    let vm = bed.vm(own);
+    bed.bound(&vm);
+    assert_eq!(bed.host_of(&vm).as_deref(), Some("first-0"));
+    assert_eq!(bed.host_of(&late), None);
+    bed.kubelets_agree();
+}
