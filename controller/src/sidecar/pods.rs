@@ -81,7 +81,11 @@ impl Desk {
     pub(super) fn is_unsure(&self, host: HostId) -> bool {
         let Some(facts) = self.engine.facts(host) else { return false };
         let is_listed = |request: &Request| facts.allocation(request.uid()).is_some();
-        let mut on = self.engine.on(host);
+        // Of what is only promised a kubelet has given out nothing.
+        let is_there = |request: &Request| {
+            self.book.get(request.uid()).is_none_or(|entry| !entry.stage.is_movable())
+        };
+        let mut on = self.engine.on(host).filter(|request| is_there(request));
         let mut listed = facts.allocations.iter();
         on.any(|request| has_own(request) && !is_listed(request))
             || listed.any(|allocation| self.book.get(&allocation.uid).is_none())

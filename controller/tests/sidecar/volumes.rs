@@ -1,6 +1,6 @@
 //! Volumes that are made where their first pod goes: KubeVirt sends a stand-in before the VM's own pod.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use berth_api::infra_node::Allocation;
@@ -118,7 +118,9 @@ fn a_pod_whose_vm_is_not_known_yet_waits() {
 fn a_node_that_was_selected_for_a_volume_is_reserved_again_after_a_restart() {
     let now = Instant::now();
     for claim_first in [true, false] {
-        let mut desk = desk(&[host("a"), host("b")]);
+        let mut desk = Desk::unlisted();
+        tell(&mut desk, &host("a"), 1);
+        tell(&mut desk, &host("b"), 1);
         let form = PodForm { claim: Some("disk".to_owned()), ..PodForm::vm("vm", 8) };
         let pod = form.build();
         let claim =
@@ -130,6 +132,7 @@ fn a_node_that_was_selected_for_a_volume_is_reserved_again_after_a_restart() {
         if !claim_first {
             claim(&mut desk);
         }
+        desk.pods_listed(now, &HashSet::from(["vm".to_owned()]));
         assert_eq!(desk.stages().reserved, 1);
         let other = PodForm::vm("other", 8).build();
         assert_eq!(desk.filter(now, &other, &["b", "a"]), Answer::Host("a"));

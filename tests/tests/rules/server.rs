@@ -83,8 +83,12 @@ impl Server {
     /// Waits until a pod has a host, which may be refused to it at first.
     pub(crate) fn bound(&self, path: &str) {
         let begin = Instant::now();
-        while self.get(path)["spec"]["nodeName"].is_null() {
-            assert!(begin.elapsed() < PATIENCE, "{path} gets no host");
+        loop {
+            let pod = self.get(path);
+            if pod["spec"]["nodeName"].is_string() {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{path} gets no host: {}", condition(&pod));
             std::thread::sleep(Duration::from_millis(10));
         }
     }
