@@ -72,6 +72,7 @@ fn the_list_of_checks_is_what_the_program_prints() {
 #[test]
 fn the_manual_page_is_made_from_the_help() {
     compare("docs/man/berth-agent.1", &stdout(&agent(&["man"])));
+    compare("docs/berth-agent.md", &stdout(&agent(&["man", "--markdown"])));
 }
 
 /// The Debian package brings it.

@@ -29,6 +29,8 @@ pub const TENANT_PREFIX: &str = "cluster-";
 pub const CLASS_LABEL: &str = "berth.dev/class";
 /// Label of a Node by the controller: the HostProfile that its shape comes from.
 pub const PROFILE_LABEL: &str = "berth.dev/profile";
+/// Key of a taint that an administrator may give to hosts for VMs alone; VMs that Berth assigns tolerate it.
+pub const VMS_TAINT: &str = "berth.dev/vms";
 /// Annotation of a Node, or a label on servers before 1.21: another value whenever it has room again for a pod that waits, as
 /// the scheduler looks at waiting pods again when a Node changes.
 pub const CAPACITY_GENERATION: &str = "berth.dev/capacity-generation";

@@ -20,6 +20,27 @@ pub fn completion(mut command: Command, shell: Shell) -> String {
     }
 }
 
+/// The reference in Markdown: what `--help` says, command by command.
+#[must_use]
+pub fn reference(mut command: Command) -> String {
+    command.build();
+    let name = command.get_name().to_owned();
+    let mut page = format!(
+        "# {name}\n\nWhat `{name} help` prints, command by command; `make samples` writes this page.\n"
+    );
+    let commands = command.get_subcommands();
+    let commands = commands.filter(|one| !one.is_hide_set() && one.get_name() != "help");
+    let all = std::iter::once((name.clone(), &command))
+        .chain(commands.map(|one| (format!("{name} {}", one.get_name()), one)));
+    for (title, command) in all {
+        let help = command.clone().render_long_help().to_string();
+        let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+        let text = lines.join("\n");
+        page.push_str(&format!("\n## {title}\n\n```text\n{}\n```\n", text.trim_end()));
+    }
+    page
+}
+
 /// The manual page in troff. `more` is printed as typed at its end: title and text.
 ///
 /// # Errors

@@ -78,6 +78,7 @@ fn the_readme_shows_what_the_program_prints() {
     let end = start + readme[start..].find("```\n").unwrap();
     compare("README.md", &format!("{}{table}{}", &readme[..start], &readme[end..]));
     compare("docs/man/berth-controller.1", &stdout(&run(&["man"], "")));
+    compare("docs/berth-controller.md", &stdout(&run(&["man", "--markdown"], "")));
     compare("docs/berth-controller.bash", &stdout(&run(&["completion", "bash"], "")));
 }
 

@@ -265,6 +265,7 @@ fn a_tenant_adds_its_network_and_its_scheduler() {
         json!([{"name": "default", "bridge": {}}, {"name": "tenant", "bridge": {}}])
     );
     assert_eq!(spec["schedulerName"], "berth-scheduler");
+    assert_eq!(spec["tolerations"], json!([{"key": "berth.dev/vms", "operator": "Exists"}]));
     assert_eq!(spec["domain"]["resources"]["requests"], json!({"cpu": "4", "memory": "16Gi"}));
     assert_eq!(
         (&spec["evictionStrategy"], &spec["dnsPolicy"]),

@@ -73,7 +73,11 @@ enum Command {
     },
     /// Print the manual page
     #[command(hide = true)]
-    Man,
+    Man {
+        /// As Markdown, command by command
+        #[arg(long)]
+        markdown: bool,
+    },
     /// Undo a change on trial if the process that tries it does not say how it ended
     #[command(hide = true, name = links::trial::GUARD)]
     TrialGuard {
@@ -161,7 +165,10 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Revert(arguments) => apply::revert(&arguments),
         Command::Completion { shell } => print(&pages::completion(Cli::command(), shell)),
-        Command::Man => manual_page().map_err(Failure::from).and_then(|page| print(&page)),
+        Command::Man { markdown: true } => print(&pages::reference(Cli::command())),
+        Command::Man { markdown: false } => {
+            manual_page().map_err(Failure::from).and_then(|page| print(&page))
+        }
         Command::TrialGuard { root } => Root::live_below(&root)
             .map(|root| links::trial::guard_main(&root))
             .map_err(Failure::from)

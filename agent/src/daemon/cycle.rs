@@ -330,6 +330,7 @@ impl Worker {
             let unclear = wish.unclear.parts.contains(&Part::Networks);
             known::keep(&mut status, &before, &facts, unclear);
         }
+        inner.metrics.see_networks(&status.networks);
         node.status = Some(status);
         inner.node = Some(node);
         // What is asked is not known, so what is missing may be meant to be there.

@@ -3,6 +3,7 @@
 use std::fmt::Error;
 use std::sync::atomic::AtomicU64;
 
+use berth_api::infra_node::NetworkStatus;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -30,6 +31,12 @@ struct Kind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Network {
+    network: String,
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ResultLabel {
     pub(super) result: &'static str,
 }
@@ -48,6 +55,7 @@ pub(super) struct Metrics {
     available: Number,
     ksm: Family<Kind, Gauge>,
     ksm_running: Gauge,
+    networks: Family<Network, Gauge>,
     cpu_seconds: Number,
     resident: Number,
 }
@@ -69,6 +77,7 @@ impl Default for Metrics {
             available: Number::default(),
             ksm: Family::default(),
             ksm_running: Gauge::default(),
+            networks: Family::default(),
             cpu_seconds: Number::default(),
             resident: Number::default(),
         };
@@ -105,6 +114,11 @@ impl Metrics {
         r.register("berth_memory_available_bytes", "MemAvailable", self.available.clone());
         r.register("berth_ksm_pages", "Pages of /sys/kernel/mm/ksm by file", self.ksm.clone());
         r.register("berth_ksm_running", "1 if ksmd merges pages", self.ksm_running.clone());
+        r.register(
+            "berth_tenant_networks",
+            "Tenants' networks on this host by host network and state",
+            self.networks.clone(),
+        );
         r.register("process_cpu_seconds", "CPU time of the agent", self.cpu_seconds.clone());
         r.register(
             "process_resident_memory_bytes",
@@ -149,6 +163,20 @@ impl Metrics {
             }
         }
         self.ksm_running.set((ksm.run == Some(1)).into());
+    }
+
+    /// Tenants' networks, as the status has them.
+    pub(super) fn see_networks(&self, networks: &[NetworkStatus]) {
+        // One that has gone is no longer told of.
+        self.networks.clear();
+        for one in networks {
+            for (state, count) in
+                [("ready", one.ready), ("pending", one.pending), ("failed", one.failed)]
+            {
+                let label = Network { network: one.name.clone(), state };
+                self.networks.get_or_create(&label).set(count.into());
+            }
+        }
     }
 
     /// What the agent itself takes.

@@ -64,7 +64,11 @@ enum Command {
     },
     /// Print the manual page
     #[command(hide = true)]
-    Man,
+    Man {
+        /// As Markdown, command by command
+        #[arg(long)]
+        markdown: bool,
+    },
 }
 
 /// Runs the program with the arguments of this process.
@@ -76,7 +80,10 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Crds => crds(),
         Command::Completion { shell } => print(&pages::completion(Cli::command(), shell)),
-        Command::Man => manual_page().map_err(Failure::from).and_then(|page| print(&page)),
+        Command::Man { markdown: true } => print(&pages::reference(Cli::command())),
+        Command::Man { markdown: false } => {
+            manual_page().map_err(Failure::from).and_then(|page| print(&page))
+        }
     };
     berth_cli::end("berth-controller", result)
 }

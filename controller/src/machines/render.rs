@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::names::VMS_TAINT;
 use berth_api::{EvictionStrategy, TenantCluster};
 use serde_json::{Map, Value, json};
 
@@ -12,6 +13,7 @@ use super::provider::Provider;
 use super::surroundings::Surroundings;
 use super::{completion, network, scheduling, storage};
 use crate::inventory::Problem;
+use crate::sidecar::SCHEDULER;
 
 /// What a cluster would choose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,7 +130,11 @@ impl Machine<'_> {
         add("dnsPolicy", dns_policy.map(Value::from));
         add("dnsConfig", dns_config.clone());
         let scheduler = self.tenant.and_then(|tenant| tenant.spec.scheduler_name.clone());
+        let is_ours = scheduler.as_deref() == Some(SCHEDULER);
+        let tolerations = json!([{"key": VMS_TAINT, "operator": "Exists"}]);
         add("schedulerName", scheduler.map(Value::from));
+        // Pods of other schedulers can be kept off their hosts.
+        add("tolerations", is_ours.then_some(tolerations));
         self.check_vectors(&spec);
         // A VM that keeps its address must come back after it has stopped.
         let strategy = if self.provider.subnet.is_empty() { "Once" } else { "Always" };
