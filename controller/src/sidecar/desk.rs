@@ -246,11 +246,17 @@ impl Desk {
     /// no good any more.
     fn put_back(&mut self, before: Option<(Arc<str>, Entry)>, seen: &Seen) -> Option<Arc<str>> {
         let (uid, entry) = before?;
-        let (name, host) = (Arc::clone(&entry.host), self.engine.host(&entry.host)?);
+        let (name, host) = (Arc::clone(&entry.host), self.engine.host(&entry.host));
         if &*uid == seen.uid() || !matches!(entry.stage, Stage::Kept { .. }) {
-            self.waiting.stir(host);
+            host.into_iter().for_each(|host| self.waiting.stir(host));
             return None;
         }
+        let Some(host) = host else {
+            // Its Node may come back.
+            self.book.put(&uid, entry);
+            self.book.unhouse(&uid);
+            return None;
+        };
         // Whether the kubelet would take it now is asked when its pod comes again.
         drop(self.engine.bound(&entry.request, host));
         self.book.put(&uid, entry);

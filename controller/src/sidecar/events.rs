@@ -57,11 +57,13 @@ impl Desk {
             self.versions.insert(host, version);
         }
         let housed = self.book.housed(name);
-        let is_back = !housed.is_empty();
+        // Of one that comes while others are counted, nobody has followed what its kubelet has given out, or taken back.
+        let is_new = known.is_none() && !self.is_unlisted;
         for uid in housed {
             if let Some(entry) = self.book.get(&uid) {
                 let request = entry.request.clone();
-                if entry.is_terminating || matches!(entry.stage, Stage::Leaving { .. }) {
+                let leaves = entry.is_terminating || matches!(entry.stage, Stage::Leaving { .. });
+                if leaves && has_own(&request) {
                     self.unclear.entry(host).or_default().insert(uid);
                 }
                 // It is there, whatever its kubelet was expected to say.
@@ -71,8 +73,7 @@ impl Desk {
         self.compare(name, host);
         if !self.is_unsure(host) {
             self.unsure.remove(&host);
-        } else if is_back {
-            // In which order its pods came is forgotten.
+        } else if is_new {
             self.unsure.insert(host, now.checked_add(LISTED).unwrap_or(now));
         }
         self.waiting.stir(host);

@@ -42,11 +42,16 @@ impl Fence {
         self.sure.is_some_and(|at| now.saturating_duration_since(at) < LOOK)
     }
 
-    /// A look that was begun at this time.
+    /// A look that was begun at this time, and answered now.
     ///
     /// # Errors
     /// Why nothing may be decided here now.
-    pub fn look(&mut self, began: Instant, lease: Option<&Lease>) -> Result<(), String> {
+    pub fn look(
+        &mut self,
+        began: Instant,
+        now: Instant,
+        lease: Option<&Lease>,
+    ) -> Result<(), String> {
         if self.looked.is_some_and(|last| began < last) {
             return Err("a newer look has been taken".to_owned());
         }
@@ -84,7 +89,7 @@ impl Fence {
         let text = acquired.map(|time| time.to_string()).unwrap_or_default();
         let since = match &self.acquired {
             Some((who, when, since)) if *who == *holder && *when == text => *since,
-            _ => began,
+            _ => now,
         };
         self.acquired = Some((holder.to_owned(), text, since));
         let held = held.max(began.saturating_duration_since(since));
@@ -109,17 +114,21 @@ mod tests {
         .unwrap()
     }
 
+    fn look(fence: &mut Fence, now: Instant, lease: Option<&Lease>) -> Result<(), String> {
+        fence.look(now, now, lease)
+    }
+
     #[test]
     fn only_the_pod_whose_scheduler_holds_it_decides() {
         let now = Instant::now();
         let mut fence = Fence::of("berth-controller-a");
         let later = "2026-01-01T00:00:09.000000Z";
         for other in ["berth-controller-b_1", "berth-controller-a", "berth-controller-a_b_1", ""] {
-            assert!(fence.look(now, Some(&lease(other, later, 1))).is_err(), "{other}");
+            assert!(look(&mut fence, now, Some(&lease(other, later, 1))).is_err(), "{other}");
             assert!(!fence.is_sure(now));
         }
-        assert!(fence.look(now, None).is_err());
-        fence.look(now, Some(&lease("berth-controller-a_1", later, 1))).unwrap();
+        assert!(look(&mut fence, now, None).is_err());
+        look(&mut fence, now, Some(&lease("berth-controller-a_1", later, 1))).unwrap();
         assert!(fence.is_sure(now) && !fence.is_sure(now + LOOK));
     }
 
@@ -128,20 +137,22 @@ mod tests {
         let now = Instant::now();
         let mut fence = Fence::of("a");
         let same = lease("a_1", "2026-01-01T00:00:09.000000Z", 1);
-        fence.look(now, Some(&same)).unwrap();
-        fence.look(now + Duration::from_secs(14), Some(&same)).unwrap();
-        assert!(fence.look(now + Duration::from_secs(15), Some(&same)).is_err());
+        look(&mut fence, now, Some(&same)).unwrap();
+        look(&mut fence, now + Duration::from_secs(14), Some(&same)).unwrap();
+        assert!(look(&mut fence, now + Duration::from_secs(15), Some(&same)).is_err());
         let new = lease("a_1", "2026-01-01T00:00:11.000000Z", 1);
-        fence.look(now + Duration::from_secs(16), Some(&new)).unwrap();
+        look(&mut fence, now + Duration::from_secs(16), Some(&new)).unwrap();
     }
 
     #[test]
     fn one_that_was_anothers_is_waited_with() {
         let now = Instant::now();
         let mut fence = Fence::of("a");
-        assert!(fence.look(now, Some(&lease("a_1", "2026-01-01T00:00:02.000000Z", 1))).is_err());
-        fence.look(now, Some(&lease("a_1", "2026-01-01T00:00:04.000000Z", 1))).unwrap();
-        fence.look(now, Some(&lease("a_1", "2026-01-01T00:00:00.000000Z", 0))).unwrap();
+        assert!(
+            look(&mut fence, now, Some(&lease("a_1", "2026-01-01T00:00:02.000000Z", 1))).is_err()
+        );
+        look(&mut fence, now, Some(&lease("a_1", "2026-01-01T00:00:04.000000Z", 1))).unwrap();
+        look(&mut fence, now, Some(&lease("a_1", "2026-01-01T00:00:00.000000Z", 0))).unwrap();
     }
 
     #[test]
@@ -151,8 +162,11 @@ mod tests {
         for (second, is_ours) in [(0, false), (3, false), (4, true), (5, true)] {
             // An hour before it got the Lease, and renewed each second.
             let renewed = format!("2025-12-31T23:00:0{second}.000000Z");
-            let look =
-                fence.look(now + Duration::from_secs(second), Some(&lease("a_1", &renewed, 1)));
+            let look = look(
+                &mut fence,
+                now + Duration::from_secs(second),
+                Some(&lease("a_1", &renewed, 1)),
+            );
             assert_eq!(look.is_ok(), is_ours, "after {second} s: {look:?}");
         }
     }

@@ -262,11 +262,18 @@ impl Desk {
         if entry.is_stand_in && stays && !is_failed {
             let until = if self.instances.is_some() { None } else { after(WITH_VOLUMES) };
             let host = self.engine.host(&entry.host);
+            let (request, was_over) = (entry.request.clone(), entry.stage == Stage::Ended);
             self.book.set(uid, Stage::Kept { until });
             if let Some(host) = host {
+                if was_over {
+                    // Its kubelet had taken it back before it was known to go; its VM is to have it.
+                    drop(self.engine.bound(&request, host));
+                }
                 let facts = self.engine.facts(host);
                 if facts.is_some_and(|facts| facts.allocation(uid).is_some()) {
                     self.unclear.entry(host).or_default().insert(uid.into());
+                } else {
+                    self.clear(host, uid);
                 }
                 // Its own pod, which may have been refused for it, can have its place.
                 self.waiting.stir(host);
@@ -275,8 +282,15 @@ impl Desk {
         }
         let was_sent = matches!(entry.stage, Stage::Bound { .. } | Stage::Binding { .. });
         let (was_listed, has_own) = (entry.is_listed, has_own(&entry.request));
-        let Some(host) = self.engine.host(&entry.host).filter(|_| was_sent && has_own) else {
+        if !was_sent || !has_own {
             return self.release(uid);
+        }
+        let Some(host) = self.engine.host(&entry.host) else {
+            // Its Node is deleted, and its kubelet may have it for a moment longer than that.
+            return match after(LEAVING) {
+                Some(until) => self.book.set(uid, Stage::Leaving { until }),
+                None => self.release(uid),
+            };
         };
         let facts = self.engine.facts(host);
         let is_listed = facts.is_some_and(|facts| facts.allocation(uid).is_some());

@@ -40,6 +40,15 @@ pub enum KubeletRefusal {
 }
 
 impl KubeletRefusal {
+    /// Each.
+    pub const ALL: [Self; 5] = [
+        Self::TopologyAffinity,
+        Self::SmtAlignment,
+        Self::UnexpectedAdmission,
+        Self::OutOfResource,
+        Self::NodeAffinity,
+    ];
+
     /// By `status.reason` of a pod that has failed (pkg/kubelet/lifecycle, pkg/kubelet/cm).
     fn of(reason: &str) -> Option<Self> {
         Some(match reason {

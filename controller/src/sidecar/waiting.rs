@@ -71,7 +71,9 @@ impl Waiting {
 
     /// Rules that count hosts may say something else now, of any host.
     pub(super) fn unlook(&mut self) {
-        self.pods.values_mut().for_each(|waits| waits.is_unlooked = true);
+        for waits in self.pods.values_mut() {
+            (waits.is_unlooked, waits.is_woken) = (true, false);
+        }
     }
 
     /// Whether there is anything to look at.
@@ -93,11 +95,13 @@ impl Waiting {
         let mut looked: HashSet<Kind> = HashSet::new();
         let mut found: HashSet<Kind> = HashSet::new();
         let mut hosts = BTreeSet::new();
-        for waits in self.pods.values_mut().filter(|waits| !waits.is_woken) {
+        // Those whose turn it is come first, so that each has one however much changes.
+        let waits = |waits: &&mut Waits| !waits.is_woken;
+        let (unlooked, others): (Vec<_>, Vec<_>) =
+            self.pods.values_mut().filter(waits).partition(|waits| waits.is_unlooked);
+        let others = others.into_iter().filter(|_| !stirred.is_empty());
+        for waits in unlooked.into_iter().chain(others) {
             let is_unlooked = std::mem::take(&mut waits.is_unlooked);
-            if !is_unlooked && stirred.is_empty() {
-                continue;
-            }
             let held = waits.held.as_deref().and_then(|host| engine.host(host));
             if let Some(host) = held.filter(|host| stirred.contains(host)) {
                 waits.is_woken = true;

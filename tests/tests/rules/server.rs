@@ -72,7 +72,10 @@ impl Server {
         let begin = Instant::now();
         loop {
             let pod = self.get(path);
-            if pod["spec"]["nodeName"].is_string() || condition(&pod)["status"] == "False" {
+            let said = condition(&pod);
+            // Anything else is an error, after which it comes again.
+            let is_refused = said["status"] == "False" && said["reason"] == "Unschedulable";
+            if pod["spec"]["nodeName"].is_string() || is_refused {
                 return pod;
             }
             assert!(begin.elapsed() < PATIENCE, "nobody schedules {path}: {:#}", pod["status"]);

@@ -171,7 +171,7 @@ impl Gate {
             Err(_) => Err(format!("no answer in {} s", LEASE.as_secs())),
         };
         let lease = lease.map_err(|why| format!("Lease {name} cannot be read: {why}"))?;
-        lock(&self.fence).look(began, lease.as_ref())
+        lock(&self.fence).look(began, Instant::now(), lease.as_ref())
     }
 
     /// Looks at the Lease again and again as long as calls come, so that none has to wait for it. For ever.

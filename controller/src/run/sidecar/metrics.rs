@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::sidecar::{Figures, SIZES, Stages};
+use crate::sidecar::{Figures, KubeletRefusal, SIZES, Stages};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Call {
@@ -86,6 +86,10 @@ impl Assignment {
             counting: Family::default(),
             listed: Gauge::default(),
         };
+        // From nothing to one is an increase only if the nothing was told.
+        for refusal in KubeletRefusal::ALL {
+            drop(this.kubelet_refusals.get_or_create(&Why { reason: refusal.name().to_owned() }));
+        }
         let r = registry;
         r.register(
             "berth_assignment_decisions",

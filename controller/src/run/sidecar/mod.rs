@@ -22,7 +22,7 @@ use berth_kit::exchange::exchange;
 use berth_kit::serve::{self, Listen};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLock};
 use tokio::task::JoinSet;
 
 use super::follow::Followed;
@@ -57,6 +57,8 @@ struct Sidecar {
     gate: Gate,
     /// Something has changed that a waiting pod may wait for.
     stirred: Notify,
+    /// Had by each binding that is under way, of which a desk that is begun anew would know nothing.
+    sending: RwLock<()>,
     client: Client,
     metrics: Arc<Metrics>,
 }
@@ -104,6 +106,7 @@ pub(super) async fn begin(
         desk: Mutex::new(Desk::unlisted()),
         gate: Gate::new(client, settings),
         stirred: Notify::new(),
+        sending: RwLock::new(()),
         client: client.clone(),
         metrics: Arc::clone(metrics),
     });
@@ -131,10 +134,13 @@ async fn live(sidecar: Arc<Sidecar>, shared: Shared) {
             // None of them ends by itself.
             _ = feeds.join_next() => return,
         }
+        sidecar.gate.close();
         feeds.shutdown().await;
+        let quiet = sidecar.sending.write().await;
         // From here on nobody opens it but those who begin anew.
         sidecar.gate.close();
         *sidecar.desk() = Desk::unlisted();
+        drop(quiet);
         tracing::info!("hosts and pods are listed anew, as once a day");
     }
 }

@@ -51,6 +51,7 @@ impl Sender {
             let mut changed = sidecar.gate.watch();
             sidecar.gate.pass(until).await?;
             let (uid, node) = (&binding.pod_uid, &binding.node);
+            let sending = sidecar.sending.read().await;
             let answer = sidecar.desk().bind(Instant::now(), uid, node, pod.as_ref());
             match answer {
                 Bind::Done => return Ok(()),
@@ -62,6 +63,7 @@ impl Sender {
                 Bind::Unknown if pod.is_none() => pod = Some(self.look(binding).await?),
                 Bind::Unknown => return Err("nothing is known of it".to_owned()),
                 Bind::NotYet(why) => {
+                    drop(sending);
                     let end = Instant::now().checked_add(BRIEFLY).unwrap_or(until).min(until);
                     let brief = *brief.get_or_insert(end);
                     let waited = tokio::time::timeout_at(brief.into(), changed.changed()).await;

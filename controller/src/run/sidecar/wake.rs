@@ -1,6 +1,6 @@
 //! Wakes pods that wait for room: the scheduler looks at them again when a Node changes in a way that it looks at.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Wake {
         let has_annotations = self.version().await >= ANNOTATIONS;
         let sidecar = &self.sidecar;
         // Nodes that are to be touched still: too many at once, or the API server did not take it.
-        let mut left: BTreeSet<String> = BTreeSet::new();
+        let mut left: VecDeque<String> = VecDeque::new();
         loop {
             sidecar.stirred.notified().await;
             tokio::time::sleep(SETTLE).await;
@@ -53,18 +53,18 @@ impl Wake {
                 tokio::time::sleep(IDLE).await;
                 continue;
             }
-            left.extend(sidecar.desk().wake());
-            let now: Vec<String> = left.iter().take(NODES).cloned().collect();
-            let mut is_well = true;
+            let new = sidecar.desk().wake();
+            left.extend(new.into_iter().filter(|host| !left.contains(host)).collect::<Vec<_>>());
+            let now: Vec<String> = left.drain(..left.len().min(NODES)).collect();
+            let mut failed = 0;
             for host in &now {
-                if self.touch(host, has_annotations).await {
-                    left.remove(host);
-                } else {
-                    is_well = false;
+                if !self.touch(host, has_annotations).await {
+                    failed += 1;
+                    left.push_back(host.clone());
                 }
             }
             if !now.is_empty() {
-                tokio::time::sleep(if is_well { PAUSE } else { IDLE }).await;
+                tokio::time::sleep(if failed < now.len() { PAUSE } else { IDLE }).await;
             }
             if !left.is_empty() {
                 sidecar.stirred.notify_one();
