@@ -358,7 +358,7 @@ _berth__agent() {
             return 0
             ;;
         berth__agent__subcmd__man)
-            opts="-h --help"
+            opts="-h --markdown --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

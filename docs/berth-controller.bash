@@ -219,7 +219,7 @@ _berth__controller() {
             return 0
             ;;
         berth__controller__subcmd__man)
-            opts="-h --help"
+            opts="-h --markdown --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -15,8 +15,8 @@ struct Waits {
     request: Request,
     /// The scheduler was told since it was refused.
     is_woken: bool,
-    /// Nobody has looked at all hosts for it yet.
-    is_unlooked: bool,
+    /// Nobody has looked at all hosts for it since this turn.
+    unlooked: Option<u64>,
     /// A host that is held for it: room there is not for the engine to see.
     held: Option<Arc<str>>,
 }
@@ -27,6 +27,8 @@ pub(super) struct Waiting {
     pods: BTreeMap<Arc<str>, Waits>,
     /// Hosts that may have more room than before.
     stirred: BTreeSet<HostId>,
+    /// Which look the next one is.
+    turn: u64,
 }
 
 /// Changed hosts that are looked at one by one; with more the engine's own order is faster.
@@ -37,16 +39,16 @@ const KINDS: usize = 64;
 impl Waiting {
     /// All hosts were looked at for it, and none takes it.
     pub(super) fn refused(&mut self, request: &Request, held: Option<Arc<str>>) {
-        self.add(request, false, held);
+        self.add(request, None, held);
     }
 
     /// It waits, and nobody has looked.
     pub(super) fn unlooked(&mut self, request: &Request) {
-        self.add(request, true, None);
+        self.add(request, Some(self.turn), None);
     }
 
-    fn add(&mut self, request: &Request, is_unlooked: bool, held: Option<Arc<str>>) {
-        let waits = Waits { request: request.clone(), is_woken: false, is_unlooked, held };
+    fn add(&mut self, request: &Request, unlooked: Option<u64>, held: Option<Arc<str>>) {
+        let waits = Waits { request: request.clone(), is_woken: false, unlooked, held };
         self.pods.insert(request.uid().into(), waits);
     }
 
@@ -72,13 +74,15 @@ impl Waiting {
     /// Rules that count hosts may say something else now, of any host.
     pub(super) fn unlook(&mut self) {
         for waits in self.pods.values_mut() {
-            (waits.is_unlooked, waits.is_woken) = (true, false);
+            waits.unlooked.get_or_insert(self.turn);
+            waits.is_woken = false;
         }
     }
 
     /// Whether there is anything to look at.
     pub(super) fn is_stirred(&self) -> bool {
-        let unlooked = || self.pods.values().any(|waits| waits.is_unlooked && !waits.is_woken);
+        let unlooked =
+            || self.pods.values().any(|waits| waits.unlooked.is_some() && !waits.is_woken);
         !self.stirred.is_empty() || unlooked()
     }
 
@@ -95,13 +99,16 @@ impl Waiting {
         let mut looked: HashSet<Kind> = HashSet::new();
         let mut found: HashSet<Kind> = HashSet::new();
         let mut hosts = BTreeSet::new();
-        // Those whose turn it is come first, so that each has one however much changes.
+        let turn = self.turn;
+        self.turn = turn.wrapping_add(1);
         let waits = |waits: &&mut Waits| !waits.is_woken;
-        let (unlooked, others): (Vec<_>, Vec<_>) =
-            self.pods.values_mut().filter(waits).partition(|waits| waits.is_unlooked);
+        let (mut unlooked, others): (Vec<_>, Vec<_>) =
+            self.pods.values_mut().filter(waits).partition(|waits| waits.unlooked.is_some());
+        // Whoever waits for a look the longest is the first, so that each has one however much changes.
+        unlooked.sort_by_key(|waits| waits.unlooked);
         let others = others.into_iter().filter(|_| !stirred.is_empty());
         for waits in unlooked.into_iter().chain(others) {
-            let is_unlooked = std::mem::take(&mut waits.is_unlooked);
+            let since = waits.unlooked.take();
             let held = waits.held.as_deref().and_then(|host| engine.host(host));
             if let Some(host) = held.filter(|host| stirred.contains(host)) {
                 waits.is_woken = true;
@@ -116,10 +123,10 @@ impl Waiting {
                 continue;
             }
             if looked.len() >= KINDS {
-                waits.is_unlooked = true;
+                waits.unlooked = since.or(Some(turn));
                 continue;
             }
-            let host = if is_unlooked || stirred.len() > FEW {
+            let host = if since.is_some() || stirred.len() > FEW {
                 engine.choose(&waits.request, among.as_deref())
             } else {
                 let fits = |host: &&HostId| {
