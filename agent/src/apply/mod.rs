@@ -119,6 +119,10 @@ pub fn apply(
 ) -> std::result::Result<Applied, WriteError> {
     let mut after = ledger.clone();
     remember(plan, &mut after);
+    if plan.changes.is_empty() {
+        // In one save: were it cut off between two, nobody would come again for what is left.
+        tidy(plan, &mut after);
+    }
     if &after != ledger {
         after.save(hands.root, hands.boot_id)?;
     }
