@@ -33,7 +33,7 @@ setup:  ## install what the tests need (Debian, Ubuntu; as root)
 test: setup lint  ## lints and all tests, on what setup installed
 	@mkdir -p target
 	# What tests run against is made beside it, where it was never made; a test that needs it sooner waits.
-	{ nice ./tests/cluster/assets.sh; nice ./tests/host/image.sh; } >target/assets.log 2>&1 & \
+	{ nice ./tests/host/image.sh; nice ./tests/cluster/assets.sh; } >target/assets.log 2>&1 & \
 	$(CARGO) test --locked --release --workspace --no-run && \
 	$(CARGO) deb --locked --no-build --no-strip --compress-type gz -p berth-agent
 	CARGO="$(CARGO)" ./tests/run.sh --locked --release --workspace
@@ -84,7 +84,7 @@ faults-hosts: setup  ## kills, power cuts, full disks, reboots on an emulated ho
 	$(CARGO) build --locked --release -p berth-agent -p berth-controller
 	$(CARGO) test --locked --release -p berth-tests --test shape --test networks --no-run
 	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape --test networks bad_luck -- --nocapture --test-threads 1 && \
-	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat once, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, 4,000 links at once, an uplink down and up under 1,000 tenants, NetworkManager and\nsystemd-networkd restarted.\n' \
+	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat once, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, the gateway or the API server lost to a change on trial, 4,000 links at once, an uplink down and up under 1,000 tenants, NetworkManager and\nsystemd-networkd restarted.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 
 faults-cluster: setup  ## controllers killed 50 times while tenants and machines come, change and go, and while 10,000 VMs are placed; leaves a result in docs/results

@@ -7,8 +7,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use anyhow::{Result, ensure};
 
 use crate::cluster::ControlPlane;
 use crate::running::Running;
@@ -57,7 +56,11 @@ impl Controller {
         host: Option<&str>,
         more: &[&str],
     ) -> Result<Self> {
-        let kubeconfig = plane.kubeconfig_for("berth-controller", &token(plane)?, false)?;
+        let kubeconfig = plane.kubeconfig_for(
+            "berth-controller",
+            &plane.token_of("berth-controller")?,
+            false,
+        )?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let log = plane.folder().join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log)?;
@@ -102,13 +105,4 @@ impl Controller {
         ensure!(self.running.process.wait()?.success(), "it failed at its end");
         Ok(())
     }
-}
-
-fn token(plane: &ControlPlane) -> Result<String> {
-    let path = "/api/v1/namespaces/berth-system/serviceaccounts/berth-controller/token";
-    let request = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}"#;
-    let create = ["create", "--raw", path, "-f", "-"];
-    let answer = plane.kubectl_with(&plane.kubeconfig(), &create, request)?;
-    let answer: Value = serde_json::from_str(&answer)?;
-    answer["status"]["token"].as_str().map(str::to_owned).context("a TokenRequest without token")
 }

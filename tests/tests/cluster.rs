@@ -37,7 +37,9 @@ fn an_agent_lives_in_the_cluster() {
     plane.deploy(&[]).unwrap();
     plane.make_node("rack1-a").unwrap();
     let tree = host::rack1_a();
-    let kubeconfig = plane.kubeconfig_for("berth-agent", &agent::token(&plane), false).unwrap();
+    let kubeconfig = plane
+        .kubeconfig_for("berth-agent", &plane.token_of("berth-agent").unwrap(), false)
+        .unwrap();
     let (port, log) = (agent::free_port(), plane.folder().join("agent.log"));
     let mut agent = agent::Agent::start(&tree, "rack1-a", &kubeconfig, port, log);
     says::what_the_host_is(&plane);

@@ -17,6 +17,8 @@ mod definitions;
 mod faults;
 #[path = "networks/management.rs"]
 mod management;
+#[path = "networks/server_lost.rs"]
+mod server_lost;
 #[path = "networks/traffic.rs"]
 mod traffic;
 
@@ -31,11 +33,12 @@ const MANIFEST: &str = "/etc/berth/infranode.yaml";
 /// The cable's end on a host, as the tests name it.
 const UPLINK: &str = "trunk0";
 
-/// Boots hosts with these numbers, side by side, with a cable between the two.
-fn boot(numbers: [u8; 2], kernel: Kernel) -> [Host; 2] {
+/// Boots hosts with these numbers, side by side, with a cable between the two. The second one reaches this
+/// machine's loopback if so told.
+fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
     let folder = tempfile::tempdir().unwrap();
     let ends = numbers.map(|number| folder.path().join(number.to_string()));
-    let start = |number: u8, ours: &Path, theirs: &Path| {
+    let start = |number: u8, ours: &Path, theirs: &Path, cluster: bool| {
         let agent = repository().join("target/release/berth-agent");
         let mut host = Host::boot(&Options {
             agent: Some(&agent),
@@ -44,7 +47,7 @@ fn boot(numbers: [u8; 2], kernel: Kernel) -> [Host; 2] {
             kernel,
             memory_mib: Some(1536),
             trunk: Some(Trunk { ours, theirs }),
-            cluster: false,
+            cluster,
         })
         .unwrap();
         host.must("udevadm settle --timeout 100; modprobe -a 8021q bridge vxlan").unwrap();
@@ -53,8 +56,8 @@ fn boot(numbers: [u8; 2], kernel: Kernel) -> [Host; 2] {
         host
     };
     let hosts = std::thread::scope(|scope| {
-        let first = scope.spawn(|| start(numbers[0], &ends[0], &ends[1]));
-        let second = scope.spawn(|| start(numbers[1], &ends[1], &ends[0]));
+        let first = scope.spawn(|| start(numbers[0], &ends[0], &ends[1], false));
+        let second = scope.spawn(|| start(numbers[1], &ends[1], &ends[0], cluster));
         [first.join().unwrap(), second.join().unwrap()]
     });
     // QEMU has the sockets open by now, and a host that restarts makes its own anew.
@@ -167,6 +170,15 @@ fn bad_luck_of_power() {
     });
 }
 
+/// And a control plane for it.
+#[test]
+fn bad_luck_of_servers() {
+    if skipped() {
+        return;
+    }
+    on_these(|| boot([19, 20], Kernel::Backports, true), server_lost::is_taken_back);
+}
+
 fn skipped() -> bool {
     let skipped = std::env::var_os("BERTH_FAULTS").is_none();
     if skipped {
@@ -175,10 +187,14 @@ fn skipped() -> bool {
     skipped
 }
 
-/// Once more from the start if the emulation itself let a host down.
 fn on_two_hosts(numbers: [u8; 2], kernel: Kernel, scenario: fn(&mut [Host; 2])) {
+    on_these(|| boot(numbers, kernel, false), scenario);
+}
+
+/// Once more from the start if the emulation itself let a host down.
+fn on_these(boot: impl Fn() -> [Host; 2], scenario: fn(&mut [Host; 2])) {
     for last in [false, true] {
-        let mut hosts = boot(numbers, kernel);
+        let mut hosts = boot();
         let result =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scenario(&mut hosts)));
         match result {

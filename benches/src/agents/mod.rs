@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use berth_api::names::AGENT;
 use berth_tests::cluster::{ControlPlane, Version};
 use jiff::civil::Date;
 use jiff::{Timestamp, tz::TimeZone};
@@ -120,7 +121,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 fn measure(args: &Args) -> Result<Measured> {
     let plane = server::start()?;
     let names: Vec<String> = (1..=args.agents).map(|number| format!("host-{number}")).collect();
-    let mut fleet = Fleet::prepare(&args.agent, &server::kubeconfig(&plane)?, names)?;
+    let kubeconfig = plane.kubeconfig_for(AGENT, &plane.token_of(AGENT)?, false)?;
+    let mut fleet = Fleet::prepare(&args.agent, &kubeconfig, names)?;
     server::make_nodes(&plane, fleet.names())?;
     server::make_nodes(&plane, &peers::names())?;
     peers::warm_up(&plane)?;

@@ -3,7 +3,6 @@
 #![expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -19,19 +18,6 @@ pub(super) fn start() -> Result<ControlPlane> {
     let plane = ControlPlane::start(Parts { audit: true, ..Parts::default() })?;
     plane.deploy(&[])?;
     Ok(plane)
-}
-
-/// A kubeconfig with a token of the agents' ServiceAccount, as a pod gets one; bound to nothing, as there is no pod.
-pub(super) fn kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
-    let path = "/api/v1/namespaces/berth-system/serviceaccounts/berth-agent/token";
-    let request = json!({
-        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200},
-    });
-    let arguments = ["create", "--raw", path, "-f", "-"];
-    let answer = plane.kubectl_with(&plane.kubeconfig(), &arguments, &request.to_string())?;
-    let answer: Value = serde_json::from_str(&answer)?;
-    let token = answer["status"]["token"].as_str().context("no token in the TokenRequest")?;
-    plane.kubeconfig_for(AGENT, token, false)
 }
 
 /// Makes Nodes as kubelets would register them.

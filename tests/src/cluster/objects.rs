@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::ControlPlane;
@@ -63,6 +63,22 @@ impl ControlPlane {
         there["metadata"]["resourceVersion"].take();
         let replace = ["replace", "--raw", &path, "-f", "-"];
         self.kubectl_with(&self.kubeconfig(), &replace, &there.to_string()).map(drop)
+    }
+
+    /// A token of a ServiceAccount of Berth's, as a pod gets one, good for two hours; bound to nothing, as there is no pod.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn token_of(&self, account: &str) -> Result<String> {
+        let path = format!("/api/v1/namespaces/berth-system/serviceaccounts/{account}/token");
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200},
+        });
+        let create = ["create", "--raw", &path, "-f", "-"];
+        let answer = self.kubectl_with(&self.kubeconfig(), &create, &request.to_string())?;
+        let answer: Value = serde_json::from_str(&answer)?;
+        let token = answer["status"]["token"].as_str().context("a TokenRequest without token")?;
+        Ok(token.to_owned())
     }
 
     /// An InfraNode; null if there is none.

@@ -6,7 +6,6 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use berth_tests::cluster::ControlPlane;
 use berth_tests::running::Running;
 
 use crate::tree::Tree;
@@ -70,17 +69,6 @@ fn run(command: &[String], log: &PathBuf) -> Running {
 
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// As a pod gets one; bound to nothing, as there is no pod.
-pub(crate) fn token(plane: &ControlPlane) -> String {
-    let path = "/api/v1/namespaces/berth-system/serviceaccounts/berth-agent/token";
-    let request = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}"#;
-    let answer = plane
-        .kubectl_with(&plane.kubeconfig(), &["create", "--raw", path, "-f", "-"], request)
-        .unwrap();
-    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-    answer["status"]["token"].as_str().unwrap().to_owned()
 }
 
 /// A file of the made-up host.

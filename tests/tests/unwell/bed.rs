@@ -32,7 +32,8 @@ impl<'a> Bed<'a> {
     pub(crate) fn start(plane: &'a ControlPlane, name: &'static str) -> Self {
         plane.make_node(name).unwrap();
         let proxy = Proxy::start(plane).unwrap();
-        let kubeconfig = proxy.kubeconfig(plane, name, &agent::token(plane)).unwrap();
+        let kubeconfig =
+            proxy.kubeconfig(plane, name, &plane.token_of("berth-agent").unwrap()).unwrap();
         let (tree, port) = (crate::host::rack1_a(), agent::free_port());
         let log = plane.folder().join(format!("{name}.log"));
         let agent = Agent::start(&tree, name, &kubeconfig, port, log.clone());

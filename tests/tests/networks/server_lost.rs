@@ -1,0 +1,107 @@
+//! A change of the uplink that the host lives on, asked for in a cluster: the gateway goes on answering, and the API
+//! server cannot be reached any more.
+
+use std::time::Duration;
+
+use berth_tests::cluster::{ControlPlane, FROM_HOSTS, Parts, condition};
+use berth_tests::host::Host;
+use serde_json::{Value, json};
+
+use crate::{UPLINK, assert_same, links};
+
+const NODE: &str = "rack1-19";
+const SOON: Duration = Duration::from_secs(120);
+
+/// The host's default route leaves by a VLAN link of the uplink, which keeps its frames when the uplink becomes a
+/// bridge's port; its way to the API server has an address on the uplink itself, which does not. The second host is
+/// the router on both ways.
+pub(crate) fn is_taken_back(hosts: &mut [Host; 2]) {
+    let plane = ControlPlane::start(Parts::default()).unwrap();
+    plane.deploy(&[]).unwrap();
+    plane.make_node(NODE).unwrap();
+    let [host, router] = hosts;
+    route(host, router);
+    let token = plane.token_of("berth-agent").unwrap();
+    let kubeconfig = plane.kubeconfig_for("berth-agent", &token, true).unwrap();
+    host.put(&kubeconfig, "/etc/berth/kubeconfig").unwrap();
+    let before = links(host);
+    host.must(&format!(
+        "berth-agent run --kubeconfig /etc/berth/kubeconfig --node-name {NODE} </dev/null >/run/agent.log 2>&1 & \
+         echo $! >/run/agent.pid"
+    ))
+    .unwrap();
+    until(&plane, host, "an InfraNode that is Ready", |node| {
+        condition(node, "Ready")["status"] == "True"
+    });
+
+    plane.ask(NODE, &spec(1500)).unwrap();
+    until(&plane, host, "the change is taken back, and that is said", |node| {
+        let status = node["status"].to_string();
+        status.contains("the API server") && status.contains("could not be reached any more")
+    });
+    host.must(&format!("! ip link show {UPLINK} | grep -q master && ping -c 1 -W 5 10.99.0.1"))
+        .unwrap();
+    let said = plane.infra_node(NODE);
+    assert_eq!(condition(&said, "TenantNetworksReady")["status"], "False", "{said:#}");
+    // It is not tried again, and the agent is heard all the time.
+    let begin = host.must("grep -c 'was taken back' /run/agent.log").unwrap();
+    host.must("kill -HUP $(cat /run/agent.pid); sleep 5").unwrap();
+    host.must(&format!("! ip link show {UPLINK} | grep -q master")).unwrap();
+    assert_eq!(host.must("grep -c 'was taken back' /run/agent.log").unwrap(), begin);
+
+    // The server by the other way too: then the same is good, asked for anew.
+    host.must(&format!("ip route replace {FROM_HOSTS}/32 via 10.99.0.1")).unwrap();
+    plane.ask(NODE, &spec(1400)).unwrap();
+    until(&plane, host, "the change is made", |node| {
+        condition(node, "TenantNetworksReady")["status"] == "True"
+    });
+    host.must(&format!("ip link show {UPLINK} | grep -q 'master br-tenant'")).unwrap();
+
+    host.must("kill $(cat /run/agent.pid); tail --pid=$(cat /run/agent.pid) -f /dev/null").unwrap();
+    host.must("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
+    assert_same(&before, &links(host));
+}
+
+fn spec(mtu: u32) -> Value {
+    json!({
+        "networks": [{
+            "name": "tenants", "scenario": "VlanAwareBridge", "bridge": "br-tenant", "mtu": mtu,
+            "uplink": {"name": UPLINK, "allowManagement": true},
+        }],
+        "tenantNetworks": [{"name": "cluster-a", "network": "tenants", "vlan": 100}],
+    })
+}
+
+fn route(host: &mut Host, router: &mut Host) {
+    for each in [&mut *host, &mut *router] {
+        each.must(&format!(
+            "ip link add link {UPLINK} name mgmt0 type vlan id 10; ip link set mgmt0 up"
+        ))
+        .unwrap();
+    }
+    router
+        .must(&format!(
+            "ip address add 10.99.0.1/24 dev mgmt0; ip address add 10.98.0.1/24 dev {UPLINK}
+             out=$(ip -o link | awk '/52:54:00:12:34:56/ {{ sub(\":\", \"\", $2); print $2; exit }}')
+             ip link set $out up; ip address replace 10.0.2.15/24 dev $out
+             sysctl -qw net.ipv4.ip_forward=1
+             nft \"table ip berth_tests {{ chain out {{ type nat hook postrouting priority 100; oifname $out masquerade; }}; }}\""
+        ))
+        .unwrap();
+    host.must(&format!(
+        "ip address add 10.99.0.2/24 dev mgmt0; ip route add default via 10.99.0.1
+         ip address add 10.98.0.2/24 dev {UPLINK}; ip route add {FROM_HOSTS}/32 via 10.98.0.1"
+    ))
+    .unwrap();
+}
+
+/// Waits until this holds for the InfraNode.
+#[track_caller]
+fn until(plane: &ControlPlane, host: &mut Host, what: &str, holds: fn(&Value) -> bool) {
+    let held = plane.until(what, SOON, |plane| holds(&plane.infra_node(NODE)).then_some(()));
+    if let Err(error) = held {
+        let log =
+            host.run("tail -50 /run/agent.log; ip address; ip route; ip neigh").unwrap().output;
+        unreachable!("{error:#}\n{:#}\n{log}", plane.infra_node(NODE)["status"]);
+    }
+}
