@@ -384,7 +384,8 @@ impl Counts {
                 counter.add(self.hosts.domain(counted.topology, pod.host), 1);
             }
         };
-        match self.groups.anchor(group) {
+        // The tenant's namespace may have thousands of pods, and the new MachineDeployment none.
+        match group.anchor(|pair| self.by_pair.get(pair).map_or(0, Sharing::len)) {
             // A pod has one value of a label, so it is met once.
             Anchor::Pairs(pairs) => {
                 let pods = pairs.iter().filter_map(|pair| self.by_pair.get(pair));

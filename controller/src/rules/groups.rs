@@ -53,6 +53,40 @@ impl Group {
                 .all(|term| term.selector.matches(symbols, member.labels) && here(term))
     }
 
+    /// The best one: of few pairs, and of those that few others share, whoever that is.
+    pub(super) fn anchor(&self, crowd: impl Fn(&Pair) -> usize) -> Anchor {
+        let mut best: Option<(usize, Vec<Pair>)> = None;
+        let mut key = None;
+        for term in &self.terms {
+            if term.selector == Selector::Nothing {
+                return Anchor::None;
+            }
+            let mut offer = |pairs: Vec<Pair>| {
+                let cost = pairs.iter().map(&crowd).sum::<usize>().saturating_add(pairs.len());
+                if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                    best = Some((cost, pairs));
+                }
+            };
+            for one in term.selector.requirements() {
+                match &one.test {
+                    Test::In(values) => {
+                        offer(values.iter().map(|value| (one.key, *value)).collect());
+                    }
+                    Test::Exists => key = Some(one.key),
+                    _ => {}
+                }
+            }
+            if term.namespace_selector == Selector::Nothing {
+                offer(term.namespaces.iter().map(|name| (EMPTY, *name)).collect());
+            }
+        }
+        match (best, key) {
+            (Some((_, pairs)), _) => Anchor::Pairs(pairs),
+            (None, Some(key)) => Anchor::Key(key),
+            (None, None) => Anchor::Rest,
+        }
+    }
+
     /// For people.
     pub(super) fn shown(&self, symbols: &Symbols) -> String {
         let terms: Vec<String> =
@@ -113,7 +147,8 @@ impl Groups {
     }
 
     pub(super) fn intern(&mut self, group: Group) -> u32 {
-        let anchor = self.anchor(&group);
+        // Hundreds of groups may say `kubevirt.io=virt-launcher` beside the label that tells them apart.
+        let anchor = group.anchor(|pair| self.by_pair.get(pair).map_or(0, Vec::len));
         let (number, is_new) = self.all.intern(group, |_| Uses::default());
         if is_new {
             match anchor {
@@ -128,42 +163,6 @@ impl Groups {
             }
         }
         number
-    }
-
-    /// The best one: of few pairs, and of those that few other groups share, since hundreds of them may say
-    /// `kubevirt.io=virt-launcher` beside the label that tells them apart.
-    pub(super) fn anchor(&self, group: &Group) -> Anchor {
-        let crowd = |pair: &Pair| self.by_pair.get(pair).map_or(0, Vec::len);
-        let mut best: Option<(usize, Vec<Pair>)> = None;
-        let mut key = None;
-        for term in &group.terms {
-            if term.selector == Selector::Nothing {
-                return Anchor::None;
-            }
-            let mut offer = |pairs: Vec<Pair>| {
-                let cost = pairs.iter().map(crowd).sum::<usize>().saturating_add(pairs.len());
-                if best.as_ref().is_none_or(|(least, _)| cost < *least) {
-                    best = Some((cost, pairs));
-                }
-            };
-            for one in term.selector.requirements() {
-                match &one.test {
-                    Test::In(values) => {
-                        offer(values.iter().map(|value| (one.key, *value)).collect());
-                    }
-                    Test::Exists => key = Some(one.key),
-                    _ => {}
-                }
-            }
-            if term.namespace_selector == Selector::Nothing {
-                offer(term.namespaces.iter().map(|name| (EMPTY, *name)).collect());
-            }
-        }
-        match (best, key) {
-            (Some((_, pairs)), _) => Anchor::Pairs(pairs),
-            (None, Some(key)) => Anchor::Key(key),
-            (None, None) => Anchor::Rest,
-        }
     }
 
     /// Calls for every group that has this pod.
@@ -219,6 +218,13 @@ impl Sharing {
                 pods.remove(&pod);
                 !pods.is_empty()
             }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(pods) => pods.len(),
         }
     }
 
