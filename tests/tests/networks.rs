@@ -176,7 +176,12 @@ fn bad_luck_of_servers() {
     if skipped() {
         return;
     }
-    on_these(|| boot([19, 20], Kernel::Backports, true), server_lost::is_taken_back);
+    on_these(
+        || boot([19, 20], Kernel::Backports, true),
+        |hosts| {
+            server_lost::is_taken_back(hosts);
+        },
+    );
 }
 
 fn skipped() -> bool {

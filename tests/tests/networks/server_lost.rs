@@ -59,6 +59,7 @@ pub(crate) fn is_taken_back(hosts: &mut [Host; 2]) {
 
     host.must("kill $(cat /run/agent.pid); tail --pid=$(cat /run/agent.pid) -f /dev/null").unwrap();
     host.must("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
+    host.must(&format!("ip route replace {FROM_HOSTS}/32 via 10.98.0.1")).unwrap();
     assert_same(&before, &links(host));
 }
 
