@@ -24,7 +24,7 @@ report:  ## what this host can do
 
 demo: setup  ## a control plane, three emulated hosts, two tenants and their VMs; stays until Ctrl-C (ONCE=--once: until the tables)
 	$(CARGO) build --locked --release --workspace --bins
-	$(CARGO) deb --locked --no-build --no-strip --compress-type gz -p berth-agent
+	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent
 	target/release/berth-demo $(ONCE)
 
 setup:  ## install what the tests need (Debian, Ubuntu; as root)
@@ -35,7 +35,7 @@ test: setup lint  ## lints and all tests, on what setup installed
 	# What tests run against is made beside it, where it was never made; a test that needs it sooner waits.
 	{ nice ./tests/host/image.sh; nice ./tests/cluster/assets.sh; } >target/assets.log 2>&1 & \
 	$(CARGO) test --locked --release --workspace --no-run && \
-	$(CARGO) deb --locked --no-build --no-strip --compress-type gz -p berth-agent
+	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent
 	CARGO="$(CARGO)" ./tests/run.sh --locked --release --workspace
 
 lint:  ## formatting and clippy, warnings refused
@@ -95,7 +95,7 @@ faults-cluster: setup  ## controllers killed 50 times while tenants and machines
 
 faults-demo: setup  ## the demo from its beginning to its tables; ten minutes, leaves a result in docs/results
 	$(CARGO) test --locked --release --workspace --no-run
-	$(CARGO) deb --locked --no-build --no-strip --compress-type gz -p berth-agent
+	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent
 	begin=$$(date +%s); BERTH_DEMO=1 $(CARGO) test --locked --release --workspace --test demo -- --nocapture && \
 	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nEvery part is restarted under running pings, an agent upgraded by package, a profile edited, a tenant added and removed, a\nhost drained, another lost.\n\n```text' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md
