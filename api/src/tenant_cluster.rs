@@ -223,7 +223,7 @@ pub struct TenantClusterStatus {
     /// Its machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<TenantMachines>,
-    /// Ready, NetworkReady, HostsReady, PoliciesReady, MachinesReady.
+    /// Ready, NetworkReady, HostsReady, PoliciesReady, ObjectsReady, MachinesReady.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

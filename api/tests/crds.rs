@@ -119,7 +119,7 @@ fn rules_refuse_contradictions_in_words() {
         ),
         ("/networks/0/uplink", json!({}), "exactly one of name, mac"),
         ("/networks/0/uplink", Value::Null, "needs an uplink"),
-        ("/networks/1/vxlan", Value::Null, "vxlan must be set for scenario Vxlan"),
+        ("/networks/1/vxlan", Value::Null, "scenario Vxlan needs vxlan"),
         ("/networks/1/scenario", json!("BridgePerTenant"), "only for it"),
         ("/tenantNetworks/0/vni", json!(5), "exactly one of vlan and vni"),
         ("/tenantNetworks/0/vlan", Value::Null, "exactly one of vlan and vni"),

@@ -274,6 +274,8 @@ fn bad_usage_is_told_what_to_do() {
         (&["plan", "-f", "examples/fleet/", "--add", "0xrack1-a"], 2, "2xrack1-a"),
         (&["plan", "-f", "examples/machines.yaml"], 2, "no InfraNode"),
         (&["plan", "--kubeconfig", "/nowhere"], 2, "/nowhere"),
+        (&["run", "--kubeconfig", "/nowhere"], 2, "/nowhere"),
+        (&["run", "--kubeconfig", "docs/man/berth-controller.1"], 2, "berth-controller.1"),
     ] {
         let output = run(arguments, "");
         let told = stderr(&output);

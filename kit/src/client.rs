@@ -8,7 +8,7 @@ use http_body_util::BodyExt as _;
 use hyper::header::RETRY_AFTER;
 use hyper::{Method, Request, Response};
 use kube::client::{Body, ClientBuilder, DynBody};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::{AndThenLayer, MapRequestLayer};
@@ -63,6 +63,12 @@ pub async fn connect(
     });
     let client = builder.with_layer(&AndThenLayer::new(turned_away)).with_layer(&counted).build();
     Ok((client, server))
+}
+
+/// Whether an error of [`connect`] is a kubeconfig that makes no sense, or is not there: no retry helps.
+#[must_use]
+pub fn is_bad_kubeconfig(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<KubeconfigError>())
 }
 
 /// The same client for one that may write only while `may` says so: all but reads is refused before it is sent. So whoever

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
@@ -19,6 +19,14 @@ pub struct Controller {
     pub running: Running,
     /// Where it answers, on the loopback.
     pub port: u16,
+}
+
+/// A kubeconfig with what a controller may do, and nothing more. `deploy/base/rbac-controller.yaml` has been applied before.
+///
+/// # Errors
+/// If there is no such account.
+pub fn rights(plane: &ControlPlane) -> Result<PathBuf> {
+    plane.kubeconfig_for("berth-controller", &plane.token_of("berth-controller")?, false)
 }
 
 /// Seconds for which the others wait.
@@ -56,11 +64,7 @@ impl Controller {
         host: Option<&str>,
         more: &[&str],
     ) -> Result<Self> {
-        let kubeconfig = plane.kubeconfig_for(
-            "berth-controller",
-            &plane.token_of("berth-controller")?,
-            false,
-        )?;
+        let kubeconfig = rights(plane)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let log = plane.folder().join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log)?;

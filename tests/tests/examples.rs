@@ -64,6 +64,7 @@ fn two_tenants_from_nothing_to_machines() {
     machines_are_on_their_tenants_network(&plane);
     killed_at_any_moment(&plane, &mut controllers, &mut asked);
     all_goes_with_its_tenant(&plane);
+    assert!(!logs(&plane).contains("forbidden"), "a right is missing: {}", logs(&plane));
 }
 
 fn start(plane: &ControlPlane, name: &str) -> Controller {

@@ -9,7 +9,6 @@
 )]
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,6 +18,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_controller::run::events::Events;
 use berth_tests::cluster::{ControlPlane, Parts, condition};
+use berth_tests::controller::rights;
 use berth_tests::repository;
 use berth_tests::standins::{KubeVirt, client, runtime};
 use serde_json::{Value, json};
@@ -55,12 +55,13 @@ fn deployment(name: &str, replicas: u32, memory: &str) -> Value {
 struct Controller(Option<Runtime>);
 
 impl Controller {
-    fn start(kubeconfig: &Path) -> Self {
+    /// With the rights that it has in a cluster.
+    fn start(plane: &ControlPlane) -> Self {
         let runtime = runtime().unwrap();
-        let client = runtime.block_on(client(kubeconfig)).unwrap();
+        let client = runtime.block_on(client(&rights(plane).unwrap())).unwrap();
         runtime.spawn(async move {
             let events = Arc::new(Events::new(client.clone(), "test"));
-            berth_controller::run::machines::run(client, events, RESYNC).await;
+            berth_controller::run::machines::run(client, events, Arc::default(), RESYNC).await;
         });
         Self(Some(runtime))
     }
@@ -129,8 +130,7 @@ fn machines_are_made_and_kept() {
         return;
     }
     plane.define_machine_deployments().unwrap();
-    plane.deploy(&[]).unwrap();
-    let kubeconfig = plane.kubeconfig();
+    plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
     plane.kubectl(&["create", "namespace", SPACE]).unwrap();
     apply(
         &plane,
@@ -139,8 +139,8 @@ fn machines_are_made_and_kept() {
         }),
     );
     the_server_takes_what_is_rendered(&plane);
-    let kubevirt = KubeVirt::start(&kubeconfig).unwrap();
-    let controller = Controller::start(&kubeconfig);
+    let kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
+    let controller = Controller::start(&plane);
     without_user_data_nothing_is_made(&plane);
     machines_come_to_run(&plane);
     another_template_replaces_them_one_by_one(&plane);
@@ -151,7 +151,7 @@ fn machines_are_made_and_kept() {
     nonsense_is_said_and_others_go_on(&plane);
     drop(controller);
     killed_at_any_moment_there_are_as_many_as_asked_for(&plane);
-    let _controller = Controller::start(&kubeconfig);
+    let _controller = Controller::start(&plane);
     they_go_with_their_deployment(&plane);
     a_tenant_that_goes_gets_no_machines(&plane);
     beside_machine_controller_nothing_is_made(&plane);
@@ -336,13 +336,13 @@ fn killed_at_any_moment_there_are_as_many_as_asked_for(plane: &ControlPlane) {
     let rounds = if std::env::var_os("BERTH_FAULTS").is_some() { 50 } else { 5 };
     let mut dice = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
     for round in 0..rounds {
-        let controller = Controller::start(&plane.kubeconfig());
+        let controller = Controller::start(plane);
         apply(plane, &deployment("many", 3 + round % 3, &format!("{}Gi", 2 + round % 4)));
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_millis(u64::try_from((dice >> 64) % 1200).unwrap()));
         drop(controller);
     }
-    let _controller = Controller::start(&plane.kubeconfig());
+    let _controller = Controller::start(plane);
     until_complete(plane, "many", u64::from(3 + (rounds - 1) % 3));
     std::thread::sleep(Duration::from_secs(1));
     until_complete(plane, "many", u64::from(3 + (rounds - 1) % 3));
@@ -402,9 +402,21 @@ fn beside_machine_controller_nothing_is_made(plane: &ControlPlane) {
     let machine = json!({"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine",
         "metadata": {"name": "theirs", "namespace": SPACE}, "spec": {}});
     apply(plane, &machine);
-    let _controller = Controller::start(&plane.kubeconfig());
+    let _controller = Controller::start(plane);
     apply(plane, &deployment("theirs", 1, "2Gi"));
     std::thread::sleep(Duration::from_secs(4));
     assert!(machines(plane, "theirs").is_empty());
-    assert_eq!(status(plane, "theirs").get("status"), None, "it is not ours to say anything of");
+    assert_eq!(status(plane, "theirs").get("status"), None, "it is not ours to say anything in");
+    plane
+        .until("an Event that says so", SOON, |plane| {
+            let events = plane.get(&["events", "-n", SPACE]).unwrap();
+            let mut events = events["items"].as_array().unwrap().iter();
+            events
+                .any(|event| {
+                    event["reason"] == "LeftToMachineController"
+                        && event["involvedObject"]["name"] == "theirs"
+                })
+                .then_some(())
+        })
+        .unwrap();
 }

@@ -104,6 +104,15 @@ fn apply(host: &mut Host, manifest: &str) -> String {
     said
 }
 
+/// A VLAN of the uplink that hosts reach each other by; with the address that its kernel gives it after a while.
+fn add_management_link(host: &mut Host) {
+    host.must(&format!(
+        "ip link add link {UPLINK} name mgmt0 type vlan id 10; ip link set mgmt0 up; \
+         until ip -6 route show table local dev mgmt0 | grep -q '^local fe80'; do sleep 0.1; done"
+    ))
+    .unwrap();
+}
+
 /// Everything the kernel says of links, bridges and addresses, but counters and timers.
 fn links(host: &mut Host) -> String {
     host.must("tenants links").unwrap()

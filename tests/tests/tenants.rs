@@ -7,7 +7,6 @@
 )]
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -15,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use berth_controller::run::events::Events;
 use berth_controller::run::tenants::{self, Followers};
 use berth_tests::cluster::{ControlPlane, Parts, condition};
+use berth_tests::controller::rights;
 use berth_tests::standins::{Fleet, Part, client, runtime};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -28,15 +28,16 @@ const SOON: Duration = Duration::from_secs(60);
 struct Controller(Option<Runtime>);
 
 impl Controller {
-    fn start(kubeconfig: &Path) -> Self {
+    /// With the rights that it has in a cluster.
+    fn start(plane: &ControlPlane) -> Self {
         let runtime = runtime().unwrap();
-        let client = runtime.block_on(client(kubeconfig)).unwrap();
+        let client = runtime.block_on(client(&rights(plane).unwrap())).unwrap();
         runtime.spawn(async move {
             let events = Arc::new(Events::new(client.clone(), "test"));
             let mut tasks = JoinSet::new();
             let followers = Followers::begin(&client, &mut tasks);
             // Without a server it would end; that is the test's end then.
-            tenants::run(client, events, followers, RESYNC).await.map(drop).unwrap();
+            tenants::run(client, events, Arc::default(), followers, RESYNC).await.map(drop).unwrap();
         });
         Self(Some(runtime))
     }
@@ -99,8 +100,7 @@ fn vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
 #[test]
 fn tenants_come_and_go() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
-    plane.deploy(&[]).unwrap();
-    let kubeconfig = plane.kubeconfig();
+    plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
     let config = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
         "spec": {
@@ -113,13 +113,14 @@ fn tenants_come_and_go() {
         },
     });
     plane.apply(&config.to_string()).unwrap();
-    let fleet = Fleet::start(&kubeconfig, &["rack1-a", "rack1-b"], Part::Hosts("trunk")).unwrap();
-    let controller = Controller::start(&kubeconfig);
+    let fleet = Fleet::start(&plane.kubeconfig(), &["rack1-a", "rack1-b"], Part::Hosts("trunk")).unwrap();
+    let controller = Controller::start(&plane);
     what_is_not_installed_is_named(&plane);
     plane.define_attachments().unwrap();
     let kubevirt = plane
         .define_kubevirt(&[
             "virtualmachines.kubevirt.io",
+            "virtualmachineinstances.kubevirt.io",
             "virtualmachineinstancetypes.instancetype.kubevirt.io",
             "virtualmachinepreferences.instancetype.kubevirt.io",
         ])
@@ -132,15 +133,16 @@ fn tenants_come_and_go() {
     if kubevirt {
         until(&plane, "early", "Ready", "True Ready");
     }
-    let other = Controller::start(&kubeconfig);
+    let other = Controller::start(&plane);
     two_at_one_instant_get_different_vlans(&plane, kubevirt);
     policies_go_when_they_leave_their_list(&plane);
     what_is_wrong_is_said(&plane);
     nothing_is_written_while_nothing_changes(&plane);
     drop((controller, other));
     killed_at_any_moment_no_vlan_is_there_twice(&plane);
-    let _controller = Controller::start(&kubeconfig);
+    let _controller = Controller::start(&plane);
     deletion_keeps_its_order(&plane, &fleet, kubevirt);
+    one_that_comes_back_has_its_vlan_again(&plane);
 }
 
 fn what_is_not_installed_is_named(plane: &ControlPlane) {
@@ -311,7 +313,7 @@ fn killed_at_any_moment_no_vlan_is_there_twice(plane: &ControlPlane) {
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let life = Duration::from_millis(300 + (random >> 33) % 1200);
-        let killed = Controller::start(&plane.kubeconfig());
+        let killed = Controller::start(plane);
         std::thread::scope(|scope| {
             for name in [format!("k{round}a"), format!("k{round}b")] {
                 scope.spawn(move || tenant(plane, &name, &on_trunk()));
@@ -321,7 +323,7 @@ fn killed_at_any_moment_no_vlan_is_there_twice(plane: &ControlPlane) {
         drop(killed);
         vlans(plane);
     }
-    let _controller = Controller::start(&plane.kubeconfig());
+    let _controller = Controller::start(plane);
     for round in 0..rounds {
         for half in ["a", "b"] {
             until(plane, &format!("k{round}{half}"), "HostsReady", "True Ready");
@@ -346,6 +348,12 @@ fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet, kubevirt: bool)
             "spec": {"runStrategy": "Halted", "template": {"spec": {"domain": {"devices": {}}}}},
         });
         plane.apply(&vm.to_string()).unwrap();
+        // One that no VirtualMachine takes along.
+        let vmi = json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "by-hand", "namespace": "cluster-one"}, "spec": {"domain": {"devices": {}}},
+        });
+        plane.apply(&vmi.to_string()).unwrap();
     }
     fleet.answers.store(false, Ordering::SeqCst);
     plane.kubectl(&["delete", "tenantcluster", "one", "--wait=false"]).unwrap();
@@ -383,4 +391,20 @@ fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet, kubevirt: bool)
     assert_eq!(greedy["spec"]["network"]["vlan"], vlan);
     until(plane, "greedy", "NetworkReady", "True Ready");
     assert_eq!(vlans(plane)["greedy"], vlan);
+}
+
+/// A tenant that is made again while its VLAN is in quarantine: nobody else had it, and its peers may still speak there.
+fn one_that_comes_back_has_its_vlan_again(plane: &ControlPlane) {
+    let long = json!({"spec": {"vlanQuarantineSeconds": 3600}}).to_string();
+    plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &long]).unwrap();
+    tenant(plane, "again", &on_trunk());
+    until(plane, "again", "HostsReady", "True Ready");
+    let vlan = vlans(plane)["again"];
+    plane.kubectl(&["delete", "tenantcluster", "again", "--timeout=60s"]).unwrap();
+    let claim = || plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap();
+    assert!(claim()["status"]["releasedAt"].is_string(), "{:#}", claim());
+    tenant(plane, "again", &on_trunk());
+    until(plane, "again", "HostsReady", "True Ready");
+    assert_eq!(vlans(plane)["again"], vlan);
+    assert!(claim()["status"]["releasedAt"].is_null(), "{:#}", claim());
 }

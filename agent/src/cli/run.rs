@@ -13,7 +13,8 @@ use crate::cluster;
 use crate::daemon::{self, Listen, Settings, Source};
 use crate::ledger;
 use crate::root::{LockError, Root};
-use berth_cli::{Failure, UNREACHABLE};
+use berth_cli::{BAD_INPUT, Failure, UNREACHABLE};
+use berth_kit::client::is_bad_kubeconfig;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -84,7 +85,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             node_resource_topology: arguments.node_resource_topology,
         }),
     };
-    let unreachable = |error: anyhow::Error| Failure { code: UNREACHABLE, error };
+    let unreachable = |error: anyhow::Error| {
+        let code = if is_bad_kubeconfig(&error) { BAD_INPUT } else { UNREACHABLE };
+        Failure { code, error }
+    };
     if arguments.root.is_none() && !nix::unistd::geteuid().is_root() {
         return Err(unreachable(anyhow::anyhow!(
             "only root can keep a host as asked; `berth-agent report` needs no root"

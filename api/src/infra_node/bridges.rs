@@ -1,6 +1,6 @@
 //! Names of bridges on the hosts, by one rule for the agent that makes them and the controller that points VMs to them.
 
-use super::{NetworkScenario, NetworkSpec};
+use super::{NetworkScenario, NetworkSpec, VxlanSpec};
 use crate::{LinkName, ParseLinkNameError};
 
 /// What tenants' bridges begin with where the spec does not say.
@@ -33,6 +33,12 @@ impl NetworkSpec {
     #[must_use]
     pub fn bridge_prefix(&self) -> &str {
         self.bridge.as_ref().map_or(PREFIX, LinkName::as_str)
+    }
+
+    /// Where its tunnels end; with a scenario other than Vxlan the block may stand there, and says nothing.
+    #[must_use]
+    pub fn tunnels(&self) -> Option<&VxlanSpec> {
+        self.vxlan.as_ref().filter(|_| self.scenario == NetworkScenario::Vxlan)
     }
 }
 

@@ -313,7 +313,6 @@ pub enum KsmOwner {
     /// KubeVirt's virt-handler (`ksmConfiguration` of the KubeVirt object).
     KubeVirt,
     /// The ksmtuned daemon.
-    #[serde(rename = "ksmtuned")]
     Ksmtuned,
     /// Nobody: it is off and no known manager runs.
     Nobody,

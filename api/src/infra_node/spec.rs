@@ -213,8 +213,8 @@ pub enum TransparentHugepages {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("(self.scenario == 'Vxlan') == has(self.vxlan)")
-        .message("vxlan must be set for scenario Vxlan, and only for it"),
+    validation = Rule::new("self.scenario != 'Vxlan' || has(self.vxlan)")
+        .message("scenario Vxlan needs vxlan"),
     validation = Rule::new("self.scenario == 'Vxlan' || has(self.uplink)")
         .message("every scenario but Vxlan needs an uplink")
 )]
@@ -239,7 +239,7 @@ pub struct NetworkSpec {
     /// Whether the bridges speak the spanning tree protocol. Default false: a port then carries frames at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stp: Option<bool>,
-    /// Tunnel settings, for scenario Vxlan.
+    /// Tunnel settings, for scenario Vxlan; nobody looks at them with another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vxlan: Option<VxlanSpec>,
 }

@@ -12,7 +12,7 @@ use crate::fleet::{Found, Item};
 use crate::inventory::Problem;
 
 /// What placement looks at: group, version, kind, plural; and whether it can do without.
-const KINDS: [(&str, &str, &str, &str, bool); 14] = [
+const KINDS: [(&str, &str, &str, &str, bool); 15] = [
     ("berth.dev", "v1alpha1", "InfraNode", "infranodes", false),
     ("berth.dev", "v1alpha1", "HostProfile", "hostprofiles", true),
     ("", "v1", "Node", "nodes", false),
@@ -42,6 +42,13 @@ const KINDS: [(&str, &str, &str, &str, bool); 14] = [
         "v1beta1",
         "VirtualMachineClusterPreference",
         "virtualmachineclusterpreferences",
+        true,
+    ),
+    (
+        "instancetype.kubevirt.io",
+        "v1beta1",
+        "VirtualMachinePreference",
+        "virtualmachinepreferences",
         true,
     ),
     (

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use berth_cli::{Failure, UNREACHABLE};
+use berth_cli::{BAD_INPUT, Failure, UNREACHABLE};
+use berth_kit::client::is_bad_kubeconfig;
 use berth_kit::log::{self, LogFormat};
 use berth_kit::serve::Listen;
 use clap::ValueHint;
@@ -101,7 +102,10 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         listen: arguments.listen,
         resync: Duration::from_secs(arguments.resync),
     };
-    run::run(&settings).map_err(|error| Failure { code: UNREACHABLE, error })?;
+    run::run(&settings).map_err(|error| {
+        let code = if is_bad_kubeconfig(&error) { BAD_INPUT } else { UNREACHABLE };
+        Failure { code, error }
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -249,13 +249,7 @@ impl World {
         let launcher = match launcher {
             Ok(launcher) => launcher,
             Err(invalid) => {
-                let message = format!("{}; left out", invalid.message);
-                return self.problems.push(Problem::new(
-                    invalid.object,
-                    invalid.field,
-                    "",
-                    message,
-                ));
+                return self.problems.push(unread(invalid));
             }
         };
         let name = format!("{}/{}", wanted.machine.namespace, wanted.machine.name);

@@ -115,7 +115,7 @@ fn of_profile(
 }
 
 fn no_address(network: &NetworkSpec) -> String {
-    let asked = network.vxlan.as_ref().map(|vxlan| vxlan.local_address.to_string());
+    let asked = network.tunnels().map(|vxlan| vxlan.local_address.to_string());
     let whose = match &network.uplink {
         Some(_) => "its uplink reports no address of that kind",
         None => "its Node has no InternalIP of that kind",

@@ -16,7 +16,7 @@ pub(super) fn address(
     node: &Node,
     infra_node: &InfraNode,
 ) -> Option<IpAddr> {
-    let asked = network.vxlan.as_ref()?.local_address;
+    let asked = network.tunnels()?.local_address;
     if !asked.is_unspecified() {
         return Some(asked);
     }
@@ -41,7 +41,7 @@ pub(super) fn address(
 pub(super) fn in_use(spec: &InfraNodeSpec, network: &str) -> Option<IpAddr> {
     let mut networks = spec.networks.iter().filter(|one| one.scenario == NetworkScenario::Vxlan);
     let network = networks.find(|one| one.name == network)?;
-    network.vxlan.as_ref().map(|vxlan| vxlan.local_address)
+    network.tunnels().map(|vxlan| vxlan.local_address)
 }
 
 fn of_node(node: &Node) -> Vec<IpAddr> {

@@ -1,7 +1,18 @@
 //! What reconcilers ask a server in the same way.
 
+use berth_api::names::CONTROLLER;
 use kube::Client;
-use kube::api::ApiResource;
+use kube::api::{ApiResource, PatchParams, PostParams};
+
+/// Of what is made or replaced: by the controller, which a server would not know otherwise.
+pub(super) fn made_by() -> PostParams {
+    PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() }
+}
+
+/// Of what is patched otherwise than by apply.
+pub(super) fn patched_by() -> PatchParams {
+    PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
+}
 
 /// What is not there is no error.
 pub(super) fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {

@@ -42,6 +42,17 @@ impl Events {
 
     /// As [`Self::warn`], of an object whose kind is not known here.
     pub async fn warn_of(&self, reference: ObjectReference, reason: &str, note: &str) {
+        self.tell_of(EventType::Warning, reference, reason, note).await;
+    }
+
+    /// Says something of an object that may be as it should be.
+    pub async fn tell_of(
+        &self,
+        type_: EventType,
+        reference: ObjectReference,
+        reason: &str,
+        note: &str,
+    ) {
         if !self.may(&reference) {
             return;
         }
@@ -50,7 +61,7 @@ impl Events {
             note.pop();
         }
         let event = Event {
-            type_: EventType::Warning,
+            type_,
             reason: reason.to_owned(),
             note: Some(note),
             action: "Reconcile".to_owned(),

@@ -13,8 +13,10 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::ObjectMeta;
 use tokio::sync::watch;
+
+use super::calls::made_by;
 
 /// Whether we lead, and for how long that is sure.
 #[derive(Debug, Clone)]
@@ -146,7 +148,7 @@ impl Candidate {
         let Some((lease, since)) = self.seen.clone() else {
             let metadata = ObjectMeta { name: Some(self.name.to_owned()), ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(self.spec(None)) };
-            let made = self.limit(self.api.create(&PostParams::default(), &lease)).await?;
+            let made = self.limit(self.api.create(&made_by(), &lease)).await?;
             self.seen = Some((made, Instant::now()));
             return Ok(true);
         };
@@ -188,7 +190,7 @@ impl Candidate {
 
     async fn write(&mut self, lease: Lease) -> Result<(), CallError> {
         let written =
-            self.limit(self.api.replace(self.name, &PostParams::default(), &lease)).await?;
+            self.limit(self.api.replace(self.name, &made_by(), &lease)).await?;
         self.seen = Some((written, Instant::now()));
         Ok(())
     }

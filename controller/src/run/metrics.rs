@@ -37,7 +37,7 @@ struct Written {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Metrics {
+pub struct Metrics {
     registry: Registry,
     reconciles: Family<Done, Counter>,
     seconds: Family<Controller, Histogram, fn() -> Histogram>,
@@ -85,12 +85,8 @@ impl Default for Metrics {
 
 impl Metrics {
     /// A look at an object is done.
-    pub(super) fn reconciled(
-        &self,
-        controller: &'static str,
-        result: &'static str,
-        took: Duration,
-    ) {
+    pub(super) fn reconciled(&self, controller: &'static str, is_ok: bool, took: Duration) {
+        let result = if is_ok { "ok" } else { "error" };
         self.reconciles.get_or_create(&Done { controller, result }).inc();
         self.seconds.get_or_create(&Controller { controller }).observe(took.as_secs_f64());
     }

@@ -45,7 +45,7 @@ use apply::Writer;
 use events::Events;
 use follow::{Followed, Waiting};
 use leader::{Candidate, Term};
-use metrics::Metrics;
+pub use metrics::Metrics;
 use silence::Silence;
 use site::Pages;
 use survey::Survey;
@@ -257,11 +257,11 @@ fn begin(context: &Arc<Context>) -> JoinSet<()> {
     all.spawn(config::run(Arc::clone(context)));
     all.spawn(malformed::run(Arc::clone(context)));
     let (client, events) = (context.client.clone(), Arc::clone(&context.events));
-    let resync = context.resync;
-    all.spawn(machines::run(client.clone(), Arc::clone(&events), resync));
+    let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
+    all.spawn(machines::run(client.clone(), Arc::clone(&events), Arc::clone(&metrics), resync));
     let followers = context.followers();
     all.spawn(async move {
-        let Err(error) = tenants::run(client, events, followers, resync).await;
+        let Err(error) = tenants::run(client, events, metrics, followers, resync).await;
         tracing::error!("tenants: {error}");
     });
     all

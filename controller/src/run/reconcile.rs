@@ -80,8 +80,7 @@ pub async fn reconcile<K, F, Looking>(
         let reference = ObjectRef::from_obj(object.as_ref());
         look(object, context)
             .map(move |result| {
-                let word = if result.is_ok() { "ok" } else { "error" };
-                metrics.reconciled(manner.name, word, begin.elapsed());
+                metrics.reconciled(manner.name, result.is_ok(), begin.elapsed());
                 let mut failing = failing.lock().unwrap_or_else(PoisonError::into_inner);
                 if result.is_ok() && failing.remove(&reference).is_some() {
                     tracing::info!("{}: {} goes again", manner.name, reference.name);

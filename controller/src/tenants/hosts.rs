@@ -172,7 +172,7 @@ fn mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
         return spec.mtu;
     }
     let uplinks = &status.capabilities.uplinks;
-    if let Some(vxlan) = &spec.vxlan {
+    if let Some(vxlan) = spec.tunnels() {
         let address = vxlan.local_address.to_string();
         let end = uplinks.iter().find(|uplink| {
             uplink.addresses.iter().any(|one| one.split('/').next() == Some(address.as_str()))

@@ -3,7 +3,7 @@
 use berth_tests::host::Host;
 
 use crate::daemon::{start, stop, until};
-use crate::{MANIFEST, assert_same, links, manifest, write};
+use crate::{MANIFEST, add_management_link, assert_same, links, manifest, write};
 
 /// Both ways to live on the uplink: with the address on it, and on a VLAN link of it.
 fn network(allow: bool) -> String {
@@ -18,8 +18,7 @@ const TENANT: &str = "{name: cluster-a, network: tenants, vlan: 100}";
 pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
     let [host, gateway] = hosts;
     for each in [&mut *host, &mut *gateway] {
-        each.must("ip link add link trunk0 name mgmt0 type vlan id 10; ip link set mgmt0 up")
-            .unwrap();
+        add_management_link(each);
     }
     gateway
         .must("ip address add 10.99.0.1/24 dev mgmt0; ip address add 10.98.0.1/24 dev trunk0")

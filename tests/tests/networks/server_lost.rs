@@ -7,7 +7,7 @@ use berth_tests::cluster::{ControlPlane, FROM_HOSTS, Parts, condition};
 use berth_tests::host::Host;
 use serde_json::{Value, json};
 
-use crate::{UPLINK, assert_same, links};
+use crate::{UPLINK, add_management_link, assert_same, links};
 
 const NODE: &str = "rack1-19";
 const SOON: Duration = Duration::from_secs(120);
@@ -75,10 +75,7 @@ fn spec(mtu: u32) -> Value {
 
 fn route(host: &mut Host, router: &mut Host) {
     for each in [&mut *host, &mut *router] {
-        each.must(&format!(
-            "ip link add link {UPLINK} name mgmt0 type vlan id 10; ip link set mgmt0 up"
-        ))
-        .unwrap();
+        add_management_link(each);
     }
     router
         .must(&format!(

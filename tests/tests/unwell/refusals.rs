@@ -80,7 +80,8 @@ pub(crate) fn of_writes(bed: &Bed<'_>) {
     bed.proxy.mood(Which::Writes, Mood::Answer(409, None, conflict));
     let mark = bed.proxy.mark();
     bed.ask(51);
-    bed.is_at(51, SOON);
+    // Its watch may rest yet from the trouble before: half a minute at most.
+    bed.is_at(51, SOON * 3);
     bed.says(&before, "the object has been modified", SOON);
     sleep(Duration::from_secs(6));
     let writes = by_kind(&bed.proxy.since(mark));

@@ -187,15 +187,11 @@ fn network<'a>(
         return Err(fault("name", &spec.name, NO_LABEL.to_owned()));
     }
     let by_vxlan = spec.scenario == NetworkScenario::Vxlan;
-    let uplink = match (&spec.vxlan, &spec.uplink) {
+    let vxlan = spec.tunnels();
+    let uplink = match (vxlan, &spec.uplink) {
         (None, _) if by_vxlan => {
             let message = "is missing; scenario Vxlan needs localAddress and peers".to_owned();
             return Err(fault("vxlan", &"", message));
-        }
-        (Some(_), _) if !by_vxlan => {
-            let message =
-                format!("is only for scenario Vxlan, and this one is {:?}", spec.scenario);
-            return Err(fault("vxlan", &"...", message));
         }
         (Some(vxlan), _) => tunnel_end(links, vxlan, place)?,
         (None, Some(selector)) => uplink::find(links, selector, place)?,
@@ -209,7 +205,7 @@ fn network<'a>(
             "has no virtual functions; enable SR-IOV in the firmware and set sriov_numvfs";
         return Err(fault("uplink", &uplink.name, message.to_owned()));
     }
-    let most = match &spec.vxlan {
+    let most = match vxlan {
         Some(vxlan) => {
             // An address of loopback leaves by whichever uplink routing chooses.
             let least = links
@@ -266,7 +262,7 @@ fn network<'a>(
             name,
         });
     }
-    let end = spec.vxlan.as_ref().map(|vxlan| format!(" {} {}", vxlan.port, vxlan.local_address));
+    let end = vxlan.map(|vxlan| format!(" {} {}", vxlan.port, vxlan.local_address));
     let prefix = spec.bridge_prefix();
     Ok(Network {
         name: &spec.name,
@@ -280,7 +276,7 @@ fn network<'a>(
         ),
         mtu,
         seed,
-        peers: Arc::new(spec.vxlan.iter().flat_map(|vxlan| vxlan.peers.iter().copied()).collect()),
+        peers: Arc::new(vxlan.iter().flat_map(|vxlan| vxlan.peers.iter().copied()).collect()),
         bridge,
         tenants: Vec::new(),
         allow_management: spec.uplink.as_ref().and_then(|uplink| uplink.allow_management)
@@ -435,7 +431,7 @@ fn own_links(
     };
     let (bridge, mtu) = (name("")?, network.mtu);
     let alias = alias(network.name, Some(&tenant.name));
-    let lower = match (tenant.vlan, spec.vxlan.as_ref()) {
+    let lower = match (tenant.vlan, spec.tunnels()) {
         (Some(vlan), _) => WantedLink {
             name: name("-v")?,
             alias: alias.clone(),

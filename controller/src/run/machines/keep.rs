@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use berth_api::names::{FINALIZER, TENANT_PREFIX};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
-use kube::{Api, ResourceExt as _};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
+use kube::runtime::events::EventType;
+use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::errors::{Error, at, found};
@@ -15,9 +16,12 @@ use crate::inventory::Problem;
 use crate::machines::rollout::Counts;
 use crate::machines::steps::{Owner, Steps, Vm, adoption, back_off, steps};
 use crate::machines::{KIND, MachineDeployment, Surroundings, home};
+use crate::run::calls::patched_by;
 
 /// What is wrong for a reason that may pass is looked at again after so long.
 const RETRY: Duration = Duration::from_secs(30);
+/// Reason of the Event of one that is another controller's to keep.
+const LEFT: &str = "LeftToMachineController";
 
 /// One MachineDeployment, and what is looked up for it.
 pub(super) struct Look<'a> {
@@ -40,7 +44,7 @@ pub(super) async fn keep(
     let value = serde_json::to_value(object).unwrap_or_default();
     let provider = value.pointer("/spec/template/spec/providerSpec/value/cloudProvider");
     // Whoever has another provider has another controller too.
-    if provider.is_some_and(|provider| provider != "kubevirt") || context.is_off(object) {
+    if provider.is_some_and(|provider| provider != "kubevirt") || context.is_off(object).await {
         return Ok(None);
     }
     let deployment = match MachineDeployment::read("the cluster", value) {
@@ -69,7 +73,7 @@ pub(super) async fn keep(
 
 impl Context {
     /// Whether machine-controller runs for it: two that make machines of the same object would make twice as many.
-    fn is_off(&self, object: &DynamicObject) -> bool {
+    async fn is_off(&self, object: &DynamicObject) -> bool {
         let namespace = object.namespace();
         let foreign = self.foreign.all().iter().any(|machine| machine.namespace() == namespace);
         let webhook =
@@ -83,11 +87,15 @@ impl Context {
             } else {
                 "there are Machines in its namespace"
             };
+            let note = format!("left to machine-controller, as {why}");
             tracing::info!(
-                "{KIND} {}/{}: left to machine-controller, as {why}",
+                "{KIND} {}/{}: {note}",
                 namespace.unwrap_or_default(),
                 object.name_any()
             );
+            // Its status is not ours to say anything in.
+            let reference = object.object_ref(&deployments());
+            self.events.tell_of(EventType::Normal, reference, LEFT, &note).await;
         }
         is_off
     }
@@ -181,7 +189,7 @@ impl Look<'_> {
     async fn adopt(&self, steps: &Steps) -> Result<(), Error> {
         for name in &steps.adopt {
             let patch = Patch::Merge(adoption(&self.deployment, &self.owner));
-            let adopted = self.machines().patch(name, &PatchParams::default(), &patch).await;
+            let adopted = self.machines().patch(name, &patched_by(), &patch).await;
             at(|| format!("adopt VirtualMachine {}/{name}", self.namespace), found(adopted))?;
             tracing::info!(
                 "{}: VirtualMachine {}/{name} is its own from now on",
@@ -285,7 +293,7 @@ impl Look<'_> {
         let name = self.object.name_any();
         let patch = json!({"metadata": {"finalizers": all, "resourceVersion": self.object.resource_version()}});
         let patched =
-            self.deployments().patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+            self.deployments().patch(&name, &patched_by(), &Patch::Merge(patch)).await;
         at(|| format!("patch {}", self.called()), found(patched)).map(drop)
     }
 

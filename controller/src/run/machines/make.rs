@@ -6,7 +6,6 @@
 use std::hash::{BuildHasher as _, RandomState};
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::PostParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
@@ -16,6 +15,7 @@ use super::keep::Look;
 use crate::inventory::Problem;
 use crate::machines::steps::{Vm, name, new_machine};
 use crate::machines::{Choice, Surroundings, user_data};
+use crate::run::calls::made_by;
 
 /// What machines of a deployment are made with.
 pub(super) struct Maker {
@@ -78,7 +78,7 @@ impl Look<'_> {
             Ok(body) => body,
             Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
         };
-        let created = self.machines().create(&PostParams::default(), &body).await;
+        let created = self.machines().create(&made_by(), &body).await;
         let Some(created) = at(what, made(created))? else { return Ok(()) };
         tracing::info!(
             "{}: VirtualMachine {}/{name} is made",
@@ -96,7 +96,7 @@ impl Look<'_> {
             Ok(body) => body,
             Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
         };
-        at(what, made(api.create(&PostParams::default(), &body).await))?;
+        at(what, made(api.create(&made_by(), &body).await))?;
         self.context.remember(self.object, |memory| memory.equipped.insert(machine.to_owned()));
         Ok(())
     }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_kit::client::jittered;
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use futures::stream::poll_fn;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::controller::{Action, Config, applier};
@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::events::Events;
+use super::metrics::Metrics;
 use super::optional::{Manner, Optional};
 use crate::machines::{GROUP, KIND};
 use errors::Error;
@@ -90,7 +91,12 @@ fn machines() -> ApiResource {
 
 /// Keeps machines for ever; ends when it is dropped, and may be at any moment. A deployment that is as it should be is
 /// looked at again after the time of `resync`, in case an event was lost.
-pub async fn run(client: Client, events: Arc<Events>, resync: Duration) {
+pub async fn run(
+    client: Client,
+    events: Arc<Events>,
+    metrics: Arc<Metrics>,
+    resync: Duration,
+) {
     let (queue, mut requests) = unbounded_channel();
     let wake = Arc::new(Wake::new(queue));
     let with = |news: fn(&Wake, &DynamicObject, bool)| {
@@ -160,7 +166,14 @@ pub async fn run(client: Client, events: Arc<Events>, resync: Duration) {
         }
         let requests = poll_fn(|cx| requests.poll_recv(cx)).map(Ok::<_, Infallible>);
         let results = applier(
-            move |object, context| Box::pin(reconcile(object, context, resync)),
+            move |object, context| {
+                let (metrics, begin) = (Arc::clone(&metrics), Instant::now());
+                let look = reconcile(object, context, resync);
+                let counted = look.inspect(move |result| {
+                    metrics.reconciled("machines", result.is_ok(), begin.elapsed());
+                });
+                counted.boxed()
+            },
             |object: Arc<DynamicObject>, error: &Error, context: Arc<Context>| {
                 context.again(&object, error)
             },

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use berth_kit::client::CallError;
 use k8s_openapi::api::core::v1::{Binding as Body, ObjectReference, Pod};
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::ObjectMeta;
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use super::Sidecar;
 use super::gate::{BRIEFLY, HOLD};
+use crate::run::calls::made_by;
 use crate::sidecar::wire::Binding;
 use crate::sidecar::{Bind, SEND};
 
@@ -106,12 +107,11 @@ impl Sender {
                 ..ObjectReference::default()
             },
         };
-        let (pods, params) = (self.pods(binding), PostParams::default());
+        let (pods, params) = (self.pods(binding), made_by());
         let call =
             pods.create_subresource::<_, Value>("binding", &binding.pod_name, &params, &body);
         let error = match tokio::time::timeout(SEND, call).await {
             Ok(Ok(_)) => {
-                sidecar.metrics.wrote("Binding");
                 sidecar.tell(|desk, now| desk.bound(now, uid));
                 return Ok(());
             }

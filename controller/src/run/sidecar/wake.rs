@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::names::{CAPACITY_GENERATION, CONTROLLER};
+use berth_api::names::CAPACITY_GENERATION;
 use berth_kit::client::within;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use serde_json::json;
 
 use super::Sidecar;
+use crate::run::calls::patched_by;
 
 /// A burst of changes is one look.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -98,7 +99,7 @@ impl Wake {
         let now = Timestamp::now().as_millisecond().to_string();
         let patch = Patch::Merge(json!({"metadata": {field: {CAPACITY_GENERATION: now}}}));
         let params =
-            PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
+            patched_by();
         match within(nodes.patch_metadata(host, &params, &patch)).await {
             Ok(_) => {
                 self.sidecar.metrics.assignment.woken();

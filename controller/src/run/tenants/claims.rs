@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::names::{CONTROLLER, MANAGED_BY, TENANT};
+use berth_api::names::{MANAGED_BY, TENANT};
 use berth_api::{TenantCluster, VlanClaim, VlanClaimSpec};
 use kube::ResourceExt as _;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch};
 use serde_json::{Value, json};
 
 use super::context::Context;
 use super::error::{Error, at, found};
 use crate::launcher::RESOURCE_NAME;
+use crate::run::calls::{made_by, patched_by};
 use crate::run::optional::Optional;
 use crate::tenants::claims::{self, Choice, Request, choose};
 use crate::tenants::fault::Fault;
@@ -100,7 +101,7 @@ impl Context {
         let name = claim.name_any();
         let what = format!("VlanClaim {name}");
         let params =
-            PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() };
+            made_by();
         match self.claims().create(&params, &claim).await {
             Ok(_) => {
                 tracing::info!("{id} on {} is that of {}", request.network, request.tenant);
@@ -123,7 +124,7 @@ impl Context {
         let mut new = claim.clone();
         new.spec = VlanClaimSpec { tenant_uid: uid.to_owned(), ..new.spec };
         let params =
-            PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() };
+            made_by();
         // With its resource version: if anybody wrote it in between, it is refused.
         let result = self.claims().replace(&name, &params, &new).await;
         let new = match result {
@@ -143,7 +144,7 @@ impl Context {
             "status": {"releasedAt": released_at},
         });
         let params =
-            PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
+            patched_by();
         let result = self.claims().patch_status(&name, &params, &Patch::Merge(patch)).await;
         at(format!("patch status of VlanClaim {name}"), result).map(drop)
     }

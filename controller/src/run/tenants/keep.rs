@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use berth_api::names::{CONTROLLER, CONTROLLER_TENANTS, FINALIZER, TENANT};
+use berth_api::names::{CONTROLLER_TENANTS, FINALIZER, TENANT};
 use berth_api::{TenantCluster, TenantClusterStatus};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
 use super::context::{Context, address};
 use super::error::{Error, at, found};
 use super::objects::is_ours;
+use crate::run::calls::{made_by, patched_by};
 use crate::tenants::deletion::Namespace;
 use crate::tenants::fault::Fault;
 use crate::tenants::hosts::readiness;
@@ -140,7 +141,7 @@ impl Context {
             "uid": tenant.uid(), "resourceVersion": tenant.resource_version(), "finalizers": all,
         }});
         let params =
-            PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
+            patched_by();
         let result = self.tenants().patch(&name, &params, &Patch::Merge(patch)).await;
         let what = format!("patch TenantCluster {name}");
         // One that is gone by now had nothing made for it.
@@ -200,7 +201,7 @@ impl Context {
             let resource = Kind::Namespace.resource();
             let api = Api::<kube::api::DynamicObject>::all_with(self.client.clone(), &resource);
             let params =
-                PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() };
+                made_by();
             let object = serde_json::from_value(wanted.body).map_err(kube::Error::SerdeError);
             let object = at(what.clone(), object)?;
             // Not by an apply: that would take one for ours which somebody makes at the same moment.

@@ -15,9 +15,9 @@ mod sweeper;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use futures::stream::poll_fn;
 use kube::Client;
 use kube::runtime::controller::{Action, Config, applier};
@@ -29,6 +29,7 @@ use error::Error;
 pub use stores::Followers;
 
 use super::events::Events;
+use super::metrics::Metrics;
 
 /// Tenants that are looked at side by side. Each waits for the server most of the time.
 const AT_ONCE: u16 = 8;
@@ -43,6 +44,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 pub async fn run(
     client: Client,
     events: Arc<Events>,
+    metrics: Arc<Metrics>,
     followers: Followers,
     resync: Duration,
 ) -> Result<Infallible, Error> {
@@ -51,7 +53,16 @@ pub async fn run(
         context.ready().await;
         let queue = poll_fn(|cx| queue.poll_recv(cx)).map(Ok::<_, Infallible>);
         let results = applier(
-            move |tenant, context| Box::pin(reconcile(tenant, context, resync)),
+            move |tenant, context| {
+                let (metrics, begin) = (Arc::clone(&metrics), Instant::now());
+                let look = reconcile(tenant, context, resync);
+                let counted = look.inspect(move |result| {
+                    // What another wrote at the same time is for the next look.
+                    let failed = matches!(result, Err(Error::Server { .. } | Error::Ended(_)));
+                    metrics.reconciled("tenants", !failed, begin.elapsed());
+                });
+                counted.boxed()
+            },
             |tenant, error, context: Arc<Context>| context.again(&tenant, error),
             Arc::clone(&context),
             context.stores.followers.tenants.store().clone(),

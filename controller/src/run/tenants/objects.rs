@@ -7,11 +7,12 @@ use berth_api::TenantCluster;
 use berth_api::names::{CONTROLLER, MANAGED_BY, TENANT};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use serde_json::Value;
 
 use super::context::Context;
 use super::error::{Error, at, found};
+use crate::run::calls::made_by;
 use crate::run::optional::Optional;
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::access::{NAME as CSI, csi_secret};
@@ -131,7 +132,7 @@ impl Context {
         };
         if found(api.get_metadata(CSI).await).map_err(refused)?.is_none() {
             let params =
-                PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() };
+                made_by();
             api.create(&params, &csi_secret(tenant)).await.map_err(refused)?;
         }
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
