@@ -78,7 +78,8 @@ fn example() -> Value {
         "transparentHugepages": "Madvise",
         "networks": [
             {"name": "tenant-trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "bond0"},
-             "bridge": "br-tenant", "mtu": 9000},
+             "bridge": "br-tenant", "mtu": 9000,
+             "vxlan": {"port": 4790, "localAddress": "10.0.0.1", "peers": ["10.0.0.2", "10.0.0.3"]}},
             {"name": "overlay", "scenario": "Vxlan",
              "vxlan": {"port": 4790, "localAddress": "10.0.0.1", "peers": ["10.0.0.2", "10.0.0.3"]}}
         ],
@@ -120,7 +121,7 @@ fn rules_refuse_contradictions_in_words() {
         ("/networks/0/uplink", json!({}), "exactly one of name, mac"),
         ("/networks/0/uplink", Value::Null, "needs an uplink"),
         ("/networks/1/vxlan", Value::Null, "scenario Vxlan needs vxlan"),
-        ("/networks/1/scenario", json!("BridgePerTenant"), "only for it"),
+        ("/networks/1/scenario", json!("BridgePerTenant"), "needs an uplink"),
         ("/tenantNetworks/0/vni", json!(5), "exactly one of vlan and vni"),
         ("/tenantNetworks/0/vlan", Value::Null, "exactly one of vlan and vni"),
         ("/tenantNetworks/0/network", json!("nowhere"), "must name one of spec.networks"),

@@ -266,6 +266,18 @@ fn the_scope_is_named_where_it_alone_stands_in_the_way() {
 }
 
 #[test]
+fn a_vm_that_is_left_out_is_no_success() {
+    let vm = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: odd, namespace: x}\nspec:\n  \
+              runStrategy: Always\n  preference: {kind: VirtualMachinePreference, name: nowhere}\n  template: {spec: \
+              {domain: {devices: {}, cpu: {cores: 1}, memory: {guest: 1Gi}}}}\n";
+    let (code, answer) = plan(&["-f", "examples/fleet/rack1-b.yaml", "-f", "-"], vm);
+    let problems = answer["problems"].as_array().unwrap();
+    assert!(problems.iter().any(|one| one["isFatal"] == true), "{answer}");
+    assert!(answer.to_string().contains("nowhere"), "{answer}");
+    assert_eq!(code, 1, "{answer}");
+}
+
+#[test]
 fn bad_usage_is_told_what_to_do() {
     for (arguments, code, words) in [
         (&["plan"][..], 2, "give -f DIR|FILE|-"),

@@ -37,7 +37,10 @@ impl Controller {
             let mut tasks = JoinSet::new();
             let followers = Followers::begin(&client, &mut tasks);
             // Without a server it would end; that is the test's end then.
-            tenants::run(client, events, Arc::default(), followers, RESYNC).await.map(drop).unwrap();
+            tenants::run(client, events, Arc::default(), followers, RESYNC)
+                .await
+                .map(drop)
+                .unwrap();
         });
         Self(Some(runtime))
     }
@@ -113,7 +116,8 @@ fn tenants_come_and_go() {
         },
     });
     plane.apply(&config.to_string()).unwrap();
-    let fleet = Fleet::start(&plane.kubeconfig(), &["rack1-a", "rack1-b"], Part::Hosts("trunk")).unwrap();
+    let fleet =
+        Fleet::start(&plane.kubeconfig(), &["rack1-a", "rack1-b"], Part::Hosts("trunk")).unwrap();
     let controller = Controller::start(&plane);
     what_is_not_installed_is_named(&plane);
     plane.define_attachments().unwrap();

@@ -189,8 +189,7 @@ impl Candidate {
     }
 
     async fn write(&mut self, lease: Lease) -> Result<(), CallError> {
-        let written =
-            self.limit(self.api.replace(self.name, &made_by(), &lease)).await?;
+        let written = self.limit(self.api.replace(self.name, &made_by(), &lease)).await?;
         self.seen = Some((written, Instant::now()));
         Ok(())
     }

@@ -292,8 +292,7 @@ impl Look<'_> {
     async fn set_finalizers(&self, all: &[String]) -> Result<(), Error> {
         let name = self.object.name_any();
         let patch = json!({"metadata": {"finalizers": all, "resourceVersion": self.object.resource_version()}});
-        let patched =
-            self.deployments().patch(&name, &patched_by(), &Patch::Merge(patch)).await;
+        let patched = self.deployments().patch(&name, &patched_by(), &Patch::Merge(patch)).await;
         at(|| format!("patch {}", self.called()), found(patched)).map(drop)
     }
 

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_kit::client::jittered;
-use futures::{FutureExt as _, StreamExt as _};
 use futures::stream::poll_fn;
+use futures::{FutureExt as _, StreamExt as _};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::controller::{Action, Config, applier};
 use kube::{Client, ResourceExt as _};
@@ -91,12 +91,7 @@ fn machines() -> ApiResource {
 
 /// Keeps machines for ever; ends when it is dropped, and may be at any moment. A deployment that is as it should be is
 /// looked at again after the time of `resync`, in case an event was lost.
-pub async fn run(
-    client: Client,
-    events: Arc<Events>,
-    metrics: Arc<Metrics>,
-    resync: Duration,
-) {
+pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, resync: Duration) {
     let (queue, mut requests) = unbounded_channel();
     let wake = Arc::new(Wake::new(queue));
     let with = |news: fn(&Wake, &DynamicObject, bool)| {

@@ -98,8 +98,7 @@ impl Wake {
         let field = if has_annotations { "annotations" } else { "labels" };
         let now = Timestamp::now().as_millisecond().to_string();
         let patch = Patch::Merge(json!({"metadata": {field: {CAPACITY_GENERATION: now}}}));
-        let params =
-            patched_by();
+        let params = patched_by();
         match within(nodes.patch_metadata(host, &params, &patch)).await {
             Ok(_) => {
                 self.sidecar.metrics.assignment.woken();

@@ -100,8 +100,7 @@ impl Context {
         ]));
         let name = claim.name_any();
         let what = format!("VlanClaim {name}");
-        let params =
-            made_by();
+        let params = made_by();
         match self.claims().create(&params, &claim).await {
             Ok(_) => {
                 tracing::info!("{id} on {} is that of {}", request.network, request.tenant);
@@ -123,8 +122,7 @@ impl Context {
         let name = claim.name_any();
         let mut new = claim.clone();
         new.spec = VlanClaimSpec { tenant_uid: uid.to_owned(), ..new.spec };
-        let params =
-            made_by();
+        let params = made_by();
         // With its resource version: if anybody wrote it in between, it is refused.
         let result = self.claims().replace(&name, &params, &new).await;
         let new = match result {
@@ -143,8 +141,7 @@ impl Context {
             "metadata": {"resourceVersion": claim.resource_version()},
             "status": {"releasedAt": released_at},
         });
-        let params =
-            patched_by();
+        let params = patched_by();
         let result = self.claims().patch_status(&name, &params, &Patch::Merge(patch)).await;
         at(format!("patch status of VlanClaim {name}"), result).map(drop)
     }

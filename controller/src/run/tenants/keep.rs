@@ -140,8 +140,7 @@ impl Context {
         let patch = json!({"metadata": {
             "uid": tenant.uid(), "resourceVersion": tenant.resource_version(), "finalizers": all,
         }});
-        let params =
-            patched_by();
+        let params = patched_by();
         let result = self.tenants().patch(&name, &params, &Patch::Merge(patch)).await;
         let what = format!("patch TenantCluster {name}");
         // One that is gone by now had nothing made for it.
@@ -200,8 +199,7 @@ impl Context {
             let what = format!("create Namespace {}", wanted.name());
             let resource = Kind::Namespace.resource();
             let api = Api::<kube::api::DynamicObject>::all_with(self.client.clone(), &resource);
-            let params =
-                made_by();
+            let params = made_by();
             let object = serde_json::from_value(wanted.body).map_err(kube::Error::SerdeError);
             let object = at(what.clone(), object)?;
             // Not by an apply: that would take one for ours which somebody makes at the same moment.

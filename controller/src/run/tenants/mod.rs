@@ -17,8 +17,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::{FutureExt as _, StreamExt as _};
 use futures::stream::poll_fn;
+use futures::{FutureExt as _, StreamExt as _};
 use kube::Client;
 use kube::runtime::controller::{Action, Config, applier};
 

@@ -131,8 +131,7 @@ impl Context {
             Fault::new("ApplyFailed", message)
         };
         if found(api.get_metadata(CSI).await).map_err(refused)?.is_none() {
-            let params =
-                made_by();
+            let params = made_by();
             api.create(&params, &csi_secret(tenant)).await.map_err(refused)?;
         }
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
