@@ -1,5 +1,6 @@
 //! Answers over HTTP: `/metrics`, `/healthz`, `/readyz` and what a daemon has beside them.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,7 +18,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 /// Where the daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,10 +114,13 @@ impl Server {
     }
 }
 
-/// Connections at once; a scraper and a person with curl need two.
+/// Maximum number of open connections; a scraper and a person with curl need two.
 const CONNECTIONS: usize = 16;
-/// A client that says nothing for so long is not waited for.
+/// Time limit for the head of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for a connection with its one request and answer. hyper has no write timeout, so a client that never
+/// reads its answer would hold the connection for ever.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Begins to listen.
 ///
@@ -185,16 +190,23 @@ impl Page {
     }
 }
 
-/// Answers until the end.
+/// Answers until the end. When all connections are taken the oldest one is closed for the new one: an answer takes
+/// milliseconds, so the oldest is the one whose client does not read, and no client can keep a probe from `/healthz`.
 pub async fn serve(server: Server, site: Arc<impl Site>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (site, stream) = (Arc::clone(&site), server.accept().await);
-        tokio::spawn(async move {
-            answer(stream, site).await;
-            drop(place);
-        });
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        open.push_back(tokio::spawn(async move {
+            if timeout(CONNECTION_TIMEOUT, answer(stream, site)).await.is_err() {
+                tracing::debug!("closed a connection whose client did not read its answer in time");
+            }
+        }));
     }
 }
 
@@ -205,6 +217,8 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, site: Arc<impl Site
     });
     let mut builder = http1::Builder::new();
     let builder = builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    // One request for each connection, so that its time limit is the answer's.
+    let builder = builder.keep_alive(false);
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!("a client went away: {error}");
     }
@@ -233,6 +247,9 @@ fn sent(page: Page) -> Response<Full<Bytes>> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
     use super::*;
 
     #[test]
@@ -247,5 +264,50 @@ mod tests {
         for wrong in ["9477", "unix:x", ""] {
             assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
         }
+    }
+
+    /// A site whose answer is larger than what the kernel buffers for a socket.
+    struct Large;
+
+    impl Site for Large {
+        fn page(&self, path: &str) -> Option<Page> {
+            match path {
+                "/healthz" => Some(Page::fine()),
+                "/report" => Some(Page::json("x".repeat(16 << 20))),
+                _ => None,
+            }
+        }
+
+        fn paths(&self) -> &'static [&'static str] {
+            &["/healthz", "/report"]
+        }
+    }
+
+    #[test]
+    fn clients_that_never_read_do_not_starve_healthz() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            tokio::spawn(serve(Server::Tcp(listener), Arc::new(Large)));
+            let mut silent = Vec::new();
+            for _ in 0..3 * CONNECTIONS {
+                let mut client = TcpStream::connect(address).await.unwrap();
+                client.write_all(b"GET /report HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+                silent.push(client);
+            }
+            let probe = async {
+                let mut client = TcpStream::connect(address).await.unwrap();
+                client.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+                let mut answer = String::new();
+                client.read_to_string(&mut answer).await.unwrap();
+                answer
+            };
+            let answer = timeout(Duration::from_secs(5), probe).await;
+            assert!(
+                answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 ")),
+                "no answer in 5 s"
+            );
+        });
     }
 }
