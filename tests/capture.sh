@@ -36,7 +36,7 @@ for irq in /proc/irq/[0-9]*; do
 done
 for process in /proc/[0-9]*; do
     case $(cat "$process/comm" 2>/dev/null) in
-    kthreadd | kubelet | k3s-* | kubelite | ksmtuned | virt-handler | irqbalance | NetworkManager | systemd-network)
+    kthreadd | kubelet | k3s-* | kubelite | ksmtuned | virt-handler | virt-launcher* | qemu-* | irqbalance | NetworkManager | systemd-network)
         copy "$process/comm"
         copy "$process/cmdline"
         copy "$process/cgroup"

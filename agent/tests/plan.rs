@@ -284,7 +284,9 @@ fn housekeeping_says_what_would_undo_it() {
     let lines = plan(&tree, spec).lines();
     let blocked: Vec<&String> = lines.iter().filter(|line| line.contains("BLOCKED")).collect();
     assert!(
-        blocked[0].contains("pods live in /sys/fs/cgroup/system.slice/k0s.service/kubepods"),
+        blocked[0].contains(
+            "below system.slice would lose their CPUs: /sys/fs/cgroup/system.slice/k0s.service/kubepods;"
+        ),
         "{blocked:?}"
     );
     assert!(blocked[1].contains("IRQBALANCE_BANNED_CPULIST"), "{blocked:?}");
@@ -297,6 +299,47 @@ fn housekeeping_says_what_would_undo_it() {
         alone.stderr
     );
     assert_eq!(alone.code, 2);
+}
+
+/// The kubelet's cgroup driver is systemd, and the runtime's is not: its own unit has the pods.
+#[test]
+fn housekeeping_leaves_units_alone_that_pods_or_vms_are_in() {
+    const POD: &str = "kubepods-pod6f9d2f1e_0c3a_4f0e_9a55_0d6f1a2b3c4d.slice:cri-containerd:0a1b";
+    let spec = "  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}";
+    let blocked = |processes: &[(&str, &str, &str)]| {
+        let tree = host::rack1_a();
+        tree.folder("sys/fs/cgroup/kubepods.slice");
+        for (pid, comm, group) in processes {
+            tree.file(&format!("proc/{pid}/comm"), format!("{comm}\n"));
+            tree.file(&format!("proc/{pid}/cgroup"), format!("1:name=systemd:/\n0::{group}\n"));
+        }
+        let lines = plan(&tree, spec).lines();
+        lines.into_iter().filter(|line| line.contains("BLOCKED pods or")).collect::<Vec<_>>()
+    };
+    let in_runtime = format!("/system.slice/containerd.service/{POD}");
+    let lines = blocked(&[("4711", "virt-launcher-m", &in_runtime)]);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let evidence = format!("process 4711 (virt-launcher-m) in {in_runtime} (/proc/4711/cgroup)");
+    assert!(lines[0].contains("below system.slice") && lines[0].contains(&evidence), "{lines:?}");
+    // Any process of a pod counts, and a VM that is in no pod.
+    assert_eq!(blocked(&[("4711", "nginx", &in_runtime)]).len(), 1);
+    let lines = blocked(&[("812", "qemu-system-x86", "/user.slice/user-0.slice/session-1.scope")]);
+    assert!(lines.len() == 1 && lines[0].contains("below user.slice"), "{lines:?}");
+    // As a container with a cgroup namespace of its own sees them.
+    let lines = blocked(&[("4711", "nginx", &format!("/../../..{in_runtime}"))]);
+    assert!(lines.len() == 1 && lines[0].contains("below system.slice"), "{lines:?}");
+    // A path of which only the end is known may be below any of them.
+    assert_eq!(blocked(&[("4711", "nginx", &format!("/../{POD}"))]).len(), 3);
+    // Where pods belong, and services that are no pods.
+    assert!(
+        blocked(&[
+            ("4711", "virt-launcher-m", &format!("/kubepods.slice/{POD}")),
+            ("812", "qemu-system-x86", "/machine.slice/machine-qemu-1.scope"),
+            ("813", "containerd", "/system.slice/containerd.service"),
+            ("814", "nginx", &format!("/../../kubepods.slice/{POD}")),
+        ])
+        .is_empty()
+    );
 }
 
 #[test]

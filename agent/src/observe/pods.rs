@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::{Bytes, PageSize};
 
 use super::kubelet::KubeletFacts;
+use super::pod_cgroups;
 use super::processes::Processes;
 use crate::root::Root;
+use crate::setting::Unit;
 
 /// What the plan must know of pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,8 +22,8 @@ pub struct Pods {
     pub known: bool,
     /// Huge pages that pods are allowed (`hugetlb.<size>.max` of their groups), by size.
     pub hugepages: BTreeMap<PageSize, u64>,
-    /// A folder of pods below `system.slice`, where AllowedCPUs would reach them.
-    pub below_system_slice: Option<String>,
+    /// Units below which pods or virtual machines are, where `AllowedCPUs` would reach them, each with what shows it.
+    pub inside: BTreeMap<Unit, String>,
 }
 
 impl Pods {
@@ -85,7 +87,7 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
         launchers: processes.found.iter().filter(|p| p.name.starts_with("virt-launcher")).count(),
         known: processes.known,
         hugepages: hugepages(root),
-        below_system_slice: below_system_slice(root),
+        inside: pod_cgroups::observe(root),
     }
 }
 
@@ -143,24 +145,6 @@ fn limits(root: &Root, folder: &str) -> BTreeMap<PageSize, u64> {
         }
     }
     limits
-}
-
-fn below_system_slice(root: &Root) -> Option<String> {
-    let top = "sys/fs/cgroup/system.slice";
-    let names = root.list(top).unwrap_or_default();
-    let candidates =
-        names.into_iter().filter(|name| name.ends_with(".service") || name.starts_with("kubepods"));
-    candidates
-        .flat_map(|name| {
-            let nested = format!("{top}/{name}");
-            if name.starts_with("kubepods") {
-                vec![nested]
-            } else {
-                vec![format!("{nested}/kubepods"), format!("{nested}/kubepods.slice")]
-            }
-        })
-        .find(|folder| root.exists(folder))
-        .map(|folder| format!("/{folder}"))
 }
 
 #[cfg(test)]

@@ -14,7 +14,16 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
     targets.want(Setting::WorkqueueCpus, cpus());
     targets.want(Setting::DefaultIrqAffinity, cpus());
     for unit in Unit::ALL {
-        targets.want(Setting::AllowedCpus(unit), cpus());
+        let setting = Setting::AllowedCpus(unit);
+        targets.want(setting, cpus());
+        if let Some(evidence) = input.shape.pods.inside.get(&unit)
+            && current(input, setting) == Some(cpus())
+        {
+            targets.notes.push(format!(
+                "pods or virtual machines below {} have CPUs {reserved} only: {evidence}",
+                unit.name()
+            ));
+        }
     }
     let mut unmovable = 0;
     for irq in &input.shape.irqs {
@@ -86,10 +95,12 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
         return None;
     }
     let blocked = targets.blocked.get(&setting).cloned().or_else(|| {
-        let folder = input.shape.pods.below_system_slice.as_ref()?;
-        (unit == Unit::System && target.why == Why::Asked).then(|| {
+        let evidence = input.shape.pods.inside.get(&unit)?;
+        (target.why == Why::Asked).then(|| {
             format!(
-                "pods live in {folder}, and would lose their CPUs; move them out of system.slice"
+                "pods or virtual machines below {0} would lose their CPUs: {evidence}; move them out of {0} (the kubelet \
+                 and the container runtime need the same cgroup driver)",
+                unit.name()
             )
         })
     });

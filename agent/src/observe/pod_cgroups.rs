@@ -1,0 +1,127 @@
+//! Units of systemd below which pods' and virtual machines' processes are.
+//!
+//! Usually pods are below `kubepods.slice`. They are below the container runtime's own unit where the kubelet uses the
+//! systemd cgroup driver and the runtime does not (runc then takes the name as a path relative to its own group:
+//! `/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>`), and below the kubelet's with
+//! `cgroupRoot` or a nested kubelet. Virtual machines that libvirt starts without systemd-machined are in its unit.
+
+use std::collections::BTreeMap;
+
+use crate::root::Root;
+use crate::setting::Unit;
+
+/// Names of virtual machines' processes, which count whatever group they are in.
+const MACHINES: [&str; 2] = ["qemu-", "virt-launcher"];
+
+/// Returns the units with one process of a pod or virtual machine each.
+pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
+    let mut found = BTreeMap::new();
+    for (pid, folder) in root.numbered("proc", "") {
+        // A process that has ended meanwhile, or a kernel thread in a container's view, has no such file.
+        let Ok(text) = root.read(&format!("proc/{folder}/cgroup")) else { continue };
+        let Some(group) = unified(&text) else { continue };
+        let (path, is_relative) = resolved(root, group);
+        let name = || root.read(&format!("proc/{folder}/comm")).unwrap_or_default();
+        let is_machine = || MACHINES.iter().any(|machine| name().starts_with(machine));
+        let units = units(path, is_relative);
+        if units.is_empty() || !(names_pod(path) || is_machine()) {
+            continue;
+        }
+        for unit in units {
+            found.entry(unit).or_insert_with(|| {
+                format!("process {pid} ({}) in {group} (/proc/{folder}/cgroup)", name())
+            });
+        }
+    }
+    // A group without a process: a pod that is being made.
+    if let Some(folder) = below_system_slice(root) {
+        found.entry(Unit::System).or_insert(folder);
+    }
+    found
+}
+
+/// Returns the group of version 2: CPUs of units are restricted there only.
+fn unified(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+/// Returns the path from the host's top group, and whether only a part of it is known. A reader in a cgroup namespace is
+/// told paths relative to its own group: `/../..` and then what follows the common part.
+fn resolved<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
+    let mut path = group;
+    while let Some(rest) = path.strip_prefix("/..") {
+        path = rest;
+    }
+    let top = path.split('/').nth(1).unwrap_or_default();
+    let is_relative = path.len() < group.len()
+        && !top.is_empty()
+        && !root.exists(&format!("sys/fs/cgroup/{top}"));
+    (path, is_relative)
+}
+
+/// Returns the units that a group may be below.
+fn units(path: &str, is_relative: bool) -> Vec<Unit> {
+    let top = path.split('/').nth(1).unwrap_or_default();
+    Unit::ALL.into_iter().filter(|unit| is_relative || unit.name() == top).collect()
+}
+
+/// Whether a part of the path has a pod's UID in it: `pod` and 32 hexadecimal digits, with `-` or `_` between them (a
+/// static pod's has none). `libpod-<64 digits>` is a container of Podman's.
+fn names_pod(path: &str) -> bool {
+    path.match_indices("pod").any(|(at, word)| {
+        let begins = !path[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
+        let rest = path.get(at + word.len()..).unwrap_or_default();
+        let uid = rest.split(|c: char| !c.is_ascii_hexdigit() && c != '-' && c != '_').next();
+        let digits = uid.unwrap_or_default().chars().filter(char::is_ascii_hexdigit).count();
+        begins && digits == 32 && rest.starts_with(|c: char| c.is_ascii_hexdigit())
+    })
+}
+
+/// Returns a folder of pods' groups right below a service.
+fn below_system_slice(root: &Root) -> Option<String> {
+    let top = "sys/fs/cgroup/system.slice";
+    let names = root.list(top).unwrap_or_default();
+    let candidates =
+        names.into_iter().filter(|name| name.ends_with(".service") || name.starts_with("kubepods"));
+    candidates
+        .flat_map(|name| {
+            let nested = format!("{top}/{name}");
+            if name.starts_with("kubepods") {
+                vec![nested]
+            } else {
+                vec![format!("{nested}/kubepods"), format!("{nested}/kubepods.slice")]
+            }
+        })
+        .find(|folder| root.exists(folder))
+        .map(|folder| format!("/{folder}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pods_group_is_known_by_its_uid() {
+        let uid = "6f9d2f1e-0c3a-4f0e-9a55-0d6f1a2b3c4d";
+        for (path, is_pod) in [
+            (
+                format!(
+                    "/system.slice/containerd.service/kubepods-burstable-pod{}.slice:cri-containerd:ab",
+                    uid.replace('-', "_")
+                ),
+                true,
+            ),
+            (format!("/kubepods/burstable/pod{uid}/0123"), true),
+            (
+                "/kubepods.slice/kubepods-pod0123456789abcdef0123456789abcdef.slice/x".to_owned(),
+                true,
+            ),
+            (format!("/machine.slice/libpod-{}.scope", "ab".repeat(32)), false),
+            (format!("/machine.slice/libpod{uid}.scope"), false),
+            ("/system.slice/podman.service".to_owned(), false),
+            ("/system.slice/kubelet.service".to_owned(), false),
+        ] {
+            assert_eq!(names_pod(&path), is_pod, "{path}");
+        }
+    }
+}
