@@ -257,6 +257,23 @@ fn what_would_strand_the_host_is_refused() {
     let trial: Vec<bool> =
         allowed.changes.iter().map(|change| change.links().unwrap().trial).collect();
     assert_eq!(trial, [false, true, false]);
+    // No default route and no address on it: the host's address is on `lo`, and a route leads out of here.
+    let mut unnumbered = host();
+    let eth1 = unnumbered.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap();
+    eth1.destination = Some("10.0.0.0/8".to_owned());
+    let spec_of_eth1 = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
+    let refused = sentences(&planned(&unnumbered, &spec_of_eth1));
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(
+        refused[0].contains("BLOCKED the host's route to 10.0.0.0/8 leaves through eth1."),
+        "{refused:?}"
+    );
+    // On a VLAN that is stacked on it too.
+    let mut stacked = host();
+    let vlan = stacked.links.all.iter_mut().find(|link| link.name.as_str() == "eth1.99").unwrap();
+    vlan.destination = Some("10.0.0.0/8".to_owned());
+    let refused = sentences(&planned(&stacked, &spec_of_eth1));
+    assert!(refused[0].contains("leaves through eth1.99"), "{refused:?}");
     // VLAN links of its own leave the uplink as it is.
     let own = spec.replace("VlanAwareBridge", "BridgePerTenant").replace("br-tenant", "tn");
     assert_eq!(sentences(&planned(&facts, &own)), ["add VLAN 120 of eth0 on bridge tn120 for a"]);

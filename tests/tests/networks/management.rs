@@ -33,6 +33,9 @@ pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
     assert!(said.output.contains("the host's default route leaves through it"), "{}", said.output);
     assert_same(&before, &links(host));
 
+    routes_alone_count(host);
+    assert_same(&before, &links(host));
+
     // A tenant's bridge on a VLAN of it needs no leave, as the link itself is not touched.
     let own = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
     write(host, &manifest(&[own], &[TENANT]));
@@ -60,6 +63,27 @@ pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
 
     host.must("ip link del mgmt0; ip neigh flush all").unwrap();
     gateway.must("ip link del mgmt0; ip address flush dev trunk0 scope global").unwrap();
+}
+
+/// A host whose address is on `lo`, with no default route: what it lives on is known by its other routes.
+fn routes_alone_count(host: &mut Host) {
+    host.must(
+        "ip route del default; ip address del 10.99.0.2/24 dev mgmt0; ip address add 10.99.0.2/32 dev lo; \
+         ip route add 10.99.0.1 dev mgmt0 src 10.99.0.2; ip route add 10.96.0.0/12 via 10.99.0.1",
+    )
+    .unwrap();
+    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(said.code, 1, "{}", said.output);
+    assert!(
+        said.output.contains("the host's route to 10.9") && said.output.contains("through mgmt0"),
+        "{}",
+        said.output
+    );
+    host.must(
+        "ip route del 10.96.0.0/12; ip route del 10.99.0.1; ip address del 10.99.0.2/32 dev lo; \
+         ip address add 10.99.0.2/24 dev mgmt0; ip route add default via 10.99.0.1",
+    )
+    .unwrap();
 }
 
 /// With the address on the uplink itself, it is lost as soon as it is a port.

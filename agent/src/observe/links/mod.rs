@@ -69,6 +69,8 @@ pub struct Link {
     pub addresses: Vec<String>,
     /// Whether a default route leaves through it or through a link stacked on it.
     pub default_route: bool,
+    /// A destination of another route through it, if there is one that does not follow from its own addresses.
+    pub destination: Option<String>,
     /// Kernel driver, of physical links.
     pub driver: Option<String>,
     /// PCI function, of physical links.
@@ -144,6 +146,7 @@ impl Link {
             alias: None,
             addresses: Vec::new(),
             default_route: false,
+            destination: None,
             driver: None,
             pci_address: None,
             zone: None,
@@ -207,6 +210,13 @@ impl Links {
         self.all.iter().filter(|link| link.is_uplink())
     }
 
+    fn take_routes(&mut self, mut routes: Routes) {
+        for link in &mut self.all {
+            link.destination = routes.others.remove(&link.name);
+        }
+        self.routes_known = self.mark_default_routes(&routes.default) && routes.complete;
+    }
+
     /// Marks the links a default route uses, and everything beneath them: the VLAN's parent, the
     /// bridge's and the bond's ports that lead out of the host.
     ///
@@ -246,6 +256,25 @@ impl Links {
     }
 }
 
+/// Which links the host's routes use.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Routes {
+    /// Links of default routes.
+    default: BTreeSet<LinkName>,
+    /// Links of other routes, with one destination each.
+    others: BTreeMap<LinkName, String>,
+    /// Whether of all routes the links are known.
+    complete: bool,
+}
+
+impl Routes {
+    fn add(&mut self, link: &LinkName, destination: &impl std::fmt::Display) {
+        if !self.others.contains_key(link) {
+            self.others.insert(link.clone(), destination.to_string());
+        }
+    }
+}
+
 /// The links of the running kernel alone, for a look at what became of a change.
 ///
 /// # Errors
@@ -254,7 +283,7 @@ pub fn live() -> std::io::Result<Links> {
     let dump = netlink::dump()?;
     let mut links = Links { all: dump.links, routes_known: true, ..Links::default() };
     links.all.sort_by(|a, b| a.name.cmp(&b.name));
-    links.routes_known = links.mark_default_routes(&dump.default_routes);
+    links.take_routes(dump.routes);
     Ok(links)
 }
 
@@ -263,7 +292,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     let live = root.is_live().then(netlink::dump);
     let incomplete = matches!(live, Some(Err(_)));
     let (mut all, routes) = match live {
-        Some(Ok(dump)) => (dump.links, Some(dump.default_routes)),
+        Some(Ok(dump)) => (dump.links, Some(dump.routes)),
         other => {
             if let Some(Err(error)) = other {
                 let what =
@@ -272,7 +301,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
             }
             let mut all = sysfs::links(root, notes);
             proc_net::add_vlans(root, &mut all);
-            (all, proc_net::default_routes(root))
+            (all, proc_net::routes(root))
         }
     };
     all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -281,8 +310,8 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     }
     let (udp_ports, trouble) = (proc_net::udp_ports(root), trouble::observe(root, &all));
     let mut links = Links { all, routes_known: routes.is_some(), incomplete, udp_ports, trouble };
-    if let Some(names) = routes {
-        links.routes_known = links.mark_default_routes(&names);
+    if let Some(routes) = routes {
+        links.take_routes(routes);
     }
     note_unknown(root, &links, notes);
     links

@@ -1,6 +1,6 @@
 //! Links, their VLANs, addresses and routes from the running kernel, each in one dump.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,17 +15,18 @@ use rtnetlink::packet_route::link::{
     LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage, State,
 };
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType,
+};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
-use super::{BridgeOptions, IpOptions, Link, LinkKind, PortVlans, Tunnel, names_by_index};
+use super::{BridgeOptions, IpOptions, Link, LinkKind, PortVlans, Routes, Tunnel, names_by_index};
 use crate::netlink::Netlink;
 
 /// What the kernel said.
 pub(super) struct Dump {
     pub(super) links: Vec<Link>,
-    /// Links that default routes use.
-    pub(super) default_routes: BTreeSet<LinkName>,
+    pub(super) routes: Routes,
 }
 
 /// Asks the kernel.
@@ -71,8 +72,8 @@ pub(super) fn dump() -> io::Result<Dump> {
         link.addresses.sort_unstable();
         link.link_local.sort_unstable();
     }
-    let default_routes = default_routes(&mut netlink, &names)?;
-    Ok(Dump { links, default_routes })
+    let routes = routes(&mut netlink, &names)?;
+    Ok(Dump { links, routes })
 }
 
 fn links<T>(
@@ -331,13 +332,64 @@ const fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-fn default_routes(
-    netlink: &mut Netlink,
-    names: &BTreeMap<u32, LinkName>,
-) -> io::Result<BTreeSet<LinkName>> {
-    let routes = default_route_messages(netlink)?;
-    let used = routes.iter().flat_map(links_used);
-    Ok(used.filter_map(|index| names.get(&index).cloned()).collect())
+/// All routes in one dump of each family. A router has a million of them, so of each link one destination is kept.
+fn routes(netlink: &mut Netlink, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
+    let mut routes = Routes { complete: true, ..Routes::default() };
+    for request in route_requests() {
+        netlink.dump(&request, |answer| -> Option<()> {
+            let Message::NewRoute(route) = answer else { return None };
+            let (is_default, destination) = (is_default(route), destination(route));
+            if !is_default && destination.is_none() {
+                return None;
+            }
+            let mut used = links_used(route).peekable();
+            // Of a route by a nexthop object (RTA_NH_ID) the kernel names the links too, unless it is told not to
+            // (net.ipv4.nexthop_compat_mode).
+            routes.complete &= used.peek().is_some();
+            for name in used.filter_map(|index| names.get(&index)) {
+                match &destination {
+                    _ if is_default => drop(routes.default.insert(name.clone())),
+                    Some(to) => routes.add(name, to),
+                    None => {}
+                }
+            }
+            None
+        })?;
+    }
+    Ok(routes)
+}
+
+fn route_requests() -> [Message; 2] {
+    let four = RouteMessageBuilder::<Ipv4Addr>::new().build();
+    let six = RouteMessageBuilder::<Ipv6Addr>::new().build();
+    [four, six].map(Message::GetRoute)
+}
+
+fn is_default(route: &RouteMessage) -> bool {
+    route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast
+}
+
+/// Returns where a route leads that somebody made; the kernel's own follow from addresses.
+fn destination(route: &RouteMessage) -> Option<Destination> {
+    let header = &route.header;
+    if header.kind != RouteType::Unicast || header.protocol == RouteProtocol::Kernel {
+        return None;
+    }
+    let address = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(address) => route_address(address),
+        _ => None,
+    })?;
+    let leads_out = !is_link_local(&address) && !address.is_multicast();
+    leads_out.then_some(Destination(address, header.destination_prefix_length))
+}
+
+/// An address with its prefix length; text is made only of the one that is kept.
+struct Destination(IpAddr, u8);
+
+impl std::fmt::Display for Destination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.0, self.1)
+    }
 }
 
 /// A router that default routes lead to.
@@ -411,15 +463,11 @@ pub fn indexes(netlink: &mut Netlink) -> io::Result<BTreeMap<LinkName, u32>> {
 
 /// Default routes of both families.
 fn default_route_messages(netlink: &mut Netlink) -> io::Result<Vec<RouteMessage>> {
-    let four = RouteMessageBuilder::<Ipv4Addr>::new().build();
-    let six = RouteMessageBuilder::<Ipv6Addr>::new().build();
     let mut found = Vec::new();
-    for request in [four, six] {
-        found.extend(netlink.dump(&Message::GetRoute(request), |answer| {
+    for request in route_requests() {
+        found.extend(netlink.dump(&request, |answer| {
             let Message::NewRoute(route) = answer else { return None };
-            let default = route.header.destination_prefix_length == 0
-                && route.header.kind == RouteType::Unicast;
-            default.then(|| route.clone())
+            is_default(route).then(|| route.clone())
         })?);
     }
     Ok(found)

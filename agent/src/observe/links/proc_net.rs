@@ -1,49 +1,91 @@
 //! Routes and VLANs of a captured tree, from `/proc/net`.
 
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use berth_api::LinkName;
 
-use super::{Link, LinkKind};
+use super::{Link, LinkKind, Routes};
 use crate::root::Root;
 
 /// Flags of `/proc/net/route` (`linux/route.h`).
 const RTF_UP: u32 = 0x1;
 const RTF_REJECT: u32 = 0x200;
+/// Flag of `/proc/net/ipv6_route` alone (`linux/ipv6_route.h`).
+const RTF_LOCAL: u32 = 0x8000_0000;
 
-/// Links that IPv4 and IPv6 default routes use; `None` if the tree has no routing table.
-pub(super) fn default_routes(root: &Root) -> Option<BTreeSet<LinkName>> {
+/// Links that IPv4 and IPv6 routes use; `None` if the tree has no routing table.
+///
+/// These tables do not say which routes follow from addresses; a tree does not say which addresses there are either, so
+/// each counts.
+pub(super) fn routes(root: &Root) -> Option<Routes> {
     let four = root.read_large("proc/net/route").ok();
     let six = root.read_large("proc/net/ipv6_route").ok();
     if four.is_none() && six.is_none() {
         return None;
     }
-    let four = four.as_deref().map(routes_v4).unwrap_or_default();
-    Some(&four | &six.as_deref().map(routes_v6).unwrap_or_default())
+    let mut routes = four.as_deref().map(routes_v4).unwrap_or_default();
+    let six = six.as_deref().map(routes_v6).unwrap_or_default();
+    routes.default.extend(six.default);
+    for (link, destination) in six.others {
+        routes.others.entry(link).or_insert(destination);
+    }
+    routes.complete = true;
+    Some(routes)
 }
 
 /// `Iface Destination Gateway Flags RefCnt Use Metric Mask ...`, numbers in hexadecimal.
 #[must_use]
-pub fn routes_v4(table: &str) -> BTreeSet<LinkName> {
-    let default = |line: &str| {
+pub fn routes_v4(table: &str) -> Routes {
+    let mut routes = Routes::default();
+    for line in table.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [name, "00000000", _, flags, _, _, _, "00000000", ..] = words.as_slice() else {
-            return None;
+        let [name, to, _, flags, _, _, _, mask, ..] = words.as_slice() else { continue };
+        let (Ok(name), Some(to), Some(mask)) = (name.parse(), address_v4(to), address_v4(mask))
+        else {
+            continue;
         };
-        usable(flags).then(|| name.parse().ok()).flatten()
-    };
-    table.lines().filter_map(default).collect()
+        if !usable(flags) || to.is_link_local() || to.is_multicast() {
+            continue;
+        }
+        match mask.to_bits().count_ones() {
+            0 => drop(routes.default.insert(name)),
+            length => routes.add(&name, &format!("{to}/{length}")),
+        }
+    }
+    routes
+}
+
+/// The kernel prints the address's four bytes as a number of this machine's.
+fn address_v4(text: &str) -> Option<Ipv4Addr> {
+    let number = u32::from_str_radix(text, 16).ok()?;
+    (text.len() == 8).then(|| Ipv4Addr::from(number.to_ne_bytes()))
 }
 
 /// `destination length source length next-hop metric refcnt use flags name`.
 #[must_use]
-pub fn routes_v6(table: &str) -> BTreeSet<LinkName> {
-    let default = |line: &str| {
+pub fn routes_v6(table: &str) -> Routes {
+    let mut routes = Routes::default();
+    for line in table.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, "00", _, _, _, _, _, _, flags, name] = words.as_slice() else { return None };
-        (usable(flags) && *name != "lo").then(|| name.parse().ok()).flatten()
-    };
-    table.lines().filter_map(default).collect()
+        let [to, length, _, _, _, _, _, _, flags, name] = words.as_slice() else { continue };
+        let (Ok(to), Ok(length)) = (u128::from_str_radix(to, 16), u8::from_str_radix(length, 16))
+        else {
+            continue;
+        };
+        let to = Ipv6Addr::from_bits(to);
+        let leads_out = !to.is_unicast_link_local() && !to.is_multicast();
+        // The host's own addresses are local routes by `lo`.
+        if !usable(flags) || *name == "lo" || is_local(flags) || !leads_out {
+            continue;
+        }
+        let Ok(name) = name.parse() else { continue };
+        match length {
+            0 => drop(routes.default.insert(name)),
+            _ => routes.add(&name, &format!("{to}/{length}")),
+        }
+    }
+    routes
 }
 
 /// UDP ports that are taken, by anybody and in any family.
@@ -65,6 +107,10 @@ pub fn ports(table: &str) -> BTreeSet<u16> {
 
 fn usable(flags: &str) -> bool {
     u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & (RTF_UP | RTF_REJECT) == RTF_UP)
+}
+
+fn is_local(flags: &str) -> bool {
+    u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & RTF_LOCAL != 0)
 }
 
 /// Tells VLAN links their id and parent.
@@ -92,6 +138,8 @@ pub fn vlans(table: &str) -> Vec<(LinkName, u16, LinkName)> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -106,13 +154,30 @@ mod tests {
             eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
             eth1\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
             eth2\t00000000\t0101A8C0\t0203\t0\t0\t0\t00000000\t0\t0\t0\n";
-        assert_eq!(names(routes_v4(table)), ["eth0"]);
+        let found = routes_v4(table);
+        assert_eq!(names(found.default), ["eth0"]);
+        assert_eq!(
+            found.others,
+            BTreeMap::from([("eth1".parse().unwrap(), "192.168.1.0/24".to_owned())])
+        );
         let zero = "00000000000000000000000000000000";
         let table = format!(
             "{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth3\n\
              {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo\n"
         );
-        assert_eq!(names(routes_v6(&table)), ["eth3"]);
+        let found = routes_v6(&table);
+        assert_eq!(names(found.default), ["eth3"]);
+        let table = "20010db8000100000000000000000000 30 00000000000000000000000000000000 00 \
+            fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth3\n\
+            fe800000000000000000000000000000 40 00000000000000000000000000000000 00 \
+            00000000000000000000000000000000 00000100 00000001 00000000 00000001 eth4\n\
+            20010db8000000000000000000000005 80 00000000000000000000000000000000 00 \
+            00000000000000000000000000000000 00000000 00000001 00000000 80200001 eth5\n";
+        let others = routes_v6(table).others;
+        assert_eq!(
+            others,
+            BTreeMap::from([("eth3".parse().unwrap(), "2001:db8:1::/48".to_owned())])
+        );
     }
 
     #[test]

@@ -56,7 +56,8 @@ pub(super) fn find<'a>(
     Ok(link)
 }
 
-/// What of the host's own goes over this link: its default route, addresses on it and on what is stacked on it.
+/// Returns what of the host's own goes over this link: routes, and addresses on it and on what is stacked on it. A host
+/// without a default route has others, and their link may have no address of its own (unnumbered, RFC 5549).
 /// `None` if nothing does.
 pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
     let mut above: Vec<&Link> = vec![uplink];
@@ -76,17 +77,18 @@ pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
         .iter()
         .flat_map(|link| link.addresses.iter().map(|address| format!("{address} on {}", link.name)))
         .collect();
+    let destination =
+        above.iter().find_map(|link| Some((link.destination.as_ref()?, link.name.as_str())));
     let route = if !links.routes_known {
-        "nobody can tell whether the default route leaves through it"
+        Some("whether the host's routes leave through it is not known".to_owned())
     } else if uplink.default_route {
-        "the host's default route leaves through it"
+        Some("the host's default route leaves through it".to_owned())
     } else {
-        return (!addresses.is_empty()).then(|| format!("it carries {}", addresses.join(", ")));
+        destination.map(|(to, link)| format!("the host's route to {to} leaves through {link}"))
     };
-    Some(match addresses.is_empty() {
-        true => route.to_owned(),
-        false => format!("{route}, and it carries {}", addresses.join(", ")),
-    })
+    let addresses = (!addresses.is_empty()).then(|| format!("it carries {}", addresses.join(", ")));
+    let carried: Vec<String> = route.into_iter().chain(addresses).collect();
+    (!carried.is_empty()).then(|| carried.join(", and "))
 }
 
 /// Why frames cannot leave by it now.
