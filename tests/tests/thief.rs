@@ -122,7 +122,9 @@ fn as_expected(
     match (attempt.expect, verdict) {
         (Expect::Works, Verdict::Done(_)) => after.has(attempt),
         // An answer of 200 is not yet a change.
-        (Expect::Dropped, Verdict::Done(_)) => before.but_for_status() == after.but_for_status(),
+        (Expect::Dropped, Verdict::Done(_)) => {
+            before.but_for_status() == after.but_for_status() && after.is_held_as(before)
+        }
         (Expect::NotOwn, Verdict::Done(_)) => !policy && !unchanged,
         (Expect::NotOwn, Verdict::Policy(_)) => unchanged,
         (Expect::NoRight, Verdict::NoRight) => unchanged && rights == Rights::Deployed,

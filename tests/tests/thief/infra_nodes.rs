@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::attempts::Expect::{Dropped, NoRight, NotOwn};
 use crate::attempts::{Attempt, attempt};
-use crate::objects::{INFRA_NODES, infra_node, infra_node_status, owner};
+use crate::objects::{INFRA_NODES, TIME, infra_node, infra_node_status, owner};
 use crate::request::{apply, delete, merge, post};
 use crate::world::World;
 use crate::{OTHER, OWN};
@@ -15,7 +15,8 @@ pub(crate) fn make(world: &World<'_>) -> Vec<Attempt> {
         let mut object = infra_node(world, OWN);
         let (parent, key) = pointer.rsplit_once('/').unwrap();
         object.pointer_mut(parent).unwrap()[key] = value;
-        attempt(NotOwn, what, post(INFRA_NODES, object))
+        // As the agent, so that it is this alone that is denied.
+        attempt(NotOwn, what, post(&format!("{INFRA_NODES}?fieldManager=berth-agent"), object))
     };
     let mut unnamed = infra_node(world, OWN);
     unnamed["metadata"]["generateName"] = OWN.into();
@@ -29,6 +30,14 @@ pub(crate) fn make(world: &World<'_>) -> Vec<Attempt> {
             "its own, owned by another Node",
             "/metadata/ownerReferences",
             json!([owner(world, OTHER)]),
+        ),
+        with(
+            "its own, with a field that somebody else seems to hold",
+            "/metadata/managedFields",
+            json!([{
+                "manager": "kubectl-edit", "operation": "Update", "apiVersion": "berth.dev/v1alpha1", "time": TIME,
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:ksm": {".": {}, "f:mode": {}}}},
+            }]),
         ),
         with("another's", "/metadata/name", "node-c".into()),
         attempt(NotOwn, "one that the server names", post(INFRA_NODES, unnamed)),
@@ -54,6 +63,11 @@ pub(crate) fn change() -> Vec<Attempt> {
             Dropped,
             "spec, label and finalizer of its own through infranodes/status",
             merge(&format!("{own}/status"), behind_status),
+        ),
+        attempt(
+            Dropped,
+            "no holders of its fields, through infranodes/status",
+            merge(&format!("{own}/status"), json!({"metadata": {"managedFields": [{}]}})),
         ),
         attempt(NoRight, "delete its own", delete(&own)),
         attempt(NoRight, "delete all", delete(INFRA_NODES)),

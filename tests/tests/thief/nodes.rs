@@ -17,6 +17,22 @@ pub(crate) fn own(world: &World<'_>) -> Vec<Attempt> {
         json!({"spec": {"unschedulable": true, "taints": [{"key": "a", "effect": "NoExecute"}]}});
     all.extend([
         attempt(Dropped, "cordon and taint through nodes/status", merge(&node_status(OWN), spec)),
+        attempt(
+            Dropped,
+            "no holders of its fields, through nodes/status",
+            merge(&node_status(OWN), json!({"metadata": {"managedFields": [{}]}})),
+        ),
+        attempt(
+            Dropped,
+            "a holder of its fields, through nodes/status",
+            merge(
+                &node_status(OWN),
+                json!({"metadata": {"managedFields": [{
+                    "manager": "kubectl-edit", "operation": "Update", "apiVersion": "v1", "time": TIME,
+                    "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:labels": {"f:host.berth.dev/kvm": {}}}},
+                }]}}),
+            ),
+        ),
         attempt(NoRight, "cordon", merge(&here, json!({"spec": {"unschedulable": true}}))),
         attempt(NoRight, "taint", strategic(&here, taint)),
         attempt(

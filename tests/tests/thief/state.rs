@@ -19,48 +19,70 @@ const COLLECTIONS: [&str; 7] = [
     TOPOLOGIES,
 ];
 
-/// Objects by their paths, without what counts writes.
-#[derive(PartialEq)]
-pub(crate) struct State(BTreeMap<String, Value>);
+/// Objects by their paths, without what counts writes; and who holds their fields, but for the agent and for curl,
+/// which both the thief and the administrator use.
+pub(crate) struct State {
+    objects: BTreeMap<String, Value>,
+    holders: BTreeMap<String, Vec<Value>>,
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.objects == other.objects
+    }
+}
 
 impl State {
     pub(crate) fn of(world: &World<'_>) -> Self {
         let lists = world.server.get_all(&world.admin, &COLLECTIONS);
-        let mut all = BTreeMap::new();
+        let (mut all, mut holders) = (BTreeMap::new(), BTreeMap::new());
         for (collection, mut list) in COLLECTIONS.iter().zip(lists) {
             for mut object in list["items"].as_array_mut().unwrap().drain(..) {
                 let metadata = object["metadata"].as_object_mut().unwrap();
+                let path = format!("{collection}/{}", metadata["name"].as_str().unwrap());
+                let held = metadata.get("managedFields").and_then(Value::as_array).cloned();
+                let mut held = held.unwrap_or_default();
+                held.retain(|one| one["manager"] != "curl" && one["manager"] != "berth-agent");
+                held.iter_mut().for_each(|one| drop(one["time"].take()));
+                holders.insert(path.clone(), held);
                 for counted in ["managedFields", "resourceVersion", "generation"] {
                     metadata.remove(counted);
                 }
-                all.insert(format!("{collection}/{}", metadata["name"].as_str().unwrap()), object);
+                all.insert(path, object);
             }
         }
-        Self(all)
+        Self { objects: all, holders }
+    }
+
+    /// Whether the same managers hold the same fields of what was there before.
+    pub(crate) fn is_held_as(&self, before: &Self) -> bool {
+        before.holders.iter().all(|(path, held)| self.holders.get(path) == Some(held))
     }
 
     /// Whether what an attempt must leave is there.
     pub(crate) fn has(&self, attempt: &Attempt) -> bool {
         let path = attempt.request.path.split('?').next().unwrap_or_default();
-        let object = self.0.get(path.trim_end_matches("/status")).unwrap_or(&Value::Null);
+        let object = self.objects.get(path.trim_end_matches("/status")).unwrap_or(&Value::Null);
         let found = |pointer| object.pointer(pointer).unwrap_or(&Value::Null);
         attempt.leaves.iter().all(|(pointer, value)| found(pointer) == value)
     }
 
     pub(crate) fn but_for_status(&self) -> Self {
-        let mut all = self.0.clone();
+        let mut all = self.objects.clone();
         for object in all.values_mut() {
             object["status"].take();
         }
-        Self(all)
+        Self { objects: all, holders: BTreeMap::new() }
     }
 
     /// What no agent ever writes: specs and finalizers of Nodes and InfraNodes that were there before it.
     pub(crate) fn guarded(&self, there: &Self) -> BTreeMap<&str, [&Value; 2]> {
         let guarded =
             |path: &str| path.starts_with("/api/v1/nodes/") || path.starts_with(INFRA_NODES);
-        let objects =
-            self.0.iter().filter(|(path, _)| guarded(path) && there.0.contains_key(*path));
+        let objects = self
+            .objects
+            .iter()
+            .filter(|(path, _)| guarded(path) && there.objects.contains_key(*path));
         objects
             .map(|(path, object)| (&**path, [&object["spec"], &object["metadata"]["finalizers"]]))
             .collect()
@@ -68,19 +90,25 @@ impl State {
 
     /// Paths of what is not the same, for a message.
     pub(crate) fn difference(&self, after: &Self) -> String {
-        let paths = self.0.keys().chain(after.0.keys().filter(|path| !self.0.contains_key(*path)));
-        let lines = paths.filter(|path| self.0.get(*path) != after.0.get(*path)).map(|path| {
-            let of = |state: &Self| state.0.get(path).map(Value::to_string).unwrap_or_default();
-            format!("  {path}\n  - {}\n  + {}\n", of(self), of(after))
-        });
+        let paths = self
+            .objects
+            .keys()
+            .chain(after.objects.keys().filter(|path| !self.objects.contains_key(*path)));
+        let lines =
+            paths.filter(|path| self.objects.get(*path) != after.objects.get(*path)).map(|path| {
+                let of = |state: &Self| {
+                    state.objects.get(path).map(Value::to_string).unwrap_or_default()
+                };
+                format!("  {path}\n  - {}\n  + {}\n", of(self), of(after))
+            });
         lines.collect()
     }
 
     /// Makes the cluster as it was, as administrator.
     pub(crate) fn put_back(&self, world: &World<'_>) {
         let ask = |request| world.server.ask(&world.admin, &request).must();
-        for (path, object) in &Self::of(world).0 {
-            match self.0.get(path) {
+        for (path, object) in &Self::of(world).objects {
+            match self.objects.get(path) {
                 Some(before) if before == object => {}
                 Some(before) => {
                     let mut parts = vec![path.clone()];

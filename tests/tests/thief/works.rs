@@ -83,6 +83,16 @@ fn objects(world: &World<'_>) -> Vec<Attempt> {
         attempt(Works, "makes its InfraNode", post(&infra_nodes, infra_node(world, OWN))),
         attempt(
             Works,
+            "the administrator holds a field of it",
+            merge(
+                &format!("{INFRA_NODES}/{OWN}?fieldManager=kubectl-edit"),
+                json!({"metadata": {"labels": {"held": "1"}}}),
+            ),
+        )
+        .by(&world.admin)
+        .leaves("/metadata/labels/held", "1"),
+        attempt(
+            Works,
             "status of its InfraNode",
             apply(&format!("{INFRA_NODES}/{OWN}/status"), infra_node_status(OWN, status)),
         )

@@ -32,7 +32,7 @@ impl<'a> World<'a> {
         let mut world = Self { plane, server, thief: admin.clone(), admin, policy: false };
         world.deploy();
         for name in [OWN, OTHER] {
-            world.make("/api/v1/nodes", registered(name));
+            world.make("/api/v1/nodes?fieldManager=kubelet", registered(name));
         }
         for (pod, name) in [("berth-agent-a", OWN), ("berth-agent-b", OTHER)] {
             world.make("/api/v1/namespaces/berth-system/pods", agent(pod, name));
