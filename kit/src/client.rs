@@ -4,28 +4,43 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use http_body_util::BodyExt as _;
-use hyper::header::RETRY_AFTER;
-use hyper::{Method, Request, Response};
-use kube::client::{Body, ClientBuilder, DynBody};
+use hyper::{Method, Request};
+use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tower::BoxError;
-use tower::util::{AndThenLayer, MapRequestLayer};
+use tower::util::MapRequestLayer;
 
+use crate::certificate::{self, Validity};
+use crate::credential;
+pub use crate::retry_after::Busy;
+use crate::retry_after::RetryAfterLayer;
 use berth_cli::text;
 
 /// A server that does not take a connection in so long is away.
 const CONNECT: Duration = Duration::from_secs(5);
 /// A call that takes longer is given up. Watches have limits of their own.
 pub const CALL: Duration = Duration::from_secs(20);
-/// The longest time that a server may ask to be left alone for; longer is taken for a mistake.
-const LONGEST_REST: Duration = Duration::from_secs(120);
-/// What a server that turns us away may say, in bytes.
-const LONGEST_WORD: usize = 1 << 14;
 
-/// A client for the cluster of a kubeconfig, else of the pod or of `KUBECONFIG`, and where the server is (name or address, and
-/// port); no connection is made yet. `hint` is added to what is said where there is no cluster; `count` is told the method of each request.
+/// A client and what it was made of.
+#[derive(Clone)]
+pub struct Connected {
+    /// No connection is made yet.
+    pub client: Client,
+    /// Name or address of the server, and its port.
+    pub server: (String, u16),
+    /// Of the kubeconfig, if it has a client certificate.
+    pub certificate: Option<Validity>,
+}
+
+impl std::fmt::Debug for Connected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connected").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+/// A client for the cluster of a kubeconfig, else of the pod or of `KUBECONFIG`. `hint` is added to what is said where there
+/// is no cluster; `count` is told the method of each request.
 ///
 /// # Errors
 /// If the kubeconfig or the ServiceAccount cannot be read.
@@ -33,11 +48,14 @@ pub async fn connect(
     kubeconfig: Option<&Path>,
     hint: &str,
     count: impl Fn(&str) + Clone + Send + Sync + 'static,
-) -> anyhow::Result<(Client, (String, u16))> {
+) -> anyhow::Result<Connected> {
+    let mut certificate = None;
     let mut config = match kubeconfig {
         Some(path) => {
             let name = path.display();
             let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
+            // One that cannot be read is an error of the next step, in its own words.
+            certificate = certificate::of(&kubeconfig, credential::read).unwrap_or_default();
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
                 .await
                 .with_context(|| format!("--kubeconfig {name}"))?
@@ -61,8 +79,9 @@ pub async fn connect(
         count(request.method().as_str());
         request
     });
-    let client = builder.with_layer(&AndThenLayer::new(turned_away)).with_layer(&counted).build();
-    Ok((client, server))
+    // Counted below the other layer, which does not send what the server does not want yet.
+    let client = builder.with_layer(&counted).with_layer(&RetryAfterLayer::default()).build();
+    Ok(Connected { client, server, certificate })
 }
 
 /// Whether an error of [`connect`] is a kubeconfig that makes no sense, or is not there: no retry helps.
@@ -89,39 +108,6 @@ pub fn fenced(client: Client, may: impl Fn() -> bool + Clone + Send + Sync + 'st
 #[derive(Debug, thiserror::Error)]
 #[error("not sent: another leads now")]
 struct Fenced;
-
-/// kube gives a server's refusal without the header that says when to come again: so it is made an error here.
-async fn turned_away(answer: Response<Box<DynBody>>) -> Result<Response<Box<DynBody>>, BoxError> {
-    let code = answer.status();
-    let rest = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    // It may be a date, but not an API server's.
-    let Some(seconds) = rest.and_then(|text| text.parse().ok()) else { return Ok(answer) };
-    if code.as_u16() != 429 && !code.is_server_error() {
-        return Ok(answer);
-    }
-    let (mut body, mut said) = (answer.into_body(), Vec::new());
-    // The refusal counts, whatever becomes of its words.
-    while said.len() < LONGEST_WORD
-        && let Some(Ok(frame)) = body.frame().await
-    {
-        said.extend(frame.into_data().unwrap_or_default());
-    }
-    let said = match serde_json::from_slice::<kube::core::Status>(&said) {
-        Ok(status) => status.message,
-        Err(_) => berth_cli::text::one_line(String::from_utf8_lossy(&said).trim()),
-    };
-    let rest = Duration::from_secs(seconds).min(LONGEST_REST);
-    Err(Busy { code: code.as_u16(), said, rest }.into())
-}
-
-/// The server wants to be left alone for a while.
-#[derive(Debug, thiserror::Error)]
-#[error("{said} ({code}, to be asked again after {} s)", .rest.as_secs())]
-pub struct Busy {
-    code: u16,
-    said: String,
-    rest: Duration,
-}
 
 /// A call with a limit.
 ///
@@ -192,9 +178,9 @@ impl CallError {
 
     /// How long the server wants to be left alone.
     #[must_use]
-    pub const fn rest(&self) -> Duration {
+    pub fn rest(&self) -> Duration {
         match self {
-            Self::Busy(busy) => busy.rest,
+            Self::Busy(busy) => busy.rest(),
             Self::Silent | Self::NotSent(_) | Self::Kube(_) => Duration::ZERO,
         }
     }
@@ -210,6 +196,16 @@ impl CallError {
     pub fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
     }
+}
+
+/// Returns how long the server wants to be left alone, by its `Retry-After`.
+#[must_use]
+pub fn rest(error: &kube::Error) -> Duration {
+    let busy = match error {
+        kube::Error::Service(error) => error.downcast_ref::<Busy>(),
+        _ => None,
+    };
+    busy.map_or(Duration::ZERO, Busy::rest)
 }
 
 /// Pauses between tries: doubled each time, with a random part so that a thousand agents do not come at once.

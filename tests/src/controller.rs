@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, ensure};
 
 use crate::cluster::ControlPlane;
+use crate::cluster::proxy::Proxy;
 use crate::running::Running;
 
 /// One of several; ended when it is dropped, wherever it is.
@@ -53,6 +54,17 @@ impl Controller {
         Self::of(&program, plane, name, Some(name), more)
     }
 
+    /// As [`Self::start`], with a proxy between it and the server.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn behind(proxy: &Proxy, plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
+        let program = crate::repository().join("target/release/berth-controller");
+        let token = plane.token_of("berth-controller")?;
+        let kubeconfig = proxy.kubeconfig(plane, "controller-behind", &token)?;
+        Self::with(&program, &kubeconfig, plane, name, None, more)
+    }
+
     /// As [`Self::start`], of a program that lies elsewhere, and as usual.
     ///
     /// # Errors
@@ -64,7 +76,17 @@ impl Controller {
         host: Option<&str>,
         more: &[&str],
     ) -> Result<Self> {
-        let kubeconfig = rights(plane)?;
+        Self::with(program, &rights(plane)?, plane, name, host, more)
+    }
+
+    fn with(
+        program: &Path,
+        kubeconfig: &Path,
+        plane: &ControlPlane,
+        name: &str,
+        host: Option<&str>,
+        more: &[&str],
+    ) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let log = plane.folder().join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log)?;

@@ -20,6 +20,8 @@ mod agent;
 mod bed;
 #[path = "unwell/broken.rs"]
 mod broken;
+#[path = "unwell/controller.rs"]
+mod controller;
 #[path = "unwell/refusals.rs"]
 mod refusals;
 #[path = "unwell/silence.rs"]
@@ -49,4 +51,9 @@ fn an_agent_bears_with_an_unwell_server() {
         broken::lines_are_no_json(&bed);
         broken::objects_are_malformed(&bed);
     });
+}
+
+#[test]
+fn a_controller_bears_with_an_unwell_server() {
+    controller::bears_with_it();
 }

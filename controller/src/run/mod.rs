@@ -7,6 +7,7 @@
 //! all of them.
 
 pub mod apply;
+mod backoff;
 mod burst;
 mod calls;
 mod config;
@@ -154,7 +155,7 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = Arc::new(Metrics::default());
     let counted = Arc::clone(&metrics);
-    let (client, _) =
+    let client::Connected { client, .. } =
         client::connect(settings.kubeconfig.as_deref(), "", move |method| counted.request(method))
             .await?;
     let waiting = Arc::new(Waiting::default());

@@ -1,10 +1,9 @@
 //! Runs a reconciler: kube-runtime's scheduler, with pauses that grow while an object fails, and what came of it counted
 //! and said once.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_kit::client::{CallError, jittered};
@@ -15,11 +14,7 @@ use kube::runtime::controller::{Action, Config, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
 
 use super::Context;
-
-/// Longest pause between tries.
-const LONGEST: Duration = Duration::from_secs(120);
-/// The first one.
-const FIRST: Duration = Duration::from_secs(1);
+use super::backoff::Backoff;
 
 /// Why an object could not be reconciled.
 #[derive(Debug, thiserror::Error)]
@@ -71,36 +66,24 @@ pub async fn reconcile<K, F, Looking>(
     F: Fn(Arc<K>, Arc<Context>) -> Looking,
     Looking: Future<Output = Result<(), Failed>> + Send + 'static,
 {
-    let failing: Failing<K> = Mutex::default();
-    let (failing, resync) = (Arc::new(failing), context.resync);
-    let (metrics, failures) = (Arc::clone(&context.metrics), Arc::clone(&failing));
+    let backoff = Arc::new(Backoff::new(manner.name));
+    let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let reconciler = |object: Arc<K>, context: Arc<Context>| {
         let begin = Instant::now();
-        let (metrics, failing) = (Arc::clone(&metrics), Arc::clone(&failures));
+        let (metrics, backoff) = (Arc::clone(&metrics), Arc::clone(&backoff));
         let reference = ObjectRef::from_obj(object.as_ref());
         look(object, context)
             .map(move |result| {
                 metrics.reconciled(manner.name, result.is_ok(), begin.elapsed());
-                let mut failing = failing.lock().unwrap_or_else(PoisonError::into_inner);
-                if result.is_ok() && failing.remove(&reference).is_some() {
-                    tracing::info!("{}: {} goes again", manner.name, reference.name);
+                if result.is_ok() {
+                    backoff.succeeded(&reference);
                 }
                 result.map(|()| Action::requeue(jittered(resync)))
             })
             .boxed()
     };
     let policy = |object: Arc<K>, error: &Failed, _| {
-        let reference = ObjectRef::from_obj(object.as_ref());
-        let mut failing = failing.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = failing.entry(reference).or_insert_with(|| (0, String::new()));
-        let sentence = error.to_string();
-        if known.1 != sentence {
-            tracing::warn!("{}: {sentence}; trying again", manner.name);
-            known.1 = sentence;
-        }
-        known.0 = known.0.saturating_add(1).min(8);
-        let pause = FIRST.saturating_mul(1_u32 << (known.0.saturating_sub(1))).min(LONGEST);
-        Action::requeue(jittered(pause.max(error.rest() * 4 / 3)))
+        backoff.failed(ObjectRef::from_obj(object.as_ref()), error, error.rest(), false)
     };
     let config = Config::default().concurrency(manner.at_once).debounce(manner.settle);
     let queue = queue.map(Ok::<_, Infallible>);
@@ -108,6 +91,3 @@ pub async fn reconcile<K, F, Looking>(
     // What failed was said by the policy; an object that is gone is no failure.
     done.for_each(|_| std::future::ready(())).await;
 }
-
-/// Objects that fail: how often in a row, and what was said of it.
-type Failing<K> = Mutex<HashMap<ObjectRef<K>, (u32, String)>>;

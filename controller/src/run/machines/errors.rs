@@ -1,5 +1,7 @@
 //! What can go wrong between the controller and the server; time may mend all of it.
 
+use std::time::Duration;
+
 pub(super) use crate::run::calls::found;
 
 /// What was tried, and what the server said.
@@ -8,6 +10,13 @@ pub(super) use crate::run::calls::found;
 pub(super) struct Error {
     what: String,
     error: kube::Error,
+}
+
+impl Error {
+    /// Returns how long the server wants to be left alone.
+    pub(super) fn rest(&self) -> Duration {
+        berth_kit::client::rest(&self.error)
+    }
 }
 
 /// The result of a call, with what it was.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use berth_api::names::{FINALIZER, TENANT_PREFIX};
+use berth_kit::client::jittered;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
 use kube::runtime::events::EventType;
@@ -65,7 +66,7 @@ pub(super) async fn keep(
     }
     let is_held = object.finalizers().iter().any(|one| one == FINALIZER);
     if !is_held && look.has_come_to_be_foreign().await? {
-        return Ok(Some(RETRY));
+        return Ok(Some(jittered(RETRY)));
     }
     look.hold().await?;
     look.keep().await
@@ -115,7 +116,7 @@ impl Context {
 
     fn vm(&self, vm: &DynamicObject) -> Vm {
         let instance = self.instances.get(&vm.namespace().unwrap_or_default(), &vm.name_any());
-        let instance = instance.and_then(|instance| serde_json::to_value(&*instance).ok());
+        let instance = instance.and_then(|one| serde_json::to_value(&*one).ok());
         Vm::of(&serde_json::to_value(vm).unwrap_or_default(), instance.as_ref())
     }
 }
@@ -143,14 +144,14 @@ impl Look<'_> {
                 "KubeVirt is not installed: there are no VirtualMachines",
             );
             self.context.say(self.object, None, &Said::invalid(&[problem])).await?;
-            return Ok(Some(RETRY));
+            return Ok(Some(jittered(RETRY)));
         }
         if let Some(tenant) = self.context.tenant_that_goes(&self.namespace) {
             let message =
                 format!("tenant {tenant} is being deleted: no machines are made any more");
             let problem = Problem::new(self.called(), "", "", message);
             self.context.say(self.object, None, &Said::invalid(&[problem])).await?;
-            return Ok(Some(RETRY));
+            return Ok(Some(jittered(RETRY)));
         }
         let now = Timestamp::now().as_second();
         let hold = self.context.remember(self.object, |memory| memory.hold);
@@ -182,7 +183,8 @@ impl Look<'_> {
         };
         self.context.say(self.object, Some(steps.counts), &said).await?;
         let again = steps.again_after.map(|seconds| Duration::from_secs(seconds.into()));
-        let again = again.or_else(|| (!problems.is_empty()).then_some(RETRY)).or(said.again_after);
+        let again =
+            again.or_else(|| (!problems.is_empty()).then(|| jittered(RETRY))).or(said.again_after);
         Ok(again)
     }
 
@@ -322,6 +324,6 @@ impl Look<'_> {
             self.context.forget(self.object);
             return Ok(None);
         }
-        Ok(Some(RETRY))
+        Ok(Some(jittered(RETRY)))
     }
 }

@@ -22,10 +22,12 @@ use futures::stream::poll_fn;
 use futures::{FutureExt as _, StreamExt as _};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::controller::{Action, Config, applier};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
+use super::backoff::Backoff;
 use super::events::Events;
 use super::metrics::Metrics;
 use super::optional::{Manner, Optional};
@@ -37,8 +39,6 @@ use wake::Wake;
 const AT_ONCE: u16 = 8;
 /// Changes within so short a time are one look.
 const SETTLE: Duration = Duration::from_millis(200);
-/// After an error, doubled with each.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(120));
 
 /// What all looks share.
 pub(super) struct Context {
@@ -53,14 +53,13 @@ pub(super) struct Context {
     foreign: Optional,
     webhooks: Optional,
     wake: Arc<Wake>,
+    backoff: Backoff<DynamicObject>,
     memory: Mutex<BTreeMap<String, Memory>>,
 }
 
 /// What is known of one MachineDeployment beyond its objects, by uid.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    /// Errors in a row.
-    errors: u32,
     /// Machines in a row that have failed, and until when none is made.
     failures: u32,
     hold: Option<Instant>,
@@ -142,6 +141,7 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         foreign,
         webhooks,
         wake,
+        backoff: Backoff::new("machines"),
         memory: Mutex::default(),
     });
     let work = async {
@@ -198,23 +198,14 @@ async fn reconcile(
     resync: Duration,
 ) -> Result<Action, Error> {
     let again = keep::keep(&context, &object).await?;
-    context.remember(&object, |memory| memory.errors = 0);
+    context.backoff.succeeded(&reference(&object));
     let resync = jittered(resync);
     Ok(Action::requeue(again.map_or(resync, |again| again.min(resync))))
 }
 
 impl Context {
     fn again(&self, object: &DynamicObject, error: &Error) -> Action {
-        let called =
-            format!("{KIND} {}/{}", object.namespace().unwrap_or_default(), object.name_any());
-        tracing::warn!("{called}: {error}; trying again");
-        let errors = self.remember(object, |memory| {
-            memory.errors = memory.errors.saturating_add(1).min(16);
-            memory.errors
-        });
-        Action::requeue(
-            PAUSES.0.saturating_mul(1 << (errors.saturating_sub(1)).min(10)).min(PAUSES.1),
-        )
+        self.backoff.failed(reference(object), error, error.rest(), false)
     }
 
     fn remember<T>(&self, object: &DynamicObject, change: impl FnOnce(&mut Memory) -> T) -> T {
@@ -226,6 +217,10 @@ impl Context {
         let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&object.uid().unwrap_or_default());
     }
+}
+
+fn reference(object: &DynamicObject) -> ObjectRef<DynamicObject> {
+    ObjectRef::from_obj_with(object, deployments())
 }
 
 fn without_managers(object: &mut DynamicObject) {

@@ -9,18 +9,18 @@ use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Secret;
 use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, ResourceExt as _};
 
 use super::error::{Error, at, found};
 use super::stores::{Followers, Queue, Stores};
+use crate::run::backoff::Backoff;
 use crate::run::events::Events;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::{Server, server};
 
 /// A kubeconfig is read again after so long; one that is wrong or not there, sooner.
 const KUBECONFIG: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30));
-/// After an error, doubled with each.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(120));
 
 /// What all looks at tenants share.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub(super) struct Context {
     pub(super) stores: Arc<Stores>,
     events: Arc<Events>,
     kubeconfigs: Arc<Mutex<BTreeMap<String, Read>>>,
-    failures: Arc<Mutex<BTreeMap<String, u32>>>,
+    pub(super) backoff: Arc<Backoff<TenantCluster>>,
     /// Namespaces whose CSI account has its token, by the account's UID.
     pub(super) tokens: Arc<Mutex<BTreeSet<String>>>,
     /// Whether single tenants' bridges are told, by network.
@@ -59,7 +59,7 @@ impl Context {
             client,
             stores,
             kubeconfigs: Arc::default(),
-            failures: Arc::default(),
+            backoff: Arc::new(Backoff::new("tenants")),
             tokens: Arc::default(),
             told: Arc::default(),
         };
@@ -79,21 +79,8 @@ impl Context {
 
     /// When to look again after an error.
     pub(super) fn again(&self, tenant: &TenantCluster, error: &Error) -> Action {
-        if let Error::Changed(_) = error {
-            tracing::debug!("TenantCluster {}: {error}", tenant.name_any());
-            return Action::requeue(PAUSES.0);
-        }
-        tracing::warn!("TenantCluster {}: {error}", tenant.name_any());
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = failures.entry(tenant.name_any()).or_default();
-        *count = count.saturating_add(1);
-        let pause = PAUSES.0.saturating_mul(2_u32.saturating_pow(*count));
-        Action::requeue(pause.min(PAUSES.1))
-    }
-
-    /// The next error is the first.
-    pub(super) fn succeeded(&self, tenant: &TenantCluster) {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(&tenant.name_any());
+        let is_conflict = matches!(error, Error::Changed(_));
+        self.backoff.failed(ObjectRef::from_obj(tenant), error, error.rest(), is_conflict)
     }
 
     /// Tells people.

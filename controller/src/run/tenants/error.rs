@@ -1,5 +1,7 @@
 //! What ends one look at a tenant before its end.
 
+use std::time::Duration;
+
 pub(super) use crate::run::calls::found;
 
 /// Why.
@@ -16,6 +18,9 @@ pub enum Error {
         /// Its words.
         error: Box<kube::Error>,
     },
+    /// Objects of the tenant could not be written, as its status says.
+    #[error("{0}")]
+    Unsettled(String),
     /// Something that never ends has ended.
     #[error("{0} ended")]
     Ended(&'static str),
@@ -27,4 +32,14 @@ pub(super) fn at<T>(what: impl Into<String>, result: kube::Result<T>) -> Result<
         kube::Error::Api(status) if status.code == 409 => Error::Changed(what.into()),
         _ => Error::Server { what: what.into(), error: Box::new(error) },
     })
+}
+
+impl Error {
+    /// Returns how long the server wants to be left alone.
+    pub(super) fn rest(&self) -> Duration {
+        match self {
+            Self::Server { error, .. } => berth_kit::client::rest(error),
+            Self::Changed(_) | Self::Unsettled(_) | Self::Ended(_) => Duration::ZERO,
+        }
+    }
 }

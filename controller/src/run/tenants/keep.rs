@@ -27,6 +27,9 @@ use crate::tenants::status::{self, Part, Parts, Told, all_or};
 /// What is not as it should be for a reason that may pass is looked at again after so long.
 const RETRY: Duration = Duration::from_secs(15);
 
+/// Reasons of faults that are answers of the server.
+const REFUSED: [&str; 2] = ["ApplyFailed", "DeleteFailed"];
+
 /// Keeps a tenant; says when to look again, if that is to be soon.
 pub(super) async fn keep(
     context: &Context,
@@ -108,11 +111,15 @@ pub(super) async fn keep(
         parts.policies = context.policies(&tenant, is_own).await?;
         parts.objects = context.objects(&tenant, is_own).await;
     }
-    let all_well =
-        [&parts.network, &parts.policies, &parts.objects].iter().all(|part| part.is_ok());
+    let faults = [&parts.network, &parts.policies, &parts.objects];
+    let faults: Vec<Fault> = faults.into_iter().filter_map(|part| part.clone().err()).collect();
     let should = status::status(&tenant, &parts, Timestamp::now());
     context.say(&tenant, &should).await?;
-    Ok((!all_well).then_some(RETRY))
+    // The server refused, or is in trouble: that is for the backoff.
+    if let Some(fault) = faults.iter().find(|fault| REFUSED.contains(&fault.reason)) {
+        return Err(Error::Unsettled(fault.to_string()));
+    }
+    Ok((!faults.is_empty()).then_some(RETRY))
 }
 
 impl Context {

@@ -21,6 +21,7 @@ use futures::stream::poll_fn;
 use futures::{FutureExt as _, StreamExt as _};
 use kube::Client;
 use kube::runtime::controller::{Action, Config, applier};
+use kube::runtime::reflector::ObjectRef;
 
 use berth_api::TenantCluster;
 use berth_kit::client::jittered;
@@ -58,7 +59,7 @@ pub async fn run(
                 let look = reconcile(tenant, context, resync);
                 let counted = look.inspect(move |result| {
                     // What another wrote at the same time is for the next look.
-                    let failed = matches!(result, Err(Error::Server { .. } | Error::Ended(_)));
+                    let failed = !matches!(result, Ok(_) | Err(Error::Changed(_)));
                     metrics.reconciled("tenants", !failed, begin.elapsed());
                 });
                 counted.boxed()
@@ -89,9 +90,8 @@ async fn reconcile(
         deletion::go_on(&context, &tenant).await?
     } else {
         let again = keep::keep(&context, tenant.as_ref().clone()).await?;
-        let resync = jittered(resync);
-        Some(again.map_or(resync, |again| again.min(resync)))
+        Some(jittered(again.map_or(resync, |again| again.min(resync))))
     };
-    context.succeeded(&tenant);
+    context.backoff.succeeded(&ObjectRef::from_obj(tenant.as_ref()));
     Ok(pause.map_or_else(Action::await_change, Action::requeue))
 }

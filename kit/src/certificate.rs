@@ -1,0 +1,146 @@
+//! Client certificates of kubeconfigs: until when they are valid.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kube::config::{AuthInfo, Kubeconfig};
+use x509_cert::Certificate;
+use x509_cert::der::Decode as _;
+
+/// Warned of so long before the end at most: a certificate of a year needs no warning of four months.
+const LONGEST_NOTICE: Duration = Duration::from_secs(14 * 86_400);
+
+/// When a certificate is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// From then on.
+    pub not_before: SystemTime,
+    /// Until then.
+    pub not_after: SystemTime,
+}
+
+/// How long a certificate is valid yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// Long enough.
+    Far,
+    /// For less than a third of its time, and less than two weeks: kubelets renew theirs at that time.
+    Soon,
+    /// No longer.
+    Expired,
+}
+
+impl Validity {
+    /// Judges it at a time.
+    #[must_use]
+    pub fn at(&self, now: SystemTime) -> Expiry {
+        let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
+        match self.not_after.duration_since(now) {
+            Err(_) => Expiry::Expired,
+            Ok(left) if left < (lifetime / 3).min(LONGEST_NOTICE) => Expiry::Soon,
+            Ok(_) => Expiry::Far,
+        }
+    }
+}
+
+/// Returns the user of a kubeconfig's current context.
+#[must_use]
+pub fn user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
+    let current = kubeconfig.current_context.as_ref()?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == *current)?;
+    let name = context.context.as_ref()?.user.as_ref()?;
+    let user = kubeconfig.auth_infos.iter().find(|user| user.name == *name)?;
+    user.auth_info.as_ref()
+}
+
+/// Returns the validity of a kubeconfig's client certificate; `None` if it has none. `read` reads a file that the
+/// kubeconfig names.
+///
+/// # Errors
+/// If the certificate cannot be read.
+pub fn of(
+    kubeconfig: &Kubeconfig,
+    read: impl FnOnce(&Path) -> Result<String, String>,
+) -> Result<Option<Validity>, String> {
+    let Some(user) = user(kubeconfig) else { return Ok(None) };
+    let text = match (&user.client_certificate_data, &user.client_certificate) {
+        (Some(data), _) => {
+            let bytes = STANDARD.decode(data.trim());
+            let bytes = bytes.map_err(|error| format!("client-certificate-data: {error}"))?;
+            String::from_utf8_lossy(&bytes).into_owned()
+        }
+        (None, Some(path)) => read(Path::new(path))?,
+        (None, None) => return Ok(None),
+    };
+    validity(&text).map(Some)
+}
+
+/// Returns the validity of the first certificate in a PEM text: the client's own, as intermediate ones follow.
+///
+/// # Errors
+/// If there is none.
+pub fn validity(text: &str) -> Result<Validity, String> {
+    let all = pem::parse_many(text).map_err(|error| format!("no PEM: {error}"))?;
+    let first = all.iter().find(|one| one.tag() == "CERTIFICATE").ok_or("no certificate in it")?;
+    let certificate = Certificate::from_der(first.contents())
+        .map_err(|error| format!("no X.509 certificate: {error}"))?;
+    let validity = certificate.tbs_certificate.validity;
+    Ok(Validity {
+        not_before: UNIX_EPOCH + validity.not_before.to_unix_duration(),
+        not_after: UNIX_EPOCH + validity.not_after.to_unix_duration(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of user berth:agent:rack1-a, valid from 2026-01-01 to 2026-01-31; self-signed, by `openssl ca -selfsign -startdate
+    /// 20260101000000Z -enddate 20260131000000Z`.
+    const PEM: &str = include_str!("../tests/agent.crt");
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    #[test]
+    fn an_end_is_told_in_time() {
+        let validity = validity(&format!("Certificate of an agent\n{PEM}")).unwrap();
+        let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
+        assert_eq!(validity, Validity { not_before: begin, not_after: begin + DAY * 30 });
+        for (day, expiry) in [
+            (0, Expiry::Far),
+            (19, Expiry::Far),
+            (21, Expiry::Soon),
+            (29, Expiry::Soon),
+            (31, Expiry::Expired),
+        ] {
+            assert_eq!(validity.at(begin + DAY * day), expiry, "day {day}");
+        }
+        let year = Validity { not_after: begin + DAY * 365, ..validity };
+        assert_eq!(year.at(begin + DAY * 350), Expiry::Far);
+        assert_eq!(year.at(begin + DAY * 352), Expiry::Soon);
+    }
+
+    #[test]
+    fn the_user_of_the_current_context_counts() {
+        let with = |user: &str| {
+            let text = format!(
+                "{{apiVersion: v1, kind: Config, current-context: a, clusters: [],
+                contexts: [{{name: b, context: {{cluster: c, user: other}}}}, {{name: a, context: {{cluster: c, user: u}}}}],
+                users: [{{name: other, user: {{token: x}}}}, {{name: u, user: {user}}}]}}"
+            );
+            of(&Kubeconfig::from_yaml(&text).unwrap(), |path| {
+                (path == Path::new("/pki/agent.crt"))
+                    .then(|| PEM.to_owned())
+                    .ok_or_else(|| "not there".to_owned())
+            })
+        };
+        let known = validity(PEM).unwrap();
+        assert_eq!(with("{client-certificate: /pki/agent.crt}"), Ok(Some(known)));
+        let data = STANDARD.encode(PEM);
+        assert_eq!(with(&format!("{{client-certificate-data: {data}}}")), Ok(Some(known)));
+        assert_eq!(with("{token: x}"), Ok(None));
+        assert_eq!(with("{client-certificate: /pki/other.crt}"), Err("not there".to_owned()));
+        assert!(with("{client-certificate-data: bm8=}").unwrap_err().contains("no certificate"));
+    }
+}

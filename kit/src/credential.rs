@@ -1,0 +1,119 @@
+//! A kubeconfig that is renewed while the daemon runs: read again when one of its files has changed.
+//!
+//! kube reads token files again by itself, but a kubeconfig and certificates only once. Requests go through one client
+//! that passes them to the latest one; watches that are open go on with theirs.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper::Request;
+use kube::Client;
+use kube::client::Body;
+use kube::config::Kubeconfig;
+use tower::BoxError;
+
+use crate::certificate::{Validity, user};
+use crate::client::{Connected, connect};
+
+/// Between looks at the files.
+const PERIOD: Duration = Duration::from_secs(20);
+
+/// The latest connection of a kubeconfig.
+#[derive(Debug, Clone)]
+pub struct Credential {
+    path: PathBuf,
+    latest: Arc<Mutex<Connected>>,
+}
+
+impl Credential {
+    /// Reads the kubeconfig.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn read(path: &Path, hint: &str) -> anyhow::Result<Self> {
+        let connected = connect(Some(path), hint, |_| {}).await?;
+        Ok(Self { path: path.to_owned(), latest: Arc::new(Mutex::new(connected)) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connected> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the address of the server as the kubeconfig has it now.
+    #[must_use]
+    pub fn server(&self) -> (String, u16) {
+        self.lock().server.clone()
+    }
+
+    /// Returns the validity of the client certificate, if there is one.
+    #[must_use]
+    pub fn certificate(&self) -> Option<Validity> {
+        self.lock().certificate
+    }
+
+    /// Returns a client whose requests have the latest credential.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        let namespace = self.lock().client.default_namespace().to_owned();
+        let latest = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let client = latest.lock().client.clone();
+            async move { Ok::<_, BoxError>(client.send(request).await?) }
+        });
+        Client::new(service, namespace)
+    }
+
+    /// Reads the kubeconfig again whenever it, or a file that it names, has changed; never ends.
+    pub async fn renew(self) {
+        let path = self.path.display().to_string();
+        let (mut seen, mut said) = (files(&self.path), String::new());
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            let now = files(&self.path);
+            if now == seen {
+                continue;
+            }
+            match connect(Some(&self.path), "", |_| {}).await {
+                Ok(connected) => {
+                    *self.lock() = connected;
+                    (seen, said) = (now, String::new());
+                    tracing::info!(path, "read the kubeconfig again, as it has changed");
+                }
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    if error != said {
+                        tracing::warn!(
+                            path,
+                            error,
+                            "failed to read the changed kubeconfig; going on with the old one"
+                        );
+                        said = error;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the contents of a kubeconfig and of the certificates and keys that it names.
+fn files(path: &Path) -> Vec<Option<String>> {
+    let mut all = vec![path.to_owned()];
+    if let Ok(kubeconfig) = Kubeconfig::read_from(path) {
+        let user = user(&kubeconfig);
+        let named = user.map(|user| [&user.client_certificate, &user.client_key]);
+        all.extend(named.into_iter().flatten().flatten().map(PathBuf::from));
+        let clusters = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
+        all.extend(clusters.filter_map(|one| Some(one.certificate_authority.as_ref()?.into())));
+    }
+    all.iter().map(|path| read(path).ok()).collect()
+}
+
+/// Reads a file of a kubeconfig.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a credential is no file of the host that is looked at"
+)]
+pub(crate) fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,192 @@
+//! `Retry-After`: a request that the server refused with it is not sent again before that time, whoever repeats it.
+//!
+//! kube passes a refusal on without the header, so a layer of the client reads it, returns it as an error, and refuses
+//! the same request locally until the time is over. Watches, reconcilers and everything else that repeats a request
+//! keep to it without knowing of it; that they also wait only saves them tries.
+
+use std::collections::HashMap;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt as _;
+use hyper::header::RETRY_AFTER;
+use hyper::{Method, Request, Response};
+use kube::client::{Body, DynBody};
+use tower::{BoxError, Layer, Service};
+
+/// Longest `Retry-After` that is kept to; a longer one is taken for a mistake.
+const LONGEST: Duration = Duration::from_secs(120);
+/// Maximum length of a refusal's body, in bytes.
+const LONGEST_BODY: usize = 1 << 14;
+
+/// A refusal with `Retry-After`.
+#[derive(Debug, Clone, thiserror::Error)]
+// The time that is left is not shown: a message that changes would be written again each time.
+#[error("{message} ({code}, to be asked again after {} s)", .retry_after.as_secs())]
+pub struct Busy {
+    code: u16,
+    message: String,
+    retry_after: Duration,
+    until: Instant,
+}
+
+impl Busy {
+    /// Returns the time that is left.
+    #[must_use]
+    pub fn rest(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Method and path: what selects objects (`fieldSelector`, `watch`) does not make it another request.
+type Key = (Method, String);
+type Answer = Response<Box<DynBody>>;
+
+/// Requests that must wait.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RetryAfterLayer(Arc<Mutex<HashMap<Key, Busy>>>);
+
+impl RetryAfterLayer {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Busy>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waits(&self, key: &Key) -> Option<Busy> {
+        let mut all = self.lock();
+        if all.is_empty() {
+            return None;
+        }
+        all.retain(|_, busy| !busy.rest().is_zero());
+        all.get(key).cloned()
+    }
+}
+
+impl<S> Layer<S> for RetryAfterLayer {
+    type Service = RetryAfter<S>;
+
+    fn layer(&self, inner: S) -> RetryAfter<S> {
+        RetryAfter { inner, waiting: self.clone() }
+    }
+}
+
+/// A client that keeps to `Retry-After`.
+#[derive(Debug, Clone)]
+pub(crate) struct RetryAfter<S> {
+    inner: S,
+    waiting: RetryAfterLayer,
+}
+
+impl<S> Service<Request<Body>> for RetryAfter<S>
+where
+    S: Service<Request<Body>, Response = Answer, Error = BoxError>,
+    S::Future: Send + 'static,
+{
+    type Response = Answer;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Answer, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let key = (request.method().clone(), request.uri().path().to_owned());
+        if let Some(busy) = self.waiting.waits(&key) {
+            return Box::pin(ready(Err(busy.into())));
+        }
+        let (answer, waiting) = (self.inner.call(request), self.waiting.clone());
+        Box::pin(async move {
+            let answer = answer.await?;
+            let Some(retry_after) = retry_after(&answer) else { return Ok(answer) };
+            let busy = refusal(answer, retry_after).await;
+            waiting.lock().insert(key, busy.clone());
+            Err(busy.into())
+        })
+    }
+}
+
+/// Returns the time of a refusal. It may be a date, but not an API server's.
+fn retry_after(answer: &Answer) -> Option<Duration> {
+    let code = answer.status();
+    let text = answer.headers().get(RETRY_AFTER)?.to_str().ok()?;
+    let refuses = code.as_u16() == 429 || code.is_server_error();
+    let seconds = text.parse().ok().filter(|_| refuses)?;
+    Some(Duration::from_secs(seconds).min(LONGEST))
+}
+
+async fn refusal(answer: Answer, retry_after: Duration) -> Busy {
+    let until = Instant::now() + retry_after;
+    let code = answer.status().as_u16();
+    let (mut body, mut message) = (answer.into_body(), Vec::new());
+    // The refusal counts, whatever becomes of its message.
+    while message.len() < LONGEST_BODY
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        message.extend(frame.into_data().unwrap_or_default());
+    }
+    let message = match serde_json::from_slice::<kube::core::Status>(&message) {
+        Ok(status) => status.message,
+        Err(_) => berth_cli::text::one_line(String::from_utf8_lossy(&message).trim()),
+    };
+    Busy { code, message, retry_after, until }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    /// A server that answers everything with this code and header, and counts.
+    fn server(
+        code: u16,
+        header: Option<&'static str>,
+        count: Arc<AtomicUsize>,
+    ) -> impl Service<Request<Body>, Response = Answer, Error = BoxError, Future: Send + 'static> + Clone
+    {
+        tower::service_fn(move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let body = Full::new(Bytes::from_static(b"busy"));
+            let body = body.map_err(|never| -> BoxError { match never {} });
+            let mut answer = Response::new(Box::new(body) as Box<DynBody>);
+            *answer.status_mut() = code.try_into().unwrap();
+            if let Some(header) = header {
+                answer.headers_mut().insert(RETRY_AFTER, header.parse().unwrap());
+            }
+            ready(Ok::<_, BoxError>(answer))
+        })
+    }
+
+    /// How many of three equal requests and one of another method reach a server.
+    fn sent(code: u16, header: Option<&'static str>) -> usize {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let count: Arc<AtomicUsize> = Arc::default();
+        let client = RetryAfterLayer::default().layer(server(code, header, Arc::clone(&count)));
+        runtime.block_on(async {
+            for (method, path) in
+                [("GET", "/a"), ("GET", "/a?watch=true"), ("GET", "/a"), ("PATCH", "/a")]
+            {
+                let request = Request::builder().method(method).uri(path).body(Body::empty());
+                drop(client.clone().oneshot(request.unwrap()).await);
+            }
+        });
+        count.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn a_refused_request_is_sent_again_only_when_the_server_says() {
+        assert_eq!(sent(429, Some("5")), 2);
+        assert_eq!(sent(503, Some("1")), 2);
+        // Over at once, no time at all, and no refusal.
+        assert_eq!(sent(429, Some("0")), 4);
+        assert_eq!(sent(503, None), 4);
+        assert_eq!(sent(200, Some("5")), 4);
+    }
+}

@@ -1,0 +1,226 @@
+//! The controller's reconcilers, each of which has something to write, and a server that refuses it.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use berth_tests::cluster::proxy::{Mood, Proxy, Request, Which};
+use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::controller::Controller;
+use serde_json::{Value, json};
+
+use crate::bed::by_kind;
+
+const SOON: Duration = Duration::from_secs(60);
+/// How long a refusal lasts.
+const TROUBLE: Duration = Duration::from_secs(16);
+/// `Retry-After`, in seconds.
+const REST: u64 = 5;
+/// Requests so close together were under way at once; every backoff begins with more.
+const AT_ONCE: Duration = Duration::from_millis(100);
+const BUSY: &str = "Too many requests, please try again later.\n";
+
+/// What each reconciler writes when the spec of its object changes.
+const WRITES: [(&str, &str); 6] = [
+    ("hosts", "/apis/berth.dev/v1alpha1/infranodes/rack1-a"),
+    ("profiles", "/apis/berth.dev/v1alpha1/hostprofiles/all/status"),
+    ("config", "/apis/berth.dev/v1alpha1/infraconfigs/default/status"),
+    (
+        "tenants' objects",
+        "/apis/networking.k8s.io/v1/namespaces/cluster-abc/networkpolicies/cluster-isolation",
+    ),
+    ("tenants", "/apis/berth.dev/v1alpha1/tenantclusters/abc/status"),
+    (
+        "machines",
+        "/apis/cluster.k8s.io/v1alpha1/namespaces/cluster-abc/machinedeployments/web/status",
+    ),
+];
+
+struct Bed {
+    plane: ControlPlane,
+    proxy: Proxy,
+    _controller: Controller,
+}
+
+pub(crate) fn bears_with_it() {
+    let bed = Bed::start();
+    bed.writes_are_refused_with_a_time(429, 1);
+    bed.writes_are_refused_with_a_time(503, 2);
+    bed.writes_are_refused_without_a_time(3);
+    bed.everything_is_refused_with_a_time(4);
+}
+
+impl Bed {
+    fn start() -> Self {
+        let plane = ControlPlane::start(Parts::default()).unwrap();
+        plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
+        for (kind, plural) in [
+            ("VirtualMachine", "virtualmachines"),
+            ("VirtualMachineInstance", "virtualmachineinstances"),
+        ] {
+            plane.define("kubevirt.io", "v1", kind, plural).unwrap();
+        }
+        plane.define_machine_deployments().unwrap();
+        plane.make_node("rack1-a").unwrap();
+        let host = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": "rack1-a"}, "spec": {}});
+        let create = ["create", "--validate=false", "-f", "-"];
+        plane.kubectl_with(&plane.kubeconfig(), &create, &host.to_string()).unwrap();
+        let proxy = Proxy::start(&plane).unwrap();
+        // Its Lease must outlast the refusals.
+        let more = ["--lease-duration=120", "--resync=600"];
+        let controller = Controller::behind(&proxy, &plane, "controller", &more).unwrap();
+        let bed = Self { plane, proxy, _controller: controller };
+        bed.change(0);
+        bed.plane
+            .until("its namespace", SOON, |plane| plane.get(&["ns", "cluster-abc"]).ok())
+            .unwrap();
+        bed.deployment(0);
+        bed.is_done(0);
+        bed
+    }
+
+    /// Another spec for each object; each number is another one.
+    fn change(&self, number: u32) {
+        let object = |kind: &str, name: &str, spec: Value| {
+            let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+            self.plane.apply(&object.to_string()).unwrap();
+        };
+        object("HostProfile", "all", json!({"ksm": {"mode": "On", "sleepMillis": 100 + number}}));
+        object(
+            "InfraConfig",
+            "default",
+            json!({"dnsConfig": {"nameservers": [format!("192.0.2.{}", number + 1)]}}),
+        );
+        object("TenantCluster", "abc", json!({"projectID": format!("p{number}")}));
+        if number > 0 {
+            self.deployment(number);
+        }
+    }
+
+    fn deployment(&self, number: u32) {
+        let object = json!({
+            "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
+            "metadata": {"name": "web", "namespace": "cluster-abc"},
+            "spec": {"replicas": number + 1, "selector": {"matchLabels": {"name": "web"}}, "template": {
+                "metadata": {"labels": {"name": "web"}},
+                "spec": {"providerSpec": {"value": {"cloudProvider": "kubevirt", "cloudProviderSpec": {}}}},
+            }},
+        });
+        self.plane.apply(&object.to_string()).unwrap();
+    }
+
+    /// Every reconciler has done what the specs ask.
+    fn is_done(&self, number: u32) {
+        let has_answered = |what: &[&str]| {
+            let object = self.plane.get(what).unwrap_or_default();
+            let generation = &object["metadata"]["generation"];
+            generation.is_number() && object["status"]["observedGeneration"] == *generation
+        };
+        let all: [&[&str]; 4] = [
+            &["hostprofile", "all"],
+            &["infraconfig", "default"],
+            &["tenantcluster", "abc"],
+            &["machinedeployment", "web", "-n", "cluster-abc"],
+        ];
+        for what in all {
+            let answered =
+                self.plane.until(&what.join(" "), SOON, |_| has_answered(what).then_some(()));
+            assert!(
+                answered.is_ok(),
+                "{answered:?}: {:#}\n{}",
+                self.plane.get(what).unwrap_or_default(),
+                self.plane.log("controller")
+            );
+        }
+        let asked = self.plane.until("the host's spec", SOON, |plane| {
+            (plane.infra_node("rack1-a")["spec"]["ksm"]["sleepMillis"] == 100 + number)
+                .then_some(())
+        });
+        assert!(asked.is_ok(), "{asked:?}: {:#}", self.plane.infra_node("rack1-a"));
+    }
+
+    fn writes_are_refused_with_a_time(&self, code: u16, number: u32) {
+        self.proxy.mood(Which::Writes, Mood::Answer(code, Some(REST), BUSY.to_owned()));
+        let asked = self.changed_while_refused(number);
+        every_reconciler_tried(&asked, 2);
+        no_request_came_early(&asked);
+        self.proxy.mood(Which::All, Mood::Well);
+        self.is_done(number);
+    }
+
+    fn writes_are_refused_without_a_time(&self, number: u32) {
+        self.proxy.mood(Which::Writes, Mood::Answer(500, None, BUSY.to_owned()));
+        let asked = self.changed_while_refused(number);
+        every_reconciler_tried(&asked, 3);
+        // Pauses from half a second on, each a quarter shorter at most: 0.4, 1.1, 2.6, 5.6, 11.6 s; and twice when the
+        // change is seen.
+        for (kind, requests) in by_kind(&asked) {
+            assert!(requests.len() <= 8, "{kind:?}: {requests:#?}");
+        }
+        self.proxy.mood(Which::All, Mood::Well);
+        self.is_done(number);
+    }
+
+    /// The watches are lost too, so every kind is listed again.
+    fn everything_is_refused_with_a_time(&self, number: u32) {
+        self.proxy.mood(Which::All, Mood::Answer(429, Some(REST), BUSY.to_owned()));
+        let mark = self.proxy.mark();
+        self.proxy.reset();
+        sleep(TROUBLE);
+        let asked = self.proxy.since(mark);
+        let kinds = by_kind(&asked);
+        for plural in [
+            "nodes",
+            "infranodes",
+            "hostprofiles",
+            "infraconfigs",
+            "tenantclusters",
+            "vlanclaims",
+            "machinedeployments",
+        ] {
+            let lists =
+                kinds.iter().find(|((verb, path), _)| verb != "PATCH" && path.ends_with(plural));
+            assert!(lists.is_some_and(|(_, requests)| requests.len() >= 2), "{plural}: {kinds:#?}");
+        }
+        no_request_came_early(&asked);
+        self.proxy.mood(Which::All, Mood::Well);
+        self.change(number);
+        self.is_done(number);
+    }
+
+    fn changed_while_refused(&self, number: u32) -> Vec<Request> {
+        let mark = self.proxy.mark();
+        if number > 0 {
+            // A policy of the tenant's that differs is applied again.
+            let policy = ["delete", "networkpolicy", "cluster-isolation", "-n", "cluster-abc"];
+            self.plane.kubectl(&policy).unwrap();
+        }
+        self.change(number);
+        sleep(TROUBLE);
+        self.proxy.since(mark)
+    }
+}
+
+fn every_reconciler_tried(asked: &[Request], times: usize) {
+    let kinds = by_kind(asked);
+    for (reconciler, path) in WRITES {
+        let tries = kinds.iter().filter(|((verb, at), _)| verb == "PATCH" && at == path);
+        let tries: usize = tries.map(|(_, requests)| requests.len()).sum();
+        assert!(tries >= times, "{reconciler}: {tries} tries of {path}: {kinds:#?}");
+    }
+}
+
+/// What was refused with a time is not sent again before it is over, by any reconciler or watch.
+fn no_request_came_early(asked: &[Request]) {
+    for ((verb, path), requests) in by_kind(asked) {
+        for pair in requests.windows(2) {
+            let pause = pair[1].at - pair[0].at;
+            // Two that ask for the same at once: neither knew of the other's refusal.
+            if pause < AT_ONCE {
+                continue;
+            }
+            let refused = pair[0].code.is_some_and(|code| code >= 429);
+            let is_early = pause < Duration::from_secs(REST);
+            assert!(!(refused && is_early), "{verb} {path} again after {pause:?}: {requests:#?}");
+        }
+    }
+}
