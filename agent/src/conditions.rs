@@ -1,8 +1,11 @@
-//! Conditions of the InfraNode: VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned, Ready.
+//! Conditions of the InfraNode: VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned, CredentialValid,
+//! Ready.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use berth_api::infra_node::{InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState};
+use berth_kit::certificate::{Expiry, Validity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
@@ -31,11 +34,19 @@ pub struct Input<'a> {
     pub kvm: &'a Kvm,
     /// What is asked for, as far as it is clear.
     pub spec: &'a InfraNodeSpec,
+    /// The agent's client certificate, if it has one.
+    pub certificate: Option<Validity>,
 }
 
 /// Types of the conditions that the agent writes; others are the controller's.
-pub const TYPES: [&str; 5] =
-    ["VirtualizationReady", "HostTuned", "TenantNetworksReady", "KubeletAligned", "Ready"];
+pub const TYPES: [&str; 6] = [
+    "VirtualizationReady",
+    "HostTuned",
+    "TenantNetworksReady",
+    "KubeletAligned",
+    "CredentialValid",
+    "Ready",
+];
 
 /// A judgement: status, reason, message.
 type Judged = (&'static str, &'static str, String);
@@ -50,12 +61,19 @@ impl Memory {
         let tuned = host_tuned(input);
         let networks = networks_ready(input);
         let kubelet = kubelet_aligned(input);
+        let credential = input.certificate.map(|one| credential_valid(&one, SystemTime::now()));
         // The first that is not so says why.
         let parts = [Some(&tuned), networks.as_ref()];
         let ready = parts.into_iter().flatten().find(|judged| judged.0 != "True").unwrap_or(&tuned);
         let ready = Some(ready.clone());
-        let judged =
-            [Some(virtualization_ready(input.kvm)), Some(tuned.clone()), networks, kubelet, ready];
+        let judged = [
+            Some(virtualization_ready(input.kvm)),
+            Some(tuned.clone()),
+            networks,
+            kubelet,
+            credential,
+            ready,
+        ];
         TYPES
             .into_iter()
             .zip(judged)
@@ -198,4 +216,38 @@ fn kubelet_aligned(input: &Input) -> Option<Judged> {
             )
         }
     })
+}
+
+/// Judges a client certificate. The message has its end, not the time that is left, so that it does not change.
+fn credential_valid(certificate: &Validity, now: SystemTime) -> Judged {
+    let end = Timestamp::try_from(certificate.not_after)
+        .map_or_else(|_| "a time that cannot be shown".to_owned(), |end| end.to_string());
+    let message = format!("the agent's client certificate is valid until {end}");
+    let renew = "renew it (deploy/agent-kubeconfig.sh)";
+    match certificate.at(now) {
+        Expiry::Far => ("True", "Valid", message),
+        Expiry::Soon => ("False", "ExpiresSoon", format!("{message}; {renew}")),
+        Expiry::Expired => ("False", "Expired", format!("{message}; {renew}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_warned_of_before_its_end() {
+        let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
+        let day = |n: u64| begin + Duration::from_secs(n * 86_400);
+        let certificate = Validity { not_before: begin, not_after: day(30) };
+        let judged = |n| credential_valid(&certificate, day(n));
+        let valid = "the agent's client certificate is valid until 2026-01-31T00:00:00Z";
+        assert_eq!(judged(1), ("True", "Valid", valid.to_owned()));
+        let (status, reason, message) = judged(22);
+        assert_eq!((status, reason), ("False", "ExpiresSoon"));
+        assert!(message.starts_with(valid) && message.contains("agent-kubeconfig.sh"), "{message}");
+        assert_eq!(judged(31).1, "Expired");
+    }
 }

@@ -27,11 +27,18 @@ fn manager(message: &str) -> &str {
 pub struct Refusals(BTreeMap<String, Instant>);
 
 impl Refusals {
-    /// Takes note of a conflict (409) of an apply. Gives the fields with their managers in the server's words if
-    /// it named any that were not known.
-    pub fn note(&mut self, status: &Status) -> Option<String> {
+    /// Takes note of a conflict (409) of an apply, but for fields (path, manager) that `may_take` allows. Gives the
+    /// fields with their managers in the server's words if it named any that were not known.
+    pub fn note(
+        &mut self,
+        status: &Status,
+        may_take: impl Fn(&str, &str) -> bool,
+    ) -> Option<String> {
         let causes = status.details.iter().flat_map(|details| &details.causes);
-        let conflicts = causes.filter(|cause| cause.reason == "FieldManagerConflict");
+        let conflicts = causes.filter(|cause| {
+            cause.reason == "FieldManagerConflict"
+                && !may_take(&cause.field, manager(&cause.message))
+        });
         let mut new = Vec::new();
         for cause in conflicts {
             if self.0.insert(cause.field.clone(), Instant::now()).is_none() {

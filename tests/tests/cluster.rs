@@ -48,8 +48,12 @@ fn an_agent_lives_in_the_cluster() {
     shapes::what_is_wrong_is_named(&plane, &tree);
     shapes::what_cannot_be_changed_is_said(&plane, &tree);
     says::again_what_was_dropped(&plane);
+    says::again_what_a_kubelet_set_to_zero(&plane);
     says::but_leaves_what_others_hold(&plane);
+    // Beside a field that another holds too.
+    says::again_what_a_kubelet_set_to_zero(&plane);
     topology::is_written_if_so_told(&plane, &tree, &mut agent);
+    life::a_credential_is_renewed(&plane, &tree, &mut agent, (&kubeconfig, port));
     life::server_goes_away(&mut plane, &tree, &mut agent);
     life::objects_are_made_anew(&plane, &tree);
     topology::is_made_anew(&plane);

@@ -3,6 +3,7 @@
 //! Every check is a pure function from [`Input`] to an [`Outcome`], with a stable id. The list covers
 //! what libvirt's `virt-host-validate qemu` checks, and what users of KubeVirt hosts have stumbled over.
 
+mod agent;
 pub(crate) mod checkpoints;
 mod cpu;
 mod devices;
@@ -19,9 +20,10 @@ pub(crate) mod tests_support;
 
 use serde::Serialize;
 
+use crate::observe::credential::ClientCertificate;
 use crate::observe::identity::Identity;
 use crate::observe::irqs::Irq;
-use crate::observe::{HostFacts, disks, identity, irqs};
+use crate::observe::{HostFacts, credential, disks, identity, irqs};
 use crate::root::Root;
 use berth_api::Bytes;
 pub use outcome::{Evidence, Outcome, Status};
@@ -52,6 +54,8 @@ pub struct Input<'a> {
     pub disks: Option<(Vec<String>, Bytes)>,
     /// SMT as the administrator has set it (`smt/control`): `on`, `off`, `forceoff`, ...
     pub smt_control: Option<String>,
+    /// The client certificate of an agent that systemd runs, or why it cannot be read.
+    pub certificate: Option<Result<ClientCertificate, String>>,
     /// Whether root asks.
     pub root: bool,
 }
@@ -66,6 +70,7 @@ impl<'a> Input<'a> {
             identity: Identity::default(),
             disks: None,
             smt_control: None,
+            certificate: None,
             root: false,
         }
     }
@@ -79,6 +84,7 @@ impl<'a> Input<'a> {
             identity: identity::observe(root, &facts.links),
             disks: disks::observe(root),
             smt_control: root.read("sys/devices/system/cpu/smt/control").ok(),
+            certificate: credential::observe(root),
             root: nix::unistd::geteuid().is_root(),
         }
     }
@@ -130,6 +136,7 @@ pub fn all() -> Vec<Check> {
         links::CHECKS,
         tenants::CHECKS,
         host::CHECKS,
+        agent::CHECKS,
     ]
     .concat()
 }

@@ -16,7 +16,8 @@ mod watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use berth_kit::client;
+use berth_kit::client::{self, Connected};
+use berth_kit::credential::Credential;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject, NotUsed, Object};
@@ -25,7 +26,7 @@ use tokio::task::JoinHandle;
 
 pub use events::{Tale, Told};
 pub use publisher::Report;
-pub use seen::{Asked, Seen};
+pub use seen::{Asked, Generation, Seen};
 
 /// The part of a Node's status that is read; the rest (images above all) is large and not needed.
 #[derive(Debug, Clone, Default, serde::Deserialize, serde::Serialize)]
@@ -102,8 +103,18 @@ pub async fn join(
     wake: impl Fn() + Send + Sync + 'static,
 ) -> anyhow::Result<Joined> {
     let hint = " (or --standalone FILE to do without a cluster)";
-    let (client, server) = client::connect(settings.kubeconfig.as_deref(), hint, |_| {}).await?;
+    let (client, server, credential) = match &settings.kubeconfig {
+        Some(path) => {
+            let credential = Credential::read(path, hint).await?;
+            (credential.client(), credential.server(), Some(credential))
+        }
+        None => {
+            let Connected { client, server, .. } = client::connect(None, hint, |_| {}).await?;
+            (client, server, None)
+        }
+    };
     seen.remember_server(server);
+    seen.remember_credential(credential.clone());
     let objects = Objects::new(&client, &settings.node);
     let wake = Arc::new(wake);
     let node = {
@@ -135,5 +146,6 @@ pub async fn join(
         tokio::spawn(events),
     ];
     tasks.extend(topology.map(tokio::spawn));
+    tasks.extend(credential.map(|credential| tokio::spawn(credential.renew())));
     Ok(Joined(tasks))
 }

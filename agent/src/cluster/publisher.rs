@@ -10,7 +10,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::seen::{InfraNodeSeen, NodeSeen, Seen, Sight};
+use super::seen::{Generation, InfraNodeSeen, NodeSeen, Seen, Sight};
 use super::{Objects, SlimNode, owner};
 use crate::observe::kubelet::MemoryManagerState;
 use crate::publish::node::{Facts, Field, NodeSays};
@@ -23,6 +23,8 @@ use berth_kit::refusal::{Refusals, conflicts, remove};
 pub struct Report {
     /// The host.
     pub node: InfraNode,
+    /// The InfraNode whose spec was acted on.
+    pub acted_on: Option<Generation>,
     /// Bridges that VMs can be attached to, by network; `None` if links could not be looked at.
     pub bridges: Option<BTreeMap<String, Vec<LinkName>>>,
     /// Whether pods run that may have been placed by a label.
@@ -154,9 +156,8 @@ impl Publisher {
     }
 
     async fn status(&mut self, report: &Report, object: &InfraNodeSeen) -> Result<(), CallError> {
-        let acted_on = report.node.status.as_ref().and_then(|status| status.observed_generation);
         let asked = self.seen.asked().and_then(|asked| asked.generation);
-        if acted_on.is_none() && asked.is_some() {
+        if report.acted_on.is_none() && asked.is_some() {
             // Of what was kept on disk; the cycle that the server's answer begins tells more.
             return Ok(());
         }
@@ -171,7 +172,10 @@ impl Publisher {
             refused.iter().for_each(|path| remove(&mut body, path));
             body
         };
-        let body = prune(as_value(report.node.status.as_ref()));
+        let mut body = prune(as_value(report.node.status.as_ref()));
+        if report.acted_on.as_ref().is_some_and(|of| of.uid != object.uid) {
+            without_generation(&mut body);
+        }
         let there = prune(as_value(object.status.as_ref()));
         if body == there || self.is_futile("InfraNode", &object.uid, &body) {
             return Ok(());
@@ -187,7 +191,8 @@ impl Publisher {
         let api = &self.objects.infra_nodes;
         let mut written = within(api.patch_status(&name, &params, &patch)).await;
         // The controller speaks for agents that give no sign of life; here is one.
-        if written.as_ref().is_err_and(spoken_for) {
+        let spoken_for = |_: &str, manager: &str| manager == CONTROLLER_STATUS;
+        if written.as_ref().is_err_and(|error| all_conflicts(error, spoken_for)) {
             written = within(api.patch_status(&name, &params.force(), &patch)).await;
         }
         // We send none.
@@ -199,7 +204,8 @@ impl Publisher {
             self.empties_are_nulls = true;
             return self.again();
         }
-        let written = match note(&mut self.refused_status, written, "InfraNode", &name)? {
+        let written = match note(&mut self.refused_status, written, "InfraNode", &name, spoken_for)?
+        {
             None => return self.again(),
             Some(written) => written,
         };
@@ -244,12 +250,19 @@ impl Publisher {
         let futile = body.clone();
         body["metadata"]["uid"] = node.uid.clone().into();
         let params = PatchParams::apply(AGENT);
-        let written =
-            within(self.objects.nodes.patch_status(&name, &params, &Patch::Apply(&body))).await;
-        let written: SlimNode = match note(&mut self.refused_node, written, "Node", &name)? {
-            None => return self.again(),
-            Some(written) => written,
-        };
+        let patch = Patch::Apply(&body);
+        let api = &self.objects.nodes;
+        let mut written = within(api.patch_status(&name, &params, &patch)).await;
+        // Nobody else wants these fields, so they are not left at 0.
+        let was_reset = |path: &str, manager: &str| node.told.was_reset(path, manager);
+        if written.as_ref().is_err_and(|error| all_conflicts(error, was_reset)) {
+            written = within(api.patch_status(&name, &params.force(), &patch)).await;
+        }
+        let written: SlimNode =
+            match note(&mut self.refused_node, written, "Node", &name, was_reset)? {
+                None => return self.again(),
+                Some(written) => written,
+            };
         self.seen.see_node(Some(written));
         let Sight::There(kept) = self.seen.node() else { return Ok(()) };
         if says.differs(&kept.told) {
@@ -274,6 +287,17 @@ impl Publisher {
     }
 }
 
+/// Leaves out which generation was acted on: it is one of an object that was there before this one.
+fn without_generation(body: &mut Value) {
+    let conditions = body.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        condition.remove("observedGeneration");
+    }
+    if let Some(status) = body.get_mut("status").and_then(Value::as_object_mut) {
+        status.remove("observedGeneration");
+    }
+}
+
 fn without_empty_text(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -285,25 +309,27 @@ fn without_empty_text(value: &mut Value) {
     }
 }
 
-/// Whether all that stands in the way is what the controller said for a silent agent.
-fn spoken_for(error: &CallError) -> bool {
+/// Whether an apply met conflicts, and all of them are with fields (path, manager) that may be taken over.
+fn all_conflicts(error: &CallError, may_take: impl Fn(&str, &str) -> bool) -> bool {
     let held =
         error.status().filter(|status| status.code == 409).map(conflicts).unwrap_or_default();
-    !held.is_empty() && held.values().all(|manager| manager == CONTROLLER_STATUS)
+    !held.is_empty() && held.iter().all(|(path, manager)| may_take(path, manager))
 }
 
-/// Takes note of fields that are another's; `None` if there were any, else what was written.
+/// Takes note of fields that are another's, but for those that may be taken over once these are left out; `None` if
+/// there were any, else what was written.
 fn note<T>(
     refusals: &mut Refusals,
     written: Result<T, CallError>,
     kind: &str,
     name: &str,
+    may_take: impl Fn(&str, &str) -> bool,
 ) -> Result<Option<T>, CallError> {
     match written {
         Ok(written) => Ok(Some(written)),
         Err(error) => {
             let conflict = error.status().filter(|status| status.code == 409);
-            let Some(said) = conflict.and_then(|status| refusals.note(status)) else {
+            let Some(said) = conflict.and_then(|status| refusals.note(status, &may_take)) else {
                 return Err(error);
             };
             tracing::warn!("{kind} {name}: left to others, who hold these fields: {said}");

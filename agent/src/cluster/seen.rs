@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use berth_api::InfraNodeStatus;
 use berth_api::infra_node::{KvmState, Unknown, UnknownReason};
+use berth_kit::certificate::Validity;
+use berth_kit::credential::Credential;
 use kube::ResourceExt as _;
 use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Value, json};
@@ -22,6 +24,7 @@ pub struct Seen {
     /// The same, for the NodeResourceTopology, whose writer waits by itself.
     pub(super) topology: Notify,
     server: OnceLock<(String, u16)>,
+    credential: OnceLock<Option<Credential>>,
 }
 
 /// What is known.
@@ -65,8 +68,17 @@ pub struct Asked {
     /// The object without its status, as JSON: it is read like a manifest in a file, so that a mistake in one part
     /// does not hide the rest. `None` as long as nobody has asked for anything.
     pub manifest: Option<Arc<str>>,
-    /// `metadata.generation` of it; `None` if it comes from the last time, on disk.
-    pub generation: Option<i64>,
+    /// Where it comes from; `None` if that is the disk.
+    pub generation: Option<Generation>,
+}
+
+/// A generation of one object. Another object of the same name counts its own, so that numbers may meet by chance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generation {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub number: i64,
 }
 
 impl Seen {
@@ -78,6 +90,17 @@ impl Seen {
     pub(super) fn remember_server(&self, server: (String, u16)) {
         // It is said once.
         drop(self.server.set(server));
+    }
+
+    /// Remembers the credential of a kubeconfig.
+    pub(super) fn remember_credential(&self, credential: Option<Credential>) {
+        drop(self.credential.set(credential));
+    }
+
+    /// Returns the validity of the client certificate, if the agent has one.
+    #[must_use]
+    pub fn certificate(&self) -> Option<Validity> {
+        self.credential.get()?.as_ref()?.certificate()
     }
 
     /// Addresses of the API server; none where its name cannot be looked up just now.
@@ -217,14 +240,15 @@ impl InfraNodeSeen {
 fn asked(object: &DynamicObject) -> Asked {
     let spec = object.data.get("spec").cloned().unwrap_or_else(|| json!({}));
     let empty = spec.as_object().is_some_and(serde_json::Map::is_empty);
-    let generation = object.metadata.generation;
+    let number = object.metadata.generation;
     // The first generation of an object that an agent made is nobody's wish.
     let made_by_agent =
-        object.annotations().contains_key(berth_api::names::CREATED_BY) && generation == Some(1);
+        object.annotations().contains_key(berth_api::names::CREATED_BY) && number == Some(1);
     // Nor is one that is on its way out: its deletion is a generation of its own.
     let leaves = object.metadata.deletion_timestamp.is_some();
     let manifest = (!(leaves || empty && made_by_agent)).then(|| manifest(&object.metadata, spec));
-    Asked { manifest, generation }
+    let uid = object.uid().unwrap_or_default();
+    Asked { manifest, generation: number.map(|number| Generation { uid, number }) }
 }
 
 fn manifest(metadata: &ObjectMeta, spec: Value) -> Arc<str> {
@@ -277,8 +301,14 @@ mod tests {
         seen.remember("{}");
         assert_eq!(seen.asked().unwrap().generation, None);
         assert!(seen.see_infra_node(Some(object(4, false, &json!({})))));
-        assert_eq!(seen.asked().unwrap().generation, Some(4));
+        let generation = |uid: &str| Some(Generation { uid: uid.to_owned(), number: 4 });
+        assert_eq!(seen.asked().unwrap().generation, generation(""));
         // A status alone asks for nothing.
         assert!(!seen.see_infra_node(Some(object(4, false, &json!({})))));
+        // Another object asks for the same, with a generation of the same number: it has to be answered too.
+        let mut another = object(4, false, &json!({}));
+        another.metadata.uid = Some("b".to_owned());
+        assert!(seen.see_infra_node(Some(another)));
+        assert_eq!(seen.asked().unwrap().generation, generation("b"));
     }
 }

@@ -278,8 +278,8 @@ impl Worker {
             .extend(blocked.map(|o| {
                 format!("blocked: {}: {}", o.what, o.message.clone().unwrap_or_default())
             }));
-        self.tell_once(&lines);
 
+        let certificate = self.cluster.as_ref().and_then(|cluster| cluster.seen.certificate());
         let name = self.node_name().unwrap_or_default();
         let reserved = plan.reserved_cpus.as_ref();
         let mut status = report::status_with(&facts, reserved);
@@ -299,9 +299,16 @@ impl Worker {
             stopped: stopped_why.as_deref(),
             spec: &wish.spec,
             kvm: &status.capabilities.kvm,
+            certificate,
         });
+        // While the API server takes no request of ours, the log has it.
+        let credential = conditions.iter().find(|one| one.type_ == "CredentialValid");
+        lines.extend(credential.filter(|one| one.status == "False").map(|one| one.message.clone()));
+        self.tell_once(&lines);
+
+        let observed_generation = wish.generation.as_ref().map(|of| of.number);
         for condition in &mut conditions {
-            condition.observed_generation = wish.generation;
+            condition.observed_generation = observed_generation;
         }
         let mut inner = self.state.lock();
         for outcome in &outcomes {
@@ -318,7 +325,7 @@ impl Worker {
         let changes = inner.changes.clone();
         let mut node = InfraNode::new(&name, wish.spec.clone());
         let mut status = InfraNodeStatus {
-            observed_generation: wish.generation,
+            observed_generation,
             changes,
             conditions,
             networks: plan.networks.iter().map(NetworkState::status).collect(),
@@ -333,6 +340,7 @@ impl Worker {
         inner.metrics.see_networks(&status.networks);
         node.status = Some(status);
         inner.node = Some(node);
+        inner.acted_on.clone_from(&wish.generation);
         // What is asked is not known, so what is missing may be meant to be there.
         let unclear =
             wish.waiting.is_some() || faults.iter().any(|fault| fault.is_of(Part::Networks));
@@ -343,6 +351,7 @@ impl Worker {
         inner.faults.clone_from(&faults);
         inner.ready = true;
         inner.metrics.see(&facts, &shape, &plan, faults.len());
+        inner.metrics.see_certificate(certificate);
         inner.metrics.cycles.inc();
         inner.metrics.cycle_seconds.set(begin.elapsed().as_secs_f64());
         if let Some((cpu, resident)) = observe::processes::myself(&self.root) {

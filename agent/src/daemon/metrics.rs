@@ -2,8 +2,10 @@
 
 use std::fmt::Error;
 use std::sync::atomic::AtomicU64;
+use std::time::UNIX_EPOCH;
 
 use berth_api::infra_node::NetworkStatus;
+use berth_kit::certificate::Validity;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -56,6 +58,7 @@ pub(super) struct Metrics {
     ksm: Family<Kind, Gauge>,
     ksm_running: Gauge,
     networks: Family<Network, Gauge>,
+    certificate: Family<Vec<(&'static str, &'static str)>, Number>,
     cpu_seconds: Number,
     resident: Number,
 }
@@ -78,6 +81,7 @@ impl Default for Metrics {
             ksm: Family::default(),
             ksm_running: Gauge::default(),
             networks: Family::default(),
+            certificate: Family::default(),
             cpu_seconds: Number::default(),
             resident: Number::default(),
         };
@@ -118,6 +122,11 @@ impl Metrics {
             "berth_tenant_networks",
             "Tenants' networks on this host by host network and state",
             self.networks.clone(),
+        );
+        r.register(
+            "berth_agent_client_certificate_expiration_timestamp_seconds",
+            "End of the client certificate, in seconds since 1970",
+            self.certificate.clone(),
         );
         r.register("process_cpu_seconds", "CPU time of the agent", self.cpu_seconds.clone());
         r.register(
@@ -176,6 +185,15 @@ impl Metrics {
                 let label = Network { network: one.name.clone(), state };
                 self.networks.get_or_create(&label).set(count.into());
             }
+        }
+    }
+
+    /// The client certificate; without one there is no number.
+    pub(super) fn see_certificate(&self, certificate: Option<Validity>) {
+        self.certificate.clear();
+        let end = certificate.and_then(|one| one.not_after.duration_since(UNIX_EPOCH).ok());
+        if let Some(end) = end {
+            self.certificate.get_or_create(&Vec::new()).set(end.as_secs_f64());
         }
     }
 

@@ -8,7 +8,7 @@ use berth_api::infra_node::{ChangeResult, ChangeStatus};
 use berth_api::{InfraNode, LinkName};
 
 use super::metrics::Metrics;
-use crate::cluster::Report;
+use crate::cluster::{Generation, Report};
 use crate::manifest::Fault;
 use crate::observe::kubelet::MemoryManagerState;
 
@@ -34,6 +34,8 @@ pub(super) struct Inner {
     pub(super) faults: Vec<Fault>,
     /// The host as an InfraNode.
     pub(super) node: Option<InfraNode>,
+    /// The InfraNode whose spec was acted on.
+    pub(super) acted_on: Option<Generation>,
     /// Bridges in place, by network; `None` if links could not be looked at.
     pub(super) bridges: Option<BTreeMap<String, Vec<LinkName>>>,
     /// Whether pods run that may have been placed by a label.
@@ -60,6 +62,7 @@ impl State {
             waiting: None,
             faults: Vec::new(),
             node: None,
+            acted_on: None,
             bridges: None,
             hold: true,
             memory: None,
@@ -97,6 +100,7 @@ impl State {
         let node = inner.node.clone()?;
         Some(Report {
             node,
+            acted_on: inner.acted_on.clone(),
             bridges: inner.bridges.clone(),
             hold: inner.hold,
             memory: inner.memory.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_api::infra_node::InfraNodeSpec;
 
 use super::Source;
-use crate::cluster::Seen;
+use crate::cluster::{Generation, Seen};
 use crate::ledger;
 use crate::manifest::{Fault, Manifest, Part, Unclear};
 use crate::root::Root;
@@ -18,8 +18,8 @@ pub(super) struct Wish {
     pub(super) faults: Vec<Fault>,
     /// Why nothing of it is carried out.
     pub(super) waiting: Option<String>,
-    /// `metadata.generation` of the InfraNode it comes from.
-    pub(super) generation: Option<i64>,
+    /// The InfraNode that it comes from.
+    pub(super) generation: Option<Generation>,
 }
 
 impl Wish {
@@ -35,7 +35,7 @@ impl Wish {
     }
 
     /// Nothing is changed, as what is asked for as a whole is a mistake.
-    fn fault(place: &str, fault: Fault, generation: Option<i64>) -> Self {
+    fn fault(place: &str, fault: Fault, generation: Option<Generation>) -> Self {
         let why = format!("{place}: {fault}");
         Self { generation, ..Self::nothing(&why, vec![fault]) }
     }
@@ -59,7 +59,7 @@ impl Wish {
 pub(super) struct Wanted {
     place: String,
     manifest: Manifest,
-    generation: Option<i64>,
+    generation: Option<Generation>,
 }
 
 impl Wanted {
@@ -97,7 +97,7 @@ pub(super) struct Wishes {
 }
 
 /// Where a manifest comes from, its text if there is one, and its generation.
-type Found = (String, Option<Arc<str>>, Option<i64>);
+type Found = (String, Option<Arc<str>>, Option<Generation>);
 
 impl Wishes {
     pub(super) const fn new(source: Source, keeps: bool) -> Self {

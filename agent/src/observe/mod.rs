@@ -7,6 +7,7 @@
 pub mod cgroup;
 pub mod cpu;
 pub mod cpuinfo;
+pub mod credential;
 pub mod devices;
 pub mod direct_io;
 pub mod disks;
@@ -26,6 +27,7 @@ pub mod memory;
 pub mod mounts;
 pub mod nvme;
 pub mod pci;
+mod pod_cgroups;
 pub mod pods;
 pub mod processes;
 pub mod shape;

@@ -67,6 +67,25 @@ impl Told {
     }
 }
 
+/// Field managers that kubelets write their Node as: the name of the program (k3s and MicroK8s have one for all).
+const KUBELETS: [&str; 5] = ["kubelet", "k3s", "k3s-server", "k3s-agent", "kubelite"];
+
+impl Told {
+    /// Whether a conflict is with a kubelet that has set one of our resources to 0. It does so with every extended
+    /// resource when it registers and finds no checkpoint of device plugins (`reconcileExtendedResource`,
+    /// `ShouldResetExtendedResourceCapacity`), and takes the field with it, but never counts it again.
+    #[must_use]
+    pub fn was_reset(&self, path: &str, manager: &str) -> bool {
+        let Some(Field::Resource(name)) = Field::of_conflict(path) else { return false };
+        let is_zero = |there: &BTreeMap<String, Quantity>| {
+            there.get(&name).is_some_and(|amount| amount.0 == "0")
+        };
+        KUBELETS.contains(&manager)
+            && is_our_resource(&name)
+            && (is_zero(&self.capacity) || is_zero(&self.allocatable))
+    }
+}
+
 fn is_ours(entry: &ManagedFieldsEntry) -> bool {
     entry.manager.as_deref() == Some(AGENT) && entry.operation.as_deref() == Some("Apply")
 }
@@ -338,6 +357,24 @@ mod tests {
         let refused = [Field::of_conflict(".status.capacity.berth.dev/pinnable-cpus").unwrap()];
         told.owned.remove(&refused[0]);
         assert!(!says(&told, Some("true"), &same, false, &refused).differs(&told));
+    }
+
+    #[test]
+    fn only_a_kubelets_zero_of_our_resources_is_taken_back() {
+        let mut told = told();
+        told.capacity.insert("berth.dev/pinnable-cpus".to_owned(), Quantity("0".to_owned()));
+        told.capacity.insert("example.com/gpu".to_owned(), Quantity("0".to_owned()));
+        let pinnable = ".status.capacity.berth.dev/pinnable-cpus";
+        for (path, manager, is_reset) in [
+            (pinnable, "kubelet", true),
+            (".status.allocatable.berth.dev/pinnable-cpus", "k3s", true),
+            (pinnable, "kubectl-edit", false),
+            (".status.capacity.bridge.network.kubevirt.io/br-a", "kubelet", false),
+            (".status.capacity.example.com/gpu", "kubelet", false),
+            (".metadata.labels.host.berth.dev/kvm", "kubelet", false),
+        ] {
+            assert_eq!(told.was_reset(path, manager), is_reset, "{path} {manager}");
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ const NAMED: usize = 16;
 pub struct Host {
     /// Its name.
     pub name: String,
+    /// Of its InfraNode: another one of that name has nothing of what this one had.
+    pub uid: Option<String>,
     /// Labels of its Node; `None` if there is no such Node.
     pub labels: Option<BTreeMap<String, String>>,
     /// `spec.networks`.
@@ -47,6 +49,7 @@ impl Host {
         let status = infra.status.clone().unwrap_or_default();
         let mut host = Self {
             name: infra.name_any(),
+            uid: infra.metadata.uid.clone(),
             labels: labels.cloned(),
             networks: infra.spec.networks.clone(),
             has_answered: status.observed_generation.is_some()
@@ -95,7 +98,7 @@ impl Host {
     /// With what is still known from before, if it has not answered since.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
-        if !self.has_answered && self.networks == before.networks {
+        if !self.has_answered && self.uid == before.uid && self.networks == before.networks {
             let stays = |(tenant, has): &(&String, &(String, NetworkId))| {
                 self.asked.get(*tenant) == Some(*has)
             };
@@ -287,6 +290,25 @@ mod tests {
         silent["conditions"] = json!([{"type": "Ready", "status": "Unknown", "reason": "Silent", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
         assert_eq!(said(trunk(), silent), "nothing is known: its agent is silent");
+    }
+
+    #[test]
+    fn what_an_agent_answered_does_not_hold_for_another_object_of_that_name() {
+        let networks = json!([{"name": "trunk", "ready": 1, "pending": 0, "failed": 0}]);
+        let with = |uid: &str, observed: i64| {
+            let mut host = host(
+                trunk(),
+                json!({"observedGeneration": observed, "networks": networks.clone()}),
+            );
+            host.uid = Some(uid.to_owned());
+            host
+        };
+        let id = NetworkId::Vlan(120.try_into().unwrap());
+        let answered = with("a", 4);
+        let why_not = |host: Host| host.why_not("cluster-abc", "trunk", id);
+        assert_eq!(why_not(with("a", 3).after(&answered)), None);
+        let why = why_not(with("b", 3).after(&answered));
+        assert_eq!(why.as_deref(), Some("its agent has not answered yet"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The API server goes away and comes back; objects are deleted and made anew.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -39,6 +40,69 @@ pub(crate) fn server_goes_away(plane: &mut ControlPlane, tree: &Tree, agent: &mu
     answered(plane, "True");
 }
 
+/// An agent whose credential is no longer taken goes on with the next one, without a restart.
+pub(crate) fn a_credential_is_renewed(
+    plane: &ControlPlane,
+    tree: &Tree,
+    agent: &mut Agent,
+    (kubeconfig, port): (&Path, u16),
+) {
+    let put = |text: &str| {
+        let new = kubeconfig.with_extension("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(&new, kubeconfig).unwrap();
+    };
+    let soon = Duration::from_secs(60);
+    let valid = |plane: &ControlPlane| condition(&infra_node(plane), "CredentialValid").clone();
+    let metric = || {
+        let address = format!("http://127.0.0.1:{port}/metrics");
+        let text = Command::new("curl").args(["-sS", &address]).output().unwrap().stdout;
+        let text = String::from_utf8(text).unwrap();
+        let name = "berth_agent_client_certificate_expiration_timestamp_seconds";
+        text.lines().find_map(|line| {
+            line.strip_prefix(name)?.trim_start_matches("{}").trim().parse::<f64>().ok()
+        })
+    };
+    let token = std::fs::read_to_string(kubeconfig).unwrap();
+    assert!(valid(plane).is_null() && metric().is_none());
+    let (before, rest) = token.split_once("token: \"").unwrap();
+    let rest = rest.split_once('"').unwrap().1;
+    put(&format!("{before}token: \"expired\"{rest}"));
+    agent.restart(&[]);
+    ask(plane, &json!({"ksm": {"sleepMillis": 54}}));
+    let refused = plane.until("the credential is refused", soon, |plane| {
+        plane.log("agent").contains("Unauthorized").then_some(())
+    });
+    assert!(refused.is_ok(), "{refused:?}");
+    assert_ne!(file(tree, SLEEP), "54");
+
+    let [certificate, key] =
+        plane.certificate_for("agent-of-systemd", "berth:agent:rack1-a", "berth:agents").unwrap();
+    let (certificate, key) = (certificate.display(), key.display());
+    let user = format!("client-certificate: \"{certificate}\", client-key: \"{key}\"");
+    put(&format!("{before}{user}{rest}"));
+    plane
+        .until("the host is as asked", soon, |_| (file(tree, SLEEP) == "54").then_some(()))
+        .unwrap();
+    let said = plane.until("its certificate is judged", soon, |plane| {
+        let said = valid(plane);
+        (said["reason"] == "Valid").then_some(said)
+    });
+    let said = said.unwrap();
+    assert_eq!(said["status"], "True");
+    assert!(said["message"].as_str().unwrap().contains("valid until 2"), "{said:#}");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let left = metric().unwrap() - now.as_secs_f64();
+    assert!((86_400.0..=172_800.0).contains(&left), "{left} s of two days");
+
+    put(&token);
+    plane
+        .until("the token has no end that is known", soon, |plane| {
+            (valid(plane).is_null() && metric().is_none()).then_some(())
+        })
+        .unwrap();
+}
+
 pub(crate) fn objects_are_made_anew(plane: &ControlPlane, tree: &Tree) {
     plane.kubectl(&["delete", "infranode", "rack1-a"]).unwrap();
     let there = |plane: &ControlPlane, owner: &serde_json::Value| {
@@ -55,6 +119,11 @@ pub(crate) fn objects_are_made_anew(plane: &ControlPlane, tree: &Tree) {
     // The last good shape is kept: the one that the agent made asks for nothing.
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(file(tree, SLEEP), "56");
+    // What was acted on is a generation of the object that is gone, and says nothing of this one.
+    let status = infra_node(plane)["status"].take();
+    assert!(status["observedGeneration"].is_null(), "{:#}", status["observedGeneration"]);
+    let conditions = status["conditions"].as_array().unwrap();
+    assert!(conditions.iter().all(|one| one["observedGeneration"].is_null()), "{conditions:#?}");
 
     // Its Node goes, and with it the InfraNode; then both come back.
     plane.kubectl(&["delete", "node", "rack1-a"]).unwrap();

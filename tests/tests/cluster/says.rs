@@ -94,7 +94,7 @@ pub(crate) fn requests(plane: &ControlPlane) -> Vec<Value> {
 /// As a kubelet that registers its Node anew does.
 pub(crate) fn again_what_was_dropped(plane: &ControlPlane) {
     let gone = r#"[{"op":"remove","path":"/status/capacity/berth.dev~1pinnable-cpus"}]"#;
-    patch_status(plane, gone);
+    patch_status(plane, "", "json-patch", gone);
     plane.kubectl(&["label", "node", "rack1-a", "host.berth.dev/smt-"]).unwrap();
     plane
         .until("label and resource are back", SOON, |plane| {
@@ -106,11 +106,26 @@ pub(crate) fn again_what_was_dropped(plane: &ControlPlane) {
         .unwrap();
 }
 
-fn patch_status(plane: &ControlPlane, patch: &str) {
+/// As a kubelet that registers with an empty device-plugin folder does (`reconcileExtendedResource`): by a strategic
+/// merge patch as manager `kubelet`, which takes the fields with it.
+pub(crate) fn again_what_a_kubelet_set_to_zero(plane: &ControlPlane) {
+    let zero = r#"{"berth.dev/pinnable-cpus": "0"}"#;
+    let patch = format!(r#"{{"status": {{"capacity": {zero}, "allocatable": {zero}}}}}"#);
+    patch_status(plane, "?fieldManager=kubelet", "strategic-merge-patch", &patch);
+    assert_eq!(node(plane)["status"]["capacity"]["berth.dev/pinnable-cpus"], "0");
+    let back = plane.until("the resource is back", SOON, |plane| {
+        let status = node(plane)["status"].take();
+        let is_back = |part: &str| status[part]["berth.dev/pinnable-cpus"] == "92";
+        (is_back("capacity") && is_back("allocatable")).then_some(())
+    });
+    assert!(back.is_ok(), "{back:?}: {:#}", node(plane)["status"]["capacity"]);
+}
+
+fn patch_status(plane: &ControlPlane, query: &str, kind: &str, patch: &str) {
     use std::process::Command;
     // kubectl knows `--subresource` only since 1.24.
     let token = berth_tests::cluster::ADMIN;
-    let address = format!("https://127.0.0.1:{}/api/v1/nodes/rack1-a/status", plane.port());
+    let address = format!("https://127.0.0.1:{}/api/v1/nodes/rack1-a/status{query}", plane.port());
     let curl = Command::new("curl")
         .args(["-sSf", "-X", "PATCH", "--cacert"])
         .arg(plane.folder().join("ca.crt"))
@@ -118,7 +133,7 @@ fn patch_status(plane: &ControlPlane, patch: &str) {
             "-H",
             &format!("Authorization: Bearer {token}"),
             "-H",
-            "Content-Type: application/json-patch+json",
+            &format!("Content-Type: application/{kind}+json"),
         ])
         .args(["-d", patch, &address])
         .output()

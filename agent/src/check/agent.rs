@@ -1,0 +1,71 @@
+//! The agent itself: its credential for the cluster.
+
+use berth_kit::certificate::Expiry;
+
+use super::{Check, Input, Outcome};
+use crate::observe::credential::KUBECONFIG;
+
+pub(super) const CHECKS: &[Check] = &[Check {
+    id: "agent.certificate",
+    title: "client certificate of the agent",
+    explanation: "An agent that systemd runs may have a client certificate, of 30 days as deploy/agent-kubeconfig.sh makes \
+        them. Once it has expired the API server takes nothing of the host any more, and pinned VMs are no longer placed \
+        there. WARN when less than a third of its time is left (two weeks at most), FAIL when it has expired.",
+    run: client_certificate,
+}];
+
+const REMEDY: &str = "deploy/agent-kubeconfig.sh NODE >kubeconfig, and put it in place of /etc/berth/kubeconfig; the \
+    running agent reads it by itself";
+
+fn client_certificate(input: &Input) -> Outcome {
+    let path = format!("/{KUBECONFIG}");
+    let certificate = match &input.certificate {
+        None => return Outcome::skip(format!("there is no {path} with a client certificate")),
+        Some(Ok(certificate)) => certificate,
+        Some(Err(error)) => {
+            return Outcome::fail("the agent's client certificate cannot be read")
+                .because(path, error)
+                .remedy(REMEDY);
+        }
+    };
+    let end = format!("valid until {}", certificate.end);
+    let outcome = match certificate.expiry {
+        None => return Outcome::skip("a captured tree does not say what time it is"),
+        Some(Expiry::Far) => return Outcome::pass(end.clone()).because(path, end),
+        Some(Expiry::Soon) => Outcome::warn("the agent's client certificate expires soon"),
+        Some(Expiry::Expired) => Outcome::fail("the agent's client certificate has expired"),
+    };
+    outcome.because(path, end).remedy(REMEDY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Status;
+    use crate::check::tests_support::judge_input;
+    use crate::observe::HostFacts;
+    use crate::observe::credential::ClientCertificate;
+
+    #[test]
+    fn a_certificate_is_judged_by_the_time_that_is_left() {
+        let facts = HostFacts::default();
+        let judge = |certificate| {
+            judge_input("agent.certificate", &Input { certificate, ..Input::of(&facts) })
+        };
+        for (expiry, status) in [
+            (Some(Expiry::Far), Status::Pass),
+            (Some(Expiry::Soon), Status::Warn),
+            (Some(Expiry::Expired), Status::Fail),
+            (None, Status::Skip),
+        ] {
+            let end = "2026-01-31T00:00:00Z".to_owned();
+            let outcome = judge(Some(Ok(ClientCertificate { end, expiry })));
+            assert_eq!(outcome.status, status, "{expiry:?}");
+            let evidence = outcome.evidence.first().map(|one| one.value.as_str());
+            assert_eq!(evidence, expiry.map(|_| "valid until 2026-01-31T00:00:00Z"));
+            assert_eq!(outcome.remedy.is_some(), [Status::Warn, Status::Fail].contains(&status));
+        }
+        assert_eq!(judge(None).status, Status::Skip);
+        assert_eq!(judge(Some(Err("no PEM".to_owned()))).status, Status::Fail);
+    }
+}

@@ -1,0 +1,41 @@
+//! The client certificate of an agent that systemd runs.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use berth_kit::certificate::{self, Expiry};
+use k8s_openapi::jiff::Timestamp;
+use kube::config::Kubeconfig;
+
+use crate::root::Root;
+
+/// Where deploy/README.md has the kubeconfig put.
+pub const KUBECONFIG: &str = "etc/berth/kubeconfig";
+
+/// A client certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// When it ends.
+    pub end: String,
+    /// How long it is valid yet; `None` in a captured tree, which does not say what time it is.
+    pub expiry: Option<Expiry>,
+}
+
+/// Reads it: why it cannot be read; `None` if there is no kubeconfig, or one without a certificate.
+pub fn observe(root: &Root) -> Option<Result<ClientCertificate, String>> {
+    let text = root.read(KUBECONFIG).ok()?;
+    let kubeconfig = Kubeconfig::from_yaml(&text).map_err(|error| error.to_string());
+    let validity = kubeconfig.and_then(|kubeconfig| {
+        certificate::of(&kubeconfig, |path| {
+            // A relative path is from the kubeconfig's folder.
+            let path = Path::new("/etc/berth").join(path).to_string_lossy().into_owned();
+            root.read(&path).map_err(|error| error.to_string())
+        })
+    });
+    let certificate = |validity: certificate::Validity| ClientCertificate {
+        end: Timestamp::try_from(validity.not_after)
+            .map_or_else(|error| error.to_string(), |end| end.to_string()),
+        expiry: root.is_live().then(|| validity.at(SystemTime::now())),
+    };
+    Some(validity.transpose()?.map(certificate))
+}
