@@ -10,6 +10,8 @@ export LC_ALL=C
 copy() { # one file
     mkdir -p "$tree${1%/*}"
     timeout 2 cat "$1" >"$tree$1" 2>/dev/null || rm -f "$tree$1"
+    # The age of its files shows what a kubelet was started with.
+    touch -cr "$1" "$tree$1" 2>/dev/null || true
 }
 link() { # one symbolic link, as it is
     mkdir -p "$tree${1%/*}"
@@ -30,6 +32,8 @@ for file in /proc/{cpuinfo,meminfo,cmdline,swaps,version,cgroups,modules} /proc/
     /etc/default/kubelet /etc/sysconfig/kubelet; do
     copy "$file"
 done
+mkdir -p "$tree/proc"
+grep '^btime ' /proc/stat >"$tree/proc/stat" || true
 for irq in /proc/irq/[0-9]*; do
     copy "$irq/smp_affinity_list"
     copy "$irq/effective_affinity_list"
@@ -40,6 +44,8 @@ for process in /proc/[0-9]*; do
         copy "$process/comm"
         copy "$process/cmdline"
         copy "$process/cgroup"
+        copy "$process/stat"
+        copy "$process/status"
         ;;
     esac
 done

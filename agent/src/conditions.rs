@@ -11,8 +11,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::manifest::{Fault, Part};
 use crate::observe::HostFacts;
-use crate::observe::shape::Shape;
-use crate::plan::kubelet::restart_needed;
+use crate::observe::kubelet::StartedWith;
+use crate::plan::kubelet::{next_start, restart_needed};
 use crate::plan::{Change, Plan};
 
 /// What is judged.
@@ -20,8 +20,6 @@ use crate::plan::{Change, Plan};
 pub struct Input<'a> {
     /// The host.
     pub facts: &'a HostFacts,
-    /// Its settings.
-    pub shape: &'a Shape,
     /// What is left to do.
     pub plan: &'a Plan,
     /// What is wrong with the spec.
@@ -198,11 +196,23 @@ fn kubelet_aligned(input: &Input) -> Option<Judged> {
         let why = fault.map_or("no kubelet was found", |(_, why)| why.as_str()).to_owned();
         return minds.then_some(("Unknown", "ConfigurationUnknown", why));
     }
-    if let Some(why) = restart_needed(input.facts, input.shape) {
-        return Some(("False", "KubeletRestartNeeded", why));
+    let refused = next_start(input.facts);
+    if let Some(why) = restart_needed(input.facts) {
+        let reason = if refused.is_some() { "CheckpointRefused" } else { "KubeletRestartNeeded" };
+        return Some(("False", reason, why));
     }
     if !minds {
         return None;
+    }
+    if let Some(refused) = refused {
+        return Some(("False", "CheckpointRefused", refused.to_string()));
+    }
+    if let StartedWith::Unknown(why) = &kubelet.started_with {
+        let why = format!(
+            "what the kubelet was started with is not known: {why}; after its next start it is (systemctl restart {})",
+            kubelet.unit
+        );
+        return Some(("Unknown", "ConfigurationUnknown", why));
     }
     Some(match &input.plan.kubelet {
         None => ("True", "AsAsked", "the kubelet keeps what the host keeps".to_owned()),

@@ -19,6 +19,8 @@ pub const FOLDER: &str = "var/lib/berth";
 pub const FILE: &str = "var/lib/berth/found.json";
 /// What the cluster asked for last, for a start while it is away; `revert` takes it away.
 pub const ASKED_LAST: &str = "var/lib/berth/asked.json";
+/// What the kubelet that was seen last was started with; `revert` removes it.
+pub const KUBELET: &str = "var/lib/berth/kubelet.json";
 /// The lock that whoever changes the host holds.
 pub const LOCK: &str = "var/lib/berth/lock";
 
@@ -27,8 +29,20 @@ pub const LOCK: &str = "var/lib/berth/lock";
 /// # Errors
 /// If the state folder is full, read-only or not there; what was kept before is then still there.
 pub fn keep_asked(root: &Root, manifest: &str) -> Result<(), WriteError> {
+    keep(root, ASKED_LAST, manifest)
+}
+
+/// Keeps the record of the kubelet that was seen last.
+///
+/// # Errors
+/// As [`keep_asked`].
+pub fn keep_kubelet(root: &Root, record: &str) -> Result<(), WriteError> {
+    keep(root, KUBELET, record)
+}
+
+fn keep(root: &Root, file: &str, text: &str) -> Result<(), WriteError> {
     root.make_folder(FOLDER)?;
-    root.replace(ASKED_LAST, manifest.as_bytes())
+    root.replace(file, text.as_bytes())
 }
 
 /// What was found, and what else must be remembered.

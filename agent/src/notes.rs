@@ -46,6 +46,12 @@ impl Notes {
         self.unknown.push(Unknown { path: path.into(), reason, message: Some(message.into()) });
     }
 
+    /// Whether the fact at `path` of the status is noted as not known.
+    #[must_use]
+    pub fn is_unknown(&self, path: &str) -> bool {
+        self.unknown.iter().any(|unknown| unknown.path == path)
+    }
+
     /// The value that was read for the fact at `path`; if it could not be, that is noted, and warned
     /// of unless the file is merely absent or closed to this user.
     pub fn fact<T>(&mut self, path: &str, read: Result<T, ReadError>) -> Option<T> {

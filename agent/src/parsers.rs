@@ -13,7 +13,7 @@ use crate::netlink;
 use crate::notes::Notes;
 use crate::observe::cpuinfo::CpuInfo;
 use crate::observe::kubelet::{
-    CpuManagerState, KubeletConfig, MemoryManagerState, config, flags, memory_state,
+    CpuManagerState, KubeletConfig, MemoryManagerState, Record, config, flags, memory_state,
 };
 use crate::observe::links::{link_of, networkd_manages, nm_manages, proc_net};
 use crate::observe::{cgroup, hugepages, identity, machine, memory, mounts, nvme, pci};
@@ -110,6 +110,7 @@ pub const PARSERS: &[Parser] = &[
             assert_eq!(Ledger::parse(&ledger.render("boot"), Some("boot")), Ok(ledger), "{text:?}");
         }
         round_trip::<Setting>(&text);
+        black_box(serde_json::from_str::<Record>(&text).ok());
     }),
     ("uevent", |bytes| {
         black_box(daemon::is_relevant(bytes));

@@ -11,12 +11,13 @@ use std::io::{BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use berth_api::infra_node::UnknownReason;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 
 /// Where the host's files are.
 #[derive(Debug)]
@@ -239,6 +240,23 @@ impl Root {
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         self.open_fd(path, OFlag::O_PATH).is_ok()
+    }
+
+    /// When a file or folder was last changed, since 1970; of a symbolic link the later of the link's time and its
+    /// target's. On a live host that is `ctime`, which no program can set; archives keep only `mtime`, so that counts in
+    /// a captured tree.
+    #[must_use]
+    pub fn changed(&self, path: &str) -> Option<Duration> {
+        let time = |flags| {
+            let stat = fstat(self.open_fd(path, OFlag::O_PATH | flags).ok()?).ok()?;
+            let (seconds, nanoseconds) = if self.live {
+                (stat.st_ctime, stat.st_ctime_nsec)
+            } else {
+                (stat.st_mtime, stat.st_mtime_nsec)
+            };
+            Some(Duration::new(seconds.try_into().ok()?, nanoseconds.try_into().ok()?))
+        };
+        Some(time(OFlag::empty())?.max(time(OFlag::O_NOFOLLOW)?))
     }
 
     /// Where a symbolic link points to, as written.

@@ -39,7 +39,7 @@ fn every_group_of_facts_is_there() {
         json!({
             "cpuManagerPolicy": "static", "cpuManagerPolicyOptions": ["full-pcpus-only"],
             "topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "container",
-            "memoryManagerPolicy": "None", "reservedSystemCPUs": "0,24,48,72"
+            "memoryManagerPolicy": "None", "reservedSystemCPUs": "0,24,48,72", "startedWith": {"current": true}
         }),
     );
 }
@@ -129,7 +129,9 @@ fn a_kubelet_that_would_not_start_again_fails_with_the_way_out() {
     assert_eq!(agent_on(&tree, &["check"]).status.code(), Some(1));
     let finding = &findings(&tree)["kubelet.cpu-state"];
     assert_eq!(finding["status"], "FAIL");
-    assert!(finding["remedy"].as_str().unwrap().contains("rm /var/lib/kubelet/cpu_manager_state"));
+    assert!(
+        finding["remedy"].as_str().unwrap().contains("rm -f /var/lib/kubelet/cpu_manager_state")
+    );
 }
 
 #[test]

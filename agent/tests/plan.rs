@@ -154,6 +154,7 @@ fn the_host_keeps_memory_for_itself() {
 #[test]
 fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     let tree = host::rack1_a();
+    let pool = "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
     let table = |pages: u64| {
         format!(
             r#"{{"total":{},"systemReserved":0,"allocatable":1,"reserved":0,"free":1}}"#,
@@ -169,9 +170,14 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     );
     let to =
         |count: u32| plan(&tree, &format!("  hugepages: [{{size: 2Mi, zone: 0, count: {count}}}]"));
+    tree.file(pool, "4300\n");
     let blocked = to(4200).only();
     assert!(blocked.contains("has counted 4300 pages there"), "{blocked}");
-    assert!(blocked.contains("drain the node first (1 pods of class Guaranteed"), "{blocked}");
+    let waits =
+        "waits until the node is drained and its kubelet stopped: 1 pods of class Guaranteed";
+    assert!(blocked.contains(waits), "{blocked}");
+    tree.file(pool, "4096\n");
+    assert_eq!(to(4200).only(), "hugepages 2Mi zone 0: 4096 -> 4300");
     // After a reboot: what was counted is what the kubelet needs to start, pods or not.
     let back = to(4300);
     assert_eq!(back.only(), "hugepages 2Mi zone 0: 4096 -> 4300");
@@ -180,6 +186,16 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
         "var/lib/kubelet/cpu_manager_state",
         r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
     );
+    tree.file(pool, "4300\n");
+    let drained = to(4200).only();
+    assert!(drained.contains("waits until the kubelet is stopped"), "{drained}");
+    assert!(
+        drained.contains(
+            "systemctl stop kubelet.service; rm -f /var/lib/kubelet/memory_manager_state"
+        )
+    );
+    host::stop_kubelet(&tree);
+    tree.file(pool, "4096\n");
     let drained = to(4200);
     assert_eq!(drained.only(), "hugepages 2Mi zone 0: 4096 -> 4200");
     assert_eq!(drained.json["changes"][0]["removes"][0], "/var/lib/kubelet/memory_manager_state");
@@ -604,7 +620,7 @@ fn a_staged_drop_in_waits_for_the_drain() {
     let waiting = plan(&tree, spec).lines();
     assert_eq!(waiting[0], "kubelet drop-in: none -> staged");
     assert!(
-        waiting[1].contains("BLOCKED waits until the node is drained: 1 pods of class Guaranteed"),
+        waiting[1].contains("BLOCKED waits until the node is drained and its kubelet stopped: 1 pods of class Guaranteed"),
         "{waiting:?}"
     );
     tree.file(
@@ -612,8 +628,23 @@ fn a_staged_drop_in_waits_for_the_drain() {
         r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
     );
     let drained = plan(&tree, spec);
-    assert_eq!(drained.lines()[1], "kubelet drop-in: staged -> active");
-    assert_eq!(drained.json["changes"][1]["files"][0], "/var/lib/kubelet/cpu_manager_state");
+    assert!(
+        drained.lines()[1].contains("BLOCKED waits until the kubelet is stopped"),
+        "{:?}",
+        drained.lines()
+    );
+    let steps = drained.json["kubelet"]["steps"].to_string();
+    assert!(steps.contains("systemctl stop kubelet") && !steps.contains("restart"), "{steps}");
+    // Of a kubelet that is stopped nothing tells the folder but what its unit passes, or what was recorded.
+    host::stop_kubelet(&tree);
+    tree.file(
+        "etc/default/kubelet",
+        "KUBELET_EXTRA_ARGS=--config-dir=/etc/kubernetes/kubelet.conf.d\n",
+    );
+    let stopped = plan(&tree, spec);
+    assert_eq!(stopped.lines()[1], "kubelet drop-in: staged -> active");
+    assert_eq!(stopped.json["changes"][1]["files"][0], "/var/lib/kubelet/cpu_manager_state");
+    host::start_kubelet(&tree, 4200);
     tree.file("proc/88/comm", "virt-launcher-m\n");
     assert!(plan(&tree, spec).lines()[1].contains("virtual machines run"));
     tree.file("proc/1412/cmdline", "kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/kubelet.conf.d\0--reserved-cpus=0,24,48,72\0");

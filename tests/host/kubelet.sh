@@ -1,6 +1,7 @@
 #!/bin/bash
 # On an emulated host: containerd and the real kubelet, which joins the control plane of the tests.
-# usage: kubelet NAME HOST:PORT (as root, once a boot; files in /etc/kubelet are there already: kubelet, kubeconfig)
+# usage: kubelet NAME HOST:PORT (as root, once a boot; files in /etc/kubelet are there already: kubelet, kubeconfig, and
+# more flags in `flags` where a test wants some)
 set -eu
 name=$1 server=$2
 
@@ -85,7 +86,7 @@ After=containerd.service
 Wants=containerd.service
 [Service]
 ExecStart=/etc/kubelet/kubelet --config=/var/lib/kubelet/config.yaml --kubeconfig=/etc/kubelet/kubeconfig \
-  --hostname-override=$name $runtime --container-runtime-endpoint=unix:///run/containerd/containerd.sock --v=2
+  --hostname-override=$name $runtime $(cat /etc/kubelet/flags 2>/dev/null || true) --container-runtime-endpoint=unix:///run/containerd/containerd.sock --v=2
 Restart=always
 RestartSec=2
 UNIT

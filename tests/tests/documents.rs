@@ -56,6 +56,20 @@ fn is_exported(name: &str, registered: &BTreeSet<&str>) -> bool {
     registered.contains(name) || plain.is_some_and(|plain| registered.contains(plain))
 }
 
+/// A pod does not start on a host that lacks a folder of its volumes, and a machine may have no ACPI.
+#[test]
+fn the_daemonset_asks_for_nothing_that_a_host_may_lack() {
+    let set = text("deploy/base/daemonset.yaml");
+    let paths = set.split("hostPath: {path: ").skip(1).filter_map(|rest| rest.split(',').next());
+    let paths: Vec<&str> = paths.collect();
+    assert!(paths.len() > 10, "{paths:?}");
+    for may_lack in
+        ["/sys/firmware", "/sys/class/dmi", "/proc/sys/net/ipv6", "/sys/fs/cgroup/hugetlb"]
+    {
+        assert!(paths.iter().all(|path| !path.starts_with(may_lack)), "{may_lack}: {paths:?}");
+    }
+}
+
 #[test]
 fn metrics_are_those_that_the_programs_export() {
     let code = code();

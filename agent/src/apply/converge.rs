@@ -7,6 +7,7 @@ use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
 use super::{Hands, Outcome, apply};
 use crate::manifest::Unclear;
+use crate::observe::kubelet::Record;
 use crate::observe::shape::Shape;
 use crate::observe::{self, HostFacts, Wanted};
 use crate::plan::network::Stage;
@@ -80,6 +81,9 @@ pub fn converge(
         round += 1;
         let (facts, shape) = look();
         stopped = stopped.or_else(|| unsafe_to_change(hands, &facts));
+        if stopped.is_none() {
+            keep_record(hands, &facts);
+        }
         hands.alive();
         let input = plan::Input { spec, unclear, facts: &facts, shape: &shape };
         let mut plan = plan::plan(input);
@@ -132,6 +136,18 @@ pub fn converge(
         outcomes.extend(ended);
         outcomes.extend(applied.state);
         tried.extend(new);
+    }
+}
+
+/// Records what the running kubelet was started with, before its files change. Without the record it is unknown from
+/// then on, which is safe.
+fn keep_record(hands: &Hands, facts: &HostFacts) {
+    let Some(record) = facts.kubelet.record().filter(|_| !hands.tied) else { return };
+    if Record::read(hands.root).is_ok_and(|kept| kept.as_ref() == Some(&record)) {
+        return;
+    }
+    if let Err(error) = record.save(hands.root) {
+        tracing::warn!(%error, "failed to record the configuration of the kubelet");
     }
 }
 

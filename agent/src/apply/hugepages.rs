@@ -90,7 +90,7 @@ fn at_boot(zone: u32, size: PageSize, count: u64) -> String {
 }
 
 fn kubelet_runs(root: &Root) -> bool {
-    crate::observe::processes::observe(root).named("kubelet").is_some()
+    crate::observe::processes::observe(root).kubelet_runs()
 }
 
 struct Pool<'a> {

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::ledger::Ledger;
+use crate::observe::processes;
 use crate::plan::{Action, Change, Plan, Step, Why};
 use crate::root::{Root, WriteError};
 use crate::setting::{KsmSetting, Setting};
@@ -155,7 +156,7 @@ fn tidy(plan: &Plan, ledger: &mut Ledger) {
     if !plan.housekeeping && !ledger.has(|setting| matches!(setting, Setting::IrqAffinity(_))) {
         ledger.unmovable.clear();
     }
-    if ledger.entries.is_empty() && !plan.kubelet_runs {
+    if ledger.entries.is_empty() && plan.kubelet_runs == Some(false) {
         ledger.hugepages_changed = None;
     }
 }
@@ -192,6 +193,15 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
 fn carry_out(hands: &Hands, change: &Change, ledger: &mut Ledger) -> Outcome {
     if change.blocked.is_some() {
         return Outcome::blocked(change);
+    }
+    let takes_checkpoints = match &change.action {
+        Action::Kubelet(action) => action.takes_checkpoints(),
+        Action::Set(_) | Action::Links(_) => !change.removes.is_empty(),
+    };
+    // Checked right before the change: the kubelet may have been started since the plan.
+    if takes_checkpoints && processes::observe(hands.root).kubelet_runs() {
+        let why = "the kubelet was started just now, and would write its checkpoints again";
+        return Outcome::of(change, Ended::Blocked(why.to_owned()));
     }
     for file in &change.removes {
         if let Err(error) = hands.root.remove(file) {

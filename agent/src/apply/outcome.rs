@@ -93,6 +93,9 @@ pub(super) fn meaning(error: &WriteError) -> String {
              folder came after it"
         }
         Errno::ENOENT => "; this kernel has no such setting",
+        Errno::ELOOP => {
+            "; a symbolic link on the way is not root's, or lies in a folder that others may write to: it is not followed"
+        }
         Errno::EBUSY => "; something uses it, try again later",
         Errno::EINVAL => "; the kernel does not take this value",
         Errno::ENOSPC if error.path.starts_with("proc/irq/") => {

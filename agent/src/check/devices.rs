@@ -43,6 +43,9 @@ fn firmware(input: &Input) -> Outcome {
             Outcome::pass(format!("table {table}")).because(format!("/sys/firmware/acpi/tables/{table}"), "there")
         }
         (None, Some(true)) => Outcome::pass("no ACPI table, but the kernel uses an IOMMU"),
+        (None, Some(false)) if input.facts.notes.is_unknown("capabilities.iommu.firmwareTable") => {
+            Outcome::skip("ACPI tables cannot be seen here, and the kernel uses no IOMMU")
+        }
         (None, Some(false)) => Outcome::warn("the firmware describes no IOMMU")
             .because("/sys/firmware/acpi/tables", "neither DMAR, IVRS nor IORT")
             .remedy("switch on VT-d (Intel) or AMD-Vi/IOMMU in the firmware setup; only passthrough needs it"),

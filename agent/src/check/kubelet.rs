@@ -6,7 +6,8 @@ use berth_api::infra_node::UnknownReason;
 
 use super::checkpoints::{cpu_state_fault, memory_state_fault};
 use super::{Check, Input, Outcome};
-use crate::observe::kubelet::KubeletConfig;
+use crate::observe::kubelet::{KubeletConfig, StartedWith};
+use crate::plan::kubelet::{drain_stop_remove_start, next_start};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -15,6 +16,14 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "A kubelet whose configuration is missing, does not parse, or has a value it does not know \
             refuses to start. Other checks that depend on a broken value are skipped.",
         run: config,
+    },
+    Check {
+        id: "kubelet.started-with",
+        title: "the configuration is in force",
+        explanation: "A kubelet reads its configuration when it starts. If its files were changed since, it admits pods \
+            by the old values, and Berth reports those; if that is not known, it reports none, and no pinned VM is \
+            placed here.",
+        run: started_with,
     },
     Check {
         id: "kubelet.cpu-state",
@@ -69,15 +78,9 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// The way out of a checkpoint that does not fit. The node must be empty first: without the checkpoint
-/// the kubelet forgets which CPUs and pages are whose.
+/// Steps for a checkpoint that the kubelet refuses.
 fn remove(input: &Input, file: &str) -> String {
-    let name = input.facts.node_name().unwrap_or("NODE");
-    let unit = &input.facts.kubelet.unit;
-    format!(
-        "kubectl drain {name} --ignore-daemonsets --delete-emptydir-data; on the host: systemctl stop {unit} && \
-         rm {file} && systemctl start {unit}; then: kubectl uncordon {name}"
-    )
+    drain_stop_remove_start(input.facts, &[file.to_owned()])
 }
 
 /// A fault the kubelet would not start with. How a kubelet that does not run will be started is known
@@ -133,6 +136,31 @@ fn config(input: &Input) -> Outcome {
         "mend the value; known are cpuManagerPolicy none, static; topologyManagerPolicy none, best-effort, \
          restricted, single-numa-node; topologyManagerScope container, pod; memoryManagerPolicy None, Static",
     )
+}
+
+fn started_with(input: &Input) -> Outcome {
+    let kubelet = &input.facts.kubelet;
+    let sources = kubelet.sources.join(", ");
+    let (message, evidence) = match &kubelet.started_with {
+        StartedWith::NotRunning => return Outcome::skip("no kubelet runs"),
+        _ if kubelet.config.is_none() => return no_config(input),
+        StartedWith::Unknown(why) => {
+            ("what the kubelet was started with is not known".to_owned(), why.clone())
+        }
+        StartedWith::Known(_) => match kubelet.pending_restart() {
+            fields if fields.is_empty() => {
+                return Outcome::pass("the kubelet runs with what its files say")
+                    .because(sources, "not changed since it started");
+            }
+            fields => {
+                let fields = fields.join(", ");
+                (format!("{fields}: changed since the kubelet was started"), fields)
+            }
+        },
+    };
+    let remedy = next_start(input.facts)
+        .map_or_else(|| format!("systemctl restart {}", kubelet.unit), |refused| refused.steps);
+    Outcome::warn(message).because(sources, evidence).remedy(remedy)
 }
 
 /// A checkpoint that could not be read: broken keeps the kubelet from starting, closed is no answer.

@@ -8,7 +8,7 @@ use super::look;
 use super::manifest::{ManifestArguments, tell};
 use super::plan::{Output, SAMPLE};
 use crate::apply::{self, Converged, Hands, Outcome, converge, links};
-use crate::ledger::{self, ASKED_LAST};
+use crate::ledger::{self, ASKED_LAST, KUBELET};
 use crate::manifest::Manifest;
 use crate::observe::{HostFacts, Wanted, shape};
 use crate::plan::{self, table::counted};
@@ -84,7 +84,10 @@ pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
         root.remove(ASKED_LAST).map_err(|error| unreachable(&error.to_string()))?;
     }
     let nothing = Manifest { spec: InfraNodeSpec::default(), ..Manifest::default() };
-    finish(&root, &facts, &nothing, arguments.output, "the host is as found")
+    let code = finish(&root, &facts, &nothing, arguments.output, "the host is as found")?;
+    // Without an agent it would only grow old.
+    root.remove(KUBELET).map_err(|error| unreachable(&error.to_string()))?;
+    Ok(code)
 }
 
 /// Whoever says `apply` wants what was tried and taken back to be tried again.

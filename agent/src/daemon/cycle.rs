@@ -292,7 +292,6 @@ impl Worker {
         }
         let mut conditions = self.conditions.judge(&conditions::Input {
             facts: &facts,
-            shape: &shape,
             plan: &plan,
             faults: &faults,
             waiting: wish.waiting.as_deref(),
@@ -337,6 +336,7 @@ impl Worker {
             let unclear = wish.unclear.parts.contains(&Part::Networks);
             known::keep(&mut status, &before, &facts, unclear);
         }
+        status.fit();
         inner.metrics.see_networks(&status.networks);
         node.status = Some(status);
         inner.node = Some(node);

@@ -1,5 +1,6 @@
 //! Changes of the kubelet's checkpoints, and control groups of pods that come and go: what it hands out and takes
-//! back. A pod's group outlives its entries by some seconds, and pages have no entry but the group.
+//! back. A pod's group outlives its entries by some seconds, and pages have no entry but the group. And the kubelet's own
+//! group: what waits until it is stopped is done then, and not a timer's interval later.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::watch::Event;
 use crate::observe::handed_out::{self, LOGS};
+use crate::observe::kubelet::process;
 use crate::observe::pods::{FOLDERS, pod_uid};
 
 /// Its usual folder. One elsewhere (`--root-dir`) is looked at by the timer.
@@ -19,6 +21,8 @@ const CHECKPOINTS: [&str; 3] =
     ["cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"];
 /// Where the kubelet makes its first group.
 const TOPS: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/hugetlb"];
+/// Where systemd has the groups of services.
+const SERVICES: [&str; 2] = ["sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice"];
 /// A kubelet that is not installed yet is looked for so often.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -67,9 +71,10 @@ async fn follow(root: &Path, folder: &Path, events: &Sender<Event>) -> std::io::
         if event.mask.contains(EventMask::CREATE | EventMask::ISDIR) && is_class {
             watch_groups(root, &mut watches);
         }
+        let is_service = name.ends_with(".service") && name.contains(process::NAME);
         let ours = CHECKPOINTS.iter().any(|checkpoint| name == *checkpoint)
             || (event.mask.contains(EventMask::ISDIR)
-                && (pod_uid(&name).is_some() || handed_out::pod(&name).is_some()));
+                && (is_service || pod_uid(&name).is_some() || handed_out::pod(&name).is_some()));
         if ours && events.send(Event::Pods).await.is_err() {
             return Ok(());
         }
@@ -77,10 +82,10 @@ async fn follow(root: &Path, folder: &Path, events: &Sender<Event>) -> std::io::
     Err(std::io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Watches the groups that are there, or for the first of them; and the folders of logs, which tell pods' names.
+/// Watches the groups that are there, or for the first of them; those of services; and the folders of logs, which tell pods' names.
 fn watch_groups(root: &Path, watches: &mut Watches) {
     let mask = WatchMask::CREATE | WatchMask::DELETE | WatchMask::ONLYDIR;
-    for folder in TOPS.iter().chain(&FOLDERS).chain([&LOGS]) {
+    for folder in TOPS.iter().chain(&FOLDERS).chain(&SERVICES).chain([&LOGS]) {
         let folder = root.join(folder);
         // Of a dozen only some are there, by the kernel's and the kubelet's way.
         if folder.is_dir()

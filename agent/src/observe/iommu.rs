@@ -20,6 +20,11 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
             None
         }
     };
+    // A machine may have no ACPI, and an agent's container does not see it unless that is asked for.
+    if !root.exists("sys/firmware/acpi/tables") {
+        let why = "there is no /sys/firmware/acpi/tables here";
+        notes.unknown("capabilities.iommu.firmwareTable", UnknownReason::NotFound, why);
+    }
     let table = |name: &&&str| root.exists(&format!("sys/firmware/acpi/tables/{name}"));
     Iommu {
         enabled: groups.map(|groups| groups > 0),

@@ -199,8 +199,7 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
 
     let mut facts = HostFacts {
         name: machine::host_name(root),
-        boot_id,
-        kubelet: kubelet::observe(root, &processes, n),
+        kubelet: kubelet::observe(root, &processes, boot_id.as_deref(), n),
         handed_out: handed_out::observe(root, n),
         cgroup: cgroup::observe(root, n),
         memory: Memory { ksm: ksm_status, ..memory },
@@ -211,6 +210,7 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
         zones,
         ksm,
         processes,
+        boot_id,
         ledger,
         ledger_fault,
         ..HostFacts::default()

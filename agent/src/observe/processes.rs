@@ -1,10 +1,11 @@
 //! Daemons whose presence matters to Berth.
 
+use super::kubelet::process::{self, EMBEDDED, NAME as KUBELET};
 use crate::root::Root;
 
 /// The processes looked for, by the kernel's name for them (15 bytes at most).
 const NAMES: [&str; 11] = [
-    "kubelet",
+    KUBELET,
     "k3s-server",
     "k3s-agent",
     "kubelite",
@@ -29,7 +30,7 @@ pub struct Process {
 /// The processes that were found, by ascending id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Processes {
-    /// Those of the names looked for.
+    /// Those of the names looked for; of kubelets only such as may be the host's.
     pub found: Vec<Process>,
     /// Whether the host's processes can be seen: not in most captures, nor in a container with
     /// processes of its own, nor where `/proc` hides other users' (`hidepid`).
@@ -41,6 +42,12 @@ impl Processes {
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Process> {
         self.found.iter().find(|process| process.name == name)
+    }
+
+    /// Whether the host's kubelet runs, by itself or within another program.
+    #[must_use]
+    pub fn kubelet_runs(&self) -> bool {
+        self.named(KUBELET).is_some() || EMBEDDED.iter().any(|name| self.named(name).is_some())
     }
 }
 
@@ -63,7 +70,9 @@ pub fn observe(root: &Root) -> Processes {
     let pids = root.numbered("proc", "");
     let named = |(pid, folder): &(u32, String)| {
         let name = root.read(&format!("proc/{folder}/comm")).ok()?;
-        NAMES.contains(&name.as_str()).then_some(Process { pid: *pid, name })
+        let meant =
+            NAMES.contains(&name.as_str()) && (name != KUBELET || process::is_of_host(root, *pid));
+        meant.then_some(Process { pid: *pid, name })
     };
     let found: Vec<Process> = pids.iter().filter_map(named).collect();
     // Process 2 of a host is always the kernel's thread daemon, which no container has.

@@ -32,8 +32,6 @@ pub struct Shape {
     pub units: BTreeMap<Unit, CpuSet>,
     /// Pods on the host.
     pub pods: Pods,
-    /// Hundredths of a second after boot at which the kubelet's process was started.
-    pub kubelet_started: Option<u64>,
 }
 
 /// Files behind these settings.
@@ -62,7 +60,6 @@ pub fn observe(root: &Root, facts: &HostFacts) -> Shape {
         workqueues: mask(root, WORKQUEUES),
         units: units::observe(root),
         pods: pods::observe(root, &facts.processes, &facts.kubelet),
-        kubelet_started: facts.kubelet.pid.and_then(|pid| started(root, pid)),
     }
 }
 
@@ -95,12 +92,4 @@ pub(crate) fn word(root: &Root, path: &str) -> Option<String> {
 /// A file with a mask of CPUs.
 pub(crate) fn mask(root: &Root, path: &str) -> Option<CpuSet> {
     CpuSet::from_mask(&root.read(path).ok()?).ok()
-}
-
-/// When a process started, after boot: field 22 of `stat` counts hundredths (`USER_HZ`, which
-/// is 100 on every Linux a kubelet runs on). The name before it may hold anything, even `)`.
-fn started(root: &Root, pid: u32) -> Option<u64> {
-    let text = root.read(&format!("proc/{pid}/stat")).ok()?;
-    let (_, after_name) = text.rsplit_once(')')?;
-    after_name.split_whitespace().nth(19)?.parse().ok()
 }

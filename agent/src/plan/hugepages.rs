@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::{HugepagePool, HugepagesSpec, Zone};
 use berth_api::{Bytes, PageSize};
 
-use super::{Change, Disruption, Input, Targets, current, kept_back, kubelet};
+use super::kubelet::{self, Counted};
+use super::{Change, Disruption, Input, Target, Targets, Why, current, kept_back};
 use crate::manifest::Fault;
 use crate::observe::HostFacts;
 use crate::setting::{Setting, Value};
@@ -150,62 +151,87 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     let mut room = input.shape.room.clone();
     let mut changes = Vec::new();
     let mut grow = Vec::new();
+    let mut stale = None;
     for (setting, target) in &targets.wanted {
-        let (Setting::Hugepages { zone, size }, Value::Number(asked)) = (setting, &target.value)
-        else {
-            continue;
-        };
+        let Setting::Hugepages { zone, size } = *setting else { continue };
         let Some(Value::Number(now)) = current(input, *setting) else {
             let why = "this host has no such pool".to_owned();
             changes.push(Change::impossible(*setting, target, why));
             continue;
         };
-        if *asked < now {
-            let change = smaller(input, *setting, (*zone, *size), now, target);
-            let spare = spare.entry(*size).or_default();
+        let (target, fixed) = possible(input, (zone, size), now, target);
+        let Value::Number(asked) = target.value else { continue };
+        if asked == now {
+            stale = stale.or_else(|| checkpoint_of_others(input, (zone, size), now));
+        } else if asked < now {
+            let mut change = smaller(input, *setting, (zone, size), now, &target);
+            change.removes.extend(checkpoint_of_others(input, (zone, size), asked));
+            let spare = spare.entry(size).or_default();
             let promised = (now - asked > *spare).then(|| {
                 "the pods on this host were promised more pages of this size than would be left"
                     .to_owned()
             });
             *spare = spare.saturating_sub(now - asked);
-            let change = guarded(input, change.blocked_by(promised));
-            if let (None, Some(room)) = (&change.blocked, room.get_mut(zone)) {
+            let change = change.blocked_by(promised).blocked_by(fixed);
+            if let (None, Some(room)) = (&change.blocked, room.get_mut(&zone)) {
                 room.0 = room.0.saturating_add((now - asked).saturating_mul(size.bytes()));
             }
             changes.push(change);
-        } else if *asked > now {
-            grow.push((*size, *setting, *zone, now, *asked, target));
+        } else {
+            grow.push((size, *setting, zone, now, target, fixed));
         }
     }
     grow.sort_by_key(|(size, ..)| std::cmp::Reverse(*size));
-    for (size, setting, zone, now, asked, target) in grow {
+    for (size, setting, zone, now, target, fixed) in grow {
         let room = room.get_mut(&zone);
-        let change = larger(input, setting, (zone, size), room.as_deref(), now, asked, target);
-        let change = guarded(input, change);
-        // What this one takes the next cannot have.
-        if let (None, Some(room), [step]) = (&change.blocked, room, change.steps())
+        let change = larger(input, setting, (zone, size), room.as_deref(), now, &target);
+        let mut change = change.blocked_by(fixed);
+        if let [step] = change.steps()
             && let Value::Number(pages) = step.will_be
         {
-            room.0 = room.0.saturating_sub((pages - now).saturating_mul(size.bytes()));
+            // What this one takes the next cannot have.
+            if let (None, Some(room)) = (&change.blocked, room) {
+                room.0 = room.0.saturating_sub((pages - now).saturating_mul(size.bytes()));
+            }
+            change.removes.extend(checkpoint_of_others(input, (zone, size), pages));
         }
         changes.push(change);
     }
+    // Any other change takes it along.
+    let stale = stale.filter(|_| changes.iter().all(|change| change.removes.is_empty()));
+    changes.extend(stale.map(kubelet::without_checkpoint));
     changes
 }
 
-/// With what the kubelet has to say to it.
-fn guarded(input: Input, mut change: Change) -> Change {
-    let [step] = change.steps() else { return change };
-    let (Setting::Hugepages { zone, size }, Value::Number(pages)) = (step.setting, &step.will_be)
-    else {
-        return change;
-    };
-    match kubelet::before_hugepages(input, zone, size, *pages) {
-        Ok(checkpoints) => {
-            change.removes = checkpoints;
-            change
+/// What the kubelet lets become of a pool, and why it is not what was asked for. Pages that were changed under a running
+/// kubelet, or by a reboot, go back to what it has counted: it would not start again.
+fn possible(
+    input: Input,
+    (zone, size): (u32, PageSize),
+    now: u64,
+    target: &Target,
+) -> (Target, Option<String>) {
+    let is = |pages: u64| target.value == Value::Number(pages);
+    match kubelet::counted(input, zone, size) {
+        Counted::Fixed(Some(pages), _) if pages != now && !is(pages) => {
+            (Target { value: Value::Number(pages), why: Why::Asked }, None)
         }
-        Err(why) => change.blocked_by(Some(why)),
+        Counted::Fixed(pages, why) if pages.is_none_or(|pages| !is(pages)) => {
+            (target.clone(), Some(why))
+        }
+        Counted::Not | Counted::Removable(..) | Counted::Fixed(..) => (target.clone(), None),
+    }
+}
+
+/// The checkpoint, if it has another number of these pages than there will be, and may be removed.
+fn checkpoint_of_others(
+    input: Input,
+    (zone, size): (u32, PageSize),
+    will_be: u64,
+) -> Option<String> {
+    match kubelet::counted(input, zone, size) {
+        Counted::Removable(pages, file) if pages != Some(will_be) => Some(file),
+        _ => None,
     }
 }
 
@@ -224,7 +250,7 @@ fn smaller(
     setting: Setting,
     (zone, size): (u32, PageSize),
     now: u64,
-    target: &super::Target,
+    target: &Target,
 ) -> Change {
     let Value::Number(asked) = target.value else {
         return Change::impossible(setting, target, String::new());
@@ -246,9 +272,11 @@ fn larger(
     (zone, size): (u32, PageSize),
     room: Option<&Bytes>,
     now: u64,
-    asked: u64,
-    target: &super::Target,
+    target: &Target,
 ) -> Change {
+    let Value::Number(asked) = target.value else {
+        return Change::impossible(setting, target, String::new());
+    };
     let taken = Bytes((asked - now).saturating_mul(size.bytes()));
     let effect = format!("takes {} of memory from zone {zone}", taken.human());
     let mut change = Change::of(setting, Value::Number(now), target, Disruption::Low, effect);

@@ -75,9 +75,9 @@ pub struct Plan {
     /// Whether host tasks are to be kept on the reserved CPUs.
     #[serde(skip)]
     pub housekeeping: bool,
-    /// Whether a kubelet runs, which counted huge pages when it started.
+    /// Whether a kubelet runs, which counted huge pages when it started; `None` if that is not known.
     #[serde(skip)]
-    pub kubelet_runs: bool,
+    pub kubelet_runs: Option<bool>,
 }
 
 impl Plan {
@@ -166,7 +166,7 @@ pub fn plan(input: Input) -> Plan {
     changes.extend(networks.changes);
     targets.faults.extend(networks.faults);
     targets.faults.sort();
-    targets.notes.extend(kubelet::restart_needed(input.facts, input.shape));
+    targets.notes.extend(kubelet::restart_needed(input.facts));
     Plan {
         node: input.facts.node_name().unwrap_or_default().to_owned(),
         changes,
@@ -179,7 +179,7 @@ pub fn plan(input: Input) -> Plan {
         forget_networks: networks.forget,
         adopt: networks.adopt,
         housekeeping: input.spec.cpu.as_ref().and_then(|cpu| cpu.housekeeping) == Some(true),
-        kubelet_runs: input.facts.kubelet.pid.is_some(),
+        kubelet_runs: input.facts.processes.known.then_some(input.facts.kubelet.runs),
     }
 }
 

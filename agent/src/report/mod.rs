@@ -6,10 +6,10 @@ pub mod table;
 pub mod tree;
 mod zones;
 
-use berth_api::infra_node::{AgentStatus, Capabilities, Kubelet};
+use berth_api::infra_node::{AgentStatus, Capabilities, Kubelet, KubeletStart};
 use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus};
 
-use crate::observe::kubelet::KubeletConfig;
+use crate::observe::kubelet::{KubeletConfig, KubeletFacts};
 use crate::observe::{HostFacts, devices};
 
 /// Name of the InfraNode when the tree does not tell the host's.
@@ -20,7 +20,9 @@ const NAMELESS: &str = "unknown-host";
 pub fn infra_node(facts: &HostFacts) -> InfraNode {
     let name = facts.node_name().unwrap_or(NAMELESS);
     let mut node = InfraNode::new(name, InfraNodeSpec::default());
-    node.status = Some(status(facts));
+    let mut status = status(facts);
+    status.fit();
+    node.status = Some(status);
     node
 }
 
@@ -45,7 +47,7 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
             sriov: devices::physical_functions(&facts.pci),
             gpus: facts.gpus.clone(),
             direct_io: facts.direct_io.clone(),
-            kubelet: facts.kubelet.config.as_ref().map(kubelet),
+            kubelet: facts.kubelet.in_force().map(|config| kubelet(&facts.kubelet, config)),
         },
         zones: zones::zones(facts),
         allocations: allocations::allocations(facts),
@@ -58,7 +60,7 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
 #[must_use]
 pub fn status_with(facts: &HostFacts, reserved: Option<&CpuSet>) -> InfraNodeStatus {
     let mut status = status(facts);
-    if let (Some(reserved), None, None) = (reserved, facts.kubelet.pid, &facts.kubelet.config) {
+    if let (Some(reserved), false, None) = (reserved, facts.kubelet.runs, &facts.kubelet.config) {
         for zone in &mut status.zones {
             let Some(cpus) = &zone.cpus else { continue };
             zone.reserved_cpus = Some(cpus.intersection(reserved));
@@ -69,7 +71,7 @@ pub fn status_with(facts: &HostFacts, reserved: Option<&CpuSet>) -> InfraNodeSta
     status
 }
 
-fn kubelet(config: &KubeletConfig) -> Kubelet {
+fn kubelet(facts: &KubeletFacts, config: &KubeletConfig) -> Kubelet {
     let on = |(name, value): (&String, &String)| match value.as_str() {
         "true" => Some(name.clone()),
         "false" => None,
@@ -93,5 +95,12 @@ fn kubelet(config: &KubeletConfig) -> Kubelet {
             .collect(),
         memory_manager_policy: known("memoryManagerPolicy", &config.memory_manager_policy),
         reserved_system_cpus: config.reserved_system_cpus.clone(),
+        started_with: facts.runs.then(|| {
+            let pending = facts.pending_restart();
+            KubeletStart {
+                current: pending.is_empty(),
+                pending_restart: pending.into_iter().map(str::to_owned).collect(),
+            }
+        }),
     }
 }

@@ -53,7 +53,7 @@ fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
 /// Pinnable are CPUs only under the static policy, and only where it is known by name which CPUs are
 /// reserved: with amounts (`kubeReserved`) the kubelet chooses, and its checkpoint does not say which.
 fn of_kubelet(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
-    let config = kubelet.config.as_ref();
+    let config = kubelet.in_force();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
     let sound = config.filter(|config| config.invalid.is_empty());
     let policy_is_static = sound.map(|config| config.cpu_manager_policy == "static");

@@ -1,13 +1,17 @@
-//! Writing through the door. Only `apply` and the ledger come here.
+//! Writes through [`Root`]. Only `apply` and what the agent remembers come here.
+//!
+//! Paths may come from other programs (a kubelet's flags), and the agent is root: a symbolic link is followed only where
+//! no other user can have made it. `/var/lib/kubelet` may be a link to another disk; a link in a folder that others
+//! write to leads nowhere. `RESOLVE_NO_SYMLINKS` would refuse both.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, readlinkat, renameat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, fsync, geteuid, unlinkat};
 
 use super::Root;
 
@@ -43,8 +47,13 @@ impl Root {
     /// What the kernel says; also if there is no such file, which is never made.
     pub fn write(&self, path: &str, text: &str) -> Result<(), WriteError> {
         let failed = |errno| failed(path, errno);
-        let flags = OFlag::O_WRONLY | OFlag::O_TRUNC | OFlag::O_NOCTTY;
-        let fd = self.open_any(path, flags).map_err(failed)?;
+        let (folder, name) = self.folder_of(path).map_err(|error| failed(error.errno))?;
+        let flags = OFlag::O_WRONLY
+            | OFlag::O_TRUNC
+            | OFlag::O_NOCTTY
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_CLOEXEC;
+        let fd = openat(&folder, name, flags, Mode::empty()).map_err(failed)?;
         let written = nix::unistd::write(fd.as_fd(), text.as_bytes()).map_err(failed)?;
         if written == text.len() { Ok(()) } else { Err(failed(Errno::EIO)) }
     }
@@ -145,10 +154,61 @@ impl Root {
     fn folder_of<'a>(&self, path: &'a str) -> Result<(OwnedFd, &'a str), WriteError> {
         let path = path.trim_start_matches('/');
         let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-        let fd = self.open_any(folder, flags).map_err(|errno| failed(folder, errno))?;
+        let fd = self.open_folder(folder).map_err(|errno| failed(folder, errno))?;
         Ok((fd, name))
     }
+
+    /// Opens a folder to change what is in it, part by part; `..` and absolute links end at this root.
+    fn open_folder(&self, path: &str) -> Result<OwnedFd, Errno> {
+        let folder = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let step = |from: &OwnedFd, name: &str, flags| openat(from, name, flags, Mode::empty());
+        let mut way = vec![step(&self.folder, ".", folder | OFlag::O_PATH)?];
+        let mut left: Vec<String> = path.rsplit('/').map(str::to_owned).collect();
+        let mut links = 0;
+        while let Some(part) = left.pop() {
+            let Some(here) = way.last() else { break };
+            match part.as_str() {
+                "" | "." => {}
+                ".." if way.len() > 1 => _ = way.pop(),
+                ".." => {}
+                name => match step(here, name, folder | OFlag::O_PATH) {
+                    Ok(next) => way.push(next),
+                    Err(Errno::ENOTDIR | Errno::ELOOP) => {
+                        let target = trusted_link(here, name)?;
+                        links += 1;
+                        if links > LINKS {
+                            return Err(Errno::ELOOP);
+                        }
+                        if target.starts_with('/') {
+                            way.truncate(1);
+                        }
+                        left.extend(target.rsplit('/').map(str::to_owned));
+                    }
+                    Err(errno) => return Err(errno),
+                },
+            }
+        }
+        step(way.last().ok_or(Errno::ENOENT)?, ".", folder | OFlag::O_RDONLY)
+    }
+}
+
+/// As the kernel's own limit.
+const LINKS: usize = 40;
+
+/// Where a symbolic link points to that root made, in a folder that only root can change.
+fn trusted_link(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
+    let link = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    if link.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFLNK.bits() {
+        return Err(Errno::ENOTDIR);
+    }
+    // Who reads a captured tree owns it.
+    let of_root = |stat: &FileStat| stat.st_uid == 0 || stat.st_uid == geteuid().as_raw();
+    let around = fstat(folder)?;
+    let others = Mode::S_IWGRP | Mode::S_IWOTH;
+    if !of_root(&link) || !of_root(&around) || around.st_mode & others.bits() != 0 {
+        return Err(Errno::ELOOP);
+    }
+    readlinkat(folder, name)?.into_string().map_err(|_| Errno::EINVAL)
 }
 
 fn failed(path: &str, errno: Errno) -> WriteError {
@@ -213,6 +273,42 @@ mod tests {
         std::os::unix::fs::symlink(target, folder.path().join("state")).unwrap();
         assert!(root.replace("state/a", b"1").is_err());
         assert_eq!(target.read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn links_that_only_root_can_have_made_are_followed() {
+        let (folder, root) = tree();
+        let link = |target: &str, name: &str| {
+            std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
+        };
+        for name in ["data", "data/kubelet", "var", "etc", "shared"] {
+            root.make_folder(name).unwrap();
+        }
+        link("/data/kubelet", "var/kubelet");
+        link("../../etc", "data/kubelet/up");
+        root.replace("var/kubelet/a", b"1").unwrap();
+        assert_eq!(root.read("data/kubelet/a").unwrap(), "1");
+        root.replace("var/kubelet/up/b", b"1").unwrap();
+        assert_eq!(root.read("etc/b").unwrap(), "1");
+        link("loop", "loop");
+        assert_eq!(root.remove("loop/b").unwrap_err().errno, Errno::ELOOP);
+        // Anybody may have made the link.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+        std::fs::set_permissions(folder.path().join("shared"), open).unwrap();
+        link("../etc", "shared/x");
+        for error in [
+            root.remove("shared/x/b").unwrap_err(),
+            root.replace("shared/x/b", b"2").unwrap_err(),
+            root.rename("shared/x/b", "c").unwrap_err(),
+            root.make_folder("shared/x/c").unwrap_err(),
+        ] {
+            assert_eq!(error.errno, Errno::ELOOP, "{error}");
+        }
+        // The last part is never followed: of a link the link itself goes.
+        link("../etc/b", "var/b");
+        assert_eq!(root.write("var/b", "2").unwrap_err().errno, Errno::ELOOP);
+        root.remove("var/b").unwrap();
+        assert_eq!(root.read("etc/b").unwrap(), "1");
     }
 
     #[test]

@@ -3,6 +3,9 @@
 
 use super::Tree;
 
+/// When it was booted: later than all files that tests write, so that its kubelet has read them.
+pub(crate) const BOOTED_AT: u64 = 4_102_444_800;
+
 const CPUS: &str = "sys/devices/system/cpu";
 const NODES: &str = "sys/devices/system/node";
 
@@ -264,6 +267,8 @@ fn kubelet(tree: &Tree) {
     tree.file("var/lib/kubelet/config.yaml", config)
         .file("proc/1412/comm", "kubelet\n")
         .file("proc/1412/cmdline", "/usr/bin/kubelet\0--config=/var/lib/kubelet/config.yaml\0")
+        .file("proc/1412/status", "Name:\tkubelet\nUid:\t0\t0\t0\t0\nNSpid:\t1412\n")
+        .file("proc/1412/cgroup", "0::/system.slice/kubelet.service\n")
         .file(
             "var/lib/kubelet/cpu_manager_state",
             r#"{"policyName":"static","defaultCpuSet":"0,5-48,53-95","entries":{
@@ -271,11 +276,28 @@ fn kubelet(tree: &Tree) {
         );
 }
 
+/// `stat` of a kubelet that was started so many hundredths of a second after the boot.
+pub(crate) fn stat(started: u64) -> String {
+    format!("1412 (kubelet) S{} {started} 0\n", " 0".repeat(18))
+}
+
+/// Ends the kubelet.
+pub(crate) fn stop_kubelet(tree: &Tree) {
+    std::fs::rename(tree.path().join("proc/1412"), tree.path().join("ended")).unwrap();
+}
+
+/// Starts it again, so many hundredths of a second after the boot.
+pub(crate) fn start_kubelet(tree: &Tree, started: u64) {
+    std::fs::rename(tree.path().join("ended"), tree.path().join("proc/1412")).unwrap();
+    tree.file("proc/1412/stat", stat(started));
+}
+
 /// What a plan changes: everything as the kernel and systemd have it after a boot.
 fn shape(tree: &Tree) {
     let all = "ffffffff,ffffffff,ffffffff\n";
     tree.file("proc/2/comm", "kthreadd\n")
-        .file("proc/1412/stat", format!("1412 (kubelet) S{} 4200 0\n", " 0".repeat(18)))
+        .file("proc/1412/stat", stat(4200))
+        .file("proc/stat", format!("cpu  1 0 1 1 0 0 0 0 0 0\nbtime {BOOTED_AT}\n"))
         .file("proc/irq/default_smp_affinity", all)
         .file("sys/devices/virtual/workqueue/cpumask", all);
     for unit in ["init.scope", "system.slice", "user.slice"] {

@@ -50,7 +50,7 @@ pub struct Capabilities {
     /// Paths that hold images or volumes, and whether they support O_DIRECT.
     #[serde(rename = "directIO", default, skip_serializing_if = "Vec::is_empty")]
     pub direct_io: Vec<DirectIo>,
-    /// The kubelet's effective configuration; absent if no kubelet is installed.
+    /// The configuration that the kubelet was started with; absent if no kubelet is installed, or if that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<Kubelet>,
 }
@@ -356,7 +356,8 @@ pub struct Cgroup {
     pub controllers: Vec<String>,
 }
 
-/// The kubelet's effective configuration: file, drop-ins, then command line.
+/// The configuration that the running kubelet was started with: file, drop-ins, then command line. Where no kubelet runs,
+/// the one that the next would be started with.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Kubelet {
@@ -381,4 +382,20 @@ pub struct Kubelet {
     /// CPUs kept for the system (`reservedSystemCPUs`).
     #[serde(rename = "reservedSystemCPUs", skip_serializing_if = "Option::is_none")]
     pub reserved_system_cpus: Option<CpuSet>,
+    /// The start of the kubelet that the other fields describe; absent where none runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_with: Option<KubeletStart>,
+}
+
+/// What has happened to the kubelet's configuration since it was started.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletStart {
+    /// Whether its files still say what it was started with.
+    pub current: bool,
+    /// Fields that have another value in its files by now, which takes effect when the kubelet starts again
+    /// (`reservedSystemCPUs`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub pending_restart: Vec<String>,
 }

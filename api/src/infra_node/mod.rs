@@ -3,6 +3,7 @@
 mod bridges;
 mod capabilities;
 mod devices;
+mod limits;
 mod spec;
 mod status;
 

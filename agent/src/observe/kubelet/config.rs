@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::{Bytes, CpuSet};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::flags::{self, Flags};
@@ -10,7 +11,8 @@ use crate::notes::Notes;
 use crate::root::Root;
 
 /// The settings that decide where a VM's CPUs and memory come from, with the kubelet's defaults.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct KubeletConfig {
     /// `none` or `static`.
     pub cpu_manager_policy: String,
@@ -36,7 +38,8 @@ pub struct KubeletConfig {
     pub kept_memory: [Bytes; 2],
     /// The hard eviction threshold of memory: an amount or a percentage.
     pub eviction: String,
-    /// Fields whose value the kubelet does not know, and what is wrong with it.
+    /// Fields whose value the kubelet does not know, and what is wrong with it; none of one that runs.
+    #[serde(skip)]
     pub invalid: BTreeMap<&'static str, String>,
 }
 

@@ -26,6 +26,12 @@ impl Flags {
         }
     }
 
+    /// Flags of a command line without the program.
+    #[must_use]
+    pub fn from_arguments(arguments: &[String]) -> Self {
+        Self::from_words(arguments.iter().map(String::as_str))
+    }
+
     fn from_words<'a>(words: impl Iterator<Item = &'a str>) -> Self {
         let mut words = words.peekable();
         let mut flags = Self::default();
@@ -51,8 +57,14 @@ impl Flags {
 /// `--name value` are understood; a flag without a value is `true`.
 #[must_use]
 pub fn parse_cmdline(cmdline: &[u8]) -> Flags {
+    Flags::from_arguments(&arguments(cmdline))
+}
+
+/// The words of `/proc/<pid>/cmdline` without the program.
+#[must_use]
+pub fn arguments(cmdline: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(cmdline);
-    Flags::from_words(text.split('\0').skip(1))
+    text.trim_end_matches('\0').split('\0').skip(1).map(str::to_owned).collect()
 }
 
 /// Flags in a variable of an environment file, `KUBELET_EXTRA_ARGS="--a=b --c=d"`.

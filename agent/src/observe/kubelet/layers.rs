@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::config::{self, KubeletConfig};
 use super::flags::{self, Flags};
 use crate::notes::Notes;
+use crate::plan::kubelet::ACTIVE;
 use crate::root::{ReadError, Root};
 
 /// Where distributions put the configuration file, for a kubelet that is not running.
@@ -31,6 +32,10 @@ type Unknown = (UnknownReason, String);
 /// All layers, read.
 pub(super) struct Layers {
     tree: Value,
+    /// The same without Berth's drop-in, where that is one of them.
+    without_drop_in: Option<Value>,
+    /// Files and folders that were read, relative to the root.
+    pub(super) read: Vec<String>,
     /// The command line, or what a unit would make of environment files.
     pub(super) flags: Flags,
     /// Where it all came from, lowest first.
@@ -39,11 +44,19 @@ pub(super) struct Layers {
     flags_source: Option<String>,
 }
 
-/// The layers of a running kubelet: what its command line names.
-pub(super) fn of_process(root: &Root, pid: u32) -> Result<Layers, Unknown> {
-    let cmdline = format!("proc/{pid}/cmdline");
-    let flags = flags::parse_cmdline(&root.bytes(&cmdline).map_err(unreadable)?);
-    let mut layers = Layers::new(flags, Some(format!("/{cmdline}")));
+/// The command line of a running kubelet, without the program.
+pub(super) fn arguments(root: &Root, pid: u32) -> Result<Vec<String>, Unknown> {
+    let cmdline = root.bytes(&format!("proc/{pid}/cmdline")).map_err(unreadable)?;
+    Ok(flags::arguments(&cmdline))
+}
+
+/// The layers of a kubelet with this command line: what that names. `source` is where the command line is from.
+pub(super) fn of_arguments(
+    root: &Root,
+    arguments: &[String],
+    source: String,
+) -> Result<Layers, Unknown> {
+    let mut layers = Layers::new(Flags::from_arguments(arguments), Some(source));
     if let Some(file) = layers.flags.last("config").map(relative) {
         layers.add(root, &file)?;
     }
@@ -92,7 +105,14 @@ pub(super) fn of_usual_files(root: &Root, processes_known: bool) -> Result<Layer
 
 impl Layers {
     fn new(flags: Flags, flags_source: Option<String>) -> Self {
-        Self { tree: Value::Null, flags, sources: Vec::new(), flags_source }
+        Self {
+            tree: Value::Null,
+            without_drop_in: None,
+            read: Vec::new(),
+            flags,
+            sources: Vec::new(),
+            flags_source,
+        }
     }
 
     fn add(&mut self, root: &Root, file: &str) -> Result<(), Unknown> {
@@ -100,16 +120,34 @@ impl Layers {
         let layer = config::parse(&text).map_err(|error| {
             (UnknownReason::Malformed, format!("/{file}: not a kubelet configuration: {error}"))
         })?;
+        if file.ends_with(&format!("/{ACTIVE}")) {
+            self.without_drop_in = Some(self.tree.clone());
+        } else if let Some(without) = &mut self.without_drop_in {
+            config::merge(without, layer.clone());
+        }
         config::merge(&mut self.tree, layer);
+        self.read.push(file.to_owned());
         self.sources.push(format!("/{file}"));
         Ok(())
     }
 
     fn add_drop_ins(&mut self, root: &Root, folder: &str) -> Result<(), Unknown> {
-        for file in drop_ins(root, folder.trim_end_matches('/'), DEPTH)? {
+        let folder = folder.trim_end_matches('/');
+        // A file that was removed shows in its folder alone.
+        self.read.push(folder.to_owned());
+        for file in drop_ins(root, folder, DEPTH)? {
             self.add(root, &file)?;
         }
         Ok(())
+    }
+
+    /// All layers but Berth's drop-in; `None` where that is none of them.
+    pub(super) fn without_drop_in(&self) -> Option<KubeletConfig> {
+        // Faults of a layer are reported for the whole configuration.
+        let mut notes = Notes::default();
+        let mut config = KubeletConfig::from_tree(self.without_drop_in.as_ref()?, "", &mut notes);
+        config.apply_flags(&self.flags, &mut notes);
+        Some(config)
     }
 
     /// All layers over one another.

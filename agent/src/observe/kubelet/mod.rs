@@ -6,25 +6,28 @@
 
 pub mod config;
 pub mod cpu_state;
+pub mod fields;
 pub mod flags;
 mod layers;
 pub mod memory_state;
 pub mod podresources;
+pub(crate) mod process;
+pub mod started;
 
 use std::collections::BTreeMap;
 
 use berth_api::infra_node::UnknownReason;
 
 use super::processes::Processes;
+use crate::ledger::KUBELET;
 use crate::notes::Notes;
 use crate::plan::kubelet as plan;
 use crate::root::Root;
 pub use config::KubeletConfig;
 pub use cpu_state::CpuManagerState;
 pub use memory_state::MemoryManagerState;
-
-/// Programs that run a kubelet inside themselves: k3s' server and agent, and MicroK8s.
-const EMBEDDED: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
+use process::{EMBEDDED, Found};
+pub use started::{Record, Start, StartedWith};
 
 /// Flags that set the fields Berth advises on.
 const FLAGS: [(&str, &str); 6] = [
@@ -39,10 +42,21 @@ const FLAGS: [(&str, &str); 6] = [
 /// What was found of the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubeletFacts {
-    /// Its process id, if it runs.
+    /// Its process id, if it runs as a process of its own.
     pub pid: Option<u32>,
-    /// Its effective configuration; `None` if there is no kubelet or part of it could not be read.
+    /// Whether a kubelet runs, if only within another program.
+    pub runs: bool,
+    /// The configuration that it would be started with now; `None` if there is no kubelet or part of it could not be
+    /// read.
     pub config: Option<KubeletConfig>,
+    /// The configuration that the running one was started with.
+    pub started_with: StartedWith,
+    /// When the running one was started.
+    pub start: Option<Start>,
+    /// Its command line, or of one that does not run the last that was seen; without the program.
+    pub arguments: Vec<String>,
+    /// The configuration without Berth's drop-in, where that is active.
+    pub without_drop_in: Option<KubeletConfig>,
     /// Why there is no configuration.
     pub config_fault: Option<(UnknownReason, String)>,
     /// The Node's name, if the command line overrides the host's (`--hostname-override`).
@@ -69,27 +83,99 @@ pub struct KubeletFacts {
     pub state_faults: BTreeMap<&'static str, (UnknownReason, String)>,
 }
 
+impl KubeletFacts {
+    /// The configuration by which pods are admitted: that of the running kubelet, or where none runs the one that the
+    /// next would be started with. `None` if it is not known.
+    #[must_use]
+    pub fn in_force(&self) -> Option<&KubeletConfig> {
+        match &self.started_with {
+            StartedWith::Known(config) => Some(config),
+            StartedWith::NotRunning => self.config.as_ref(),
+            StartedWith::Unknown(_) => None,
+        }
+    }
+
+    /// Fields that have another value in the files by now than the running kubelet has read.
+    #[must_use]
+    pub fn pending_restart(&self) -> Vec<&'static str> {
+        let (StartedWith::Known(is), Some(next)) = (&self.started_with, &self.config) else {
+            return Vec::new();
+        };
+        fields::differences(is, next).into_iter().map(|difference| difference.field).collect()
+    }
+
+    /// What to record of the running kubelet.
+    #[must_use]
+    pub fn record(&self) -> Option<Record> {
+        let StartedWith::Known(configuration) = &self.started_with else { return None };
+        Some(Record {
+            start: self.start.clone()?,
+            arguments: self.arguments.clone(),
+            configuration: (**configuration).clone(),
+        })
+    }
+}
+
 /// Finds the kubelet by its process or its usual files.
-pub fn observe(root: &Root, processes: &Processes, notes: &mut Notes) -> KubeletFacts {
-    let process = processes.named("kubelet");
-    let pid = process.map(|process| process.pid);
+pub fn observe(
+    root: &Root,
+    processes: &Processes,
+    boot_id: Option<&str>,
+    notes: &mut Notes,
+) -> KubeletFacts {
+    let record = Record::read(root).unwrap_or_else(|error| {
+        notes.warn(format!("/{}", error.path), error.problem.to_string());
+        None
+    });
+    let process = process::find(root, processes);
     let embedded = EMBEDDED.into_iter().find(|name| processes.named(name).is_some());
-    let found = match (pid, embedded) {
-        (None, Some(name)) => Err((
+    let mut facts = KubeletFacts {
+        runs: processes.kubelet_runs(),
+        folder: "/var/lib/kubelet".to_owned(),
+        unit: "kubelet.service".to_owned(),
+        ..KubeletFacts::default()
+    };
+    let found = match (process, embedded) {
+        (Found::None, Some(name)) => Err((
             UnknownReason::NotFound,
             format!("{name} runs a kubelet inside itself, whose flags /proc does not show"),
         )),
-        (Some(pid), _) => layers::of_process(root, pid),
-        (None, None) => layers::of_usual_files(root, processes.known),
+        (Found::One(pid), _) => {
+            facts.pid = Some(pid);
+            facts.unit = process::unit(root, pid).unwrap_or(facts.unit);
+            let after_boot = started::after_boot(root, pid);
+            facts.start = boot_id
+                .zip(after_boot)
+                .map(|(boot_id, after_boot)| Start { boot_id: boot_id.to_owned(), after_boot });
+            layers::arguments(root, pid).and_then(|arguments| {
+                facts.arguments.clone_from(&arguments);
+                layers::of_arguments(root, &arguments, format!("/proc/{pid}/cmdline"))
+            })
+        }
+        (Found::Several(pids), _) => Err((
+            UnknownReason::Malformed,
+            format!(
+                "processes {} are all named kubelet; which is the host's is not known",
+                pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+            ),
+        )),
+        (Found::None, None) => {
+            let last = record.as_ref().map(|record| record.arguments.clone());
+            facts.arguments = last.unwrap_or_default();
+            let by_record = record
+                .is_some()
+                .then(|| layers::of_arguments(root, &facts.arguments, format!("/{KUBELET}")));
+            match by_record {
+                Some(Ok(layers)) => Ok(layers),
+                _ => layers::of_usual_files(root, processes.known),
+            }
+        }
     };
-    let mut facts = KubeletFacts {
-        pid,
-        folder: "/var/lib/kubelet".to_owned(),
-        unit: pid.and_then(|pid| unit(root, pid)).unwrap_or_else(|| "kubelet.service".to_owned()),
-        ..KubeletFacts::default()
-    };
+    let mut read = Vec::new();
     match found {
         Ok(mut layers) => {
+            facts.without_drop_in = layers.without_drop_in();
+            read.append(&mut layers.read);
             if let Some(folder) = layers.flags.last("root-dir") {
                 folder.trim_end_matches('/').clone_into(&mut facts.folder);
             }
@@ -123,8 +209,16 @@ pub fn observe(root: &Root, processes: &Processes, notes: &mut Notes) -> Kubelet
             if reason == UnknownReason::Malformed {
                 notes.warn("kubelet", why.clone());
             }
-            notes.unknown("capabilities.kubelet", reason, why.clone());
             facts.config_fault = Some((reason, why));
+        }
+    }
+    facts.started_with = started_with(root, &facts, record, &read);
+    match (&facts.config_fault, &facts.started_with) {
+        (_, StartedWith::Known(_)) | (None, StartedWith::NotRunning) => {}
+        (Some((reason, why)), _) => notes.unknown("capabilities.kubelet", *reason, why),
+        (None, StartedWith::Unknown(why)) => {
+            let why = format!("what the kubelet was started with is not known: {why}");
+            notes.unknown("capabilities.kubelet", UnknownReason::DependsOnUnknown, why);
         }
     }
     facts.cpu_state = state(root, &mut facts, "cpu_manager_state", notes);
@@ -132,12 +226,31 @@ pub fn observe(root: &Root, processes: &Processes, notes: &mut Notes) -> Kubelet
     facts
 }
 
-/// The unit of a process: the last part of its control group that names a service.
-fn unit(root: &Root, pid: u32) -> Option<String> {
-    let groups = root.read(&format!("proc/{pid}/cgroup")).ok()?;
-    let service =
-        |line: &str| line.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned);
-    groups.lines().find_map(service)
+/// What was recorded of this very kubelet counts; else what its files say, if none is younger.
+fn started_with(
+    root: &Root,
+    facts: &KubeletFacts,
+    record: Option<Record>,
+    read: &[String],
+) -> StartedWith {
+    if !facts.runs {
+        return StartedWith::NotRunning;
+    }
+    let Some(start) = &facts.start else {
+        return StartedWith::Unknown("when it started is not known".to_owned());
+    };
+    let same = |record: &Record| record.start == *start && record.arguments == facts.arguments;
+    if let Some(record) = record.filter(same) {
+        return StartedWith::Known(Box::new(record.configuration));
+    }
+    let Some(config) = &facts.config else {
+        let why = facts.config_fault.as_ref().map(|(_, why)| why.clone());
+        return StartedWith::Unknown(why.unwrap_or_default());
+    };
+    match started::younger(root, read, start.after_boot) {
+        Some(why) => StartedWith::Unknown(why),
+        None => StartedWith::Known(Box::new(config.clone())),
+    }
 }
 
 fn state<T: serde::de::DeserializeOwned>(

@@ -1,0 +1,61 @@
+//! Where two configurations of a kubelet differ, in the words of their fields.
+
+use berth_api::CpuSet;
+use serde::Serialize;
+
+use super::KubeletConfig;
+
+/// A field that has two values.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Difference {
+    /// Its name.
+    pub field: &'static str,
+    /// What it is.
+    pub is: String,
+    /// What it should be.
+    pub should_be: String,
+}
+
+/// A field as text.
+type Field = (&'static str, fn(&KubeletConfig) -> String);
+
+/// The fields that decide where a VM's CPUs and memory come from.
+const FIELDS: [Field; 8] = [
+    ("cpuManagerPolicy", |config| config.cpu_manager_policy.clone()),
+    ("cpuManagerPolicyOptions", |config| on(&config.cpu_manager_policy_options)),
+    ("reservedSystemCPUs", |config| {
+        config.reserved_system_cpus.as_ref().map(CpuSet::to_string).unwrap_or_default()
+    }),
+    ("topologyManagerPolicy", |config| config.topology_manager_policy.clone()),
+    ("topologyManagerScope", |config| config.topology_manager_scope.clone()),
+    ("topologyManagerPolicyOptions", |config| on(&config.topology_manager_policy_options)),
+    ("memoryManagerPolicy", |config| config.memory_manager_policy.clone()),
+    ("reservedMemory", reserved_memory),
+];
+
+/// Fields in which `should_be` is not as `is`.
+#[must_use]
+pub fn differences(is: &KubeletConfig, should_be: &KubeletConfig) -> Vec<Difference> {
+    let both = |(field, of): &Field| {
+        let (is, should_be) = (of(is), of(should_be));
+        (is != should_be).then_some(Difference { field, is, should_be })
+    };
+    FIELDS.iter().filter_map(both).collect()
+}
+
+/// Options that are on, with their value if it is another than `true`.
+fn on(options: &std::collections::BTreeMap<String, String>) -> String {
+    let shown = options.iter().filter(|(_, value)| *value != "false").map(|(name, value)| {
+        if value == "true" { name.clone() } else { format!("{name}={value}") }
+    });
+    shown.collect::<Vec<_>>().join(",")
+}
+
+fn reserved_memory(config: &KubeletConfig) -> String {
+    let zones = config.reserved_memory.iter().map(|(zone, limits)| {
+        let limits = limits.iter().map(|(name, bytes)| format!("{name}={bytes}"));
+        format!("{zone}:{}", limits.collect::<Vec<_>>().join(","))
+    });
+    zones.collect::<Vec<_>>().join(";")
+}

@@ -1,0 +1,139 @@
+//! What the running kubelet was started with.
+//!
+//! A kubelet reads its configuration once, when it starts; its files may change later. Its configuration is known if no
+//! file is younger than the process, or if the agent recorded it before the files changed. `/configz` is not read: through
+//! the API server it needs `get nodes/proxy`, which gives access to the containers of every pod; at the kubelet's port
+//! `nodes/configz` is enough (KEP-2862, Kubernetes 1.33), but most kubelets sign that port's certificate themselves, so a
+//! process that listens there while the kubelet is stopped would receive the agent's token.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::KubeletConfig;
+use crate::ledger::{self, KUBELET as FILE};
+use crate::root::{ReadError, ReadProblem, Root, WriteError};
+
+/// What is known of the configuration of the running kubelet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum StartedWith {
+    /// No kubelet runs.
+    #[default]
+    NotRunning,
+    /// It was started with this configuration.
+    Known(Box<KubeletConfig>),
+    /// It runs, and this is why its configuration is not known.
+    Unknown(String),
+}
+
+/// One start of a kubelet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Start {
+    /// The boot of the host.
+    #[serde(rename = "bootID")]
+    pub boot_id: String,
+    /// Hundredths of a second from the boot to the start of the process.
+    pub after_boot: u64,
+}
+
+/// What the agent keeps of the kubelet that it saw last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Which start it was.
+    pub start: Start,
+    /// Its command line, without the program.
+    pub arguments: Vec<String>,
+    /// What it read.
+    pub configuration: KubeletConfig,
+}
+
+impl Record {
+    /// Reads the record; `None` where there is none.
+    ///
+    /// # Errors
+    /// If it is there and makes no sense.
+    pub fn read(root: &Root) -> Result<Option<Self>, ReadError> {
+        let text = match root.read(FILE) {
+            Err(error) if error.is_not_found() => return Ok(None),
+            read => read?,
+        };
+        serde_json::from_str(&text).map(Some).map_err(|error| ReadError {
+            path: FILE.to_owned(),
+            problem: ReadProblem::Malformed(format!("not a record of a kubelet: {error}")),
+        })
+    }
+
+    /// Keeps it, in place of the one before.
+    ///
+    /// # Errors
+    /// If the state folder is full, read-only or not there.
+    pub fn save(&self, root: &Root) -> Result<(), WriteError> {
+        ledger::keep_kubelet(root, &(serde_json::to_string_pretty(self).unwrap_or_default() + "\n"))
+    }
+}
+
+/// When a process started, in hundredths of a second after the boot: field 22 of `stat` counts `USER_HZ`, which is 100
+/// on every Linux that a kubelet runs on. The name before it may hold anything, even `)`.
+pub(super) fn after_boot(root: &Root, pid: u32) -> Option<u64> {
+    let text = root.read(&format!("proc/{pid}/stat")).ok()?;
+    let (_, after_name) = text.rsplit_once(')')?;
+    after_name.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// The first of these files that is younger than a process, or why their ages cannot be compared.
+///
+/// Good to some hundredths of a second, in which a new process has not read anything yet. `btime` of `/proc/stat` would
+/// not do on a running machine: it is cut to seconds, and kubeadm starts the kubelet in the second in which it writes
+/// the file.
+pub(super) fn younger(root: &Root, files: &[String], after_boot: u64) -> Option<String> {
+    let Some(booted) = booted(root) else {
+        return Some("when this host was booted is not known".to_owned());
+    };
+    let started = booted + Duration::from_millis(after_boot.saturating_mul(10));
+    let changed = |file: &&String| root.changed(file).is_none_or(|time| time > started);
+    let file = files.iter().find(changed)?;
+    Some(format!("/{} was changed after it started", file.trim_start_matches('/')))
+}
+
+/// When the host was booted, since 1970.
+fn booted(root: &Root) -> Option<Duration> {
+    if !root.is_live() {
+        let text = root.read("proc/stat").ok()?;
+        let time = text.lines().find_map(|line| line.strip_prefix("btime "))?;
+        return time.trim().parse().ok().map(Duration::from_secs);
+    }
+    let uptime = root.read("proc/uptime").ok()?;
+    let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+    now.checked_sub(Duration::try_from_secs_f64(uptime).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_outlives_the_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["var", "var/lib"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let root = Root::open(folder.path()).unwrap();
+        assert_eq!(Record::read(&root), Ok(None));
+        let mut configuration = KubeletConfig::default();
+        configuration.reserved_system_cpus = Some("0-1".parse().unwrap());
+        let memory = [("memory".to_owned(), berth_api::Bytes(1 << 30))];
+        configuration.reserved_memory.insert(1, memory.into());
+        let record = Record {
+            start: Start { boot_id: "b".to_owned(), after_boot: 7 },
+            arguments: vec!["--config=/x".to_owned()],
+            configuration,
+        };
+        record.save(&root).unwrap();
+        assert_eq!(Record::read(&root), Ok(Some(record)));
+        root.replace(FILE, b"{").unwrap();
+        assert!(Record::read(&root).is_err());
+    }
+}

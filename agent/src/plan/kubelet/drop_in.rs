@@ -1,0 +1,216 @@
+//! Berth's drop-in for the kubelet: staged under a name that the kubelet does not read, active once it may be read.
+//!
+//! A kubelet keeps its managers' state in memory and writes its checkpoints again while it runs. So the drop-in becomes
+//! active, and old checkpoints go, only while no kubelet runs: there is no moment in which a kubelet that starts by
+//! itself would find one without the other.
+
+use super::super::{Action, Change, Disruption, Input, Why};
+use super::Difference;
+use super::refusal::{checkpoint, refused_by};
+use crate::observe::kubelet::KubeletFacts;
+
+/// What is done to the kubelet's files; paths are absolute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KubeletAction {
+    /// Writes the drop-in under a name that the kubelet does not read.
+    Stage {
+        /// Where to.
+        staged: String,
+        /// What.
+        text: String,
+    },
+    /// Removes the checkpoints, then gives the drop-in the name that the kubelet reads at its next start.
+    Activate {
+        /// Its name until then.
+        staged: String,
+        /// Its name from then on.
+        active: String,
+        /// The checkpoints.
+        checkpoints: Vec<String>,
+    },
+    /// Gives the drop-in the name that the kubelet does not read.
+    Deactivate {
+        /// Its name until then.
+        active: String,
+        /// Its name from then on.
+        staged: String,
+    },
+    /// Removes files, in this order.
+    Remove(Vec<String>),
+}
+
+impl KubeletAction {
+    /// Whether checkpoints go with it, which a running kubelet would write again.
+    #[must_use]
+    pub fn takes_checkpoints(&self) -> bool {
+        match self {
+            Self::Activate { .. } => true,
+            Self::Remove(files) => files.iter().any(|file| file.ends_with("_manager_state")),
+            Self::Stage { .. } | Self::Deactivate { .. } => false,
+        }
+    }
+
+    /// The files it works on.
+    #[must_use]
+    pub fn files(&self) -> Vec<&str> {
+        match self {
+            Self::Stage { staged, .. } => vec![staged],
+            Self::Activate { staged, active, checkpoints } => {
+                checkpoints.iter().chain([staged, active]).map(String::as_str).collect()
+            }
+            Self::Deactivate { active, staged } => vec![active, staged],
+            Self::Remove(files) => files.iter().map(String::as_str).collect(),
+        }
+    }
+}
+
+/// How the drop-in begins: a file that begins otherwise is not ours.
+pub const HEADER: &str = "# Made by berth-agent; changes are overwritten. ";
+/// The drop-in's name; the kubelet reads `*.conf`, in the order of names.
+pub const ACTIVE: &str = "99-berth.conf";
+/// Its name as long as it waits.
+pub const STAGED: &str = "99-berth.conf.staged";
+
+/// What it costs to change which configuration the kubelet starts with.
+const WITH_CHECKPOINTS: &str =
+    "its checkpoints are removed with it; takes effect when you start the kubelet";
+
+pub(super) fn stage(input: Input, differences: &[Difference], configuration: &str) -> Vec<Change> {
+    let kubelet = &input.facts.kubelet;
+    let Some(folder) = &kubelet.config_dir else {
+        if differences.is_empty() {
+            return Vec::new();
+        }
+        let why = "the kubelet runs without --config-dir (Kubernetes 1.28 and later), so there is no place for a \
+                   drop-in; add the flag, or use mode Advise";
+        let change = change("staged", "none", Why::Asked, KubeletAction::Remove(Vec::new()));
+        return vec![change.blocked_by(Some(why.to_owned()))];
+    };
+    let (active, staged) = (format!("{folder}/{ACTIVE}"), format!("{folder}/{STAGED}"));
+    let text = format!("{HEADER}Takes effect when the kubelet starts.\n{configuration}");
+    let is_active = kubelet.drop_in.as_ref().is_some_and(|found| *found == text);
+    let blocked = blocked(kubelet, differences, &active, &staged);
+    if is_active {
+        return unless_refused(input, active, staged).into_iter().collect();
+    }
+    if differences.is_empty() && kubelet.drop_in.is_none() && kubelet.staged_drop_in.is_none() {
+        return Vec::new();
+    }
+    let mut changes = Vec::new();
+    let is_staged = kubelet.staged_drop_in.as_ref().is_some_and(|found| *found == text);
+    if !is_staged {
+        let was = if kubelet.staged_drop_in.is_some() { "an older one" } else { "none" };
+        let action = KubeletAction::Stage { staged: staged.clone(), text };
+        changes.push(change(was, "staged", Why::Asked, action).blocked_by(blocked.clone()));
+    }
+    let action = KubeletAction::Activate { staged, active, checkpoints: both(kubelet) };
+    let blocked = blocked.or(input.waits_for_stop());
+    let mut activate = change("staged", "active", Why::Asked, action).blocked_by(blocked);
+    activate.effect = WITH_CHECKPOINTS.to_owned();
+    activate.disruption = Disruption::High;
+    changes.push(activate);
+    changes
+}
+
+/// What keeps the drop-in from being made at all.
+fn blocked(
+    kubelet: &KubeletFacts,
+    differences: &[Difference],
+    active: &str,
+    staged: &str,
+) -> Option<String> {
+    let not_ours = [&kubelet.drop_in, &kubelet.staged_drop_in]
+        .into_iter()
+        .flatten()
+        .any(|found| !found.starts_with(HEADER));
+    if not_ours {
+        return Some(format!(
+            "{active} or {staged} is there and was not made by Berth; move it away"
+        ));
+    }
+    let fixed: Vec<&str> = differences
+        .iter()
+        .map(|difference| difference.field)
+        .filter(|field| kubelet.set_by_flags.contains(field))
+        .collect();
+    (!fixed.is_empty()).then(|| {
+        format!(
+            "the kubelet's command line sets {}, which beats any file; take it away",
+            fixed.join(", ")
+        )
+    })
+}
+
+/// The change for an active drop-in because of which the kubelet would refuse its checkpoints.
+///
+/// Such checkpoints were written by a kubelet that had not read the drop-in: it was still running, was started in
+/// between, or an operator renamed the file. Other faults of the checkpoints (a CPU that is offline, memory that differs
+/// after a reboot) would stay if the drop-in were deactivated.
+fn unless_refused(input: Input, active: String, staged: String) -> Option<Change> {
+    let kubelet = &input.facts.kubelet;
+    let without = kubelet.without_drop_in.as_ref()?;
+    let of_others = refused_by(input.facts, without);
+    let refused = refused_by(input.facts, kubelet.config.as_ref()?);
+    let refused: Vec<String> = refused
+        .into_iter()
+        .filter(|(name, _)| of_others.iter().all(|(other, _)| other != name))
+        .map(|(name, _)| checkpoint(kubelet, name))
+        .collect();
+    if refused.is_empty() {
+        return None;
+    }
+    Some(if input.waits_for_stop().is_none() {
+        let action = KubeletAction::Remove(refused);
+        change("active", "active, without old checkpoints", Why::Asked, action)
+    } else {
+        change("active", "staged", Why::Asked, KubeletAction::Deactivate { active, staged })
+    })
+}
+
+/// Removes what was staged and is no longer asked for. What is active goes only from a drained node whose kubelet is
+/// stopped, as it takes another policy with it.
+pub(super) fn take_away(input: Input) -> Vec<Change> {
+    let kubelet = &input.facts.kubelet;
+    let mut changes = Vec::new();
+    let files = &input.facts.ledger.files;
+    for file in files.iter().filter(|file| file.ends_with(STAGED)) {
+        if kubelet.staged_drop_in.as_ref().is_some_and(|text| text.starts_with(HEADER)) {
+            changes.push(change(
+                "staged",
+                "none",
+                Why::PutBack,
+                KubeletAction::Remove(vec![file.clone()]),
+            ));
+        }
+    }
+    for file in files.iter().filter(|file| file.ends_with(ACTIVE)) {
+        if kubelet.drop_in.as_ref().is_some_and(|text| text.starts_with(HEADER)) {
+            let mut remove = both(kubelet);
+            remove.push(file.clone());
+            let mut change = change("active", "none", Why::PutBack, KubeletAction::Remove(remove));
+            change.effect = WITH_CHECKPOINTS.to_owned();
+            changes.push(change.blocked_by(input.waits_for_stop()));
+        }
+    }
+    changes
+}
+
+pub(super) fn change(was: &str, will_be: &str, why: Why, action: KubeletAction) -> Change {
+    Change {
+        what: "kubelet drop-in".to_owned(),
+        was: was.to_owned(),
+        will_be: will_be.to_owned(),
+        why,
+        drift: false,
+        disruption: Disruption::None,
+        effect: "nothing until it is active".to_owned(),
+        blocked: None,
+        removes: Vec::new(),
+        action: Action::Kubelet(action),
+    }
+}
+
+/// The checkpoints of both managers.
+fn both(kubelet: &KubeletFacts) -> Vec<String> {
+    ["cpu_manager_state", "memory_manager_state"].map(|name| checkpoint(kubelet, name)).into()
+}

@@ -1,0 +1,317 @@
+//! What the running kubelet was started with, and changes that it would not survive: on the host of `common/host.rs`.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests look at files, and fail by panicking"
+)]
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use berth_agent::apply::{Converged, Hands, converge, look};
+use berth_agent::ledger::{Ledger, MadeNetwork};
+use berth_agent::manifest::Manifest;
+use berth_agent::observe::shape::Shape;
+use berth_agent::observe::{HostFacts, Wanted, observe, observe_links};
+use berth_agent::root::Root;
+use common::host::stop_kubelet as stop;
+use common::{Tree, host, report};
+use serde_json::{Value, json};
+
+const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
+const CONFIG: &str = "var/lib/kubelet/config.yaml";
+const FOLDER: &str = "etc/kubernetes/kubelet.conf.d";
+const DROP_IN: &str = "etc/kubernetes/kubelet.conf.d/99-berth.conf";
+const STAGED: &str = "etc/kubernetes/kubelet.conf.d/99-berth.conf.staged";
+const CPU_STATE: &str = "var/lib/kubelet/cpu_manager_state";
+const MEMORY_STATE: &str = "var/lib/kubelet/memory_manager_state";
+const POOL: &str = "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+const DRAINED: &str = r#"{"policyName":"static","defaultCpuSet":"0-95","entries":{}}"#;
+/// After the kubelet of the host has started, which is at 4200 hundredths after the boot.
+const LATER: u64 = host::BOOTED_AT + 100;
+
+/// The host with a kubelet that has a folder of drop-ins.
+fn with_drop_ins() -> Tree {
+    let tree = host::rack1_a();
+    tree.folder("var/lib/berth").folder(FOLDER).file(
+        "proc/1412/cmdline",
+        format!("kubelet\0--config=/{CONFIG}\0--config-dir=/{FOLDER}\0"),
+    );
+    tree
+}
+
+/// A checkpoint of the Memory Manager that has counted this many pages of 2 MiB in zone 0.
+fn counted(tree: &Tree, pages: u64) {
+    let table = |total: u64| {
+        format!(
+            r#"{{"total":{total},"systemReserved":0,"allocatable":{total},"reserved":0,"free":{total}}}"#
+        )
+    };
+    let zone = |pages: u64| {
+        format!(
+            r#"{{"numberOfAssignments":0,"cells":[0],"memoryMap":{{"memory":{},"hugepages-2Mi":{},"hugepages-1Gi":{}}}}}"#,
+            table(264_241_152 << 10),
+            table(pages << 21),
+            table(16 << 30)
+        )
+    };
+    let state = format!(
+        r#"{{"policyName":"Static","machineState":{{"0":{},"1":{}}},"entries":{{}}}}"#,
+        zone(pages),
+        zone(4096)
+    );
+    tree.file(MEMORY_STATE, state);
+}
+
+fn is_static(tree: &Tree) {
+    let config =
+        read(tree, CONFIG).replace("memoryManagerPolicy: None", "memoryManagerPolicy: Static");
+    tree.file(CONFIG, config);
+}
+
+/// The drop-in gets the name that the kubelet reads, while the kubelet runs.
+fn activate_by_hand(tree: &Tree) -> &Tree {
+    let staged = tree.path().join(STAGED);
+    if staged.exists() {
+        std::fs::rename(staged, tree.path().join(DROP_IN)).unwrap();
+    }
+    tree.modified(DROP_IN, LATER)
+}
+
+fn read(tree: &Tree, path: &str) -> String {
+    std::fs::read_to_string(tree.path().join(path)).unwrap().trim().to_owned()
+}
+
+fn there(tree: &Tree, path: &str) -> bool {
+    tree.path().join(path).exists()
+}
+
+fn manifest(spec: &str) -> Manifest {
+    let head =
+        "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: rack1-a}\nspec:\n";
+    let manifest = Manifest::parse(&format!("{head}{spec}")).unwrap();
+    assert_eq!(manifest.faults, []);
+    manifest
+}
+
+fn shape_by(tree: &Tree, spec: &str, look: &dyn Fn(&Root) -> (HostFacts, Shape)) -> Converged {
+    let manifest = manifest(spec);
+    let root = Root::open(tree.path()).unwrap();
+    let hands = Hands::new(&root, BOOT, &|| {});
+    let converged = converge(
+        &hands,
+        &manifest.spec,
+        &manifest.unclear,
+        &BTreeSet::new(),
+        &|| look(&root),
+        &mut |_| {},
+    );
+    assert_eq!(converged.stopped, None);
+    converged
+}
+
+fn shape(tree: &Tree, spec: &str) -> Converged {
+    shape_by(tree, spec, &|root| look(root, &Wanted::to_plan()))
+}
+
+/// Each change that was tried or is left, and what was said of it.
+fn said(converged: &Converged) -> String {
+    let line = |outcome: &berth_agent::apply::Outcome| {
+        let message = outcome.message.as_deref().unwrap_or_default();
+        format!("{:?} {}: {message}", outcome.result, outcome.what)
+    };
+    converged.outcomes.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+const PAGES: &str = "  hugepages: [{size: 2Mi, zone: 0, count: 4200}]";
+const STAGE: &str = "  cpu: {reserved: {cpus: '0-1,24-25,48-49,72-73'}, kubelet: Stage}";
+
+/// While it runs the kubelet writes its checkpoint again, with the numbers that it counted when it started.
+#[test]
+fn pages_that_a_running_memory_manager_has_counted_stay() {
+    let tree = host::rack1_a();
+    tree.folder("var/lib/berth").file(CPU_STATE, DRAINED);
+    is_static(&tree);
+    counted(&tree, 4096);
+    let runs = said(&shape(&tree, PAGES));
+    assert!(runs.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"), "{runs}");
+    assert!(runs.contains("systemctl stop kubelet"), "{runs}");
+    assert!(there(&tree, MEMORY_STATE) && read(&tree, POOL) == "4096", "{runs}");
+    // It makes no difference that the file is gone: the numbers are in its memory.
+    std::fs::remove_file(tree.path().join(MEMORY_STATE)).unwrap();
+    let gone = said(&shape(&tree, PAGES));
+    assert!(gone.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"), "{gone}");
+    counted(&tree, 4096);
+    stop(&tree);
+    let stopped = said(&shape(&tree, PAGES));
+    assert!(stopped.contains("Done hugepages 2Mi zone 0: 4096 -> 4200"), "{stopped}");
+    assert!(!there(&tree, MEMORY_STATE) && read(&tree, POOL) == "4200", "{stopped}");
+}
+
+#[test]
+fn pages_go_back_when_the_old_checkpoint_has_returned() {
+    let tree = host::rack1_a();
+    tree.folder("var/lib/berth").file(CPU_STATE, DRAINED);
+    is_static(&tree);
+    counted(&tree, 4096);
+    tree.file(POOL, "4200\n");
+    let back = said(&shape(&tree, PAGES));
+    assert!(back.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{back}");
+    assert_eq!(read(&tree, POOL), "4096");
+    // The same for a kubelet that cannot start, as pods are still there.
+    let tree = host::rack1_a();
+    tree.folder("var/lib/berth");
+    is_static(&tree);
+    counted(&tree, 4096);
+    tree.file(POOL, "4200\n");
+    stop(&tree);
+    let back = said(&shape(&tree, PAGES));
+    assert!(back.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{back}");
+}
+
+/// A pod has CPUs that the drop-in reserves: by policy names alone the checkpoint looks well.
+#[test]
+fn a_drop_in_of_the_same_policy_steps_back() {
+    let tree = with_drop_ins();
+    tree.file(CPU_STATE, DRAINED);
+    shape(&tree, STAGE);
+    assert!(there(&tree, STAGED) && !there(&tree, DROP_IN), "the kubelet still runs");
+    // An operator gives it the name that the kubelet reads, and pods come.
+    activate_by_hand(&tree).file(
+        CPU_STATE,
+        r#"{"policyName":"static","defaultCpuSet":"0,2-48,50-95","entries":{"u":{"c":"1,49"}}}"#,
+    );
+    shape(&tree, STAGE);
+    assert!(there(&tree, STAGED) && !there(&tree, DROP_IN));
+}
+
+#[test]
+fn a_drop_in_is_not_in_force_before_the_kubelet_starts() {
+    let tree = with_drop_ins();
+    tree.file(CPU_STATE, DRAINED);
+    // The agent has seen the kubelet before.
+    shape(&tree, STAGE);
+    activate_by_hand(&tree);
+    let status = &report(&tree)["status"];
+    let kubelet = &status["capabilities"]["kubelet"];
+    assert_eq!(kubelet["reservedSystemCPUs"], "0,24,48,72", "{kubelet:#}");
+    assert_eq!(
+        kubelet["startedWith"]["pendingRestart"],
+        json!(["reservedSystemCPUs", "memoryManagerPolicy", "reservedMemory"])
+    );
+    assert_eq!(status["zones"][0]["pinnableCPUs"], "1-23,49-71");
+    // Another kubelet, that has read it.
+    tree.file("proc/1412/stat", host::stat(20_000));
+    let kubelet = &report(&tree)["status"]["capabilities"]["kubelet"];
+    assert_eq!(kubelet["reservedSystemCPUs"], "0-1,24-25,48-49,72-73", "{kubelet:#}");
+    assert_eq!(kubelet["startedWith"], json!({"current": true}));
+}
+
+#[test]
+fn what_a_kubelet_started_with_is_unknown_if_its_files_are_younger() {
+    let tree = host::rack1_a();
+    tree.modified(CONFIG, LATER);
+    let status = &report(&tree)["status"];
+    assert_eq!(
+        status["capabilities"]["kubelet"],
+        Value::Null,
+        "{:#}",
+        status["capabilities"]["kubelet"]
+    );
+    let unknown = status["unknown"].as_array().unwrap();
+    let why = unknown.iter().find(|one| one["path"] == "capabilities.kubelet").unwrap();
+    assert!(why["message"].as_str().unwrap().contains(&format!("/{CONFIG}")), "{why}");
+    assert_eq!(status["zones"][0]["pinnableCPUs"], Value::Null);
+}
+
+fn config_of(tree: &Tree) -> Value {
+    report(tree)["status"]["capabilities"]["kubelet"].clone()
+}
+
+/// Of processes named `kubelet` only the host's is believed.
+#[test]
+fn a_kubelet_in_a_pod_is_not_the_hosts() {
+    let theirs = "var/lib/tenant/config.yaml";
+    let impostor = |groups: &str, status: &str| {
+        let tree = host::rack1_a();
+        tree.file(theirs, "kind: KubeletConfiguration\ncpuManagerPolicy: none\n")
+            .file("proc/77/comm", "kubelet\n")
+            .file(
+                "proc/77/cmdline",
+                format!("kubelet\0--config=/{theirs}\0--root-dir=/var/lib/tenant\0"),
+            )
+            .file("proc/77/stat", host::stat(100))
+            .file("proc/77/cgroup", groups)
+            .file("proc/77/status", status);
+        tree
+    };
+    let ours = "Name:\tkubelet\nUid:\t0\t0\t0\t0\nNSpid:\t77\n";
+    for (what, groups, status) in [
+        (
+            "another PID namespace",
+            "0::/system.slice/x.service\n",
+            "Uid:\t0\t0\t0\t0\nNSpid:\t77\t1\n",
+        ),
+        (
+            "no root",
+            "0::/user.slice/user-1000.slice/session-1.scope\n",
+            "Uid:\t1000\t1000\t1000\t1000\nNSpid:\t77\n",
+        ),
+        (
+            "a pod with hostPID",
+            "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1_2.slice/cri-containerd-a.scope\n",
+            ours,
+        ),
+        ("cgroupfs", "0::/kubepods/burstable/pod1-2/abc\n", ours),
+        ("seen from a control group namespace", "0::/../../pod1-2/abc\n", ours),
+        (
+            "version 1",
+            "12:cpuset:/kubepods/pod1-2/abc\n1:name=systemd:/kubepods/pod1-2/abc\n",
+            ours,
+        ),
+    ] {
+        let tree = impostor(groups, status);
+        assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static", "{what}");
+        std::fs::remove_dir_all(tree.path().join("proc/1412")).unwrap();
+        assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static", "{what}, alone");
+    }
+    // Two that could be it: none is believed.
+    let tree = impostor("0::/\n", ours);
+    tree.file("proc/1412/cgroup", "0::/\n");
+    assert_eq!(config_of(&tree), Value::Null);
+    // The unit tells them apart.
+    let tree = impostor("0::/\n", ours);
+    assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static");
+}
+
+/// A cycle of links alone has no facts about the kubelet, and must keep when pages were changed.
+#[test]
+fn a_cycle_of_links_keeps_when_pages_changed() {
+    let tree = host::rack1_a();
+    let root = Root::open(tree.path()).unwrap();
+    tree.folder("var/lib/berth");
+    let mut ledger = Ledger::default();
+    ledger.hugepages_changed = Some(9_000);
+    ledger.files.insert(format!("/{DROP_IN}"));
+    // Of a network that is no longer there: something to save.
+    ledger.networks.insert("trunk".to_owned(), MadeNetwork::default());
+    ledger.save(&root, BOOT).unwrap();
+    shape_by(&tree, "  networks: []", &|root| (observe_links(root, &[]), Shape::default()));
+    assert_eq!(Ledger::read(&root, Some(BOOT)).unwrap().hugepages_changed, Some(9_000));
+}
+
+/// A checkpoint that the kubelet would refuse: no advice may say "restart".
+#[test]
+fn a_restart_is_not_advised_where_it_would_fail() {
+    let tree = with_drop_ins();
+    shape(&tree, STAGE);
+    activate_by_hand(&tree).file("proc/88/comm", "virt-launcher\n");
+    let root = Root::open(tree.path()).unwrap();
+    let facts = observe(&root, &Wanted::to_plan());
+    let advice = berth_agent::plan::kubelet::next_start(&facts);
+    let advice = advice.map(|refused| refused.to_string()).unwrap_or_default();
+    assert!(advice.contains("drain") && advice.contains("systemctl stop kubelet"), "{advice}");
+    assert!(!advice.contains("restart"), "{advice}");
+}

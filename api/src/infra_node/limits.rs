@@ -1,0 +1,60 @@
+//! Texts and lists of the status, cut to what their schema allows: one message that is too long (of a file name, or of
+//! another program) must not have the API server refuse all that a host says.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::InfraNodeStatus;
+
+/// Characters of a message (`maxLength`).
+const MESSAGE: usize = 1024;
+/// Characters of a path below `status`, or of what is changed.
+const NAME: usize = 256;
+/// Characters of the message of a condition, by the API conventions.
+const CONDITION: usize = 32_768;
+/// Entries of lists that are bounded (`maxItems`).
+const UPLINKS: usize = 128;
+const ENTRIES: usize = 64;
+const FIELDS: usize = 16;
+const THREADS: usize = 8;
+
+impl InfraNodeStatus {
+    /// Cuts what is longer than its schema allows. What was cut ends in `…`.
+    pub fn fit(&mut self) {
+        for unknown in &mut self.unknown {
+            cut(&mut unknown.path, NAME);
+            unknown.message.iter_mut().for_each(|message| cut(message, MESSAGE));
+        }
+        self.changes.truncate(ENTRIES);
+        for change in &mut self.changes {
+            cut(&mut change.what, NAME);
+            change.message.iter_mut().for_each(|message| cut(message, MESSAGE));
+        }
+        for network in &mut self.networks {
+            network.not_ready.truncate(ENTRIES);
+            for tenant in &mut network.not_ready {
+                tenant.message.iter_mut().for_each(|message| cut(message, MESSAGE));
+            }
+        }
+        for Condition { message, .. } in &mut self.conditions {
+            cut(message, CONDITION);
+        }
+        let capabilities = &mut self.capabilities;
+        capabilities.uplinks.truncate(UPLINKS);
+        capabilities.links.truncate(ENTRIES);
+        let start = capabilities.kubelet.iter_mut().filter_map(|one| one.started_with.as_mut());
+        start.for_each(|start| start.pending_restart.truncate(FIELDS));
+        // Half of them would be wrong.
+        let most = |zone: &&mut super::Zone| zone.threads.len() > THREADS;
+        self.zones.iter_mut().filter(most).for_each(|zone| zone.threads.clear());
+    }
+}
+
+/// The API server counts characters, not bytes.
+fn cut(text: &mut String, most: usize) {
+    if text.chars().count() <= most {
+        return;
+    }
+    let end = text.char_indices().nth(most.saturating_sub(1)).map_or(text.len(), |(at, _)| at);
+    text.truncate(end);
+    text.push('…');
+}

@@ -1,0 +1,295 @@
+//! A real kubelet whose huge pages and configuration change below it: what it was started with is reported, and it
+//! starts again after everything that Berth permits. Its own words, `/configz` and its refusals, are the judge.
+
+#![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use berth_tests::cluster::{ControlPlane, Parts, Version, condition};
+use berth_tests::host::{Host, Kernel, Machine, Options};
+use berth_tests::repository;
+use serde_json::{Value, json};
+
+/// The host's number; its Node is rack1-22.
+const NUMBER: u8 = 22;
+const NODE: &str = "rack1-22";
+/// `--config-dir` needs no feature gate from here on.
+const NEEDED: Version = Version(1, 30);
+const SLOW: Duration = Duration::from_secs(300);
+const FOLDER: &str = "/etc/kubernetes/kubelet.conf.d";
+const MEMORY_STATE: &str = "/var/lib/kubelet/memory_manager_state";
+const POOL: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+
+/// CPUs 0-3 are two cores of zone 0, 4-7 two of zone 1. What the Memory Manager keeps must add up to the threshold.
+const CONFIGURATION: &str = r#"apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cgroupDriver: cgroupfs
+failSwapOn: false
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+evictionHard: {memory.available: 20Mi, nodefs.available: 1%, imagefs.available: 1%}
+cpuManagerPolicy: static
+cpuManagerPolicyOptions: {full-pcpus-only: "true"}
+cpuManagerReconcilePeriod: 1s
+topologyManagerPolicy: single-numa-node
+memoryManagerPolicy: Static
+reservedMemory: [{numaNode: 0, limits: {memory: 20Mi}}]
+reservedSystemCPUs: "0-1"
+syncFrequency: 10s
+"#;
+
+#[test]
+fn a_kubelet_starts_again_after_all_that_is_permitted() {
+    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
+    if plane.version() < NEEDED {
+        let version = plane.version();
+        writeln!(
+            std::io::stderr(),
+            "skipped: the kubelet with --config-dir and Memory Manager, it is {version} and {NEEDED} is needed"
+        )
+        .unwrap_or_default();
+        return;
+    }
+    let agent = repository().join("target/release/berth-agent");
+    let mut host = Host::boot(&Options {
+        agent: Some(&agent),
+        number: NUMBER,
+        machine: Machine::Smt,
+        kernel: Kernel::Stable,
+        cluster: true,
+        ..Options::default()
+    })
+    .unwrap();
+    host.must(&format!(
+        "mkdir -p /var/lib/kubelet /etc/kubelet {FOLDER} && echo --config-dir={FOLDER} >/etc/kubelet/flags &&
+         cat >/var/lib/kubelet/config.yaml <<'END'\n{CONFIGURATION}END"
+    ))
+    .unwrap();
+    plane.join(&mut host, NUMBER).unwrap();
+    let mut test = Test { plane, host };
+    test.is_reported_as_the_kubelet_says();
+    test.pages_change_while_it_is_stopped();
+    test.pages_go_back_under_a_kubelet_that_would_not_start();
+    test.a_drop_in_waits_and_steps_back();
+    test.a_drop_in_becomes_active_while_it_is_stopped();
+}
+
+struct Test {
+    plane: ControlPlane,
+    host: Host,
+}
+
+impl Test {
+    fn must(&mut self, command: &str) -> String {
+        self.host.must(command).unwrap().trim().to_owned()
+    }
+
+    /// What `apply` made of a spec: each outcome as `Result what: message`.
+    fn apply(&mut self, spec: &Value) -> String {
+        let manifest = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": NODE}, "spec": spec,
+        });
+        let command = format!(
+            "cat >/run/spec.json <<'END'\n{manifest}\nEND\nberth-agent apply -o json -f /run/spec.json 2>/run/apply.log"
+        );
+        let said = self.host.run(&command).unwrap();
+        let outcomes: Vec<Value> = serde_json::from_str(&said.output).unwrap_or_else(|_| {
+            panic!("{}\n{}", said.output, self.host.must("cat /run/apply.log").unwrap())
+        });
+        let text = |one: &Value, name: &str| one[name].as_str().unwrap_or_default().to_owned();
+        let lines = outcomes.iter().map(|one| {
+            let [result, what, message] = ["result", "what", "message"].map(|name| text(one, name));
+            format!("{result} {what}: {message}")
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    /// What the agent reports of the kubelet.
+    fn reported(&mut self) -> Value {
+        let report = self.must("berth-agent report -o json 2>/dev/null");
+        let report: Value = serde_json::from_str(&report).unwrap();
+        report["status"]["capabilities"]["kubelet"].clone()
+    }
+
+    /// What the kubelet itself says that it runs with.
+    fn configz(&mut self) -> Value {
+        let said = self.must("curl -sk --max-time 30 https://127.0.0.1:10250/configz");
+        let said: Value = serde_json::from_str(&said).unwrap();
+        said["kubeletconfig"].clone()
+    }
+
+    /// The report and the kubelet agree.
+    fn agree(&mut self) -> Value {
+        let (ours, theirs) = (self.reported(), self.configz());
+        for field in [
+            "cpuManagerPolicy",
+            "topologyManagerPolicy",
+            "topologyManagerScope",
+            "memoryManagerPolicy",
+            "reservedSystemCPUs",
+        ] {
+            assert_eq!(ours[field], theirs[field], "{field}: {ours:#}");
+        }
+        let options: Vec<&String> =
+            theirs["cpuManagerPolicyOptions"].as_object().unwrap().keys().collect();
+        assert_eq!(ours["cpuManagerPolicyOptions"], json!(options));
+        ours
+    }
+
+    /// Waits until the kubelet has said that it is Ready after now.
+    fn ready(&mut self) {
+        let now = self.must("date -u +%Y-%m-%dT%H:%M:%SZ");
+        let ready = self.plane.until("the Node is Ready again", SLOW, |plane| {
+            let node = plane.get(&["node", NODE]).ok()?;
+            let ready = condition(&node, "Ready");
+            let heard = ready["lastHeartbeatTime"].as_str().unwrap_or_default() > now.as_str();
+            (heard && ready["status"] == "True").then_some(())
+        });
+        if let Err(error) = ready {
+            panic!("{error:#}\n{}", self.log());
+        }
+    }
+
+    fn restart(&mut self) {
+        self.must("systemctl restart kubelet");
+        self.ready();
+    }
+
+    fn log(&mut self) -> String {
+        self.host.run("journalctl -u kubelet --no-pager | tail -40").unwrap().output
+    }
+
+    fn pages(&mut self) -> String {
+        self.must(&format!("cat {POOL}"))
+    }
+
+    /// Pages of 2 MiB in zone 0 that the kubelet's Memory Manager has counted.
+    fn counted(&mut self) -> u64 {
+        let state: Value =
+            serde_json::from_str(&self.must(&format!("cat {MEMORY_STATE}"))).unwrap();
+        state["machineState"]["0"]["memoryMap"]["hugepages-2Mi"]["total"].as_u64().unwrap() >> 21
+    }
+
+    /// A pod of class Guaranteed with a core of its own runs, and has these CPUs.
+    fn pinned_pod(&mut self) -> String {
+        let amounts = json!({"cpu": "2", "memory": "32Mi"});
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pinned", "namespace": "default"},
+            "spec": {
+                "nodeName": NODE, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
+                "containers": [{
+                    "name": "compute", "image": "berth.test/busybox:1", "imagePullPolicy": "Never",
+                    "resources": {"limits": amounts, "requests": amounts},
+                }],
+            },
+        });
+        let kubeconfig = self.plane.kubeconfig();
+        self.plane.kubectl_with(&kubeconfig, &["create", "-f", "-"], &pod.to_string()).unwrap();
+        let running = self.plane.until("the pod runs", SLOW, |plane| {
+            let pod = plane.get(&["pod", "pinned"]).ok()?;
+            (pod["status"]["phase"] == "Running").then_some(pod)
+        });
+        let pod = running.unwrap_or_else(|error| panic!("{error:#}\n{}", self.log()));
+        let uid = pod["metadata"]["uid"].as_str().unwrap();
+        let state: Value =
+            serde_json::from_str(&self.must("cat /var/lib/kubelet/cpu_manager_state")).unwrap();
+        state["entries"][uid]["compute"].as_str().unwrap().to_owned()
+    }
+
+    fn drain(&mut self) {
+        self.plane.kubectl(&["delete", "pod", "pinned", "--force", "--grace-period=0"]).unwrap();
+        let gone = "for i in $(seq 120); do \
+            grep -q '\"entries\"' /var/lib/kubelet/cpu_manager_state || \
+            { [ -z \"$(find /sys/fs/cgroup/kubepods* -maxdepth 1 -name 'pod*')\" ] && exit 0; }; sleep 1; done; exit 1";
+        self.must(gone);
+    }
+
+    fn is_reported_as_the_kubelet_says(&mut self) {
+        let ours = self.agree();
+        assert_eq!(ours["startedWith"], json!({"current": true}), "{ours:#}");
+        // A younger file and no record: what the kubelet has read is unknown.
+        self.must("rm -f /var/lib/berth/kubelet.json; touch /var/lib/kubelet/config.yaml");
+        assert_eq!(self.reported(), Value::Null);
+        self.restart();
+        self.agree();
+    }
+
+    fn pages_change_while_it_is_stopped(&mut self) {
+        let spec = json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 16}]});
+        let runs = self.apply(&spec);
+        assert!(runs.starts_with("Blocked hugepages 2Mi zone 0: 0 -> 16"), "{runs}");
+        assert!(runs.contains("systemctl stop kubelet"), "{runs}");
+        assert_eq!(self.pages(), "0");
+        self.must("systemctl stop kubelet");
+        let stopped = self.apply(&spec);
+        assert!(stopped.starts_with("Done hugepages 2Mi zone 0: 0 -> 16"), "{stopped}");
+        self.must("systemctl start kubelet");
+        self.ready();
+        assert_eq!(self.counted(), 16);
+        // And again, with the checkpoint that it has written since.
+        self.restart();
+        assert_eq!(self.apply(&spec), "");
+    }
+
+    /// What the agent of the first release did: the checkpoint goes and pages change while the kubelet runs.
+    fn pages_go_back_under_a_kubelet_that_would_not_start(&mut self) {
+        self.must(&format!("rm {MEMORY_STATE} && echo 20 >{POOL}"));
+        // Memory of a pod makes the kubelet write the checkpoint again.
+        self.pinned_pod();
+        assert_eq!(self.counted(), 16, "as it was counted when the kubelet started");
+        self.drain();
+        self.must("systemctl restart kubelet; sleep 30");
+        let log = self.log();
+        assert!(log.contains("expected machine state is different"), "{log}");
+        let back = self.apply(&json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 20}]}));
+        // Between two tries of the kubelet to start no kubelet runs, and then the old checkpoint may go instead.
+        let either = ["Done hugepages 2Mi zone 0: 20 -> 16", "Done kubelet checkpoint"];
+        assert!(either.iter().any(|done| back.starts_with(done)), "{back}");
+        self.ready();
+        let pages = self.pages();
+        assert_eq!(pages, self.counted().to_string());
+        self.restart();
+    }
+
+    fn stage() -> Value {
+        json!({"cpu": {"reserved": {"cpus": "0-3"}, "kubelet": "Stage"}})
+    }
+
+    fn a_drop_in_waits_and_steps_back(&mut self) {
+        // Zone 0 has one core left beside the reserved one, and it comes first.
+        assert_eq!(self.pinned_pod(), "2-3");
+        let waits = self.apply(&Self::stage());
+        assert!(waits.contains("Done kubelet drop-in: none -> staged"), "{waits}");
+        assert!(waits.contains("Blocked kubelet drop-in: staged -> active"), "{waits}");
+        // An operator activates it under the running kubelet: not in force, and the checkpoint would be refused.
+        self.must(&format!("cd {FOLDER} && mv 99-berth.conf.staged 99-berth.conf"));
+        let ours = self.agree();
+        assert_eq!(ours["reservedSystemCPUs"], "0-1");
+        assert_eq!(ours["startedWith"]["pendingRestart"], json!(["reservedSystemCPUs"]));
+        let plan = self.must("berth-agent plan -f /run/spec.json || true");
+        assert!(!plan.contains("systemctl restart"), "{plan}");
+        let back = self.apply(&Self::stage());
+        assert!(back.contains("Done kubelet drop-in: active -> staged"), "{back}");
+        self.restart();
+        let pod = self.plane.get(&["pod", "pinned"]).unwrap();
+        assert_eq!(pod["status"]["phase"], "Running", "{:#}", pod["status"]);
+        assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    }
+
+    fn a_drop_in_becomes_active_while_it_is_stopped(&mut self) {
+        self.drain();
+        let runs = self.apply(&Self::stage());
+        assert!(runs.contains("waits until the kubelet is stopped"), "{runs}");
+        self.must("systemctl stop kubelet");
+        let stopped = self.apply(&Self::stage());
+        assert!(stopped.contains("Done kubelet drop-in: staged -> active"), "{stopped}");
+        self.must("systemctl start kubelet");
+        self.ready();
+        let ours = self.agree();
+        assert_eq!(ours["reservedSystemCPUs"], "0-3");
+        assert_eq!(ours["startedWith"], json!({"current": true}));
+        self.restart();
+        assert_eq!(self.pinned_pod(), "4-5", "zone 0 is the host's alone");
+    }
+}
