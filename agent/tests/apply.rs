@@ -14,11 +14,10 @@ use std::path::Path;
 
 use berth_agent::apply::{CannotStart, Converged, Hands, converge, look};
 use berth_agent::ledger::Ledger;
-use berth_agent::manifest::Manifest;
 use berth_agent::observe::Wanted;
 use berth_agent::root::Root;
 use berth_api::infra_node::ChangeResult;
-use common::{Tree, host};
+use common::{Tree, host, manifest};
 
 const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
 const SPEC: &str = "  ksm: {mode: 'On', pagesToScan: 200}\n  \
@@ -32,10 +31,7 @@ fn tree() -> Tree {
 }
 
 fn shape(tree: &Tree, spec: &str) -> Result<Converged, CannotStart> {
-    let head =
-        "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: rack1-a}\nspec:\n";
-    let manifest = Manifest::parse(&format!("{head}{spec}")).unwrap();
-    assert_eq!(manifest.faults, []);
+    let manifest = manifest(spec);
     let root = Root::open(tree.path()).unwrap();
     let hands = Hands::new(&root, BOOT, &|| {});
     let converged = converge(

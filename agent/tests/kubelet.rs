@@ -12,12 +12,11 @@ use std::collections::BTreeSet;
 
 use berth_agent::apply::{Converged, Hands, converge, look};
 use berth_agent::ledger::{Ledger, MadeNetwork};
-use berth_agent::manifest::Manifest;
 use berth_agent::observe::shape::Shape;
 use berth_agent::observe::{HostFacts, Wanted, observe, observe_links};
 use berth_agent::root::Root;
 use common::host::stop_kubelet as stop;
-use common::{Tree, host, report};
+use common::{Tree, host, manifest, report};
 use serde_json::{Value, json};
 
 const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
@@ -86,14 +85,6 @@ fn read(tree: &Tree, path: &str) -> String {
 
 fn there(tree: &Tree, path: &str) -> bool {
     tree.path().join(path).exists()
-}
-
-fn manifest(spec: &str) -> Manifest {
-    let head =
-        "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: rack1-a}\nspec:\n";
-    let manifest = Manifest::parse(&format!("{head}{spec}")).unwrap();
-    assert_eq!(manifest.faults, []);
-    manifest
 }
 
 fn shape_by(tree: &Tree, spec: &str, look: &dyn Fn(&Root) -> (HostFacts, Shape)) -> Converged {

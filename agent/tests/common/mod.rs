@@ -14,6 +14,15 @@ use std::process::{Command, Output};
 
 pub(crate) use tree::Tree;
 
+/// A manifest for the host of [`host`], without faults.
+pub(crate) fn manifest(spec: &str) -> berth_agent::manifest::Manifest {
+    let head =
+        "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: rack1-a}\nspec:\n";
+    let manifest = berth_agent::manifest::Manifest::parse(&format!("{head}{spec}")).unwrap();
+    assert_eq!(manifest.faults, []);
+    manifest
+}
+
 /// Runs the program.
 pub(crate) fn agent(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_berth-agent")).args(arguments).output().unwrap()
