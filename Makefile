@@ -12,7 +12,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # What emulated hosts are made of, as PROGRAM=PACKAGE.
 HOST_PROGRAMS = qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
 
-.PHONY: help all report demo test setup lint deny crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo soak dist image deb
+.PHONY: help all report demo test quick setup lint deny crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo soak dist image deb
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,12 +31,16 @@ setup:  ## install what the tests need (Debian, Ubuntu; as root)
 	./tests/setup.sh $(HOST_PROGRAMS) cargo-deb=cargo:cargo-deb
 
 test: setup lint  ## lints and all tests, on what setup installed
-	@mkdir -p target
-	# What tests run against is made beside it, where it was never made; a test that needs it sooner waits.
-	{ nice ./tests/host/image.sh; nice ./tests/cluster/assets.sh; } >target/assets.log 2>&1 & \
+	# The control plane and the host image are built beside the tests, where this machine lacks them.
+	nice ./tests/prepare.sh & prepare=$$!; trap 'kill $$prepare 2>/dev/null' EXIT; \
 	$(CARGO) test --locked --release --workspace --no-run && \
-	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent
+	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent && \
+	wait $$prepare
 	CARGO="$(CARGO)" ./tests/run.sh --locked --release --workspace
+
+quick: lint  ## lints, and the tests that need no server and no emulated host
+	$(CARGO) test --locked --release -p berth-api -p berth-agent -p berth-controller -p berth-kit -p berth-cli
+	$(CARGO) test --locked --release -p berth-tests --test tidy --test documents
 
 lint:  ## formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check
@@ -74,7 +78,7 @@ fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 
 hosts: setup  ## the test bed itself, and KVM on an emulated host; slow
 	$(CARGO) build --locked --release -p berth-agent -p berth-controller
-	BERTH_HOSTS=1 $(CARGO) test --locked --release -p berth-tests --test emulated --test bed -- --nocapture
+	$(CARGO) test --locked --release -p berth-tests --test emulated --test bed -- --ignored --nocapture
 	printf '# Emulated hosts, %s\n\nCommand: `make hosts`. The tests `tests/tests/emulated.rs` and `tests/tests/bed.rs` passed on hosts booted from %s.\n' \
 	  "$$(date -u +%F)" "$$(basename $$(./tests/host/image.sh))" > $(RESULTS)/$$(date -u +%F)-hosts.md
 
@@ -83,20 +87,20 @@ faults: faults-hosts faults-cluster faults-demo  ## all of these
 faults-hosts: setup  ## kills, power cuts, full disks, reboots on an emulated host; slow, leaves a result in docs/results
 	$(CARGO) build --locked --release -p berth-agent -p berth-controller
 	$(CARGO) test --locked --release -p berth-tests --test shape --test networks --no-run
-	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release -p berth-tests --test shape --test networks bad_luck -- --nocapture --test-threads 1 && \
+	begin=$$(date +%s); $(CARGO) test --locked --release -p berth-tests --test shape --test networks bad_luck -- --ignored --nocapture --test-threads 1 && \
 	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a garbled ledger, a refused write, two agents\nat once, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, the gateway or the API server lost to a change on trial, 4,000 links at once, an uplink down and up under 1,000 tenants, NetworkManager and\nsystemd-networkd restarted.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 
 faults-cluster: setup  ## controllers killed 50 times while tenants and machines come, change and go, and while 10,000 VMs are placed; leaves a result in docs/results
 	$(CARGO) test --locked --release --workspace --no-run
-	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release --workspace --test examples --test tenants --test machines --test assign -- --nocapture && \
+	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release --workspace --test examples --test tenants --test machines --test assign -- --include-ignored --nocapture && \
 	printf '# Killed controllers, %s\n\nCommand: `make faults-cluster`, %s s. A real API server; agents and KubeVirt are stand-ins.\n\n`tests/tests/examples.rs`: `examples/tenants` by one `kubectl apply`, two controllers as processes with the rights of `deploy/`, 50 kills\nof the one that leads (every third time of both) under edits, scaling, pauses, tenants that come and go.\n`tests/tests/tenants.rs`: 50 kills while two tenants at once ask for a VLAN. `tests/tests/machines.rs`: 50 kills under edits.\n`tests/tests/assign.rs`: 10,000 VMs come and go on 150 hosts under a real kube-scheduler; it and its sidecar are killed, the sidecar is\npaused for 20 s, reports come late, hosts are drained.\n\nNo VLAN twice, no machine twice, nothing without an owner; no VM that its kubelet would refuse, and every one bound.\n' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" > $(RESULTS)/$$(date -u +%F)-kills.md
 
 faults-demo: setup  ## the demo from its beginning to its tables; ten minutes, leaves a result in docs/results
 	$(CARGO) test --locked --release --workspace --no-run
 	$(CARGO) deb --locked --no-build --no-strip --fast -p berth-agent
-	begin=$$(date +%s); BERTH_DEMO=1 $(CARGO) test --locked --release --workspace --test demo -- --nocapture && \
+	begin=$$(date +%s); $(CARGO) test --locked --release --workspace --test demo -- --include-ignored --nocapture && \
 	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nEvery part is restarted under running pings, an agent upgraded by package, a profile edited, a tenant added and removed, a\nhost drained, another lost.\n\n```text' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md
 

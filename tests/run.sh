@@ -1,23 +1,50 @@
 #!/bin/sh
-# Runs all tests, as `make test` does, when all is built: those that mostly wait for emulated hosts beside all others, as
-# neither keeps the processors busy. What the former say comes at the end. usage: tests/run.sh [CARGO TEST OPTION...]
+# Runs all tests, as `make test` does, when all is built. The tests of emulated hosts mostly wait, so they run beside all
+# others; their output follows at the end. The last lines count what passed, failed and was skipped.
+# usage: tests/run.sh [CARGO TEST OPTION...]
 set -u
 cd "$(dirname "$0")/.."
-log=target/tests-hosts.log
+mkdir -p target
+log=target/tests.log
+hosts_log=target/tests-hosts.log
+BERTH_SKIPS=$PWD/target/tests-skipped.log
+export BERTH_SKIPS
+: >"$BERTH_SKIPS"
 cargo=${CARGO:-cargo}
+begin=$(date +%s)
 
-# They are told apart by name; one that is renamed runs twice, and is not lost.
-$cargo test "$@" --no-fail-fast --test shape --test networks >"$log" 2>&1 &
+# Selected by name; one that is renamed runs twice, and is not lost.
+$cargo test "$@" --no-fail-fast --test shape --test networks >"$hosts_log" 2>&1 &
 hosts=$!
 trap 'kill "$hosts" 2>/dev/null; exit 1' HUP INT TERM
-echo "shape and networks run beside the others; they write to $log"
-$cargo test "$@" --no-fail-fast -- --skip a_host_is_shaped_as_asked_and_put_back --skip tenants_have_networks_of_their_own
-others=$?
+echo "shape and networks run beside the others; they write to $hosts_log"
+{
+    $cargo test "$@" --no-fail-fast -- --skip a_host_is_shaped_as_asked_and_put_back --skip tenants_have_networks_of_their_own
+    echo $? >target/tests.code
+} 2>&1 | tee "$log"
+others=$(cat target/tests.code)
 echo "the others have ended with $others; shape and networks follow:"
 wait "$hosts"
 code=$?
-cat "$log"
-[ "$others" = 0 ] && [ "$code" = 0 ] || {
-    echo "not all tests have passed: $code of shape and networks, $others of the others" >&2
-    exit 1
+cat "$hosts_log"
+
+sum() { # of a word in the result lines of both runs
+    sed -n "s/^test result: .* \([0-9]*\) $1.*/\1/p" "$log" "$hosts_log" | awk '{ n += $1 } END { print n + 0 }'
 }
+listed() { # heading, lines from standard input
+    lines=$(sort -u)
+    [ -z "$lines" ] || printf '\n%s\n%s\n' "$1" "$(echo "$lines" | sed 's/^/  /')"
+}
+grep '^part: ' "$BERTH_SKIPS" | sed 's/^part: //' | listed "Parts of tests that this Kubernetes cannot run:"
+grep -v '^part: ' "$BERTH_SKIPS" | listed "Skipped, as this machine cannot run them:"
+sed -n 's/^test \(.*\) \.\.\. ignored, \(.*\)/\1: \2/p' "$log" "$hosts_log" | listed "Skipped, to be run by another command:"
+skipped=$(grep -cv '^part: ' "$BERTH_SKIPS")
+[ "$others" = 0 ] && [ "$code" = 0 ] || {
+    printf '\n' >&2
+    echo "tests have failed: exit code $code of shape and networks, $others of the others" >&2
+    grep -hE '^test .* FAILED|^error: test failed' "$log" "$hosts_log" | sort -u >&2
+}
+echo
+echo "all tests took $((($(date +%s) - begin) / 60)) min"
+echo "$(($(sum passed) - skipped)) passed, $(sum failed) failed, $(($(sum ignored) + skipped)) skipped"
+[ "$others" = 0 ] && [ "$code" = 0 ]

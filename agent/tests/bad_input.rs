@@ -8,6 +8,8 @@
 )]
 
 mod common;
+#[path = "../../tests/src/skip.rs"]
+mod skip;
 
 use std::time::{Duration, Instant};
 
@@ -234,8 +236,10 @@ fn a_host_of_8192_cpus() {
 #[test]
 fn files_this_user_may_not_read_are_unknown_with_that_reason() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root can become another user to try this");
-        return;
+        return skip::skip(
+            "files_this_user_may_not_read_are_unknown_with_that_reason",
+            "needs root",
+        );
     }
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;

@@ -3,12 +3,13 @@
 
 #![expect(
     clippy::disallowed_methods,
-    clippy::print_stderr,
     clippy::unwrap_used,
     reason = "tests run programs, and fail by panicking"
 )]
 
 mod common;
+#[path = "../../tests/src/skip.rs"]
+mod skip;
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt as _;
@@ -17,15 +18,12 @@ use std::process::{Command, Output};
 
 use common::{agent, stderr, stdout};
 use serde_json::Value;
+use skip::skip;
 
 const NOBODY: u32 = 65_534;
 
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
-}
-
-fn skipped(why: &str) {
-    eprintln!("skipped: {why}");
 }
 
 fn json(output: &Output) -> Value {
@@ -90,7 +88,7 @@ fn the_kernel_release_and_memory_are_this_machines() {
 #[test]
 fn lscpu_counts_the_same() {
     let Ok(output) = Command::new("lscpu").args(["-p=CPU,CORE,SOCKET"]).output() else {
-        return skipped("lscpu is not installed");
+        return skip("lscpu_counts_the_same", "lscpu is not installed");
     };
     let text = stdout(&output);
     let rows: Vec<Vec<&str>> = text
@@ -130,7 +128,7 @@ fn links_are_those_of_sysfs() {
 #[test]
 fn virt_host_validate_agrees() {
     let Ok(output) = Command::new("virt-host-validate").arg("qemu").output() else {
-        return skipped("virt-host-validate is not installed");
+        return skip("virt_host_validate_agrees", "virt-host-validate is not installed");
     };
     let theirs = stdout(&output) + &stderr(&output);
     let findings = json(&agent(&["check", "-o", "json"]));
@@ -158,7 +156,7 @@ fn virt_host_validate_agrees() {
 #[test]
 fn an_ordinary_user_sees_the_host_but_for_what_is_roots() {
     if !is_root() {
-        return skipped("only root can become another user to try this");
+        return skip("an_ordinary_user_sees_the_host_but_for_what_is_roots", "needs root");
     }
     let folder = tempfile::tempdir().unwrap();
     let program = program_for_all(&folder);
@@ -186,10 +184,13 @@ fn an_ordinary_user_sees_the_host_but_for_what_is_roots() {
 #[test]
 fn without_the_device_node_nothing_is_claimed_of_the_host() {
     if !is_root() {
-        return skipped("only root can make a mount namespace");
+        return skip("without_the_device_node_nothing_is_claimed_of_the_host", "needs root");
     }
     if !Path::new("/sys/devices/virtual/misc/kvm").exists() {
-        return skipped("this kernel has no KVM to hide");
+        return skip(
+            "without_the_device_node_nothing_is_claimed_of_the_host",
+            "this kernel has no KVM",
+        );
     }
     let script = "mount -t tmpfs none /dev && exec \"$0\" report -o json";
     let output = Command::new("unshare")

@@ -1,13 +1,15 @@
 //! Captures of real machines, and what those machines' own tools said about them.
 //!
 //! No expectation is written down here: each is read from the tool's output, so a capture dropped
-//! into the same folder is tested too. The captures are other projects' and not in this repository.
+//! into the same folder is tested too. `tests/data/README.md` lists the captures, their origin and licences.
 #![expect(
     clippy::disallowed_methods,
     reason = "the test unpacks trees, starts the agent, and reads on its own what the agent reads"
 )]
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "../../tests/src/data.rs"]
+mod data;
 #[path = "peers/hwloc.rs"]
 mod hwloc;
 #[path = "peers/kernel.rs"]
@@ -18,18 +20,28 @@ mod lscpu;
 mod machine;
 #[path = "peers/node.rs"]
 mod node;
+#[path = "../../tests/src/skip.rs"]
+mod skip;
 #[path = "peers/units.rs"]
 mod units;
 
 use std::fs;
-use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use machine::Machine;
 
+/// The installed lscpu reads the same trees as the agent. Where lscpu's own output was recorded, it counts too.
 #[test]
 fn lscpu_agrees() {
-    each_machine("lscpu", ".tar.gz", |folder, machine| {
+    if !lscpu::is_installed() {
+        return skip::skip("lscpu_agrees", "lscpu is not installed");
+    }
+    for (family, suffix) in [("hwloc", ".tar.bz2"), ("nto", ".sysinfo.tgz"), ("nri", ".tar.xz")] {
+        each_machine(&captures(family, suffix), suffix, |_, machine| {
+            lscpu::compare(&lscpu::of_tree(&machine.root), machine);
+        });
+    }
+    each_machine(&data::files("lscpu", ".tar.gz"), ".tar.gz", |folder, machine| {
         let said = read(&folder.join(format!("expected/{}.txt", machine.name)));
         lscpu::compare(&said, machine);
     });
@@ -37,7 +49,7 @@ fn lscpu_agrees() {
 
 #[test]
 fn hwloc_agrees() {
-    each_machine("hwloc", ".tar.bz2", |folder, machine| {
+    each_machine(&captures("hwloc", ".tar.bz2"), ".tar.bz2", |folder, machine| {
         let console = folder.join(format!("{}.console", machine.name));
         let topology = if console.exists() {
             hwloc::Topology::of_console(&read(&console))
@@ -50,7 +62,7 @@ fn hwloc_agrees() {
 
 #[test]
 fn kubernetes_node_agrees() {
-    each_machine("nto", ".sysinfo.tgz", |folder, machine| {
+    each_machine(&captures("nto", ".sysinfo.tgz"), ".sysinfo.tgz", |folder, machine| {
         node::compare_node(&read(&folder.join(format!("{}.node.yaml", machine.name))), machine);
         node::compare_machine_info(machine);
     });
@@ -58,34 +70,25 @@ fn kubernetes_node_agrees() {
 
 #[test]
 fn hybrid_kernel_agrees() {
-    each_machine("nri", ".tar.xz", |_, machine| kernel::compare_core_kinds(machine));
+    each_machine(&captures("nri", ".tar.xz"), ".tar.xz", |_, machine| {
+        kernel::compare_core_kinds(machine)
+    });
 }
 
-/// Unpacks every capture of a family, checks what holds for any tree and then what `check` checks.
-fn each_machine(family: &str, suffix: &str, check: fn(&Path, &mut Machine)) {
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/peers");
-    // More captures of the same kinds than the shared ones: see CONTRIBUTING.md.
-    let peers = std::env::var_os("BERTH_PEERS").map_or(ours, Into::into);
-    let folder = peers.join(family);
-    if !folder.exists() {
-        // Written to the stream itself, as the test harness keeps what a passing test prints.
-        writeln!(std::io::stderr(), "skipped: ../shared/peers is not here").expect("stderr");
-        return;
-    }
-    let mut archives: Vec<_> = fs::read_dir(&folder)
-        .expect("the folder can be listed")
-        .map(|entry| entry.expect("the folder can be listed").path())
-        .filter(|path| path.to_string_lossy().ends_with(suffix))
-        .collect();
-    archives.sort();
-    assert!(!archives.is_empty(), "no *{suffix} in {}", folder.display());
+fn captures(family: &str, suffix: &str) -> Vec<PathBuf> {
+    let archives = data::files(family, suffix);
+    assert!(!archives.is_empty(), "no *{suffix} in tests/data/{family}");
+    archives
+}
 
+/// Unpacks every capture, checks what holds for any tree and then what `check` checks.
+fn each_machine(archives: &[PathBuf], suffix: &str, check: fn(&Path, &mut Machine)) {
     let mut mismatches = Vec::new();
     for archive in archives {
-        let mut machine = Machine::unpack(&archive, suffix);
+        let mut machine = Machine::unpack(archive, suffix);
         if machine.run_agent() {
             kernel::compare_zones(&mut machine);
-            check(&folder, &mut machine);
+            check(archive.parent().expect("a file has a folder"), &mut machine);
         }
         mismatches.append(&mut machine.mismatches);
     }

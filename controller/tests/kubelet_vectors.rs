@@ -1,9 +1,11 @@
 //! What real kubelets said to random pods on random hosts, and what the predictor says to the same.
 //!
-//! The answers were made by the kubelet's own packages and are not in this repository: see CONTRIBUTING.md.
+//! The answers were made by the kubelet's own packages: see `tests/data/README.md`.
 #![expect(clippy::disallowed_methods, reason = "the test reads recorded answers")]
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "../../tests/src/data.rs"]
+mod data;
 #[path = "kubelet_vectors/format.rs"]
 mod format;
 #[path = "kubelet_vectors/replay.rs"]
@@ -17,14 +19,8 @@ use flate2::read::GzDecoder;
 
 #[test]
 fn kubelet_vectors() {
-    let Some(files) = files() else {
-        // Written to the stream itself, as the test harness keeps what a passing test prints.
-        writeln!(std::io::stderr(), "skipped: ../shared/peers/kubelet is not here")
-            .expect("stderr");
-        return;
-    };
     let mut tally = replay::Tally::default();
-    for file in files {
+    for file in files() {
         let unpacked = GzDecoder::new(std::fs::File::open(&file).expect("the file opens"));
         for line in BufReader::new(unpacked).lines() {
             let line = line.expect("the file unpacks");
@@ -76,19 +72,14 @@ fn print(file: &Path, tally: &replay::Tally) {
     ));
 }
 
-/// Another file or folder by `BERTH_KUBELET_VECTORS`; more captures of all kinds by `BERTH_PEERS`.
-fn files() -> Option<Vec<PathBuf>> {
-    let given = std::env::var_os("BERTH_KUBELET_VECTORS").map(PathBuf::from);
-    let place = given.clone().unwrap_or_else(|| {
-        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/peers");
-        std::env::var_os("BERTH_PEERS").map_or(ours, PathBuf::from).join("kubelet")
-    });
-    if !place.exists() {
-        assert!(given.is_none(), "BERTH_KUBELET_VECTORS: {} is not there", place.display());
-        return None;
-    }
+/// The recorded answers; `BERTH_KUBELET_VECTORS` names a file or folder to take in their place.
+fn files() -> Vec<PathBuf> {
+    let Some(place) = std::env::var_os("BERTH_KUBELET_VECTORS").map(PathBuf::from) else {
+        return data::files("kubelet", ".jsonl.gz");
+    };
+    assert!(place.exists(), "BERTH_KUBELET_VECTORS: {} is not there", place.display());
     if place.is_file() {
-        return Some(vec![place]);
+        return vec![place];
     }
     let entries = std::fs::read_dir(&place).expect("the folder can be listed");
     let mut files: Vec<PathBuf> = entries
@@ -97,5 +88,5 @@ fn files() -> Option<Vec<PathBuf>> {
         .collect();
     files.sort();
     assert!(!files.is_empty(), "no *.jsonl.gz in {}", place.display());
-    Some(files)
+    files
 }

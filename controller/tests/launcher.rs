@@ -2,8 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "the test reads other projects' manifests")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::Write as _;
-use std::path::Path;
+#[path = "../../tests/src/data.rs"]
+mod data;
 
 use berth_api::PageSize;
 use berth_controller::launcher::{
@@ -55,17 +55,8 @@ fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroun
 /// Golden machines of kubermatic/machine-controller. Two CPUs and 2Gi as requests and limits: the QoS class Guaranteed.
 #[test]
 fn machines_of_the_machine_controller_have_launchers() {
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/peers");
-    let folder =
-        std::env::var_os("BERTH_PEERS").map_or(ours, Into::into).join("machine-controller");
-    if !folder.exists() {
-        // Written to the stream itself, as the test harness keeps what a passing test prints.
-        writeln!(std::io::stderr(), "skipped: ../shared/peers is not here").unwrap();
-        return;
-    }
     let mut seen = 0;
-    for entry in std::fs::read_dir(&folder).unwrap() {
-        let path = entry.unwrap().path();
+    for path in data::files("machine-controller", ".yaml") {
         let text = std::fs::read_to_string(&path).unwrap();
         let object: Value = serde_saphyr::from_str(&text).unwrap();
         let launcher = launcher(&object, &of("main"), &Surroundings::default());
@@ -87,7 +78,7 @@ fn machines_of_the_machine_controller_have_launchers() {
         assert_eq!(launcher.namespace, "test-namespace");
         seen += 1;
     }
-    assert_ne!(seen, 0, "no manifests in {}", folder.display());
+    assert_ne!(seen, 0, "no manifests in tests/data/machine-controller");
 }
 
 /// Worked by hand from the rules: common-instancetypes of the series u1, o1 and cx1.

@@ -8,12 +8,12 @@
     reason = "tests look at files, say what they skip, and fail by panicking"
 )]
 
+#[path = "../../tests/src/data.rs"]
+mod data;
 #[path = "render/documents.rs"]
 mod documents;
 #[path = "render/wrong.rs"]
 mod wrong;
-
-use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use berth_controller::fleet::stream;
@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {server: https://10.0.0.1:6443}\n";
 
-/// The base of `peers/README.md`.
+/// The base of `tests/data/README.md`.
 fn base() -> Value {
     let kubeconfig = base64::engine::general_purpose::STANDARD.encode(KUBECONFIG);
     json!({
@@ -138,21 +138,10 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-fn peers() -> Option<PathBuf> {
-    let folder =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/peers/machine-controller");
-    folder.is_dir().then_some(folder)
-}
-
 #[test]
 fn machines_are_those_of_machine_controller() {
-    let Some(folder) = peers() else {
-        eprintln!("skipped: the peer's files are not beside the repository");
-        return;
-    };
     let mut cases = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
+    for path in data::files("machine-controller", ".yaml") {
         let case = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let expected: Value =
             serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();

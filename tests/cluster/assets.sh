@@ -11,6 +11,11 @@ recipe=$(cksum <"$0" | cut -d' ' -f1)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/berth
 cache=$folder/kubernetes-$version-$recipe
 
+here=$(cd "$(dirname "$0")" && pwd)
+begin=$(date +%s)
+progress() {
+    echo "assets.sh: $1 ($(($(date +%s) - begin)) s)" >&2
+}
 found() {
     [ -x "$cache/kube-apiserver" ] && echo "$cache"
 }
@@ -32,18 +37,17 @@ trap 'exit 1' HUP INT TERM
 log=$work/build.log
 
 failed() {
-    echo "assets.sh: $1; the end of what was said:" >&2
+    echo "assets.sh: $1; the end of its log:" >&2
     tail -20 "$log" >&2
     exit 1
 }
 
 # This machine's apt fetches, as its settings for proxies and dates may be needed; lists and archives are our own.
-# It is not told what is installed: a newer etcd here would be what it wants to download.
-mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
-    awk -v suite="$suite" '$2 == suite { print $1; exit }')
+# It does not see which packages are installed: a newer etcd here would be the one that it downloads.
+mirror=$("$here/../mirror.sh" "$suite")
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 for kind in deb deb-src; do
-    echo "$kind [signed-by=$keyring] ${mirror:-http://deb.debian.org/debian} $suite main"
+    echo "$kind [signed-by=$keyring] $mirror $suite main"
 done >"$work/sources.list"
 fetch() {
     timeout --foreground 600 apt-get -qq -y -o APT::Sandbox::User=root -o Dir::Etc::SourceParts=- \
@@ -51,6 +55,7 @@ fetch() {
         -o Dir::State::Status=/dev/null -o Dir::Cache="$work/cache" "$@" >>"$log" 2>&1
 }
 cd "$work"
+progress "building Kubernetes $version once, some five minutes: downloading Go, etcd and the source"
 fetch update || failed "no lists of packages"
 fetch download golang-1.19-go golang-1.19-src golang-github-modern-go-reflect2-dev etcd-server || failed "no Go or etcd"
 fetch source --download-only kubernetes || failed "no source of Kubernetes"
@@ -71,7 +76,8 @@ export GOENV=off GOFLAGS='' GO111MODULE=off CGO_ENABLED=0 GOTOOLCHAIN=local \
 PATH=$GOROOT/bin:$PATH
 cd "$source"
 
-# The schemas of all types are made by a generator; the tarball lacks what it makes.
+# A generator writes the schemas of all types; the tarball lacks its output.
+progress "generating API schemas"
 go build -o "$work/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen >>"$log" 2>&1 ||
     failed "openapi-gen does not build"
 packages=$(grep -rl --include='*.go' --exclude='*_test.go' '^// +k8s:openapi-gen=' pkg staging/src | xargs -n1 dirname |
@@ -81,6 +87,7 @@ packages=$(grep -rl --include='*.go' --exclude='*_test.go' '^// +k8s:openapi-gen
     --output-file-base zz_generated.openapi --report-filename "$work/report" >>"$log" 2>&1 ||
     failed "openapi-gen failed"
 
+progress "compiling five programs"
 flags='-s -w'
 for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
     for variable in gitVersion=v$version gitMajor=1 gitMinor=20 gitTreeState=clean; do
@@ -91,4 +98,5 @@ go build -trimpath -ldflags "$flags" -o "$work/bin/" ./cmd/kube-apiserver ./cmd/
     ./cmd/kube-scheduler ./cmd/kubectl ./cmd/kubelet >>"$log" 2>&1 || failed "Kubernetes does not build"
 mv "$work/root/usr/bin/etcd" "$work/bin/"
 mv "$work/bin" "$cache"
+progress "Kubernetes $version is built: $cache"
 echo "$cache"

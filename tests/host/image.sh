@@ -17,6 +17,11 @@ recipe=$(cksum <"$0" | cut -d' ' -f1)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/berth
 cache=$folder/host-$suite-$recipe
 
+here=$(cd "$(dirname "$0")" && pwd)
+begin=$(date +%s)
+progress() {
+    echo "image.sh: $1 ($(($(date +%s) - begin)) s)" >&2
+}
 found() {
     [ -f "$cache/disk.img" ] && echo "$cache"
 }
@@ -41,16 +46,14 @@ trap 'exit 1' HUP INT TERM
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 log=$work/build.log
 
-# The mirror of this machine's own sources; without one, debootstrap's.
-mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
-    awk -v suite="$suite" '$2 == suite { print $1; exit }')
-timeout --foreground 1500 debootstrap --variant=minbase --include="$packages" "$suite" "$root" ${mirror:+"$mirror"} \
+mirror=$("$here/../mirror.sh" "$suite")
+progress "building the image of emulated hosts once, some three minutes: installing Debian $suite"
+timeout --foreground 1500 debootstrap --variant=minbase --include="$packages" "$suite" "$root" "$mirror" \
     >"$log" 2>&1 || {
-    echo "image.sh: debootstrap failed; the end of what it said:" >&2
+    echo "image.sh: debootstrap failed; the end of its log:" >&2
     tail -20 "$log" >&2
     exit 1
 }
-mirror=$(awk '$1 == "deb" { print $2; exit }' "$root/etc/apt/sources.list")
 mount -t proc proc "$root/proc"
 
 # These find the disk; the rest of the modules is on it. `dep` would ask this machine, not the emulated one.
@@ -62,6 +65,7 @@ keep_kernel() { # its name
     mv "$root"/boot/vmlinuz-* "$work/vmlinuz-$1" && mv "$root"/boot/initrd.img-* "$work/initrd-$1"
 }
 keep_kernel stable
+progress "installing the kernel of $suite-backports and NetworkManager"
 
 # This machine's apt fetches, as its settings for proxies and dates may be needed; the image's dpkg installs.
 fetch() {
@@ -133,9 +137,11 @@ printf '127.0.0.1 localhost\n127.0.1.1 rack1-a\n' >"$root/etc/hosts"
 : >"$root/etc/machine-id"
 ln -sf /etc/machine-id "$root/var/lib/dbus/machine-id"
 
+progress "writing the disk image"
 umount "$root/proc"
 rm -rf "$root"/tmp/*.deb "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/etc/resolv.conf
 mke2fs -q -t ext4 -L berth-host -d "$root" "$work/disk.img" 2G >>"$log" 2>&1
 rm -rf --one-file-system "$root" "$work/cache" "$work/lists" "$work/backports.list"
 mv "$work" "$cache"
+progress "the image is built: $cache"
 echo "$cache"

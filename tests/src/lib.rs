@@ -3,12 +3,16 @@
 
 pub mod cluster;
 pub mod controller;
+pub mod data;
 pub mod demo;
 pub mod host;
 pub mod lscpu;
 pub mod package;
+pub mod pings;
 pub mod running;
+pub mod skip;
 pub mod standins;
+pub mod wait;
 
 use std::path::PathBuf;
 

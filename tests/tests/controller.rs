@@ -34,19 +34,14 @@ fn hosts_are_kept_as_their_profiles_say() {
     hosts::a_profile_becomes_the_spec(&plane);
     hosts::the_highest_priority_wins_and_a_tie_is_shown_on_both(&plane);
     // Of a field or a list that is applied no more servers before 1.22 drop all that is below it, whoever holds that.
-    let is_old = plane.version() < Version(1, 22);
-    if is_old {
-        let version = plane.version();
-        eprintln!(
-            "skipped: fields that a person holds, and silent agents: Kubernetes {version} drops what others hold"
-        );
-    } else {
+    let is_current = plane.supports("fields of other managers", Version(1, 22));
+    if is_current {
         hosts::a_persons_field_wins_and_comes_back(&plane);
         hosts::a_choice_of_fields_is_left_whole(&plane);
     }
     hosts::tenants_come_and_go(&plane);
     hosts::tunnels_know_each_other(&plane);
-    if !is_old {
+    if is_current {
         hosts::a_silent_agent_is_said_once(&plane);
     }
     hosts::the_configuration_is_judged(&plane);

@@ -6,8 +6,6 @@
     reason = "tests look at files and fail by panicking"
 )]
 
-use std::io::Write as _;
-
 use berth_controller::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
 use berth_tests::cluster::{ControlPlane, Parts};
 use berth_tests::repository;
@@ -83,19 +81,13 @@ fn each_gives_a_launcher_pod_of_its_class() {
 
 #[test]
 fn kubevirts_schemas_take_them() {
-    let folder = repository().join("../shared/crds");
-    if !folder.exists() {
-        // Written to the stream itself, as the test harness keeps what a passing test prints.
-        writeln!(std::io::stderr(), "skipped: ../shared/crds is not here").unwrap();
-        return;
-    }
     let plane = ControlPlane::start(Parts::default()).unwrap();
-    for kind in ["virtualmachineclusterinstancetypes", "virtualmachineclusterpreferences"] {
-        let crd = format!("{kind}.instancetype.kubevirt.io");
-        plane.apply(&std::fs::read_to_string(folder.join(format!("{crd}.yaml"))).unwrap()).unwrap();
-        let crd = format!("crd/{crd}");
-        plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", &crd]).unwrap();
-    }
+    plane
+        .define_kubevirt(&[
+            "virtualmachineclusterinstancetypes.instancetype.kubevirt.io",
+            "virtualmachineclusterpreferences.instancetype.kubevirt.io",
+        ])
+        .unwrap();
     for file in FILES {
         plane.apply(&text(file)).unwrap();
         // What a schema does not know it drops, and says nothing.

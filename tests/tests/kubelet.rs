@@ -61,15 +61,9 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
         host.must("ctr -n k8s.io images import /run/image.tar && rm /run/image.tar").unwrap();
     }
     let deploy = repository().join("deploy");
-    if plane.version() >= Version(1, 30) {
+    if plane.supports("the admission policy", Version(1, 30)) {
         plane.kubectl(&["apply", "-k", deploy.to_str().unwrap()]).unwrap();
     } else {
-        writeln!(
-            std::io::stderr(),
-            "skipped: the admission policy, Kubernetes {} has none",
-            plane.version()
-        )
-        .unwrap_or_default();
         plane
             .deploy(&["base/daemonset.yaml", "base/rbac-controller.yaml", "base/controller.yaml"])
             .unwrap();

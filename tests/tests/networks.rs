@@ -71,7 +71,11 @@ fn name_uplink(host: &mut Host) {
         "for link in /sys/class/net/*; do \
            if [ \"$(cat $link/address)\" = 52:54:00:be:27:{number:02x} ]; then \
              ip link set ${{link##*/}} down && ip link set ${{link##*/}} name {UPLINK}; fi; done; \
-         ip link set {UPLINK} mtu 2000 up"
+         ip link set {UPLINK} mtu 2000 up; \
+         ip netns add control && for link in /sys/class/net/*; do \
+           if [ \"$(cat $link/address)\" = 52:54:00:be:28:{number:02x} ]; then \
+             ip link set ${{link##*/}} netns control name control0; fi; done; \
+         ip -n control address add 10.77.0.{number}/24 dev control0 && ip -n control link set control0 up"
     ))
     .unwrap();
 }
@@ -145,10 +149,8 @@ fn tenants_have_networks_of_their_own() {
 
 /// Slow: what happens in years.
 #[test]
+#[ignore = "slow: make faults"]
 fn bad_luck_of_changes() {
-    if skipped() {
-        return;
-    }
     on_two_hosts([13, 14], Kernel::Backports, |hosts| {
         management::is_safe(hosts, true);
         faults::kills(&mut hosts[0], 50);
@@ -158,10 +160,8 @@ fn bad_luck_of_changes() {
 
 /// Slow too.
 #[test]
+#[ignore = "slow: make faults"]
 fn bad_luck_of_hosts() {
-    if skipped() {
-        return;
-    }
     on_two_hosts([15, 16], Kernel::Backports, |hosts| {
         faults::thousand_tenants_and_a_flapping_uplink(&mut hosts[0]);
         faults::other_managers(&mut hosts[0]);
@@ -170,10 +170,8 @@ fn bad_luck_of_hosts() {
 
 /// And this.
 #[test]
+#[ignore = "slow: make faults"]
 fn bad_luck_of_power() {
-    if skipped() {
-        return;
-    }
     on_two_hosts([17, 18], Kernel::Backports, |hosts| {
         faults::power_cuts(&mut hosts[0], 20);
     });
@@ -181,24 +179,14 @@ fn bad_luck_of_power() {
 
 /// And a control plane for it.
 #[test]
+#[ignore = "slow: make faults"]
 fn bad_luck_of_servers() {
-    if skipped() {
-        return;
-    }
     on_these(
         || boot([19, 20], Kernel::Backports, true),
         |hosts| {
             server_lost::is_taken_back(hosts);
         },
     );
-}
-
-fn skipped() -> bool {
-    let skipped = std::env::var_os("BERTH_FAULTS").is_none();
-    if skipped {
-        writeln!(std::io::stderr(), "skipped: slow, `make faults` runs it").unwrap_or_default();
-    }
-    skipped
 }
 
 fn on_two_hosts(numbers: [u8; 2], kernel: Kernel, scenario: fn(&mut [Host; 2])) {

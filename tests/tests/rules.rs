@@ -63,16 +63,15 @@ struct Seen {
 fn kube_scheduler_agrees() {
     let mut plane = ControlPlane::start(Parts::default()).unwrap();
     let version = plane.version();
-    let current = version >= SCORES;
+    let current = plane.supports(
+        "scores, namespaceSelector, matchLabelKeys, minDomains, inclusion policies, sidecars, spread by a selector of everything",
+        SCORES,
+    );
     if current {
         let file = plane.folder().join("scheduler.json");
         fs::write(&file, configuration(&plane).to_string()).unwrap();
         plane.start_scheduler(Some(&file)).unwrap();
     } else {
-        eprintln!(
-            "skipped: scores, namespaceSelector, matchLabelKeys, minDomains, inclusion policies, sidecars, spread by a \
-             selector of everything or among some hosts only: Kubernetes {version} has them not, or otherwise"
-        );
         plane.start_scheduler(None).unwrap();
     }
     let mut dice = Dice(20_261_122);

@@ -58,11 +58,13 @@ fn a_host_is_shaped_as_asked_and_put_back() {
 
 /// Slow: years of ordinary hosts' bad luck. Each on a host of its own, side by side.
 #[test]
+#[ignore = "slow: make faults"]
 fn bad_luck_kills() {
     on_a_host_with_bad_luck(3, |host| faults::kills(host, 50));
 }
 
 #[test]
+#[ignore = "slow: make faults"]
 fn bad_luck_of_many_kinds() {
     on_a_host_with_bad_luck(4, |host| {
         whole::sample_there_and_back(host);
@@ -75,15 +77,12 @@ fn bad_luck_of_many_kinds() {
 }
 
 #[test]
+#[ignore = "slow: make faults"]
 fn bad_luck_power_cuts() {
     on_a_host_with_bad_luck(5, |host| faults::power_cuts(host, 20));
 }
 
 fn on_a_host_with_bad_luck(number: u8, scenario: fn(&mut Host)) {
-    if std::env::var_os("BERTH_FAULTS").is_none() {
-        writeln!(std::io::stderr(), "skipped: slow, `make faults` runs it").unwrap_or_default();
-        return;
-    }
     on_a_host(number, Kernel::Stable, scenario);
 }
 

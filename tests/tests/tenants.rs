@@ -121,7 +121,7 @@ fn tenants_come_and_go() {
     let controller = Controller::start(&plane);
     what_is_not_installed_is_named(&plane);
     plane.define_attachments().unwrap();
-    let kubevirt = plane
+    plane
         .define_kubevirt(&[
             "virtualmachines.kubevirt.io",
             "virtualmachineinstances.kubevirt.io",
@@ -129,23 +129,18 @@ fn tenants_come_and_go() {
             "virtualmachinepreferences.instancetype.kubevirt.io",
         ])
         .unwrap();
-    if !kubevirt {
-        eprintln!("skipped: ../shared/crds is not here, so no instance types");
-    }
     // What was installed is found by the first one before there is another: they would write against each other.
     until(&plane, "early", "NetworkReady", "True Ready");
-    if kubevirt {
-        until(&plane, "early", "Ready", "True Ready");
-    }
+    until(&plane, "early", "Ready", "True Ready");
     let other = Controller::start(&plane);
-    two_at_one_instant_get_different_vlans(&plane, kubevirt);
+    two_at_one_instant_get_different_vlans(&plane);
     policies_go_when_they_leave_their_list(&plane);
     what_is_wrong_is_said(&plane);
     nothing_is_written_while_nothing_changes(&plane);
     drop((controller, other));
     killed_at_any_moment_no_vlan_is_there_twice(&plane);
     let _controller = Controller::start(&plane);
-    deletion_keeps_its_order(&plane, &fleet, kubevirt);
+    deletion_keeps_its_order(&plane, &fleet);
     one_that_comes_back_has_its_vlan_again(&plane);
 }
 
@@ -166,7 +161,7 @@ fn what_is_not_installed_is_named(plane: &ControlPlane) {
     plane.get(&["role", "kubevirt-csi", "-n", "cluster-early"]).unwrap();
 }
 
-fn two_at_one_instant_get_different_vlans(plane: &ControlPlane, kubevirt: bool) {
+fn two_at_one_instant_get_different_vlans(plane: &ControlPlane) {
     std::thread::scope(|scope| {
         for name in ["one", "two"] {
             scope.spawn(move || tenant(plane, name, &on_trunk()));
@@ -175,9 +170,7 @@ fn two_at_one_instant_get_different_vlans(plane: &ControlPlane, kubevirt: bool) 
     for name in ["early", "one", "two"] {
         until(plane, name, "NetworkReady", "True Ready");
         until(plane, name, "HostsReady", "True Ready");
-        if kubevirt {
-            until(plane, name, "Ready", "True Ready");
-        }
+        until(plane, name, "Ready", "True Ready");
     }
     let all = vlans(plane);
     assert_eq!(all.len(), 3, "{all:?}");
@@ -202,11 +195,9 @@ fn two_at_one_instant_get_different_vlans(plane: &ControlPlane, kubevirt: bool) 
         let status = &get(plane, &name)["status"];
         assert_eq!(status["networkAttachmentDefinition"], format!("{namespace}/{definition}"));
         assert_eq!(status["hosts"]["ready"], 2);
-        if kubevirt {
-            let kind = "virtualmachineinstancetypes.instancetype.kubevirt.io";
-            let size = plane.get(&[kind, "standard-4", "-n", &namespace]).unwrap();
-            assert_eq!(size["spec"]["memory"]["guest"], "16Gi");
-        }
+        let kind = "virtualmachineinstancetypes.instancetype.kubevirt.io";
+        let size = plane.get(&[kind, "standard-4", "-n", &namespace]).unwrap();
+        assert_eq!(size["spec"]["memory"]["guest"], "16Gi");
     }
 }
 
@@ -342,33 +333,29 @@ fn killed_at_any_moment_no_vlan_is_there_twice(plane: &ControlPlane) {
         .unwrap_or_else(|error| panic!("{error}: {} claims, seed {seed}", claims()));
 }
 
-fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet, kubevirt: bool) {
+fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet) {
     let vlan = vlans(plane)["one"];
     let claim = || plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap_or_default();
-    if kubevirt {
-        let vm = json!({
-            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
-            "metadata": {"name": "web-1", "namespace": "cluster-one", "finalizers": ["berth.dev/test"]},
-            "spec": {"runStrategy": "Halted", "template": {"spec": {"domain": {"devices": {}}}}},
-        });
-        plane.apply(&vm.to_string()).unwrap();
-        // One that no VirtualMachine takes along.
-        let vmi = json!({
-            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
-            "metadata": {"name": "by-hand", "namespace": "cluster-one"}, "spec": {"domain": {"devices": {}}},
-        });
-        plane.apply(&vmi.to_string()).unwrap();
-    }
+    let vm = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": "web-1", "namespace": "cluster-one", "finalizers": ["berth.dev/test"]},
+        "spec": {"runStrategy": "Halted", "template": {"spec": {"domain": {"devices": {}}}}},
+    });
+    plane.apply(&vm.to_string()).unwrap();
+    // One that no VirtualMachine takes along.
+    let vmi = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": "by-hand", "namespace": "cluster-one"}, "spec": {"domain": {"devices": {}}},
+    });
+    plane.apply(&vmi.to_string()).unwrap();
     fleet.answers.store(false, Ordering::SeqCst);
     plane.kubectl(&["delete", "tenantcluster", "one", "--wait=false"]).unwrap();
-    if kubevirt {
-        let one = until(plane, "one", "Ready", "False MachinesGo");
-        assert!(said(&one, "Ready").1.contains("VirtualMachine web-1"), "{one:#}");
-        assert_eq!(one["status"]["vlan"], vlan, "hosts keep it while there are machines");
-        let free = ["patch", "vm", "web-1", "-n", "cluster-one", "--type=merge", "-p"];
-        let none = json!({"metadata": {"finalizers": null}}).to_string();
-        plane.kubectl(&[&free[..], &[&none]].concat()).unwrap();
-    }
+    let one = until(plane, "one", "Ready", "False MachinesGo");
+    assert!(said(&one, "Ready").1.contains("VirtualMachine web-1"), "{one:#}");
+    assert_eq!(one["status"]["vlan"], vlan, "hosts keep it while there are machines");
+    let free = ["patch", "vm", "web-1", "-n", "cluster-one", "--type=merge", "-p"];
+    let none = json!({"metadata": {"finalizers": null}}).to_string();
+    plane.kubectl(&[&free[..], &[&none]].concat()).unwrap();
     let one = until(plane, "one", "Ready", "False NetworkGoes");
     assert!(one["status"]["vlan"].is_null());
     assert!(claim()["status"]["releasedAt"].is_null(), "before the hosts have answered");

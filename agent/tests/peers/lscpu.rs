@@ -1,9 +1,26 @@
-//! What lscpu said: its summary, then `lscpu --parse`.
+//! Output of lscpu: its summary, then `lscpu --parse`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
 
 use crate::machine::Machine;
 use crate::units::{Cpus, cpus_of_list, list_of};
+
+pub(crate) fn is_installed() -> bool {
+    Command::new("lscpu").arg("--version").output().is_ok()
+}
+
+/// Runs lscpu on a captured tree.
+pub(crate) fn of_tree(root: &Path) -> String {
+    let run = |options: &[&str]| {
+        let output = Command::new("lscpu").arg("--sysroot").arg(root).args(options).output();
+        let output = output.expect("lscpu starts");
+        assert!(output.status.success(), "lscpu --sysroot {}: {output:?}", root.display());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    format!("{}\n{}", run(&[]), run(&["--parse=CPU,Core,Socket,Node"]))
+}
 
 pub(crate) fn compare(said: &str, machine: &mut Machine) {
     let summary = Summary::new(said);

@@ -71,10 +71,9 @@ pub(crate) struct Args {
 #[derive(Debug)]
 struct Measured {
     version: Version,
-    kubevirt: bool,
     /// Seconds from the first TenantCluster on.
     tenants: Tenants,
-    /// Seconds from the first MachineDeployment on, until all machines and their Secrets are there; 0 without KubeVirt.
+    /// Seconds from the first MachineDeployment on, until all machines and their Secrets are there.
     machines: f64,
     of_tenants: Phase,
     of_machines: Phase,
@@ -188,18 +187,18 @@ impl Bed<'_> {
 
 fn measure(args: &Args) -> Result<Measured> {
     let at_once = usize::try_from(args.at_once)?;
-    let (plane, kubevirt) = world::start()?;
+    let plane = world::start()?;
     let cluster = Cluster::of(&plane.kubeconfig(), at_once)?;
     world::make_hosts(&cluster, args.hosts)?;
     let controller = Controller::start(&args.controller, &plane, NEVER, "first")?;
     world::await_hosts(&cluster, args.hosts)?;
     let bed = Bed { plane: &plane, cluster: &cluster, controller };
     let mark = bed.mark()?;
-    let tenants = make_tenants(&cluster, args.tenants, kubevirt)?;
+    let tenants = make_tenants(&cluster, args.tenants)?;
     let of_tenants = bed.calm(&mark)?;
     cluster.create(&machines::user_data(args.tenants))?;
     let mark = bed.mark()?;
-    let machines = make_machines(&cluster, args, kubevirt)?;
+    let machines = make_machines(&cluster, args)?;
     let of_machines = bed.calm(&mark)?;
     let mark = bed.mark()?;
     std::thread::sleep(QUIET);
@@ -216,14 +215,13 @@ fn measure(args: &Args) -> Result<Measured> {
     let resync = bed.since(&mark)?;
     bed.controller.end()?;
 
-    let made = Made::of(&cluster, kubevirt)?;
+    let made = Made::of(&cluster)?;
     let rendered = render::measure(&args.controller, &plane, args.runs)?;
     let version = plane.version();
     drop(cluster);
     drop(plane);
     Ok(Measured {
         version,
-        kubevirt,
         tenants,
         machines,
         of_tenants,
@@ -249,16 +247,10 @@ fn says(tenant: &Value, conditions: &[&str]) -> bool {
     conditions.iter().all(is_so)
 }
 
-fn make_tenants(cluster: &Cluster, count: u32, kubevirt: bool) -> Result<Tenants> {
+fn make_tenants(cluster: &Cluster, count: u32) -> Result<Tenants> {
     let begin = Instant::now();
     let asked = cluster.create(&machines::tenants(count))?.as_secs_f64();
     let wanted = usize::try_from(count)?;
-    // Without KubeVirt there are no instance types, and the tenants say so.
-    let parts: &[&str] = if kubevirt {
-        &["NetworkReady", "PoliciesReady", "ObjectsReady"]
-    } else {
-        &["NetworkReady", "PoliciesReady"]
-    };
     let until = |parts: &[&str]| {
         cluster.until(&parts.join(", "), PATIENCE, |cluster| {
             let all = cluster.cached("/apis/berth.dev/v1alpha1/tenantclusters")?;
@@ -268,15 +260,12 @@ fn make_tenants(cluster: &Cluster, count: u32, kubevirt: bool) -> Result<Tenants
         })?;
         anyhow::Ok(begin.elapsed().as_secs_f64())
     };
-    let objects = until(parts)?;
+    let objects = until(&["NetworkReady", "PoliciesReady", "ObjectsReady"])?;
     Ok(Tenants { asked, objects, hosts: until(&["HostsReady"])? })
 }
 
-fn make_machines(cluster: &Cluster, args: &Args, kubevirt: bool) -> Result<f64> {
+fn make_machines(cluster: &Cluster, args: &Args) -> Result<f64> {
     const SECRETS: &str = "/api/v1/secrets";
-    if !kubevirt {
-        return Ok(0.0);
-    }
     let wanted = u64::from(args.tenants).saturating_mul(u64::from(args.replicas));
     let before = cluster.count(SECRETS)?;
     let begin = Instant::now();

@@ -33,12 +33,11 @@ const VMS: (&str, &str, &str) = ("kubevirt.io/v1", "VirtualMachine", "virtualmac
 const SECRETS: (&str, &str, &str) = ("v1", "Secret", "secrets");
 
 impl Made {
-    /// Of a cluster. Kinds of KubeVirt are asked for if it is there.
-    pub(super) fn of(cluster: &Cluster, kubevirt: bool) -> Result<Self> {
-        let there = |kind: &&(&str, &str, &str)| kubevirt || !kind.0.contains("kubevirt.io");
+    /// Lists the objects of a cluster.
+    pub(super) fn of(cluster: &Cluster) -> Result<Self> {
         let all = |kinds: &[(&str, &str, &str)], labels: &str| -> Result<Vec<New>> {
             let mut all = Vec::new();
-            for (version, kind, plural) in kinds.iter().filter(there) {
+            for (version, kind, plural) in kinds {
                 for object in cluster.all(&collection(version, "", plural), labels)? {
                     let namespace =
                         object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
@@ -67,7 +66,7 @@ impl Made {
 
     /// Makes all of it on a new server; seconds for tenants, and for machines, with what people made too.
     pub(super) fn again(&self, at_once: usize, tenants: u32, replicas: u32) -> Result<(f64, f64)> {
-        let (plane, _) = world::start()?;
+        let plane = world::start()?;
         let cluster = Cluster::of(&plane.kubeconfig(), at_once)?;
         let mut of_tenants = cluster.create(&machines::tenants(tenants))?;
         of_tenants += cluster.create(&self.namespaces)?;

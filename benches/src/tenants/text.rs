@@ -22,16 +22,11 @@ fn add(text: &mut String, what: std::fmt::Arguments<'_>) {
 pub(super) fn write(args: &Args, date: Date, host: &str, measured: &Measured) -> (String, bool) {
     let (told, met) = goals(measured);
     let machines = u64::from(args.tenants) * u64::from(args.replicas);
-    let kubevirt = if measured.kubevirt {
-        "KubeVirt's own definitions"
-    } else {
-        "skipped: ../shared/crds is not here, so there are no VirtualMachines"
-    };
     let text = format!(
         "# {tenants} tenants and {machines} machines, {date}
 
 - measured on: {host}; everything on this one machine
-- control plane: kube-apiserver {version}, one etcd without fsync, no controllers; {kubevirt}
+- control plane: kube-apiserver {version}, one etcd without fsync, no controllers; KubeVirt's own definitions
 - controller: the process `{controller} run`, with the rights of `deploy/base`; {hosts} hosts with one VLAN-aware network, whose agents answer
   once a second; machines come to be and never run, as there is no KubeVirt
 - each tenant: a VLAN, namespace, NetworkPolicies, access, instance types; one MachineDeployment with {replicas} replicas and user data from a Secret
@@ -240,7 +235,6 @@ mod tests {
         let quiet = [("PUT", "leases", 16.0), ("WATCH", "nodes", 1.0)];
         let measured = Measured {
             version: Version(1, 20),
-            kubevirt: true,
             tenants: Tenants { asked: 1.0, objects: 4.0, hosts: 5.0 },
             machines: 30.0,
             of_tenants: phase(&[("POST", "namespaces", 10.0)], most),

@@ -16,19 +16,19 @@ pub(super) const VLANS: &str = "100-4094";
 const ROUND: Duration = Duration::from_secs(1);
 const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
 
-/// A control plane with all definitions that are here; whether KubeVirt's are.
-pub(super) fn start() -> Result<(ControlPlane, bool)> {
+/// Starts a control plane with all definitions, KubeVirt's among them.
+pub(super) fn start() -> Result<ControlPlane> {
     let plane = ControlPlane::start(Parts::default())?;
     plane.deploy(&["base/rbac-controller.yaml"])?;
     plane.define_attachments()?;
     plane.define_machine_deployments()?;
-    let kubevirt = plane.define_kubevirt(&[
+    plane.define_kubevirt(&[
         "virtualmachines.kubevirt.io",
         "virtualmachineinstances.kubevirt.io",
         "virtualmachineinstancetypes.instancetype.kubevirt.io",
         "virtualmachinepreferences.instancetype.kubevirt.io",
     ])?;
-    Ok((plane, kubevirt))
+    Ok(plane)
 }
 
 /// Makes Nodes and InfraNodes, and what they are to be; their agents answer until the cluster is dropped.

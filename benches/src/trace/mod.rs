@@ -12,7 +12,7 @@ mod text;
 use std::env;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use berth_api::PageSize;
@@ -28,8 +28,7 @@ use crate::report;
 
 /// Replays VM arrivals on hosts with two NUMA zones, with kube-scheduler's policies, with full information, and with Berth.
 ///
-/// The trace is that of `BERTH_AZURE_TRACE`, or all of `azure-trace/` in `BERTH_PEERS` (beside the repository:
-/// ../shared/peers); without any, VMs are made up after it.
+/// The trace is that of `BERTH_AZURE_TRACE`, or all of `tests/data/azure-trace/`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Make VMs up, even where there is a trace
@@ -146,19 +145,9 @@ fn traces(synthetic: bool) -> Result<Vec<Trace>> {
     if let Some(file) = env::var_os("BERTH_AZURE_TRACE").filter(|_| !synthetic) {
         files.push(PathBuf::from(file));
     } else if !synthetic {
-        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/peers");
-        let peers = env::var_os("BERTH_PEERS").map_or(beside, PathBuf::from);
-        #[expect(clippy::disallowed_methods, reason = "the trace is no host's file")]
-        let folder = fs::read_dir(peers.join("azure-trace"));
-        for entry in folder.into_iter().flatten() {
-            let path = entry?.path();
-            let name = path.to_string_lossy();
-            if name.ends_with(".csv.gz") || name.ends_with(".csv") {
-                files.push(path);
-            }
-        }
+        files = berth_tests::data::files("azure-trace", ".csv.gz");
         // The one that is sampled by VM first.
-        files.sort_unstable_by(|a, b| b.cmp(a));
+        files.reverse();
     }
     if files.is_empty() {
         return Ok(vec![synthetic::trace(1)]);

@@ -1,8 +1,11 @@
 //! CustomResourceDefinitions of others, as far as tests need them.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use flate2::read::GzDecoder;
 use serde_json::json;
 
 use super::ControlPlane;
@@ -62,21 +65,20 @@ impl ControlPlane {
         self.established(name)
     }
 
-    /// KubeVirt's own definitions of these kinds; `false` if they are not here.
+    /// KubeVirt's own definitions of these kinds, with their whole schemas.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
-    #[expect(clippy::disallowed_methods, reason = "files of the tests' own")]
-    pub fn define_kubevirt(&self, names: &[&str]) -> Result<bool> {
-        let folder = repository().join("../shared/crds");
-        if !folder.exists() {
-            return Ok(false);
-        }
+    /// As [`Self::kubectl`], and if `tests/data/crds` lacks one.
+    pub fn define_kubevirt(&self, names: &[&str]) -> Result<()> {
         for name in names {
-            self.apply(&std::fs::read_to_string(folder.join(format!("{name}.yaml")))?)?;
+            let file = repository().join(format!("tests/data/crds/{name}.json.gz"));
+            let packed = File::open(&file).with_context(|| file.display().to_string())?;
+            let mut definition = String::new();
+            GzDecoder::new(packed).read_to_string(&mut definition)?;
+            self.apply(&definition)?;
             self.established(name)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     fn established(&self, name: &str) -> Result<()> {

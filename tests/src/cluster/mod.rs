@@ -17,12 +17,14 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::running::Running;
+use crate::wait;
 pub use keys::ADMIN;
 use keys::Keys;
 pub use objects::{condition, registered};
@@ -40,6 +42,8 @@ pub struct ControlPlane {
     port: u16,
     server_command: Vec<String>,
     version: Version,
+    /// Of kubectl, for messages.
+    last_output: Mutex<String>,
 }
 
 /// Version of Kubernetes.
@@ -65,8 +69,6 @@ pub struct Parts {
 const SERVICES: &str = "10.96.0.0/16";
 /// Emulated hosts reach this machine's loopback there.
 pub const FROM_HOSTS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
-/// How seldom it is asked for what takes long.
-const SELDOM: Duration = Duration::from_secs(2);
 /// How long a program may take to be ready.
 const READY: Duration = Duration::from_secs(120);
 
@@ -106,6 +108,7 @@ impl ControlPlane {
             port,
             version,
             folder,
+            last_output: Mutex::default(),
         };
         keys.kubeconfig(&plane.kubeconfig(), &format!("https://127.0.0.1:{port}"), ADMIN)?;
         plane.start_server()?;
@@ -126,19 +129,12 @@ impl ControlPlane {
             "kube-apiserver",
             &self.server_command,
         )?);
-        let begin = Instant::now();
-        // Ready means that its own roles and namespaces are there too.
-        while self.kubectl(&["get", "--raw", "/readyz"]).is_err()
-            || self.kubectl(&["get", "namespace", "default"]).is_err()
-        {
-            ensure!(
-                begin.elapsed() < READY,
-                "kube-apiserver is not ready: {}",
-                self.log("kube-apiserver")
-            );
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        Ok(())
+        wait::until("kube-apiserver is ready", READY, || {
+            // Ready means that its own roles and namespaces are there too.
+            let asked = self.kubectl(&["get", "--raw", "/readyz"]);
+            let asked = asked.and_then(|_| self.kubectl(&["get", "namespace", "default"]));
+            asked.map(drop).map_err(|error| format!("{error:#}\n{}", self.log("kube-apiserver")))
+        })
     }
 
     /// Takes the API server away, as if it had crashed.
@@ -181,6 +177,18 @@ impl ControlPlane {
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
+    }
+
+    /// Reports whether the server is of that version or later. If not, the part of a test that needs it counts as left out.
+    #[must_use]
+    pub fn supports(&self, part: &str, since: Version) -> bool {
+        if self.version < since {
+            let version = self.version;
+            crate::skip::record(&format!(
+                "part: {part}: needs Kubernetes {since}, this is {version}"
+            ));
+        }
+        self.version >= since
     }
 
     /// Where the programs are; a kubelet is among them where it could be had.
@@ -266,6 +274,9 @@ impl ControlPlane {
         }
         let output = child.wait_with_output()?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        if let Ok(mut last) = self.last_output.lock() {
+            *last = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        }
         ensure!(
             output.status.success(),
             "kubectl {}: {}",
@@ -296,25 +307,20 @@ impl ControlPlane {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Waits until a question has an answer.
+    /// Waits until a question has an answer, as [`wait::until`].
     ///
     /// # Errors
-    /// If it has none in that time.
+    /// If it has none in that time. The message has the last output of kubectl.
     pub fn until<T>(
         &self,
         what: &str,
         patience: Duration,
         mut answer: impl FnMut(&Self) -> Option<T>,
     ) -> Result<T> {
-        let begin = Instant::now();
-        loop {
-            if let Some(answer) = answer(self) {
-                return Ok(answer);
-            }
-            ensure!(begin.elapsed() < patience, "not after {} s: {what}", patience.as_secs());
-            // To ask is work too, and what takes long is not to wait for it.
-            std::thread::sleep(Duration::from_millis(100).max(begin.elapsed() / 20).min(SELDOM));
-        }
+        wait::until(what, patience, || {
+            answer(self)
+                .ok_or_else(|| self.last_output.lock().map(|last| last.clone()).unwrap_or_default())
+        })
     }
 
     /// The end of a program's log.

@@ -16,28 +16,15 @@ use crate::repository;
 
 /// The image of the stock scheduler, made here of the control plane's own.
 const SCHEDULER: &str = "berth.test/kube-scheduler:1";
-/// KubeVirt's kinds that the demo uses.
-const KINDS: [(&str, &str, &str, &str); 5] = [
-    ("kubevirt.io", "v1", "KubeVirt", "kubevirts"),
-    ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines"),
-    ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances"),
-    (
-        "instancetype.kubevirt.io",
-        "v1beta1",
-        "VirtualMachineInstancetype",
-        "virtualmachineinstancetypes",
-    ),
-    (
-        "instancetype.kubevirt.io",
-        "v1beta1",
-        "VirtualMachinePreference",
-        "virtualmachinepreferences",
-    ),
-];
-/// And those of no namespace.
-const CLUSTER_KINDS: [(&str, &str); 2] = [
-    ("VirtualMachineClusterInstancetype", "virtualmachineclusterinstancetypes"),
-    ("VirtualMachineClusterPreference", "virtualmachineclusterpreferences"),
+/// KubeVirt's definitions that the demo uses.
+const KUBEVIRT: [&str; 7] = [
+    "kubevirts.kubevirt.io",
+    "virtualmachines.kubevirt.io",
+    "virtualmachineinstances.kubevirt.io",
+    "virtualmachineinstancetypes.instancetype.kubevirt.io",
+    "virtualmachinepreferences.instancetype.kubevirt.io",
+    "virtualmachineclusterinstancetypes.instancetype.kubevirt.io",
+    "virtualmachineclusterpreferences.instancetype.kubevirt.io",
 ];
 /// Where the examples are for larger hosts: file, text there, and here.
 const SMALLER: [(&str, &str, &str); 2] = [
@@ -121,20 +108,9 @@ pub fn kubevirt() -> Value {
     })
 }
 
-/// The kinds of others; of KubeVirt with its own schemas where they are at hand.
+/// Installs the definitions of KubeVirt, Multus and MachineDeployments.
 fn define(plane: &ControlPlane) -> Result<()> {
-    let group = "instancetype.kubevirt.io";
-    let names = KINDS.map(|(group, _, _, plural)| format!("{plural}.{group}"));
-    let more = CLUSTER_KINDS.map(|(_, plural)| format!("{plural}.{group}"));
-    let names: Vec<&str> = names.iter().chain(&more).map(String::as_str).collect();
-    if !plane.define_kubevirt(&names)? {
-        for (group, version, kind, plural) in KINDS {
-            plane.define(group, version, kind, plural)?;
-        }
-        for (kind, plural) in CLUSTER_KINDS {
-            plane.define_in(group, "v1beta1", kind, plural, "Cluster")?;
-        }
-    }
+    plane.define_kubevirt(&KUBEVIRT)?;
     plane.define_attachments()?;
     plane.define_machine_deployments()
 }

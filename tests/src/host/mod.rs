@@ -19,6 +19,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use qemu::Qemu;
 use shell::Shell;
 
+use crate::wait;
+
 /// How long a host may take to boot; 30 s on two idle cores, far more on busy ones.
 const BOOT: Duration = Duration::from_secs(300);
 /// How long [`Host::run`] lets a command take.
@@ -51,6 +53,14 @@ pub struct Trunk<'a> {
     pub ours: &'a Path,
     /// The socket of the other end.
     pub theirs: &'a Path,
+}
+
+/// The file name of a socket of the second cable. It runs beside every trunk and is not under test: the host's network
+/// namespace `control` has its end, with the address 10.77.0.NUMBER.
+pub(crate) fn control(trunk: &Path) -> std::path::PathBuf {
+    let mut name = trunk.as_os_str().to_owned();
+    name.push(".control");
+    name.into()
 }
 
 impl Default for Options<'_> {
@@ -166,6 +176,26 @@ impl Host {
     pub fn must(&mut self, command: &str) -> Result<String> {
         let said = self.run(command)?;
         said.unless_failed(command)
+    }
+
+    /// Waits until a shell condition holds, as [`wait::until`].
+    ///
+    /// # Errors
+    /// If it does not in that time; the message has the output of the last try and of `explain`. And as [`Self::run`].
+    pub fn until(&mut self, condition: &str, limit: Duration, explain: &str) -> Result<()> {
+        let mut failed = None;
+        let held = wait::until(condition, limit, || match self.run(condition) {
+            Ok(said) if said.code == 0 => Ok(()),
+            Ok(said) => Err(said.output),
+            Err(error) => {
+                failed = Some(error);
+                Ok(())
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        held.or_else(|error| bail!("{error:#}\n{}", self.run(explain)?.output))
     }
 
     /// Starts a shell command as root and does not wait for it. Gives the file on the host that has what it

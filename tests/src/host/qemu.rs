@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Kernel, Machine, Options};
+use super::{Kernel, Machine, Options, control};
 use crate::running::Running;
 
 /// How long QEMU itself, not the guest, may take for anything.
@@ -63,6 +63,13 @@ impl Qemu {
                  -device virtio-net-pci,netdev=trunk,mac=52:54:00:be:27:{:02x}",
                 trunk.ours.display(),
                 trunk.theirs.display(),
+                options.number
+            )));
+            arguments.extend(words(&format!(
+                "-netdev dgram,id=control,local.type=unix,local.path={},remote.type=unix,remote.path={} \
+                 -device virtio-net-pci,netdev=control,mac=52:54:00:be:28:{:02x}",
+                control(trunk.ours).display(),
+                control(trunk.theirs).display(),
                 options.number
             )));
         }

@@ -40,8 +40,8 @@ pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut B
     }
     let took = begin.elapsed();
     eprintln!("bound {took:?} after a report told that a VM had gone");
-    // A second, on a machine that does nothing else; without its being woken it would be minutes.
-    assert!(took < Duration::from_secs(15), "{took:?}");
+    // A second, on an idle machine; without a wake-up the scheduler tries again after five minutes.
+    assert!(took < Duration::from_secs(150), "{took:?}");
     assert_eq!(bed.kubelets_agree(), 6);
 }
 
@@ -81,8 +81,8 @@ pub(crate) fn room_that_a_report_tells_of_is_used(
     bed.report("told-0");
     let took = bed.bound(&vm);
     eprintln!("bound {took:?} after a report told of room");
-    // A second, on a machine that does nothing else; without its being woken it would be minutes.
-    assert!(took < Duration::from_secs(15), "{took:?}\n{}", plane.log("sidecar"));
+    // A second, on an idle machine; without a wake-up the scheduler tries again after five minutes.
+    assert!(took < Duration::from_secs(150), "{took:?}\n{}", plane.log("sidecar"));
     assert!(sidecar.metric("berth_assignment_wakes_total") > wakes);
     bed.kubelets_agree();
     let marks = plane.kubectl(&["get", "node", "told-0", "-o", "yaml"]).unwrap();

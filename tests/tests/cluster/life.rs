@@ -1,6 +1,5 @@
 //! The API server goes away and comes back; objects are deleted and made anew.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -142,9 +141,7 @@ pub(crate) fn objects_are_made_anew(plane: &ControlPlane, tree: &Tree) {
 
 /// The script of deploy/README.md, word for word: what is the agent's goes, and nothing else.
 pub(crate) fn uninstall_leaves_nodes_as_they_were(plane: &ControlPlane, agent: Agent) {
-    if plane.version() < Version(1, 24) {
-        writeln!(std::io::stderr(), "skipped: kubectl {} knows no --subresource", plane.version())
-            .unwrap_or_default();
+    if !plane.supports("kubectl --subresource", Version(1, 24)) {
         return;
     }
     drop(agent);

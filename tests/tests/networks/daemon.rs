@@ -1,10 +1,11 @@
 //! `run --standalone` with tenant networks: drift is repaired at once or only told, and nothing that happens to
 //! the agent, or to another tenant, interrupts a VM.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_tests::host::Host;
 use berth_tests::package::newest;
+use berth_tests::pings::unexplained;
 use serde_json::Value;
 
 use crate::{MANIFEST, UPLINK, assert_same, links, manifest, write};
@@ -38,14 +39,9 @@ pub(crate) fn status(host: &mut Host) -> Value {
 /// Waits until a shell condition holds.
 #[track_caller]
 pub(crate) fn until(host: &mut Host, condition: &str) {
-    let begin = Instant::now();
-    while host.run(condition).unwrap().code != 0 {
-        if begin.elapsed() > Duration::from_secs(60) {
-            let log = host.run("tail -50 /run/agent.log; curl -s http://127.0.0.1:9477/report | head -c 6000; ip -d link");
-            unreachable!("`{condition}` did not come true\n{}", log.unwrap().output);
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    let explain =
+        "tail -50 /run/agent.log; curl -s http://127.0.0.1:9477/report | head -c 6000; ip -d link";
+    host.until(condition, Duration::from_secs(60), explain).unwrap();
 }
 
 fn condition(report: &Value) -> (String, String) {
@@ -67,7 +63,10 @@ pub(crate) fn keeps_them(hosts: &mut [Host; 2]) {
         host.must(&format!("tenants add a{number} br-tenant 10.1.0.{number} 100")).unwrap();
     }
     hosts[0].must("tenants ping a1 10.1.0.2").unwrap();
-    hosts[0].must("tenants watch a1 10.1.0.2 /run/watch").unwrap();
+    let peer = hosts[1].number();
+    hosts[0]
+        .must(&format!("tenants watch control 10.77.0.{peer} /run/control; tenants watch a1 10.1.0.2 /run/watch"))
+        .unwrap();
 
     let [first, _] = hosts;
     drift_is_repaired(first);
@@ -75,8 +74,12 @@ pub(crate) fn keeps_them(hosts: &mut [Host; 2]) {
     trouble_is_seen(first);
     nothing_interrupts(first);
 
-    let said = hosts[0].must("tenants unwatch /run/watch").unwrap();
-    assert!(said.contains(" 0% packet loss"), "a ping within the tenant was lost: {said}");
+    let said = hosts[0].must("tenants unwatch /run/watch; tenants unwatch /run/control").unwrap();
+    let [tenant, control] =
+        ["/run/watch", "/run/control"].map(|file| hosts[0].must(&format!("cat {file}")).unwrap());
+    assert!(tenant.contains("icmp_seq=1 "), "no ping within the tenant was answered: {said}");
+    let lost = unexplained(&tenant, &control);
+    assert!(lost.is_empty(), "pings {lost:?} within the tenant were lost: {said}");
     for (host, number) in hosts.iter_mut().zip([1, 2]) {
         stop(host);
         host.must(&format!("tenants delete a{number} br-tenant 100; nft delete table bridge nat"))

@@ -1,6 +1,6 @@
 //! `run --standalone`: keeps the host as its manifest says.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_tests::host::Host;
 use serde_json::Value;
@@ -31,17 +31,8 @@ fn condition(report: &Value, name: &str) -> (String, String) {
 /// Waits until a shell condition holds.
 #[track_caller]
 fn until(host: &mut Host, condition: &str) {
-    let begin = Instant::now();
-    while host.run(condition).unwrap().code != 0 {
-        if begin.elapsed() > Duration::from_secs(60) {
-            let log = host
-                .run("cat /run/agent.log; curl -s http://127.0.0.1:9477/report | head -c 6000")
-                .unwrap()
-                .output;
-            panic!("`{condition}` did not come true\n{log}");
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    let explain = "cat /run/agent.log; curl -s http://127.0.0.1:9477/report | head -c 6000";
+    host.until(condition, Duration::from_secs(60), explain).unwrap();
 }
 
 pub(super) fn keeps_the_host(host: &mut Host) {

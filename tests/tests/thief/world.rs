@@ -1,6 +1,5 @@
 //! A cluster with two nodes and an agent's pod on each, before the theft.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use berth_tests::cluster::{ADMIN, ControlPlane, Version};
@@ -98,14 +97,9 @@ impl<'a> World<'a> {
         });
     }
 
-    /// Whether the server's version can do something; what it cannot is said.
+    /// As [`ControlPlane::supports`].
     pub(crate) fn can(&self, what: &str, since: Version) -> bool {
-        let version = self.plane.version();
-        if version < since {
-            let skipped = format!("skipped: {what}, Kubernetes {version} has none");
-            writeln!(std::io::stderr(), "{skipped}").unwrap_or_default();
-        }
-        version >= since
+        self.plane.supports(what, since)
     }
 
     pub(crate) fn version(&self) -> Version {

@@ -1,0 +1,48 @@
+//! Packs CustomResourceDefinitions of other projects as the schemas of `tests/data/crds/`: names, types and limits, without
+//! descriptions. `cargo run --release -p berth-tests --example schemas -- FILE...`, each with one definition in YAML.
+
+#![expect(clippy::disallowed_methods, reason = "the files are no host's")]
+
+use std::io::Write as _;
+
+use anyhow::{Context as _, Result};
+use berth_tests::repository;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+
+fn main() -> Result<()> {
+    for file in std::env::args().skip(1) {
+        let text = std::fs::read_to_string(&file).with_context(|| file.clone())?;
+        let definition: Value = serde_saphyr::from_str(&text).with_context(|| file.clone())?;
+        let name = definition["metadata"]["name"].as_str().context("a definition has a name")?;
+        let packed = json!({
+            "apiVersion": definition["apiVersion"], "kind": definition["kind"],
+            "metadata": {"name": name}, "spec": plain(&definition["spec"], false),
+        });
+        let out = repository().join(format!("tests/data/crds/{name}.json.gz"));
+        // Without a time stamp: the same definition gives the same bytes.
+        let mut encoder = GzEncoder::new(std::fs::File::create(&out)?, Compression::best());
+        encoder.write_all(packed.to_string().as_bytes())?;
+        encoder.finish()?;
+        writeln!(std::io::stdout(), "{}", out.display())?;
+    }
+    Ok(())
+}
+
+/// Drops prose. A property may have the name of a keyword, so the children of `properties` all stay.
+fn plain(value: &Value, is_properties: bool) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(key, _)| {
+                is_properties || !["description", "example", "title"].contains(&key.as_str())
+            });
+            kept.map(|(key, value)| {
+                (key.clone(), plain(value, !is_properties && key == "properties"))
+            })
+            .collect()
+        }
+        Value::Array(items) => items.iter().map(|item| plain(item, false)).collect(),
+        other => other.clone(),
+    }
+}

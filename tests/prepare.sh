@@ -1,0 +1,15 @@
+#!/bin/sh
+# Builds what tests run against and this machine lacks: the Kubernetes control plane and the image of emulated hosts. Each
+# says how far it is. usage: tests/prepare.sh
+set -u
+cd "$(dirname "$0")"
+begin=$(date +%s)
+./host/image.sh >/dev/null &
+image=$!
+trap 'kill "$image" 2>/dev/null; exit 1' HUP INT TERM
+code=0
+[ -n "${KUBEBUILDER_ASSETS:-}" ] || ./cluster/assets.sh >/dev/null || code=1
+wait "$image" || code=1
+took=$(($(date +%s) - begin))
+[ "$took" -lt 5 ] || echo "prepare.sh: control plane and host image took $took s" >&2
+exit "$code"

@@ -1,0 +1,51 @@
+//! Pings that run while something else happens, as `tests/host/tenants.sh watch` writes them down.
+
+/// Pings a second.
+const RATE: u32 = 5;
+/// A control ping that is lost so many seconds before or after explains a loss.
+const NEAR: u32 = 10 * RATE;
+
+/// Sequence numbers from 1 to the last answer that had no answer.
+#[must_use]
+pub fn lost(log: &str) -> Vec<u32> {
+    let number = |line: &str| {
+        let (_, rest) = line.split_once("icmp_seq=")?;
+        line.contains("bytes from").then(|| rest.split_whitespace().next()?.parse().ok())?
+    };
+    let answered: std::collections::BTreeSet<u32> = log.lines().filter_map(number).collect();
+    let last = answered.last().copied().unwrap_or_default();
+    (1..=last).filter(|number| !answered.contains(number)).collect()
+}
+
+/// Losses at a time when the control pings, begun with the others over a link that is not under test, lost none. A machine
+/// that is busy with something else delays and drops frames of both.
+#[must_use]
+pub fn unexplained(log: &str, control: &str) -> Vec<u32> {
+    let of_control = lost(control);
+    let near = |number: u32| of_control.iter().any(|other| number.abs_diff(*other) <= NEAR);
+    lost(log).into_iter().filter(|number| !near(*number)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(answered: impl IntoIterator<Item = u32>) -> String {
+        let line =
+            |number| format!("64 bytes from 10.1.0.2: icmp_seq={number} ttl=64 time=0.4 ms\n");
+        let lines: String = answered.into_iter().map(line).collect();
+        format!(
+            "PING 10.1.0.2 (10.1.0.2) 56(84) bytes of data.\n{lines}no answer yet for icmp_seq=9\n"
+        )
+    }
+
+    #[test]
+    fn a_loss_is_explained_by_a_control_ping_lost_near_it() {
+        let tenant = log((1..=300).filter(|number| ![20, 290].contains(number)));
+        assert_eq!(lost(&tenant), [20, 290]);
+        let control = log((1..=300).filter(|number| *number != 250));
+        assert_eq!(unexplained(&tenant, &control), [20]);
+        assert_eq!(unexplained(&tenant, &log(1..=300)), [20, 290]);
+        assert!(lost("").is_empty());
+    }
+}

@@ -1,0 +1,34 @@
+//! Tests that cannot run on this machine: `tests/run.sh` counts them as skipped, not as passed.
+
+#![allow(
+    unreachable_pub,
+    reason = "tests of other crates include this file as a module of their own"
+)]
+
+use std::io::Write as _;
+
+/// Records that the test of that name cannot run here. The caller returns afterwards.
+///
+/// # Panics
+/// If `BERTH_NO_SKIP` is set.
+pub fn skip(test: &str, reason: &str) {
+    assert!(
+        std::env::var_os("BERTH_NO_SKIP").is_none(),
+        "{test} cannot run: {reason}; BERTH_NO_SKIP is set"
+    );
+    record(&format!("{test}: {reason}"));
+}
+
+/// Writes a line to standard error and to the file that `BERTH_SKIPS` names.
+///
+/// # Panics
+/// If the file cannot be written.
+pub fn record(line: &str) {
+    // The stream itself: the test harness keeps the output of a test that passes.
+    writeln!(std::io::stderr(), "skipped: {line}").unwrap_or_default();
+    if let Some(file) = std::env::var_os("BERTH_SKIPS") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(file);
+        let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+        assert!(written.is_ok(), "BERTH_SKIPS cannot be written: {written:?}");
+    }
+}

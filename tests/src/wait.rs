@@ -1,0 +1,54 @@
+//! Waiting for what a server or a host does by itself.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// A machine may be so many times slower than two idle cores: nothing that is not measured depends on speed.
+const SLOWER: u32 = 10;
+/// Of what the last try saw, the end.
+const SHOWN: usize = 2000;
+
+/// Asks until there is an answer. The limit is for a machine with two idle cores; ten times as long is waited.
+///
+/// # Errors
+/// If there is no answer in that time. The message has what the last try saw.
+pub fn until<T>(
+    what: &str,
+    limit: Duration,
+    mut ask: impl FnMut() -> Result<T, String>,
+) -> Result<T> {
+    let begin = Instant::now();
+    loop {
+        let saw = match ask() {
+            Ok(answer) => return Ok(answer),
+            Err(saw) => saw,
+        };
+        let waited = begin.elapsed();
+        if waited >= limit * SLOWER {
+            let from = saw.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);
+            let end = saw.get(from..).unwrap_or_default().trim();
+            bail!("not after {} s: {what}; the last try saw: {end}", waited.as_secs());
+        }
+        // A try is work, too: the longer it takes, the fewer of them.
+        std::thread::sleep((waited / 20).clamp(Duration::from_millis(100), Duration::from_secs(2)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_try_is_shown() {
+        let mut tries = 0;
+        let error = until("three", Duration::from_millis(30), || -> Result<(), String> {
+            tries += 1;
+            Err(format!("{} of 3", if tries == 1 { 1 } else { 2 }))
+        });
+        let message = error.map_err(|error| error.to_string());
+        assert_eq!(message, Err("not after 0 s: three; the last try saw: 2 of 3".to_owned()));
+        assert!(tries > 2);
+        assert_eq!(until("now", Duration::ZERO, || Ok(7)).ok(), Some(7));
+    }
+}
