@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::provider::{PrimaryDisk, SecondaryDisk};
 use super::render::Machine;
+use crate::stable_hash::stable_hash;
 
 /// Labels by which volumes and Nodes say where they are.
 const REGION: &str = "topology.kubernetes.io/region";
@@ -14,7 +15,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// `spec.template.spec.domain.devices.disks`
 pub(super) fn disks(secondary: usize, machine: &str) -> Vec<Value> {
     let names = ["datavolumedisk".to_owned(), "cloudinitdisk".to_owned()];
-    let more = (0..secondary).map(|at| name(machine, at));
+    let more = (0..secondary).map(|at| volume_name(machine, at));
     names
         .into_iter()
         .chain(more)
@@ -31,14 +32,32 @@ pub(super) fn volumes(machine: &Machine<'_>) -> Vec<Value> {
         json!({"name": "cloudinitdisk", "cloudInitNoCloud": {"secretRef": {"name": secret}}}),
     ];
     volumes.extend((0..machine.provider.secondary_disks.len()).map(|at| {
-        let name = name(&machine.name, at);
-        json!({"name": name, "dataVolume": {"name": name}})
+        let (volume, claim) = (volume_name(&machine.name, at), name(&machine.name, at));
+        json!({"name": volume, "dataVolume": {"name": claim}})
     }));
     volumes
 }
 
+/// Of a data volume, and so of its claim: a DNS subdomain, of 253 characters at most.
 fn name(machine: &str, at: usize) -> String {
     format!("{machine}-secondarydisk{at}")
+}
+
+/// The longest name of a volume: it is a volume of the launcher pod too, and there a DNS label.
+const LABEL: usize = 63;
+
+/// Of a volume and its disk. A machine's name may be as long as a label itself, and have dots; of one that leaves no room
+/// the beginning is taken, with a hash of all of it.
+fn volume_name(machine: &str, at: usize) -> String {
+    let whole = name(machine, at);
+    if whole.len() <= LABEL && !whole.contains('.') {
+        return whole;
+    }
+    let hash = stable_hash(machine.bytes()) & 0xffff_ffff;
+    let end = format!("-{hash:08x}-secondarydisk{at}");
+    let beginning = machine.chars().take(LABEL.saturating_sub(end.len()));
+    let beginning: String = beginning.map(|c| if c == '.' { '-' } else { c }).collect();
+    format!("{}{end}", beginning.trim_end_matches('-'))
 }
 
 /// `spec.dataVolumeTemplates`
@@ -185,6 +204,23 @@ pub(super) fn topology(machine: &Machine<'_>) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn volume_names_are_labels() {
+        assert_eq!(volume_name("md-0-x7f2q", 3), "md-0-x7f2q-secondarydisk3");
+        let (long, other) = (format!("{}a", "x".repeat(62)), format!("{}b", "x".repeat(62)));
+        for machine in
+            [&long, &other, "rack1.web-1", &format!("{}.{}", "y".repeat(39), "z".repeat(23))]
+        {
+            let name = volume_name(machine, 11);
+            let mut letters = name.bytes();
+            let is_label = letters
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+            assert!(name.len() <= 63 && is_label && !name.contains("--"), "{name}");
+            assert!(name.ends_with("-secondarydisk11"), "{name}");
+        }
+        assert_ne!(volume_name(&long, 0), volume_name(&other, 0), "they begin alike");
+    }
 
     /// By url.ParseRequestURI of Go 1.24.
     #[test]

@@ -109,6 +109,58 @@ fn what_is_wrong_is_said_with_its_field_and_all_at_once() {
     }
 }
 
+#[test]
+fn more_devices_than_interrupt_vectors_are_reported() {
+    let template = "/cloudProviderSpec/virtualMachine/template";
+    let allowed = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
+        "spec": {"images": {}, "maxSecondaryDisks": 32}});
+    for (cpus, disks, is_reported) in
+        [("128", 26, false), ("128", 27, true), ("96", 32, false), ("112", 32, true)]
+    {
+        let mut provider = base();
+        set(&mut provider, &format!("{template}/cpus"), json!(cpus));
+        let disk = json!({"size": "1Gi", "storageClassName": "fast"});
+        set(&mut provider, &format!("{template}/secondaryDisks"), json!(vec![disk; disks]));
+        let notes = rendered(&deployment(&provider), &[allowed.clone()], "vm").unwrap().notes;
+        let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
+        let is_said =
+            notes.iter().any(|note| note.contains("interrupt vectors, and KVM routes 4056"));
+        assert_eq!(is_said, is_reported, "{cpus} CPUs and {disks} disks: {notes:?}");
+    }
+}
+
+/// A machine's name may be as long as a label; its volumes' names are labels too.
+#[test]
+fn volumes_of_a_machine_with_a_long_name_have_names_that_pods_take() {
+    let template = "/cloudProviderSpec/virtualMachine/template";
+    let mut provider = base();
+    set(
+        &mut provider,
+        &format!("{template}/secondaryDisks"),
+        json!([{"size": "1Gi", "storageClassName": "fast"}]),
+    );
+    let machine = rendered(&deployment(&provider), &[], &"x".repeat(63)).unwrap().machine;
+    let spec = &machine["spec"]["template"]["spec"];
+    let names = |list: &Value| -> Vec<String> {
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let volumes = names(&spec["volumes"]);
+    assert!(volumes.iter().all(|name| name.len() <= 63), "{volumes:?}");
+    assert_eq!(volumes, names(&spec["domain"]["devices"]["disks"]));
+    let claims = spec["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|one| one["dataVolume"]["name"].as_str());
+    let made = machine["spec"]["dataVolumeTemplates"].as_array().unwrap();
+    let made: Vec<&str> = made.iter().filter_map(|one| one["metadata"]["name"].as_str()).collect();
+    assert_eq!(claims.collect::<Vec<_>>(), made);
+}
+
 proptest::proptest! {
     /// Any JSON where a providerSpec should be: an answer, never a panic, and never a machine without a word.
     #[test]
