@@ -94,10 +94,6 @@ impl Controller {
         command.args(["run", "--identity", name]);
         command.arg(format!("--kubeconfig={}", kubeconfig.display()));
         command.arg(format!("--listen=127.0.0.1:{port}"));
-        // On one machine there is one address, and most tests need no sidecar.
-        if !more.iter().any(|flag| flag.starts_with("--extender-listen")) {
-            command.arg("--extender-listen=none");
-        }
         command.args(more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Ok(Self { running: Running::spawn(command)?, port })

@@ -23,12 +23,12 @@ use crate::run::{self, Settings, sidecar};
         Node's InfraNode, with the networks of the tenants that the host carries. Fields that somebody else writes there \
         are left to them and said. A Node that no profile selects, or several of the same priority, is left as it is.\n\n\
         Several may run: one of them leads, by a Lease. SIGTERM gives the lead to the next one at once.\n\n\
-        Beside that each is the sidecar of a kube-scheduler that is named berth-scheduler and runs in the same pod: asked \
-        over HTTP it names one host for a pod, reserves it, and binds the pod there. The scheduler that holds its own \
-        Lease is the one whose sidecar decides.",
+        With --extender-listen each is also the extender of a kube-scheduler that is named berth-scheduler and runs in the \
+        same pod: asked over HTTP it names one host for a pod, reserves it, and binds the pod there. The scheduler that \
+        holds its own Lease is the one whose extender decides.",
     after_help = "It answers over HTTP:\n  \
         /metrics  numbers for Prometheus (OpenMetrics)\n  /healthz  200 while it goes on\n  \
-        /readyz   200 once all that it follows is listed; else what it waits for\n\n\
+        /readyz   200 once all that it follows, for the extender too, is listed; else what it waits for\n\n\
         Example: curl -s http://127.0.0.1:9478/readyz"
 )]
 pub(super) struct Arguments {
@@ -47,9 +47,10 @@ pub(super) struct Arguments {
     /// Where to answer: ADDRESS:PORT or unix:/PATH; may be given several times
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9478")]
     listen: Vec<Listen>,
-    /// Where the kube-scheduler of this pod asks, as its extender: ADDRESS:PORT on loopback or unix:/PATH; `none` to be no
-    /// sidecar
-    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:10262", value_parser = extender)]
+    /// Where the kube-scheduler of this pod asks, as its extender: ADDRESS:PORT on loopback or unix:/PATH; `none` for no
+    /// extender. A process that reaches it can bind pods: ask for it only where nothing but that scheduler
+    /// shares the loopback, as in a pod
+    #[arg(long, value_name = "WHERE", default_value = "none", value_parser = extender)]
     extender_listen: Extender,
     /// NAMESPACE/NAME of the Lease of that kube-scheduler: the sidecar decides while its own host name is on it. Empty
     /// where only one scheduler runs, without a Lease
