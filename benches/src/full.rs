@@ -129,6 +129,8 @@ impl Launcher {
             "metadata": {
                 "namespace": self.namespace, "name": self.name,
                 "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": self.instance},
+                "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+                    "name": self.instance, "uid": self.instance, "controller": true}],
             },
             "spec": {
                 "schedulerName": berth_controller::sidecar::SCHEDULER,

@@ -18,5 +18,9 @@ mod pod;
 mod random;
 #[path = "sidecar/scenes.rs"]
 mod scenes;
+#[path = "sidecar/tenants.rs"]
+mod tenants;
+#[path = "sidecar/unreported.rs"]
+mod unreported;
 #[path = "sidecar/volumes.rs"]
 mod volumes;

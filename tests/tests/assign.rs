@@ -27,6 +27,8 @@ mod pairs;
 #[path = "rules/server.rs"]
 #[expect(dead_code, reason = "of what it can ask not all is used here")]
 mod server;
+#[path = "assign/slow.rs"]
+mod slow;
 #[path = "assign/volumes.rs"]
 mod volumes;
 #[path = "assign/waits.rs"]
@@ -44,11 +46,14 @@ fn vms_are_placed_by_zones() {
     calls::a_sidecar_that_is_killed_between_filter_and_bind(&plane, &mut bed);
     calls::another_ones_scheduler_decides(&plane, &bed);
     calls::what_is_wrong_is_answered(&plane, &bed);
+    slow::a_binding_takes_no_longer_than_the_scheduler_waits(&plane, &mut bed);
+    slow::it_is_ready_when_it_can_answer(&plane, &mut bed);
 
     let mut sidecar = bed.with_scheduler(&mut plane);
     waits::zones_fill_up_and_the_rest_waits(&plane, &mut bed);
     waits::room_that_a_report_tells_of_is_used(&plane, &mut bed, &sidecar);
     waits::taints_and_neighbours_count(&mut bed);
+    waits::pods_on_nodes_without_a_report_count(&plane, &mut bed);
     migrations::targets_take_room_and_leave_it(&plane, &mut bed);
     sidecar = volumes::killed_in_prebind(&mut plane, &mut bed, sidecar);
     volumes::the_place_of_a_stand_in(&plane, &mut bed);
@@ -57,6 +62,14 @@ fn vms_are_placed_by_zones() {
         sidecar.metric("berth_assignment_decisions_total{call=\"bind\",result=\"bound\"}") > 0.0
     );
     assert_eq!(sidecar.page("/readyz").unwrap().0, 200);
+}
+
+#[test]
+fn the_place_of_an_imported_vm_outlives_a_restart() {
+    let plane = ControlPlane::start(Parts::default()).unwrap();
+    plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
+    let mut bed = Bed::of(&plane);
+    volumes::the_place_of_a_vm_that_has_no_pod(&plane, &mut bed);
 }
 
 /// 10,000 VMs; a quarter of an hour.

@@ -31,7 +31,7 @@ use berth_api::{Class, PageSize};
 use crate::admission::{Admission, Restored, State};
 use crate::inventory::HostFacts;
 use crate::pod::Pod;
-use crate::rules::{Counts, HostId, Invalid, PodId, PodSpecParts, Rules};
+use crate::rules::{Counts, HostId, HostParts, Invalid, PodId, PodSpecParts, Rules};
 use changes::Changes;
 use free::Free;
 use scores::Scratch;
@@ -169,6 +169,21 @@ impl Engine {
         Ok(id)
     }
 
+    /// A Node whose agent reports nothing: no pod is placed there, and its labels and the pods that are bound to it count
+    /// for the rules of other pods, as they do for kube-scheduler.
+    ///
+    /// # Errors
+    /// If it has a taint that no API server would have taken.
+    pub fn set_node(&mut self, parts: &HostParts<'_>) -> Result<HostId, Invalid> {
+        let id = self.counts.set_host(parts)?;
+        if self.places.len() <= id.index() {
+            self.places.resize_with(id.index() + 1, || None);
+            self.free.resize_with(id.index() + 1, Free::default);
+        }
+        self.changed(id, true);
+        Ok(id)
+    }
+
     /// A host is no more, and with it what was booked there: whose that was, in the order in which they came.
     pub fn remove_host(&mut self, host: HostId) -> Vec<Arc<str>> {
         let place = self.places.get_mut(host.index()).and_then(Option::take);
@@ -185,9 +200,15 @@ impl Engine {
         pods
     }
 
-    /// The host of a name.
+    /// The host of a name, if its agent has reported.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<HostId> {
+        self.node(name).filter(|host| self.at(*host).is_some())
+    }
+
+    /// The Node of a name, whether or not its agent has reported.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<HostId> {
         self.counts.host(name)
     }
 
@@ -270,7 +291,10 @@ impl Engine {
     /// Why the kubelet would not take it; it is counted all the same, in the totals of the host.
     pub fn bound(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
         self.remove(&request.uid);
-        let place = self.places.get_mut(host.index()).and_then(Option::as_mut).ok_or(GONE)?;
+        let Some(place) = self.places.get_mut(host.index()).and_then(Option::as_mut) else {
+            self.book(request, host);
+            return self.where_is(&request.uid).map(drop).ok_or(GONE);
+        };
         let uid = &*request.uid;
         let mut result = Ok(());
         if let Some(allocation) = place.facts.allocation(uid) {
@@ -313,6 +337,12 @@ impl Engine {
     pub fn on(&self, host: HostId) -> impl Iterator<Item = &Request> {
         let pods = self.at(host).into_iter().flat_map(|place| place.pods.values());
         pods.filter_map(|uid| Some(&self.bookings.get(uid)?.request))
+    }
+
+    /// Nodes that a pod may go to by what other pods and its kubelet do not decide, whether or not their agents report.
+    #[must_use]
+    pub fn candidates(&self, request: &Request) -> impl Iterator<Item = HostId> + use<> {
+        self.counts.ask(&request.rules).candidates()
     }
 
     /// What a request has in common with others that every host answers alike now; `None` if other pods matter to it.

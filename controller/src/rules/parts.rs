@@ -45,6 +45,12 @@ impl<'a> PodSpecParts<'a> {
             containers,
         }
     }
+
+    /// The same pod without what it asks of hosts and of other pods: others still see its labels, and its resources count.
+    #[must_use]
+    pub const fn without_rules(self) -> Self {
+        Self { node_selector: None, affinity: None, tolerations: &[], spread: &[], ..self }
+    }
 }
 
 /// The parts of a Node that decide what may come.

@@ -160,7 +160,9 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
             .await?;
     let waiting = Arc::new(Waiting::default());
     let (leading, mut leads) = watch::channel(false);
-    let pages = Arc::new(Pages::new(Arc::clone(&metrics), Arc::clone(&waiting)));
+    let extender = Arc::new(sidecar::Listed::new(settings.sidecar.is_some()));
+    let pages =
+        Arc::new(Pages::new(Arc::clone(&metrics), Arc::clone(&waiting), Arc::clone(&extender)));
     let mut servers = JoinSet::new();
     for listen in &settings.listen {
         let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
@@ -177,7 +179,7 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
             infra_nodes: context.infra_nodes.clone(),
             profiles: context.profiles.clone(),
         };
-        sidecar::begin(settings, &client, shared, &metrics, &mut followers).await?;
+        sidecar::begin(settings, &client, shared, &metrics, &extender, &mut followers).await?;
     }
     let leases = Api::namespaced(client, &settings.lease_namespace);
     let mut candidate =

@@ -6,17 +6,32 @@ use berth_kit::serve::{Page, Site};
 
 use super::follow::Waiting;
 use super::metrics::Metrics;
+use super::sidecar::Listed;
 
 /// Its pages.
 #[derive(Debug)]
 pub(super) struct Pages {
     metrics: Arc<Metrics>,
     waiting: Arc<Waiting>,
+    /// Of the scheduler extender, if there is to be one.
+    extender: Arc<Listed>,
 }
 
 impl Pages {
-    pub(super) const fn new(metrics: Arc<Metrics>, waiting: Arc<Waiting>) -> Self {
-        Self { metrics, waiting }
+    pub(super) const fn new(
+        metrics: Arc<Metrics>,
+        waiting: Arc<Waiting>,
+        extender: Arc<Listed>,
+    ) -> Self {
+        Self { metrics, waiting, extender }
+    }
+
+    /// What is not listed yet, of the reconcilers' objects and of the extender's: a rolling update goes on only when one
+    /// that has all of them can answer kube-scheduler.
+    fn unready(&self) -> Option<String> {
+        let all = [self.waiting.sentence(), self.extender.unready()];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
@@ -25,7 +40,7 @@ impl Site for Pages {
         Some(match path {
             // A part that ends ends the program; that it answers shows that it goes on.
             "/healthz" => Page::fine(),
-            "/readyz" => match self.waiting.sentence() {
+            "/readyz" => match self.unready() {
                 None => Page::fine(),
                 Some(why) => Page::unavailable(&why),
             },

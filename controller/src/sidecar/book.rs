@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use crate::engine::Request;
 use crate::launcher::Existing;
 
+/// The same for a pod of a PodGroup. kube-scheduler 1.36 asks for each pod of the group and for each placement that it
+/// simulates, and does not tell an extender which of them it drops (`podGroupPodSchedulingAlgorithm`).
+pub(super) const OF_GROUP: Duration = Duration::from_secs(10);
 /// After the last `filter` a pod is bound, or asked about again, within so long.
 pub(super) const RESERVED: Duration = Duration::from_secs(30);
 /// While volumes are made: the scheduler waits ten minutes for them (`bindTimeoutSeconds`).
@@ -55,18 +58,20 @@ impl Stage {
     }
 }
 
-/// One VM's pod: a VM that migrates has two.
+/// One VM's pod: a VM that migrates has two. With the pod's namespace, so that a pod has no other namespace's VM.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
+    pub(super) namespace: String,
     pub(super) instance: String,
     /// The migration whose target it is; empty if it is none.
-    migration: String,
+    pub(super) migration: String,
 }
 
 impl Key {
     pub(super) fn of(existing: &Existing) -> Option<Self> {
         let instance = existing.vmi_uid.clone()?;
-        Some(Self { instance, migration: existing.migration_uid.clone().unwrap_or_default() })
+        let migration = existing.migration_uid.clone().unwrap_or_default();
+        Some(Self { namespace: existing.namespace.clone(), instance, migration })
     }
 }
 
@@ -207,6 +212,11 @@ impl Book {
             let host = Arc::clone(&entry.host);
             self.unhoused.entry(host).or_default().insert(Arc::clone(uid));
         }
+    }
+
+    /// Pods on a Node without a report.
+    pub(super) fn on_unreported(&self, node: &str) -> impl Iterator<Item = &Arc<str>> {
+        self.unhoused.get(node).into_iter().flatten()
     }
 
     /// A host has come: the pods that were waiting for it.

@@ -5,15 +5,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1;
+use k8s_openapi::api::core::v1::{self, NodeSelector};
 
-use super::book::{Book, Entry, Key, RESERVED, Stage, WITH_VOLUMES, has_own};
+use super::awaited::Awaited;
+use super::book::{Book, Entry, Key, OF_GROUP, RESERVED, Stage, WITH_VOLUMES, has_own};
 use super::instance::Instance;
 use super::pending::Pending;
 use super::refusals::Refusals;
 use super::seen::Seen;
+use super::unknown::Unknown;
 use super::waiting::Waiting;
 use crate::engine::{Engine, Needs, Request};
+use crate::launcher::Existing;
 use crate::rules::{HostId, PodSpecParts};
 
 /// What is known, and who was told what.
@@ -29,8 +32,12 @@ pub struct Desk {
     pub(super) versions: HashMap<HostId, u64>,
     /// VMs by uid; `None` where their kind is not installed.
     pub(super) instances: Option<HashMap<String, Instance>>,
+    /// Pods whose VMs are not among them.
+    pub(super) unknown: Unknown,
     /// Claims that have no volume yet, and the nodes that were selected for them.
     pub(super) claims: BTreeMap<(String, String), Option<String>>,
+    /// Before pods are listed: VMs that are on no host yet, and where their claims' volumes are.
+    pub(super) awaited: (Vec<Awaited>, BTreeMap<(String, String), NodeSelector>),
     /// Pods of ours that have no host yet.
     pub(super) pending: Pending,
     /// Pods that have gone, as the scheduler may ask about them a moment later.
@@ -59,6 +66,8 @@ pub enum Answer<'n> {
 
 /// Before anything can be said.
 pub(super) const UNLISTED: &str = "pods are not listed yet";
+/// On all hosts, for a pod that names a VM that is not known in its namespace.
+const NO_INSTANCE: &str = "node(s) wait for the pod's VirtualMachineInstance";
 /// Where nothing is known of a host.
 const UNKNOWN: &str = "node(s) had no agent report";
 /// Where zones were given to pods in an order that nobody knows.
@@ -94,6 +103,26 @@ impl Desk {
     /// The best of these hosts, reserved for the pod. Asked again, it is the same one as long as it is among them and
     /// takes the pod.
     pub fn filter<'n>(&mut self, now: Instant, pod: &v1::Pod, names: &[&'n str]) -> Answer<'n> {
+        self.answer(now, pod, names, false)
+    }
+
+    /// The same for a pod of a PodGroup, whose reservation may be one of many that are only simulated.
+    pub fn filter_of_group<'n>(
+        &mut self,
+        now: Instant,
+        pod: &v1::Pod,
+        names: &[&'n str],
+    ) -> Answer<'n> {
+        self.answer(now, pod, names, true)
+    }
+
+    fn answer<'n>(
+        &mut self,
+        now: Instant,
+        pod: &v1::Pod,
+        names: &[&'n str],
+        is_of_group: bool,
+    ) -> Answer<'n> {
         if self.is_unlisted {
             return Answer::NotYet(UNLISTED.to_owned());
         }
@@ -122,6 +151,16 @@ impl Desk {
         }
         let request = match self.request(pod, &seen) {
             Ok(request) => request,
+            Err(Answer::NotYet(why)) => {
+                let Existing { namespace, vmi_uid, .. } = &seen.existing;
+                let instance = vmi_uid.as_deref().unwrap_or_default();
+                if self.unknown.hold(now, seen.uid(), namespace, instance) {
+                    return Answer::NotYet(why);
+                }
+                return Answer::Refused(
+                    names.iter().map(|name| (*name, NO_INSTANCE.into())).collect(),
+                );
+            }
             Err(answer) => return answer,
         };
         let known: Vec<(&'n str, Result<HostId, &'static str>)> =
@@ -151,7 +190,7 @@ impl Desk {
         if let Some(left) = place.filter(|place| *place != host) {
             self.waiting.stir(left);
         }
-        let until = now.checked_add(self.patience(&seen)).unwrap_or(now);
+        let until = now.checked_add(self.patience(&seen, is_of_group)).unwrap_or(now);
         self.write(&seen, request, host, Stage::Reserved { until });
         let found = known.iter().find(|(_, one)| *one == Ok(host));
         found.map_or_else(
@@ -190,17 +229,27 @@ impl Desk {
             numa: None,
         };
         let needs = match (&existing.vmi_uid, &self.instances) {
-            (Some(uid), Some(instances)) => match instances.get(uid) {
-                Some(instance) => instance.needs(&existing.pod),
-                None => {
-                    let why =
-                        format!("{}: its VirtualMachineInstance {uid} is not known", seen.called());
-                    return Err(Answer::NotYet(why));
+            (Some(uid), Some(_)) => {
+                match Key::of(existing).and_then(|key| self.instance_of(&key)) {
+                    Some(instance) => instance.needs(&existing.pod),
+                    None => {
+                        let why = format!(
+                            "{}: no VirtualMachineInstance {uid} is known in its namespace",
+                            seen.called()
+                        );
+                        return Err(Answer::NotYet(why));
+                    }
                 }
-            },
+            }
             _ => by_shape(),
         };
         self.compiled(pod, seen, needs).map_err(Answer::Wrong)
+    }
+
+    /// The VM whose pod it is: in the pod's namespace, as no other namespace's VM is its own.
+    pub(super) fn instance_of(&self, key: &Key) -> Option<&Instance> {
+        let instance = self.instances.as_ref()?.get(&key.instance)?;
+        (*instance.namespace == *key.namespace).then_some(instance)
     }
 
     pub(super) fn compiled(
@@ -264,12 +313,16 @@ impl Desk {
     }
 
     /// For how long a reservation holds without a word.
-    pub(super) fn patience(&self, seen: &Seen) -> Duration {
+    fn patience(&self, seen: &Seen, is_of_group: bool) -> Duration {
         let existing = &seen.existing;
         let is_open =
             |claim: &String| self.claims.contains_key(&(existing.namespace.clone(), claim.clone()));
         let waits = seen.claims.iter().any(is_open) || existing.nominated_node_name.is_some();
-        if waits { WITH_VOLUMES } else { RESERVED }
+        match (waits, is_of_group) {
+            (true, _) => WITH_VOLUMES,
+            (false, true) => OF_GROUP,
+            (false, false) => RESERVED,
+        }
     }
 
     pub(super) fn write(&mut self, seen: &Seen, request: Request, host: HostId, stage: Stage) {

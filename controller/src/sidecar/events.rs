@@ -11,7 +11,7 @@ use super::desk::Desk;
 use super::instance::Instance;
 use super::seen::Seen;
 use crate::inventory::HostFacts;
-use crate::rules::HostId;
+use crate::rules::{HostId, HostParts};
 
 /// Of a host that is known, and of which nothing can be said now.
 const UNUSABLE: &str = "node(s) had no usable agent report";
@@ -80,10 +80,42 @@ impl Desk {
         Ok(())
     }
 
+    /// A Node whose agent has not reported, or not in a way that can be understood. Nothing is placed there, but rules
+    /// count it and its pods: kube-scheduler does so, and asks only about hosts that are right by them.
+    ///
+    /// # Errors
+    /// Which taint no API server would have taken.
+    pub fn node(&mut self, parts: &HostParts<'_>) -> Result<(), String> {
+        let name = parts.name;
+        if self.engine.host(name).is_some() {
+            return Ok(());
+        }
+        let is_new = self.engine.node(name).is_none();
+        self.engine.set_node(parts).map_err(|invalid| {
+            let (field, value) = (invalid.field, invalid.value);
+            format!("Node {name}: {field}: `{value}`: {}", invalid.problem)
+        })?;
+        if is_new {
+            let pods: Vec<Arc<str>> = self.book.on_unreported(name).cloned().collect();
+            for uid in pods {
+                let Some(request) = self.book.get(&uid).map(|entry| entry.request.clone()) else {
+                    continue;
+                };
+                self.count_unreported(&request, name);
+            }
+        }
+        self.waiting.unlook();
+        Ok(())
+    }
+
     /// Its Node is deleted: rules that count hosts and what is on them do so without it. Pods that are said to be there
     /// are counted again when it comes back.
     pub fn node_is_gone(&mut self, name: &str) {
-        let Some(host) = self.engine.host(name) else { return };
+        let Some(host) = self.engine.node(name) else { return };
+        let unreported: Vec<Arc<str>> = self.book.on_unreported(name).cloned().collect();
+        for uid in unreported {
+            self.engine.remove(&uid);
+        }
         for uid in self.engine.remove_host(host) {
             self.book.unhouse(&uid);
         }
@@ -155,9 +187,18 @@ impl Desk {
 
     /// A VM's instance.
     pub fn instance(&mut self, uid: &str, instance: Instance) {
+        let is_final = instance.is_final;
         self.instances.get_or_insert_default().insert(uid.to_owned(), instance);
-        if instance.is_final {
+        if is_final {
             self.give_up(|key| key == uid);
+        }
+        for pod in self.unknown.known(uid) {
+            let Some(pod) = self.pending.get(&pod).cloned() else { continue };
+            if let Ok(seen) = Seen::read(&pod)
+                && let Ok(request) = self.request(&pod, &seen)
+            {
+                self.waiting.unlooked(&request);
+            }
         }
     }
 

@@ -9,8 +9,9 @@ use crate::launcher::Machine;
 use crate::pod::{Guest, Pod};
 
 /// An instance of a VM.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
+    pub(super) namespace: Box<str>,
     guest: Guest,
     /// What its annotation says; `None` if nothing, or nothing that is known.
     class: Option<Class>,
@@ -32,7 +33,14 @@ impl Instance {
         let class = annotations.and_then(|all| all.get(CLASS)?.as_str());
         let phase = text("/status/phase").unwrap_or_default();
         let is_final = matches!(phase, "Succeeded" | "Failed");
-        Ok((uid, Self { guest: machine.guest(), class: class.and_then(class_named), is_final }))
+        let class = class.and_then(class_named);
+        Ok((uid, Self { guest: machine.guest(), class, is_final, ..Self::of(&machine.namespace) }))
+    }
+
+    /// One of which nothing is known but its namespace.
+    #[must_use]
+    pub fn of(namespace: &str) -> Self {
+        Self { namespace: namespace.into(), ..Self::default() }
     }
 
     /// What its pod needs of a host.
@@ -57,6 +65,7 @@ mod tests {
         let (uid, instance) = Instance::read(&object).unwrap();
         assert_eq!(uid, "u");
         assert!(instance.is_final && instance.class == Some(Class::Density));
+        assert_eq!(&*instance.namespace, "a");
         let guest = Guest { memory: 4 << 30, is_dedicated: true, is_mapped: true };
         assert_eq!(instance.guest, guest);
         assert!(Instance::read(&json!({"kind": "Pod"})).is_err());

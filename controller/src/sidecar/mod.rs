@@ -10,6 +10,7 @@
 //! There is no store. The book is made again from pods that are bound, from reports, from nominated nodes and from the
 //! nodes that volumes' claims have selected. Pure: the time is told, and what is to be done is answered.
 
+mod awaited;
 mod binding;
 mod book;
 mod desk;
@@ -21,9 +22,11 @@ mod pending;
 mod pods;
 mod refusals;
 mod seen;
+mod unknown;
 mod waiting;
 pub mod wire;
 
+pub use awaited::{Awaited, selected};
 pub use binding::Bind;
 pub use desk::{Answer, Desk};
 pub use fence::{Fence, LOOK, SEND};

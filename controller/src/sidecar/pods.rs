@@ -10,7 +10,7 @@ use super::book::{Entry, Key, LEAVING, LISTED, Stage, WITH_VOLUMES, has_own};
 use super::desk::Desk;
 use super::seen::Seen;
 use crate::engine::{Needs, Request};
-use crate::rules::HostId;
+use crate::rules::{HostId, PodSpecParts};
 
 /// For so long it is remembered that a pod has gone.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ impl Desk {
     /// A pod is as it is seen.
     ///
     /// # Errors
-    /// Why it cannot be counted: the field that no API server would have taken.
+    /// Names the field that cannot be understood, of a pod on a host: it is counted without its rules.
     pub fn pod(&mut self, now: Instant, pod: v1::Pod, seen: &Seen) -> Result<(), String> {
         let existing = &seen.existing;
         if existing.is_terminal {
@@ -70,6 +70,7 @@ impl Desk {
             self.left(now, &uid, false);
         }
         if std::mem::take(&mut self.is_unlisted) {
+            self.resume_awaited();
             let hosts: Vec<HostId> = self.engine.hosts().map(|(host, _)| host).collect();
             let unsure = hosts.into_iter().filter(|host| self.is_unsure(*host));
             let until = now.checked_add(LISTED).unwrap_or(now);
@@ -124,7 +125,15 @@ impl Desk {
             is_pinned: seen.existing.pod.has_own_cpus(),
             ..Needs::default()
         };
-        let request = self.compiled(pod, seen, needs)?;
+        let (request, fault) = match self.compiled(pod, seen, needs.clone()) {
+            Ok(request) => (request, Ok(())),
+            Err(why) => {
+                // What it takes of its host it takes all the same.
+                let bare = PodSpecParts::of(pod, &seen.existing.pod).without_rules();
+                let request = self.engine.request(&bare, needs).map_err(|_| why.clone())?;
+                (request, Err(format!("{why}; it is counted without its rules")))
+            }
+        };
         let key = Key::of(&seen.existing);
         let held = key.as_ref().and_then(|key| self.book.holder(key)).cloned();
         if let Some(held) = held.filter(|held| &**held != uid) {
@@ -156,9 +165,19 @@ impl Desk {
         match there {
             // It is there, whatever its kubelet was expected to say.
             Some(id) => drop(self.engine.bound(&request, id)),
-            None => self.book.unhouse(uid),
+            None => {
+                self.book.unhouse(uid);
+                self.count_unreported(&request, host);
+            }
         }
-        Ok(())
+        fault
+    }
+
+    /// Counts a pod for the rules of others on a Node without a report.
+    pub(super) fn count_unreported(&mut self, request: &Request, node: &str) {
+        if let Some(node) = self.engine.node(node) {
+            drop(self.engine.bound(request, node));
+        }
     }
 
     /// From the moment at which a pod is to end its kubelet may take back what it has, before anybody is told.
@@ -252,9 +271,7 @@ impl Desk {
         }
         let is_holder = |key: &Key| self.book.holder(key).is_some_and(|holder| &**holder == uid);
         let lives = |key: &Key| match &self.instances {
-            Some(instances) => {
-                instances.get(&key.instance).is_some_and(|instance| !instance.is_final)
-            }
+            Some(_) => self.instance_of(key).is_some_and(|instance| !instance.is_final),
             None => true,
         };
         let stays = entry.key.as_ref().is_some_and(|key| is_holder(key) && lives(key));
@@ -324,6 +341,7 @@ impl Desk {
             self.unsure.remove(&host);
             self.waiting.stir(host);
         }
+        self.unknown.tick(now, |uid| self.pending.get(uid).is_some());
         self.gone.retain(|_, since| now.saturating_duration_since(*since) < REMEMBERED);
     }
 }

@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::SCHEDULER;
 use crate::launcher::{Existing, Invalid};
@@ -80,7 +81,12 @@ impl Seen {
     /// # Errors
     /// Names the amount that is malformed.
     pub fn read(pod: &v1::Pod) -> Result<Self, Invalid> {
-        let existing = Existing::read(pod)?;
+        let mut existing = Existing::read(pod)?;
+        if !is_of_instance(pod, existing.vmi_uid.as_deref()) {
+            existing.vmi_uid = None;
+            existing.migration_uid = None;
+            existing.is_stand_in = false;
+        }
         let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
         let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
         let volumes = spec.and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
@@ -121,4 +127,14 @@ impl Seen {
     pub fn called(&self) -> String {
         format!("Pod {}/{}", self.existing.namespace, self.existing.name)
     }
+}
+
+/// Returns whether the VirtualMachineInstance that the label names also owns the pod: virt-controller sets both
+/// (`renderLaunchManifest`), and every user who can create pods can set a label.
+fn is_of_instance(pod: &v1::Pod, uid: Option<&str>) -> bool {
+    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+    let is_instance = |owner: &OwnerReference| {
+        owner.kind == "VirtualMachineInstance" && owner.api_version.starts_with("kubevirt.io/")
+    };
+    uid.is_some_and(|uid| owners.iter().any(|owner| is_instance(owner) && owner.uid == uid))
 }

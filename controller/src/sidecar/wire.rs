@@ -14,6 +14,8 @@ pub struct Filter<'a> {
     pub pod: v1::Pod,
     /// Hosts that all else has found right, in the body's own bytes.
     pub names: Vec<&'a str>,
+    /// Whether the pod is of a PodGroup, which kube-scheduler 1.36 places in simulations first.
+    pub is_of_group: bool,
 }
 
 /// What `bind` is asked.
@@ -57,7 +59,37 @@ pub fn filter(body: &[u8]) -> Result<Filter<'_>, String> {
                 .to_owned());
         }
     };
-    Ok(Filter { pod, names })
+    let is_of_group = is_of_group(body, &names);
+    Ok(Filter { pod, names, is_of_group })
+}
+
+/// `spec.schedulingGroup` of the pod, which the types of this crate's Kubernetes do not have.
+fn is_of_group(body: &[u8], names: &[&str]) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Asked {
+        pod: Pod,
+    }
+    #[derive(Deserialize)]
+    struct Pod {
+        spec: Spec,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Spec {
+        scheduling_group: Option<IgnoredAny>,
+    }
+    // A body has thousands of names: the word is looked for beside them, and the body is read again only where it is.
+    let at = |byte: *const u8| byte.addr().saturating_sub(body.as_ptr().addr());
+    let first = names.first().map_or(body.len(), |name| at(name.as_ptr()));
+    let last = names.last().map_or(body.len(), |name| at(name.as_bytes().as_ptr_range().end));
+    let word = b"\"schedulingGroup\"";
+    let has_word = |part: Option<&[u8]>| {
+        part.is_some_and(|part| part.windows(word.len()).any(|at| at == word))
+    };
+    (has_word(body.get(..first)) || has_word(body.get(last..)))
+        && serde_json::from_slice(body)
+            .is_ok_and(|read: Asked| read.pod.spec.scheduling_group.is_some())
 }
 
 /// Reads the body of `bind`.
@@ -184,6 +216,28 @@ mod tests {
             r#"{"Nodes":null,"NodeNames":[],"FailedNodes":{"n1":"full"},"Error":""}"#
         );
         assert_eq!(bound("no"), r#"{"Error":"no"}"#);
+    }
+
+    #[test]
+    fn a_pod_of_a_group_is_known() {
+        let body = |group: &str, names: &str| {
+            format!(
+                r#"{{"Pod":{{"metadata":{{"uid":"c"}},"spec":{{{group}"containers":[]}}}},"NodeNames":{names}}}"#
+            )
+        };
+        let group = r#""schedulingGroup":{"podGroupName":"g"},"#;
+        for (group, names, is) in [
+            (group, r#"["a","b"]"#, true),
+            (group, "[]", true),
+            ("", r#"["a","b"]"#, false),
+            (r#""schedulingGroup":null,"#, r#"["a"]"#, false),
+            (r#""nodeName":"\"schedulingGroup\"","#, r#"["a"]"#, false),
+        ] {
+            let body = body(group, names);
+            assert_eq!(filter(body.as_bytes()).unwrap().is_of_group, is, "{body}");
+        }
+        let behind = r#"{"NodeNames":["a"],"Pod":{"spec":{"schedulingGroup":{},"containers":[]}}}"#;
+        assert!(filter(behind.as_bytes()).unwrap().is_of_group);
     }
 
     #[test]

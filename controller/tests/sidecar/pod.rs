@@ -21,6 +21,8 @@ pub(crate) struct PodForm {
     /// The value of label `app`, of which there may be one on a host.
     pub(crate) apart: Option<String>,
     pub(crate) claim: Option<String>,
+    /// `default` if it is not said.
+    pub(crate) namespace: Option<String>,
 }
 
 impl PodForm {
@@ -47,6 +49,12 @@ impl PodForm {
         if let Some(migration) = &self.migration {
             labels["kubevirt.io/migrationJobUID"] = migration.clone().into();
         }
+        // As virt-controller makes it (`NewControllerRef`).
+        let owners = self.instance.iter().map(|uid| {
+            json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm", "uid": uid,
+                "controller": true})
+        });
+        let owners: Vec<Value> = owners.collect();
         let mut annotations = json!({});
         if self.is_stand_in {
             annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
@@ -66,8 +74,8 @@ impl PodForm {
                 json!([{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}]);
         }
         let pod = json!({
-            "metadata": {"name": self.name, "namespace": "default", "uid": self.name,
-                "labels": labels, "annotations": annotations},
+            "metadata": {"name": self.name, "namespace": self.namespace.as_deref().unwrap_or("default"),
+                "uid": self.name, "labels": labels, "annotations": annotations, "ownerReferences": owners},
             "spec": spec,
         });
         serde_json::from_value(pod).expect("a pod")

@@ -180,6 +180,47 @@ fn both_pods_of_a_migration_have_their_own() {
     assert_eq!(desk.filter(now, &other, &["a", "b"]), Answer::Host("b"));
 }
 
+/// kube-scheduler 1.36 asks for each placement that it simulates, and does not tell which of them it drops.
+#[test]
+fn what_a_pod_group_simulates_is_replaced_and_expires_soon() {
+    let mut desk = desk(&[one_zone("a", 8), one_zone("b", 8)]);
+    let now = Instant::now();
+    let pods = ["first", "second"].map(|name| PodForm::vm(name, 8).build());
+    for hosts in [["a"], ["b"]] {
+        assert_eq!(desk.filter_of_group(now, &pods[0], &hosts), Answer::Host(hosts[0]));
+        assert_eq!(desk.stages().reserved, 1);
+    }
+    assert_eq!(desk.filter_of_group(now, &pods[1], &["a"]), Answer::Host("a"));
+    let other = PodForm::vm("other", 8).build();
+    assert!(matches!(desk.filter(now, &other, &["a", "b"]), Answer::Refused(_)));
+    let later = now + Duration::from_secs(11);
+    desk.tick(later);
+    assert_eq!(desk.stages().reserved, 0);
+    // The placement that is kept is bound all the same, if there is still room.
+    assert_eq!(desk.bind(later, "second", "a", Some(&pods[1])), Bind::Send);
+    assert_eq!(desk.filter(later, &other, &["a", "b"]), Answer::Host("b"));
+    desk.tick(later + Duration::from_secs(11));
+    assert_eq!(desk.stages().reserved, 1, "one that is of no group holds longer");
+}
+
+/// A newer API server takes what is unknown here; its CPUs are taken all the same.
+#[test]
+fn a_bound_pod_whose_rules_do_not_compile_is_counted() {
+    let mut desk = desk(&[one_zone("a", 8)]);
+    let now = Instant::now();
+    let mut pod = on(PodForm::vm("vm", 6).build(), "a");
+    let constraint = serde_json::json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "Perhaps",
+        "labelSelector": {}});
+    let constraint = serde_json::from_value(constraint).expect("a constraint");
+    pod.spec.get_or_insert_default().topology_spread_constraints = Some(vec![constraint]);
+    let why = desk.pod(now, pod.clone(), &seen(&pod)).expect_err("it is named");
+    assert!(why.contains("default/vm") && why.contains("`Perhaps`"), "{why}");
+    assert_eq!(desk.stages().bound, 1);
+    let other = PodForm::vm("other", 4).build();
+    assert!(matches!(desk.filter(now, &other, &["a"]), Answer::Refused(_)));
+    assert!(matches!(desk.filter(now, &PodForm::vm("small", 2).build(), &["a"]), Answer::Host(_)));
+}
+
 #[test]
 fn a_pod_that_cannot_be_read_is_named() {
     let mut desk = desk(&[one_zone("a", 8)]);

@@ -4,21 +4,23 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use berth_api::infra_node::Allocation;
-use berth_controller::sidecar::{Answer, Bind, Desk, Instance};
+use berth_controller::launcher::Configuration;
+use berth_controller::sidecar::{Answer, Awaited, Bind, Desk, Instance, selected};
+use k8s_openapi::api::core::v1::{self, NodeSelector};
 use serde_json::json;
 
 use super::host::{HostForm, ZoneForm};
-use super::pod::{PodForm, on, seen};
+use super::pod::{PodForm, on, seen, uid};
 use super::scenes::{desk, tell};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn host(name: &str) -> HostForm {
+pub(crate) fn host(name: &str) -> HostForm {
     let zone = ZoneForm { cpus: 9, memory: 64, huge: 0, small: 0 };
     HostForm { name: name.to_owned(), zones: vec![zone], ..HostForm::default() }
 }
 
-fn instance(uid: &str, phase: &str) -> (String, Instance) {
+pub(crate) fn instance(uid: &str, phase: &str) -> (String, Instance) {
     let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"name": "vm", "namespace": "default", "uid": uid},
         "spec": {"domain": {"cpu": {"dedicatedCpuPlacement": true}, "memory": {"guest": "1Gi"}}},
@@ -31,7 +33,7 @@ fn stand_in() -> PodForm {
 }
 
 /// With a stand-in on host a, which has gone again.
-fn after_stand_in(now: Instant) -> Desk {
+pub(crate) fn after_stand_in(now: Instant) -> Desk {
     let mut desk = desk(&[host("a"), host("b")]);
     desk.instances(HashMap::from([instance("vmi-vm", "Pending")]));
     let pod = stand_in().build();
@@ -156,4 +158,89 @@ fn a_reservation_waits_for_volumes_and_not_for_nothing() {
     desk.claim(now, "default", "disk", None);
     desk.tick(now + HOUR);
     assert_eq!(desk.stages().reserved, 0);
+}
+
+/// A VM whose disk is being imported, or whose launcher pod waits for its volume in the scheduler.
+fn pending_vm() -> Awaited {
+    let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": "vm", "namespace": "default", "uid": "vmi-vm"},
+        "spec": {"schedulerName": "berth-scheduler",
+            "domain": {"cpu": {"cores": 6, "dedicatedCpuPlacement": true}, "memory": {"guest": "1Gi"},
+                "devices": {"autoattachPodInterface": false}},
+            "volumes": [{"name": "seed", "cloudInitNoCloud": {"userData": "x"}},
+                {"name": "disk", "dataVolume": {"name": "disk"}}]},
+        "status": {"phase": "Pending"}});
+    let read = Awaited::read(&object, &Configuration::default()).expect("an instance");
+    read.expect("it waits, and has a claim")
+}
+
+/// Begun again with a VM that is on no host, and with its claim's volume there.
+fn begun_again(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) -> Desk {
+    let mut desk = Desk::unlisted();
+    for name in ["a", "b"] {
+        tell(&mut desk, &host(name), 1);
+    }
+    desk.instances(HashMap::from([
+        instance("vmi-vm", "Pending"),
+        instance("vmi-another", "Pending"),
+    ]));
+    let claim = ("default".to_owned(), "disk".to_owned());
+    desk.awaited(
+        vec![pending_vm()],
+        volume.into_iter().map(|volume| (claim.clone(), volume)).collect(),
+    );
+    for pod in pods {
+        desk.pod(now, pod.clone(), &seen(pod)).expect("counted");
+    }
+    desk.pods_listed(now, &pods.iter().map(uid).collect());
+    desk
+}
+
+/// As provisioners of local volumes write it.
+fn local(host: &str) -> NodeSelector {
+    let term = json!({"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]});
+    serde_json::from_value(term).expect("a selector")
+}
+
+#[test]
+fn the_place_of_a_vm_whose_volume_is_on_one_host_outlives_a_restart() {
+    let now = Instant::now();
+    let launcher = PodForm { claim: Some("disk".to_owned()), ..PodForm::vm("vm", 6) }.build();
+    // While its image is imported there is no pod; with populators there is one, which the scheduler may have lost.
+    for pods in [vec![], vec![launcher.clone()]] {
+        for volume in [local("b"), selected("b")] {
+            let mut desk = begun_again(now, Some(volume), &pods);
+            assert_eq!(desk.stages().kept, 1, "{} pods", pods.len());
+            desk.tick(now + HOUR);
+            let other = PodForm::vm("another", 8).build();
+            assert!(
+                matches!(desk.filter(now, &other, &["b"]), Answer::Refused(_)),
+                "{} pods",
+                pods.len()
+            );
+            assert_eq!(desk.filter(now, &launcher, &["b"]), Answer::Host("b"));
+            assert_eq!(desk.stages().kept, 0);
+            assert_eq!(desk.bind(now, "vm", "b", None), Bind::Send);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_reserved_for_a_vm_that_no_volume_ties_to_one_host() {
+    let now = Instant::now();
+    let anywhere = json!({"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "Exists"}]}]});
+    let anywhere: NodeSelector = serde_json::from_value(anywhere).expect("a selector");
+    for volume in [None, Some(anywhere), Some(local("elsewhere"))] {
+        assert_eq!(begun_again(now, volume.clone(), &[]).stages().kept, 0, "{volume:?}");
+    }
+    // One that is on its host has its place by that.
+    let there = on(PodForm::vm("vm", 8).build(), "b");
+    let desk = begun_again(now, Some(local("b")), &[there]);
+    assert_eq!((desk.stages().kept, desk.stages().bound), (0, 1));
+    // One that ends needs none.
+    let mut desk = begun_again(now, Some(local("b")), &[]);
+    desk.instance_is_gone("vmi-vm");
+    assert_eq!(desk.stages().kept, 0);
 }

@@ -43,6 +43,8 @@ pub(crate) struct Vm<'a> {
     pub(crate) instance: Option<&'a str>,
     /// The migration whose target it is.
     pub(crate) migration: Option<&'a str>,
+    /// The value of the label `app` of pods that must be in its rack.
+    pub(crate) beside: Option<&'a str>,
     /// It is there only for its disk to be made.
     pub(crate) is_stand_in: bool,
 }
@@ -92,6 +94,17 @@ impl Bed {
         self.report(name);
     }
 
+    /// A Node without an agent, and a pod with this label on it.
+    pub(crate) fn bare_node(&self, name: &str, rack: &str, app: &str) {
+        let node = json!({"metadata": {"name": name, "labels": {"rack": rack}},
+            "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10"}}});
+        self.server.post("/api/v1/nodes", &node);
+        let pod = json!({"metadata": {"name": format!("on-{name}"), "labels": {"app": app}}, "spec": {
+            "nodeName": name, "automountServiceAccountToken": false,
+            "containers": [{"name": "main", "image": "none"}]}});
+        self.server.post(PODS, &pod);
+    }
+
     /// What its agent says now.
     pub(crate) fn report(&self, name: &str) {
         let path = format!("/apis/berth.dev/v1alpha1/infranodes/{name}");
@@ -136,7 +149,13 @@ impl Bed {
         if let Some(rack) = vm.rack {
             spec["nodeSelector"] = json!({"rack": rack});
         }
-        let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
+        if let Some(app) = vm.beside {
+            spec["affinity"]["podAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": app}}}]});
+        }
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": name,
+            "uid": instance, "controller": true});
+        let metadata = json!({"name": name, "labels": labels, "annotations": annotations, "ownerReferences": [owner]});
         let pod = json!({"metadata": metadata, "spec": spec});
         self.server.post(PODS, &pod);
         name

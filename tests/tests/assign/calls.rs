@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::bed::{Bed, PODS, SOON, Vm};
 
 /// Posts; tries again as long as nobody listens.
-fn post(port: u16, call: &str, body: &str) -> Value {
+pub(crate) fn post(port: u16, call: &str, body: &str) -> Value {
     let begin = Instant::now();
     loop {
         let mut curl = Command::new("curl");
@@ -31,13 +31,21 @@ fn post(port: u16, call: &str, body: &str) -> Value {
     }
 }
 
-fn filter(bed: &Bed, pod: &str) -> Value {
-    let names: Vec<&String> = bed.hosts.keys().collect();
+pub(crate) fn filter(bed: &Bed, pod: &str) -> Value {
+    let names: Vec<&str> = bed.hosts.keys().map(String::as_str).collect();
+    ask(bed, pod, &names)
+}
+
+pub(crate) fn filter_on(bed: &Bed, pod: &str, host: &str) -> Value {
+    ask(bed, pod, &[host])
+}
+
+fn ask(bed: &Bed, pod: &str, names: &[&str]) -> Value {
     let body = json!({"Pod": bed.pod(pod), "Nodes": null, "NodeNames": names});
     post(bed.port, "filter", &body.to_string())
 }
 
-fn bind(bed: &Bed, pod: &str, host: &str) -> String {
+pub(crate) fn bind(bed: &Bed, pod: &str, host: &str) -> String {
     let uid = bed.pod(pod)["metadata"]["uid"].clone();
     let body = json!({"PodName": pod, "PodNamespace": "vms", "PodUID": uid, "Node": host});
     post(bed.port, "bind", &body.to_string())["Error"].as_str().unwrap().to_owned()
@@ -87,16 +95,26 @@ pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
     bed.clear(&third_sidecar);
 }
 
+/// The scheduler's Lease.
+pub(crate) fn set_lease(bed: &Bed, spec: &Value) {
+    let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/berth-scheduler";
+    let mut there = bed.server.get(path);
+    there["spec"] = spec.clone();
+    bed.server.put(path, &there);
+}
+
+/// As a scheduler does when it ends.
+pub(crate) fn give_lease_back(bed: &Bed) {
+    set_lease(bed, &json!({"holderIdentity": "", "leaseDurationSeconds": 1}));
+}
+
 /// The Lease is held by the scheduler of another pod.
 pub(crate) fn another_ones_scheduler_decides(plane: &ControlPlane, bed: &Bed) {
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "berth-scheduler", "namespace": "kube-system"},
         "spec": {"holderIdentity": "berth-controller-elsewhere_1", "leaseDurationSeconds": 15,
             "renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z"}});
-    let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/berth-scheduler";
-    let mut there = bed.server.get(path);
-    there["spec"] = lease["spec"].clone();
-    bed.server.put(path, &there);
+    set_lease(bed, &lease["spec"]);
     let sidecar = bed.sidecar(plane, "fenced", "kube-system/berth-scheduler");
     let body = json!({"Pod": {"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}},
         "NodeNames": ["plain-0"]});
@@ -106,10 +124,7 @@ pub(crate) fn another_ones_scheduler_decides(plane: &ControlPlane, bed: &Bed) {
     let body = json!({"PodName": "a", "PodNamespace": "vms", "PodUID": "b", "Node": "plain-0"});
     let said = post(bed.port, "bind", &body.to_string());
     assert!(said["Error"].as_str().unwrap().contains("holds the scheduler's Lease"), "{said}");
-    // Given back, as a scheduler does when it ends.
-    let mut there = bed.server.get(path);
-    there["spec"] = json!({"holderIdentity": "", "leaseDurationSeconds": 1});
-    bed.server.put(path, &there);
+    give_lease_back(bed);
     drop(sidecar);
 }
 

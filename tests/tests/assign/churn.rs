@@ -340,7 +340,9 @@ fn pod(number: usize, cpus: u64) -> Pod {
     let name = format!("churn-{number}");
     serde_json::from_value(json!({
         "metadata": {"name": name, "labels":
-            {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": format!("vmi-{name}")}},
+            {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": format!("vmi-{name}")},
+            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": name,
+                "uid": format!("vmi-{name}"), "controller": true}]},
         "spec": {
             "schedulerName": "berth-scheduler", "nodeSelector": {"rack": "churn"},
             "automountServiceAccountToken": false,

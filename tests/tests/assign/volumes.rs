@@ -8,6 +8,7 @@ use berth_tests::controller::Controller;
 use serde_json::json;
 
 use crate::bed::{Bed, SOON, Vm};
+use crate::calls::filter_on;
 
 const CLAIMS: &str = "/api/v1/namespaces/vms/persistentvolumeclaims";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
@@ -131,4 +132,58 @@ pub(crate) fn the_place_of_a_stand_in(plane: &ControlPlane, bed: &mut Bed) {
     assert_eq!(bed.host_of(&vm).as_deref(), Some("first-0"));
     assert_eq!(bed.host_of(&late), None);
     bed.kubelets_agree();
+}
+
+/// An instance of a VM with five CPUs of its own and this claim, if any; gives its uid.
+fn instance(bed: &Bed, name: &str, claim: Option<&str>) -> String {
+    let volumes: Vec<_> = claim
+        .map(|claim| json!({"name": "disk", "persistentVolumeClaim": {"claimName": claim}}))
+        .into_iter()
+        .collect();
+    let path = "/apis/kubevirt.io/v1/namespaces/vms/virtualmachineinstances";
+    let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name},
+        "spec": {"schedulerName": "berth-scheduler", "volumes": volumes,
+            "domain": {"cpu": {"cores": 5, "dedicatedCpuPlacement": true}, "memory": {"guest": "64Mi"},
+                "devices": {"autoattachPodInterface": false}}},
+        "status": {"phase": "Pending"}});
+    bed.server.post(path, &object);
+    let there = bed.server.get(&format!("{path}/{name}"));
+    there["metadata"]["uid"].as_str().unwrap().to_owned()
+}
+
+/// While its image is imported a VM has no pod, and its volume is on one host already.
+pub(crate) fn the_place_of_a_vm_that_has_no_pod(plane: &ControlPlane, bed: &mut Bed) {
+    class(bed);
+    plane.define("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances").unwrap();
+    bed.host("import-0", "import", &[]);
+    claim(bed, "import");
+    let imported = instance(bed, "imported", Some("import"));
+    provision(bed, "import", "import-0");
+    let others = ["other-a", "other-b"].map(|name| instance(bed, name, None));
+    let mut sidecar = bed.sidecar(plane, "import", "");
+    let vm = |instance, claim| Vm {
+        by_hand: true,
+        instance: Some(instance),
+        claim,
+        ..Vm::large("import")
+    };
+    let placed: Vec<bool> = others
+        .each_ref()
+        .map(|other| {
+            let name = bed.vm(vm(other, None));
+            let said = filter_on(bed, &name, "import-0");
+            assert_eq!(said["Error"], "", "{said}\n{}", plane.log("import"));
+            said["NodeNames"][0] == "import-0"
+        })
+        .into();
+    assert_eq!(
+        placed,
+        [true, false],
+        "one zone is the VM's that is imported\n{}",
+        plane.log("import")
+    );
+    let own = bed.vm(vm(&imported, Some("import")));
+    let said = filter_on(bed, &own, "import-0");
+    assert_eq!(said["NodeNames"][0], "import-0", "{said}\n{}", plane.log("import"));
+    sidecar.running.end();
 }

@@ -111,6 +111,17 @@ pub(crate) fn taints_and_neighbours_count(bed: &mut Bed) {
     assert_eq!(bed.host_of(&bears).as_deref(), Some("apart-2"));
 }
 
+/// kube-scheduler counts the pods of all Nodes, and so does its extender: else a VM that must be beside one of them would
+/// fit nowhere, for ever.
+pub(crate) fn pods_on_nodes_without_a_report_count(plane: &ControlPlane, bed: &mut Bed) {
+    bed.host("near-0", "near", &[]);
+    bed.bare_node("bare-0", "near", "database");
+    let vm = bed.vm(Vm { cpus: 1, beside: Some("database"), ..Vm::default() });
+    let said = bed.server.scheduled(&format!("{}/{vm}", crate::bed::PODS));
+    let why = crate::server::condition(&said)["message"].clone();
+    assert_eq!(said["spec"]["nodeName"], "near-0", "{why}\n{}", plane.log("sidecar"));
+}
+
 /// Whatever it was at: nothing is booked twice, and all that fits is bound.
 pub(crate) fn a_sidecar_that_is_killed_in_a_burst(
     plane: &ControlPlane,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use berth_kit::exchange::{Bytes, Exchange};
 
 use super::Sidecar;
-use super::gate::{BRIEFLY, HOLD};
+use super::gate::{BRIEFLY, BUDGET, HOLD};
 use super::send::Sender;
 use crate::sidecar::{Answer, wire};
 
@@ -28,15 +28,21 @@ impl Calls {
             Err(why) => return (wire::filter_error(&why), "error"),
         };
         let (sidecar, began) = (&self.sidecar, Instant::now());
-        let until = began.checked_add(HOLD).unwrap_or(began);
+        let after = |time| began.checked_add(time).unwrap_or(began);
+        let (until, end) = (after(HOLD), after(BUDGET));
         let mut brief: Option<Instant> = None;
         loop {
             let mut changed = sidecar.gate.watch();
-            if let Err(why) = sidecar.gate.pass(until).await {
+            if let Err(why) = sidecar.gate.pass_by(until, end).await {
                 sidecar.desk().unanswered(&read.pod);
                 return (wire::filter_error(&why), "error");
             }
-            let answer = sidecar.desk().filter(Instant::now(), &read.pod, &read.names);
+            let (pod, names, now) = (&read.pod, &read.names, Instant::now());
+            let answer = if read.is_of_group {
+                sidecar.desk().filter_of_group(now, pod, names)
+            } else {
+                sidecar.desk().filter(now, pod, names)
+            };
             match answer {
                 Answer::Host(name) => return (wire::host(name), "placed"),
                 Answer::Refused(hosts) => {
@@ -52,10 +58,12 @@ impl Calls {
                 Answer::NotYet(why) => {
                     let end = Instant::now().checked_add(BRIEFLY).unwrap_or(until).min(until);
                     let brief = *brief.get_or_insert(end);
-                    if tokio::time::timeout_at(brief.into(), changed.changed()).await.is_err() {
+                    if now >= brief {
                         tracing::warn!("{why}");
                         return (wire::filter_error(&why), "error");
                     }
+                    // A change, or the end of the wait: either is a reason to ask again.
+                    drop(tokio::time::timeout_at(brief.into(), changed.changed()).await);
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! on at once; one that is answered an error comes back after a minute (Kubernetes before 1.22).
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -13,7 +13,10 @@ use super::Settings;
 use crate::run::calls::found;
 use crate::sidecar::{Fence, LOOK};
 
-/// The longest that a call is held; kube-scheduler waits for ten seconds (`httpTimeout`).
+/// The longest that a call takes, with all its requests to the API server. kube-scheduler waits for ten seconds
+/// (`httpTimeout`): what is answered later is a failure to it, even where the pod was bound.
+pub(super) const BUDGET: Duration = Duration::from_secs(9);
+/// The longest that a call is held before anything is decided.
 pub(super) const HOLD: Duration = Duration::from_secs(8);
 /// The longest that a call is held for an object that another watch is to tell of.
 pub(super) const BRIEFLY: Duration = Duration::from_secs(1);
@@ -21,6 +24,8 @@ pub(super) const BRIEFLY: Duration = Duration::from_secs(1);
 const BUSY: Duration = Duration::from_secs(5);
 /// Between looks at a Lease that is not ours.
 const AGAIN: Duration = Duration::from_millis(300);
+/// A call whose time is over.
+const LATE: &str = "the API server did not answer in time for kube-scheduler";
 /// A look at the Lease that takes longer is given up.
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -49,9 +54,33 @@ impl Kind {
     }
 }
 
+/// Kinds of objects that are listed already, of those that all decisions depend on.
+#[derive(Debug)]
+pub(in crate::run) struct Listed {
+    unlisted: Mutex<BTreeSet<Kind>>,
+}
+
+impl Listed {
+    /// None of them, where there is to be an extender; else none is waited for.
+    pub(in crate::run) fn new(has_extender: bool) -> Self {
+        let kinds = if has_extender { Kind::ALL.into() } else { BTreeSet::new() };
+        Self { unlisted: Mutex::new(kinds) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Kind>> {
+        lock(&self.unlisted)
+    }
+
+    /// Returns what is not listed yet: until then no call can be answered.
+    pub(in crate::run) fn unready(&self) -> Option<String> {
+        let kinds: Vec<&str> = self.lock().iter().map(|kind| kind.name()).collect();
+        (!kinds.is_empty()).then(|| format!("{} are not listed yet", kinds.join(", ")))
+    }
+}
+
 /// Lets calls through.
 pub(super) struct Gate {
-    unlisted: Mutex<BTreeSet<Kind>>,
+    listed: Arc<Listed>,
     changed: watch::Sender<()>,
     lease: Option<(Api<Lease>, String)>,
     fence: Mutex<Fence>,
@@ -62,13 +91,13 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub(super) fn new(client: &Client, settings: &Settings) -> Self {
+    pub(super) fn new(client: &Client, settings: &Settings, listed: Arc<Listed>) -> Self {
         let lease = settings
             .lease
             .as_ref()
             .map(|(namespace, name)| (Api::namespaced(client.clone(), namespace), name.clone()));
         Self {
-            unlisted: Mutex::new(Kind::ALL.into()),
+            listed,
             changed: watch::Sender::new(()),
             lease,
             fence: Mutex::new(Fence::of(&settings.host)),
@@ -78,7 +107,7 @@ impl Gate {
     }
 
     fn unlisted(&self) -> MutexGuard<'_, BTreeSet<Kind>> {
-        lock(&self.unlisted)
+        self.listed.lock()
     }
 
     /// A kind is listed, or is being listed anew.
@@ -116,12 +145,6 @@ impl Gate {
         self.changed.subscribe()
     }
 
-    fn unready(&self) -> Option<String> {
-        let unlisted = self.unlisted();
-        let kinds: Vec<&str> = unlisted.iter().map(|kind| kind.name()).collect();
-        (!kinds.is_empty()).then(|| format!("{} are not listed yet", kinds.join(", ")))
-    }
-
     /// Until a decision may be made here.
     ///
     /// # Errors
@@ -129,7 +152,7 @@ impl Gate {
     pub(super) async fn pass(&self, until: Instant) -> Result<(), String> {
         loop {
             let mut changed = self.watch();
-            let (why, pause) = match self.unready() {
+            let (why, pause) = match self.listed.unready() {
                 Some(why) => (why, HOLD),
                 None => match self.fence().await {
                     Ok(()) => return Ok(()),
@@ -144,6 +167,24 @@ impl Gate {
             // A change, or the end of the pause: either is a reason to look again.
             drop(tokio::time::timeout_at(end.into(), changed.changed()).await);
         }
+    }
+
+    /// The same as [`Self::pass`], with all that it asks the API server, until the end of a call.
+    ///
+    /// # Errors
+    /// Why it may not, or that it is not known in time.
+    pub(super) async fn pass_by(&self, until: Instant, end: Instant) -> Result<(), String> {
+        let pass = tokio::time::timeout_at(end.into(), self.pass(until)).await;
+        pass.unwrap_or_else(|_| Err(LATE.to_owned()))
+    }
+
+    /// The same as [`Self::fence`], until the end of a call.
+    ///
+    /// # Errors
+    /// Which scheduler decides, or that it is not known in time.
+    pub(super) async fn fence_by(&self, end: Instant) -> Result<(), String> {
+        let fence = tokio::time::timeout_at(end.into(), self.fence()).await;
+        fence.unwrap_or_else(|_| Err(LATE.to_owned()))
     }
 
     /// Whether this one decides.

@@ -12,8 +12,13 @@ use kube::ResourceExt as _;
 use super::gate::Kind;
 use super::{Shared, Sidecar};
 use crate::inventory::HostFacts;
+use crate::pod::Resources;
 use crate::profiles::{Choice, choose};
+use crate::rules::HostParts;
 use crate::run::follow::Change;
+
+static NOTHING: Resources =
+    Resources { cpu_millis: 0, memory: 0, hugepages: BTreeMap::new(), extended: BTreeMap::new() };
 
 /// Follows hosts for ever.
 pub(super) async fn follow(sidecar: Arc<Sidecar>, shared: Shared) {
@@ -25,7 +30,8 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>, shared: Shared) {
     while of_nodes.try_recv().is_ok() {}
     while of_infra_nodes.try_recv().is_ok() {}
     while of_profiles.try_recv().is_ok() {}
-    let mut hosts = Hosts { sidecar, shared: &shared, said: BTreeMap::new() };
+    let (said, unreported) = (BTreeMap::new(), BTreeSet::new());
+    let mut hosts = Hosts { sidecar, shared: &shared, said, unreported };
     hosts.all().await;
     hosts.sidecar.gate.listed(Kind::Hosts, true);
     loop {
@@ -68,6 +74,8 @@ struct Hosts<'a> {
     shared: &'a Shared,
     /// What was wrong with each, as it was said.
     said: BTreeMap<String, String>,
+    /// Nodes whose agents have reported nothing that could be read.
+    unreported: BTreeSet<String>,
 }
 
 impl Hosts<'_> {
@@ -95,7 +103,8 @@ impl Hosts<'_> {
 
     fn known(&self) -> Vec<String> {
         let desk = self.sidecar.desk();
-        desk.engine().hosts().map(|(_, facts)| facts.name.clone()).collect()
+        let reported = desk.engine().hosts().map(|(_, facts)| facts.name.clone());
+        reported.chain(self.unreported.iter().cloned()).collect()
     }
 
     fn one(&mut self, name: &str) {
@@ -105,14 +114,15 @@ impl Hosts<'_> {
 
     fn read(&mut self, name: &str) {
         let (node, infra_node) = (self.shared.nodes.get(name), self.shared.infra_nodes.get(name));
-        if node.is_none() {
+        let Some(node) = node else {
             self.sidecar.desk().node_is_gone(name);
             self.said.remove(name);
+            self.unreported.remove(name);
             return;
-        }
+        };
         let mut problems = Vec::new();
         let version = infra_node.as_ref().and_then(|host| host.resource_version()?.parse().ok());
-        let facts = node.zip(infra_node).and_then(|(node, infra_node)| {
+        let facts = infra_node.and_then(|infra_node| {
             let facts = HostFacts::read(&infra_node, Some(&node), &mut problems);
             facts.map_err(|problem| problems.push(problem)).ok()
         });
@@ -120,7 +130,19 @@ impl Hosts<'_> {
             let class = self.class(&facts);
             (facts, class)
         });
-        let set = self.sidecar.desk().host(Instant::now(), name, facts, version);
+        let set = {
+            let mut desk = self.sidecar.desk();
+            let has_reported = facts.is_some();
+            let set = desk.host(Instant::now(), name, facts, version);
+            if has_reported {
+                self.unreported.remove(name);
+                set
+            } else {
+                self.unreported.insert(name.to_owned());
+                // Nothing is placed there, so its amounts do not matter.
+                set.and(desk.node(&HostParts::of(&node, &NOTHING, 0)))
+            }
+        };
         let wrong = problems.iter().map(ToString::to_string).chain(set.err());
         let wrong = wrong.collect::<Vec<_>>().join("; ");
         if self.said.get(name) != Some(&wrong) && !wrong.is_empty() {

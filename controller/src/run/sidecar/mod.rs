@@ -11,6 +11,7 @@ mod metrics;
 mod others;
 mod pods;
 mod send;
+mod volumes;
 mod wake;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,8 +28,9 @@ use tokio::task::JoinSet;
 
 use super::follow::Followed;
 use super::metrics::Metrics;
-use crate::sidecar::Desk;
+use crate::sidecar::{Awaited, Desk};
 use gate::Gate;
+pub(super) use gate::Listed;
 pub(super) use metrics::Assignment;
 use wake::Wake;
 
@@ -55,6 +57,8 @@ pub(super) struct Shared {
 struct Sidecar {
     desk: Mutex<Desk>,
     gate: Gate,
+    /// VMs that are on no host yet, as they were listed last.
+    awaited: Mutex<Vec<Awaited>>,
     /// Something has changed that a waiting pod may wait for.
     stirred: Notify,
     /// Had by each binding that is under way, of which a desk that is begun anew would know nothing.
@@ -77,6 +81,10 @@ impl Sidecar {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn awaited(&self) -> MutexGuard<'_, Vec<Awaited>> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Tells the desk of something, and those who may be waiting for it.
     fn tell<T>(&self, what: impl FnOnce(&mut Desk, Instant) -> T) -> T {
         let result = what(&mut self.desk(), Instant::now());
@@ -97,6 +105,7 @@ pub(super) async fn begin(
     client: &Client,
     shared: Shared,
     metrics: &Arc<Metrics>,
+    listed: &Arc<Listed>,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let listen = &settings.listen;
@@ -104,7 +113,8 @@ pub(super) async fn begin(
         serve::bind(listen).await.with_context(|| format!("--extender-listen {listen}"))?;
     let sidecar = Arc::new(Sidecar {
         desk: Mutex::new(Desk::unlisted()),
-        gate: Gate::new(client, settings),
+        gate: Gate::new(client, settings, Arc::clone(listed)),
+        awaited: Mutex::default(),
         stirred: Notify::new(),
         sending: RwLock::new(()),
         client: client.clone(),

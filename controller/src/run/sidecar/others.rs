@@ -13,14 +13,16 @@ use serde_json::{Value, json};
 use super::Sidecar;
 use super::feed::{Told, always, feed};
 use super::gate::Kind;
+use super::volumes;
 use crate::fleet::CLASS;
+use crate::launcher::Configuration;
 use crate::run::calls::is_served;
-use crate::sidecar::Instance;
+use crate::sidecar::{Awaited, Instance};
 
 /// A kind that is not installed is asked for again after so long.
 const PROBE: Duration = Duration::from_secs(15);
 /// What the scheduler writes to a claim whose volume is to be made on a node.
-const SELECTED: &str = "volume.kubernetes.io/selected-node";
+pub(super) const SELECTED: &str = "volume.kubernetes.io/selected-node";
 
 /// Follows namespaces for ever: rules select pods by their labels.
 pub(super) async fn namespaces(sidecar: Arc<Sidecar>) {
@@ -115,15 +117,22 @@ pub(super) async fn instances(sidecar: Arc<Sidecar>) {
 
 async fn follow_instances(sidecar: &Sidecar, resource: &ApiResource) {
     let api: Api<DynamicObject> = Api::all_with(sidecar.client.clone(), resource);
+    let configuration = volumes::kubevirt(&sidecar.client).await;
     let mut listed: HashMap<String, Instance> = HashMap::new();
+    let mut awaited = Vec::new();
     let take = |told: Told<DynamicObject>| match told {
         Told::Begin => {
             sidecar.gate.listed(Kind::Instances, false);
             listed.clear();
+            awaited.clear();
         }
-        Told::Listed(object) => listed.extend(read(object)),
+        Told::Listed(object) => {
+            awaited.extend(waiting(&object, &configuration));
+            listed.extend(read(object));
+        }
         Told::End => {
             let all = std::mem::take(&mut listed);
+            *sidecar.awaited() = std::mem::take(&mut awaited);
             sidecar.tell(|desk, _| desk.instances(all));
             sidecar.gate.listed(Kind::Instances, true);
         }
@@ -142,6 +151,22 @@ async fn follow_instances(sidecar: &Sidecar, resource: &ApiResource) {
         async move { is_served(&client, &resource).await.unwrap_or(true) }
     };
     feed(api, "virtualmachineinstances", take, goes_on).await;
+}
+
+/// One that is on no host yet.
+fn waiting(object: &DynamicObject, configuration: &Configuration) -> Option<Awaited> {
+    // Most are on a host.
+    if object.data.pointer("/status/nodeName").is_some() {
+        return None;
+    }
+    let mut object = serde_json::to_value(object).ok()?;
+    // Items of a list have neither.
+    object["apiVersion"] = "kubevirt.io/v1".into();
+    object["kind"] = "VirtualMachineInstance".into();
+    Awaited::read(&object, configuration).unwrap_or_else(|error| {
+        tracing::warn!(%error, "failed to predict a launcher pod; nothing is reserved for it before it comes");
+        None
+    })
 }
 
 /// An instance is large, and little of it is looked at.
@@ -168,7 +193,8 @@ fn read(mut object: DynamicObject) -> Option<(String, Instance)> {
         Ok(read) => Some(read),
         Err(why) => {
             tracing::warn!("{why}; its pods are placed by what they themselves say");
-            Some((object.metadata.uid?, Instance::default()))
+            let namespace = object.metadata.namespace.unwrap_or_default();
+            Some((object.metadata.uid?, Instance::of(&namespace)))
         }
     }
 }

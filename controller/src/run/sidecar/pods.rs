@@ -10,11 +10,13 @@ use kube::Api;
 use super::Sidecar;
 use super::feed::{Told, always, feed};
 use super::gate::Kind;
+use super::volumes;
 use crate::sidecar::{Desk, Seen};
 
 /// Follows pods for ever, as soon as all is known that they are counted by.
 pub(super) async fn follow(sidecar: Arc<Sidecar>) {
     sidecar.gate.all_but_pods().await;
+    volumes::look(&sidecar).await;
     // A guard against objects that cannot be understood would read each of many thousands twice; pods are the server's own.
     let api: Api<Pod> = Api::all(sidecar.client.clone());
     let mut listed: HashSet<String> = HashSet::new();
@@ -104,7 +106,7 @@ fn tell_refusal(sidecar: &Sidecar, seen: &Seen, name: &str) {
 
 fn count(desk: &mut Desk, pod: Pod, seen: &Seen) {
     if let Err(why) = desk.pod(Instant::now(), pod, seen) {
-        tracing::warn!("{why}; it is not counted");
+        tracing::warn!("{why}");
     }
 }
 

@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use super::Sidecar;
-use super::gate::{BRIEFLY, HOLD};
+use super::gate::{BRIEFLY, BUDGET, HOLD};
 use crate::run::calls::made_by;
 use crate::sidecar::wire::Binding;
 use crate::sidecar::{Bind, SEND};
@@ -28,6 +28,11 @@ const IDLE: usize = 4096;
 /// A look at one pod that takes longer is given up.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// What a step may take of the time that is left for the whole call.
+fn left(most: Duration, end: Instant) -> Duration {
+    most.min(end.saturating_duration_since(Instant::now()))
+}
+
 impl Sender {
     pub(super) fn of(sidecar: &Arc<Sidecar>) -> Self {
         Self { sidecar: Arc::clone(sidecar), hosts: Mutex::default() }
@@ -36,7 +41,8 @@ impl Sender {
     /// Binds a pod, if it may go there.
     pub(super) async fn bind(&self, binding: &Binding) -> Result<(), String> {
         let (sidecar, began) = (&self.sidecar, Instant::now());
-        let until = began.checked_add(HOLD).unwrap_or(began);
+        let after = |time| began.checked_add(time).unwrap_or(began);
+        let (until, end) = (after(HOLD), after(BUDGET));
         let host = {
             let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
             if hosts.len() >= IDLE {
@@ -50,18 +56,19 @@ impl Sender {
         let mut pod: Option<Pod> = None;
         loop {
             let mut changed = sidecar.gate.watch();
-            sidecar.gate.pass(until).await?;
+            sidecar.gate.pass_by(until, end).await?;
             let (uid, node) = (&binding.pod_uid, &binding.node);
-            let sending = sidecar.sending.read().await;
+            let sending = tokio::time::timeout_at(end.into(), sidecar.sending.read()).await;
+            let sending = sending.map_err(|_| "all is being listed again")?;
             let answer = sidecar.desk().bind(Instant::now(), uid, node, pod.as_ref());
             match answer {
                 Bind::Done => return Ok(()),
-                Bind::Send => return self.send(binding).await,
+                Bind::Send => return self.send(binding, end).await,
                 Bind::Refused(why) => {
                     sidecar.stirred.notify_one();
                     return Err(why);
                 }
-                Bind::Unknown if pod.is_none() => pod = Some(self.look(binding).await?),
+                Bind::Unknown if pod.is_none() => pod = Some(self.look(binding, end).await?),
                 Bind::Unknown => return Err("nothing is known of it".to_owned()),
                 Bind::NotYet(why) => {
                     drop(sending);
@@ -78,17 +85,17 @@ impl Sender {
         Api::namespaced(self.sidecar.client.clone(), &binding.pod_namespace)
     }
 
-    async fn look(&self, binding: &Binding) -> Result<Pod, String> {
+    async fn look(&self, binding: &Binding, end: Instant) -> Result<Pod, String> {
         let pods = self.pods(binding);
-        let look = tokio::time::timeout(LOOK, pods.get(&binding.pod_name)).await;
-        let look = look.map_err(|_| format!("no answer about it in {} s", LOOK.as_secs()))?;
+        let look = tokio::time::timeout(left(LOOK, end), pods.get(&binding.pod_name)).await;
+        let look = look.map_err(|_| "no answer about it in time")?;
         look.map_err(|error| berth_cli::text::chain(&error))
     }
 
-    async fn send(&self, binding: &Binding) -> Result<(), String> {
+    async fn send(&self, binding: &Binding, end: Instant) -> Result<(), String> {
         // The look at the Lease may have been a while ago.
         let (sidecar, uid) = (&self.sidecar, &binding.pod_uid);
-        if let Err(why) = sidecar.gate.fence().await {
+        if let Err(why) = sidecar.gate.fence_by(end).await {
             sidecar.tell(|desk, now| desk.not_bound(now, uid));
             return Err(why);
         }
@@ -110,17 +117,17 @@ impl Sender {
         let (pods, params) = (self.pods(binding), made_by());
         let call =
             pods.create_subresource::<_, Value>("binding", &binding.pod_name, &params, &body);
-        let error = match tokio::time::timeout(SEND, call).await {
+        let error = match tokio::time::timeout(left(SEND, end), call).await {
             Ok(Ok(_)) => {
                 sidecar.tell(|desk, now| desk.bound(now, uid));
                 return Ok(());
             }
             Ok(Err(error)) => CallError::from(error),
-            Err(_) => CallError::NotSent(format!("no answer in {} s", SEND.as_secs())),
+            Err(_) => CallError::NotSent("no answer in time".to_owned()),
         };
         // An API server that says no has not bound it. Otherwise the pod itself tells.
         let is_refused = error.code().is_some_and(|code| (400..500).contains(&code));
-        let there = if is_refused { None } else { Some(self.look(binding).await) };
+        let there = if is_refused { None } else { Some(self.look(binding, end).await) };
         match there {
             None => sidecar.tell(|desk, now| desk.not_bound(now, uid)),
             Some(Ok(pod)) if pod.uid().as_ref() == Some(uid) => {

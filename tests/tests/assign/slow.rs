@@ -1,0 +1,93 @@
+//! The extender of an API server that is slow: kube-scheduler waits for ten seconds, and not longer.
+
+use std::time::{Duration, Instant};
+
+use berth_tests::cluster::ControlPlane;
+use berth_tests::cluster::proxy::{Mood, Proxy, Which};
+use berth_tests::controller::Controller;
+use serde_json::json;
+
+use crate::bed::{Bed, PODS, SOON, Vm};
+use crate::calls::{bind, filter, give_lease_back, set_lease};
+
+/// `httpTimeout` of `deploy/components/scheduler/config.yaml`.
+const SCHEDULER: Duration = Duration::from_secs(10);
+/// Each step of a binding has two seconds.
+const SLOW: Duration = Duration::from_millis(1_800);
+
+fn through(plane: &ControlPlane, proxy: &Proxy, bed: &Bed, name: &str, lease: &str) -> Controller {
+    let listen = format!("--extender-listen=127.0.0.1:{}", bed.port);
+    let lease = format!("--scheduler-lease={lease}");
+    Controller::behind(proxy, plane, name, &[&listen, &lease]).unwrap()
+}
+
+/// Two bindings to one host, one after the other, each with a look at the Lease before and after its turn.
+pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
+    plane: &ControlPlane,
+    bed: &mut Bed,
+) {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    set_lease(
+        bed,
+        &json!({"holderIdentity": format!("{}_1", host.trim()), "leaseDurationSeconds": 3600,
+        "renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z"}),
+    );
+    let proxy = Proxy::start(plane).unwrap();
+    let sidecar = through(plane, &proxy, bed, "slow", "kube-system/berth-scheduler");
+    let vms = [0, 1].map(|_| bed.vm(Vm { cpus: 2, by_hand: true, ..Vm::default() }));
+    let hosts = [0, 1].map(|at| filter(bed, &vms[at])["NodeNames"][0].clone());
+    assert!(hosts[0].is_string() && hosts[0] == hosts[1], "{hosts:?}: they share a host");
+    proxy.mood(Which::All, Mood::Slow(SLOW));
+    let bed = &*bed;
+    let answers: Vec<(String, String, Duration)> = std::thread::scope(|scope| {
+        let calls = vms.each_ref().map(|vm| {
+            let host = hosts[0].as_str().unwrap();
+            scope.spawn(move || {
+                let began = Instant::now();
+                let error = bind(bed, vm, host);
+                (vm.clone(), error, began.elapsed())
+            })
+        });
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    proxy.mood(Which::All, Mood::Well);
+    for (_, error, took) in &answers {
+        assert!(*took < SCHEDULER, "kube-scheduler has given up: {took:?}, `{error}`");
+    }
+    // What is answered is so.
+    for (vm, error, _) in &answers {
+        assert_eq!(bed.host_of(vm).is_some(), error.is_empty(), "{vm}: `{error}`");
+    }
+    assert!(answers.iter().any(|(_, error, _)| error.is_empty()), "{answers:?}");
+    for vm in &vms {
+        bed.server.delete(&format!("{PODS}/{vm}"));
+    }
+    drop(sidecar);
+    give_lease_back(bed);
+}
+
+/// A rolling update takes the next replica when this one is ready: kube-scheduler must be answered by then.
+pub(crate) fn it_is_ready_when_it_can_answer(plane: &ControlPlane, bed: &mut Bed) {
+    let vm = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
+    let proxy = Proxy::start(plane).unwrap();
+    // Longer than a call is held.
+    proxy.mood(Which::Reads, Mood::Slow(SCHEDULER));
+    let sidecar = through(plane, &proxy, bed, "beginning", "");
+    let began = Instant::now();
+    let mut waits_for = String::new();
+    loop {
+        match sidecar.page("/readyz") {
+            Some((200, _)) => break,
+            Some((_, why)) => waits_for = why,
+            None => {}
+        }
+        assert!(began.elapsed() < 5 * SOON, "{waits_for}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let said = filter(bed, &vm);
+    assert_eq!(said["Error"], "", "it was ready, and waited for `{waits_for}` before");
+    assert!(waits_for.contains("pods"), "{waits_for}");
+    proxy.mood(Which::All, Mood::Well);
+    bed.server.delete(&format!("{PODS}/{vm}"));
+    drop(sidecar);
+}
