@@ -82,6 +82,9 @@ pub struct MadeNetwork {
     /// The uplink that became the bridge's port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<LinkName>,
+    /// Links that are about to become its uplink: after a crash in between they are ports that are no VM's.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub joining: BTreeSet<LinkName>,
     /// Tenants by VLAN id or VNI.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<u32, String>,

@@ -6,6 +6,7 @@
 //! whether it was asked to or not.
 
 use std::io;
+use std::time::Duration;
 
 use berth_api::LinkName;
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -65,9 +66,9 @@ const BATCH_BYTES: usize = 64 << 10;
 /// The kernel answers at once, but may wait long for its lock: an uplink with thousands of VLAN links takes
 /// seconds to go down.
 const PATIENCE_SECONDS: i64 = 60;
-/// A dump during which something changed is begun anew this often; then it is taken as it is, for the event
-/// of that change begins another look.
-const DUMPS: usize = 4;
+/// A dump during which something changed is requested again after each of these pauses, in milliseconds. A link may be
+/// missing in such an answer (`NLM_F_DUMP_INTR`), so an interrupted dump is never used.
+const RETRIES: [u64; 7] = [0, 5, 10, 20, 50, 100, 200];
 const BUFFER: usize = 1 << 20;
 /// The longest datagram of the kernel: dumps come in 32 KiB, and a card's virtual functions in one attribute of
 /// at most 64 KiB.
@@ -93,18 +94,40 @@ impl Netlink {
     /// ten times as large as what is kept of them.
     ///
     /// # Errors
-    /// If it refuses, or does not answer for a minute.
+    /// If it refuses, does not answer for a minute, or if something changed during each of the attempts.
     pub fn dump<T>(
         &mut self,
         request: &Message,
         mut read: impl FnMut(&Message) -> Option<T>,
     ) -> io::Result<Vec<T>> {
-        let mut tries = 0;
+        whole(|| self.dump_once(request.clone(), &mut read))
+    }
+
+    /// Requests one object; `None` if there is none.
+    ///
+    /// # Errors
+    /// If the kernel refuses for another reason, or does not answer for a minute.
+    pub fn get(&mut self, request: Message) -> io::Result<Option<Message>> {
+        let sequence = self.next();
+        self.socket.send(&serialized(request, NLM_F_REQUEST, sequence), 0)?;
         loop {
-            tries += 1;
-            let (answers, whole) = self.dump_once(request.clone(), &mut read)?;
-            if whole || tries == DUMPS {
-                return Ok(answers);
+            self.receive()?;
+            for part in parts(&self.datagram) {
+                if number(part, SEQUENCE_AT) != Some(sequence) {
+                    continue;
+                }
+                let message = NetlinkMessage::<Message>::deserialize(part);
+                let message = message.map_err(|error| {
+                    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+                })?;
+                return match message.payload {
+                    NetlinkPayload::InnerMessage(inner) => Ok(Some(inner)),
+                    NetlinkPayload::Error(error) => match error.to_io() {
+                        absent if absent.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(None),
+                        error => Err(error),
+                    },
+                    _ => continue,
+                };
             }
         }
     }
@@ -259,6 +282,24 @@ impl How {
     }
 }
 
+/// Repeats a dump until nothing changed while it was read.
+fn whole<T>(mut once: impl FnMut() -> io::Result<(Vec<T>, bool)>) -> io::Result<Vec<T>> {
+    let mut pauses = RETRIES.iter();
+    loop {
+        let (answers, whole) = once()?;
+        if whole {
+            return Ok(answers);
+        }
+        let Some(pause) = pauses.next() else {
+            return Err(io::Error::other(format!(
+                "the kernel's tables changed during each of {} dumps; no incomplete answer is used",
+                RETRIES.len() + 1
+            )));
+        };
+        std::thread::sleep(Duration::from_millis(*pause));
+    }
+}
+
 /// Requests for one datagram.
 #[derive(Debug, Default)]
 struct Batch {
@@ -351,6 +392,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn an_interrupted_dump_is_requested_again_and_never_used() {
+        let mut answers = vec![(vec![1, 2, 3], true), (vec![1], false), (vec![2], false)];
+        assert_eq!(whole(|| Ok(answers.pop().unwrap())).unwrap(), [1, 2, 3]);
+        let mut asked = 0;
+        let never = whole(|| {
+            asked += 1;
+            Ok((vec![asked], false))
+        });
+        assert!(never.unwrap_err().to_string().contains("during each of 8 dumps"));
+        assert_eq!(asked, 8);
+    }
 
     proptest! {
         #[test]

@@ -1,5 +1,7 @@
 //! The service manager, over D-Bus.
 
+use std::time::{Duration, Instant};
+
 use berth_api::CpuSet;
 use zbus::blocking::{Connection, Proxy, connection, proxy};
 use zbus::zvariant::{OwnedObjectPath, Value};
@@ -20,13 +22,28 @@ impl SystemdError {
     pub(crate) fn captured() -> Self {
         Self("a captured tree has none".to_owned())
     }
+
+    /// A program in a container is not a file of the host.
+    pub(crate) fn container() -> Self {
+        Self("not asked from a container".to_owned())
+    }
+
+    pub(crate) fn because(error: &dyn std::fmt::Display) -> Self {
+        Self(error.to_string())
+    }
 }
 
 const NAME: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PATH: &str = "/org/freedesktop/systemd1";
 /// systemd's own socket: there before the bus is, and for root alone.
 const PRIVATE: &str = "unix:path=/run/systemd/private";
+/// The bit of `CAP_NET_ADMIN` in a set of capabilities.
+const CAP_NET_ADMIN: u32 = 12;
+/// How long a transient unit may take to run, and how often it is asked.
+const START: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(50);
 
 impl Systemd {
     /// Connects over the system bus, or where none runs (early in the boot) to systemd itself.
@@ -69,6 +86,57 @@ impl Systemd {
         manager
             .call::<_, _, ()>("SetUnitProperties", &(unit.name(), true, properties))
             .map_err(wrong)
+    }
+
+    /// Starts a program as a transient service, in a control group of its own, and waits until it runs.
+    ///
+    /// # Errors
+    /// What systemd says; also if the program does not run within seconds.
+    pub fn start_transient(
+        &self,
+        unit: &str,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<(), SystemdError> {
+        let argv: Vec<&str> = std::iter::once(program).chain(arguments.iter().copied()).collect();
+        let properties = vec![
+            ("Description", Value::from("Undoes a change of Berth's that is on trial")),
+            // `exec`: active once the program runs, so that one that is not there is seen here.
+            ("Type", Value::from("exec")),
+            ("ExecStart", Value::from(vec![(program, argv, false)])),
+            ("CollectMode", Value::from("inactive-or-failed")),
+            ("CapabilityBoundingSet", Value::from(1_u64 << CAP_NET_ADMIN)),
+            ("NoNewPrivileges", Value::from(true)),
+            ("ProtectSystem", Value::from("strict")),
+        ];
+        let auxiliary: Vec<(&str, Vec<(&str, Value)>)> = Vec::new();
+        let manager = self.proxy(PATH, MANAGER)?;
+        manager
+            .call::<_, _, OwnedObjectPath>(
+                "StartTransientUnit",
+                &(unit, "fail", properties, auxiliary),
+            )
+            .map_err(wrong)?;
+        let begin = Instant::now();
+        loop {
+            let path: OwnedObjectPath = manager.call("LoadUnit", &(unit,)).map_err(wrong)?;
+            let service = self.proxy(path.as_str(), UNIT)?;
+            let property = |name| service.get_property::<String>(name).map_err(wrong);
+            let state = property("ActiveState")?;
+            // One that failed is gone at once (`CollectMode`). Inactive it is also before its job has begun.
+            let gone = property("LoadState")? == "not-found";
+            match state.as_str() {
+                "active" => return Ok(()),
+                "failed" => return Err(SystemdError(format!("{unit} failed"))),
+                _ if gone => {
+                    return Err(SystemdError(format!("{program} cannot be run as {unit}")));
+                }
+                _ if begin.elapsed() > START => {
+                    return Err(SystemdError(format!("{unit} is still {state}")));
+                }
+                _ => std::thread::sleep(POLL),
+            }
+        }
     }
 
     fn proxy<'a>(&self, path: &'a str, interface: &'a str) -> Result<Proxy<'a>, SystemdError> {

@@ -108,6 +108,11 @@ fn apply(host: &mut Host, manifest: &str) -> String {
     said
 }
 
+/// What a table says, without its line breaks.
+fn unwrapped(table: &str) -> String {
+    table.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// A VLAN of the uplink that hosts reach each other by; with the address that its kernel gives it after a while.
 fn add_management_link(host: &mut Host) {
     host.must(&format!(

@@ -48,6 +48,9 @@ pub enum CannotStart {
     /// The found values cannot be saved.
     #[error("{0}; what was found must be saved before anything is changed")]
     State(WriteError),
+    /// A change on trial was left behind, and could not be undone.
+    #[error("{0}; nothing is changed until it is undone")]
+    Trial(ReadError),
     /// Without it found values belong nowhere.
     #[error("/proc/sys/kernel/random/boot_id cannot be read; found values belong to a boot")]
     BootId,
@@ -153,6 +156,9 @@ fn keep_record(hands: &Hands, facts: &HostFacts) {
 
 /// Why nothing may be changed on a host that looks so.
 fn unsafe_to_change(hands: &Hands, facts: &HostFacts) -> Option<CannotStart> {
+    if hands.halted.is_some() {
+        return hands.halted.clone();
+    }
     // Without the boot's id the ledger would read as one of another boot, and be overwritten.
     if hands.boot_id.is_empty() || facts.boot_id.as_deref() != Some(hands.boot_id) {
         return Some(CannotStart::BootId);

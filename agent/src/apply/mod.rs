@@ -12,7 +12,7 @@ pub mod links;
 mod outcome;
 mod settings;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use crate::root::{Root, WriteError};
 use crate::setting::{KsmSetting, Setting};
 use crate::systemd::{Systemd, SystemdError};
 pub use converge::{CannotStart, Converged, converge, key, look};
+pub use links::Kernel;
 pub use outcome::Outcome;
 use outcome::{Ended, Result};
 
@@ -40,6 +41,10 @@ pub struct Hands<'a> {
     /// Looks up the API server's addresses, where there is a cluster.
     servers: &'a dyn Fn() -> Vec<SocketAddr>,
     systemd: OnceCell<std::result::Result<Systemd, SystemdError>>,
+    /// In place of the running kernel's links.
+    kernel: Option<&'a RefCell<dyn Kernel + 'static>>,
+    /// Why nothing may be changed.
+    halted: Option<CannotStart>,
 }
 
 impl std::fmt::Debug for Hands<'_> {
@@ -63,7 +68,23 @@ impl<'a> Hands<'a> {
             tied: false,
             servers: &Vec::new,
             systemd: OnceCell::new(),
+            kernel: None,
+            halted: None,
         }
+    }
+
+    /// On the links of another kernel, such as a model of one.
+    #[must_use]
+    pub const fn on(mut self, kernel: &'a RefCell<dyn Kernel + 'static>) -> Self {
+        self.kernel = Some(kernel);
+        self
+    }
+
+    /// Halted, if there is a reason: nothing is changed.
+    #[must_use]
+    pub fn halted(mut self, why: Option<CannotStart>) -> Self {
+        self.halted = why;
+        self
     }
 
     /// With a limit for removals at a time.
@@ -180,6 +201,9 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
         // Drift of one that was up says nothing of how it was found.
         if !change.drift {
             ledger.raised.extend(change.links().into_iter().flat_map(links::raises));
+        }
+        if let Some(work) = change.links() {
+            links::note_joins(work, ledger);
         }
         for step in change.steps() {
             ledger.found(step.setting, step.was.clone());

@@ -18,7 +18,7 @@ use super::watch::Event;
 use super::wish::{Wish, Wishes};
 use super::{Settings, known};
 use crate::apply::links::trial;
-use crate::apply::{Converged, Hands, Outcome, converge, look};
+use crate::apply::{CannotStart, Converged, Hands, Outcome, converge, look};
 use crate::cluster::{Seen, Told};
 use crate::conditions;
 use crate::manifest::{Fault, Part};
@@ -138,7 +138,7 @@ impl Worker {
             }
         }
         let only_links = begun_by == Event::Links || (begun_by == Event::Timer && self.unfinished);
-        self.recover();
+        let halted = self.recover();
         // A burst of events is known by its last word, so a manifest's may hide one of devices.
         if begun_by >= Event::Devices || self.devices.is_none() {
             self.look_at_devices();
@@ -148,7 +148,7 @@ impl Worker {
         let state = Arc::clone(&self.state);
         let alive = || state.progress();
         let boot_id = observe::boot_id(&root).unwrap_or_default();
-        let hands = Hands::new(&root, &boot_id, &alive);
+        let hands = Hands::new(&root, &boot_id, &alive).halted(halted);
         let waits: BTreeSet<String> = self
             .attempts
             .iter()
@@ -188,13 +188,17 @@ impl Worker {
         self.state.end();
     }
 
-    /// Undoes what an earlier process left on trial.
-    fn recover(&self) {
+    /// Undoes what an earlier process left on trial. Says why nothing else may be changed, if it cannot.
+    fn recover(&self) -> Option<CannotStart> {
         let boot_id = observe::boot_id(&self.root).unwrap_or_default();
         match trial::recover(&self.root, &boot_id) {
-            Ok(None) => {}
-            Ok(Some(said)) => tracing::warn!("{said}"),
-            Err(error) => tracing::error!("{error}"),
+            Ok(None) => None,
+            Ok(Some(said)) => {
+                tracing::warn!("{said}");
+                None
+            }
+            // The log has it once, with all that stops the cycle.
+            Err(error) => Some(CannotStart::Trial(error)),
         }
     }
 

@@ -239,6 +239,11 @@ pub struct NetworkSpec {
     /// Whether the bridges speak the spanning tree protocol. Default false: a port then carries frames at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stp: Option<bool>,
+    /// Whether a change of `uplink`, `vxlan.port` or `vxlan.localAddress` is made while VMs are attached, which lose the
+    /// network while their links are removed and made again. Default false: the change is blocked until the last VM
+    /// has left this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_disruption: Option<bool>,
     /// Tunnel settings, for scenario Vxlan; nobody looks at them with another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vxlan: Option<VxlanSpec>,

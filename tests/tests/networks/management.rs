@@ -3,7 +3,7 @@
 use berth_tests::host::Host;
 
 use crate::daemon::{start, stop, until};
-use crate::{MANIFEST, add_management_link, assert_same, links, manifest, write};
+use crate::{MANIFEST, add_management_link, assert_same, links, manifest, unwrapped, write};
 
 /// Both ways to live on the uplink: with the address on it, and on a VLAN link of it.
 fn network(allow: bool) -> String {
@@ -47,7 +47,10 @@ pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
     // Asked for, and the gateway answers all the time: its VLAN link gets its frames as before.
     write(host, &manifest(&[&network(true)], &[TENANT]));
     let said = host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    assert!(said.contains("the gateway answers"), "{said}");
+    assert!(
+        unwrapped(&said).contains("the gateway answers (guarded by berth-trial-guard-"),
+        "{said}"
+    );
     host.must("ping -c 1 -W 5 10.99.0.1 && ip link show trunk0 | grep -q 'master br-tenant' && test ! -e /var/lib/berth/trial.json").unwrap();
     host.must("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
@@ -55,6 +58,7 @@ pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
     live_on_the_uplink(host);
     undone_when_the_gateway_is_lost(host);
     undone_at_the_next_start(host);
+    undone_when_the_control_group_is_killed(host);
     if thorough {
         undone_by_the_guard(host);
         undone_by_the_daemon_and_not_tried_again(host);
@@ -135,6 +139,37 @@ fn undone_at_the_next_start(host: &mut Host) {
     );
     host.must("ping -c 1 -W 5 10.98.0.1").unwrap();
     host.must("berth-agent revert").unwrap();
+    assert_same(&before, &links(host));
+}
+
+/// As `systemctl stop`, an out-of-memory kill of the group or the end of a container do it: all processes of the agent's
+/// control group end, and it is not started again. The guard is a unit of its own.
+fn undone_when_the_control_group_is_killed(host: &mut Host) {
+    let before = links(host);
+    host.must(&format!(
+        "systemd-run --unit=berth-try --collect --property=KillMode=control-group berth-agent apply -f {MANIFEST}; \
+         until ip link show trunk0 | grep -q 'master br-tenant'; do sleep 0.1; done; \
+         systemctl kill --kill-whom=all --signal=KILL berth-try.service; \
+         while systemctl is-active --quiet berth-try.service; do sleep 0.1; done; ! pgrep -f 'berth-agent apply'"
+    ))
+    .unwrap();
+    let left = host.must("systemctl list-units --plain --no-legend 'berth-trial-guard-*.service'; pgrep -af trial-guard").unwrap();
+    assert!(left.contains("active") && left.contains("running"), "no guard survived: {left}");
+    host.must(
+        "ip link show trunk0 | grep -q 'master br-tenant' && test -e /var/lib/berth/trial.json",
+    )
+    .unwrap();
+    until(host, "ping -c 1 -W 2 10.98.0.1");
+    host.must("! ip link show trunk0 | grep -q master").unwrap();
+    let said = host.run("berth-agent revert").unwrap();
+    assert!(
+        unwrapped(&said.output).contains("was on trial when berth-agent ended"),
+        "{}",
+        said.output
+    );
+    host.must("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
+    // It ends by itself, and nothing of it is left.
+    until(host, "! systemctl list-units --all --plain --no-legend | grep berth-trial-guard");
     assert_same(&before, &links(host));
 }
 

@@ -2,7 +2,7 @@
 
 use berth_tests::host::Host;
 
-use crate::{apply, assert_same, links, manifest};
+use crate::{apply, assert_same, links, manifest, unwrapped};
 
 /// A way to keep tenants apart, and what a VM of a tenant is attached to.
 struct Scenario {
@@ -69,6 +69,7 @@ pub(crate) fn by_scenario(hosts: &mut [Host; 2]) {
         reaches(hosts);
         keeps_apart(hosts);
         in_use_stays(&mut hosts[0], &scenario);
+        another_uplink_waits_for_vms(&mut hosts[0], &scenario);
         detach(hosts, &scenario);
         for (host, before) in hosts.iter_mut().zip(&before) {
             host.must("berth-agent revert").unwrap();
@@ -160,6 +161,54 @@ fn keeps_apart(hosts: &mut [Host; 2]) {
     assert!(addressed.trim().is_empty(), "tenants' links have addresses:\n{addressed}");
 }
 
+/// Another uplink, or another port of the tunnels: blocked while VMs are attached, and the pings go on; if it is allowed, it is
+/// made, and back again.
+fn another_uplink_waits_for_vms(host: &mut Host, scenario: &Scenario) {
+    let network = &scenario.networks[0];
+    let other = if network.contains("Vxlan") {
+        network.replace("vxlan: {", "vxlan: {port: 4795, ")
+    } else {
+        network.replace("trunk0", "own0")
+    };
+    host.must("ip link add own0 type dummy; ip link set own0 mtu 2000 up").unwrap();
+    host.must("tenants watch a1 10.1.0.2 /run/moved").unwrap();
+    crate::write(host, &manifest(&[&other], &scenario.tenants));
+    let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+    assert_eq!(said.code, 1, "{}", said.output);
+    assert!(unwrapped(&said.output).contains("would lose the network while"), "{}", said.output);
+    let allowed = other.replace("{name: tenants,", "{name: tenants, allowDisruption: true,");
+    if scenario.ports[0].0 == "br-tenant" {
+        a_join_that_is_refused_costs_nothing(host, &allowed, scenario);
+    }
+    let lost = host.must("tenants unwatch /run/moved").unwrap();
+    assert!(lost.contains(" 0% packet loss"), "a VM lost its network: {lost}");
+    crate::write(host, &manifest(&[&allowed], &scenario.tenants));
+    let plan = host.run("berth-agent plan -f /etc/berth/infranode.yaml").unwrap();
+    assert!(plan.output.contains("HIGH disruption"), "{}", plan.output);
+    host.must("berth-agent apply -f /etc/berth/infranode.yaml && berth-agent plan -f /etc/berth/infranode.yaml | grep 'nothing to do'").unwrap();
+    let said = host.run("tenants ping a1 10.1.0.2").unwrap();
+    assert!(said.code != 0, "it still leaves as before");
+    let back = network.replace("{name: tenants,", "{name: tenants, allowDisruption: true,");
+    apply(host, &manifest(&[&back], &scenario.tenants));
+    host.must("tenants ping a1 10.1.0.2").unwrap();
+    apply(host, &manifest(&[network], &scenario.tenants));
+    host.must("ip link del own0").unwrap();
+}
+
+/// The kernel itself refuses: a link with a macvlan on it is no port (`EBUSY`).
+fn a_join_that_is_refused_costs_nothing(host: &mut Host, network: &str, scenario: &Scenario) {
+    host.must("ip link add link own0 name taken0 type macvlan && ip link set taken0 up").unwrap();
+    crate::write(host, &manifest(&[network], &scenario.tenants));
+    let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+    assert_eq!(said.code, 3, "{}", said.output);
+    assert!(
+        unwrapped(&said.output).contains("something else receives its frames already"),
+        "{}",
+        said.output
+    );
+    host.must("tenants ping a1 10.1.0.2 && ip link del taken0").unwrap();
+}
+
 /// A tenant that is taken out of the manifest while a VM is on it: said, and left.
 fn in_use_stays(host: &mut Host, scenario: &Scenario) {
     crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants[1..]));
@@ -169,4 +218,36 @@ fn in_use_stays(host: &mut Host, scenario: &Scenario) {
     host.must("tenants ping a1 10.1.0.2").unwrap();
     crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
     host.must("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+    a_pods_macvlan_is_a_user(host, scenario);
+}
+
+/// A third tenant with no port on its bridge, but a pod's macvlan, which is seen in no list of this namespace's links.
+fn a_pods_macvlan_is_a_user(host: &mut Host, scenario: &Scenario) {
+    if scenario.ports[0].0 == "br-tenant" {
+        return;
+    }
+    let third = scenario.tenants[0].replace("cluster-a", "cluster-c");
+    let (third, bridge) = if third.contains("vni") {
+        (third.replace("5001", "5003"), "tn5003")
+    } else {
+        (third.replace("100", "300"), "tn300")
+    };
+    let three = [scenario.tenants[0], scenario.tenants[1], third.as_str()];
+    apply(host, &manifest(&[&scenario.networks[0]], &three));
+    host.must(&format!(
+        "ip netns add pod; ip link add eth9 type veth peer name eth0 netns pod; \
+         ip link add link {bridge} name macvlan0 netns pod type macvlan mode bridge; ! ip link show macvlan0"
+    ))
+    .unwrap();
+    crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
+    let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
+    assert_eq!(said.code, 1, "{}", said.output);
+    assert!(
+        unwrapped(&said.output).contains("still in use by macvlan0 (network namespace id"),
+        "{}",
+        said.output
+    );
+    host.must(&format!("ip link show {bridge}; ip netns del pod")).unwrap();
+    crate::daemon::until(host, "! ip link show eth9");
+    apply(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
 }

@@ -1,8 +1,11 @@
 //! Carries out what is planned for links: many changes in one message where they do not depend on each other,
 //! removals one by one; then one look at what became of all of them.
 
+mod guard;
+mod kernel;
 mod messages;
 mod removal;
+mod task;
 pub mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,23 +20,15 @@ use super::Hands;
 use super::outcome::{Ended, Outcome};
 use crate::ledger::Ledger;
 use crate::netlink::{How, Netlink, Refused};
-use crate::observe::links::{Links, live};
 use crate::plan::Change;
-use crate::plan::network::{LinkOp, LinkWork, Stage, WantedKind, holds};
+use crate::plan::network::{LinkOp, LinkWork, Stage, WantedKind};
+pub use kernel::Kernel;
+use kernel::Live;
 use messages::Indexes;
+use task::Task;
 
 /// Changes between two signs of life.
 const WAVE: usize = 512;
-
-/// A change under way.
-struct Task<'a> {
-    work: &'a LinkWork,
-    /// Its next step.
-    next: usize,
-    failed: Option<String>,
-    /// Whether it was tried, and undone as the gateway was lost.
-    taken_back: bool,
-}
 
 /// How a change ended, and whether it was on trial and taken back.
 type Done = (Ended, bool);
@@ -46,6 +41,19 @@ pub(super) fn carry_out(
     ledger: &mut Ledger,
     told: &mut dyn FnMut(&Outcome),
 ) -> Vec<Outcome> {
+    match hands.kernel {
+        Some(kernel) => carry_out_on(&mut *kernel.borrow_mut(), hands, changes, ledger, told),
+        None => carry_out_on(&mut Live::new(hands), hands, changes, ledger, told),
+    }
+}
+
+fn carry_out_on(
+    kernel: &mut dyn Kernel,
+    hands: &Hands,
+    changes: &[&Change],
+    ledger: &mut Ledger,
+    told: &mut dyn FnMut(&Outcome),
+) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     let mut lost: BTreeMap<&str, &str> = BTreeMap::new();
     // What is on trial has nothing beside it: a probe tells of one change only.
@@ -53,7 +61,7 @@ pub(super) fn carry_out(
         |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
     for stage in changes.chunk_by(together) {
         if stage_of(stage[0]) == Some(Stage::Removals) {
-            removal::carry_out(hands, stage, &mut |change, ended| {
+            removal::carry_out(hands, kernel, stage, &mut |change, ended| {
                 let outcome = Outcome::of(change, ended);
                 if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
                     settle(work, ledger);
@@ -65,7 +73,7 @@ pub(super) fn carry_out(
         }
         let possible: Vec<&Change> =
             stage.iter().copied().filter(|change| waits_for(change, &lost).is_none()).collect();
-        let mut done = all_at_once(hands, &possible).into_iter();
+        let mut done = all_at_once(hands, kernel, &possible).into_iter();
         for change in stage {
             let (ended, taken_back) = match waits_for(change, &lost) {
                 Some(first) => (Ended::Blocked(format!("waits for: {first}")), false),
@@ -110,6 +118,9 @@ fn waits_for<'a>(change: &Change, lost: &BTreeMap<&str, &'a str>) -> Option<&'a 
 
 /// Remembers what is in place now.
 fn settle(work: &LinkWork, ledger: &mut Ledger) {
+    if work.interim {
+        return;
+    }
     if let Some(settings) = &work.settings {
         let made = ledger.networks.entry(work.network.clone()).or_default();
         if made.settings != *settings {
@@ -119,11 +130,11 @@ fn settle(work: &LinkWork, ledger: &mut Ledger) {
         }
         made.tenants.extend(work.made.clone());
     }
-    let joined = work.joins().map(|(port, _)| port);
     if let Some(made) = ledger.networks.get_mut(&work.network) {
         made.tenants.retain(|id, _| !work.gone.contains(id));
-        if joined.is_some() {
-            made.uplink = joined.cloned();
+        if work.uplink.is_some() {
+            made.uplink.clone_from(&work.uplink);
+            made.joining.clear();
         }
     }
     for op in &work.ops {
@@ -134,22 +145,22 @@ fn settle(work: &LinkWork, ledger: &mut Ledger) {
 }
 
 /// Changes that do not depend on each other: the first steps of all, then the second ones.
-fn all_at_once(hands: &Hands, changes: &[&Change]) -> Vec<Done> {
-    let mut tasks: Vec<Task> = changes
-        .iter()
-        .filter_map(|change| {
-            Some(Task { work: change.links()?, next: 0, failed: None, taken_back: false })
-        })
-        .collect();
-    let result = Netlink::open().and_then(|mut netlink| {
-        for wave in tasks.chunks_mut(WAVE) {
-            run(hands, &mut netlink, wave)?;
-            hands.alive();
+fn all_at_once(hands: &Hands, kernel: &mut dyn Kernel, changes: &[&Change]) -> Vec<Done> {
+    let mut tasks: Vec<Task> =
+        changes.iter().filter_map(|change| Some(Task::new(change.links()?))).collect();
+    // Where VMs lose the network, they lose it for their own tenant's links alone and not for all others' too.
+    let together = |a: &Task, b: &Task| !a.work.may_disrupt && !b.work.may_disrupt;
+    let waves = tasks.chunk_by_mut(together).flat_map(|wave| wave.chunks_mut(WAVE));
+    let mut result = Ok(());
+    for wave in waves {
+        result = run(kernel, wave);
+        hands.alive();
+        if result.is_err() {
+            break;
         }
-        live()
-    });
-    match result {
-        Ok(links) => tasks.iter().map(|task| (judge(task, &links), task.taken_back)).collect(),
+    }
+    match result.and_then(|()| kernel.links()) {
+        Ok(links) => tasks.iter().map(|task| (task.judge(&links), task.taken_back)).collect(),
         Err(error) => {
             let failed =
                 |task: &Task| (Ended::Failed(format!("netlink: {error}")), task.taken_back);
@@ -159,35 +170,71 @@ fn all_at_once(hands: &Hands, changes: &[&Change]) -> Vec<Done> {
 }
 
 /// Runs tasks to their ends.
-fn run(hands: &Hands, netlink: &mut Netlink, tasks: &mut [Task]) -> io::Result<()> {
+fn run(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> io::Result<()> {
     // A change on trial is alone, and has a probe around it.
     if let [task] = tasks
         && task.work.trial
     {
-        match trial::run(hands, netlink, task.work) {
-            Ok(()) => {}
-            Err(trial::Lost::NotTried(why)) => task.failed = Some(why),
-            Err(trial::Lost::TakenBack(why)) => (task.failed, task.taken_back) = (Some(why), true),
+        return task.try_out(kernel);
+    }
+    let mut broken = None;
+    loop {
+        if let Err(error) = check(kernel, tasks) {
+            stop_all(tasks, &error);
+            broken = Some(error);
         }
-        task.next = task.work.ops.len();
+        let mut open: Vec<&mut Task> =
+            tasks.iter_mut().filter(|task| task.op().is_some()).collect();
+        if open.is_empty() {
+            raise(kernel, tasks)?;
+            return broken.map_or(Ok(()), Err);
+        }
+        let steps: Vec<&LinkOp> = open.iter().filter_map(|task| task.op()).collect();
+        match kernel.step(&steps) {
+            Ok(results) => {
+                for (task, result) in open.iter_mut().zip(results) {
+                    task.took(result);
+                }
+            }
+            // What was there before is restored, if the kernel answers to that.
+            Err(error) if broken.is_none() => {
+                stop_all(tasks, &error);
+                broken = Some(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn stop_all(tasks: &mut [Task], error: &io::Error) {
+    for task in tasks.iter_mut().filter(|task| !task.is_stopped() && task.op().is_some()) {
+        task.took(Err(format!("netlink: {error}")));
+    }
+}
+
+/// Looks again, right before steps that take something away: a VM may have been attached since the plan was made.
+fn check(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> io::Result<()> {
+    if tasks.iter().any(Task::needs_check) {
+        let links = kernel.links()?;
+        tasks.iter_mut().for_each(|task| task.check(&links));
+    }
+    Ok(())
+}
+
+/// Raises what was made.
+fn raise(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> io::Result<()> {
+    let made = tasks.iter().enumerate();
+    let (owners, ops): (Vec<usize>, Vec<&LinkOp>) =
+        made.flat_map(|(place, task)| task.made().map(move |op| (place, op))).unzip();
+    if ops.is_empty() {
         return Ok(());
     }
-    loop {
-        let mut open: Vec<&mut Task> = tasks
-            .iter_mut()
-            .filter(|task| task.failed.is_none() && task.next < task.work.ops.len())
-            .collect();
-        if open.is_empty() {
-            return raise(netlink, tasks);
-        }
-        let steps: Vec<&LinkOp> = open.iter().map(|task| &task.work.ops[task.next]).collect();
-        let indexes = numbers(netlink, &steps)?;
-        let results = step(hands, netlink, &indexes, &steps)?;
-        for (task, result) in open.iter_mut().zip(results) {
-            task.failed = result.err();
-            task.next += 1;
+    for (place, answer) in owners.into_iter().zip(kernel.raise(&ops)?) {
+        if let (Some(task), Err(why)) = (tasks.get_mut(place), answer) {
+            task.not_raised(why);
         }
     }
+    Ok(())
 }
 
 /// The kernel's numbers of the links that steps name, as they are now.
@@ -260,29 +307,6 @@ pub(super) fn step(
         }
     }
     Ok(results)
-}
-
-/// Raises what was made, ports before their bridges: a bridge that is up without a port has no carrier, and is
-/// stopped and started again by the kernel when one comes.
-fn raise(netlink: &mut Netlink, tasks: &mut [Task]) -> io::Result<()> {
-    let mut owners = Vec::new();
-    let mut messages = Vec::new();
-    for (place, task) in tasks.iter().enumerate() {
-        // A step that failed is the last that was tried; links that were made before it carry what they can.
-        let done = task.next.saturating_sub(usize::from(task.failed.is_some()));
-        for op in task.work.ops.iter().take(done).rev() {
-            if let LinkOp::Make(wanted) | LinkOp::Settle(wanted) = op {
-                owners.push((place, op));
-                messages.push(messages::up(&wanted.name, true));
-            }
-        }
-    }
-    for ((place, op), answer) in owners.into_iter().zip(netlink.change(messages)?) {
-        if let (Some(task), Err(refused)) = (tasks.get_mut(place), answer) {
-            task.failed.get_or_insert_with(|| meaning(op, &refused));
-        }
-    }
-    Ok(())
 }
 
 type Messages = Vec<(How, RouteNetlinkMessage)>;
@@ -370,33 +394,6 @@ fn one_by_one(
     })
 }
 
-/// What became of a change, by the look after it.
-fn judge(task: &Task, links: &Links) -> Ended {
-    // What is made anew is removed first, and there again.
-    let made = |name: &LinkName| {
-        task.work.ops.iter().any(|op| matches!(op, LinkOp::Make(w) if w.name == *name))
-    };
-    let lasting =
-        task.work.ops.iter().filter(|op| !matches!(op, LinkOp::Remove(name) if made(name)));
-    let otherwise = lasting.into_iter().find_map(|op| Some((op, holds(op, links).err()?)));
-    match (&task.failed, otherwise) {
-        (None, None) => Ended::Done(task.work.trial.then(|| "the gateway answers".to_owned())),
-        (Some(why), Some((LinkOp::AddVlans { port, vlans }, _))) => {
-            let now = links.named(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
-            let missing = vlans.difference(&now.all);
-            let carried = vlans.len() - missing.len();
-            if carried == 0 {
-                return Ended::Failed(why.clone());
-            }
-            Ended::Partial(format!("{carried} of {}; not {missing}: {why}", vlans.len()))
-        }
-        (Some(why), _) => Ended::Failed(why.clone()),
-        (None, Some((_, why))) => Ended::Failed(format!(
-            "done, and reads back otherwise: {why}; something else changes it"
-        )),
-    }
-}
-
 /// The kernel's answer with what it means here.
 fn meaning(op: &LinkOp, refused: &Refused) -> String {
     let name = op.link();
@@ -425,6 +422,16 @@ fn meaning(op: &LinkOp, refused: &Refused) -> String {
         _ => "",
     };
     format!("{name}: {refused}{hint}")
+}
+
+/// Notes which links are about to become uplinks.
+pub(super) fn note_joins(work: &LinkWork, ledger: &mut Ledger) {
+    if let Some((port, _)) = work.joins() {
+        let made = ledger.networks.entry(work.network.clone()).or_default();
+        if made.uplink.as_ref() != Some(port) {
+            made.joining.insert(port.clone());
+        }
+    }
 }
 
 /// Names of uplinks that a plan raises.

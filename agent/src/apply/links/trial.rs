@@ -1,11 +1,10 @@
 //! A change that may cut the host off, tried and taken back if it does.
 //!
-//! Before it, a note of how to undo it is saved durably, and another process (`guard`) waits with it: whatever
+//! Before it, a note of how to undo it is saved durably, and another process ([`guard`]) waits with it: whatever
 //! becomes of this one, the change is undone when its time is over, or at the next start, or by the reboot.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use berth_api::LinkName;
@@ -16,6 +15,7 @@ use rtnetlink::packet_route::neighbour::{
 use serde::{Deserialize, Serialize};
 
 use super::super::{Hands, settings};
+use super::guard;
 use super::{messages, step};
 use crate::ledger::Ledger;
 use crate::netlink::{How, Netlink};
@@ -40,7 +40,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
 
 /// Why a change is not in place.
-pub(super) enum Lost {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lost {
     /// Nothing was changed; another try may find it otherwise.
     NotTried(String),
     /// It was made, and undone.
@@ -62,11 +63,11 @@ struct Note {
 }
 
 /// Makes the change, and undoes it if a gateway that answered before does not any more, or the API server takes no
-/// connection any more. A server that is away already says nothing of the change.
+/// connection any more. A server that is away already says nothing of the change. Returns what there is to say of it.
 ///
 /// # Errors
 /// Why it is not made.
-pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Result<(), Lost> {
+pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Result<String, Lost> {
     let told = |error: io::Error| Lost::NotTried(format!("netlink: {error}"));
     let Some((port, bridge)) = work.joins() else {
         return Err(Lost::NotTried("nothing to try".to_owned()));
@@ -99,10 +100,8 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
         Lost::NotTried(format!("{error}; without the note it could not be undone; not tried"))
     })?;
     // A guard that does not start makes the trial no worse than the note alone does.
-    let guard = guard(hands.root);
-    if let Err(error) = &guard {
-        tracing::warn!("no guard for the trial: {error}");
-    }
+    let guard = guard::start(hands, note.deadline);
+    tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "trial begins");
     let mut left = Ok(());
     for op in &work.ops {
         let done = step(hands, netlink, &numbers, &[op]);
@@ -133,15 +132,22 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
             "and the gateway still does not answer"
         };
         drop(hands.root.remove(FILE));
-        return Err(Lost::TakenBack(format!("{why}; {port} was taken back, {now}")));
+        return Err(Lost::TakenBack(format!("{why}; {port} was taken back, {now} ({guard})")));
     }
-    hands.root.remove(FILE).map_err(|error| Lost::NotTried(error.to_string()))
+    // A note that stays is an order to undo the change.
+    if let Err(error) = hands.root.remove(FILE) {
+        let undone =
+            undo(netlink, &note).map_or_else(|e| e.to_string(), |()| "taken back".to_owned());
+        return Err(Lost::TakenBack(format!("{error}; {port}: {undone}")));
+    }
+    Ok(format!("the gateway answers ({guard})"))
 }
 
 /// Undoes what an earlier process left on trial, and remembers that.
 ///
 /// # Errors
-/// If the note cannot be read, or the change not undone: then nothing else should be done either.
+/// If the note or the boot's id cannot be read, or the change not undone: the note stays, and nothing else may be
+/// changed either.
 pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> {
     let text = match root.read_large(FILE) {
         Err(error) if error.is_not_found() => return Ok(None),
@@ -152,6 +158,18 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
         problem: crate::root::ReadProblem::Malformed(why),
     };
     let note: Note = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    // Without both ids it is not known whether the change is still in place.
+    if boot_id.is_empty() || note.boot_id.is_empty() {
+        return Err(malformed(format!(
+            "{} is on trial, and it is not known whether that was in this boot: {}",
+            note.port,
+            if boot_id.is_empty() {
+                "/proc/sys/kernel/random/boot_id cannot be read"
+            } else {
+                "bootID is empty; take the link from its bridge if that is wrong, and remove the file"
+            }
+        )));
+    }
     // A reboot undoes all changes of links.
     let mut said = None;
     if note.boot_id == boot_id {
@@ -183,19 +201,6 @@ pub fn guard_main(root: &Root) {
     }
     // The note stays, so that the next start remembers the trial.
     drop(Netlink::open().and_then(|mut netlink| undo(&mut netlink, &note)));
-}
-
-fn guard(root: &Root) -> io::Result<()> {
-    use std::os::unix::process::CommandExt as _;
-    #[expect(clippy::disallowed_methods, reason = "this program itself, not another")]
-    let mut command = std::process::Command::new(std::env::current_exe()?);
-    // In a group of its own: what ends a terminal's or a script's commands does not end it.
-    command.arg(GUARD).arg(root.path()).process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn()?;
-    // It ends by itself; somebody has to hear of it.
-    std::thread::spawn(move || child.wait());
-    Ok(())
 }
 
 fn undo(netlink: &mut Netlink, note: &Note) -> io::Result<()> {

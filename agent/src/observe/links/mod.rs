@@ -5,6 +5,7 @@
 //! file. What only sysfs has (driver, PCI function, speed) is read for physical links in both cases.
 
 mod bridging;
+mod nearby;
 mod netlink;
 mod physical;
 pub mod proc_net;
@@ -20,6 +21,8 @@ use super::pci::PciDevice;
 use crate::notes::Notes;
 use crate::root::Root;
 pub use bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+pub(crate) use nearby::nearby;
+use nearby::stacked_elsewhere;
 pub(crate) use netlink::link_of;
 pub use netlink::{Gateway, default_gateways, indexes};
 pub use trouble::{Manager, Trouble};
@@ -59,6 +62,8 @@ pub struct Link {
     pub master: Option<LinkName>,
     /// The link it is stacked on, for VLANs and their like.
     pub parent: Option<LinkName>,
+    /// Links of other network namespaces that are stacked on it, such as a pod's macvlan, with their namespace.
+    pub users_elsewhere: BTreeSet<String>,
     /// VLAN id.
     pub vlan: Option<u16>,
     /// Whether a bridge keeps VLANs apart.
@@ -83,6 +88,8 @@ pub struct Link {
     pub sriov: Option<Sriov>,
     /// IOMMU group, of physical links.
     pub iommu_group: Option<u32>,
+    /// The link of the card that a virtual function is of.
+    pub physical_function: Option<LinkName>,
     /// Whether an administrator has it up, whatever its cable says.
     pub up: Option<bool>,
     /// The group it was put in; the kernel puts all in 0.
@@ -141,6 +148,7 @@ impl Link {
             state: None,
             master: None,
             parent: None,
+            users_elsewhere: BTreeSet::new(),
             vlan: None,
             vlan_filtering: None,
             alias: None,
@@ -153,6 +161,7 @@ impl Link {
             speed_mbps: None,
             sriov: None,
             iommu_group: None,
+            physical_function: None,
             up: None,
             group: None,
             permanent_mac: None,

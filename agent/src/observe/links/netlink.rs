@@ -20,7 +20,10 @@ use rtnetlink::packet_route::route::{
 };
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
-use super::{BridgeOptions, IpOptions, Link, LinkKind, PortVlans, Routes, Tunnel, names_by_index};
+use super::{
+    BridgeOptions, IpOptions, Link, LinkKind, PortVlans, Routes, Tunnel, names_by_index,
+    stacked_elsewhere,
+};
 use crate::netlink::Netlink;
 
 /// What the kernel said.
@@ -68,6 +71,17 @@ pub(super) fn dump() -> io::Result<Dump> {
             list.push(format!("{address}/{length}"));
         });
     }
+    // Nothing is ever removed but links of ours, so only then the other namespaces matter.
+    if links.iter().any(Link::is_ours) {
+        // Without root other namespaces are closed; then nothing is removed either.
+        let elsewhere = match stacked_elsewhere(&mut netlink) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => BTreeMap::new(),
+            result => result?,
+        };
+        for (index, users) in elsewhere {
+            at(&mut links, index, &mut |link| link.users_elsewhere.clone_from(&users));
+        }
+    }
     for link in &mut links {
         link.addresses.sort_unstable();
         link.link_local.sort_unstable();
@@ -76,7 +90,7 @@ pub(super) fn dump() -> io::Result<Dump> {
     Ok(Dump { links, routes })
 }
 
-fn links<T>(
+pub(super) fn links<T>(
     netlink: &mut Netlink,
     family: AddressFamily,
     mask: LinkExtentMask,
@@ -103,7 +117,7 @@ pub(crate) fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option
 
 /// The link without its relations, as those are by number. A name the kernel's rule forbids cannot
 /// come; if it did, the link would be left out rather than misnamed.
-fn link(message: &LinkMessage) -> Option<Link> {
+pub(super) fn link(message: &LinkMessage) -> Option<Link> {
     let name = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::IfName(name) => name.parse().ok(),
         _ => None,
@@ -212,12 +226,12 @@ fn take_ip(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
 }
 
 /// What a link is stacked on, by number.
-struct Stacked {
-    master: Option<u32>,
+pub(super) struct Stacked {
+    pub(super) master: Option<u32>,
     parent: Option<u32>,
 }
 
-fn stacked(message: &LinkMessage) -> Stacked {
+pub(super) fn stacked(message: &LinkMessage) -> Stacked {
     let elsewhere = message.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkNetNsId(_)));
     let mut stacked = Stacked { master: None, parent: None };
     for attribute in &message.attributes {

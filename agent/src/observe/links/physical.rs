@@ -37,6 +37,8 @@ pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
     let port = root.read(&file("phys_port_name")).unwrap_or_default();
     if function.is_some_and(|device| device.is_virtual) || is_representor(&port) {
         link.kind = LinkKind::VirtualFunction;
+        let of = root.list(&file("device/physfn/net")).unwrap_or_default();
+        link.physical_function = of.first().and_then(|name| name.parse().ok());
     }
 }
 

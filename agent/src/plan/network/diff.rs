@@ -1,6 +1,7 @@
 //! A link as it should be against the link there is.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use berth_api::MacAddress;
 
@@ -34,6 +35,27 @@ impl WantedLink {
                 format!("VNI {vni} from {local} port {port} to {} peers, MTU {mtu}", peers.len())
             }
         }
+    }
+
+    /// A link of ours as it is, to make it again; `None` if something of it is not known.
+    pub(super) fn of(link: &Link) -> Option<Self> {
+        let kind = match link.kind {
+            LinkKind::Vlan => {
+                WantedKind::Vlan { parent: link.parent.clone()?, id: link.vlan?.try_into().ok()? }
+            }
+            LinkKind::Vxlan => {
+                let tunnel = link.tunnel.as_ref()?;
+                WantedKind::Vxlan {
+                    vni: tunnel.vni?,
+                    port: tunnel.port?,
+                    local: tunnel.local?,
+                    peers: Arc::new(tunnel.peers.clone()),
+                }
+            }
+            _ => return None,
+        };
+        let (alias, mtu) = (link.alias.clone()?, link.mtu?);
+        Some(Self { name: link.name.clone(), alias, mtu, master: link.master.clone(), kind })
     }
 
     const fn kind_of_link(&self) -> LinkKind {
@@ -192,6 +214,14 @@ pub(super) fn mend(wanted: &WantedLink, link: &Link) -> Vec<LinkOp> {
             remove: tunnel.peers.difference(peers).copied().collect(),
         });
     }
+    ops
+}
+
+/// The steps that make a link again as it was, after it was removed for another one of its name.
+pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
+    let Some(was) = WantedLink::of(link) else { return Vec::new() };
+    let mut ops = vec![LinkOp::Remove(link.name.clone())];
+    ops.extend(make(&was));
     ops
 }
 

@@ -4,13 +4,16 @@
 //! our bridge. What is wrong with one network holds up that network alone.
 
 mod diff;
+mod handover;
 mod names;
 mod planner;
 mod removal;
 pub mod state;
 mod tenants;
 mod uplink;
+mod users;
 mod wanted;
+mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,6 +27,7 @@ pub use diff::holds;
 pub(crate) use diff::{ARP_IGNORE_ALL, RP_FILTER_STRICT};
 use planner::Planner;
 use state::NetworkState;
+pub use users::users;
 use wanted::Wanted;
 pub use wanted::{WantedKind, WantedLink};
 
@@ -101,6 +105,8 @@ pub enum Stage {
     Bridges,
     /// Their uplinks.
     Uplinks,
+    /// From one uplink of a shared bridge to another.
+    Handovers,
     /// Tenants' VLANs and links, many in one message.
     Tenants,
     /// One link after the other, with pauses, so that others find the kernel's lock free in between.
@@ -124,6 +130,16 @@ pub struct LinkWork {
     pub gone: BTreeSet<u32>,
     /// Whether the host's own traffic may be lost by it: then it is done on trial.
     pub trial: bool,
+    /// Whether links that are attached may lose the network by it. Otherwise each step that takes something away is
+    /// blocked if something is attached by then.
+    pub may_disrupt: bool,
+    /// Steps that restore what was there, for when a step fails after something was taken away. Each is tried, whatever
+    /// becomes of the others.
+    pub undo: Vec<LinkOp>,
+    /// The network's uplink once it is done.
+    pub uplink: Option<LinkName>,
+    /// Whether another change completes it: then nothing is in place yet once it is done.
+    pub interim: bool,
 }
 
 /// What need no longer be remembered.
@@ -145,6 +161,10 @@ impl LinkWork {
             made: BTreeMap::new(),
             gone: BTreeSet::new(),
             trial: false,
+            may_disrupt: false,
+            undo: Vec::new(),
+            uplink: None,
+            interim: false,
         }
     }
 
@@ -177,6 +197,19 @@ pub(super) struct NetworkPlan {
 }
 
 impl LinkOp {
+    /// Whether links that are attached may lose the network by it.
+    #[must_use]
+    pub const fn takes_away(&self) -> bool {
+        matches!(
+            self,
+            Self::Remove(_)
+                | Self::Down(_)
+                | Self::Leave { .. }
+                | Self::Join { .. }
+                | Self::RemoveVlans { itself: false, .. }
+        )
+    }
+
     /// The link it works on.
     #[must_use]
     pub const fn link(&self) -> &LinkName {

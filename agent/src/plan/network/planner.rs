@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::LinkName;
 
 use super::wanted::{Network, WantedLink};
-use super::{LinkOp, LinkWork, Stage, change, diff, removal, uplink};
+use super::{LinkOp, LinkWork, Stage, change, diff, removal, uplink, users};
 use crate::ledger::MadeNetwork;
 use crate::observe::links::{Link, Links};
 use crate::plan::{Action, Change, Disruption, Input, Why};
@@ -78,10 +78,26 @@ impl<'a> Planner<'a> {
             return;
         }
         let uplink = self.network.uplink;
-        if uplink.master.as_ref() != Some(&bridge.name) && !self.join(&bridge.name) {
+        let handover = self.handover(&bridge.name);
+        if let Some(handover) = &handover
+            && let Some(why) = self.refuses(&handover.users, &handover.loses)
+        {
+            self.push(
+                Stage::Handovers,
+                handover.what.clone(),
+                &handover.from,
+                uplink.name.as_str(),
+                Vec::new(),
+            );
+            self.block(why);
             return;
         }
-        self.vlans(&bridge.name);
+        let joined = uplink.master.as_ref() == Some(&bridge.name);
+        if !joined && !self.join(&bridge.name, handover.is_some()) {
+            return;
+        }
+        let taken_over = handover.map(|handover| self.hand_over(handover)).unwrap_or_default();
+        self.vlans(&bridge.name, &taken_over);
     }
 
     /// The shared bridge itself. `false` if it cannot be.
@@ -113,23 +129,30 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Makes the uplink a port of the bridge. `false` if it may not be.
-    fn join(&mut self, bridge: &LinkName) -> bool {
+    /// Makes the uplink a port of the bridge. `false` if it may not be. Where the bridge has another uplink, that one is
+    /// handed over from afterwards: until then the new port carries no VLAN, so that there is never a loop, and
+    /// nothing is lost if it cannot be a port.
+    fn join(&mut self, bridge: &LinkName, handed_over: bool) -> bool {
         let uplink = self.network.uplink;
         let what = format!("make {} a port of {bridge}", uplink.name);
         let mut ops = Vec::new();
         if uplink.up == Some(false) {
             ops.push(LinkOp::Up(uplink.name.clone()));
         }
-        // Two ways out of one bridge would be a loop.
-        for other in self.other_uplinks(bridge) {
-            ops.push(LinkOp::Leave { port: other, bridge: bridge.clone() });
-        }
         ops.push(LinkOp::Join { port: uplink.name.clone(), bridge: bridge.clone() });
         let was =
             uplink.master.as_ref().map_or_else(|| "no port".to_owned(), |m| format!("port of {m}"));
         let carries = uplink::carries(self.links, uplink);
         self.push(Stage::Uplinks, what, &was, &format!("port of {bridge}"), ops);
+        if let Some(work) = self.last_work() {
+            work.interim = handed_over;
+            work.uplink = (!handed_over).then(|| uplink.name.clone());
+        }
+        // Drift that is left as it is.
+        if let Some(why) = self.changes.last().and_then(|change| change.blocked.clone()) {
+            self.down = Some(why);
+            return false;
+        }
         let Some(carries) = carries else { return true };
         let trial = self.made().and_then(|made| made.trial.as_ref());
         let why = if !self.network.allow_management {
@@ -168,19 +191,44 @@ impl<'a> Planner<'a> {
         false
     }
 
+    /// Why links that are attached must not lose the network; `None` if there are none, or if that is allowed.
+    pub(super) fn refuses(&self, users: &BTreeSet<String>, loses: &str) -> Option<String> {
+        if users.is_empty() || self.network.allow_disruption {
+            return None;
+        }
+        Some(format!(
+            "{} would lose the network while {loses}; move these VMs away first, or set \
+             spec.networks[{}].allowDisruption: true",
+            removal::counted(users),
+            self.network.name
+        ))
+    }
+
+    /// Says that links that are attached lose the network by the last change.
+    pub(super) fn disrupts(&mut self, users: &BTreeSet<String>, loses: &str) {
+        if users.is_empty() {
+            return;
+        }
+        if let Some(change) = self.changes.last_mut() {
+            change.disruption = Disruption::High;
+            change.effect =
+                format!("{} will lose the network while {loses}", removal::counted(users));
+        }
+        if let Some(work) = self.last_work() {
+            work.may_disrupt = true;
+        }
+    }
+
     /// Why the uplink is not free: another bridge of ours has it, with VMs that would lose their network.
     fn uplink_in_use(&self) -> Option<String> {
         let uplink = self.network.uplink;
         let wanted = self.network.bridge.as_ref().map(|bridge| &bridge.name);
         let master = uplink.master.as_ref().filter(|master| Some(*master) != wanted)?;
-        let ports: Vec<&str> = self
-            .links
-            .ports(master)
-            .filter(|port| port.name != uplink.name)
-            .map(|port| port.name.as_str())
-            .collect();
-        (!ports.is_empty()).then(|| {
-            format!("{} is the uplink of {master}, {}", uplink.name, removal::in_use(&ports))
+        let master = self.links.named(master)?;
+        let mut users = users::attached(self.links, master);
+        users.remove(uplink.name.as_str());
+        (!users.is_empty()).then(|| {
+            format!("{} is the uplink of {}, {}", uplink.name, master.name, removal::in_use(&users))
         })
     }
 
@@ -192,15 +240,6 @@ impl<'a> Planner<'a> {
             let what = format!("set {} up", uplink.name);
             self.push(Stage::Uplinks, what, "down", "up", ops);
         }
-    }
-
-    /// Ports of our bridge that were its uplink, and no longer are.
-    fn other_uplinks(&self, bridge: &LinkName) -> Vec<LinkName> {
-        let known = self.made().and_then(|made| made.uplink.as_ref());
-        let was_uplink =
-            |port: &&Link| known.map_or_else(|| port.is_uplink(), |known| *known == port.name);
-        let others = self.links.ports(bridge).filter(|port| port.name != self.network.uplink.name);
-        others.filter(was_uplink).map(|port| port.name.clone()).collect()
     }
 
     /// What Berth remembers of this network.
@@ -222,6 +261,7 @@ impl<'a> Planner<'a> {
         }
         if self.network.bridge.is_some() {
             now.uplink = Some(self.network.uplink.name.clone());
+            now.joining.clear();
         }
         for tenant in &self.network.tenants {
             let not = self.pending.contains(&tenant.id)
@@ -253,7 +293,8 @@ impl<'a> Planner<'a> {
         will_be: &str,
         ops: Vec<LinkOp>,
     ) {
-        let drift = self.was_made() && stage != Stage::Tenants;
+        // The settings name the uplink, so a handover is never drift.
+        let drift = self.was_made() && stage != Stage::Tenants && stage != Stage::Handovers;
         let mut work = LinkWork::new(self.network.name, stage, ops);
         work.settings = Some(self.network.settings.clone());
         self.changes.push(change(what, was, will_be, Why::Asked, work));

@@ -6,7 +6,7 @@ use berth_api::LinkName;
 
 use super::names::owner;
 use super::wanted::Wanted;
-use super::{Forget, LinkOp, LinkWork, Stage, change};
+use super::{Forget, LinkOp, LinkWork, Stage, change, users};
 use crate::ledger::MadeNetwork;
 use crate::observe::links::{Link, LinkKind, Links};
 use crate::plan::{Action, Change, Input, Why};
@@ -95,20 +95,19 @@ fn removal(
     let names: Vec<&str> = ordered.iter().map(|link| link.name.as_str()).collect();
     let whose =
         tenant.map_or_else(|| format!("network {network}"), |tenant| format!("tenant {tenant}"));
-    let uplink = made.and_then(|made| made.uplink.as_ref());
-    let mut ops = Vec::new();
-    let mut users = Vec::new();
+    let (mut ops, mut undo) = (Vec::new(), Vec::new());
     for link in &ordered {
-        for port in links.ports(&link.name) {
-            // Where nothing is remembered, what leads out of the host is no VM.
-            if uplink.map_or_else(|| port.is_uplink(), |uplink| *uplink == port.name) {
-                ops.push(LinkOp::Leave { port: port.name.clone(), bridge: link.name.clone() });
-            } else if !group.iter().any(|ours| ours.name == port.name) {
-                users.push(port.name.as_str());
+        for port in links.ports(&link.name).filter(|port| is_uplink(made, port)) {
+            let (port_name, bridge) = (port.name.clone(), link.name.clone());
+            ops.push(LinkOp::Leave { port: port_name.clone(), bridge: bridge.clone() });
+            undo.push(LinkOp::Join { port: port_name.clone(), bridge });
+            if let Some(vlans) = port.vlans.as_ref().filter(|vlans| !vlans.all.is_empty()) {
+                undo.push(LinkOp::AddVlans { port: port_name, vlans: vlans.all.clone() });
             }
         }
         ops.push(LinkOp::Remove(link.name.clone()));
     }
+    let users: BTreeSet<String> = ops.iter().flat_map(|op| users(op, links, &ops)).collect();
     let gone = made.iter().flat_map(|made| {
         made.tenants
             .iter()
@@ -117,6 +116,7 @@ fn removal(
     });
     let mut work = LinkWork::new(network, Stage::Removals, ops);
     work.gone = gone.collect();
+    work.undo = undo;
     let what = format!("remove {} of {whose}", names.join(" and "));
     let mut change = change(what, "there", "absent", Why::PutBack, work);
     if !users.is_empty() {
@@ -133,6 +133,7 @@ fn lower(links: &Links, link: &Link) -> Change {
         .stacked_on(&link.name)
         .filter(|other| !other.is_ours())
         .map(|other| other.name.as_str())
+        .chain(link.users_elsewhere.iter().map(String::as_str))
         .collect();
     if !others.is_empty() || !link.addresses.is_empty() {
         change.blocked = Some(format!(
@@ -151,11 +152,25 @@ fn alone(what: String, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
 }
 
 /// Why something stays.
-pub(super) fn in_use(ports: &[&str]) -> String {
-    let named: Vec<&str> = ports.iter().take(NAMED).copied().collect();
-    let more = match ports.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("still in use by {}{more}; it is removed when the last port has gone", named.join(", "))
+pub(super) fn in_use(users: &BTreeSet<String>) -> String {
+    format!("still in use by {}; it is removed when the last port has gone", counted(users))
+}
+
+/// The first few by name, and how many more there are.
+pub(super) fn counted(users: &BTreeSet<String>) -> String {
+    let named: Vec<&str> = users.iter().take(NAMED).map(String::as_str).collect();
+    match users.len().saturating_sub(NAMED) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+/// Whether a port of a bridge of ours leads out of the host. Where nothing is remembered, what leads out of the host is
+/// no VM.
+pub(super) fn is_uplink(made: Option<&MadeNetwork>, port: &Link) -> bool {
+    let known = made.filter(|made| made.uplink.is_some() || !made.joining.is_empty());
+    known.map_or_else(
+        || port.is_uplink(),
+        |made| made.uplink.as_ref() == Some(&port.name) || made.joining.contains(&port.name),
+    )
 }

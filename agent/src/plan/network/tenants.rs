@@ -1,29 +1,27 @@
 //! Each tenant's layer 2: a VLAN on the shared bridge, or links of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::infra_node::NetworkScenario;
 use berth_api::{LinkName, VlanSet};
 
-use super::diff;
 use super::names::owner;
 use super::planner::Planner;
-use super::wanted::{Tenant, WantedKind};
-use super::{LinkOp, Stage};
+use super::wanted::{Tenant, WantedKind, WantedLink};
+use super::{LinkOp, Stage, diff, removal, users};
 use crate::observe::links::{Link, PortVlans};
 
 impl Planner<'_> {
     /// The uplink's VLANs on the shared bridge.
-    pub(super) fn vlans(&mut self, bridge: &LinkName) {
+    pub(super) fn vlans(&mut self, bridge: &LinkName, taken_over: &VlanSet) {
         let uplink = self.network.uplink;
         let joined = uplink.master.as_ref() == Some(bridge);
-        let now = if joined { uplink.vlans.clone() } else { None }.unwrap_or_default();
+        let mut now = if joined { uplink.vlans.clone() } else { None }.unwrap_or_default();
+        now.all.extend(taken_over.iter());
         // With a tag and without being the port's own VLAN: else tenants' frames would leave untagged.
         let sound = |now: &PortVlans, id| {
             now.all.contains(id) && !now.untagged.contains(id) && now.pvid != Some(id)
         };
-        let others: Vec<&Link> =
-            self.links.ports(bridge).filter(|port| port.name != uplink.name).collect();
         let mut wanted = VlanSet::default();
         let (mut new, mut again) = (Vec::new(), Vec::new());
         for tenant in &self.network.tenants {
@@ -44,16 +42,12 @@ impl Planner<'_> {
             wanted.insert(id);
             let had = self.made().and_then(|made| made.tenants.get(&tenant.id));
             if let Some(other) = had.filter(|other| *other != tenant.name) {
-                let users: Vec<&str> = others
-                    .iter()
-                    .filter(|port| port.vlans.as_ref().is_none_or(|vlans| vlans.all.contains(id)))
-                    .map(|port| port.name.as_str())
-                    .collect();
+                let only = VlanSet::from_iter([id]);
+                let users = self.users_of_vlans(bridge, &only).into_iter();
+                let users: BTreeSet<String> = users.map(|(name, _)| name).collect();
                 if !users.is_empty() {
-                    let why = format!(
-                        "VLAN {id} still is that of {other}: {}",
-                        super::removal::in_use(&users)
-                    );
+                    let why =
+                        format!("VLAN {id} still is that of {other}: {}", removal::in_use(&users));
                     self.failed.insert(tenant.id, why);
                     continue;
                 }
@@ -94,18 +88,28 @@ impl Planner<'_> {
         }
     }
 
-    /// VLANs nobody asks for any more. Those that a VM's port is in stay.
+    /// Links of the bridge other than its uplinks that are in some of these VLANs, and in which.
+    fn users_of_vlans(&self, bridge: &LinkName, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
+        let Some(bridge) = self.links.named(bridge) else { return Vec::new() };
+        let mut users = users::on_vlans(self.links, bridge, vlans);
+        let ports = self.links.ports(&bridge.name);
+        let uplinks: Vec<&str> = ports
+            .filter(|port| {
+                port.name == self.network.uplink.name || removal::is_uplink(self.made(), port)
+            })
+            .map(|port| port.name.as_str())
+            .collect();
+        users.retain(|(name, _)| !uplinks.contains(&name.as_str()));
+        users
+    }
+
+    /// VLANs that are not asked for any more. Those that a VM's port is in stay.
     fn remove_vlans(&mut self, bridge: &LinkName, extra: &VlanSet) {
         let uplink = &self.network.uplink.name;
-        let mut users: BTreeMap<u16, Vec<&str>> = BTreeMap::new();
-        for port in self.links.ports(bridge).filter(|port| port.name != *uplink) {
-            // A port of which nobody knows is in all of them.
-            let used = port
-                .vlans
-                .as_ref()
-                .map_or_else(|| extra.clone(), |vlans| vlans.all.intersection(extra));
-            for id in used.iter() {
-                users.entry(id.into()).or_default().push(port.name.as_str());
+        let mut users: BTreeMap<u16, BTreeSet<String>> = BTreeMap::new();
+        for (name, vlans) in self.users_of_vlans(bridge, extra) {
+            for id in vlans.iter() {
+                users.entry(id.into()).or_default().insert(name.clone());
             }
         }
         let used: VlanSet = extra.iter().filter(|id| users.contains_key(&u16::from(*id))).collect();
@@ -129,7 +133,7 @@ impl Planner<'_> {
         }
         for (id, ports) in users {
             let what = format!("remove VLAN {id} from {uplink} on {bridge}");
-            self.push_blocked(what, "carried", "absent", super::removal::in_use(&ports));
+            self.push_blocked(what, "carried", "absent", removal::in_use(&ports));
         }
     }
 
@@ -149,21 +153,30 @@ impl Planner<'_> {
     /// # Errors
     /// Why they cannot be.
     fn tenant(&mut self, tenant: &Tenant) -> Result<(), String> {
-        let mut ops = Vec::new();
+        // Two ways out of one bridge join two networks: that of another scenario goes first.
+        let bridge = tenant.links.first().map(|bridge| &bridge.name);
+        let mut ports = bridge.into_iter().flat_map(|bridge| self.links.ports(bridge));
+        let kept = |port: &&Link| tenant.links.iter().any(|link| link.name == port.name);
+        if let Some(port) = ports.find(|port| port.is_ours() && !kept(port)) {
+            self.waits.insert(tenant.id, format!("waits until {} is removed", port.name));
+            return Ok(());
+        }
+        let (mut ops, mut undo) = (Vec::new(), Vec::new());
         let mut otherwise = Vec::new();
         let mut absent = 0;
         for wanted in &tenant.links {
-            let Some(link) = self.links.named(&wanted.name) else {
-                if let WantedKind::Vlan { id, .. } = &wanted.kind
-                    && let Some(thief) = self.thieves.get(&(*id).into()).copied()
-                {
-                    if thief.is_ours() {
-                        let why = format!("waits until {} is removed", thief.name);
-                        self.waits.insert(tenant.id, why);
-                        return Ok(());
-                    }
-                    return Err(stolen(&thief.name, (*id).into()));
+            let link = self.links.named(&wanted.name);
+            let another = link.is_some_and(|link| wanted.is_another_link_than(link));
+            if (link.is_none() || another)
+                && let Some(twin) = self.twin(wanted)
+            {
+                if twin.is_ours() {
+                    self.waits.insert(tenant.id, format!("waits until {} is removed", twin.name));
+                    return Ok(());
                 }
+                return Err(stolen(&twin.name, tenant.id));
+            }
+            let Some(link) = link else {
                 ops.extend(diff::make(wanted));
                 absent += 1;
                 continue;
@@ -172,19 +185,33 @@ impl Planner<'_> {
                 return Err(why);
             }
             let differences = diff::differences(wanted, link);
-            let another = wanted.is_another_link_than(link);
             if differences.is_empty() && !another {
                 continue;
             }
             self.is_free_for(tenant, link)?;
             ops.extend(diff::mend(wanted, link));
-            let words = diff::words(&differences).unwrap_or_else(|| "made anew".to_owned());
+            if another {
+                undo.extend(diff::restore(link));
+            }
+            let words = diff::words(&differences).unwrap_or_else(|| "made again".to_owned());
             otherwise.push(format!("{}: {words}", wanted.name));
         }
         if ops.is_empty() {
             return Ok(());
         }
         let had = self.had(tenant.id, tenant.name);
+        let users: BTreeSet<String> =
+            ops.iter().flat_map(|op| users::users(op, self.links, &ops)).collect();
+        let again = ops.iter().filter_map(|op| match op {
+            LinkOp::Remove(name) => Some(name.as_str()),
+            _ => None,
+        });
+        let loses =
+            format!("{} is removed and made again", again.collect::<Vec<_>>().join(" and "));
+        // What was in place as it is asked for now is repaired: without that its VMs are on the wrong network.
+        if !had && let Some(why) = self.refuses(&users, &loses) {
+            return Err(why);
+        }
         let what = if absent == tenant.links.len() {
             self.sentence(tenant)
         } else if otherwise.is_empty() {
@@ -195,11 +222,30 @@ impl Planner<'_> {
         let was = if absent > 0 { "absent" } else { "otherwise" };
         self.push(Stage::Tenants, what, was, "in place", ops);
         self.makes(&[tenant]);
+        self.disrupts(&users, &loses);
+        if let Some(work) = self.last_work() {
+            work.undo = undo;
+        }
         self.pending.insert(tenant.id);
         if had {
             self.is_drift();
         }
         Ok(())
+    }
+
+    /// A link of another name that is what this one is to be: the kernel takes no two of one VLAN, or of one VNI and port.
+    fn twin(&self, wanted: &WantedLink) -> Option<&Link> {
+        let twin = match &wanted.kind {
+            WantedKind::Bridge { .. } => None,
+            WantedKind::Vlan { id, .. } => self.thieves.get(&(*id).into()).copied(),
+            WantedKind::Vxlan { vni, port, .. } => self.links.all.iter().find(|link| {
+                link.name != wanted.name
+                    && link.tunnel.as_ref().is_some_and(|tunnel| {
+                        (tunnel.vni, tunnel.port) == (Some(*vni), Some(*port))
+                    })
+            }),
+        };
+        twin.filter(|twin| twin.name != wanted.name)
     }
 
     /// A bridge of another tenant is not taken over while VMs are on it.
@@ -208,16 +254,12 @@ impl Planner<'_> {
         else {
             return Ok(());
         };
-        let ports: Vec<&str> = self
-            .links
-            .ports(&link.name)
-            .filter(|port| !port.is_ours())
-            .map(|port| port.name.as_str())
-            .collect();
-        if ports.is_empty() {
+        let mut users = users::attached(self.links, link);
+        users.retain(|user| tenant.links.iter().all(|own| own.name.as_str() != user));
+        if users.is_empty() {
             return Ok(());
         }
-        Err(format!("{} is still that of {other}: {}", link.name, super::removal::in_use(&ports)))
+        Err(format!("{} is still that of {other}: {}", link.name, removal::in_use(&users)))
     }
 
     fn sentence(&self, tenant: &Tenant) -> String {
@@ -241,7 +283,7 @@ impl Planner<'_> {
     }
 }
 
-fn stolen(thief: &LinkName, id: u16) -> String {
+fn stolen(thief: &LinkName, id: u32) -> String {
     format!(
         "{thief}, which Berth did not make, is VLAN {id} of the same uplink and would get its frames; remove it (ip \
          link delete {thief}), or give the tenant another VLAN"

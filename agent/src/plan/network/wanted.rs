@@ -32,6 +32,10 @@ pub(super) struct Network<'a> {
     pub(super) tenants: Vec<Tenant<'a>>,
     /// Whether the uplink may be enslaved although it carries the host's own traffic.
     pub(super) allow_management: bool,
+    /// The UDP port of its tunnels, for Vxlan.
+    pub(super) tunnels_port: Option<u16>,
+    /// Whether links may be made again while VMs are attached.
+    pub(super) allow_disruption: bool,
 }
 
 /// A tenant's layer 2 on a network.
@@ -135,6 +139,7 @@ pub(super) fn read<'a>(input: Input<'a>) -> Wanted<'a> {
     let frozen = &wanted.frozen;
     wanted.networks.retain(|network| !frozen.contains_key(network.name));
     wanted.refuse_shared_links();
+    wanted.refuse_shared_ids(input);
     wanted
 }
 
@@ -143,7 +148,7 @@ impl Wanted<'_> {
         self.refuse_by(network, Fault::new(field, value, message));
     }
 
-    fn refuse_by(&mut self, network: &str, fault: Fault) {
+    pub(super) fn refuse_by(&mut self, network: &str, fault: Fault) {
         self.frozen.entry(network.to_owned()).or_insert_with(|| fault.to_string());
         self.faults.push(fault);
     }
@@ -281,6 +286,8 @@ fn network<'a>(
         tenants: Vec::new(),
         allow_management: spec.uplink.as_ref().and_then(|uplink| uplink.allow_management)
             == Some(true),
+        tunnels_port: vxlan.map(|vxlan| vxlan.port),
+        allow_disruption: spec.allow_disruption == Some(true),
     })
 }
 

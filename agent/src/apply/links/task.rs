@@ -1,0 +1,183 @@
+//! One change under way: its steps, what stopped it, and the steps that restore what was there.
+
+use std::io;
+
+use berth_api::LinkName;
+
+use crate::apply::outcome::Ended;
+use crate::observe::links::Links;
+use crate::plan::network::{LinkOp, LinkWork, holds, users};
+
+use super::kernel::Kernel;
+use super::trial::Lost;
+
+/// A change under way.
+pub(super) struct Task<'a> {
+    pub(super) work: &'a LinkWork,
+    /// Its next step.
+    next: usize,
+    /// How many steps were done when it was stopped.
+    done: usize,
+    /// Why its steps ended early.
+    stopped: Option<Stopped>,
+    /// Whether its steps are now those that restore what was there.
+    undoing: bool,
+    /// Whether it was tried, and undone as the gateway was lost.
+    pub(super) taken_back: bool,
+    /// What there is to say of a trial.
+    tried: Option<String>,
+}
+
+enum Stopped {
+    /// The kernel refused a step.
+    Failed(String),
+    /// Links are attached that were not there when it was planned.
+    InUse(String),
+}
+
+impl<'a> Task<'a> {
+    pub(super) const fn new(work: &'a LinkWork) -> Self {
+        Self {
+            work,
+            next: 0,
+            done: 0,
+            stopped: None,
+            undoing: false,
+            taken_back: false,
+            tried: None,
+        }
+    }
+
+    /// The next step, if there is one.
+    pub(super) fn op(&self) -> Option<&'a LinkOp> {
+        match (self.undoing, &self.stopped) {
+            (true, _) => self.work.undo.get(self.next),
+            (false, None) => self.work.ops.get(self.next),
+            (false, Some(_)) => None,
+        }
+    }
+
+    /// Notes how its next step ended.
+    pub(super) fn took(&mut self, result: Result<(), String>) {
+        match result {
+            Err(why) if !self.undoing => self.stop(Stopped::Failed(why)),
+            _ => self.next += 1,
+        }
+    }
+
+    /// Passes over its next step, which has nothing to do any more.
+    pub(super) const fn skip(&mut self) {
+        self.next += 1;
+    }
+
+    /// Whether the next step may take something away that is in use, which it must not.
+    pub(super) fn needs_check(&self) -> bool {
+        !self.undoing && !self.work.may_disrupt && self.op().is_some_and(LinkOp::takes_away)
+    }
+
+    /// Stops it if links are attached that would lose the network by its next step.
+    pub(super) fn check(&mut self, links: &Links) {
+        let op = self.op().filter(|_| self.needs_check());
+        if let Some(why) = op.and_then(|op| self.in_use(op, links)) {
+            self.stop(Stopped::InUse(why));
+        }
+    }
+
+    fn in_use(&self, op: &LinkOp, links: &Links) -> Option<String> {
+        let users: Vec<String> = users(op, links, &self.work.ops).into_iter().collect();
+        (!users.is_empty()).then(|| format!("{}: {} came meanwhile", op.link(), users.join(", ")))
+    }
+
+    /// Whether a step was refused, or would have taken the network from a link.
+    pub(super) const fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
+    }
+
+    fn stop(&mut self, why: Stopped) {
+        self.stopped = Some(why);
+        self.done = self.next;
+        let mut done = self.work.ops.iter().take(self.done);
+        if done.any(LinkOp::takes_away) && !self.work.undo.is_empty() {
+            self.undoing = true;
+            self.next = 0;
+        }
+    }
+
+    /// Makes a change that may cut the host off.
+    pub(super) fn try_out(&mut self, kernel: &mut dyn Kernel) -> io::Result<()> {
+        if !self.work.may_disrupt {
+            let links = kernel.links()?;
+            let why = self.work.ops.iter().find_map(|op| self.in_use(op, &links));
+            self.stopped = why.map(Stopped::InUse);
+        }
+        if self.stopped.is_some() {
+            return Ok(());
+        }
+        self.next = self.work.ops.len();
+        match kernel.try_out(self.work) {
+            Ok(said) => self.tried = said,
+            Err(Lost::NotTried(why)) => self.stopped = Some(Stopped::Failed(why)),
+            Err(Lost::TakenBack(why)) => {
+                (self.stopped, self.taken_back) = (Some(Stopped::Failed(why)), true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps that made links, last first: ports are raised before their bridges. A bridge that is up without a port has
+    /// no carrier, and is stopped and started again by the kernel when one comes.
+    pub(super) fn made(&self) -> impl Iterator<Item = &'a LinkOp> + use<'a> {
+        let (done, restored) = match (&self.stopped, self.undoing) {
+            (None, _) => (self.next, 0),
+            (Some(_), false) => (self.done, 0),
+            (Some(_), true) => (self.done, self.next),
+        };
+        let work = self.work;
+        let steps = work.ops.iter().take(done).chain(work.undo.iter().take(restored));
+        steps.rev().filter(|op| matches!(op, LinkOp::Make(_) | LinkOp::Settle(_)))
+    }
+
+    /// Notes that a link that it made could not be raised.
+    pub(super) fn not_raised(&mut self, why: String) {
+        self.stopped.get_or_insert(Stopped::Failed(why));
+    }
+
+    /// What became of the change, by the look after it.
+    pub(super) fn judge(&self, links: &Links) -> Ended {
+        // What is made again is removed first, and there again.
+        let made = |name: &LinkName| {
+            self.work
+                .ops
+                .iter()
+                .any(|op| matches!(op, LinkOp::Make(wanted) if wanted.name == *name))
+        };
+        let lasting = |op: &&LinkOp| !matches!(op, LinkOp::Remove(name) if made(name));
+        let unlike = |ops: &'a [LinkOp]| {
+            ops.iter().filter(lasting).find_map(|op| Some((op, holds(op, links).err()?)))
+        };
+        let restored = || match unlike(&self.work.undo) {
+            _ if !self.undoing => String::new(),
+            None => "; what was there before is in place again".to_owned(),
+            Some((_, why)) => format!("; and what was there before could not be restored: {why}"),
+        };
+        match (&self.stopped, unlike(&self.work.ops)) {
+            (None, None) => Ended::Done(self.tried.clone()),
+            (Some(Stopped::InUse(why)), _) => Ended::Blocked(format!("{why}{}", restored())),
+            (Some(Stopped::Failed(why)), Some((LinkOp::AddVlans { port, vlans }, _)))
+                if !self.undoing =>
+            {
+                let now = links.named(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
+                let missing = vlans.difference(&now.all);
+                let carried = vlans.len() - missing.len();
+                if carried == 0 {
+                    return Ended::Failed(why.clone());
+                }
+                Ended::Partial(format!("{carried} of {}; not {missing}: {why}", vlans.len()))
+            }
+            (Some(Stopped::Failed(why)), _) => Ended::Failed(format!("{why}{}", restored())),
+            (None, Some((_, why))) => Ended::Failed(format!(
+                "done, and reads back otherwise: {why}; something else changes it"
+            )),
+        }
+    }
+}

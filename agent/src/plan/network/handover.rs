@@ -1,0 +1,94 @@
+//! From one uplink of a shared bridge to another. Both are ports of it for a moment; a VLAN is carried by one of them
+//! at a time, as two ways out of one bridge are a loop.
+
+use std::collections::BTreeSet;
+
+use berth_api::{LinkName, VlanSet};
+
+use super::planner::Planner;
+use super::users::users;
+use super::{LinkOp, Stage, removal};
+use crate::observe::links::Link;
+
+/// What another uplink takes over.
+pub(super) struct Handover {
+    pub(super) what: String,
+    /// Uplinks before.
+    pub(super) from: String,
+    ops: Vec<LinkOp>,
+    undo: Vec<LinkOp>,
+    /// All VLANs that the uplinks before carry.
+    vlans: VlanSet,
+    /// Links that lose the network meanwhile.
+    pub(super) users: BTreeSet<String>,
+    /// By what they lose it.
+    pub(super) loses: String,
+}
+
+impl Planner<'_> {
+    /// What the uplink takes over from those that the bridge has now; `None` if it has no other.
+    pub(super) fn handover(&self, bridge: &LinkName) -> Option<Handover> {
+        let to = &self.network.uplink.name;
+        let ports = self.links.ports(bridge).filter(|port| port.name != *to);
+        let before: Vec<&Link> =
+            ports.filter(|port| removal::is_uplink(self.made(), port)).collect();
+        if before.is_empty() {
+            return None;
+        }
+        let carried = |port: &Link| port.vlans.as_ref().map(|vlans| vlans.all.clone());
+        let carried = |port: &Link| carried(port).unwrap_or_default();
+        let vlans: VlanSet =
+            before.iter().flat_map(|port| carried(port).iter().collect::<Vec<_>>()).collect();
+        let remove = |port: &LinkName, vlans: &VlanSet| {
+            (!vlans.is_empty()).then(|| LinkOp::RemoveVlans {
+                port: port.clone(),
+                vlans: vlans.clone(),
+                itself: false,
+            })
+        };
+        let add = |port: &LinkName, vlans: &VlanSet| {
+            (!vlans.is_empty())
+                .then(|| LinkOp::AddVlans { port: port.clone(), vlans: vlans.clone() })
+        };
+        let leave =
+            |port: &&Link| LinkOp::Leave { port: port.name.clone(), bridge: bridge.clone() };
+        let mut ops: Vec<LinkOp> =
+            before.iter().filter_map(|port| remove(&port.name, &carried(port))).collect();
+        ops.extend(add(to, &vlans));
+        ops.extend(before.iter().map(leave));
+        let mut undo: Vec<LinkOp> = remove(to, &vlans).into_iter().collect();
+        undo.extend(before.iter().filter_map(|port| add(&port.name, &carried(port))));
+        let users = ops.iter().flat_map(|op| users(op, self.links, &ops)).collect();
+        let names: Vec<&str> = before.iter().map(|port| port.name.as_str()).collect();
+        let from = names.join(", ");
+        Some(Handover {
+            what: format!("have {to} take over {bridge} from {from}"),
+            loses: format!("{to} takes over {bridge} from {from}"),
+            from,
+            ops,
+            undo,
+            vlans,
+            users,
+        })
+    }
+
+    /// Plans it, and says which VLANs the uplink carries then.
+    pub(super) fn hand_over(&mut self, handover: Handover) -> VlanSet {
+        let uplink = &self.network.uplink.name;
+        let ops = handover.ops;
+        self.push(Stage::Handovers, handover.what, &handover.from, uplink.as_str(), ops);
+        self.disrupts(&handover.users, &handover.loses);
+        // A VLAN stays the tenant's that has it, also if the spec gives it to another one.
+        let mut owners = self.made().map(|made| made.tenants.clone()).unwrap_or_default();
+        for tenant in &self.network.tenants {
+            owners.entry(tenant.id).or_insert_with(|| tenant.name.to_owned());
+        }
+        owners.retain(|id, _| handover.vlans.iter().any(|vlan| u32::from(u16::from(vlan)) == *id));
+        if let Some(work) = self.last_work() {
+            work.undo = handover.undo;
+            work.uplink = Some(uplink.clone());
+            work.made = owners;
+        }
+        handover.vlans
+    }
+}

@@ -1,0 +1,95 @@
+//! Who loses the network by a step: ports of VMs, and links that are stacked on ours.
+//!
+//! Planning and carrying out ask the same question: the plan about the links that were observed, `apply` about
+//! the links right before each step.
+
+use std::collections::BTreeSet;
+
+use berth_api::{VlanId, VlanSet};
+
+use super::LinkOp;
+use crate::observe::links::{Link, LinkKind, Links};
+
+/// Links that lose frames by a step, by name. Links that the same change works on do not count.
+#[must_use]
+pub fn users(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> {
+    let mut users = match op {
+        LinkOp::Remove(name) | LinkOp::Down(name) => {
+            links.named(name).map_or_else(BTreeSet::new, |link| {
+                let mut users = attached(links, link);
+                // The way out of a tenant's bridge is a port of it: without it all other ports are cut off.
+                if let Some(bridge) = bridge_of(links, link) {
+                    users.extend(attached(links, bridge));
+                }
+                users
+            })
+        }
+        LinkOp::Leave { port, bridge } => links
+            .named(port)
+            .filter(|port| port.master.as_ref() == Some(bridge))
+            .map_or_else(BTreeSet::new, |port| cut_off_without(links, port)),
+        // The kernel takes a port from its bridge before it gives it to another one.
+        LinkOp::Join { port, bridge } => links
+            .named(port)
+            .filter(|port| port.master.as_ref() != Some(bridge))
+            .map_or_else(BTreeSet::new, |port| cut_off_without(links, port)),
+        LinkOp::RemoveVlans { port, vlans, itself: false } => links
+            .named(port)
+            .and_then(|port| Some(users_of_vlans(links, bridge_of(links, port)?, vlans)))
+            .unwrap_or_default(),
+        _ => BTreeSet::new(),
+    };
+    for own in change {
+        users.remove(own.link().as_str());
+    }
+    users
+}
+
+/// Links of a bridge that are in some of these VLANs, and in which of them. A port of which the VLANs are not known is in
+/// all of them.
+pub(super) fn on_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
+    let carried = |link: &Link| match &link.vlans {
+        Some(carried) => carried.all.intersection(vlans),
+        None => vlans.clone(),
+    };
+    let ports = links.ports(&bridge.name).map(|port| (port.name.to_string(), carried(port)));
+    // What is stacked on the bridge sends and receives in the VLANs of the bridge itself.
+    let of_bridge = carried(bridge);
+    let stacked = links.stacked_on(&bridge.name).map(|link| {
+        let its_own = |id: &VlanId| link.vlan.is_none_or(|own| own == u16::from(*id));
+        (link.name.to_string(), of_bridge.iter().filter(its_own).collect())
+    });
+    let elsewhere = bridge.users_elsewhere.iter().map(|user| (user.clone(), of_bridge.clone()));
+    let all = ports.chain(stacked).chain(elsewhere);
+    all.filter(|(_, carried)| !carried.is_empty()).collect()
+}
+
+fn users_of_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> BTreeSet<String> {
+    on_vlans(links, bridge, vlans).into_iter().map(|(name, _)| name).collect()
+}
+
+/// Links that a port of their bridge is the way out of.
+fn cut_off_without(links: &Links, port: &Link) -> BTreeSet<String> {
+    let Some(bridge) = bridge_of(links, port) else { return BTreeSet::new() };
+    let mut users = match &port.vlans {
+        Some(vlans) if bridge.vlan_filtering == Some(true) => {
+            users_of_vlans(links, bridge, &vlans.all)
+        }
+        _ => attached(links, bridge),
+    };
+    users.remove(port.name.as_str());
+    users
+}
+
+/// Ports of a link, and what is stacked on it, in this and in other network namespaces. A port that Berth made is a way
+/// out, and no user.
+pub(super) fn attached(links: &Links, link: &Link) -> BTreeSet<String> {
+    let here = links.ports(&link.name).chain(links.stacked_on(&link.name));
+    let here = here.filter(|user| !user.is_ours()).map(|user| user.name.to_string());
+    here.chain(link.users_elsewhere.iter().cloned()).collect()
+}
+
+fn bridge_of<'a>(links: &'a Links, port: &Link) -> Option<&'a Link> {
+    let master = links.named(port.master.as_ref()?)?;
+    (master.kind == LinkKind::Bridge).then_some(master)
+}

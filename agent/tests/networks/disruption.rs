@@ -1,0 +1,268 @@
+//! Changes that would take the network from links that are attached: blocked, or if they are allowed, named with their disruption.
+
+use berth_agent::plan::Disruption;
+
+use super::*;
+
+const OWN: &str =
+    "  networks: [{name: trunk, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: tn}]\n";
+const TUNNELS: &str = "  networks: [{name: trunk, scenario: Vxlan, vxlan: {localAddress: 10.0.0.1, port: 4790, peers: [10.0.0.2]}}]\n  tenantNetworks: [{name: a, network: trunk, vni: 5000}]\n";
+
+/// A host that is as this spec asks, with another address to begin tunnels at.
+fn host_with(spec: &str) -> HostFacts {
+    let mut facts = host();
+    let eth0 = facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth0").unwrap();
+    eth0.addresses.push("10.0.0.9/24".to_owned());
+    let first = planned(&facts, spec);
+    carry_out(&mut facts, &first);
+    assert!(planned(&facts, spec).is_empty());
+    facts
+}
+
+fn add(facts: &mut HostFacts, link: Link) {
+    facts.links.all.push(link);
+    facts.links.all.sort_by(|a, b| a.name.cmp(&b.name));
+}
+
+/// A tenant's bridge with a VM on it, by scenario: the spec, what would be changed of it, and what is lost by that.
+fn changes() -> Vec<(String, &'static str, [&'static str; 2], &'static str)> {
+    let one = tenants(&[("a", "trunk", 120)]);
+    vec![
+        (
+            SHARED.to_owned() + &one,
+            "br-tenant",
+            ["eth1", "eth2"],
+            "eth2 takes over br-tenant from eth1",
+        ),
+        (OWN.to_owned() + &one, "tn120", ["eth1", "eth2"], "tn120-v is removed and made again"),
+        (TUNNELS.to_owned(), "tn5000", ["4790", "4791"], "tn5000-x is removed and made again"),
+        (
+            TUNNELS.to_owned(),
+            "tn5000",
+            ["10.0.0.1", "10.0.0.9"],
+            "tn5000-x is removed and made again",
+        ),
+    ]
+}
+
+#[test]
+fn is_blocked_while_a_vm_is_attached_unless_it_is_allowed() {
+    for (spec, bridge, [from, to], loses) in changes() {
+        let mut facts = host_with(&spec);
+        let id = VlanId::try_from(120).unwrap();
+        let only = VlanSet::from_iter([id]);
+        let vlans = PortVlans { all: only.clone(), untagged: only, pvid: Some(id) };
+        let vlans = (bridge == "br-tenant").then_some(vlans);
+        add(&mut facts, Link { master: Some(name(bridge)), vlans, ..link("vnet0", LinkKind::Tun) });
+
+        let other = spec.replace(from, to);
+        let plan = planned(&facts, &other);
+        let blocked: Vec<&String> =
+            plan.changes.iter().filter_map(|c| c.blocked.as_ref()).collect();
+        let says = format!("lose the network while {loses}");
+        assert!(
+            blocked.len() == 1
+                && blocked[0].starts_with("vnet0 would ")
+                && blocked[0].contains(&says)
+                && blocked[0].contains("spec.networks[trunk].allowDisruption"),
+            "{says}: {:#?}",
+            sentences(&plan)
+        );
+        let before = facts.links.clone();
+        carry_out(&mut facts, &plan);
+        let of_uplink = |links: &Links| {
+            links.ports(&name(bridge)).map(|port| port.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(of_uplink(&before), of_uplink(&facts.links), "{to}");
+        assert_eq!(plan.networks[0].not_ready.len(), 1, "{:?}", plan.networks);
+
+        let allowed = other.replace("{name: trunk,", "{name: trunk, allowDisruption: true,");
+        let plan = planned(&facts, &allowed);
+        let high: Vec<&Change> =
+            plan.changes.iter().filter(|change| change.disruption == Disruption::High).collect();
+        assert!(
+            high.len() == 1 && high[0].effect == format!("vnet0 will {says}"),
+            "{:#?}",
+            plan.changes
+        );
+        carry_out(&mut facts, &plan);
+        assert!(
+            planned(&facts, &allowed).is_empty(),
+            "{:#?}",
+            sentences(&planned(&facts, &allowed))
+        );
+        // Without a VM nothing of it is disruptive, and no permission is needed.
+        facts.links.all.retain(|link| link.name.as_str() != "vnet0");
+        let back = planned(&facts, &spec);
+        assert!(
+            back.changes.iter().all(|c| c.blocked.is_none() && c.disruption == Disruption::None),
+            "{:#?}",
+            back.changes
+        );
+        carry_out(&mut facts, &back);
+        // An uplink that was raised goes down when nothing of ours is on it any more.
+        let lowered = planned(&facts, &spec);
+        carry_out(&mut facts, &lowered);
+        assert!(planned(&facts, &spec).is_empty());
+    }
+}
+
+/// Another scenario with the same bridges: the tenant's old way out goes first, and not while a VM is attached.
+#[test]
+fn two_scenarios_are_never_joined() {
+    let spec = OWN.to_owned() + &tenants(&[("a", "trunk", 120)]);
+    let mut facts = host_with(&spec);
+    add(&mut facts, Link { master: Some(name("tn120")), ..link("vnet0", LinkKind::Tun) });
+    let other = TUNNELS.replace("5000", "120");
+    let plan = planned(&facts, &other);
+    let lines = sentences(&plan);
+    assert!(
+        lines.len() == 1
+            && lines[0].starts_with("remove tn120-v of tenant a BLOCKED still in use by vnet0"),
+        "{lines:?}"
+    );
+    assert_eq!(plan.networks[0].not_ready[&120].message, "waits until tn120-v is removed");
+    facts.links.all.retain(|link| link.name.as_str() != "vnet0");
+    for _ in 0..2 {
+        let plan = planned(&facts, &other);
+        carry_out(&mut facts, &plan);
+    }
+    assert!(planned(&facts, &other).is_empty());
+}
+
+/// What is wrong of a network that is in place is repaired, VMs or not: they are on the wrong network.
+#[test]
+fn drift_is_repaired_under_vms() {
+    let spec = OWN.to_owned() + &tenants(&[("a", "trunk", 120)]);
+    let mut facts = host_with(&spec);
+    add(&mut facts, Link { master: Some(name("tn120")), ..link("vnet0", LinkKind::Tun) });
+    facts.links.all.iter_mut().find(|link| link.name.as_str() == "tn120-v").unwrap().vlan = Some(7);
+    let plan = planned(&facts, &spec);
+    assert!(plan.changes[0].drift && plan.changes[0].blocked.is_none(), "{:#?}", plan.changes);
+    carry_out(&mut facts, &plan);
+    assert!(planned(&facts, &spec).is_empty());
+}
+
+/// macvlan, macvtap and VLAN links count as users of the link they are stacked on, wherever they are.
+#[test]
+fn what_is_stacked_on_a_tenants_links_is_a_user() {
+    let spec = OWN.to_owned() + &tenants(&[("a", "trunk", 120)]);
+    for lower in ["tn120", "tn120-v"] {
+        for elsewhere in [false, true] {
+            let mut facts = host_with(&spec);
+            if elsewhere {
+                let lower = facts.links.all.iter_mut().find(|link| link.name.as_str() == lower);
+                lower
+                    .unwrap()
+                    .users_elsewhere
+                    .insert("macvtap0 (network namespace id 3)".to_owned());
+            } else {
+                add(
+                    &mut facts,
+                    Link { parent: Some(name(lower)), ..link("macvtap0", LinkKind::Other) },
+                );
+            }
+            for other in [spec.replace("eth1", "eth2"), "  {}".to_owned()] {
+                let plan = planned(&facts, &other);
+                let blocked = plan.changes.iter().filter_map(|change| change.blocked.as_ref());
+                let said: Vec<&String> = blocked.filter(|why| why.contains("macvtap0")).collect();
+                assert_eq!(said.len(), 1, "{lower} {elsewhere}: {:#?}", sentences(&plan));
+            }
+        }
+    }
+    // On a shared bridge what is stacked is in the VLANs of the bridge itself, which has none.
+    let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
+    let mut facts = host_with(&spec);
+    add(&mut facts, Link { parent: Some(name("br-tenant")), ..link("macvtap0", LinkKind::Other) });
+    assert!(sentences(&planned(&facts, "  {}"))[0].contains("BLOCKED still in use by macvtap0"));
+    let less = planned(&facts, &(SHARED.to_owned() + "  tenantNetworks: []"));
+    assert_eq!(sentences(&less), ["remove VLAN 120 from eth1 on br-tenant"]);
+}
+
+/// A VM is attached between the plan and the step: each step that takes something away looks again.
+#[test]
+fn what_comes_after_the_plan_is_seen_before_the_step() {
+    let one = tenants(&[("a", "trunk", 120)]);
+    for (spec, other, bridge) in [
+        (SHARED.to_owned() + &one, SHARED.replace("eth1", "eth2") + &one, "br-tenant"),
+        (SHARED.to_owned() + &one, SHARED.to_owned() + "  tenantNetworks: []", "br-tenant"),
+        (SHARED.to_owned() + &one, "  {}".to_owned(), "br-tenant"),
+        (OWN.to_owned() + &one, OWN.replace("eth1", "eth2") + &one, "tn120"),
+        (OWN.to_owned() + &one, "  {}".to_owned(), "tn120"),
+        (TUNNELS.to_owned(), TUNNELS.replace("4790", "4791"), "tn5000"),
+    ] {
+        let mut facts = host_with(&spec);
+        let plan = planned(&facts, &other);
+        assert!(
+            plan.changes.iter().all(|change| change.blocked.is_none()),
+            "{:#?}",
+            sentences(&plan)
+        );
+        let vlans = facts.links.named(&name("eth1")).unwrap().vlans.clone();
+        add(&mut facts, Link { master: Some(name(bridge)), vlans, ..link("vnet0", LinkKind::Tun) });
+        let before = kernel::ways_out(&facts.links, &name("vnet0"));
+        assert_eq!(before.len(), 1);
+        let model = RefCell::new(Model { links: facts.links.clone(), ..Model::default() });
+        let outcomes = STATE.with(|tree| {
+            let root = Root::open(tree.path()).unwrap();
+            let hands = Hands::new(&root, BOOT, &|| {}).on(&model);
+            apply(&hands, &plan, &facts.ledger, &mut |_| {}).unwrap().outcomes
+        });
+        assert!(
+            outcomes.iter().any(|outcome| outcome.result == ChangeResult::Blocked
+                && outcome
+                    .message
+                    .as_deref()
+                    .is_some_and(|why| why.contains("vnet0 came meanwhile"))),
+            "{other}: {outcomes:#?}"
+        );
+        assert_eq!(kernel::ways_out(&model.borrow().links, &name("vnet0")), before, "{other}");
+    }
+}
+
+/// Two names for one wire: a VLAN on it is one network.
+#[test]
+fn one_vlan_on_one_wire_is_one_tenants() {
+    let networks = "  networks: [{name: n1, scenario: BridgePerTenant, uplink: {name: eth1}, bridge: one}, {name: n2, scenario: BridgePerTenant, uplink: {name: UPLINK}, bridge: two}]\n";
+    let two = |uplink: &str, list: &[(&str, &str, u32)]| {
+        networks.replace("UPLINK", uplink) + &tenants(list)
+    };
+    let asked = [("a", "n1", 120), ("b", "n2", 120), ("c", "n1", 121), ("d", "n2", 122)];
+    let fault = "spec.tenantNetworks[b].vlan: `120`: is already that of a on network n1, and both networks leave the host by eth1";
+    let faults = |plan: &Plan| plan.faults.iter().map(ToString::to_string).collect::<Vec<_>>();
+
+    let mut facts = host();
+    let plan = planned(&facts, &two("eth1", &asked));
+    assert!(faults(&plan).iter().any(|said| said.starts_with(fault)), "{:?}", faults(&plan));
+    // The other network is made.
+    assert_eq!(sentences(&plan).len(), 2, "{:?}", sentences(&plan));
+    assert!(planned(&facts, &two("eth2", &asked)).faults.is_empty(), "another wire");
+    // The one that is in place keeps its VLAN, in whatever order the two are listed.
+    let first = planned(&facts, &two("eth1", &asked[1..]));
+    carry_out(&mut facts, &first);
+    let plan = planned(&facts, &two("eth1", &asked));
+    assert!(
+        faults(&plan)[0]
+            .starts_with("spec.tenantNetworks[a].vlan: `120`: is already that of b on network n2"),
+        "{:?}",
+        faults(&plan)
+    );
+    assert!(planned(&facts, &two("eth1", &asked[1..])).is_empty());
+    // A virtual function leaves by its card.
+    let function = link("eth1v0", LinkKind::VirtualFunction);
+    add(&mut facts, Link { physical_function: Some(name("eth1")), ..function });
+    let plan = planned(&facts, &two("eth1v0", &asked));
+    assert!(!plan.faults.is_empty(), "{:?}", sentences(&plan));
+    // Tunnels of one port are one wire too.
+    let overlays = "  networks: [{name: n1, scenario: Vxlan, bridge: one, vxlan: {localAddress: 10.0.0.1}}, {name: n2, scenario: Vxlan, bridge: two, vxlan: {localAddress: 10.0.0.1, port: PORT}}]\n  tenantNetworks: [{name: a, network: n1, vni: 120}, {name: b, network: n2, vni: 120}]\n";
+    let plan = planned(&host(), &overlays.replace("PORT", "4790"));
+    assert!(
+        faults(&plan)[0].starts_with("spec.tenantNetworks[b].vni: `120`: is already that of a")
+    );
+    assert!(planned(&host(), &overlays.replace("PORT", "4791")).faults.is_empty());
+    // A VLAN within a VLAN is another one.
+    let mut facts = host();
+    let outer = link("eth1.50", LinkKind::Vlan);
+    add(&mut facts, Link { parent: Some(name("eth1")), vlan: Some(50), ..outer });
+    assert!(faults(&planned(&facts, &two("eth1.50", &asked))).is_empty());
+}

@@ -1,0 +1,287 @@
+//! A small model of the kernel's links: what a step does to them, and what it refuses.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use berth_agent::apply::Kernel;
+use berth_agent::apply::links::trial::Lost;
+use berth_agent::observe::links::{
+    BridgeOptions, IpOptions, Link, LinkKind, Links, PortVlans, Tunnel,
+};
+use berth_agent::plan::network::{LINK_GROUP, LinkOp, LinkWork, WantedKind, WantedLink};
+use berth_api::LinkName;
+use berth_api::infra_node::LinkState;
+
+/// Links, and what happens to a program that changes them.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) links: Links,
+    /// What happens at each next step; once they are used up, every step succeeds.
+    pub(crate) fate: Vec<Fate>,
+    /// How many steps were refused.
+    pub(crate) refused: usize,
+    /// VMs that come while a plan is carried out: a port, its bridge and its VLANs.
+    pub(crate) coming: Vec<Link>,
+    /// What must never be, and was.
+    pub(crate) broken: Vec<String>,
+}
+
+/// What happens at a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It succeeds.
+    Done,
+    /// The kernel refuses it.
+    Refused,
+    /// The agent is killed before it.
+    Killed,
+    /// The agent is killed after it.
+    KilledAfter,
+    /// A VM is attached after it.
+    Attached,
+}
+
+/// Ends a program as SIGKILL does: nothing more is done.
+#[derive(Debug)]
+pub(crate) struct Killed;
+
+fn killed() -> ! {
+    std::panic::resume_unwind(Box::new(Killed))
+}
+
+impl Kernel for Model {
+    fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), String>>> {
+        let mut answers = Vec::new();
+        for op in ops {
+            let fate = if self.fate.is_empty() { Fate::Done } else { self.fate.remove(0) };
+            match fate {
+                Fate::Killed => killed(),
+                Fate::Refused => {
+                    self.refused += 1;
+                    refuse(&mut self.links, op);
+                    answers.push(Err(format!("{}: no (a test)", op.link())));
+                    continue;
+                }
+                Fate::Attached | Fate::Done | Fate::KilledAfter => {}
+            }
+            answers.push(step(&mut self.links, op));
+            self.judge(op);
+            if fate == Fate::KilledAfter {
+                killed();
+            }
+            if fate == Fate::Attached {
+                self.attach();
+            }
+        }
+        Ok(answers)
+    }
+
+    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), String>>> {
+        let up = |op: &&LinkOp| step(&mut self.links, &LinkOp::Up(op.link().clone()));
+        Ok(ops.iter().map(up).collect())
+    }
+
+    fn links(&mut self) -> io::Result<Links> {
+        Ok(self.links.clone())
+    }
+
+    fn nearby(&mut self, _: &LinkName) -> io::Result<Links> {
+        self.links()
+    }
+
+    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, Lost> {
+        for op in &work.ops {
+            let answers = self.step(&[op]).map_err(|error| Lost::NotTried(error.to_string()))?;
+            answers.into_iter().collect::<Result<Vec<()>, String>>().map_err(Lost::NotTried)?;
+        }
+        Ok(None)
+    }
+}
+
+impl Model {
+    fn attach(&mut self) {
+        let there = |links: &Links, port: &Link| {
+            port.master.as_ref().is_some_and(|bridge| links.named(bridge).is_some())
+                && links.named(&port.name).is_none()
+        };
+        if let Some(place) = self.coming.iter().position(|port| there(&self.links, port)) {
+            let port = self.coming.remove(place);
+            self.links.all.push(port);
+            sort(&mut self.links);
+        }
+    }
+
+    /// A bridge with two ways out for one VLAN is a loop: the switch sees its own frames again.
+    fn judge(&mut self, after: &LinkOp) {
+        for bridge in
+            self.links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.is_ours())
+        {
+            let out: Vec<&Link> =
+                self.links.ports(&bridge.name).filter(|port| is_way_out(port)).collect();
+            for (place, one) in out.iter().enumerate() {
+                for other in &out[place + 1..] {
+                    let vlans = |link: &Link| link.vlans.clone().unwrap_or_default().all;
+                    let both = vlans(one).intersection(&vlans(other));
+                    if bridge.vlan_filtering != Some(true) || !both.is_empty() {
+                        self.broken.push(format!(
+                            "loop: {} and {} are ways out of {} ({both}) after {after:?}",
+                            one.name, other.name, bridge.name
+                        ));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn is_way_out(port: &Link) -> bool {
+    matches!(port.kind, LinkKind::Physical | LinkKind::Bond | LinkKind::Vlan | LinkKind::Vxlan)
+}
+
+/// The ways out of a VM's port.
+pub(crate) fn ways_out(links: &Links, port: &LinkName) -> BTreeSet<String> {
+    let Some(port) = links.named(port) else { return BTreeSet::new() };
+    let Some(bridge) = port.master.as_ref().and_then(|bridge| links.named(bridge)) else {
+        return BTreeSet::new();
+    };
+    let out = links.ports(&bridge.name).filter(|port| is_way_out(port));
+    let same = |out: &&Link| {
+        let vlans = |link: &Link| link.vlans.clone().unwrap_or_default().all;
+        bridge.vlan_filtering != Some(true) || !vlans(out).intersection(&vlans(port)).is_empty()
+    };
+    out.filter(same).map(|out| out.name.to_string()).collect()
+}
+
+fn sort(links: &mut Links) {
+    links.all.sort_by(|a, b| a.name.cmp(&b.name));
+}
+
+fn at(links: &Links, name: &LinkName) -> Result<usize, String> {
+    let place = links.all.iter().position(|link| link.name == *name);
+    place.ok_or_else(|| format!("{name}: ENODEV"))
+}
+
+/// What the kernel changes although it refuses: a port that moves has left its bridge by then (`do_set_master`).
+fn refuse(links: &mut Links, op: &LinkOp) {
+    if let LinkOp::Join { port, bridge } = op
+        && let Ok(place) = at(links, port)
+        && links.all[place].master.as_ref() != Some(bridge)
+    {
+        (links.all[place].master, links.all[place].vlans) = (None, None);
+    }
+}
+
+/// Does to the links what the kernel would.
+pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), String> {
+    match op {
+        LinkOp::Make(wanted) => {
+            if at(links, &wanted.name).is_ok() {
+                return Err(format!("{}: EEXIST", wanted.name));
+            }
+            let twin = |link: &Link| match &wanted.kind {
+                WantedKind::Bridge { .. } => false,
+                WantedKind::Vlan { parent, id } => {
+                    link.parent.as_ref() == Some(parent) && link.vlan == Some((*id).into())
+                }
+                WantedKind::Vxlan { vni, port, .. } => link
+                    .tunnel
+                    .as_ref()
+                    .is_some_and(|tunnel| (tunnel.vni, tunnel.port) == (Some(*vni), Some(*port))),
+            };
+            if links.all.iter().any(twin) {
+                return Err(format!("{}: EEXIST: another link is the same", wanted.name));
+            }
+            let mut made = Link::new(wanted.name.clone(), LinkKind::Other);
+            be(&mut made, wanted);
+            made.up = Some(false);
+            links.all.push(made);
+            sort(links);
+            return Ok(());
+        }
+        LinkOp::Remove(name) => {
+            links.all.remove(at(links, name)?);
+            links.all.retain(|link| link.parent.as_ref() != Some(name));
+            for port in &mut links.all {
+                if port.master.as_ref() == Some(name) {
+                    (port.master, port.vlans) = (None, None);
+                }
+            }
+            return Ok(());
+        }
+        LinkOp::Join { bridge, .. } => _ = at(links, bridge)?,
+        _ => {}
+    }
+    let place = at(links, op.link())?;
+    let link = &mut links.all[place];
+    match op {
+        LinkOp::Settle(wanted) => be(link, wanted),
+        LinkOp::Unfilter(_) => link.vlan_filtering = Some(false),
+        LinkOp::RemoveAddresses { .. } => {
+            (link.addresses, link.link_local) = (Vec::new(), Vec::new());
+        }
+        LinkOp::Up(_) => link.up = Some(true),
+        LinkOp::Down(_) => link.up = Some(false),
+        LinkOp::Join { bridge, .. } if link.master.as_ref() != Some(bridge) => {
+            link.master = Some(bridge.clone());
+            link.vlans = Some(PortVlans::default());
+        }
+        LinkOp::Leave { .. } => (link.master, link.vlans) = (None, None),
+        LinkOp::AddVlans { vlans, .. } => {
+            if link.master.is_none() {
+                return Err(format!("{}: EOPNOTSUPP: VLANs of no port", link.name));
+            }
+            link.vlans.get_or_insert_default().all.extend(vlans.iter());
+        }
+        LinkOp::RemoveVlans { vlans, .. } => {
+            let now = link.vlans.get_or_insert_default();
+            now.all = now.all.difference(vlans);
+        }
+        LinkOp::Peers { add, remove, .. } => {
+            let peers = &mut link.tunnel.get_or_insert_default().peers;
+            peers.retain(|peer| !remove.contains(peer));
+            peers.extend(add);
+        }
+        LinkOp::Join { .. } | LinkOp::Make(_) | LinkOp::Remove(_) => {}
+    }
+    Ok(())
+}
+
+fn be(link: &mut Link, wanted: &WantedLink) {
+    link.alias = Some(wanted.alias.clone());
+    link.group = Some(LINK_GROUP);
+    link.mtu = Some(wanted.mtu);
+    link.up = Some(true);
+    link.state = Some(LinkState::Up);
+    link.master.clone_from(&wanted.master);
+    link.ip = IpOptions {
+        ipv6_generates: Some(false),
+        ipv6_disabled: Some(true),
+        arp_ignore: Some(8),
+        rp_filter: Some(1),
+    };
+    match &wanted.kind {
+        WantedKind::Bridge { mac, vlan_aware, stp } => {
+            link.kind = LinkKind::Bridge;
+            link.mac = Some(mac.to_string());
+            link.vlan_filtering = Some(*vlan_aware);
+            link.bridge = Some(BridgeOptions {
+                default_pvid: Some(0),
+                stp: Some(*stp),
+                forward_delay: None,
+                mcast_snooping: Some(false),
+            });
+            link.vlans = Some(PortVlans::default());
+        }
+        WantedKind::Vlan { parent, id } => {
+            link.kind = LinkKind::Vlan;
+            link.parent = Some(parent.clone());
+            link.vlan = Some((*id).into());
+        }
+        WantedKind::Vxlan { vni, port, local, .. } => {
+            link.kind = LinkKind::Vxlan;
+            let peers = link.tunnel.clone().unwrap_or_default().peers;
+            link.tunnel =
+                Some(Tunnel { vni: Some(*vni), port: Some(*port), local: Some(*local), peers });
+        }
+    }
+}

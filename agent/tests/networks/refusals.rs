@@ -1,0 +1,249 @@
+//! The kernel refuses steps, the agent is killed between them, and VMs come meanwhile: no VM that has a way out of the
+//! host loses it for good, there is never a loop, and afterwards everything is as asked.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use berth_agent::apply::{Converged, converge};
+
+use super::kernel::{Fate, Killed, ways_out};
+use super::*;
+
+struct World {
+    model: RefCell<Model>,
+    tree: Tree,
+}
+
+/// Uplinks enough to change them, and tunnels' ends.
+fn world() -> World {
+    let mut links = host().links;
+    links.all.extend(["eth4", "eth5"].map(|name| link(name, LinkKind::Physical)));
+    links
+        .all
+        .iter_mut()
+        .find(|link| link.name.as_str() == "eth0")
+        .unwrap()
+        .addresses
+        .push("10.0.0.9/24".to_owned());
+    links.all.sort_by(|a, b| a.name.cmp(&b.name));
+    World { model: RefCell::new(Model { links, ..Model::default() }), tree: state() }
+}
+
+impl World {
+    /// One cycle of the agent; `None` if it was killed.
+    fn cycle(&self, spec: &str, fate: &[Fate]) -> Option<Converged> {
+        self.model.borrow_mut().fate = fate.to_vec();
+        let text = format!(
+            "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{spec}\n"
+        );
+        let manifest = Manifest::parse(&text).unwrap();
+        assert_eq!(manifest.faults, []);
+        let root = Root::open(self.tree.path()).unwrap();
+        let hands = Hands::new(&root, BOOT, &|| {}).on(&self.model);
+        let look = || {
+            let facts = HostFacts {
+                links: self.model.borrow().links.clone(),
+                ledger: Ledger::read(&root, Some(BOOT)).unwrap(),
+                boot_id: Some(BOOT.to_owned()),
+                ..host()
+            };
+            (facts, Shape::default())
+        };
+        let nothing = BTreeSet::new();
+        let cycle =
+            || converge(&hands, &manifest.spec, &manifest.unclear, &nothing, &look, &mut |_| {});
+        let result = catch_unwind(AssertUnwindSafe(cycle));
+        self.model.borrow_mut().fate.clear();
+        match result {
+            Ok(converged) => Some(converged),
+            Err(killed) if killed.is::<Killed>() => None,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn vm(port: &str, bridge: &str, vlan: Option<u16>) -> Link {
+        let vlans = vlan.map(|vlan| {
+            let id = VlanId::try_from(vlan).unwrap();
+            let only = VlanSet::from_iter([id]);
+            PortVlans { all: only.clone(), untagged: only, pvid: Some(id) }
+        });
+        Link { master: Some(name(bridge)), vlans, ..link(port, LinkKind::Tun) }
+    }
+
+    /// Where each VM's frames leave the host; what is made again has its name, and leaves elsewhere.
+    fn ways(&self) -> BTreeMap<LinkName, BTreeSet<String>> {
+        let links = &self.model.borrow().links;
+        let vms = links.all.iter().filter(|link| link.kind == LinkKind::Tun);
+        let by = |way: String| {
+            let link = links.named(&name(&way)).unwrap();
+            let tunnel = link.tunnel.as_ref().map(|tunnel| (tunnel.port, tunnel.local, tunnel.vni));
+            format!("{way} {:?} {:?} {tunnel:?}", link.parent, link.vlan)
+        };
+        let of = |port: &Link| {
+            (port.name.clone(), ways_out(links, &port.name).into_iter().map(by).collect())
+        };
+        vms.map(of).collect()
+    }
+}
+
+/// What may be changed of three networks that carry two tenants each.
+#[derive(Debug, Clone)]
+struct Asked {
+    trunk: &'static str,
+    own: &'static str,
+    port: u16,
+    local: &'static str,
+    allow: bool,
+    /// Whether the second tenants are asked for.
+    second: bool,
+}
+
+impl Asked {
+    fn spec(&self) -> String {
+        let Self { trunk, own, port, local, allow, second } = self;
+        let tenants = |suffix: &str, last: u32| {
+            format!(
+                "  - {{name: a{suffix}, network: trunk, vlan: 12{last}}}\n  - {{name: b{suffix}, network: own, vlan: 12{last}}}\n  - {{name: c{suffix}, network: over, vni: 500{last}}}\n"
+            )
+        };
+        format!(
+            "  networks:\n  - {{name: trunk, scenario: VlanAwareBridge, uplink: {{name: {trunk}}}, bridge: br-tenant, allowDisruption: {allow}}}\n  - {{name: own, scenario: BridgePerTenant, uplink: {{name: {own}}}, bridge: own, allowDisruption: {allow}}}\n  - {{name: over, scenario: Vxlan, bridge: over, allowDisruption: {allow}, vxlan: {{localAddress: {local}, port: {port}, peers: [10.0.0.2]}}}}\n  tenantNetworks:\n{}{}",
+            tenants("1", 0),
+            if *second { tenants("2", 1) } else { String::new() }
+        )
+    }
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let uplinks =
+        (prop::sample::select(vec!["eth1", "eth4"]), prop::sample::select(vec!["eth2", "eth5"]));
+    let tunnels = (
+        prop::sample::select(vec![4790, 4791]),
+        prop::sample::select(vec!["10.0.0.1", "10.0.0.9"]),
+    );
+    (uplinks, tunnels, any::<bool>(), any::<bool>()).prop_map(
+        |((trunk, own), (port, local), allow, second)| Asked {
+            trunk,
+            own,
+            port,
+            local,
+            allow,
+            second,
+        },
+    )
+}
+
+/// Mostly nothing, else one misfortune or a few.
+fn fate() -> impl Strategy<Value = Vec<Fate>> {
+    let bad = prop::sample::select(vec![
+        Fate::Refused,
+        Fate::Refused,
+        Fate::Killed,
+        Fate::KilledAfter,
+        Fate::Attached,
+    ]);
+    let one = (0..24_usize, bad.clone()).prop_map(|(at, bad)| {
+        let mut fate = vec![Fate::Done; at];
+        fate.push(bad);
+        fate
+    });
+    let many = prop::collection::vec(prop_oneof![4 => Just(Fate::Done), 1 => bad], 0..40);
+    prop_oneof![1 => Just(Vec::new()), 3 => one, 1 => many]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn cost_no_vm_its_way_out(changes in prop::collection::vec((asked(), fate()), 1..6)) {
+        let world = world();
+        let found: BTreeSet<String> = world.model.borrow().links.all.iter().map(|link| format!("{:?}", (&link.name, &link.master, link.up))).collect();
+        let start = Asked { trunk: "eth1", own: "eth2", port: 4790, local: "10.0.0.1", allow: false, second: true };
+        world.cycle(&start.spec(), &[]).unwrap();
+        let vms = [("vnet0", "br-tenant", Some(120)), ("vnet1", "own120", None), ("vnet2", "over5000", None)];
+        let coming = [("vnet3", "br-tenant", Some(121)), ("vnet4", "own121", None), ("vnet5", "over5001", None)];
+        {
+            let mut model = world.model.borrow_mut();
+            model.links.all.extend(vms.map(|(port, bridge, vlan)| World::vm(port, bridge, vlan)));
+            model.links.all.sort_by(|a, b| a.name.cmp(&b.name));
+            model.coming = coming.map(|(port, bridge, vlan)| World::vm(port, bridge, vlan)).to_vec();
+        }
+        prop_assert!(world.ways().values().all(|ways| ways.len() == 1), "{:?}", world.ways());
+        let mut last = start;
+        for (asked, fate) in &changes {
+            let before = world.ways();
+            world.model.borrow_mut().refused = 0;
+            let ended = world.cycle(&asked.spec(), fate);
+            let after = world.ways();
+            let refused = world.model.borrow().refused;
+            for (vm, ways) in &before {
+                // Without permission nothing changes for a VM, whatever happens to the agent; what was lost may come back.
+                if !asked.allow && !ways.is_empty() {
+                    prop_assert_eq!(&after[vm], ways, "{} {:?} {:?}", vm, asked, ended.map(|ended| ended.outcomes));
+                } else if ended.is_some() && refused < 2 && !ways.is_empty() {
+                    prop_assert!(!after[vm].is_empty(), "{} {:?} {:?}", vm, asked, ended.map(|ended| ended.outcomes));
+                }
+            }
+            let broken = world.model.borrow().broken.clone();
+            prop_assert!(broken.is_empty(), "{:#?}", broken);
+            last = asked.clone();
+        }
+        // The kernel refuses nothing any more: all is as asked.
+        let last = Asked { allow: true, second: true, ..last };
+        world.cycle(&last.spec(), &[]).unwrap();
+        let converged = world.cycle(&last.spec(), &[]).unwrap();
+        prop_assert!(converged.plan.is_empty(), "{:#?}", sentences(&converged.plan));
+        prop_assert!(world.ways().values().all(|ways| ways.len() == 1), "{:?}", world.ways());
+        prop_assert!(world.ways()[&name("vnet0")].iter().all(|way| way.starts_with(last.trunk)), "{:?}", world.ways());
+        // VMs go, and so does everything else.
+        world.model.borrow_mut().links.all.retain(|link| link.kind != LinkKind::Tun);
+        for _ in 0..2 {
+            world.cycle("  {}", &[]).unwrap();
+        }
+        let now: BTreeSet<String> = world.model.borrow().links.all.iter().map(|link| format!("{:?}", (&link.name, &link.master, link.up))).collect();
+        prop_assert_eq!(now, found);
+        let root = Root::open(world.tree.path()).unwrap();
+        prop_assert_eq!(Ledger::read(&root, Some(BOOT)).unwrap(), Ledger::default());
+        prop_assert!(world.model.borrow().broken.is_empty());
+    }
+}
+
+/// The one case that cut all tenants of a host off: the new uplink cannot be a port.
+#[test]
+fn of_a_join_leave_the_old_uplink_in_place() {
+    let start = Asked {
+        trunk: "eth1",
+        own: "eth2",
+        port: 4790,
+        local: "10.0.0.1",
+        allow: true,
+        second: true,
+    };
+    let other = Asked { trunk: "eth4", ..start.clone() };
+    // Each step in turn is refused: the first is the join.
+    for refused in 0..4 {
+        let world = world();
+        world.cycle(&start.spec(), &[]).unwrap();
+        world.model.borrow_mut().links.all.push(World::vm("vnet0", "br-tenant", Some(120)));
+        world.model.borrow_mut().links.all.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut fate = vec![Fate::Done; refused];
+        fate.push(Fate::Refused);
+        let converged = world.cycle(&other.spec(), &fate).unwrap();
+        let failed: Vec<&Outcome> =
+            converged.outcomes.iter().filter(|o| o.result == ChangeResult::Failed).collect();
+        assert_eq!(failed.len(), 1, "{:#?}", converged.outcomes);
+        let ways = world.ways()[&name("vnet0")].clone();
+        assert!(
+            ways.len() == 1 && ways.first().unwrap().starts_with("eth1"),
+            "{refused}: {ways:?}"
+        );
+        let message = failed[0].message.clone().unwrap();
+        assert_eq!(
+            message.contains("what was there before is in place again"),
+            refused > 1,
+            "{refused}: {message}"
+        );
+        let again = world.cycle(&other.spec(), &[]).unwrap();
+        assert!(again.plan.is_empty(), "{:#?}", sentences(&again.plan));
+        assert!(world.ways()[&name("vnet0")].iter().all(|way| way.starts_with("eth4")));
+    }
+}

@@ -1,0 +1,53 @@
+//! A change on trial that an earlier process left behind.
+
+use berth_agent::apply::{CannotStart, converge, links::trial};
+
+use super::*;
+
+const NOTE: &str = r#"{"bootID": "BOOT", "network": "trunk", "settings": "x", "port": "eth1", "bridge": "br-tenant", "deadline": 100}"#;
+
+fn tree(boot: &str) -> (Tree, Root) {
+    let tree = Tree::new();
+    tree.file(trial::FILE, NOTE.replace("BOOT", boot));
+    let root = Root::open(tree.path()).unwrap();
+    (tree, root)
+}
+
+#[test]
+fn a_note_without_a_boot_id_stays_and_stops_all_changes() {
+    for (noted, now) in [(BOOT, ""), ("", BOOT), ("", "")] {
+        let (_tree, root) = tree(noted);
+        let error = trial::recover(&root, now).unwrap_err();
+        assert!(error.to_string().contains("eth1 is on trial, and it is not known"), "{error}");
+        assert!(root.exists(trial::FILE));
+
+        let mut facts = host();
+        facts.boot_id = Some(BOOT.to_owned());
+        let model = RefCell::new(Model { links: facts.links.clone(), ..Model::default() });
+        let why = CannotStart::Trial(error);
+        let hands = Hands::new(&root, BOOT, &|| {}).on(&model).halted(Some(why.clone()));
+        let text = format!(
+            "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{SHARED}"
+        );
+        let manifest = Manifest::parse(&text).unwrap();
+        let look = || {
+            (
+                HostFacts { links: facts.links.clone(), boot_id: facts.boot_id.clone(), ..host() },
+                Shape::default(),
+            )
+        };
+        let nothing = BTreeSet::new();
+        let converged =
+            converge(&hands, &manifest.spec, &manifest.unclear, &nothing, &look, &mut |_| {});
+        assert_eq!(converged.stopped, Some(why));
+        assert!(converged.outcomes.is_empty() && !converged.plan.is_empty());
+        assert_eq!(model.borrow().links, facts.links);
+    }
+}
+
+#[test]
+fn a_note_of_another_boot_is_void() {
+    let (_tree, root) = tree("another");
+    assert_eq!(trial::recover(&root, BOOT).unwrap(), None);
+    assert!(!root.exists(trial::FILE));
+}
