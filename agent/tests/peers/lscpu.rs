@@ -11,15 +11,18 @@ pub(crate) fn is_installed() -> bool {
     Command::new("lscpu").arg("--version").output().is_ok()
 }
 
-/// Runs lscpu on a captured tree.
-pub(crate) fn of_tree(root: &Path) -> String {
+/// Runs lscpu on a captured tree. `None` for a tree that it does not read: it wants `possible` of Linux 2.6.33 and later.
+pub(crate) fn of_tree(root: &Path) -> Option<String> {
+    if !root.join("sys/devices/system/cpu/possible").exists() {
+        return None;
+    }
     let run = |options: &[&str]| {
         let output = Command::new("lscpu").arg("--sysroot").arg(root).args(options).output();
         let output = output.expect("lscpu starts");
         assert!(output.status.success(), "lscpu --sysroot {}: {output:?}", root.display());
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    format!("{}\n{}", run(&[]), run(&["--parse=CPU,Core,Socket,Node"]))
+    Some(format!("{}\n{}", run(&[]), run(&["--parse=CPU,Core,Socket,Node"])))
 }
 
 pub(crate) fn compare(said: &str, machine: &mut Machine) {
