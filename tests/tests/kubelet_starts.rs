@@ -3,12 +3,12 @@
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use berth_tests::cluster::{ControlPlane, Parts, Version, condition};
 use berth_tests::host::{Host, Kernel, Machine, Options};
 use berth_tests::repository;
+use berth_tests::skip::record;
 use serde_json::{Value, json};
 
 /// The host's number; its Node is rack1-22.
@@ -44,12 +44,10 @@ fn a_kubelet_starts_again_after_all_that_is_permitted() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
     if plane.version() < NEEDED {
         let version = plane.version();
-        writeln!(
-            std::io::stderr(),
-            "skipped: the kubelet with --config-dir and Memory Manager, it is {version} and {NEEDED} is needed"
-        )
-        .unwrap_or_default();
-        return;
+        return record(&format!(
+            "a_kubelet_starts_again_after_all_that_is_permitted: needs Kubernetes {NEEDED} for --config-dir and Memory Manager, \
+             this is {version}"
+        ));
     }
     let agent = repository().join("target/release/berth-agent");
     let mut host = Host::boot(&Options {
