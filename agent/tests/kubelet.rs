@@ -141,6 +141,29 @@ fn pages_that_a_running_memory_manager_has_counted_stay() {
     assert!(!there(&tree, MEMORY_STATE) && read(&tree, POOL) == "4200", "{stopped}");
 }
 
+/// A kubelet that is stopped has no more pods than are on its disk; what else is in its checkpoints is stale.
+#[test]
+fn stale_entries_of_a_stopped_kubelet_hold_nothing() {
+    let tree = host::rack1_a();
+    let uid = "7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e";
+    tree.folder("var/lib/berth").folder("var/lib/kubelet/pods/another-pod");
+    is_static(&tree);
+    counted(&tree, 4096);
+    stop(&tree);
+    tree.folder(&format!("var/lib/kubelet/pods/{uid}"));
+    let held = said(&shape(&tree, PAGES));
+    assert!(held.contains(uid) && read(&tree, POOL) == "4096", "{held}");
+    // As the agent's container sees it.
+    std::fs::remove_dir_all(tree.path().join("var/lib/kubelet/pods")).unwrap();
+    let logs = format!("var/log/pods/default_vm_{uid}");
+    tree.folder(&logs);
+    let held = said(&shape(&tree, PAGES));
+    assert!(held.contains(uid) && read(&tree, POOL) == "4096", "{held}");
+    std::fs::remove_dir(tree.path().join(logs)).unwrap();
+    let stale = said(&shape(&tree, PAGES));
+    assert!(stale.contains("Done hugepages 2Mi zone 0: 4096 -> 4200"), "{stale}");
+}
+
 #[test]
 fn pages_go_back_when_the_old_checkpoint_has_returned() {
     let tree = host::rack1_a();
@@ -156,7 +179,7 @@ fn pages_go_back_when_the_old_checkpoint_has_returned() {
     tree.folder("var/lib/berth");
     is_static(&tree);
     counted(&tree, 4096);
-    tree.file(POOL, "4200\n");
+    tree.file(POOL, "4200\n").folder("var/lib/kubelet/pods/7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e");
     stop(&tree);
     let back = said(&shape(&tree, PAGES));
     assert!(back.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{back}");

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{Bytes, PageSize};
 
+use super::handed_out::{self, LOGS};
 use super::kubelet::KubeletFacts;
 use super::pod_cgroups;
 use super::processes::Processes;
@@ -75,13 +76,13 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
     let listings: Vec<Vec<String>> = TOPS.iter().filter_map(|top| root.list(top).ok()).collect();
     let mut guaranteed: BTreeSet<String> =
         listings.iter().flatten().filter_map(|name| pod_uid(name)).collect();
-    // The checkpoints know of pods whose groups are not made yet.
-    if let Some(state) = &kubelet.cpu_state {
-        guaranteed.extend(state.by_pod().into_keys().map(str::to_owned));
-    }
-    if let Some(state) = &kubelet.memory_state {
-        guaranteed.extend(state.entries.keys().cloned());
-    }
+    // The checkpoints know of pods whose groups are not made yet, as long as a kubelet runs to make them.
+    let of_cpu = kubelet.cpu_state.iter().flat_map(|state| state.by_pod().into_keys());
+    let of_memory = kubelet.memory_state.iter().flat_map(|state| state.entries.keys());
+    let of_checkpoints = of_cpu.chain(of_memory.map(String::as_str));
+    let kept = (!kubelet.runs).then(|| on_disk(root, kubelet));
+    let counts = |uid: &&str| kept.as_ref().is_none_or(|kept| kept.contains(*uid));
+    guaranteed.extend(of_checkpoints.filter(counts).map(str::to_owned));
     Pods {
         guaranteed,
         launchers: processes.found.iter().filter(|p| p.name.starts_with("virt-launcher")).count(),
@@ -89,6 +90,18 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
         hugepages: hugepages(root),
         inside: pod_cgroups::observe(root),
     }
+}
+
+/// UIDs of the pods that a kubelet which is stopped has left on disk: those that it runs again when it starts, also after
+/// a reboot. Its Memory Manager drops entries of pods that are gone only at the next admission.
+fn on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
+    let folders = root.list(&format!("{}/pods", kubelet.folder)).unwrap_or_default();
+    if !folders.is_empty() {
+        return folders.into_iter().collect();
+    }
+    // The agent's container does not see them.
+    let logs = root.list(LOGS).unwrap_or_default();
+    logs.iter().filter_map(|name| handed_out::pod(name)).map(|(uid, _)| uid).collect()
 }
 
 /// The UID in the name of a pod's group: `kubepods-pod<uid with _>.slice` or `pod<uid>`; in classes other than
