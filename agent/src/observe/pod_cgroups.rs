@@ -69,7 +69,8 @@ fn units(path: &str, is_relative: bool) -> Vec<Unit> {
 /// static pod's has none). `libpod-<64 digits>` is a container of Podman's.
 fn names_pod(path: &str) -> bool {
     path.match_indices("pod").any(|(at, word)| {
-        let begins = !path[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
+        let before = path.get(..at).unwrap_or_default();
+        let begins = !before.ends_with(|c: char| c.is_ascii_alphanumeric());
         let rest = path.get(at + word.len()..).unwrap_or_default();
         let uid = rest.split(|c: char| !c.is_ascii_hexdigit() && c != '-' && c != '_').next();
         let digits = uid.unwrap_or_default().chars().filter(char::is_ascii_hexdigit).count();

@@ -340,7 +340,6 @@ impl Engine {
     }
 
     /// Nodes that a pod may go to by what other pods and its kubelet do not decide, whether or not their agents report.
-    #[must_use]
     pub fn candidates(&self, request: &Request) -> impl Iterator<Item = HostId> + use<> {
         self.counts.ask(&request.rules).candidates()
     }

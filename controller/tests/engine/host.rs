@@ -120,6 +120,7 @@ impl HostForm {
             topology_manager_policy_options: Vec::new(),
             memory_manager_policy: word(self.keeps_memory, "Static", "None"),
             reserved_system_cpus: Some(self.reserved().into_iter().collect()),
+            started_with: None,
         });
         for (at, (form, threads)) in (0u32..).zip(self.zones.iter().zip(self.threads())) {
             let pool = |size: PageSize, bytes: u64| HugepagePool {

@@ -104,7 +104,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
         changes.push(change(was, "staged", Why::Asked, action).blocked_by(blocked.clone()));
     }
     let action = KubeletAction::Activate { staged, active, checkpoints: both(kubelet) };
-    let blocked = blocked.or(input.waits_for_stop());
+    let blocked = blocked.or_else(|| input.waits_for_stop());
     let mut activate = change("staged", "active", Why::Asked, action).blocked_by(blocked);
     activate.effect = WITH_CHECKPOINTS.to_owned();
     activate.disruption = Disruption::High;

@@ -35,7 +35,7 @@ impl Planner<'_> {
                 if thief.is_ours() {
                     self.waits.insert(tenant.id, format!("waits until {} is removed", thief.name));
                 } else {
-                    self.failed.insert(tenant.id, stolen(&thief.name, id.into()));
+                    self.failed.insert(tenant.id, stolen(&thief.name, tenant.id));
                 }
                 continue;
             }

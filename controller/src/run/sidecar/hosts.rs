@@ -140,7 +140,8 @@ impl Hosts<'_> {
             } else {
                 self.unreported.insert(name.to_owned());
                 // Nothing is placed there, so its amounts do not matter.
-                set.and(desk.node(&HostParts::of(&node, &NOTHING, 0)))
+                let counted = desk.node(&HostParts::of(&node, &NOTHING, 0));
+                set.and(counted)
             }
         };
         let wrong = problems.iter().map(ToString::to_string).chain(set.err());
