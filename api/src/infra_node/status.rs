@@ -39,7 +39,7 @@ pub struct InfraNodeStatus {
     /// Facts that could not be found out, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<Unknown>,
-    /// Ready, VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned.
+    /// Ready, VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned, CredentialValid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
