@@ -19,6 +19,7 @@ pub mod machines;
 mod malformed;
 mod metrics;
 mod optional;
+mod packed;
 pub mod reconcile;
 pub mod sidecar;
 mod silence;
@@ -42,6 +43,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use crate::fields::keep_whether_conditions_are_one;
 use apply::Writer;
 use events::Events;
 use follow::{Followed, Waiting};
@@ -236,7 +238,9 @@ fn context(
         profiles: Followed::begin(client, followers, waiting, |profile| {
             profile.metadata.managed_fields = None
         }),
-        tenants: Followed::begin(client, followers, waiting, |_| {}),
+        tenants: Followed::begin(client, followers, waiting, |tenant| {
+            keep_whether_conditions_are_one(&mut tenant.metadata);
+        }),
         configs: Followed::begin(client, followers, waiting, |config| {
             config.metadata.managed_fields = None
         }),

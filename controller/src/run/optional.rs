@@ -15,6 +15,9 @@ use super::calls::is_served;
 
 /// A kind that is not installed is asked for again after so long.
 const PROBE: Duration = Duration::from_secs(15);
+/// Objects of one answer to a list. All kinds are listed at once at the start, and untrimmed objects are large: with
+/// kube's 500 the answers take more memory than the stores.
+const PAGE: u32 = 100;
 
 /// How far the watch is.
 #[derive(Clone, Debug)]
@@ -137,9 +140,11 @@ async fn follow(
         let writer = Writer::new(resource.clone());
         let store = writer.as_reader();
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        let config = labels.as_ref().map_or_else(watcher::Config::default, |labels| {
-            watcher::Config::default().labels(labels)
-        });
+        let config = watcher::Config::default().page_size(PAGE);
+        let config = match &labels {
+            Some(labels) => config.labels(labels),
+            None => config,
+        };
         let events = watcher(api, config).default_backoff().modify(trim).reflect(writer);
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {

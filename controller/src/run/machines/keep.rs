@@ -18,6 +18,7 @@ use crate::machines::rollout::Counts;
 use crate::machines::steps::{Owner, Steps, Vm, adoption, back_off, steps};
 use crate::machines::{KIND, MachineDeployment, Surroundings, home};
 use crate::run::calls::patched_by;
+use crate::run::packed::unpacked;
 
 /// What is wrong for a reason that may pass is looked at again after so long.
 const RETRY: Duration = Duration::from_secs(30);
@@ -116,8 +117,8 @@ impl Context {
 
     fn vm(&self, vm: &DynamicObject) -> Vm {
         let instance = self.instances.get(&vm.namespace().unwrap_or_default(), &vm.name_any());
-        let instance = instance.and_then(|one| serde_json::to_value(&*one).ok());
-        Vm::of(&serde_json::to_value(vm).unwrap_or_default(), instance.as_ref())
+        let instance = instance.and_then(|one| serde_json::to_value(unpacked(&one)).ok());
+        Vm::of(&serde_json::to_value(unpacked(vm)).unwrap_or_default(), instance.as_ref())
     }
 }
 

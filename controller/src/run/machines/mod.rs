@@ -31,6 +31,8 @@ use super::backoff::Backoff;
 use super::events::Events;
 use super::metrics::Metrics;
 use super::optional::{Manner, Optional};
+use super::packed::pack;
+use crate::fields::keep_whether_conditions_are_one;
 use crate::machines::{GROUP, KIND};
 use errors::Error;
 use wake::Wake;
@@ -112,7 +114,8 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         trim: without_managers,
     };
     // Its managers tell how its status is to be written.
-    let manner = Manner { trim: |_| {}, ..ours("TenantCluster", "tenantclusters") };
+    let trim = |object: &mut DynamicObject| keep_whether_conditions_are_one(&mut object.metadata);
+    let manner = Manner { trim, ..ours("TenantCluster", "tenantclusters") };
     let (tenants, follow_tenants) = Optional::begin(&client, manner, with(Wake::tenant));
     let (configs, follow_configs) =
         Optional::begin(&client, ours("InfraConfig", "infraconfigs"), |_, _| {});
@@ -232,6 +235,7 @@ fn trim_machine(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     let strategy = object.data.pointer("/spec/runStrategy").cloned().unwrap_or_default();
     object.data = json!({"spec": {"runStrategy": strategy}});
+    pack(object);
 }
 
 fn trim_instance(object: &mut DynamicObject) {
@@ -242,6 +246,7 @@ fn trim_instance(object: &mut DynamicObject) {
     let ready: Vec<Value> =
         conditions.into_iter().flatten().filter(|one| one["type"] == "Ready").cloned().collect();
     object.data = json!({"status": {"phase": phase, "conditions": ready}});
+    pack(object);
 }
 
 fn trim_all(object: &mut DynamicObject) {

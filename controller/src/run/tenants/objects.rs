@@ -14,6 +14,7 @@ use super::context::Context;
 use super::error::{Error, at, found};
 use crate::run::calls::made_by;
 use crate::run::optional::Optional;
+use crate::run::packed::{pack, unpacked};
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::access::{NAME as CSI, csi_secret};
 use crate::tenants::objects::{Kind, Wanted, differs};
@@ -50,7 +51,7 @@ impl Context {
             let watched = stored.as_ref().and_then(|stored| version(stored));
             at.elapsed() < SOON && watched < version(object)
         });
-        newer.map(|(_, object)| object.clone()).or_else(|| stored.as_deref().cloned())
+        newer.map(|(_, object)| unpacked(object)).or_else(|| stored.as_deref().map(unpacked))
     }
 
     /// Makes an object as it should be, if it is not. `may_adopt` is false in a namespace that is not Berth's: there
@@ -101,6 +102,7 @@ impl Context {
         match api.patch(&name, &params, &Patch::Apply(&wanted.body)).await {
             Ok(mut object) => {
                 object.metadata.managed_fields = None;
+                pack(&mut object);
                 let mut recent =
                     self.stores.news.recent.lock().unwrap_or_else(PoisonError::into_inner);
                 recent.retain(|_, (at, _)| at.elapsed() < SOON);

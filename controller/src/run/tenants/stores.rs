@@ -17,8 +17,10 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
+use crate::fields::keep_whether_conditions_are_one;
 use crate::run::follow::{Change, Followed};
 use crate::run::optional::{Manner, Optional};
+use crate::run::packed::pack;
 use crate::tenants::concern::Concern;
 use crate::tenants::hosts::Host;
 use crate::tenants::objects::Kind;
@@ -49,7 +51,9 @@ impl Followers {
     pub fn begin(client: &Client, tasks: &mut JoinSet<()>) -> Self {
         let waiting = Arc::default();
         Self {
-            tenants: Followed::begin(client, tasks, &waiting, |_| {}),
+            tenants: Followed::begin(client, tasks, &waiting, |tenant| {
+                keep_whether_conditions_are_one(&mut tenant.metadata);
+            }),
             claims: Followed::begin(client, tasks, &waiting, |_| {}),
             configs: Followed::begin(client, tasks, &waiting, |_| {}),
             infra_nodes: Followed::begin(client, tasks, &waiting, |_| {}),
@@ -98,11 +102,8 @@ impl Stores {
         let mut kinds = BTreeMap::new();
         for kind in Kind::ALL {
             let told = Arc::clone(&news);
-            let manner = Manner {
-                resource: kind.resource(),
-                labels: selector(kind),
-                trim: |object| object.metadata.managed_fields = None,
-            };
+            let manner =
+                Manner { resource: kind.resource(), labels: selector(kind), trim: trim(kind) };
             let (followed, follow) = Optional::begin(client, manner, move |object, is_gone| {
                 told.of(kind, object, is_gone)
             });
@@ -285,6 +286,18 @@ fn either<K>(change: Change<K>) -> Option<Arc<K>> {
     match change {
         Change::All => None,
         Change::One(before, after) => after.or(before),
+    }
+}
+
+/// What is compared only with what is wanted is packed.
+fn trim(kind: Kind) -> fn(&mut DynamicObject) {
+    match kind {
+        // All of them are looked through for VLANs.
+        Kind::NetworkAttachmentDefinition => |object| object.metadata.managed_fields = None,
+        _ => |object| {
+            object.metadata.managed_fields = None;
+            pack(object);
+        },
     }
 }
 
