@@ -376,8 +376,10 @@ fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet) {
         plane.kubectl(&["get", "namespace", "cluster-one"]).is_err(),
         "the namespace goes before"
     );
-    plane.until("the claim gone", SOON, |_| claim().is_null().then_some(())).unwrap();
-    // Whoever waited for it may have it now.
+    // The one that waited for it may have it a moment later, before it is seen to be gone.
+    plane
+        .until("the claim gone", SOON, |_| (claim()["spec"]["tenant"] != "one").then_some(()))
+        .unwrap_or_else(|error| panic!("{error}: {:#}", claim()));
     let greedy = get(plane, "greedy");
     assert_eq!(greedy["spec"]["network"]["vlan"], vlan);
     until(plane, "greedy", "NetworkReady", "True Ready");
