@@ -306,3 +306,40 @@ fn the_crds_are_printed_as_they_are_kept() {
     });
     assert_eq!(printed, kept.concat());
 }
+
+/// What is left out by mistake is named and ends with 1; what placement has no use for is counted.
+#[test]
+fn documents_that_are_left_out_are_named() {
+    let host = std::fs::read_to_string(repository().join("examples/fleet/lab-a.yaml")).unwrap();
+    let document = |kind: &str, version: &str| {
+        let version =
+            if version.is_empty() { String::new() } else { format!("apiVersion: {version}\n") };
+        format!("---\n{version}kind: {kind}\nmetadata: {{name: thing}}\n")
+    };
+    let services = document("Service", "v1").repeat(2) + &document("Node", "longhorn.io/v1beta2");
+    let fine = format!("{host}\n{services}");
+    let (code, value) = plan(&["-f", "-"], &fine);
+    assert_eq!(code, 0, "{:#}", value["problems"]);
+    assert_eq!(value["ignored"], serde_json::json!({"Service": 2, "Node.longhorn.io": 1}));
+    for (more, words) in [
+        (document("VirtualMachine", ""), "VirtualMachine thing"),
+        (document("InfraNodes", "berth.dev/v1alpha1"), "InfraNodes"),
+        (document("Pood", "v1"), "there is no such kind in v1"),
+        (
+            "---\napiVersion: v1\nkind: List\nitems: [{kind: Pod, metadata: {name: lost}}]\n"
+                .to_owned(),
+            "Pod lost",
+        ),
+        ("---\napiVersion: v1\nkind: PodList\nitems: 7\n".to_owned(), "items"),
+    ] {
+        let (code, value) = plan(&["-f", "-"], &format!("{fine}{more}"));
+        let problems = value["problems"].to_string();
+        assert!(code == 1 && problems.contains(words), "{words}: {code}: {problems}");
+        // The same reader: nothing is rendered of it, and it is said.
+        let deployment =
+            std::fs::read_to_string(repository().join("examples/machines.yaml")).unwrap();
+        let output = run(&["render", "-f", "-"], &format!("{deployment}\n{more}"));
+        assert_eq!(output.status.code(), Some(2), "{words}: {}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{words}: {}", stderr(&output));
+    }
+}

@@ -1,6 +1,7 @@
 //! All objects that placement is made of, typed and in order; what is broken is told and left out.
 
 mod deployments;
+mod kinds;
 mod object;
 pub mod stream;
 mod tenants;
@@ -16,6 +17,7 @@ use crate::inventory::Problem;
 use crate::launcher::{Configuration, Machine, Surroundings};
 use crate::machines::{self, MachineDeployment};
 pub use deployments::Created;
+pub(crate) use kinds::check as check_kind;
 pub(crate) use object::read;
 pub use object::{CLASS, Item};
 use object::{Object, problem, text};
@@ -144,7 +146,11 @@ impl Fleet {
             Object::Other(object) => {
                 let of_machines = self.around.add(&object);
                 if !self.surroundings.add(&object).map_err(problem)? && !of_machines {
-                    *self.ignored.entry(text(&object, "/kind").to_owned()).or_default() += 1;
+                    let group = kinds::group(text(&object, "/apiVersion"));
+                    *self
+                        .ignored
+                        .entry(kinds::named(text(&object, "/kind"), group))
+                        .or_default() += 1;
                 }
                 None
             }

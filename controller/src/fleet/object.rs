@@ -49,6 +49,7 @@ impl Item {
 }
 
 fn typed(place: &str, object: Value) -> Result<Object, Problem> {
+    super::kinds::check(place, &object)?;
     let kind = text(&object, "/kind");
     let group = text(&object, "/apiVersion").split('/').next().unwrap_or_default();
     match (kind, group) {

@@ -115,7 +115,8 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
         return;
     }
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let Some(kind) = kind.strip_suffix("List") else {
+    // A kind may end in List without being one: then it has no items.
+    let Some(kind) = kind.strip_suffix("List").filter(|_| value.get("items").is_some()) else {
         if value.is_object() && !kind.is_empty() {
             found.push(Found { place: place.to_owned(), object: value });
         } else if !value.is_null() {
@@ -126,7 +127,16 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
         return;
     };
     let version = value.get("apiVersion").cloned();
-    let Some(Value::Array(items)) = value.get_mut("items").map(Value::take) else { return };
+    let items = match value.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => items,
+        // Go writes an empty list so.
+        None | Some(Value::Null) => return,
+        Some(other) => {
+            let message = "a list of objects was expected; left out";
+            problems.push(Problem::new(place, "items", other, message).leaves_out("all of it"));
+            return;
+        }
+    };
     for (at, mut item) in items.into_iter().enumerate() {
         if let (Some(fields), false) = (item.as_object_mut(), kind.is_empty()) {
             fields.entry("kind").or_insert_with(|| kind.into());

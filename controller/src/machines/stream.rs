@@ -4,7 +4,7 @@ use berth_api::{InfraConfig, TenantCluster};
 use serde_json::Value;
 
 use super::{GROUP, KIND, MachineDeployment, Surroundings};
-use crate::fleet::{Found, read};
+use crate::fleet::{Found, check_kind, read};
 use crate::inventory::Problem;
 
 /// MachineDeployments and their surroundings.
@@ -32,6 +32,7 @@ impl Stream {
     }
 
     fn add(&mut self, place: &str, object: Value) -> Result<(), Problem> {
+        check_kind(place, &object)?;
         let text =
             |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (version, kind) = (text("apiVersion"), text("kind"));

@@ -1,0 +1,183 @@
+//! Which objects of a file are left out by mistake, and which because placement has no use for them.
+
+use serde_json::Value;
+
+use super::object::text;
+use crate::inventory::Problem;
+use crate::machines::{GROUP, KIND};
+
+/// Kinds that are read, with their groups; the core group is empty. Most come with every cluster's dump, so a copy under
+/// another group is another project's kind (Longhorn has a Node, Cluster API a MachineDeployment).
+const READ: [(&str, &str); 23] = [
+    ("InfraNode", BERTH),
+    ("HostProfile", BERTH),
+    ("TenantCluster", BERTH),
+    ("InfraConfig", BERTH),
+    ("VlanClaim", BERTH),
+    (KIND, GROUP),
+    ("Node", ""),
+    ("Pod", ""),
+    ("Namespace", ""),
+    ("ResourceQuota", ""),
+    ("Secret", ""),
+    ("ConfigMap", ""),
+    ("RuntimeClass", "node.k8s.io"),
+    ("StorageClass", "storage.k8s.io"),
+    ("StorageProfile", "cdi.kubevirt.io"),
+    ("NetworkAttachmentDefinition", "k8s.cni.cncf.io"),
+    ("VirtualMachine", "kubevirt.io"),
+    ("VirtualMachineInstance", "kubevirt.io"),
+    ("KubeVirt", "kubevirt.io"),
+    ("VirtualMachineInstancetype", INSTANCETYPE),
+    ("VirtualMachineClusterInstancetype", INSTANCETYPE),
+    ("VirtualMachinePreference", INSTANCETYPE),
+    ("VirtualMachineClusterPreference", INSTANCETYPE),
+];
+const BERTH: &str = "berth.dev";
+const INSTANCETYPE: &str = "instancetype.kubevirt.io";
+
+/// Kinds of the core group (Kubernetes API reference, `v1`). It is closed: another name in it is misspelt.
+const CORE: [&str; 23] = [
+    "Binding",
+    "ComponentStatus",
+    "ConfigMap",
+    "Endpoints",
+    "Event",
+    "LimitRange",
+    "List",
+    "Namespace",
+    "Node",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "Pod",
+    "PodTemplate",
+    "ReplicationController",
+    "ResourceQuota",
+    "Secret",
+    "SerializedReference",
+    "Service",
+    "ServiceAccount",
+    "Status",
+    "PodStatusResult",
+    "RangeAllocation",
+    "NodeProxyOptions",
+];
+
+/// Groups of Kubernetes without a dot. Every other group has one: a CustomResourceDefinition must be named by a domain.
+const BARE: [&str; 5] = ["apps", "batch", "autoscaling", "policy", "extensions"];
+
+/// The group of an `apiVersion`; empty for the core group.
+pub(super) fn group(version: &str) -> &str {
+    version.split_once('/').map_or("", |(group, _)| group)
+}
+
+/// A kind with its group, as `kubectl api-resources` writes it.
+pub(super) fn named(kind: &str, group: &str) -> String {
+    if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
+}
+
+/// Checks that an object says what it is.
+///
+/// # Errors
+/// Names the object and the field if it is left out by mistake.
+pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
+    let kind = text(object, "/kind");
+    let object_of = || {
+        let (namespace, name) =
+            (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+        let called =
+            if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
+        format!("{place}: {kind} {called}").trim_end().to_owned()
+    };
+    let wrong = |field: &str, value: &str, message: String| {
+        Err(Problem::new(object_of(), field, value, message).leaves_out("left out"))
+    };
+    let version = match object.get("apiVersion") {
+        None | Some(Value::Null) => "",
+        Some(Value::String(version)) => version.as_str(),
+        Some(other) => return wrong("apiVersion", &other.to_string(), "is no text".to_owned()),
+    };
+    let mut expected = READ.iter().filter(|(known, _)| *known == kind).map(|(_, group)| *group);
+    let expected = expected.next().map_or_else(String::new, |group| match group {
+        "" => " (of this kind: v1)".to_owned(),
+        group => format!(" (of this kind: of group {group})"),
+    });
+    if version.is_empty() {
+        return wrong("apiVersion", "", format!("there is none{expected}"));
+    }
+    let group = group(version);
+    let parts = version.split('/').count();
+    let is_bare = !group.is_empty() && !group.contains('.') && !BARE.contains(&group);
+    if parts > 2 || version.split('/').any(str::is_empty) || is_bare {
+        return wrong("apiVersion", version, format!("is no group and version{expected}"));
+    }
+    let is_known = match group {
+        "" => CORE.contains(&kind),
+        BERTH => READ.contains(&(kind, BERTH)),
+        _ => true,
+    };
+    if !is_known {
+        return wrong("kind", kind, format!("there is no such kind in {version}{expected}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_by_mistake_is_named() {
+        for (object, words) in [
+            (
+                json!({"kind": "Node", "metadata": {"name": "a"}}),
+                "f: Node a: apiVersion: there is none (of this kind: v1)",
+            ),
+            (
+                json!({"kind": "VirtualMachine", "metadata": {"namespace": "s", "name": "w"}}),
+                "VirtualMachine s/w: apiVersion: there is none (of this kind: of group kubevirt.io)",
+            ),
+            (json!({"kind": "Thing"}), "f: Thing: apiVersion: there is none; left out"),
+            (json!({"kind": "Node", "apiVersion": 1}), "apiVersion: `1`: is no text"),
+            (
+                json!({"kind": "VirtualMachine", "apiVersion": "v1"}),
+                "kind: `VirtualMachine`: there is no such kind in v1",
+            ),
+            (
+                json!({"kind": "InfraNodes", "apiVersion": "berth.dev/v1alpha1"}),
+                "kind: `InfraNodes`: there is no such",
+            ),
+            (
+                json!({"kind": "VirtualMachine", "apiVersion": "kubevirt/v1"}),
+                "apiVersion: `kubevirt/v1`: is no group",
+            ),
+            (
+                json!({"kind": "Pod", "apiVersion": "a.b/v1/x"}),
+                "`a.b/v1/x`: is no group and version",
+            ),
+            (json!({"kind": "Pod", "apiVersion": "/v1"}), "`/v1`: is no group and version"),
+        ] {
+            let problem = check("f", &object).unwrap_err();
+            assert!(problem.is_fatal && problem.to_string().contains(words), "{problem}");
+        }
+    }
+
+    #[test]
+    fn what_placement_has_no_use_for_is_no_mistake() {
+        for (kind, version) in [
+            ("Service", "v1"),
+            ("Deployment", "apps/v1"),
+            ("PodDisruptionBudget", "policy/v1"),
+            ("Node", "longhorn.io/v1beta2"),
+            ("MachineDeployment", "cluster.x-k8s.io/v1beta1"),
+            ("VirtualMachineInstanceMigration", "kubevirt.io/v1"),
+            ("VirtualMachineClusterPreference", "instancetype.kubevirt.io/v1beta1"),
+        ] {
+            check("f", &json!({"kind": kind, "apiVersion": version})).unwrap();
+        }
+        assert_eq!(named("Node", group("longhorn.io/v1")), "Node.longhorn.io");
+        assert_eq!(named("Service", group("v1")), "Service");
+    }
+}
