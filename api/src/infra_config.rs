@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::PodDNSConfig;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -51,6 +52,12 @@ pub struct InfraConfigSpec {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["network".to_string()]))]
     pub vlan_pools: Vec<VlanPool>,
+    /// Which host networks share a wire. Two networks are taken to share one unless two different segments name them:
+    /// then a VLAN is given to one tenant on all of them, and pools that overlap are a fault.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
+    pub segments: Vec<Segment>,
     /// VXLAN network identifiers that tenants may get, as `10000-19999`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni_range: Option<VniRange>,
@@ -70,6 +77,19 @@ pub struct InfraConfigSpec {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
     pub custom_network_policies: Vec<CustomNetworkPolicy>,
+    /// Pods that answer DNS queries of the cluster, for tenants' NetworkPolicies. Default: those of the Services labelled
+    /// `k8s-app: kube-dns` in namespace kube-system.
+    #[serde(rename = "clusterDNS", skip_serializing_if = "Option::is_none")]
+    pub cluster_dns: Option<ClusterDns>,
+    /// Networks of this cluster that isolated tenants do not reach although their addresses are public: pods, Services,
+    /// storage, management. Private, shared and link-local addresses, Nodes and the API server are excluded without it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = 64), inner(length(max = 43)))]
+    pub cluster_networks: Vec<IpNet>,
+    /// Where images may be imported from, beside ports 80 and 443 of the internet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub image_sources: Vec<ImageSource>,
     /// Images of VMs that name only an operating system, or a version of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<Images>,
@@ -100,6 +120,47 @@ pub struct VlanPool {
     /// Ranges and single ids: `100-199`, `300`.
     #[schemars(length(min = 1, max = 256))]
     pub ranges: Vec<VlanRanges>,
+}
+
+/// Host networks that share a wire.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Segment {
+    /// A name for people.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// The host networks, as HostProfiles name them. A network is in one segment.
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 63)))]
+    pub networks: Vec<String>,
+}
+
+/// Pods that answer DNS queries of the cluster.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterDns {
+    /// Labels of their namespace, for instance `kubernetes.io/metadata.name: openshift-dns`.
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 16))]
+    pub namespace_labels: BTreeMap<String, String>,
+    /// Labels of the pods.
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 16))]
+    pub pod_labels: BTreeMap<String, String>,
+    /// Ports that the pods listen on, UDP and TCP. Default 53.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(range(min = 1)))]
+    pub ports: Vec<u16>,
+}
+
+/// Addresses that images are imported from.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageSource {
+    /// The addresses, as `10.20.0.0/24` or `10.20.0.7/32`; of an image server, a registry or a proxy.
+    #[schemars(with = "String", length(max = 43))]
+    pub cidr: IpNet,
+    /// TCP ports. Default 80 and 443.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(range(min = 1)))]
+    pub ports: Vec<u16>,
 }
 
 /// Where images of operating systems are.

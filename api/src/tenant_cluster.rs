@@ -158,12 +158,12 @@ pub struct NetworkPolicies {
 /// How a tenant's machines are kept apart on the pod network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// Only what is in the same namespace, in both directions; and name servers, the tenant's own API server and
-    /// the importer's image repository on the way out.
+    /// Only what is in the same namespace, in both directions. Outbound also the cluster's DNS, name servers and the
+    /// tenant's own API server, and for CDI's importers sources of images; inbound also CDI and KubeVirt's API.
     #[default]
     InCluster,
-    /// Anything may come in; out go the same namespace, public addresses, name servers and the tenant's own API server,
-    /// as KKP has it since 2.23.
+    /// Anything inbound; outbound the same namespace, public addresses that are not the infra cluster's own, its DNS, name
+    /// servers and the tenant's own API server.
     Egress,
     /// Not at all.
     Off,

@@ -1,13 +1,22 @@
 //! What is wrong with the InfraConfig, as far as it can be seen without trying it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use berth_api::{InfraConfigSpec, VlanSet};
+use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
+
+use crate::tenants::wires;
 
 /// Sentences with field and value; none if all makes sense. `networks` are the host networks of all HostProfiles.
 #[must_use]
-pub fn faults_of_config(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<String> {
+pub fn faults_of_config(
+    config: &InfraConfigSpec,
+    networks: &BTreeSet<String>,
+    claims: &[Arc<VlanClaim>],
+) -> Vec<String> {
     let mut faults = pools(config, networks);
+    faults.extend(wires::faults(config, networks, claims));
+    faults.extend(cluster(config));
     let names = config.custom_network_policies.iter().map(|policy| policy.name.as_str());
     faults.extend(twice("customNetworkPolicies", names));
     let classes = &config.infra_storage_classes;
@@ -30,6 +39,27 @@ pub fn faults_of_config(config: &InfraConfigSpec, networks: &BTreeSet<String>) -
                 let at = format!("images.http.operatingSystems.{system}.{version}");
                 faults.push(format!("{at}: `{url}` is no http or https URL"));
             }
+        }
+    }
+    faults
+}
+
+/// What tenants' NetworkPolicies are rendered from.
+fn cluster(config: &InfraConfigSpec) -> Vec<String> {
+    let mut faults = Vec::new();
+    if let Some(dns) = &config.cluster_dns {
+        for (field, labels) in
+            [("namespaceLabels", &dns.namespace_labels), ("podLabels", &dns.pod_labels)]
+        {
+            if labels.is_empty() {
+                faults
+                    .push(format!("clusterDNS.{field}: without labels it would select everything"));
+            }
+        }
+    }
+    for (at, network) in config.cluster_networks.iter().enumerate() {
+        if network.prefix_len() == 0 {
+            faults.push(format!("clusterNetworks[{at}]: `{network}` is every address"));
         }
     }
     faults
@@ -100,7 +130,7 @@ mod tests {
 
     fn faults(config: Value) -> Vec<String> {
         let config: InfraConfigSpec = serde_json::from_value(config).unwrap();
-        faults_of_config(&config, &BTreeSet::from(["trunk".to_owned()]))
+        faults_of_config(&config, &BTreeSet::from(["trunk".to_owned()]), &[])
     }
 
     #[test]
@@ -135,6 +165,15 @@ mod tests {
             (
                 json!({"infraStorageClasses": [{"name": "a"}, {"name": "a"}]}),
                 "`a` is there 2 times",
+            ),
+            (
+                json!({"clusterDNS": {"namespaceLabels": {"a": "b"}, "podLabels": {}}}),
+                "clusterDNS.podLabels: without labels",
+            ),
+            (json!({"clusterNetworks": ["10.0.0.0/8", "::/0"]}), "clusterNetworks[1]: `::/0`"),
+            (
+                json!({"segments": [{"name": "s", "networks": ["trnk"]}]}),
+                "segments[s]: no HostProfile has a host network of the name `trnk`",
             ),
             (json!({"replicatedNodeLabels": ["a*b"]}), "replicatedNodeLabels[0]: `a*b`"),
             (json!({"replicatedNodeLabels": ["x", "*"]}), "replicatedNodeLabels[1]: `*`"),

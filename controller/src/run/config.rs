@@ -23,7 +23,8 @@ const MANNER: Manner = Manner { name: "config", at_once: 1, settle: Duration::fr
 /// Judges the configuration for ever.
 pub(super) async fn run(context: Arc<Context>) {
     let mut changes = context.configs.changes();
-    tokio::join!(context.configs.ready(), context.profiles.ready());
+    let mut claims = context.claims.changes();
+    tokio::join!(context.configs.ready(), context.profiles.ready(), context.claims.ready());
     let (wake, queue) = unbounded();
     let tell = async {
         loop {
@@ -38,6 +39,8 @@ pub(super) async fn run(context: Arc<Context>) {
                     None => return,
                 },
                 () = context.config_changed.notified() => {}
+                // A claim may be another tenant's too, on a network that may share the wire.
+                change = claims.recv() => if change.is_none() { return },
             }
         }
     };
@@ -48,7 +51,8 @@ pub(super) async fn run(context: Arc<Context>) {
 async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), Failed> {
     let name = config.name_any();
     let (status, reason, message) = if name == NAME {
-        let faults = faults_of_config(&config.spec, context.survey.fleet().networks());
+        let claims = context.claims.all();
+        let faults = faults_of_config(&config.spec, context.survey.fleet().networks(), &claims);
         if faults.is_empty() {
             ("True", "Accepted", "all of it can be followed".to_owned())
         } else {

@@ -7,12 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_api::{InfraConfigSpec, VlanClaim, VlanId};
+use berth_api::{InfraConfigSpec, VlanClaim, VlanClaimSpec, VlanId};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 use super::fault::Fault;
 use super::ids::NetworkId;
+use super::wires;
 use crate::stable_hash::stable_hash;
 
 /// Seconds of quarantine where InfraConfig does not say.
@@ -93,7 +94,16 @@ pub fn choose<'a>(request: Request<'_>, known: Known<'a>) -> Result<Choice<'a>, 
         return Ok(Choice::TakeOver(id, claim));
     }
     let taken = taken(request, known);
+    let contested = wires::contested(known.config, request.network);
     if let Some(fixed) = request.fixed {
+        if let Some(other) = fixed.vlan().and_then(|vlan| contested.get(&vlan)) {
+            let message = format!(
+                "spec.network asks for {fixed} on {}, which is in the pool of network {other} too, and both may share a \
+                 wire: change InfraConfig's spec.vlanPools, or name both networks in different spec.segments",
+                request.network
+            );
+            return Err(Fault::new("PoolsOverlap", message));
+        }
         return match taken.get(&fixed) {
             None => Ok(Choice::Create(fixed)),
             Some(by) => {
@@ -108,10 +118,12 @@ pub fn choose<'a>(request: Request<'_>, known: Known<'a>) -> Result<Choice<'a>, 
     let pool = Pool::of(known.config, request)?;
     let before = request.before.filter(|id| pool.contains(*id));
     // Without the claim it would be another tenant's by now; if it is free, the tenant's VMs stay where they are.
-    let mut ids = before.into_iter().chain(pool.by_preference(request));
+    let is_contested = |id: &NetworkId| id.vlan().is_some_and(|vlan| contested.contains_key(&vlan));
+    let preferred = pool.by_preference(request).filter(|id| !is_contested(id));
+    let mut ids = before.into_iter().chain(preferred);
     match ids.find(|id| !taken.contains_key(id)) {
         Some(id) => Ok(Choice::Create(id)),
-        None => Err(exhausted(request, &pool, &taken)),
+        None => Err(exhausted(request, &pool, &taken, &contested)),
     }
 }
 
@@ -157,11 +169,13 @@ fn left_behind<'a>(request: Request<'_>, known: Known<'a>) -> Option<(NetworkId,
             && quarantine_ends(claim, known.config).is_some()
     });
     let all = all.filter_map(|claim| Some((NetworkId::of_claim(claim)?, claim)));
+    let elsewhere = on_other_networks(request, known);
     all.filter(|(id, claim)| {
         id.is_vni() == request.by_vni
             && request.fixed.is_none_or(|fixed| fixed == *id)
             && !known.refused.contains(&claim.name_any())
             && !known.foreign.contains_key(id)
+            && !elsewhere.contains_key(id)
     })
     .min_by_key(|(id, _)| (Some(*id) != request.before, *id))
 }
@@ -179,23 +193,44 @@ enum Taken {
     Refused,
 }
 
+impl Taken {
+    fn by(claim: &VlanClaim, tenant: String, known: Known<'_>) -> Self {
+        match quarantine_ends(claim, known.config) {
+            Some(until) => Self::Quarantine(tenant, until),
+            None => Self::Tenant(tenant),
+        }
+    }
+}
+
+/// What tenants of other networks have that may share a wire with this one.
+fn on_other_networks(request: Request<'_>, known: Known<'_>) -> BTreeMap<NetworkId, Taken> {
+    let mut all = BTreeMap::new();
+    for claim in known.claims.iter().map(Arc::as_ref) {
+        let VlanClaimSpec { network, tenant, tenant_uid, .. } = &claim.spec;
+        if let Some(id) = NetworkId::of_claim(claim)
+            && tenant_uid != request.uid
+            && wires::may_share(known.config, network, request.network)
+        {
+            let tenant = format!("{tenant} (on network {network})");
+            all.insert(id, Taken::by(claim, tenant, known));
+        }
+    }
+    all
+}
+
 fn taken(request: Request<'_>, known: Known<'_>) -> BTreeMap<NetworkId, Taken> {
     let mut all: BTreeMap<NetworkId, Taken> = known
         .foreign
         .iter()
         .map(|(id, name)| (*id, Taken::Foreign(format!("NetworkAttachmentDefinition {name}"))))
         .collect();
+    all.extend(on_other_networks(request, known));
     for claim in known.claims.iter().map(Arc::as_ref) {
         let Some(id) = NetworkId::of_claim(claim).filter(|_| claim.spec.network == request.network)
         else {
             continue;
         };
-        let tenant = claim.spec.tenant.clone();
-        let by = match quarantine_ends(claim, known.config) {
-            Some(until) => Taken::Quarantine(tenant, until),
-            None => Taken::Tenant(tenant),
-        };
-        all.insert(id, by);
+        all.insert(id, Taken::by(claim, claim.spec.tenant.clone(), known));
     }
     let of = |name: &String| {
         let id = name.strip_prefix(request.network)?.strip_prefix('-')?;
@@ -210,10 +245,16 @@ fn taken(request: Request<'_>, known: Known<'_>) -> BTreeMap<NetworkId, Taken> {
     all
 }
 
-fn exhausted(request: Request<'_>, pool: &Pool, taken: &BTreeMap<NetworkId, Taken>) -> Fault {
+fn exhausted(
+    request: Request<'_>,
+    pool: &Pool,
+    taken: &BTreeMap<NetworkId, Taken>,
+    contested: &BTreeMap<VlanId, String>,
+) -> Fault {
     let (mut tenants, mut foreign, mut quarantined) = (0_u32, 0_u32, 0_u32);
     let mut first: Option<Timestamp> = None;
-    for (_, by) in taken.iter().filter(|(id, _)| pool.contains(**id)) {
+    let is_contested = |id: &NetworkId| id.vlan().is_some_and(|vlan| contested.contains_key(&vlan));
+    for (_, by) in taken.iter().filter(|(id, _)| pool.contains(**id) && !is_contested(id)) {
         match by {
             Taken::Tenant(_) | Taken::Refused => tenants = tenants.saturating_add(1),
             Taken::Foreign(_) => foreign = foreign.saturating_add(1),
@@ -224,9 +265,16 @@ fn exhausted(request: Request<'_>, pool: &Pool, taken: &BTreeMap<NetworkId, Take
         }
     }
     let until = first.map_or_else(String::new, |until| format!(", the first until {until}"));
+    let others: BTreeSet<&str> = contested.values().map(String::as_str).collect();
+    let refused = if contested.is_empty() {
+        String::new()
+    } else {
+        let others = others.into_iter().collect::<Vec<_>>().join(", ");
+        format!(", {} are in the pools of {others} too, which may share a wire", contested.len())
+    };
     let message = format!(
         "network {}: all {} {} of {} are taken: {tenants} by tenants, {quarantined} in quarantine{until}, {foreign} by \
-         NetworkAttachmentDefinitions of others; widen {}",
+         NetworkAttachmentDefinitions of others{refused}; widen {}",
         request.network,
         pool.len(),
         if request.by_vni { "VNIs" } else { "VLANs" },

@@ -278,3 +278,40 @@ proptest! {
         }
     }
 }
+
+/// A VLAN of a network that may share the wire is taken, and one of both pools is for no new tenant.
+#[test]
+fn other_networks_on_the_wire_count() {
+    let on = |network: &str, id: u16, tenant: &str, released: Option<i64>| {
+        let mut claim = claim(id, tenant, &format!("uid-{tenant}"), released).as_ref().clone();
+        claim.spec.network = network.to_owned();
+        claim.metadata.name = Some(vlan(id).claim_name(network));
+        Arc::new(claim)
+    };
+    let fixed = |id: u16| Request { fixed: Some(vlan(id)), ..request("abc", "1") };
+    let theirs = [on("other", 101, "xyz", None), on("other", 102, "abc", Some(0))];
+    let fault = among(fixed(101), "100-102", &theirs, &[], &[]).unwrap_err();
+    assert_eq!(fault.reason, "NetworkIdTaken");
+    assert!(fault.message.contains("which tenant xyz (on network other) has"), "{fault}");
+    // Also in quarantine, and also if an earlier tenant of this name had it there.
+    assert_eq!(among(request("abc", "1"), "100-102", &theirs, &[], &[]).unwrap(), created(100));
+    let left = [on("other", 101, "xyz", None), claim(101, "abc", "0", Some(0))];
+    assert_eq!(among(request("abc", "1"), "101-102", &left, &[], &[]).unwrap(), created(102));
+    // What it has it keeps, whoever else has it.
+    let both = [on("other", 101, "xyz", None), claim(101, "abc", "1", None)];
+    let has = ("have".to_owned(), vlan(101));
+    assert_eq!(among(request("abc", "1"), "100-102", &both, &[], &[]).unwrap(), has);
+    // The pool of the other network is 7.
+    let fault = among(fixed(7), "5-7", &[], &[], &[]).unwrap_err();
+    assert_eq!(fault.reason, "PoolsOverlap");
+    assert!(
+        fault.message.contains("VLAN 7 on trunk, which is in the pool of network other too"),
+        "{fault}"
+    );
+    let fault = among(request("abc", "1"), "7", &[], &[], &[]).unwrap_err();
+    assert_eq!(fault.reason, "PoolExhausted");
+    assert!(fault.message.contains("1 are in the pools of other too"), "{fault}");
+    // One that had it before has it again.
+    let before = Request { before: Some(vlan(7)), ..request("abc", "1") };
+    assert_eq!(among(before, "5-7", &[], &[], &[]).unwrap(), created(7));
+}

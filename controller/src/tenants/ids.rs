@@ -29,6 +29,15 @@ impl NetworkId {
         matches!(self, Self::Vni(_))
     }
 
+    /// The VLAN, if it is one.
+    #[must_use]
+    pub const fn vlan(self) -> Option<VlanId> {
+        match self {
+            Self::Vlan(vlan) => Some(vlan),
+            Self::Vni(_) => None,
+        }
+    }
+
     /// The name of its claim.
     #[must_use]
     pub fn claim_name(self, network: &str) -> String {

@@ -19,3 +19,4 @@ pub mod network;
 pub mod objects;
 pub mod status;
 pub mod sweep;
+pub mod wires;

@@ -221,6 +221,22 @@ pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
         "Ready",
         Some("`150-160` has VLANs 150-160 that are in the pool already"),
     );
+    // Two networks that may share a wire: their pools overlap, and two tenants have one VLAN from before.
+    let two = json!([
+        {"network": "trunk", "ranges": ["100-199"]}, {"network": "yard", "ranges": ["190-210"]},
+    ]);
+    pools(plane, &two);
+    let overlap = "vlanPools[trunk] and vlanPools[yard] both have VLANs 190-199";
+    until_said(plane, &["infraconfig", "default"], "Ready", Some(overlap));
+    for (network, tenant) in [("trunk", "one"), ("yard", "two")] {
+        let claim = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "VlanClaim",
+            "metadata": {"name": format!("{network}-140")},
+            "spec": {"network": network, "vlan": 140, "tenant": tenant, "tenantUID": tenant}});
+        plane.apply(&claim.to_string()).unwrap();
+    }
+    let shared = "VLAN 140 is tenant one's on trunk and tenant two's on yard; both keep it";
+    until_said(plane, &["infraconfig", "default"], "Ready", Some(shared));
+    plane.kubectl(&["delete", "vlanclaims", "trunk-140", "yard-140"]).unwrap();
     config(&json!(["100-199"]));
     until(plane, &["infraconfig", "default"], "/status/conditions/0/status", &json!("True"));
     if plane.version() < Version(1, 25) {

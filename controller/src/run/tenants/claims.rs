@@ -1,11 +1,13 @@
 //! A tenant's VLAN or VNI: chosen by [`crate::tenants::claims`], had by whoever creates its claim.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::names::{MANAGED_BY, TENANT};
-use berth_api::{TenantCluster, VlanClaim, VlanClaimSpec};
+use berth_api::{InfraConfigSpec, TenantCluster, VlanClaim, VlanClaimSpec};
 use kube::ResourceExt as _;
-use kube::api::{Api, Patch};
+use kube::api::{Api, DeleteParams, Patch, Preconditions};
 use serde_json::{Value, json};
 
 use super::context::Context;
@@ -18,9 +20,15 @@ use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
 use crate::tenants::imports::{Attachment, used};
 use crate::tenants::network::HostNetwork;
+use crate::tenants::wires;
 
 /// Claims that may be found taken in one look. A list that is so far behind is soon a better one.
 const TRIES: usize = 32;
+/// Annotation of a claim that was created before the claims of other networks were read, of which none is a rival.
+const VERIFIED: &str = "berth.dev/verified";
+/// How often a rival's claim is read by the one of two that need not withdraw at once, and how long it waits between.
+const LOOKS: usize = 4;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 /// What a tenant got, and what is to be said of it.
 #[derive(Debug)]
@@ -46,7 +54,7 @@ impl Context {
             fixed: asked.and_then(NetworkId::asked),
             before: tenant.status.as_ref().and_then(NetworkId::of_status),
         };
-        let (all, config) = (self.stores.followers.claims.all(), self.config());
+        let (mut all, config) = (self.stores.followers.claims.all(), self.config());
         let foreign = if claims::held(request, &all).is_some() {
             BTreeMap::new()
         } else {
@@ -65,24 +73,49 @@ impl Context {
                 Err(fault) => return Ok(Err(fault)),
             };
             let got = |id, note| Ok(Ok(Got { id, note }));
-            match choice {
-                Choice::Have(id) => return got(id, moved(request, id)),
+            let new = match choice {
+                // The status says so, and nothing is taken from a tenant.
+                Choice::Have(id) if request.before == Some(id) => return got(id, None),
+                Choice::Have(id) => {
+                    let name = id.claim_name(&network.name);
+                    let held = all.iter().find(|claim| claim.name_any() == name);
+                    held.map(|claim| (id, claim.as_ref().clone()))
+                }
                 Choice::TakeOver(id, claim) => match self.take_over(claim, &uid).await {
                     Ok(()) => {
                         let note = format!("{id} was that of an earlier tenant of this name");
                         return got(id, Some(note));
                     }
                     // It is another's by now, or gone.
-                    Err(Error::Changed(_)) => drop(refused.insert(claim.name_any())),
+                    Err(Error::Changed(_)) => {
+                        refused.insert(claim.name_any());
+                        None
+                    }
                     Err(error) => return Err(error),
                 },
                 Choice::Create(id) => {
-                    if self.create(id, request).await? {
-                        return got(id, moved(request, id));
+                    let created = self.create(id, request).await?;
+                    if created.is_none() {
+                        refused.insert(id.claim_name(&network.name));
                     }
-                    refused.insert(id.claim_name(&network.name));
+                    created.map(|claim| (id, claim))
                 }
+            };
+            let Some((id, claim)) = new else { continue };
+            if claim.annotations().contains_key(VERIFIED) {
+                return got(id, moved(request, id));
             }
+            let others = self.sharing(request, &config, &all);
+            let Some(rival) = self.rival(id, request, &others).await? else {
+                if !others.is_empty() {
+                    self.verify(&claim).await?;
+                }
+                return got(id, moved(request, id));
+            };
+            tracing::info!(tenant = %name, claim = %claim.name_any(), rival = %rival, "gave a claim up");
+            self.withdraw(&claim).await?;
+            all.retain(|one| one.name_any() != claim.name_any());
+            refused.insert(claim.name_any());
         }
         Err(Error::Changed(format!("claims of network {}", network.name)))
     }
@@ -91,8 +124,84 @@ impl Context {
         Api::all(self.client.clone())
     }
 
-    /// Creates a claim. False if it is somebody else's.
-    async fn create(&self, id: NetworkId, request: Request<'_>) -> Result<bool, Error> {
+    /// Other networks that may share the wire.
+    fn sharing(
+        &self,
+        request: Request<'_>,
+        config: &InfraConfigSpec,
+        claims: &[Arc<VlanClaim>],
+    ) -> BTreeSet<String> {
+        let hosts = self.stores.hosts();
+        let of_hosts = hosts.iter().flat_map(|host| &host.networks).map(|one| one.name.as_str());
+        let of_claims = claims.iter().map(|claim| claim.spec.network.as_str());
+        let all = wires::sharing(config, request.network, of_hosts.chain(of_claims));
+        all.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Returns the name of the claim of another tenant to the same VLAN or VNI on one of these networks.
+    ///
+    /// A claim locks the name of one network only. So each of two tenants on two networks creates its own claim first and
+    /// reads the other's name afterwards: whatever the order, at least one of them sees the other's claim and withdraws. Of
+    /// two that see each other the later name withdraws at once, and the other one looks again.
+    ///
+    /// A claim without a rival is marked as verified, and only one that is not is withdrawn, both by the version that was
+    /// read: of two controllers at work for one tenant, one cannot withdraw what the other has verified.
+    async fn rival(
+        &self,
+        id: NetworkId,
+        request: Request<'_>,
+        others: &BTreeSet<String>,
+    ) -> Result<Option<String>, Error> {
+        for other in others {
+            let name = id.claim_name(other);
+            let looks = if id.claim_name(request.network) < name { LOOKS } else { 1 };
+            let mut is_there = false;
+            for look in 0..looks {
+                if look > 0 {
+                    tokio::time::sleep(BETWEEN_LOOKS).await;
+                }
+                let there = found(self.claims().get(&name).await);
+                let there = at(format!("get VlanClaim {name}"), there)?;
+                is_there = there.is_some_and(|claim| {
+                    claim.spec.tenant_uid != request.uid && NetworkId::of_claim(&claim) == Some(id)
+                });
+                if !is_there {
+                    break;
+                }
+            }
+            if is_there {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Marks a claim: no tenant of another network has its VLAN or VNI.
+    async fn verify(&self, claim: &VlanClaim) -> Result<(), Error> {
+        let name = claim.name_any();
+        let mut verified = claim.clone();
+        verified.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
+        // With its resource version.
+        let replaced = found(self.claims().replace(&name, &made_by(), &verified).await);
+        let replaced = at(format!("replace VlanClaim {name}"), replaced)?;
+        replaced.map(drop).ok_or_else(|| Error::Changed(format!("VlanClaim {name}")))
+    }
+
+    /// Deletes a claim that is not verified, so that no host has carried it yet.
+    async fn withdraw(&self, claim: &VlanClaim) -> Result<(), Error> {
+        let name = claim.name_any();
+        let only = Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
+        let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+        let deleted = found(self.claims().delete(&name, &params).await);
+        at(format!("delete VlanClaim {name}"), deleted).map(drop)
+    }
+
+    /// Creates a claim. `None` if it is another tenant's.
+    async fn create(
+        &self,
+        id: NetworkId,
+        request: Request<'_>,
+    ) -> Result<Option<VlanClaim>, Error> {
         let mut claim = id.claim(request.network, request.tenant, request.uid);
         claim.metadata.labels = Some(BTreeMap::from([
             (MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned()),
@@ -102,14 +211,14 @@ impl Context {
         let what = format!("VlanClaim {name}");
         let params = made_by();
         match self.claims().create(&params, &claim).await {
-            Ok(_) => {
-                tracing::info!("{id} on {} is that of {}", request.network, request.tenant);
-                Ok(true)
+            Ok(created) => {
+                tracing::info!(tenant = %request.tenant, claim = %name, "claimed");
+                Ok(Some(created))
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 // By another controller, or by this one before it was ended.
                 let there = at(format!("get {what}"), found(self.claims().get(&name).await))?;
-                Ok(there.is_some_and(|there| {
+                Ok(there.filter(|there| {
                     there.spec.tenant_uid == request.uid && there.spec.network == request.network
                 }))
             }
@@ -122,6 +231,8 @@ impl Context {
         let name = claim.name_any();
         let mut new = claim.clone();
         new.spec = VlanClaimSpec { tenant_uid: uid.to_owned(), ..new.spec };
+        // It was there all the time, for every tenant of another network to see.
+        new.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
         let params = made_by();
         // With its resource version: if anybody wrote it in between, it is refused.
         let result = self.claims().replace(&name, &params, &new).await;

@@ -1,0 +1,263 @@
+//! Which host networks may share a wire, by InfraConfig's `spec.segments`, and what follows for VLANs.
+//!
+//! A VLAN tag has no network's name in it: where two networks share a trunk, one VLAN of both is one layer 2.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_api::{InfraConfigSpec, VlanClaim, VlanId, VlanSet};
+use kube::ResourceExt as _;
+
+use super::ids::NetworkId;
+
+/// VLANs that are named in one message.
+const NAMED: usize = 8;
+
+/// Whether two different networks may share a wire: unless each is in a segment of its own.
+#[must_use]
+pub fn may_share(config: &InfraConfigSpec, one: &str, other: &str) -> bool {
+    if one == other {
+        return false;
+    }
+    match (segment(config, one), segment(config, other)) {
+        (Some(one), Some(other)) => one == other,
+        _ => true,
+    }
+}
+
+/// The segment of a network. One that stands in two is in none: the declaration contradicts itself.
+fn segment<'a>(config: &'a InfraConfigSpec, network: &str) -> Option<&'a str> {
+    let mut all = config.segments.iter().filter(|one| one.networks.iter().any(|n| n == network));
+    let first = all.next()?;
+    all.all(|other| other.name == first.name).then_some(first.name.as_str())
+}
+
+/// VLANs of all pools of each network.
+fn pools(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
+    let mut all: BTreeMap<&str, VlanSet> = BTreeMap::new();
+    for pool in &config.vlan_pools {
+        let set = all.entry(pool.network.as_str()).or_default();
+        for id in pool.ranges.iter().flat_map(|ranges| ranges.ids().iter()) {
+            set.insert(id);
+        }
+    }
+    all
+}
+
+/// VLANs of a network's pool that are in the pool of another network which may share the wire, and that network.
+#[must_use]
+pub fn contested(config: &InfraConfigSpec, network: &str) -> BTreeMap<VlanId, String> {
+    let pools = pools(config);
+    let mut all = BTreeMap::new();
+    let Some(own) = pools.get(network) else { return all };
+    for (other, set) in pools.iter().filter(|(other, _)| may_share(config, network, other)) {
+        for id in own.intersection(set).iter() {
+            all.entry(id).or_insert_with(|| (*other).to_owned());
+        }
+    }
+    all
+}
+
+/// Other networks that may share a wire with this one, of those that configuration, hosts and claims name.
+#[must_use]
+pub fn sharing<'a>(
+    config: &'a InfraConfigSpec,
+    network: &str,
+    known: impl Iterator<Item = &'a str>,
+) -> BTreeSet<&'a str> {
+    let pools = config.vlan_pools.iter().map(|pool| pool.network.as_str());
+    let segments = config.segments.iter().flat_map(|one| one.networks.iter().map(String::as_str));
+    let all = pools.chain(segments).chain(known);
+    all.filter(|other| may_share(config, network, other)).collect()
+}
+
+/// What is wrong with segments, pools and claims, each with names and values. `networks` are the host networks of all
+/// HostProfiles.
+#[must_use]
+pub fn faults(
+    config: &InfraConfigSpec,
+    networks: &BTreeSet<String>,
+    claims: &[Arc<VlanClaim>],
+) -> Vec<String> {
+    let mut faults = segment_faults(config, networks);
+    let pools = pools(config);
+    for (one, set) in &pools {
+        for (other, same) in pools.range(*one..).skip(1) {
+            let both = set.intersection(same);
+            if !both.is_empty() && may_share(config, one, other) {
+                faults.push(format!(
+                    "vlanPools[{one}] and vlanPools[{other}] both have VLANs {both}, and the networks may share a wire: no \
+                     new tenant gets one of these; make the pools disjoint, or name the networks in different segments"
+                ));
+            }
+        }
+    }
+    faults.extend(shared_claims(config, claims));
+    faults
+}
+
+fn segment_faults(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<String> {
+    let mut faults = Vec::new();
+    let (mut names, mut places) = (BTreeMap::new(), BTreeMap::new());
+    for segment in &config.segments {
+        *names.entry(segment.name.as_str()).or_insert(0_u32) += 1;
+        for network in &segment.networks {
+            let name = &segment.name;
+            if !networks.contains(network) {
+                faults.push(format!(
+                    "segments[{name}]: no HostProfile has a host network of the name `{network}`"
+                ));
+            }
+            if let Some(before) = places.insert(network.as_str(), name)
+                && before != name
+            {
+                faults.push(format!(
+                    "segments[{name}]: network `{network}` is in segment {before} too; it is taken to be in none"
+                ));
+            }
+        }
+    }
+    let twice = names.into_iter().filter(|(_, count)| *count > 1);
+    faults.extend(twice.map(|(name, count)| format!("segments: `{name}` is there {count} times")));
+    faults
+}
+
+/// Claims that two tenants have of the same VLAN or VNI where the networks may share a wire: made by older releases, or
+/// before the segments were declared. Nothing is taken from either.
+fn shared_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
+    let mut by_id: BTreeMap<NetworkId, Vec<&VlanClaim>> = BTreeMap::new();
+    for claim in claims.iter().map(Arc::as_ref) {
+        if let Some(id) = NetworkId::of_claim(claim) {
+            by_id.entry(id).or_default().push(claim);
+        }
+    }
+    let mut all = Vec::new();
+    for (id, mut same) in by_id {
+        same.sort_by_key(|claim| claim.name_any());
+        for (at, one) in same.iter().enumerate() {
+            for other in same.iter().skip(at + 1) {
+                let (one, other) = (&one.spec, &other.spec);
+                if one.tenant_uid != other.tenant_uid
+                    && may_share(config, &one.network, &other.network)
+                {
+                    all.push(format!(
+                        "{id} is tenant {}'s on {} and tenant {}'s on {}",
+                        one.tenant, one.network, other.tenant, other.network
+                    ));
+                }
+            }
+        }
+    }
+    if all.is_empty() {
+        return all;
+    }
+    let more = all.len().saturating_sub(NAMED);
+    all.truncate(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    vec![format!(
+        "VlanClaims of networks that may share a wire: {}{more}; both keep it: name the networks in different segments if \
+         their wires are separate, else delete one of the tenants and make it again",
+        all.join(", ")
+    )]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn config(value: Value) -> InfraConfigSpec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn two_pools(segments: Value) -> InfraConfigSpec {
+        config(json!({"vlanPools": [
+            {"network": "a", "ranges": ["100-199"]}, {"network": "b", "ranges": ["150-250", "300"]},
+            {"network": "c", "ranges": ["300-310"]},
+        ], "segments": segments}))
+    }
+
+    fn claim(network: &str, id: u16, tenant: &str) -> Arc<VlanClaim> {
+        let id = NetworkId::Vlan(id.try_into().unwrap());
+        Arc::new(id.claim(network, tenant, &format!("uid-{tenant}")))
+    }
+
+    fn found(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
+        faults(config, &["a", "b", "c"].map(str::to_owned).into(), claims)
+    }
+
+    #[test]
+    fn networks_share_a_wire_unless_declared_otherwise() {
+        let none = two_pools(json!([]));
+        assert!(may_share(&none, "a", "b") && !may_share(&none, "a", "a"));
+        let declared = two_pools(json!([
+            {"name": "east", "networks": ["a", "x"]}, {"name": "west", "networks": ["b"]},
+        ]));
+        for (one, other, shares) in
+            [("a", "b", false), ("a", "x", true), ("a", "c", true), ("b", "c", true)]
+        {
+            assert_eq!(may_share(&declared, one, other), shares, "{one} {other}");
+            assert_eq!(may_share(&declared, other, one), shares, "{other} {one}");
+        }
+        // A contradiction declares nothing.
+        let both = two_pools(json!([
+            {"name": "east", "networks": ["a", "b"]}, {"name": "west", "networks": ["b"]},
+        ]));
+        assert!(may_share(&both, "a", "b"));
+        assert!(found(&both, &[])[0].contains("network `b` is in segment east too"));
+        let around = sharing(&declared, "b", ["c", "y", "b"].into_iter());
+        assert_eq!(around.into_iter().collect::<Vec<_>>(), ["c", "y"]);
+    }
+
+    #[test]
+    fn an_overlap_names_both_pools_and_the_vlans() {
+        let all = found(&two_pools(json!([])), &[]);
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert!(
+            all[0].contains("vlanPools[a] and vlanPools[b] both have VLANs 150-199"),
+            "{all:?}"
+        );
+        assert!(all[1].contains("vlanPools[b] and vlanPools[c] both have VLANs 300"), "{all:?}");
+        let apart = two_pools(json!([
+            {"name": "1", "networks": ["a"]}, {"name": "2", "networks": ["b"]},
+            {"name": "3", "networks": ["c"]},
+        ]));
+        assert_eq!(found(&apart, &[]), Vec::<String>::new());
+        assert!(contested(&apart, "b").is_empty());
+        let contested = contested(&two_pools(json!([])), "b");
+        assert_eq!(contested.len(), 51);
+        assert_eq!(contested[&300.try_into().unwrap()], "c");
+    }
+
+    #[test]
+    fn claims_that_are_there_twice_are_named() {
+        let none = config(json!({}));
+        let two = [claim("a", 120, "one"), claim("b", 120, "two"), claim("b", 121, "three")];
+        let all = found(&none, &two);
+        assert_eq!(all.len(), 1);
+        assert!(
+            all[0].contains("VLAN 120 is tenant one's on a and tenant two's on b; both keep it"),
+            "{all:?}"
+        );
+        let same = [claim("a", 120, "one"), claim("b", 120, "one")];
+        assert!(found(&none, &same).is_empty(), "one tenant, so nothing is shared");
+        let apart = config(json!({"segments": [
+            {"name": "1", "networks": ["a"]}, {"name": "2", "networks": ["b"]}]}));
+        assert!(found(&apart, &two).is_empty());
+    }
+
+    #[test]
+    fn faults_of_segments_have_field_and_value() {
+        let wrong = config(json!({"segments": [
+            {"name": "x", "networks": ["a", "z"]}, {"name": "x", "networks": ["c"]}]}));
+        let all = found(&wrong, &[]);
+        assert_eq!(
+            all,
+            [
+                "segments[x]: no HostProfile has a host network of the name `z`",
+                "segments: `x` is there 2 times"
+            ]
+        );
+    }
+}
