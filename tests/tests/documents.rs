@@ -232,7 +232,7 @@ fn typed(object: &Value) -> Option<serde_json::Result<Value>> {
 #[test]
 fn objects_in_documents_have_fields_that_there_are() {
     let mut seen = 0;
-    for file in ["profiles", "networks", "assignment", "install", "machines"] {
+    for file in ["profiles", "networks", "isolation", "assignment", "install", "machines"] {
         let file = format!("docs/{file}.md");
         let text = text(&file);
         for block in text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {

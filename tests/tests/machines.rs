@@ -138,6 +138,7 @@ fn machines_are_made_and_kept() {
     the_server_takes_what_is_rendered(&plane);
     let kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
     let controller = Controller::start(&plane);
+    before_its_tenant_is_isolated_nothing_is_made(&plane);
     without_user_data_nothing_is_made(&plane);
     machines_come_to_run(&plane);
     another_template_replaces_them_one_by_one(&plane);
@@ -186,6 +187,40 @@ fn the_server_takes_what_is_rendered(plane: &ControlPlane) {
         // A field that the schema does not know is dropped without a word.
         assert_eq!(sent["spec"], taken["spec"], "{object}");
     }
+}
+
+/// Writes a condition of the tenant, as the reconciler of tenants does, which does not run here.
+fn isolated(plane: &ControlPlane, status: &str, reason: &str) {
+    let mut tenant = plane.get(&["tenantcluster", "abc"]).unwrap();
+    tenant["metadata"]["resourceVersion"].take();
+    tenant["status"] = json!({"conditions": [{
+        "type": "PoliciesReady", "status": status, "reason": reason, "message": "of a test",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]});
+    let path = "/apis/berth.dev/v1alpha1/tenantclusters/abc/status";
+    let replace = ["replace", "--raw", path, "-f", "-"];
+    plane.kubectl_with(&plane.kubeconfig(), &replace, &tenant.to_string()).unwrap();
+}
+
+fn before_its_tenant_is_isolated_nothing_is_made(plane: &ControlPlane) {
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "early", "namespace": SPACE},
+        "stringData": {"userdata": "#cloud-config\nhostname: x\n"}});
+    apply(plane, &secret);
+    let mut early = deployment("early", 1, "2Gi");
+    early["metadata"]["annotations"]["berth.dev/user-data-secret"] = "early".into();
+    apply(plane, &early);
+    until_said(plane, "early", "Valid", "TenantCluster abc has no condition PoliciesReady yet");
+    isolated(plane, "False", "ClusterFactsUnknown");
+    until_said(plane, "early", "Valid", "PoliciesReady of TenantCluster abc is false: of a test");
+    assert!(machines(plane, "early").is_empty());
+    isolated(plane, "True", "Ready");
+    until_complete(plane, "early", 1);
+    // What runs stays, and may go, while policies are not in force.
+    isolated(plane, "False", "ApplyFailed");
+    plane.kubectl(&["scale", "machinedeployment", "early", "-n", SPACE, "--replicas=0"]).unwrap();
+    until_complete(plane, "early", 0);
+    plane.kubectl(&["delete", "machinedeployment", "early", "-n", SPACE]).unwrap();
+    isolated(plane, "True", "Ready");
 }
 
 fn without_user_data_nothing_is_made(plane: &ControlPlane) {

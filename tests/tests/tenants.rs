@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use berth_controller::run::events::Events;
 use berth_controller::run::tenants::{self, Followers};
-use berth_tests::cluster::{ControlPlane, Parts, condition};
+use berth_tests::cluster::{CLUSTER_DNS, ControlPlane, Parts, condition};
 use berth_tests::controller::rights;
 use berth_tests::standins::{Fleet, Part, client, runtime};
 use serde_json::{Value, json};
@@ -92,7 +92,8 @@ fn vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
         let name = one["metadata"]["name"].as_str().unwrap().to_owned();
         let Some(vlan) = one["status"]["vlan"].as_u64() else { continue };
         assert!(found.values().all(|other| *other != vlan), "VLAN {vlan} is there twice: {all:#}");
-        let claim = plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap();
+        let network = one["spec"]["network"]["name"].as_str().unwrap();
+        let claim = plane.get(&["vlanclaim", &format!("{network}-{vlan}")]).unwrap();
         assert_eq!(claim["spec"]["tenantUID"], one["metadata"]["uid"], "{name}");
         found.insert(name, vlan);
     }
@@ -142,6 +143,9 @@ fn tenants_come_and_go() {
     let _controller = Controller::start(&plane);
     deletion_keeps_its_order(&plane, &fleet);
     one_that_comes_back_has_its_vlan_again(&plane);
+    facts_of_the_cluster_are_followed(&plane);
+    let _other = Controller::start(&plane);
+    one_vlan_of_two_networks_is_one_tenants(&plane);
 }
 
 fn what_is_not_installed_is_named(plane: &ControlPlane) {
@@ -208,12 +212,25 @@ fn policies(plane: &ControlPlane, name: &str) -> Vec<String> {
 }
 
 fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
-    let ours = ["allow-kubevirt-importer", "allow-lb", "cluster-isolation"];
-    assert_eq!(policies(plane, "one"), ours);
+    let with = |more: &[&'static str]| {
+        let mut all = vec![
+            "allow-kubevirt-importer",
+            "berth-allow-cdi",
+            "berth-allow-virt-api",
+            "cluster-isolation",
+        ];
+        all.extend(more);
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(policies(plane, "one"), with(&["allow-lb"]));
     let isolation =
         plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-one"]).unwrap();
     assert_eq!(isolation["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
-    assert_eq!(isolation["spec"]["egress"].as_array().unwrap().len(), 2, "{isolation:#}");
+    // The same namespace, cluster DNS by its pods and by its addresses, and the name server of InfraConfig.
+    let egress = isolation["spec"]["egress"].as_array().unwrap();
+    assert_eq!(egress.len(), 4, "{isolation:#}");
+    assert!(egress[2].to_string().contains(&format!("{CLUSTER_DNS}/32")), "{isolation:#}");
     // One that a person made stays.
     let own = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
@@ -232,14 +249,14 @@ fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
             .until("policies", SOON, |plane| (policies(plane, "one") == expected).then_some(()))
             .unwrap_or_else(|error| panic!("{error}: {:?}", policies(plane, "one")));
     };
-    reached(&["allow-kubevirt-importer", "allow-lb", "by-hand", "cluster-isolation", "mine"]);
+    reached(&with(&["allow-lb", "by-hand", "mine"]));
     patch_of(&json!({"spec": {"networkPolicies": null}})).unwrap();
     let none = json!({"spec": {"customNetworkPolicies": []}}).to_string();
     plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &none]).unwrap();
-    reached(&["allow-kubevirt-importer", "by-hand", "cluster-isolation"]);
+    reached(&with(&["by-hand"]));
     // What somebody takes away or changes comes back.
     plane.kubectl(&["delete", "networkpolicy", "cluster-isolation", "-n", "cluster-one"]).unwrap();
-    reached(&["allow-kubevirt-importer", "by-hand", "cluster-isolation"]);
+    reached(&with(&["by-hand"]));
 }
 
 fn what_is_wrong_is_said(plane: &ControlPlane) {
@@ -400,4 +417,111 @@ fn one_that_comes_back_has_its_vlan_again(plane: &ControlPlane) {
     until(plane, "again", "HostsReady", "True Ready");
     assert_eq!(vlans(plane)["again"], vlan);
     assert!(claim()["status"]["releasedAt"].is_null(), "{:#}", claim());
+}
+
+/// A Node with a public address is closed to importers at once; without cluster DNS policies stay as they are, and say so.
+fn facts_of_the_cluster_are_followed(plane: &ControlPlane) {
+    let importer = || {
+        plane
+            .get(&["networkpolicy", "allow-kubevirt-importer", "-n", "cluster-again"])
+            .unwrap()
+            .to_string()
+    };
+    assert!(importer().contains("\"192.0.2.1/32\""), "the API server is closed: {}", importer());
+    let address = "198.51.100.77";
+    assert!(!importer().contains(address));
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "public"}});
+    plane.apply(&node.to_string()).unwrap();
+    let mut there = plane.get(&["node", "public"]).unwrap();
+    there["status"] = json!({"addresses": [{"type": "ExternalIP", "address": address}]});
+    there["metadata"]["resourceVersion"].take();
+    let path = "/api/v1/nodes/public/status";
+    let replace = ["replace", "--raw", path, "-f", "-"];
+    plane.kubectl_with(&plane.kubeconfig(), &replace, &there.to_string()).unwrap();
+    plane
+        .until("the Node's address closed", SOON, |_| {
+            importer().contains(&format!("\"{address}/32\"")).then_some(())
+        })
+        .unwrap();
+    until(plane, "again", "PoliciesReady", "True Ready");
+    let spec = || {
+        plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-again"]).unwrap()["spec"]
+            .clone()
+    };
+    let before = spec();
+    plane.kubectl(&["delete", "service", "kube-dns", "-n", "kube-system"]).unwrap();
+    let again = until(plane, "again", "PoliciesReady", "False ClusterFactsUnknown");
+    let message = said(&again, "PoliciesReady").1;
+    assert!(
+        message.contains("k8s-app=kube-dns") && message.contains("spec.clusterDNS"),
+        "{message}"
+    );
+    assert_eq!(spec(), before, "what is in force stays");
+    // A tenant that comes now is closed, and says so too.
+    tenant(plane, "blind", &json!({}));
+    until(plane, "blind", "PoliciesReady", "False ClusterFactsUnknown");
+    let blind = plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-blind"]).unwrap();
+    assert!(!blind.to_string().contains("kube-dns"), "{blind:#}");
+    plane.add_dns().unwrap();
+    for name in ["again", "blind"] {
+        until(plane, name, "PoliciesReady", "True Ready");
+    }
+    assert_eq!(spec(), before);
+}
+
+/// Two host networks on one wire: of two tenants that ask for one VLAN at the same instant, one has it.
+fn one_vlan_of_two_networks_is_one_tenants(plane: &ControlPlane) {
+    let yard = json!({"name": "yard", "scenario": "VlanAwareBridge", "uplink": {"name": "eth2"}});
+    let trunk = json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000});
+    for host in ["rack1-a", "rack1-b"] {
+        plane.ask(host, &json!({"networks": [trunk, yard]})).unwrap();
+    }
+    let pools = json!({"spec": {"vlanPools": [
+        {"network": "trunk", "ranges": ["100-299"]}, {"network": "yard", "ranges": ["290-299", "400-409"]},
+    ]}});
+    plane
+        .kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &pools.to_string()])
+        .unwrap();
+    let pair = |vlan: u16| [("trunk", format!("t{vlan}")), ("yard", format!("y{vlan}"))];
+    let vlans_asked: Vec<u16> = (500..506).collect();
+    std::thread::scope(|scope| {
+        for vlan in &vlans_asked {
+            for (network, name) in pair(*vlan) {
+                let spec = json!({"network": {"name": network, "vlan": vlan}});
+                scope.spawn(move || tenant(plane, &name, &spec));
+            }
+        }
+    });
+    for vlan in &vlans_asked {
+        let mut last = Vec::new();
+        let settled = plane.until("one of two", SOON, |plane| {
+            last = pair(*vlan).map(|(_, name)| said(&get(plane, &name), "NetworkReady").0).to_vec();
+            let mut sorted = last.clone();
+            sorted.sort();
+            (sorted == ["False NetworkIdTaken", "True Ready"]).then_some(())
+        });
+        settled.unwrap_or_else(|error| panic!("VLAN {vlan}: {error}: {last:?}"));
+    }
+    // And it stays so; `vlans` looks that no VLAN is there twice.
+    vlans(plane);
+    // VLANs of both pools are given to no new tenant, also not if it asks for one.
+    tenant(plane, "between", &json!({"network": {"name": "yard", "vlan": 295}}));
+    let between = until(plane, "between", "NetworkReady", "False PoolsOverlap");
+    assert!(said(&between, "NetworkReady").1.contains("in the pool of network trunk too"));
+    tenant(plane, "beyond", &json!({"network": {"name": "yard"}}));
+    until(plane, "beyond", "NetworkReady", "True Ready");
+    assert!((400..410).contains(&vlans(plane)["beyond"]), "{:?}", vlans(plane));
+    // Declared to be separate, each network has all VLANs of its own.
+    let apart = json!({"spec": {"segments": [
+        {"name": "hall", "networks": ["trunk"]}, {"name": "yard", "networks": ["yard"]},
+    ]}});
+    plane
+        .kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &apart.to_string()])
+        .unwrap();
+    until(plane, "between", "NetworkReady", "True Ready");
+    for vlan in &vlans_asked {
+        for (_, name) in pair(*vlan) {
+            until(plane, &name, "NetworkReady", "True Ready");
+        }
+    }
 }

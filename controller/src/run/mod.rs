@@ -279,13 +279,16 @@ fn ended_by_mistake(ended: Result<(), tokio::task::JoinError>) -> anyhow::Error 
     anyhow::anyhow!("a part ended by a mistake of berth-controller's own{why}")
 }
 
-/// Images and conditions of a Node are most of it, and change all the time. Its taints and amounts are for the sidecar.
+/// Images and conditions of a Node are most of it, and change all the time. Its taints and amounts are for the sidecar, its
+/// addresses and its pods' networks for NetworkPolicies.
 fn trim_node(node: &mut Node) {
     node.metadata.managed_fields = None;
     node.metadata.annotations = None;
     node.spec = node.spec.take().map(|spec| NodeSpec {
         taints: spec.taints,
         unschedulable: spec.unschedulable,
+        pod_cidr: spec.pod_cidr,
+        pod_cidrs: spec.pod_cidrs,
         ..NodeSpec::default()
     });
     node.status = node.status.take().map(|status| NodeStatus {

@@ -8,6 +8,7 @@
 //! ```
 
 pub mod claims;
+pub mod cluster;
 pub mod concern;
 pub mod deletion;
 pub mod fault;

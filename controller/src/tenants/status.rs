@@ -11,8 +11,12 @@ use super::fault::{Fault, some_of};
 use super::ids::NetworkId;
 
 /// Conditions that this part of the controller writes. `MachinesReady` is another's.
-pub const OURS: [&str; 5] =
-    ["Ready", "NetworkReady", "HostsReady", "PoliciesReady", "ObjectsReady"];
+pub const OURS: [&str; 5] = ["Ready", "NetworkReady", "HostsReady", POLICIES_READY, "ObjectsReady"];
+
+/// Condition that a tenant's NetworkPolicies are applied. Machines wait for it.
+pub const POLICIES_READY: &str = "PoliciesReady";
+/// Reason of it: all policies are applied but for the way to the tenant's own API server.
+pub const KUBECONFIG_INVALID: &str = "KubeconfigInvalid";
 
 /// How far a part is.
 pub type Part = Result<Told, Fault>;
@@ -73,7 +77,7 @@ pub fn status(tenant: &TenantCluster, parts: &Parts, now: Timestamp) -> TenantCl
     let mut conditions = vec![
         condition(tenant, "NetworkReady", &parts.network, now),
         condition(tenant, "HostsReady", &hosts, now),
-        condition(tenant, "PoliciesReady", &parts.policies, now),
+        condition(tenant, POLICIES_READY, &parts.policies, now),
         condition(tenant, "ObjectsReady", &parts.objects, now),
     ];
     let theirs = tenant.status.iter().flat_map(|status| &status.conditions);

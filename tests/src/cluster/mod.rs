@@ -27,7 +27,7 @@ use crate::running::Running;
 use crate::wait;
 pub use keys::ADMIN;
 use keys::Keys;
-pub use objects::{condition, registered};
+pub use objects::{CLUSTER_DNS, condition, registered};
 
 /// A control plane that runs until it is dropped.
 #[derive(Debug)]
@@ -112,6 +112,7 @@ impl ControlPlane {
         };
         keys.kubeconfig(&plane.kubeconfig(), &format!("https://127.0.0.1:{port}"), ADMIN)?;
         plane.start_server()?;
+        plane.add_dns()?;
         if parts.controllers {
             plane.start_controllers(&keys)?;
         }
@@ -132,7 +133,8 @@ impl ControlPlane {
         wait::until("kube-apiserver is ready", READY, || {
             // Ready means that its own roles and namespaces are there too.
             let asked = self.kubectl(&["get", "--raw", "/readyz"]);
-            let asked = asked.and_then(|_| self.kubectl(&["get", "namespace", "default"]));
+            let asked =
+                asked.and_then(|_| self.kubectl(&["get", "namespace", "default", "kube-system"]));
             asked.map(drop).map_err(|error| format!("{error:#}\n{}", self.log("kube-apiserver")))
         })
     }
@@ -343,7 +345,8 @@ fn server(
     let mut flags = vec![
         format!("--etcd-servers=http://127.0.0.1:{etcd}"),
         "--bind-address=127.0.0.1".to_owned(),
-        "--advertise-address=127.0.0.1".to_owned(),
+        // A loopback address is not published as the endpoint of default/kubernetes, and every cluster has one.
+        "--advertise-address=192.0.2.1".to_owned(),
         format!("--secure-port={port}"),
         format!("--tls-cert-file={}", keys.certificate.display()),
         format!("--tls-private-key-file={}", keys.key.display()),

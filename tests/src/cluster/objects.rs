@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 use super::ControlPlane;
 use crate::repository;
 
+/// Address of the Service of the cluster's DNS.
+pub const CLUSTER_DNS: &str = "10.96.0.10";
+
 impl ControlPlane {
     /// What `kubectl apply -k deploy/` makes that needs neither a kubelet nor a current server; and these files of
     /// `deploy/` too.
@@ -36,6 +39,26 @@ impl ControlPlane {
         wait.extend(all.iter().map(String::as_str));
         self.kubectl(&wait)?;
         Ok(())
+    }
+
+    /// The Service of the cluster's DNS, as kubeadm makes it, and the name of its namespace as a label, which servers set
+    /// themselves since 1.21.
+    ///
+    /// # Errors
+    /// As [`Self::kubectl`].
+    pub fn add_dns(&self) -> Result<()> {
+        let label = "kubernetes.io/metadata.name=kube-system";
+        self.kubectl(&["label", "namespace", "kube-system", label, "--overwrite"])?;
+        let port = |name: &str, protocol: &str| json!({"name": name, "port": 53, "protocol": protocol, "targetPort": 53});
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {"k8s-app": "kube-dns"}},
+            "spec": {
+                "clusterIP": CLUSTER_DNS, "selector": {"k8s-app": "kube-dns"},
+                "ports": [port("dns", "UDP"), port("dns-tcp", "TCP")],
+            },
+        });
+        self.apply(&service.to_string()).map(drop)
     }
 
     /// Applies the objects of a file.

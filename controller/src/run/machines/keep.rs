@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::errors::{Error, at, found};
 use super::say::Said;
-use super::{Context, deployments, foreign_machines, machines};
+use super::{Context, deployments, foreign_machines, machines, policies};
 use crate::inventory::Problem;
 use crate::machines::rollout::Counts;
 use crate::machines::steps::{Owner, Steps, Vm, adoption, back_off, steps};
@@ -109,6 +109,12 @@ impl Context {
         tenant.metadata.deletion_timestamp.is_some().then(|| name.to_owned())
     }
 
+    /// Why NetworkPolicies of a namespace's tenant are not in force; `None` if they are, or if it is no tenant's.
+    fn open_policies(&self, namespace: &str) -> Option<String> {
+        let tenant = self.tenants.named(namespace.strip_prefix(TENANT_PREFIX)?)?;
+        policies::not_in_force(&tenant)
+    }
+
     fn vms(&self, deployment: &MachineDeployment, namespace: &str) -> Vec<Vm> {
         let all = self.wake.machines_of(namespace, &deployment.metadata.name);
         let there = all.iter().filter_map(|(namespace, name)| self.machines.get(namespace, name));
@@ -169,7 +175,17 @@ impl Look<'_> {
             }
         };
         self.adopt(&steps).await?;
-        let problems = self.make(&mut steps, now).await?;
+        let open = self.context.open_policies(&self.namespace).filter(|_| steps.create > 0);
+        let problems = match open {
+            Some(why) => {
+                // A replacement cannot come either, so what is there stays.
+                steps.create = 0;
+                steps.delete.clear();
+                let message = format!("no machine is made before its tenant is isolated: {why}");
+                vec![Problem::new(self.called(), "", "", message)]
+            }
+            None => self.make(&mut steps, now).await?,
+        };
         self.delete(&steps).await?;
         if steps.is_complete {
             self.context.remember(self.object, |memory| {

@@ -9,6 +9,7 @@ mod gather;
 mod index;
 mod keep;
 mod make;
+mod policies;
 mod say;
 mod wake;
 

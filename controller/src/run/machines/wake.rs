@@ -9,8 +9,8 @@ use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::deployments;
 use super::index::{Index, Place, Whose, deployment_of, place};
+use super::{deployments, policies};
 use crate::run::optional::Optional;
 
 /// Those that wait to be looked at.
@@ -29,8 +29,9 @@ pub(super) struct Wake {
     tenants: Mutex<BTreeMap<String, Facts>>,
 }
 
-/// What a tenant's machines are made by: its uid and spec, and how they are attached to its network.
-type Facts = (Option<String>, Option<i64>, Option<String>);
+/// What a tenant's machines are made by: its uid and spec, how they are attached to its network, and whether its
+/// NetworkPolicies are in force.
+type Facts = (Option<String>, Option<i64>, Option<String>, bool);
 
 impl Wake {
     pub(super) fn new(queue: Queue) -> Self {
@@ -111,7 +112,8 @@ impl Wake {
         let name = tenant.name_any();
         let attachment = tenant.data.pointer("/status/networkAttachmentDefinition");
         let attachment = attachment.and_then(|name| name.as_str().map(str::to_owned));
-        let facts: Facts = (tenant.uid(), tenant.metadata.generation, attachment);
+        let is_isolated = policies::not_in_force(tenant).is_none();
+        let facts: Facts = (tenant.uid(), tenant.metadata.generation, attachment, is_isolated);
         let is_same = {
             let mut known = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
             if is_gone {

@@ -18,6 +18,7 @@ use crate::run::backoff::Backoff;
 use crate::run::events::Events;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::{Server, server};
+use crate::tenants::status::KUBECONFIG_INVALID;
 
 /// A kubeconfig is read again after so long; one that is wrong or not there, sooner.
 const KUBECONFIG: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30));
@@ -127,7 +128,7 @@ impl Context {
         let namespace = of.namespace.clone().unwrap_or_else(own);
         let key = of.key.as_deref().unwrap_or("kubeconfig");
         let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{}", of.name);
-        let fault = |message: String| Err(Fault::new("KubeconfigInvalid", message));
+        let fault = |message: String| Err(Fault::new(KUBECONFIG_INVALID, message));
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
         let Some(secret) = at(format!("get {place}"), found(api.get(&of.name).await))? else {
             return Ok(fault(format!("{place} does not exist")));

@@ -20,7 +20,7 @@ use crate::tenants::ids::NetworkId;
 use crate::tenants::network;
 use crate::tenants::objects::access::access;
 use crate::tenants::objects::attachment::{Tenants, attachment};
-use crate::tenants::objects::policies::{Input, policies};
+use crate::tenants::objects::policies::{Input, Policies, policies};
 use crate::tenants::objects::{Kind, Wanted, flavours, namespace};
 use crate::tenants::status::{self, Part, Parts, Told, all_or};
 
@@ -259,25 +259,34 @@ impl Context {
     async fn policies(&self, tenant: &TenantCluster, is_own: bool) -> Result<Part, Error> {
         let name = tenant.name_any();
         let config = self.config();
-        let (server, mut faults) = match self.api_server(tenant).await? {
-            Ok(server) => (server, Vec::new()),
-            Err(fault) => (None, vec![fault]),
+        let (server, no_kubeconfig) = match self.api_server(tenant).await? {
+            Ok(server) => (server, None),
+            Err(fault) => (None, Some(fault)),
         };
         let (api_server, note) = address(server.as_ref());
-        let servers = config.dns_config.as_ref().and_then(|dns| dns.nameservers.clone());
-        let (wanted, more) = policies(Input {
+        let rendered = policies(Input {
             tenant: &name,
             asked: tenant.spec.network_policies.as_ref(),
-            common: &config.custom_network_policies,
-            name_servers: &servers.unwrap_or_default(),
+            config: &config,
+            cluster: &self.stores.cluster.facts(),
             api_server,
         });
-        faults.extend(more);
-        for one in &wanted {
+        let Policies { isolation, custom, mut faults, lacks_facts } = rendered;
+        let wanted: Vec<Wanted> = isolation.iter().chain(&custom).cloned().collect();
+        let namespace = TenantCluster::namespace_of(&name);
+        // What is in force was rendered from more facts: it stays until they are known again.
+        let stays = |one: &Wanted| {
+            lacks_facts
+                && isolation.contains(one)
+                && self.known(Kind::NetworkPolicy, &namespace, one.name()).is_some()
+        };
+        for one in wanted.iter().filter(|one| !stays(one)) {
             faults.extend(self.settle(one.clone(), is_own).await.err());
         }
         let all: Vec<&Wanted> = wanted.iter().collect();
         faults.extend(self.prune(Kind::NetworkPolicy, &name, &all).await.err());
+        // The first is the reason, and machines wait for all but this.
+        faults.extend(no_kubeconfig);
         let note = note.map_or_else(String::new, |note| format!("; {note}"));
         Ok(all_or(&faults, Told::ready(format!("{} NetworkPolicies{note}", wanted.len()))))
     }

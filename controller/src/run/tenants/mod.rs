@@ -5,6 +5,7 @@
 //! is applied as the same from the same objects.
 
 mod claims;
+mod cluster;
 mod context;
 mod deletion;
 mod error;

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
+use super::cluster::Cluster;
 use crate::fields::keep_whether_conditions_are_one;
 use crate::run::follow::{Change, Followed};
 use crate::run::optional::{Manner, Optional};
@@ -68,6 +69,7 @@ pub(super) struct Stores {
     pub(super) followers: Followers,
     kinds: BTreeMap<Kind, Optional>,
     hosts: RwLock<BTreeMap<String, Arc<Host>>>,
+    pub(super) cluster: Arc<Cluster>,
     pub(super) news: Arc<News>,
 }
 
@@ -110,7 +112,11 @@ impl Stores {
             kinds.insert(kind, followed);
             watches.push(follow.boxed());
         }
-        let stores = Arc::new(Self { followers, kinds, hosts: RwLock::default(), news });
+        let told = Arc::clone(&news);
+        let (cluster, follow) =
+            Cluster::start(client, followers.nodes.clone(), move || told.look_at_all());
+        watches.extend(follow);
+        let stores = Arc::new(Self { followers, kinds, hosts: RwLock::default(), cluster, news });
         watches.extend(stores.listen());
         let gathered = Arc::clone(&stores);
         watches.push(async move { gathered.gather().await }.boxed());
@@ -167,6 +173,7 @@ impl Stores {
         configs.ready().await;
         infra_nodes.ready().await;
         nodes.ready().await;
+        self.cluster.ready().await;
         for kind in self.kinds.values() {
             kind.ready().await;
         }

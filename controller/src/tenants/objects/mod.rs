@@ -4,7 +4,9 @@ pub mod access;
 pub mod attachment;
 mod flavours;
 mod kind;
+mod peers;
 pub mod policies;
+mod workloads;
 
 use berth_api::TenantCluster;
 use berth_api::names::{MANAGED_BY, TENANT};

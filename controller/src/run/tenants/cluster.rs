@@ -1,0 +1,281 @@
+//! Watches what NetworkPolicies need to know of the infra cluster: the Services of its DNS, its API server, networks of
+//! Services. [`crate::tenants::cluster`] makes facts of them.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::{BoxFuture, FutureExt as _};
+use k8s_openapi::api::core::v1::{Endpoints, Node};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use kube::api::ApiResource;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::{WatchStreamExt as _, reflector};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use crate::run::calls::is_served;
+use crate::run::follow::{Change, Followed};
+use crate::tenants::cluster::{
+    ClusterFacts, DNS_LABEL, Listed, Objects, SYSTEM, addresses, pod_networks,
+};
+
+/// A kind that the server does not have is looked for again after so long: a server that is upgraded keeps its clients.
+const PROBE: Duration = Duration::from_secs(600);
+/// Namespace and name of the API server's own Service.
+const API_SERVER: (&str, &str) = ("default", "kubernetes");
+
+/// One watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Watched {
+    Dns,
+    System,
+    ApiService,
+    ApiEndpoints,
+    ServiceNetworks,
+}
+
+/// How many there are.
+const WATCHES: usize = 5;
+
+/// The facts as they are now.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    objects: Mutex<Objects>,
+    facts: RwLock<Arc<ClusterFacts>>,
+    nodes: Followed<Node>,
+    /// Lists that have come, or were refused.
+    answered: watch::Sender<BTreeSet<Watched>>,
+}
+
+impl Cluster {
+    /// Starts watching. `changed` is called whenever the facts are others; the futures never end.
+    pub(super) fn start(
+        client: &Client,
+        nodes: Followed<Node>,
+        changed: impl Fn() + Clone + Send + Sync + 'static,
+    ) -> (Arc<Self>, Vec<BoxFuture<'static, ()>>) {
+        fn unknown<K>(kind: &str) -> Listed<K> {
+            Err(format!("{kind} are not listed yet"))
+        }
+        let objects = Objects {
+            dns: unknown("services"),
+            system: unknown("namespaces"),
+            api_service: unknown("services"),
+            api_endpoints: unknown("endpointslices"),
+            service_networks: unknown("servicecidrs"),
+        };
+        let facts = ClusterFacts::of(&objects, &[]);
+        let this = Arc::new(Self {
+            objects: Mutex::new(objects),
+            facts: RwLock::new(Arc::new(facts)),
+            nodes,
+            answered: watch::Sender::default(),
+        });
+        let (namespace, name) = API_SERVER;
+        let named = |name: &str| Config::default().fields(&format!("metadata.name={name}"));
+        let label = Config::default().labels(&format!("{}={}", DNS_LABEL.0, DNS_LABEL.1));
+        let system = Api::namespaced(client.clone(), SYSTEM);
+        let api_server = Api::namespaced(client.clone(), namespace);
+        let all = vec![
+            this.watch(Watched::Dns, system, label, &changed, |all, list| all.dns = list),
+            this.watch(
+                Watched::System,
+                Api::all(client.clone()),
+                named(SYSTEM),
+                &changed,
+                |all, list| all.system = list,
+            ),
+            this.watch(Watched::ApiService, api_server, named(name), &changed, |all, list| {
+                all.api_service = list;
+            }),
+            this.endpoints(client, named(name), &changed),
+            this.service_networks(client, &changed),
+            this.follow_nodes(changed),
+        ];
+        (this, all)
+    }
+
+    /// Waits until every kind was listed or refused.
+    pub(super) async fn ready(&self) {
+        drop(self.answered.subscribe().wait_for(|all| all.len() == WATCHES).await);
+        self.renew();
+    }
+
+    /// The facts.
+    pub(super) fn facts(&self) -> Arc<ClusterFacts> {
+        Arc::clone(&self.facts.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn watch<K>(
+        self: &Arc<Self>,
+        watched: Watched,
+        api: Api<K>,
+        config: Config,
+        changed: &(impl Fn() + Clone + Send + Sync + 'static),
+        put: fn(&mut Objects, Listed<K>),
+    ) -> BoxFuture<'static, ()>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    {
+        let (this, changed) = (Arc::clone(self), changed.clone());
+        async move {
+            follow(api, config, move |list| {
+                this.put(watched, |all| put(all, list), &changed);
+            })
+            .await;
+        }
+        .boxed()
+    }
+
+    /// EndpointSlices are served since Kubernetes 1.21; before, Endpoints say the same.
+    fn endpoints(
+        self: &Arc<Self>,
+        client: &Client,
+        config: Config,
+        changed: &(impl Fn() + Clone + Send + Sync + 'static),
+    ) -> BoxFuture<'static, ()> {
+        let (this, changed, client) = (Arc::clone(self), changed.clone(), client.clone());
+        async move {
+            let put = move |list| {
+                this.put(Watched::ApiEndpoints, |all| all.api_endpoints = list, &changed);
+            };
+            if serves::<EndpointSlice>(&client).await {
+                return follow(Api::namespaced(client, API_SERVER.0), config, put).await;
+            }
+            let api: Api<Endpoints> = Api::namespaced(client, API_SERVER.0);
+            let slices = |list: Listed<Endpoints>| -> Listed<EndpointSlice> {
+                Ok(list?.iter().map(|one| Arc::new(slice(one))).collect())
+            };
+            follow(api, config, move |list| put(slices(list))).await;
+        }
+        .boxed()
+    }
+
+    /// ServiceCIDRs are served since Kubernetes 1.33; before, their networks are known to the API server alone.
+    fn service_networks(
+        self: &Arc<Self>,
+        client: &Client,
+        changed: &(impl Fn() + Clone + Send + Sync + 'static),
+    ) -> BoxFuture<'static, ()> {
+        let (this, changed, client) = (Arc::clone(self), changed.clone(), client.clone());
+        async move {
+            let put = move |list| {
+                this.put(Watched::ServiceNetworks, |all| all.service_networks = list, &changed);
+            };
+            while !serves::<ServiceCIDR>(&client).await {
+                put(Ok(Vec::new()));
+                tokio::time::sleep(PROBE).await;
+            }
+            follow(Api::all(client), Config::default(), put).await;
+        }
+        .boxed()
+    }
+
+    /// Only what facts are taken from: Nodes write their status all the time.
+    fn follow_nodes(
+        self: &Arc<Self>,
+        changed: impl Fn() + Send + 'static,
+    ) -> BoxFuture<'static, ()> {
+        let (this, mut changes) = (Arc::clone(self), self.nodes.changes());
+        let of = |node: Option<&Node>| node.map(|node| (addresses(node), pod_networks(node)));
+        async move {
+            while let Some(change) = changes.recv().await {
+                let is_new = match &change {
+                    Change::All => true,
+                    Change::One(before, after) => of(before.as_deref()) != of(after.as_deref()),
+                };
+                if is_new && this.renew() {
+                    changed();
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn put(&self, watched: Watched, put: impl FnOnce(&mut Objects), changed: &impl Fn()) {
+        put(&mut self.objects.lock().unwrap_or_else(PoisonError::into_inner));
+        if self.renew() {
+            changed();
+        }
+        self.answered.send_if_modified(|all| all.insert(watched));
+    }
+
+    /// Whether the facts are others now.
+    fn renew(&self) -> bool {
+        let nodes = self.nodes.all();
+        let new = {
+            let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+            ClusterFacts::of(&objects, &nodes)
+        };
+        let mut facts = self.facts.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = **facts != new;
+        if is_new {
+            *facts = Arc::new(new);
+        }
+        is_new
+    }
+}
+
+/// Watches a kind. What was listed once stays known while the server does not answer.
+async fn follow<K>(api: Api<K>, config: Config, put: impl Fn(Listed<K>))
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let kind = K::plural(&());
+    let (store, writer) = reflector::store();
+    let events = watcher(api, config).default_backoff().reflect(writer);
+    let mut events = std::pin::pin!(events);
+    let (mut is_listed, mut said) = (false, String::new());
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init | Event::InitApply(_)) => {}
+            Ok(Event::InitDone | Event::Apply(_) | Event::Delete(_)) => {
+                is_listed = true;
+                said.clear();
+                put(Ok(store.state()));
+            }
+            Err(error) => {
+                let why = format!("{kind} cannot be listed: {}", berth_cli::text::chain(&error));
+                if said != why {
+                    tracing::warn!(%kind, error = %error, "failed to watch");
+                    said.clone_from(&why);
+                }
+                if !is_listed {
+                    put(Err(why));
+                }
+            }
+        }
+    }
+}
+
+/// Whether the server has a kind; what it does not answer is asked again.
+async fn serves<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
+    let resource = ApiResource::erase::<K>(&());
+    loop {
+        match is_served(client, &resource).await {
+            Ok(is_served) => return is_served,
+            Err(error) => {
+                tracing::warn!(kind = %resource.plural, error = %error, "failed to discover");
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+        }
+    }
+}
+
+fn slice(endpoints: &Endpoints) -> EndpointSlice {
+    let subsets = endpoints.subsets.iter().flatten();
+    // Both kinds of addresses are the server's.
+    let all =
+        subsets.flat_map(|one| one.addresses.iter().chain(&one.not_ready_addresses).flatten());
+    let addresses: Vec<String> = all.map(|address| address.ip.clone()).collect();
+    EndpointSlice {
+        metadata: endpoints.metadata.clone(),
+        endpoints: vec![Endpoint { addresses, ..Endpoint::default() }],
+        ..EndpointSlice::default()
+    }
+}

@@ -1,0 +1,229 @@
+//! Facts of the infra cluster that NetworkPolicies of tenants are rendered from: who answers DNS queries, and which
+//! addresses are the cluster's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use berth_api::InfraConfigSpec;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use k8s_openapi::api::core::v1::{Namespace, Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt as _;
+
+/// Label that Kubernetes puts on every namespace since 1.21, and that nobody may change.
+pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+/// Where cluster DNS is.
+pub const SYSTEM: &str = "kube-system";
+/// Label of its Services: CoreDNS, kube-dns and the distributions' own charts have it.
+pub const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
+
+/// Entries of `except` in an `ipBlock`, for each family.
+const MOST: usize = 256;
+/// Networks are not made larger than this to stay within [`MOST`]: there are no more of them.
+const LARGEST: u8 = 8;
+
+/// Addresses that are not the internet's: private (RFC 1918, 4193), shared (RFC 6598), link-local (RFC 3927, 4291),
+/// protocol assignments (RFC 6890; a cloud's metadata is in it), and Azure's metadata. Those of other clouds are in these.
+const NOT_PUBLIC: [&str; 9] = [
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "168.63.129.16/32",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.168.0.0/16",
+    "fc00::/7",
+    "fe80::/10",
+];
+
+/// What is known of a kind: its objects, or why it cannot be listed.
+pub type Listed<K> = Result<Vec<Arc<K>>, String>;
+
+/// Objects that facts are taken from.
+#[derive(Clone, Debug)]
+pub struct Objects {
+    /// Services of kube-system with the label of cluster DNS.
+    pub dns: Listed<Service>,
+    /// The namespace kube-system.
+    pub system: Listed<Namespace>,
+    /// Service `default/kubernetes`.
+    pub api_service: Listed<Service>,
+    /// Its endpoints.
+    pub api_endpoints: Listed<EndpointSlice>,
+    /// Networks of Services; none before Kubernetes 1.33.
+    pub service_networks: Listed<ServiceCIDR>,
+}
+
+/// Pods that answer DNS queries, and the addresses of their Services.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dns {
+    /// Labels of their namespace.
+    pub namespace: BTreeMap<String, String>,
+    /// Labels of the pods, for each Service.
+    pub backends: Vec<Backend>,
+    /// Addresses of the Services. NodeLocal DNSCache answers on them too, on the node itself, so no address is translated.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// Pods behind a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backend {
+    /// Their labels; never empty, which would select every pod.
+    pub selector: BTreeMap<String, String>,
+    /// Protocols and ports of the pods, by number or by name.
+    pub ports: Vec<(String, IntOrString)>,
+}
+
+/// Facts of the infra cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterFacts {
+    /// Who answers DNS queries; why that is unknown.
+    pub dns: Result<Dns, String>,
+    /// Addresses of the API server; why they are unknown.
+    pub api_server: Result<BTreeSet<IpAddr>, String>,
+    /// Addresses of Nodes.
+    pub nodes: BTreeSet<IpAddr>,
+    /// Networks of pods and Services, as far as they are known.
+    pub networks: BTreeSet<IpNet>,
+}
+
+impl ClusterFacts {
+    /// Takes the facts out of objects.
+    #[must_use]
+    pub fn of(objects: &Objects, nodes: &[Arc<Node>]) -> Self {
+        let mut networks: BTreeSet<IpNet> =
+            nodes.iter().flat_map(|node| pod_networks(node)).collect();
+        // Without them the networks of Services are unknown, as before Kubernetes 1.33.
+        for network in objects.service_networks.iter().flatten() {
+            let spec = network.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
+            networks.extend(spec.filter_map(|cidr| cidr.parse::<IpNet>().ok()));
+        }
+        Self {
+            dns: dns(&objects.dns, &objects.system),
+            api_server: api_server(&objects.api_service, &objects.api_endpoints),
+            nodes: nodes.iter().flat_map(|node| addresses(node)).collect(),
+            networks,
+        }
+    }
+
+    /// What an isolated pod must not reach at public addresses: networks of either family, few and in order.
+    #[must_use]
+    pub fn excluded(&self, config: &InfraConfigSpec) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
+        let single =
+            self.api_server.iter().flatten().chain(&self.nodes).map(|one| IpNet::from(*one));
+        let all = NOT_PUBLIC.iter().filter_map(|one| one.parse::<IpNet>().ok());
+        let all = all.chain(single).chain(self.networks.iter().copied());
+        let all: Vec<IpNet> = all.chain(config.cluster_networks.iter().copied()).collect();
+        let v4 = |bits: u8| {
+            let of = |one: &IpNet| match one {
+                IpNet::V4(net) => Ipv4Net::new(net.addr(), net.prefix_len().min(bits)).ok(),
+                IpNet::V6(_) => None,
+            };
+            Ipv4Net::aggregate(&all.iter().filter_map(of).map(|net| net.trunc()).collect())
+        };
+        let v6 = |bits: u8| {
+            let of = |one: &IpNet| match one {
+                IpNet::V6(net) => Ipv6Net::new(net.addr(), net.prefix_len().min(bits)).ok(),
+                IpNet::V4(_) => None,
+            };
+            Ipv6Net::aggregate(&all.iter().filter_map(of).map(|net| net.trunc()).collect())
+        };
+        (few(32, v4), few(128, v6))
+    }
+}
+
+/// The finest networks of which there are no more than [`MOST`]. Public addresses of thousands of Nodes are excluded with
+/// their neighbours: too much is closed then, never too little.
+fn few<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
+    let lengths = (LARGEST..=bits).rev();
+    let mut found = lengths.map(networks).find(|all| all.len() <= MOST).unwrap_or_default();
+    found.sort();
+    found
+}
+
+/// Addresses of a Node.
+#[must_use]
+pub fn addresses(node: &Node) -> BTreeSet<IpAddr> {
+    let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    all.filter_map(|one| one.address.parse().ok()).collect()
+}
+
+/// Networks of a Node's pods, where the cluster gives each Node its own.
+#[must_use]
+pub fn pod_networks(node: &Node) -> BTreeSet<IpNet> {
+    let spec = node.spec.as_ref();
+    let all =
+        spec.iter().flat_map(|spec| spec.pod_cidr.iter().chain(spec.pod_cidrs.iter().flatten()));
+    all.filter_map(|cidr| cidr.parse().ok()).collect()
+}
+
+fn dns(services: &Listed<Service>, system: &Listed<Namespace>) -> Result<Dns, String> {
+    const INSTEAD: &str = "name the pods in InfraConfig's spec.clusterDNS";
+    let (key, value) = DNS_LABEL;
+    let services = services.as_ref().map_err(Clone::clone)?;
+    let mut dns = Dns::default();
+    let mut services: Vec<&Service> = services.iter().map(Arc::as_ref).collect();
+    services.sort_by_key(|service| service.name_any());
+    for spec in services.iter().filter_map(|service| service.spec.as_ref()) {
+        let selector = spec.selector.clone().unwrap_or_default();
+        let first = spec.cluster_ip.iter();
+        let all = first.chain(spec.cluster_ips.iter().flatten());
+        dns.addresses.extend(all.filter_map(|address| address.parse::<IpAddr>().ok()));
+        if selector.is_empty() {
+            continue;
+        }
+        // Metrics of the same pods are no tenant's business.
+        let ports = spec.ports.iter().flatten().filter(|port| port.port == 53);
+        let ports = ports.map(|port| {
+            let target = port.target_port.clone().unwrap_or(IntOrString::Int(port.port));
+            (port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), target)
+        });
+        let backend = Backend { selector, ports: ports.collect() };
+        if !backend.ports.is_empty() && !dns.backends.contains(&backend) {
+            dns.backends.push(backend);
+        }
+    }
+    if dns.backends.is_empty() {
+        return Err(format!(
+            "no Service of namespace {SYSTEM} has label {key}={value}, port 53 and a selector: {INSTEAD}"
+        ));
+    }
+    let system = system.as_ref().map_err(Clone::clone)?;
+    let labels = system.first().map(|namespace| namespace.labels().clone()).unwrap_or_default();
+    if labels.get(NAMESPACE_NAME).is_none_or(|name| name != SYSTEM) {
+        // Before Kubernetes 1.21.
+        return Err(format!(
+            "namespace {SYSTEM} has no label {NAMESPACE_NAME}: kubectl label namespace {SYSTEM} {NAMESPACE_NAME}={SYSTEM}"
+        ));
+    }
+    dns.namespace = [(NAMESPACE_NAME.to_owned(), SYSTEM.to_owned())].into();
+    Ok(dns)
+}
+
+fn api_server(
+    service: &Listed<Service>,
+    endpoints: &Listed<EndpointSlice>,
+) -> Result<BTreeSet<IpAddr>, String> {
+    let service = service.as_ref().map_err(Clone::clone)?;
+    let endpoints = endpoints.as_ref().map_err(Clone::clone)?;
+    let of_endpoints = endpoints.iter().flat_map(|slice| &slice.endpoints);
+    let mut all: BTreeSet<IpAddr> = of_endpoints
+        .flat_map(|endpoint| &endpoint.addresses)
+        .filter_map(|address| address.parse().ok())
+        .collect();
+    if all.is_empty() {
+        return Err("the EndpointSlice default/kubernetes has no addresses".to_owned());
+    }
+    for spec in service.iter().filter_map(|service| service.spec.as_ref()) {
+        let ips = spec.cluster_ip.iter().chain(spec.cluster_ips.iter().flatten());
+        all.extend(ips.filter_map(|address| address.parse::<IpAddr>().ok()));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod tests;

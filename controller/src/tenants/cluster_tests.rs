@@ -1,0 +1,154 @@
+//! Facts out of objects as clusters have them.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn listed<K: DeserializeOwned>(objects: Value) -> Listed<K> {
+    let objects: Vec<K> = serde_json::from_value(objects).unwrap();
+    Ok(objects.into_iter().map(Arc::new).collect())
+}
+
+/// As kubeadm leaves a cluster.
+fn usual() -> Objects {
+    Objects {
+        dns: listed(json!([{"metadata": {"name": "kube-dns"}, "spec": {
+        "selector": {"k8s-app": "kube-dns"}, "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10", "fd00:96::a"],
+        "ports": [
+            {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
+            {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": "dns-tcp"},
+            {"name": "metrics", "port": 9153, "protocol": "TCP", "targetPort": 9153},
+        ]}}])),
+        system: listed(
+            json!([{"metadata": {"name": "kube-system", "labels": {NAMESPACE_NAME: "kube-system"}}}]),
+        ),
+        api_service: listed(
+            json!([{"metadata": {"name": "kubernetes"}, "spec": {"clusterIP": "10.96.0.1"}}]),
+        ),
+        api_endpoints: listed(json!([{"addressType": "IPv4", "metadata": {"name": "kubernetes"},
+            "endpoints": [{"addresses": ["203.0.113.5"]}, {"addresses": ["203.0.113.6"]}]}])),
+        service_networks: listed(
+            json!([{"spec": {"cidrs": ["10.96.0.0/12", "2001:db8:96::/108"]}}]),
+        ),
+    }
+}
+
+fn node(addresses: &[&str], pods: &[&str]) -> Arc<Node> {
+    let list: Vec<Value> =
+        addresses.iter().map(|one| json!({"type": "InternalIP", "address": one})).collect();
+    Arc::new(
+        serde_json::from_value(json!({
+            "metadata": {"name": "n"}, "spec": {"podCIDR": pods.first(), "podCIDRs": pods},
+            "status": {"addresses": list},
+        }))
+        .unwrap(),
+    )
+}
+
+fn texts<N: ToString>(networks: &[N]) -> Vec<String> {
+    networks.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_usual_cluster() {
+    let nodes =
+        [node(&["10.0.0.5", "198.51.100.9", "node-a"], &["10.244.0.0/24", "2001:db8:1::/64"])];
+    let facts = ClusterFacts::of(&usual(), &nodes);
+    let dns = facts.dns.as_ref().unwrap();
+    assert_eq!(dns.namespace[NAMESPACE_NAME], "kube-system");
+    assert_eq!(texts(&dns.addresses.iter().collect::<Vec<_>>()), ["10.96.0.10", "fd00:96::a"]);
+    let ports = &dns.backends[0].ports;
+    assert_eq!(ports[0], ("UDP".to_owned(), IntOrString::Int(53)));
+    assert_eq!(ports[1], ("TCP".to_owned(), IntOrString::String("dns-tcp".to_owned())));
+    assert_eq!(ports.len(), 2, "metrics are not DNS");
+    assert_eq!(
+        texts(&facts.api_server.as_ref().unwrap().iter().collect::<Vec<_>>()),
+        ["10.96.0.1", "203.0.113.5", "203.0.113.6"]
+    );
+    let (v4, v6) = facts.excluded(&InfraConfigSpec::default());
+    assert_eq!(
+        texts(&v4),
+        [
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "168.63.129.16/32",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.168.0.0/16",
+            "198.51.100.9/32",
+            "203.0.113.5/32",
+            "203.0.113.6/32"
+        ]
+    );
+    assert_eq!(texts(&v6), ["2001:db8:1::/64", "2001:db8:96::/108", "fc00::/7", "fe80::/10"]);
+    let config: InfraConfigSpec =
+        serde_json::from_value(json!({"clusterNetworks": ["203.0.113.7/24"]})).unwrap();
+    assert!(texts(&facts.excluded(&config).0).contains(&"203.0.113.0/24".to_owned()));
+}
+
+#[test]
+fn what_is_unknown_says_why() {
+    let without = |change: fn(&mut Objects)| {
+        let mut objects = usual();
+        change(&mut objects);
+        let facts = ClusterFacts::of(&objects, &[]);
+        facts.dns.err().or_else(|| facts.api_server.err()).unwrap_or_default()
+    };
+    for (why, words) in [
+        (
+            without(|all| all.dns = Ok(Vec::new())),
+            "no Service of namespace kube-system has label k8s-app=kube-dns",
+        ),
+        // One without a selector selects no pods; `{}` in a policy would select all.
+        (
+            without(|all| all.dns = listed(json!([{"spec": {"ports": [{"port": 53}]}}]))),
+            "spec.clusterDNS",
+        ),
+        (
+            without(|all| all.dns = Err("services cannot be listed".to_owned())),
+            "services cannot be listed",
+        ),
+        (
+            without(|all| all.system = listed(json!([{"metadata": {"name": "kube-system"}}]))),
+            "kubectl label namespace kube-system kubernetes.io/metadata.name=kube-system",
+        ),
+        (without(|all| all.api_endpoints = Ok(Vec::new())), "default/kubernetes has no addresses"),
+        (without(|all| all.api_endpoints = Err("forbidden".to_owned())), "forbidden"),
+        // These are additions: a server may not have the kind.
+        (without(|all| all.service_networks = Err("no such kind".to_owned())), ""),
+    ] {
+        assert!(why.contains(words) && why.is_empty() == words.is_empty(), "{words}: {why}");
+    }
+}
+
+#[test]
+fn thousands_of_public_nodes_close_more_and_never_less() {
+    // Every third address of a /16, so that no two are neighbours.
+    let address = |at: u32| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at * 3));
+    let many = |count: u32| {
+        let mut facts = ClusterFacts::of(&usual(), &[]);
+        facts.nodes = (0..count).map(address).collect();
+        facts
+    };
+    for count in [10, 100, 5000, 20_000] {
+        let facts = many(count);
+        let (v4, v6) = facts.excluded(&InfraConfigSpec::default());
+        assert!(v4.len() <= MOST && v6.len() <= MOST, "{count}: {}", v4.len());
+        for node in &facts.nodes {
+            let IpAddr::V4(node) = node else { continue };
+            assert!(v4.iter().any(|net| net.contains(node)), "{node}");
+        }
+        // Few stay exact.
+        assert!(count > 100 || v4.iter().filter(|net| net.prefix_len() == 32).count() >= 10);
+        // The other ranges are as fine as before.
+        assert!(v4.contains(&"192.168.0.0/16".parse().unwrap()));
+    }
+    // Neighbours are one network, without closing any other address.
+    let mut facts = many(0);
+    facts.nodes =
+        (0..4096_u32).map(|at| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at))).collect();
+    let (v4, _) = facts.excluded(&InfraConfigSpec::default());
+    assert!(texts(&v4).contains(&"198.51.0.0/20".to_owned()), "{v4:?}");
+}

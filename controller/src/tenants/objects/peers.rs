@@ -1,0 +1,110 @@
+//! Peers and ports of NetworkPolicies: the same namespace, DNS, the internet without the infra cluster's own addresses.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+use berth_api::InfraConfigSpec;
+use serde_json::{Value, json};
+
+use crate::tenants::cluster::ClusterFacts;
+use crate::tenants::fault::Fault;
+
+/// The address that NodeLocal DNSCache has on every Node unless it is configured otherwise. Whatever answers there is on
+/// the pod's own host, and link-local addresses are not routed.
+const NODE_LOCAL_DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
+/// Of DNS.
+const DOMAIN: u16 = 53;
+
+/// All pods of the policy's namespace.
+pub(super) fn same_namespace() -> Value {
+    json!({"podSelector": {}})
+}
+
+/// One address.
+pub(super) fn single(address: IpAddr) -> Value {
+    let length = if address.is_ipv4() { 32 } else { 128 };
+    json!({"ipBlock": {"cidr": format!("{address}/{length}")}})
+}
+
+/// TCP ports.
+pub(super) fn tcp(ports: &BTreeSet<u16>) -> Value {
+    ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect()
+}
+
+fn udp_and_tcp(ports: &[u16]) -> Vec<Value> {
+    let both = |port: &u16| ["TCP", "UDP"].map(|one| json!({"protocol": one, "port": port}));
+    ports.iter().flat_map(both).collect()
+}
+
+/// Rules for the cluster's DNS: its pods as selectors, as a plugin sees them behind their Service, and the addresses on
+/// which NodeLocal DNSCache answers in their place.
+///
+/// # Errors
+/// If it is unknown who answers.
+pub(super) fn dns(config: &InfraConfigSpec, cluster: &ClusterFacts) -> Result<Vec<Value>, String> {
+    let pods = |namespace: Value, pods: Value, ports: Value| {
+        json!({
+            "to": [{"namespaceSelector": {"matchLabels": namespace}, "podSelector": {"matchLabels": pods}}],
+            "ports": ports,
+        })
+    };
+    let (mut rules, mut addresses) = (Vec::new(), vec![single(NODE_LOCAL_DNS)]);
+    match &config.cluster_dns {
+        Some(dns) if dns.namespace_labels.is_empty() || dns.pod_labels.is_empty() => {
+            return Err("InfraConfig default: spec.clusterDNS has no labels".to_owned());
+        }
+        Some(dns) => {
+            let ports = if dns.ports.is_empty() { vec![DOMAIN] } else { dns.ports.clone() };
+            let (namespace, labels) = (json!(dns.namespace_labels), json!(dns.pod_labels));
+            rules.push(pods(namespace, labels, udp_and_tcp(&ports).into()));
+        }
+        None => {
+            let dns = cluster.dns.as_ref().map_err(Clone::clone)?;
+            for backend in &dns.backends {
+                let ports = backend
+                    .ports
+                    .iter()
+                    .map(|(protocol, port)| json!({"protocol": protocol, "port": port}));
+                rules.push(pods(json!(dns.namespace), json!(backend.selector), ports.collect()));
+            }
+            addresses.extend(dns.addresses.iter().copied().map(single));
+        }
+    }
+    rules.push(json!({"to": addresses, "ports": udp_and_tcp(&[DOMAIN])}));
+    Ok(rules)
+}
+
+/// Rules for name servers of VMs.
+pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<Value> {
+    let mut rules = Vec::new();
+    for (index, server) in servers.iter().enumerate() {
+        let Ok(address) = server.parse() else {
+            let message = format!(
+                "InfraConfig default: spec.dnsConfig.nameservers[{index}]: `{server}` is not an address"
+            );
+            faults.push(Fault::new("PolicyInvalid", message));
+            continue;
+        };
+        rules.push(json!({"to": [single(address)], "ports": udp_and_tcp(&[DOMAIN])}));
+    }
+    rules
+}
+
+/// Public addresses of both families, without those of the infra cluster.
+///
+/// # Errors
+/// If those of the API server are unknown: it would be reachable.
+pub(super) fn internet(
+    config: &InfraConfigSpec,
+    cluster: &ClusterFacts,
+) -> Result<Vec<Value>, String> {
+    cluster.api_server.as_ref().map_err(Clone::clone)?;
+    let (v4, v6) = cluster.excluded(config);
+    let texts = |all: Vec<String>| (!all.iter().any(|net| net.ends_with("/0"))).then_some(all);
+    let v4 = texts(v4.iter().map(ToString::to_string).collect());
+    let v6 = texts(v6.iter().map(ToString::to_string).collect());
+    let block = |(all, except): (&str, Option<Vec<String>>)| {
+        Some(json!({"ipBlock": {"cidr": all, "except": except?}}))
+    };
+    Ok([("0.0.0.0/0", v4), ("::/0", v6)].into_iter().filter_map(block).collect())
+}

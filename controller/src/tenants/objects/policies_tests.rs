@@ -1,0 +1,208 @@
+//! Rendered policies; what they allow is judged by `controller/tests/policies.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::*;
+use crate::tenants::cluster::{Backend, Dns};
+
+fn cluster() -> ClusterFacts {
+    let labels = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+    ClusterFacts {
+        dns: Ok(Dns {
+            namespace: labels("kubernetes.io/metadata.name", "kube-system"),
+            backends: vec![Backend {
+                selector: labels("k8s-app", "kube-dns"),
+                ports: vec![("UDP".to_owned(), IntOrString::String("dns".to_owned()))],
+            }],
+            addresses: BTreeSet::from(["10.96.0.10".parse().unwrap()]),
+        }),
+        api_server: Ok(BTreeSet::from(["203.0.113.5".parse().unwrap()])),
+        nodes: BTreeSet::new(),
+        networks: BTreeSet::new(),
+    }
+}
+
+fn rendered(isolation: &str, config: Value, cluster: &ClusterFacts) -> Policies {
+    let asked: NetworkPolicies = serde_json::from_value(json!({"isolation": isolation})).unwrap();
+    let config: InfraConfigSpec = serde_json::from_value(config).unwrap();
+    let api_server = Some("192.0.2.7".parse().unwrap());
+    policies(Input { tenant: "abc", asked: Some(&asked), config: &config, cluster, api_server })
+}
+
+fn spec<'a>(all: &'a Policies, name: &str) -> &'a Value {
+    &all.isolation.iter().find(|one| one.name() == name).unwrap().body["spec"]
+}
+
+/// Rules of all policies, with the direction.
+fn rules(all: &Policies) -> Vec<&Value> {
+    let of = |one: &'static str| {
+        all.isolation.iter().filter_map(move |policy| policy.body["spec"][one].as_array())
+    };
+    of("ingress").chain(of("egress")).flatten().collect()
+}
+
+#[test]
+fn inside_the_cluster_only_in_both_directions() {
+    let servers = json!({"dnsConfig": {"nameservers": ["2001:db8::53"]}});
+    let all = rendered("InCluster", servers, &cluster());
+    assert_eq!((all.faults.len(), all.lacks_facts), (0, false));
+    let ports = json!([{"protocol": "TCP", "port": 53}, {"protocol": "UDP", "port": 53}]);
+    assert_eq!(
+        *spec(&all, "cluster-isolation"),
+        json!({
+            "podSelector": {}, "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [{"podSelector": {}}]}],
+            "egress": [
+                {"to": [{"podSelector": {}}]},
+                {
+                    "to": [{
+                        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+                        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+                    }],
+                    "ports": [{"protocol": "UDP", "port": "dns"}],
+                },
+                {
+                    "to": [{"ipBlock": {"cidr": "169.254.20.10/32"}}, {"ipBlock": {"cidr": "10.96.0.10/32"}}],
+                    "ports": ports,
+                },
+                {"to": [{"ipBlock": {"cidr": "2001:db8::53/128"}}], "ports": ports},
+                {"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}]},
+            ],
+        })
+    );
+    let names: Vec<&str> = all.isolation.iter().map(Wanted::name).collect();
+    assert_eq!(
+        names,
+        ["cluster-isolation", "berth-allow-cdi", "berth-allow-virt-api", "allow-kubevirt-importer"]
+    );
+}
+
+#[test]
+fn what_is_unknown_opens_nothing_and_is_said() {
+    let mut blind = cluster();
+    blind.dns = Err("no Service".to_owned());
+    blind.api_server = Err("services cannot be listed".to_owned());
+    for isolation in ["InCluster", "Egress"] {
+        let servers = json!({"dnsConfig": {"nameservers": ["ten.dot.one"]}});
+        let all = rendered(isolation, servers, &blind);
+        assert!(all.lacks_facts);
+        let said: Vec<(&str, &str)> =
+            all.faults.iter().map(|fault| (fault.reason, fault.message.as_str())).collect();
+        assert_eq!(
+            said[..2],
+            [
+                (
+                    "ClusterFactsUnknown",
+                    "addresses of the infra API server: services cannot be listed"
+                ),
+                ("ClusterFactsUnknown", "cluster DNS: no Service"),
+            ]
+        );
+        assert!(said[2].1.contains("nameservers[0]: `ten.dot.one`"), "{said:?}");
+        let text = json!(rules(&all)).to_string();
+        assert!(
+            !text.contains("0.0.0.0/0") && !text.contains("\"port\":53"),
+            "{isolation}: {text}"
+        );
+    }
+    // Without isolation nothing of it is needed.
+    let off = rendered("Off", json!({}), &blind);
+    assert!(off.isolation.is_empty() && off.faults.is_empty() && !off.lacks_facts);
+}
+
+/// An empty rule or peer allows everything, an empty selector of pods and namespaces every pod of the cluster.
+#[test]
+fn no_rule_is_empty() {
+    let config = json!({
+        "imageSources": [{"cidr": "10.20.0.7/32"}],
+        "images": {"http": {"operatingSystems": {"u": {"1": "http://i.r.svc/u.img", "2": "https://[2001:db8::9]:8443/u"}}}},
+    });
+    for isolation in ["InCluster", "Egress"] {
+        let all = rendered(isolation, config.clone(), &cluster());
+        for rule in rules(&all) {
+            let peers = rule["to"].as_array().or_else(|| rule["from"].as_array());
+            let peers = peers.unwrap_or_else(|| panic!("{isolation}: {rule}"));
+            assert!(!peers.is_empty(), "{isolation}: {rule}");
+            for peer in peers {
+                assert!(!peer.as_object().unwrap().is_empty(), "{isolation}: {rule}");
+                assert_ne!(peer.get("namespaceSelector"), Some(&json!({})), "{isolation}: {rule}");
+            }
+            assert_ne!(rule.get("ports"), Some(&json!([])), "{isolation}: {rule}");
+        }
+    }
+}
+
+#[test]
+fn importers_reach_what_an_administrator_names() {
+    let config = json!({
+        "imageSources": [{"cidr": "10.20.0.7/24", "ports": [5000]}, {"cidr": "10.30.0.1/32"}],
+        "images": {"http": {"operatingSystems": {"ubuntu": {
+            "22.04": "https://images.example:8443/u.img", "24.04": "http://10.0.0.9:8080/u.img", "26.04": "http://i.store.svc/u"}}}},
+    });
+    let all = rendered("InCluster", config, &cluster());
+    let egress = spec(&all, "allow-kubevirt-importer")["egress"].as_array().unwrap();
+    let tcp = |ports: &[u16]| -> Value {
+        ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect()
+    };
+    for (cidr, ports) in
+        [("10.0.0.9/32", vec![8080]), ("10.20.0.0/24", vec![5000]), ("10.30.0.1/32", vec![80, 443])]
+    {
+        let rule = json!({"to": [{"ipBlock": {"cidr": cidr}}], "ports": tcp(&ports)});
+        assert!(egress.contains(&rule), "{rule}: {egress:#?}");
+    }
+    let namespace = json!({"to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "store"}}}]});
+    assert!(egress.contains(&namespace), "{egress:#?}");
+    let internet = egress.iter().find(|rule| rule.to_string().contains("0.0.0.0/0")).unwrap();
+    assert_eq!(internet["ports"], tcp(&[80, 443, 8443]));
+}
+
+#[test]
+fn cluster_dns_may_be_named() {
+    let config = json!({"clusterDNS": {
+        "namespaceLabels": {"kubernetes.io/metadata.name": "openshift-dns"},
+        "podLabels": {"dns.operator.openshift.io/daemonset-dns": "default"}, "ports": [5353],
+    }});
+    let mut blind = cluster();
+    blind.dns = Err("no Service".to_owned());
+    let all = rendered("Egress", config, &blind);
+    assert!(all.faults.is_empty() && !all.lacks_facts);
+    let text = spec(&all, "cluster-isolation").to_string();
+    assert!(text.contains("openshift-dns") && text.contains("5353"), "{text}");
+    // On servers without CEL or defaults it may be empty: then it is not followed.
+    let empty = json!({"clusterDNS": {"namespaceLabels": {}, "podLabels": {}}});
+    assert!(rendered("Egress", empty, &cluster()).lacks_facts);
+}
+
+#[test]
+fn policies_of_lists_are_marked_and_never_stand_in_for_ours() {
+    let policy = |name: &str| CustomNetworkPolicy { name: name.to_owned(), ..Default::default() };
+    let asked = NetworkPolicies {
+        isolation: Some(Isolation::Off),
+        custom: vec![policy("both"), policy("own"), policy("cluster-isolation")],
+    };
+    let config = InfraConfigSpec {
+        custom_network_policies: vec![policy("both"), policy("common")],
+        ..InfraConfigSpec::default()
+    };
+    let all = policies(Input {
+        tenant: "abc",
+        asked: Some(&asked),
+        config: &config,
+        cluster: &cluster(),
+        api_server: None,
+    });
+    let mark =
+        |one: &Wanted| one.body["metadata"]["labels"][CUSTOM_POLICY].as_str().unwrap().to_owned();
+    let marked: Vec<(&str, String)> =
+        all.custom.iter().map(|one| (one.name(), mark(one))).collect();
+    let expected = [("both", "infra-config"), ("common", "infra-config"), ("own", "tenant")];
+    assert_eq!(marked, expected.map(|(name, mark)| (name, mark.to_owned())));
+    assert_eq!(all.faults.len(), 2);
+    assert!(
+        all.faults[0].message.starts_with("spec.networkPolicies.custom[both]"),
+        "{:?}",
+        all.faults
+    );
+}

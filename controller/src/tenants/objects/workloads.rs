@@ -1,0 +1,180 @@
+//! NetworkPolicies for the pods that CDI and KubeVirt run in a tenant's namespace.
+//!
+//! Labels and ports as of CDI 1.60 to 1.63 (`pkg/common/common.go`, `pkg/operator/resources/namespaced/networkpolicies.go`):
+//! importers fetch images, cdi-uploadproxy and sources of clones send to upload servers, and cdi-deployment reads progress
+//! from the importers. Live migration needs no rule: launchers speak to virt-handler by Unix sockets, and one virt-handler
+//! to the other in KubeVirt's own namespace.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use berth_api::InfraConfigSpec;
+use berth_api::names::TENANT;
+use serde_json::{Value, json};
+
+use super::peers::{single, tcp};
+use crate::tenants::cluster::NAMESPACE_NAME;
+
+pub(super) const IMPORTER: &str = "allow-kubevirt-importer";
+pub(super) const CDI: &str = "berth-allow-cdi";
+pub(super) const VIRT_API: &str = "berth-allow-virt-api";
+
+/// On which upload servers take data, and importers report progress.
+const CDI_PORT: u16 = 8443;
+/// Of image sources that name no port.
+const WEB: [u16; 2] = [80, 443];
+
+/// Namespaces of the infra cluster itself. Without it a tenant could give its pods the labels of CDI or of KubeVirt, and
+/// reach into other tenants.
+fn no_tenants() -> Value {
+    json!({"matchExpressions": [{"key": TENANT, "operator": "DoesNotExist"}]})
+}
+
+/// CDI's pods, with these labels too. Labels of a MachineDeployment's template are on launcher pods, CDI's among them if a
+/// tenant writes them there; but KubeVirt sets `kubevirt.io` on every launcher, and CDI on none of its pods.
+fn cdi_pods(mut labels: Value) -> Value {
+    labels["app"] = "containerized-data-importer".into();
+    json!({
+        "matchLabels": labels,
+        "matchExpressions": [{"key": "kubevirt.io", "operator": "DoesNotExist"}],
+    })
+}
+
+/// Importers reach the internet's image servers, those that InfraConfig names, and pods `app: image-repo` of the infra
+/// cluster. `internet` is without the infra cluster's own addresses, so that a tenant's DataVolume cannot read them.
+pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
+    let image_repo = json!({
+        "namespaceSelector": no_tenants(), "podSelector": {"matchLabels": {"app": "image-repo"}},
+    });
+    let mut egress = vec![json!({"to": [image_repo]})];
+    let mut ports = BTreeSet::from(WEB);
+    for source in urls(config).filter_map(Source::of) {
+        match source {
+            Source::Name(port) => drop(ports.insert(port)),
+            Source::Address(address, port) => {
+                egress.push(json!({"to": [single(address)], "ports": tcp(&[port].into())}));
+            }
+            Source::Namespace(name) => {
+                let peer = json!({"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}});
+                egress.push(json!({"to": [peer]}));
+            }
+        }
+    }
+    for source in &config.image_sources {
+        let ports = if source.ports.is_empty() {
+            WEB.into()
+        } else {
+            source.ports.iter().copied().collect()
+        };
+        let block = json!({"ipBlock": {"cidr": source.cidr.trunc()}});
+        egress.push(json!({"to": [block], "ports": tcp(&ports)}));
+    }
+    if !internet.is_empty() {
+        egress.push(json!({"to": internet, "ports": tcp(&ports)}));
+    }
+    let mut once: Vec<Value> = Vec::new();
+    for rule in egress {
+        if !once.contains(&rule) {
+            once.push(rule);
+        }
+    }
+    json!({
+        "podSelector": cdi_pods(json!({"cdi.kubevirt.io": "importer"})), "policyTypes": ["Egress"], "egress": once,
+    })
+}
+
+/// CDI's control plane, and sources of clones, reach CDI's pods.
+pub(super) fn cdi() -> Value {
+    let from = json!({
+        "namespaceSelector": no_tenants(),
+        "podSelector": {"matchExpressions": [{
+            "key": "cdi.kubevirt.io", "operator": "In",
+            "values": ["cdi-clone-source", "cdi-deployment", "cdi-uploadproxy"],
+        }]},
+    });
+    json!({
+        "podSelector": cdi_pods(json!({})), "policyTypes": ["Ingress"],
+        "ingress": [{"from": [from], "ports": tcp(&[CDI_PORT].into())}],
+    })
+}
+
+/// KubeVirt's API forwards ports to VMs (`virtctl ssh`, `virtctl port-forward`), for users who may.
+pub(super) fn virt_api() -> Value {
+    let from = json!({
+        "namespaceSelector": no_tenants(), "podSelector": {"matchLabels": {"kubevirt.io": "virt-api"}},
+    });
+    json!({
+        "podSelector": {"matchLabels": {"kubevirt.io": "virt-launcher"}}, "policyTypes": ["Ingress"],
+        "ingress": [{"from": [from]}],
+    })
+}
+
+/// URLs that an administrator wrote. Those of MachineDeployments are a tenant's words, and open nothing.
+fn urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
+    let http = config.images.iter().filter_map(|images| images.http.as_ref());
+    let versions = http.flat_map(|http| http.operating_systems.values());
+    versions.flat_map(|versions| versions.values().map(String::as_str))
+}
+
+/// Where a URL leads.
+#[derive(Debug, PartialEq, Eq)]
+enum Source {
+    /// By a name, which a NetworkPolicy cannot have: a port of the internet.
+    Name(u16),
+    Address(IpAddr, u16),
+    /// A Service of this cluster. Its pods may listen on another port, and policies see that one.
+    Namespace(String),
+}
+
+impl Source {
+    fn of(url: &str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://")?;
+        let standard = match scheme {
+            "http" => 80,
+            "https" => 443,
+            _ => return None,
+        };
+        let authority = rest.split(['/', '?', '#']).next()?;
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let (host, port) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+            Some((host, port)) => (host, port.strip_prefix(':')),
+            None => host.split_once(':').map_or((host, None), |(host, port)| (host, Some(port))),
+        };
+        let port = port.filter(|port| !port.is_empty());
+        let port = port.map_or(Some(standard), |port| port.parse().ok())?;
+        if let Ok(address) = host.parse() {
+            return Some(Self::Address(address, port));
+        }
+        let parts: Vec<&str> = host.trim_end_matches('.').split('.').collect();
+        match parts.as_slice() {
+            [_, namespace, "svc", ..] => Some(Self::Namespace((*namespace).to_owned())),
+            _ => Some(Self::Name(port)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_of_urls() {
+        let address = |text: &str, port| Source::Address(text.parse().unwrap(), port);
+        for (url, source) in [
+            ("https://cloud-images.ubuntu.com/noble/n.img", Some(Source::Name(443))),
+            ("http://images.example:8080?x=/y", Some(Source::Name(8080))),
+            ("http://user:secret@10.0.0.7/u.img", Some(address("10.0.0.7", 80))),
+            ("https://[2001:db8::7]:8443/u.img", Some(address("2001:db8::7", 8443))),
+            (
+                "http://images.registry.svc.cluster.local/u",
+                Some(Source::Namespace("registry".to_owned())),
+            ),
+            ("http://images.registry.svc:5000/u", Some(Source::Namespace("registry".to_owned()))),
+            ("http://images:high/u", None),
+            ("ftp://images/u", None),
+            ("images", None),
+        ] {
+            assert_eq!(Source::of(url), source, "{url}");
+        }
+    }
+}

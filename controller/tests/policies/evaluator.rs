@@ -1,0 +1,227 @@
+//! Evaluates NetworkPolicies as the Kubernetes API documentation defines them (reference of `networking.k8s.io/v1`, concept
+//! page "Network Policies"): which connections a set of policies allows. It shares no code with what renders policies.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// Labels from pairs.
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A pod on the pod network.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pod {
+    pub(crate) namespace: String,
+    pub(crate) labels: Labels,
+    /// One address of each family.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Named container ports: name, protocol, number.
+    pub(crate) ports: Vec<(String, String, u16)>,
+    /// Addresses of the node that it runs on.
+    pub(crate) node: Vec<IpAddr>,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    Pod(Pod),
+    /// Any address that is no pod's.
+    Address(IpAddr),
+}
+
+/// What is connected to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Port<'a> {
+    pub(crate) protocol: &'a str,
+    pub(crate) number: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Ingress,
+    Egress,
+}
+
+/// Namespaces and policies of a cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cluster {
+    pub(crate) namespaces: BTreeMap<String, Labels>,
+    pub(crate) policies: Vec<Value>,
+    /// Whether an `ipBlock` also applies to addresses of pods. The documentation leaves it to the network plugin: they "should
+    /// be cluster-external IPs".
+    pub(crate) blocks_apply_to_pods: bool,
+}
+
+impl Cluster {
+    /// Whether a connection is allowed: by the policies of its source and by those of its destination.
+    pub(crate) fn allows(&self, from: &End, to: &End, port: Port<'_>, is_v6: bool) -> bool {
+        let way_out = match from {
+            End::Pod(pod) => self.passes(Direction::Egress, pod, to, to, port, is_v6),
+            End::Address(_) => true,
+        };
+        let way_in = match to {
+            End::Pod(pod) => self.passes(Direction::Ingress, pod, from, to, port, is_v6),
+            End::Address(_) => true,
+        };
+        way_out && way_in
+    }
+
+    fn passes(
+        &self,
+        direction: Direction,
+        pod: &Pod,
+        other: &End,
+        to: &End,
+        port: Port<'_>,
+        is_v6: bool,
+    ) -> bool {
+        // "traffic to and from the node where a Pod is running is always allowed, regardless of the IP address of the Pod or
+        // the node".
+        if let End::Address(address) = other
+            && pod.node.contains(address)
+        {
+            return true;
+        }
+        // A pod that no policy of a direction selects is not isolated in that direction; else the union of rules decides.
+        let applying: Vec<&Value> = self
+            .policies
+            .iter()
+            .filter(|policy| namespace_of(policy) == pod.namespace)
+            .filter(|policy| selects(&policy["spec"]["podSelector"], &pod.labels))
+            .filter(|policy| has_type(policy, direction))
+            .collect();
+        if applying.is_empty() {
+            return true;
+        }
+        applying.iter().any(|policy| {
+            let (rules, peers) = match direction {
+                Direction::Ingress => ("ingress", "from"),
+                Direction::Egress => ("egress", "to"),
+            };
+            list(&policy["spec"][rules]).iter().any(|rule| {
+                let peers = list(&rule[peers]);
+                let ports = list(&rule["ports"]);
+                // An absent or empty list matches all peers, or all ports.
+                (peers.is_empty()
+                    || peers.iter().any(|peer| self.is_peer(peer, policy, other, is_v6)))
+                    && (ports.is_empty() || ports.iter().any(|one| is_port(one, to, port)))
+            })
+        })
+    }
+
+    fn is_peer(&self, peer: &Value, policy: &Value, end: &End, is_v6: bool) -> bool {
+        let block = &peer["ipBlock"];
+        if block.is_object() {
+            assert!(
+                peer.get("podSelector").is_none() && peer.get("namespaceSelector").is_none(),
+                "ipBlock excludes the other fields: {peer}"
+            );
+            let address = match end {
+                End::Address(address) => Some(*address),
+                End::Pod(pod) if self.blocks_apply_to_pods => {
+                    pod.addresses.iter().copied().find(|address| address.is_ipv6() == is_v6)
+                }
+                End::Pod(_) => None,
+            };
+            return address.is_some_and(|address| {
+                let is_in = |cidr: &Value| contains(cidr.as_str().expect("a CIDR"), address);
+                is_in(&block["cidr"]) && !list(&block["except"]).iter().any(is_in)
+            });
+        }
+        let End::Pod(pod) = end else { return false };
+        let none = Labels::new();
+        let of_namespace = self.namespaces.get(&pod.namespace).unwrap_or(&none);
+        let (pods, namespaces) = (peer.get("podSelector"), peer.get("namespaceSelector"));
+        assert!(pods.is_some() || namespaces.is_some(), "a peer needs a field: {peer}");
+        let is_namespace = match namespaces {
+            Some(selector) => selects(selector, of_namespace),
+            None => pod.namespace == namespace_of(policy),
+        };
+        is_namespace && pods.is_none_or(|selector| selects(selector, &pod.labels))
+    }
+}
+
+fn namespace_of(policy: &Value) -> &str {
+    policy["metadata"]["namespace"].as_str().unwrap_or("default")
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// "If no policyTypes are specified on a NetworkPolicy then by default Ingress will always be set and Egress will be set if
+/// the NetworkPolicy has any egress rules."
+fn has_type(policy: &Value, direction: Direction) -> bool {
+    let types = list(&policy["spec"]["policyTypes"]);
+    let name = match direction {
+        Direction::Ingress => "Ingress",
+        Direction::Egress => "Egress",
+    };
+    if types.is_empty() {
+        return direction == Direction::Ingress || !list(&policy["spec"]["egress"]).is_empty();
+    }
+    types.iter().any(|one| one == name)
+}
+
+fn is_port(rule: &Value, to: &End, port: Port<'_>) -> bool {
+    if rule["protocol"].as_str().unwrap_or("TCP") != port.protocol {
+        return false;
+    }
+    match (&rule["port"], &rule["endPort"]) {
+        // All ports of that protocol.
+        (Value::Null, _) => true,
+        (Value::Number(first), Value::Number(last)) => {
+            let range = first.as_u64().unwrap()..=last.as_u64().unwrap();
+            range.contains(&u64::from(port.number))
+        }
+        (Value::Number(only), _) => only.as_u64() == Some(port.number.into()),
+        // A name is that of a container's port, of the pod that is connected to.
+        (Value::String(name), _) => match to {
+            End::Pod(pod) => pod.ports.iter().any(|(known, protocol, number)| {
+                known == name && protocol == port.protocol && *number == port.number
+            }),
+            End::Address(_) => false,
+        },
+        (other, _) => panic!("no port: {other}"),
+    }
+}
+
+/// An empty selector selects everything; its parts must all hold.
+fn selects(selector: &Value, labels: &Labels) -> bool {
+    let pairs = selector["matchLabels"].as_object();
+    let pairs_hold = pairs.into_iter().flatten().all(|(key, value)| {
+        labels.get(key).map(String::as_str) == Some(value.as_str().expect("a text"))
+    });
+    let terms = list(&selector["matchExpressions"]);
+    pairs_hold
+        && terms.iter().all(|term| {
+            let there = labels.get(term["key"].as_str().expect("a key"));
+            let is_listed =
+                || there.is_some_and(|there| list(&term["values"]).iter().any(|one| one == there));
+            match term["operator"].as_str().expect("an operator") {
+                "In" => is_listed(),
+                "NotIn" => !is_listed(),
+                "Exists" => there.is_some(),
+                "DoesNotExist" => there.is_none(),
+                other => panic!("no operator: {other}"),
+            }
+        })
+}
+
+/// Whether a CIDR contains an address, bit by bit.
+fn contains(cidr: &str, address: IpAddr) -> bool {
+    let (network, length) = cidr.split_once('/').expect("a CIDR");
+    let (network, length): (IpAddr, u32) = (network.parse().unwrap(), length.parse().unwrap());
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(v4) => (u128::from(u32::from(v4)) << 96, 32),
+        IpAddr::V6(v6) => (u128::from(v6), 128),
+    };
+    let ((network, width), (address, other)) = (bits(network), bits(address));
+    assert!(length <= width, "{cidr}");
+    width == other && (length == 0 || (network ^ address) >> (128 - length) == 0)
+}

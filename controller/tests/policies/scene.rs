@@ -1,0 +1,189 @@
+//! A cluster with two tenants, CDI, KubeVirt and dual-stack addresses, of which many are public: those must be closed one by
+//! one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use berth_api::{InfraConfigSpec, NetworkPolicies};
+use berth_controller::tenants::cluster::{Backend, ClusterFacts, Dns};
+use berth_controller::tenants::objects::policies::{Input, policies};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Value, json};
+
+use super::evaluator::{Cluster, End, Labels, Pod, labels};
+
+const NAME: &str = "kubernetes.io/metadata.name";
+
+/// The policies of a tenant `abc`, and of another one.
+pub(crate) struct Scene {
+    pub(crate) cluster: Cluster,
+}
+
+fn config() -> InfraConfigSpec {
+    serde_json::from_value(json!({
+        "dnsConfig": {"nameservers": ["198.51.100.53", "2001:db8:53::53"]},
+        "clusterNetworks": ["192.0.3.0/24", "2001:db8:77::/48"],
+        "imageSources": [{"cidr": "10.20.0.0/24", "ports": [5000]}, {"cidr": "fd20::/64", "ports": [5000]}],
+        "images": {"http": {"operatingSystems": {"ubuntu": {
+            "22.04": "https://images.example:8443/u.img",
+            "24.04": "http://10.0.0.9:8080/u.img", "24.10": "http://[fd00::9]:8080/u.img",
+            "26.04": "http://images.store.svc.cluster.local/u.img",
+        }}}},
+    }))
+    .unwrap()
+}
+
+/// Public addresses wherever an address may be public: a private one is closed anyway.
+fn facts() -> ClusterFacts {
+    let of = |all: &[&str]| all.iter().map(|one| one.parse().unwrap()).collect();
+    let port =
+        |protocol: &str| (protocol.to_owned(), IntOrString::String(format!("dns-{protocol}")));
+    ClusterFacts {
+        dns: Ok(Dns {
+            namespace: labels(&[(NAME, "kube-system")]),
+            backends: vec![Backend {
+                selector: labels(&[("k8s-app", "kube-dns")]),
+                ports: vec![port("UDP"), port("TCP")],
+            }],
+            addresses: of(&["203.0.113.10", "2001:db8:96::a"]),
+        }),
+        api_server: Ok(of(&["198.51.100.6", "2001:db8:5::6", "203.0.113.1", "2001:db8:96::1"])),
+        nodes: of(&["198.51.100.20", "2001:db8:5::20", "198.51.100.21", "2001:db8:5::21"]),
+        networks: ["203.0.113.0/24", "2001:db8:96::/112", "192.0.2.0/24", "2001:db8:244::/64"]
+            .iter()
+            .map(|one| one.parse().unwrap())
+            .collect::<BTreeSet<_>>(),
+    }
+}
+
+fn rendered(tenant: &str, isolation: &str) -> Vec<Value> {
+    let asked: NetworkPolicies = serde_json::from_value(json!({"isolation": isolation})).unwrap();
+    let api_server: IpAddr = "10.9.9.9".parse().unwrap();
+    let all = policies(Input {
+        tenant,
+        asked: Some(&asked),
+        config: &config(),
+        cluster: &facts(),
+        api_server: Some(api_server),
+    });
+    assert!(all.faults.is_empty(), "{:?}", all.faults);
+    all.isolation.iter().map(|one| one.body.clone()).collect()
+}
+
+impl Scene {
+    /// With this isolation; the other tenant has the default.
+    pub(crate) fn of(isolation: &str) -> Self {
+        Self::with_other(isolation, "InCluster")
+    }
+
+    /// With this isolation of both tenants.
+    pub(crate) fn with_other(isolation: &str, other: &str) -> Self {
+        let name = |name: &str| (name.to_owned(), labels(&[(NAME, name)]));
+        let tenant = |id: &str| {
+            let namespace = format!("cluster-{id}");
+            let labels = labels(&[(NAME, namespace.as_str()), ("berth.dev/tenant", id)]);
+            (namespace, labels)
+        };
+        let namespaces: BTreeMap<String, Labels> = [
+            tenant("abc"),
+            tenant("xyz"),
+            name("kube-system"),
+            name("cdi"),
+            name("kubevirt"),
+            name("images"),
+            name("store"),
+            name("default"),
+        ]
+        .into();
+        let policies = [rendered("abc", isolation), rendered("xyz", other)].concat();
+        Self { cluster: Cluster { namespaces, policies, blocks_apply_to_pods: false } }
+    }
+
+    /// An end by its name in the table; `None` if it has no address of a family.
+    pub(crate) fn end(&self, name: &str, is_v6: bool) -> Option<End> {
+        let importer: &[(&str, &str)] =
+            &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "importer")];
+        let uploader: &[(&str, &str)] =
+            &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "cdi-upload-server")];
+        let clone: &[(&str, &str)] =
+            &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "cdi-clone-source")];
+        let vm: &[(&str, &str)] =
+            &[("kubevirt.io", "virt-launcher"), ("vm.kubevirt.io/name", "web")];
+        let posing = |more: &[(&'static str, &'static str)]| [vm, more].concat();
+        let (namespace, pairs): (&str, Vec<(&str, &str)>) = match name {
+            "VM" => ("cluster-abc", vm.to_vec()),
+            "VM of the same tenant" => ("cluster-abc", vm.to_vec()),
+            "VM labelled as an importer" => ("cluster-abc", posing(importer_labels())),
+            "VM of another tenant" => ("cluster-xyz", vm.to_vec()),
+            "VM of another tenant, labelled image-repo" => {
+                ("cluster-xyz", posing(&[("app", "image-repo")]))
+            }
+            "VM of another tenant, labelled cdi-uploadproxy" => {
+                ("cluster-xyz", posing(&[("cdi.kubevirt.io", "cdi-uploadproxy")]))
+            }
+            // As if KubeVirt did not set that label on every launcher.
+            "VM of another tenant, labelled virt-api" => {
+                ("cluster-xyz", vec![("kubevirt.io", "virt-api")])
+            }
+            "importer" => ("cluster-abc", importer.to_vec()),
+            "uploader" => ("cluster-abc", uploader.to_vec()),
+            "uploader of another tenant" => ("cluster-xyz", uploader.to_vec()),
+            "source of a clone here" => ("cluster-abc", clone.to_vec()),
+            "source of a clone elsewhere" => ("images", clone.to_vec()),
+            "cluster DNS" => ("kube-system", vec![("k8s-app", "kube-dns")]),
+            "other pod of kube-system" => ("kube-system", vec![("k8s-app", "metrics-server")]),
+            "image-repo of the cluster" => ("images", vec![("app", "image-repo")]),
+            "Service of images in the cluster" => ("store", vec![("app", "images")]),
+            "pod of the cluster" => ("default", vec![("app", "web")]),
+            "cdi-uploadproxy" => ("cdi", vec![("cdi.kubevirt.io", "cdi-uploadproxy")]),
+            "cdi-deployment" => ("cdi", vec![("cdi.kubevirt.io", "cdi-deployment")]),
+            "virt-api" => ("kubevirt", vec![("kubevirt.io", "virt-api")]),
+            "virt-handler" | "virt-handler of another node" => {
+                ("kubevirt", vec![("kubevirt.io", "virt-handler")])
+            }
+            _ => return address(name, is_v6),
+        };
+        // Pods have addresses of a public network: an `ipBlock` of the internet must leave them out, where a plugin applies it
+        // to pods.
+        let addresses = ["192.0.2.40", "2001:db8:244::40"];
+        Some(End::Pod(Pod {
+            namespace: namespace.to_owned(),
+            labels: labels(&pairs),
+            addresses: addresses.iter().map(|one| one.parse().unwrap()).collect(),
+            ports: vec![
+                ("dns-UDP".to_owned(), "UDP".to_owned(), 53),
+                ("dns-TCP".to_owned(), "TCP".to_owned(), 53),
+            ],
+            node: vec!["198.51.100.20".parse().unwrap(), "2001:db8:5::20".parse().unwrap()],
+        }))
+    }
+}
+
+const fn importer_labels() -> &'static [(&'static str, &'static str)] {
+    &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "importer")]
+}
+
+fn address(name: &str, is_v6: bool) -> Option<End> {
+    let (v4, v6) = match name {
+        "internet" => ("93.184.216.34", "2606:2800:220::1"),
+        "private address" => ("192.168.7.7", "fd77::7"),
+        "shared address" => ("100.64.7.7", ""),
+        "metadata" => ("169.254.169.254", "fe80::a9fe:a9fe"),
+        "metadata at a public address" => ("168.63.129.16", ""),
+        "NodeLocal DNSCache" => ("169.254.20.10", ""),
+        "Service of cluster DNS" => ("203.0.113.10", "2001:db8:96::a"),
+        "name server of InfraConfig" => ("198.51.100.53", "2001:db8:53::53"),
+        "image server of InfraConfig" => ("10.0.0.9", "fd00::9"),
+        "registry of spec.imageSources" => ("10.20.0.77", "fd20::77"),
+        "the tenant's own API server" => ("10.9.9.9", ""),
+        "infra API server" => ("198.51.100.6", "2001:db8:5::6"),
+        "Service of the infra API server" => ("203.0.113.1", "2001:db8:96::1"),
+        "its own node" => ("198.51.100.20", "2001:db8:5::20"),
+        "another node" => ("198.51.100.21", "2001:db8:5::21"),
+        "network of Services" => ("203.0.113.99", "2001:db8:96::99"),
+        "network of spec.clusterNetworks" => ("192.0.3.3", "2001:db8:77::3"),
+        other => panic!("no such end: {other}"),
+    };
+    let text = if is_v6 { v6 } else { v4 };
+    (!text.is_empty()).then(|| End::Address(text.parse().unwrap()))
+}
