@@ -173,7 +173,7 @@ fn counted_pages_lose_their_checkpoint_on_a_drained_node() {
     let runs = shape(&tree, spec).unwrap();
     assert_eq!(runs.outcomes[0].result, ChangeResult::Blocked);
     assert!(tree.path().join(state).exists());
-    host::stop_kubelet(&tree);
+    common::kubelet::stop(&tree);
     let done = shape(&tree, spec).unwrap();
     assert_eq!(done.outcomes[0].result, ChangeResult::Done);
     assert_eq!(done.outcomes[0].message, None, "a kubelet that starts counts them");
@@ -198,12 +198,12 @@ fn a_drop_in_is_staged_activated_and_taken_away() {
     tree.file("var/lib/kubelet/cpu_manager_state", drained);
     shape(&tree, spec).unwrap();
     assert!(there("99-berth.conf.staged") && !there("99-berth.conf"), "the kubelet still runs");
-    host::stop_kubelet(&tree);
+    common::kubelet::stop(&tree);
     let active = shape(&tree, spec).unwrap();
     assert!(there("99-berth.conf") && !there("99-berth.conf.staged"), "{:#?}", active.outcomes);
     assert!(!tree.path().join("var/lib/kubelet/cpu_manager_state").exists());
     assert!(shape(&tree, spec).unwrap().outcomes.is_empty());
-    host::start_kubelet(&tree, 9000);
+    common::kubelet::start(&tree, 9000);
     // The kubelet has started with it.
     tree.file("var/lib/kubelet/cpu_manager_state", drained).file(
         "var/lib/kubelet/memory_manager_state",
@@ -218,7 +218,7 @@ fn a_drop_in_is_staged_activated_and_taken_away() {
     assert!(there("99-berth.conf"));
     tree.file("var/lib/kubelet/cpu_manager_state", drained);
     assert_eq!(shape(&tree, "  profile: x").unwrap().outcomes[0].result, ChangeResult::Blocked);
-    host::stop_kubelet(&tree);
+    common::kubelet::stop(&tree);
     shape(&tree, "  profile: x").unwrap();
     assert!(!there("99-berth.conf") && ledger(&tree) == Ledger::default());
 }
@@ -238,14 +238,14 @@ fn an_active_drop_in_steps_back_when_pods_return_before_the_restart() {
         .file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#);
     let spec = "  cpu: {reserved: {cpus: '0,48'}, kubelet: Stage}";
     shape(&tree, spec).unwrap();
-    host::stop_kubelet(&tree);
+    common::kubelet::stop(&tree);
     shape(&tree, spec).unwrap();
     let there = |name: &str| tree.path().join(folder).join(name).exists();
     assert!(there("99-berth.conf"));
     let ours = format!("/{folder}/99-berth.conf");
     assert_eq!(ledger(&tree).files, [ours].into(), "staged and made active in one go");
     // Not a new one: the one that was running all the time.
-    host::start_kubelet(&tree, 4200);
+    common::kubelet::start(&tree, 4200);
     tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#)
         .file("proc/88/comm", "virt-launcher\n");
     shape(&tree, spec).unwrap();

@@ -15,7 +15,7 @@ use berth_agent::ledger::{Ledger, MadeNetwork};
 use berth_agent::observe::shape::Shape;
 use berth_agent::observe::{HostFacts, Wanted, observe, observe_links};
 use berth_agent::root::Root;
-use common::host::stop_kubelet as stop;
+use common::kubelet::{modified, stop};
 use common::{Tree, host, manifest, report};
 use serde_json::{Value, json};
 
@@ -76,7 +76,8 @@ fn activate_by_hand(tree: &Tree) -> &Tree {
     if staged.exists() {
         std::fs::rename(staged, tree.path().join(DROP_IN)).unwrap();
     }
-    tree.modified(DROP_IN, LATER)
+    modified(tree, DROP_IN, LATER);
+    tree
 }
 
 fn read(tree: &Tree, path: &str) -> String {
@@ -226,7 +227,7 @@ fn a_drop_in_is_not_in_force_before_the_kubelet_starts() {
 #[test]
 fn what_a_kubelet_started_with_is_unknown_if_its_files_are_younger() {
     let tree = host::rack1_a();
-    tree.modified(CONFIG, LATER);
+    modified(&tree, CONFIG, LATER);
     let status = &report(&tree)["status"];
     assert_eq!(
         status["capabilities"]["kubelet"],

@@ -194,7 +194,7 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
             "systemctl stop kubelet.service; rm -f /var/lib/kubelet/memory_manager_state"
         )
     );
-    host::stop_kubelet(&tree);
+    common::kubelet::stop(&tree);
     tree.file(pool, "4096\n");
     let drained = to(4200);
     assert_eq!(drained.only(), "hugepages 2Mi zone 0: 4096 -> 4200");
@@ -636,7 +636,7 @@ fn a_staged_drop_in_waits_for_the_drain() {
     let steps = drained.json["kubelet"]["steps"].to_string();
     assert!(steps.contains("systemctl stop kubelet") && !steps.contains("restart"), "{steps}");
     // Of a kubelet that is stopped nothing tells the folder but what its unit passes, or what was recorded.
-    host::stop_kubelet(&tree);
+    common::kubelet::stop(&tree);
     tree.file(
         "etc/default/kubelet",
         "KUBELET_EXTRA_ARGS=--config-dir=/etc/kubernetes/kubelet.conf.d\n",
@@ -644,7 +644,7 @@ fn a_staged_drop_in_waits_for_the_drain() {
     let stopped = plan(&tree, spec);
     assert_eq!(stopped.lines()[1], "kubelet drop-in: staged -> active");
     assert_eq!(stopped.json["changes"][1]["files"][0], "/var/lib/kubelet/cpu_manager_state");
-    host::start_kubelet(&tree, 4200);
+    common::kubelet::start(&tree, 4200);
     tree.file("proc/88/comm", "virt-launcher-m\n");
     assert!(plan(&tree, spec).lines()[1].contains("virtual machines run"));
     tree.file("proc/1412/cmdline", "kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/kubelet.conf.d\0--reserved-cpus=0,24,48,72\0");

@@ -281,17 +281,6 @@ pub(crate) fn stat(started: u64) -> String {
     format!("1412 (kubelet) S{} {started} 0\n", " 0".repeat(18))
 }
 
-/// Ends the kubelet.
-pub(crate) fn stop_kubelet(tree: &Tree) {
-    std::fs::rename(tree.path().join("proc/1412"), tree.path().join("ended")).unwrap();
-}
-
-/// Starts it again, so many hundredths of a second after the boot.
-pub(crate) fn start_kubelet(tree: &Tree, started: u64) {
-    std::fs::rename(tree.path().join("ended"), tree.path().join("proc/1412")).unwrap();
-    tree.file("proc/1412/stat", stat(started));
-}
-
 /// What a plan changes: everything as the kernel and systemd have it after a boot.
 fn shape(tree: &Tree) {
     let all = "ffffffff,ffffffff,ffffffff\n";

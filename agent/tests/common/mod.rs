@@ -8,6 +8,7 @@
 )]
 
 pub(crate) mod host;
+pub(crate) mod kubelet;
 mod tree;
 
 use std::process::{Command, Output};

@@ -22,14 +22,6 @@ impl Tree {
         self
     }
 
-    /// Gives a file another time of its last change, in seconds since 1970.
-    pub(crate) fn modified(&self, path: &str, seconds: u64) -> &Self {
-        let file = std::fs::File::options().write(true).open(self.path().join(path)).unwrap();
-        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
-        file.set_modified(time).unwrap();
-        self
-    }
-
     pub(crate) fn folder(&self, path: &str) -> &Self {
         std::fs::create_dir_all(self.path().join(path)).unwrap();
         self

@@ -122,8 +122,10 @@ mod tests {
         }
         let root = Root::open(folder.path()).unwrap();
         assert_eq!(Record::read(&root), Ok(None));
-        let mut configuration = KubeletConfig::default();
-        configuration.reserved_system_cpus = Some("0-1".parse().unwrap());
+        let mut configuration = KubeletConfig {
+            reserved_system_cpus: Some("0-1".parse().unwrap()),
+            ..KubeletConfig::default()
+        };
         let memory = [("memory".to_owned(), berth_api::Bytes(1 << 30))];
         configuration.reserved_memory.insert(1, memory.into());
         let record = Record {
