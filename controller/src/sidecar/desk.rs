@@ -340,6 +340,7 @@ impl Desk {
         };
         self.book.put(seen.uid(), entry);
         self.waiting.remove(seen.uid());
+        self.unknown.remove(seen.uid());
     }
 
     /// It is clear again what a pod has, or that it has nothing.

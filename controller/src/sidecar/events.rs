@@ -192,11 +192,18 @@ impl Desk {
         if is_final {
             self.give_up(|key| key == uid);
         }
-        for pod in self.unknown.known(uid) {
-            let Some(pod) = self.pending.get(&pod).cloned() else { continue };
+        let pods = self.unknown.naming(|named| named == uid);
+        self.wake_pods(&pods);
+    }
+
+    /// Pods that name an instance which is known now: the scheduler is to look at them again, where it is of their namespace.
+    fn wake_pods(&mut self, pods: &[String]) {
+        for pod in pods {
+            let Some(pod) = self.pending.get(pod).cloned() else { continue };
             if let Ok(seen) = Seen::read(&pod)
                 && let Ok(request) = self.request(&pod, &seen)
             {
+                self.unknown.remove(seen.uid());
                 self.waiting.unlooked(&request);
             }
         }
@@ -214,7 +221,9 @@ impl Desk {
     pub fn instances(&mut self, all: HashMap<String, Instance>) {
         let lives = |uid: &str| all.get(uid).is_some_and(|one| !one.is_final);
         self.give_up(|key| !lives(key));
+        let pods = self.unknown.naming(|named| all.contains_key(named));
         self.instances = Some(all);
+        self.wake_pods(&pods);
     }
 
     fn give_up(&mut self, is_over: impl Fn(&str) -> bool) {

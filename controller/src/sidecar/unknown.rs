@@ -43,9 +43,15 @@ impl Unknown {
         !is_in_vain
     }
 
-    /// Returns the pods that named this instance, which is known now.
-    pub(super) fn known(&mut self, instance: &str) -> Vec<String> {
-        self.pods.extract_if(|_, (_, named)| named == instance).map(|(pod, _)| pod).collect()
+    /// Returns the pods that name such an instance.
+    pub(super) fn naming(&self, is: impl Fn(&str) -> bool) -> Vec<String> {
+        let pods = self.pods.iter().filter(|(_, (_, named))| is(named));
+        pods.map(|(pod, _)| pod.clone()).collect()
+    }
+
+    /// The instance that a pod names is known.
+    pub(super) fn remove(&mut self, pod: &str) {
+        self.pods.remove(pod);
     }
 
     /// Forgets pods that no longer wait.

@@ -1,5 +1,6 @@
 //! Pods that name a VM: which of them are a VM's own, and how long one is waited for whose VM is unknown.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use berth_controller::sidecar::{Answer, Desk};
@@ -60,21 +61,28 @@ fn a_label_without_the_owner_reference_takes_no_reservation() {
 #[test]
 fn a_pod_of_an_unknown_vm_is_held_once() {
     let now = Instant::now();
-    let mut desk = desk(&[host("a")]);
-    desk.instances_are_known(true);
-    let pod = PodForm::vm("vm", 8).build();
-    desk.pod(now, pod.clone(), &seen(&pod)).expect("counted");
-    assert!(matches!(desk.filter(now, &pod, &["a"]), Answer::NotYet(_)));
-    for after in [SECOND, 3 * SECOND, 600 * SECOND] {
-        desk.tick(now + after);
-        assert!(is_refused(&mut desk, now + after, &pod), "after {after:?} it is held again");
+    // The watch tells of its VM, or lists all of them again.
+    for is_listed in [false, true] {
+        let mut desk = desk(&[host("a")]);
+        desk.instances_are_known(true);
+        let pod = PodForm::vm("vm", 8).build();
+        desk.pod(now, pod.clone(), &seen(&pod)).expect("counted");
+        assert!(matches!(desk.filter(now, &pod, &["a"]), Answer::NotYet(_)));
+        for after in [SECOND, 3 * SECOND, 600 * SECOND] {
+            desk.tick(now + after);
+            assert!(is_refused(&mut desk, now + after, &pod), "after {after:?} it is held again");
+        }
+        assert!(desk.wake().is_empty());
+        // It is woken when its VM is known.
+        let (uid, read) = instance("vmi-vm", "Pending");
+        if is_listed {
+            desk.instances(HashMap::from([(uid, read)]));
+        } else {
+            desk.instance(&uid, read);
+        }
+        assert_eq!(desk.wake(), ["a"]);
+        assert_eq!(desk.filter(now + 601 * SECOND, &pod, &["a"]), Answer::Host("a"));
     }
-    assert!(desk.wake().is_empty());
-    // It is woken when its VM is known.
-    let (uid, read) = instance("vmi-vm", "Pending");
-    desk.instance(&uid, read);
-    assert_eq!(desk.wake(), ["a"]);
-    assert_eq!(desk.filter(now + 601 * SECOND, &pod, &["a"]), Answer::Host("a"));
 }
 
 /// Else a tenant who makes a new pod each second would hold up all others.
