@@ -92,7 +92,8 @@ fn zones_say_what_can_be_pinned_and_what_is() {
     );
     assert_eq!(
         node["status"]["allocations"],
-        json!([{"podUID": "7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e", "cpus": "1-4,49-52", "zones": [0]}])
+        json!([{"podUID": "7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e", "cpus": "1-4,49-52", "zones": [0],
+                "containers": [{"name": "compute", "cpus": "1-4,49-52"}]}])
     );
 }
 

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use berth_api::InfraNodeStatus;
-use berth_api::infra_node::Allocation;
+use berth_api::infra_node::{AllocatedContainer, Allocation, Unknown, UnknownReason};
 
 use crate::observe::HostFacts;
+use crate::observe::handed_out::DEVICES;
 
 /// Fills in what this look could not see with what was told before. `unclear` says that which networks are asked for
 /// is not known.
@@ -23,6 +24,11 @@ pub(super) fn keep(
         // All pods that have a control group are in there.
         let runs = |uid: &str| facts.handed_out.hugepages.contains_key(uid);
         keep_allocations(&mut status.allocations, &before.allocations, runs);
+    }
+    let is_silent =
+        |unknown: &Unknown| unknown.path == DEVICES && unknown.reason == UnknownReason::Unreadable;
+    if status.devices.is_empty() && status.unknown.iter().any(is_silent) {
+        status.devices.clone_from(&before.devices);
     }
 }
 
@@ -43,6 +49,7 @@ fn keep_allocations(now: &mut Vec<Allocation>, before: &[Allocation], runs: impl
         if one.devices.is_empty() {
             one.devices.clone_from(&old.devices);
         }
+        keep_containers(&mut one.containers, &old.containers);
         one.zones.extend(&old.zones);
         one.zones.sort_unstable();
         one.zones.dedup();
@@ -50,9 +57,27 @@ fn keep_allocations(now: &mut Vec<Allocation>, before: &[Allocation], runs: impl
     *now = all.into_values().collect();
 }
 
+/// The same by container.
+fn keep_containers(now: &mut Vec<AllocatedContainer>, before: &[AllocatedContainer]) {
+    for old in before {
+        let Some(one) = now.iter_mut().find(|one| one.name == old.name) else {
+            now.push(old.clone());
+            continue;
+        };
+        one.cpus = one.cpus.take().or_else(|| old.cpus.clone());
+        if one.memory.is_empty() {
+            one.memory.clone_from(&old.memory);
+        }
+        if one.devices.is_empty() {
+            one.devices.clone_from(&old.devices);
+        }
+    }
+    now.sort_by(|one, other| one.name.cmp(&other.name));
+}
+
 #[cfg(test)]
 mod tests {
-    use berth_api::infra_node::{AllocatedDevices, NetworkStatus, Unknown, UnknownReason};
+    use berth_api::infra_node::{AllocatedDevices, AllocatedZoneDevices, NetworkStatus};
 
     use super::*;
 
@@ -67,6 +92,7 @@ mod tests {
             hugepages: Vec::new(),
             memory: None,
             devices: devices.iter().map(device).collect(),
+            containers: Vec::new(),
         }
     }
 
@@ -106,6 +132,36 @@ mod tests {
         let mut answers = status(now(), &[]);
         keep(&mut answers, &before, &facts(&["a", "b"]), false);
         assert_eq!(answers.allocations, now());
+    }
+
+    /// A checkpoint tells the CPUs, and the kubelet that would tell the devices is silent.
+    #[test]
+    fn what_containers_have_is_kept_by_container() {
+        let container = |name: &str, cpus: Option<&str>, nics: u32| AllocatedContainer {
+            name: name.to_owned(),
+            cpus: cpus.map(|cpus| cpus.parse().unwrap()),
+            devices: (nics > 0)
+                .then(|| AllocatedZoneDevices {
+                    resource: "nic".to_owned(),
+                    zone: Some(1),
+                    count: nics,
+                })
+                .into_iter()
+                .collect(),
+            ..AllocatedContainer::default()
+        };
+        let with = |containers| Allocation { containers, ..allocation("a", None, &[], &[1]) };
+        let before = status(
+            vec![with(vec![container("compute", Some("2"), 1), container("log", None, 2)])],
+            &[],
+        );
+        let mut now = status(
+            vec![with(vec![container("compute", Some("2-3"), 0)])],
+            &["allocations.devices"],
+        );
+        keep(&mut now, &before, &facts(&["a"]), false);
+        let kept = [container("compute", Some("2-3"), 1), container("log", None, 2)];
+        assert_eq!(now.allocations[0].containers, kept);
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub struct HandedOut {
 /// One folder for each pod: `<namespace>_<name>_<uid>`.
 pub(crate) const LOGS: &str = "var/log/pods";
 
+/// Path of the field below `status`.
+pub(crate) const DEVICES: &str = "devices";
+
 /// Asks the kubelet and looks through groups and log folders.
 pub fn observe(root: &Root, notes: &mut Notes) -> HandedOut {
     let listed = podresources::list(root).unwrap_or_else(|why| {
@@ -32,9 +35,22 @@ pub fn observe(root: &Root, notes: &mut Notes) -> HandedOut {
             format!("/{}", podresources::SOCKET),
             format!("{why}; its checkpoints are read instead"),
         );
-        notes.unknown("allocations.devices", UnknownReason::Unreadable, why);
+        notes.unknown("allocations.devices", UnknownReason::Unreadable, why.clone());
+        notes.unknown(DEVICES, UnknownReason::Unreadable, why);
         None
     });
+    match listed.as_ref().map(|listed| &listed.devices) {
+        Some(None) => {
+            let why = "the kubelet does not answer GetAllocatableResources (before 1.23)";
+            notes.unknown(DEVICES, UnknownReason::NotFound, why);
+        }
+        Some(Some(devices)) if !devices.of_several_zones.is_empty() => {
+            let names: Vec<&str> = devices.of_several_zones.iter().map(String::as_str).collect();
+            let why = format!("{}: a device is of several zones", names.join(", "));
+            notes.unknown(DEVICES, UnknownReason::Unreadable, why);
+        }
+        _ => {}
+    }
     let names = root.list(LOGS).unwrap_or_default();
     HandedOut {
         listed,

@@ -44,6 +44,8 @@ pub struct LogicalCpu {
     pub siblings: Arc<CpuSet>,
     /// All online CPUs of the same package; empty if unknown.
     pub package: Arc<CpuSet>,
+    /// All online CPUs that share its last-level cache, as far as that is of the third level; empty if unknown.
+    pub cache: Arc<CpuSet>,
     /// NUMA zone; set once zones are known.
     pub zone: Option<u32>,
 }
@@ -172,6 +174,7 @@ fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
         core: number("core_id"),
         siblings: Arc::new(siblings.unwrap_or_else(|| CpuSet::from_iter([id]))),
         package: package(root, id, so_far),
+        cache: cache(root, id, so_far),
         zone: None,
     };
     (cpu, told)
@@ -186,6 +189,20 @@ fn package(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
     let set = first_set(root, &[&file("core_siblings_list"), &file("package_cpus_list")])
         .or_else(|| first_mask(root, &[&file("core_siblings"), &file("package_cpus")]));
     Arc::new(set.unwrap_or_default().intersection(&so_far.online))
+}
+
+/// CPUs that share the third-level cache: what the kubelet calls an uncore cache. Caches are numbered from the first level
+/// up, and data and instructions have one each on the first, so the third level is `index3`.
+fn cache(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
+    if let Some(known) = so_far.cpus.values().next_back().map(|cpu| &cpu.cache)
+        && known.contains(id)
+    {
+        return Arc::clone(known);
+    }
+    let file = |name: &str| format!("{CPUS}/cpu{id}/cache/index3/{name}");
+    let is_third = root.parse::<u32>(&file("level")).is_ok_and(|level| level == 3);
+    let shared = is_third.then(|| first_set(root, &[&file("shared_cpu_list")])).flatten();
+    Arc::new(shared.unwrap_or_default().intersection(&so_far.online))
 }
 
 fn first_set(root: &Root, paths: &[&str]) -> Option<CpuSet> {

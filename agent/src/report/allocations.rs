@@ -1,61 +1,59 @@
-//! What the kubelet has handed out, by pod: from both managers' checkpoints, its own list, and control groups.
+//! What the kubelet has allocated, by pod and container: from both managers' checkpoints, its own list, and control groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::infra_node::{AllocatedDevices, AllocatedHugepages, Allocation};
+use berth_api::infra_node::{
+    AllocatedContainer, AllocatedDevices, AllocatedHugepages, AllocatedMemory,
+    AllocatedZoneDevices, Allocation,
+};
 use berth_api::{Bytes, CpuSet, PageSize};
 
 use crate::observe::HostFacts;
-use crate::observe::kubelet::memory_state::page_size;
-use crate::observe::kubelet::podresources::{self, PodResources};
+use crate::observe::kubelet::memory_state::{Block, page_size};
+use crate::observe::kubelet::podresources::{self, ContainerResources, PodResources};
+
+/// Limits of the schema: a pod beyond them is reported by its sums alone.
+const CONTAINERS: usize = 64;
+const BLOCKS: usize = 16;
+const DEVICES: usize = 64;
 
 /// One entry per pod that has something, sorted by its UID.
 ///
-/// The checkpoints count most: they have UIDs, and only what is exclusive. The kubelet's list adds devices, and
-/// what a checkpoint that cannot be read does not tell; control groups add huge pages of pods that no memory
-/// manager looks after.
+/// The checkpoints count most: they have UIDs, and only what is exclusive. The kubelet's list adds devices, and stands in
+/// for a checkpoint that cannot be read; control groups add huge pages of pods that no memory manager looks after.
 pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
     let mut pods: BTreeMap<String, Pod> = BTreeMap::new();
     if let Some(state) = &facts.kubelet.cpu_state {
-        for (uid, cpus) in state.by_pod() {
-            pods.entry(uid.to_owned()).or_default().pin(facts, cpus);
+        for (uid, containers) in &state.entries {
+            for (name, cpus) in containers {
+                pods.entry(uid.clone()).or_default().container(name).cpus = cpus.clone();
+            }
+        }
+        for (uid, entry) in &state.pod_entries {
+            pods.entry(uid.clone()).or_default().container("").cpus = entry.cpu_set.clone();
         }
     }
-    for (uid, block) in facts.kubelet.memory_state.iter().flat_map(|state| state.blocks()) {
-        let pod = pods.entry(uid.to_owned()).or_default();
-        pod.zones.extend(&block.numa_affinity);
-        match page_size(&block.resource) {
-            Some(size) => {
-                let pages = pod.hugepages.entry(size).or_default();
-                *pages = pages.saturating_add(block.size / size.bytes());
+    if let Some(state) = &facts.kubelet.memory_state {
+        for (uid, containers) in &state.entries {
+            for (name, blocks) in containers {
+                let container = pods.entry(uid.clone()).or_default().container(name);
+                container.memory.extend(blocks.iter().filter_map(of_checkpoint));
             }
-            None if block.resource == "memory" => {
-                pod.memory = pod.memory.saturating_add(block.size);
-            }
-            None => {}
         }
     }
     for (uid, listed) in listed(facts) {
         let pod = pods.entry(uid.to_owned()).or_default();
-        if facts.kubelet.cpu_state.is_none() {
-            let cpus = listed
-                .containers
-                .iter()
-                .filter_map(|container| podresources::cpus(&container.cpu_ids));
-            pod.pin(facts, cpus.fold(CpuSet::new(), |all, cpus| all.union(&cpus)));
+        for container in &listed.containers {
+            pod.take_listed(facts, container);
         }
-        pod.take_devices(listed);
     }
     for (uid, pages) in &facts.handed_out.hugepages {
         if pages.values().any(|count| *count > 0) {
-            let pod = pods.entry(uid.clone()).or_default();
-            for (size, count) in pages {
-                pod.hugepages.entry(*size).or_insert(*count);
-            }
+            pods.entry(uid.clone()).or_default().hugepages.clone_from(pages);
         }
     }
-    let told = |(uid, pod): (String, Pod)| pod.allocation(facts, uid);
-    pods.into_iter().map(told).filter(has_something).collect()
+    let allocation = |(uid, pod): (String, Pod)| pod.allocation(facts, uid);
+    pods.into_iter().map(allocation).filter(has_something).collect()
 }
 
 /// Pods of the kubelet's list by UID. Those that ended have no group any more, though the list may name them.
@@ -78,51 +76,136 @@ const fn has_something(allocation: &Allocation) -> bool {
         || !allocation.hugepages.is_empty()
         || !allocation.devices.is_empty()
         || allocation.memory.is_some()
+        || !allocation.containers.is_empty()
+}
+
+/// A block of the checkpoint; `None` for a resource that is neither memory nor huge pages.
+fn of_checkpoint(block: &Block) -> Option<AllocatedMemory> {
+    memory(&block.resource, block.size, block.numa_affinity.iter().copied().collect())
+}
+
+fn memory(resource: &str, size: u64, zones: BTreeSet<u32>) -> Option<AllocatedMemory> {
+    let page_size = page_size(resource);
+    (page_size.is_some() || resource == "memory").then(|| AllocatedMemory {
+        page_size,
+        size: Bytes(size),
+        zones: zones.into_iter().collect(),
+    })
 }
 
 #[derive(Default)]
 struct Pod {
-    cpus: CpuSet,
-    zones: BTreeSet<u32>,
+    containers: BTreeMap<String, Container>,
+    /// By its control group.
     hugepages: BTreeMap<PageSize, u64>,
-    memory: u64,
-    devices: BTreeMap<String, u32>,
+    /// Zones of devices that are near several.
+    zones: BTreeSet<u32>,
+}
+
+#[derive(Default)]
+struct Container {
+    cpus: CpuSet,
+    memory: Vec<AllocatedMemory>,
+    devices: BTreeMap<(String, Option<u32>), u32>,
 }
 
 impl Pod {
-    fn pin(&mut self, facts: &HostFacts, cpus: CpuSet) {
-        let zone = |cpu: u32| facts.topology.cpus.get(&cpu).and_then(|cpu| cpu.zone);
-        self.zones.extend(cpus.iter().filter_map(zone));
-        self.cpus = cpus;
+    fn container(&mut self, name: &str) -> &mut Container {
+        self.containers.entry(name.to_owned()).or_default()
     }
 
-    fn take_devices(&mut self, listed: &PodResources) {
-        for devices in listed.containers.iter().flat_map(|container| &container.devices) {
-            let count = self.devices.entry(devices.resource_name.clone()).or_default();
+    fn take_listed(&mut self, facts: &HostFacts, listed: &ContainerResources) {
+        let container = self.containers.entry(listed.name.clone()).or_default();
+        if facts.kubelet.cpu_state.is_none() {
+            container.cpus = podresources::cpus(&listed.cpu_ids).unwrap_or_default();
+        }
+        if facts.kubelet.memory_state.is_none() {
+            let blocks = listed.memory.iter().filter_map(|block| {
+                let nodes = block.topology.iter().flat_map(|topology| &topology.nodes);
+                let zones = nodes.filter_map(|node| u32::try_from(node.id).ok()).collect();
+                memory(&block.memory_type, block.size, zones)
+            });
+            container.memory.extend(blocks);
+        }
+        for devices in &listed.devices {
+            let zones = podresources::zones(devices);
+            let zone = match zones.as_slice() {
+                [one] => Some(*one),
+                _ => None,
+            };
+            let count = container.devices.entry((devices.resource_name.clone(), zone)).or_default();
             *count = count.saturating_add(crate::observe::count(devices.device_ids.len()));
-            let zones = devices.topology.iter().flat_map(|topology| &topology.nodes);
-            self.zones.extend(zones.filter_map(|zone| u32::try_from(zone.id).ok()));
+            self.zones.extend(zones);
         }
     }
 
-    fn allocation(self, facts: &HostFacts, uid: String) -> Allocation {
+    fn allocation(mut self, facts: &HostFacts, uid: String) -> Allocation {
+        self.containers.retain(|_, container| !container.is_empty());
+        let containers = || self.containers.values();
+        let blocks = || containers().flat_map(|container| &container.memory);
+        let cpus = containers().fold(CpuSet::new(), |all, container| all.union(&container.cpus));
+        let zone = |cpu: u32| facts.topology.cpus.get(&cpu).and_then(|cpu| cpu.zone);
+        let mut zones = self.zones.clone();
+        zones.extend(cpus.iter().filter_map(zone));
+        zones.extend(blocks().flat_map(|block| &block.zones));
+        let mut hugepages: BTreeMap<PageSize, u64> = BTreeMap::new();
+        let mut memory = 0_u64;
+        for block in blocks() {
+            match block.page_size {
+                Some(size) => {
+                    let pages = hugepages.entry(size).or_default();
+                    *pages = pages.saturating_add(block.size.0 / size.bytes());
+                }
+                None => memory = memory.saturating_add(block.size.0),
+            }
+        }
+        for (size, count) in &self.hugepages {
+            hugepages.entry(*size).or_insert(*count);
+        }
+        let mut devices: BTreeMap<&str, u32> = BTreeMap::new();
+        for ((resource, _), count) in containers().flat_map(|container| &container.devices) {
+            let sum = devices.entry(resource).or_default();
+            *sum = sum.saturating_add(*count);
+        }
         let pages = |(size, count)| AllocatedHugepages { size, count };
-        let devices = |(resource, count)| AllocatedDevices { resource, count };
         let name = facts.handed_out.names.get(&uid);
         Allocation {
             namespace: name.map(|(namespace, _)| namespace.clone()),
             pod: name.map(|(_, name)| name.clone()),
             pod_uid: uid,
-            cpus: Some(self.cpus).filter(|cpus| !cpus.is_empty()),
-            zones: self.zones.into_iter().collect(),
-            hugepages: self
-                .hugepages
+            cpus: Some(cpus).filter(|cpus| !cpus.is_empty()),
+            zones: zones.into_iter().collect(),
+            hugepages: hugepages.into_iter().filter(|(_, count)| *count > 0).map(pages).collect(),
+            memory: Some(Bytes(memory)).filter(|memory| memory.0 > 0),
+            devices: devices
                 .into_iter()
-                .filter(|(_, count)| *count > 0)
-                .map(pages)
+                .map(|(resource, count)| AllocatedDevices { resource: resource.to_owned(), count })
                 .collect(),
-            memory: Some(Bytes(self.memory)).filter(|memory| memory.0 > 0),
-            devices: self.devices.into_iter().map(devices).collect(),
+            containers: self.containers(),
         }
+    }
+
+    fn containers(self) -> Vec<AllocatedContainer> {
+        let fits = |one: &Container| one.memory.len() <= BLOCKS && one.devices.len() <= DEVICES;
+        if self.containers.len() > CONTAINERS || !self.containers.values().all(fits) {
+            return Vec::new();
+        }
+        let all = self.containers.into_iter().map(|(name, container)| AllocatedContainer {
+            name,
+            cpus: Some(container.cpus).filter(|cpus| !cpus.is_empty()),
+            memory: container.memory,
+            devices: container
+                .devices
+                .into_iter()
+                .map(|((resource, zone), count)| AllocatedZoneDevices { resource, zone, count })
+                .collect(),
+        });
+        all.collect()
+    }
+}
+
+impl Container {
+    fn is_empty(&self) -> bool {
+        self.cpus.is_empty() && self.memory.is_empty() && self.devices.is_empty()
     }
 }

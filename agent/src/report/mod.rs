@@ -1,6 +1,7 @@
 //! From facts to the InfraNode that says them. Pure: same facts, same bytes.
 
 mod allocations;
+mod devices;
 mod links;
 pub mod table;
 pub mod tree;
@@ -10,7 +11,7 @@ use berth_api::infra_node::{AgentStatus, Capabilities, Kubelet, KubeletStart};
 use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus};
 
 use crate::observe::kubelet::{KubeletConfig, KubeletFacts};
-use crate::observe::{HostFacts, devices};
+use crate::observe::{self, HostFacts};
 
 /// Name of the InfraNode when the tree does not tell the host's.
 const NAMELESS: &str = "unknown-host";
@@ -29,6 +30,7 @@ pub fn infra_node(facts: &HostFacts) -> InfraNode {
 /// What `status` of the InfraNode says of these facts.
 #[must_use]
 pub fn status(facts: &HostFacts) -> InfraNodeStatus {
+    let allocations = allocations::allocations(facts);
     InfraNodeStatus {
         agent: Some(AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -44,13 +46,14 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
             uplinks: links::uplinks(&facts.links),
             links: links::virtual_links(&facts.links),
             nvme: facts.nvme.clone(),
-            sriov: devices::physical_functions(&facts.pci),
+            sriov: observe::devices::physical_functions(&facts.pci),
             gpus: facts.gpus.clone(),
             direct_io: facts.direct_io.clone(),
             kubelet: facts.kubelet.in_force().map(|config| kubelet(&facts.kubelet, config)),
         },
         zones: zones::zones(facts),
-        allocations: allocations::allocations(facts),
+        devices: devices::devices(facts, &allocations),
+        allocations,
         unknown: facts.notes.unknown.clone(),
         ..InfraNodeStatus::default()
     }

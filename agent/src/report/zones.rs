@@ -1,11 +1,15 @@
 //! Zones, with what the kubelet keeps of them and what placement must know of their cores.
 
-use berth_api::infra_node::Zone;
+use berth_api::infra_node::{ReservedHugepages, Zone};
 use berth_api::{Bytes, CpuSet};
 
 use crate::observe::HostFacts;
 use crate::observe::kubelet::KubeletFacts;
+use crate::observe::kubelet::memory_state::page_size;
 use crate::observe::topology::Topology;
+
+/// As many as the schema takes.
+const CACHES: usize = 128;
 
 /// The zones of the host, as its kubelet sees them.
 pub(super) fn zones(facts: &HostFacts) -> Vec<Zone> {
@@ -14,6 +18,7 @@ pub(super) fn zones(facts: &HostFacts) -> Vec<Zone> {
         let Some(cpus) = &zone.cpus else { continue };
         zone.socket = socket(&facts.topology, cpus);
         zone.threads = threads(&facts.topology, cpus).unwrap_or_default();
+        zone.caches = caches(&facts.topology, cpus);
     }
     zones
 }
@@ -79,6 +84,7 @@ fn of_kubelet(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
                     .and_then(|kept| kept.get("memory"))
                     .copied()
                     .filter(|kept| *kept > Bytes(0)),
+                reserved_hugepages: kept.into_iter().flatten().filter_map(reserved_pages).collect(),
                 reserved_cpus: within(reserved),
                 pinnable_cpus: pinnable,
                 pinned_cpus: within(pinned.as_ref()),
@@ -86,6 +92,30 @@ fn of_kubelet(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
             }
         })
         .collect()
+}
+
+/// An entry of `reservedMemory` that is of huge pages.
+fn reserved_pages((resource, kept): (&String, &Bytes)) -> Option<ReservedHugepages> {
+    let size = page_size(resource)?;
+    let count = kept.0.div_ceil(size.bytes());
+    (count > 0).then_some(ReservedHugepages { size, count })
+}
+
+/// Sets of CPUs of the zone that share a last-level cache; none if it is one for all, or if one is not known.
+fn caches(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
+    let mut left = cpus.clone();
+    let mut caches = Vec::new();
+    loop {
+        let first = left.iter().next();
+        let Some(first) = first else { return caches };
+        let Some(cpu) = topology.cpus.get(&first) else { return Vec::new() };
+        let shared = cpu.cache.intersection(cpus);
+        if !shared.contains(first) || shared == *cpus || caches.len() >= CACHES {
+            return Vec::new();
+        }
+        left = left.difference(&shared);
+        caches.push(shared);
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +145,42 @@ mod tests {
         assert_eq!(pinnable(&facts("static", None)), None);
         assert_eq!(pinnable(&facts("none", Some("0"))).as_deref(), Some(""));
         assert_eq!(pinnable(&KubeletFacts::default()), None);
+    }
+
+    #[test]
+    fn what_the_memory_manager_keeps_is_reported_by_page_size() {
+        let zone = Zone { id: 1, ..Zone::default() };
+        let kept = [("memory", 1 << 30), ("hugepages-2Mi", 5 << 20), ("hugepages-1Gi", 0)];
+        let kept = kept.map(|(name, bytes)| (name.to_owned(), Bytes(bytes)));
+        let config = KubeletConfig {
+            reserved_memory: [(1, kept.into())].into(),
+            ..KubeletConfig::default()
+        };
+        let facts = KubeletFacts { config: Some(config), ..KubeletFacts::default() };
+        let said = of_kubelet(&[zone], &facts).remove(0);
+        assert_eq!(said.reserved_memory, Some(Bytes(1 << 30)));
+        // A page of which a part is kept is no pod's.
+        let pages = [ReservedHugepages { size: berth_api::PageSize::MIB_2, count: 3 }];
+        assert_eq!(said.reserved_hugepages, pages);
+    }
+
+    #[test]
+    fn cores_that_share_a_cache_are_told_apart() {
+        let caches_of = |caches: &[&str], cpus: &str| {
+            let mut topology = Topology::default();
+            for cache in caches {
+                let shared: std::sync::Arc<CpuSet> = std::sync::Arc::new(cache.parse().unwrap());
+                for cpu in shared.iter() {
+                    let known = LogicalCpu { cache: shared.clone(), ..LogicalCpu::default() };
+                    topology.cpus.insert(cpu, known);
+                }
+            }
+            let said = caches(&topology, &cpus.parse().unwrap());
+            said.iter().map(CpuSet::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(caches_of(&["0-1,4-5", "2-3,6-7"], "0-7"), ["0-1,4-5", "2-3,6-7"]);
+        assert_eq!(caches_of(&["0-7", "8-15"], "0-7"), [""; 0], "one cache for the zone");
+        assert_eq!(caches_of(&["0-1"], "0-3"), [""; 0], "not known of all");
     }
 
     #[test]

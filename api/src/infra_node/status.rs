@@ -29,6 +29,11 @@ pub struct InfraNodeStatus {
     /// Exclusive CPUs, huge pages and devices the kubelet has handed out, by pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allocations: Vec<Allocation>,
+    /// Devices of device plugins by resource and zone, as the kubelet's `GetAllocatableResources` lists them. A resource
+    /// whose zones are not known is not in here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub devices: Vec<ZoneDevices>,
     /// Host networks: counts of tenant networks, and those that are not Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkStatus>,
@@ -76,12 +81,21 @@ pub struct Zone {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub threads: Vec<CpuSet>,
+    /// Its CPUs by last-level cache: the CPUs of each set share one. Empty if one cache serves all CPUs of the zone, or
+    /// if that is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128))]
+    pub caches: Vec<CpuSet>,
     /// Memory the kernel manages in the zone (`MemTotal`), huge pages included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
     /// Memory that the kubelet's Memory Manager keeps for the system (`reservedMemory`), huge pages not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_memory: Option<Bytes>,
+    /// Huge pages that the kubelet's Memory Manager keeps for the system (`reservedMemory`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub reserved_hugepages: Vec<ReservedHugepages>,
     /// Huge page pools, one per size the kernel supports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hugepages: Vec<HugepagePool>,
@@ -97,6 +111,16 @@ pub struct Zone {
     /// Access cost to every zone, in the firmware's unit (10 is local).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distances: Vec<ZoneDistance>,
+}
+
+/// Huge pages of one size that no pod gets.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ReservedHugepages {
+    /// Page size.
+    pub size: PageSize,
+    /// Number of pages.
+    pub count: u64,
 }
 
 /// Access cost from one zone to another (ACPI SLIT).
@@ -156,6 +180,74 @@ pub struct Allocation {
     /// Devices of device plugins, as the kubelet's PodResources API lists them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<AllocatedDevices>,
+    /// The same by container, with the zones of each amount. Empty if no container has anything of a zone, if the pod has
+    /// more containers than fit here, and in reports of agents that do not know this field: then only the sums are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub containers: Vec<AllocatedContainer>,
+}
+
+/// What the kubelet has allocated to one container.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedContainer {
+    /// Name of the container; empty for what belongs to the pod as a whole.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Its exclusive CPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuSet>,
+    /// Its memory blocks, as the Memory Manager's checkpoint has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub memory: Vec<AllocatedMemory>,
+    /// Its devices by zone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub devices: Vec<AllocatedZoneDevices>,
+}
+
+/// Memory of one kind that the Memory Manager has allocated from a set of zones.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedMemory {
+    /// Size of its huge pages; absent for memory that is not in huge pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_size: Option<PageSize>,
+    /// Bytes. The block of an init container shrinks, down to 0, when later containers reuse its memory.
+    pub size: Bytes,
+    /// The set of zones that serves it as a group.
+    #[schemars(length(max = 64))]
+    pub zones: Vec<u32>,
+}
+
+/// Devices of one resource and zone that a container has.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocatedZoneDevices {
+    /// Name of the resource, as `intel.com/sriov_vf`.
+    pub resource: String,
+    /// Their zone; absent for devices without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<u32>,
+    /// Number of devices.
+    pub count: u32,
+}
+
+/// Devices of one resource and zone.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ZoneDevices {
+    /// Name of the resource, as `intel.com/sriov_vf`.
+    #[schemars(length(max = 317))]
+    pub resource: String,
+    /// Their zone; absent for devices without one, such as `/dev/kvm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<u32>,
+    /// Healthy devices, allocated or not.
+    pub total: u32,
+    /// Healthy devices that no container has.
+    pub free: u32,
 }
 
 /// Devices of one resource that a pod has.

@@ -9,6 +9,7 @@
 #[rustfmt::skip]
 mod v1;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,7 +20,9 @@ use crate::root::Root;
 use berth_cli::text;
 use v1::pod_resources_lister_client::PodResourcesListerClient;
 use v1::{AllocatableResourcesRequest, ListPodResourcesRequest};
-pub use v1::{ContainerDevices, ContainerMemory, PodResources};
+pub use v1::{
+    ContainerDevices, ContainerMemory, ContainerResources, NumaNode, PodResources, TopologyInfo,
+};
 
 /// Its socket.
 pub const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
@@ -36,6 +39,46 @@ pub struct Listed {
     pub pods: Vec<PodResources>,
     /// CPUs that can be handed out exclusively; `None` from kubelets before 1.23.
     pub allocatable_cpus: Option<CpuSet>,
+    /// Healthy devices; `None` from kubelets before 1.23.
+    pub devices: Option<Devices>,
+}
+
+/// Healthy devices of device plugins, allocated or not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// Number by resource and zone; `None` is the zone of devices without one.
+    pub by_zone: BTreeMap<(String, Option<u32>), u32>,
+    /// Resources with a device of several zones. They are not in `by_zone`: such a device counts in each of its zones.
+    pub of_several_zones: BTreeSet<String>,
+}
+
+impl Devices {
+    /// Counts the devices that a kubelet lists. It makes an entry of each device, and might make one of several.
+    #[must_use]
+    pub fn of(listed: &[ContainerDevices]) -> Self {
+        let mut devices = Self::default();
+        for entry in listed {
+            match zones(entry).as_slice() {
+                [_, _, ..] => drop(devices.of_several_zones.insert(entry.resource_name.clone())),
+                one => {
+                    let key = (entry.resource_name.clone(), one.first().copied());
+                    let count: &mut u32 = devices.by_zone.entry(key).or_default();
+                    *count = count.saturating_add(crate::observe::count(entry.device_ids.len()));
+                }
+            }
+        }
+        let several = &devices.of_several_zones;
+        devices.by_zone.retain(|(resource, _), _| !several.contains(resource));
+        devices
+    }
+}
+
+/// The zones of devices, ascending; none where the plugin says nothing. A plugin may send -1 for a device without a zone.
+#[must_use]
+pub fn zones(devices: &ContainerDevices) -> Vec<u32> {
+    let nodes = devices.topology.iter().flat_map(|topology| &topology.nodes);
+    let zones: BTreeSet<u32> = nodes.filter_map(|node| u32::try_from(node.id).ok()).collect();
+    zones.into_iter().collect()
 }
 
 /// Asks the kubelet. `Ok(None)` where it has no such socket.
@@ -61,15 +104,18 @@ async fn ask(socket: &Path) -> Result<Listed, String> {
     let listed =
         client.list(ListPodResourcesRequest {}).await.map_err(|status| status.to_string())?;
     let allocatable = match client.get_allocatable_resources(AllocatableResourcesRequest {}).await {
-        Ok(answer) => cpus(&answer.into_inner().cpu_ids),
-        Err(status) if status.code() == tonic::Code::Unimplemented => None,
+        Ok(answer) => Some(answer.into_inner()),
         Err(status) => {
-            // Behind a feature gate it answers Unknown.
-            tracing::debug!("GetAllocatableResources: {status}");
+            // Unimplemented before 1.21; behind a feature gate, before 1.23, the answer is Unknown.
+            tracing::debug!(error = %status, "kubelet does not answer GetAllocatableResources");
             None
         }
     };
-    Ok(Listed { pods: listed.into_inner().pod_resources, allocatable_cpus: allocatable })
+    Ok(Listed {
+        pods: listed.into_inner().pod_resources,
+        allocatable_cpus: allocatable.as_ref().and_then(|answer| cpus(&answer.cpu_ids)),
+        devices: allocatable.map(|answer| Devices::of(&answer.devices)),
+    })
 }
 
 /// CPU ids as a set; `None` if one is none.

@@ -1,0 +1,30 @@
+//! Devices of device plugins by resource and zone, and how many of them no container has.
+
+use std::collections::BTreeMap;
+
+use berth_api::infra_node::{Allocation, ZoneDevices};
+
+use crate::observe::HostFacts;
+
+/// As many as the schema takes.
+const MOST: usize = 256;
+
+/// One entry per resource and zone; none where the kubelet does not list them.
+pub(super) fn devices(facts: &HostFacts, allocations: &[Allocation]) -> Vec<ZoneDevices> {
+    let listed = facts.handed_out.listed.as_ref().and_then(|listed| listed.devices.as_ref());
+    let mut used: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();
+    let containers = allocations.iter().flat_map(|allocation| &allocation.containers);
+    for devices in containers.flat_map(|container| &container.devices) {
+        let count = used.entry((&devices.resource, devices.zone)).or_default();
+        *count = count.saturating_add(devices.count);
+    }
+    let all = listed.into_iter().flat_map(|devices| &devices.by_zone).take(MOST);
+    let entry = |((resource, zone), total): (&(String, Option<u32>), &u32)| ZoneDevices {
+        resource: resource.clone(),
+        zone: *zone,
+        total: *total,
+        free: total
+            .saturating_sub(used.get(&(resource.as_str(), *zone)).copied().unwrap_or_default()),
+    };
+    all.map(entry).collect()
+}
