@@ -259,6 +259,50 @@ fn pods_of_the_cluster_are_read_as_they_are() {
     }
 }
 
+/// The kubelet's managers pass over a pod with resources of its own, and its totals are what the pod requests.
+#[test]
+fn a_pod_with_resources_of_its_own_shares_them() {
+    let own = json!({"cpu": "2", "memory": "1Gi"});
+    let object = json!({"metadata": {"name": "x", "uid": "u"}, "spec": {
+        "resources": {"requests": {"cpu": "4", "memory": "3Gi"}, "limits": {"cpu": "4", "memory": "3Gi"}},
+        "containers": [{"name": "c", "resources": {"requests": own, "limits": own}}]}});
+    let read = Existing::read(&pod(object.clone())).unwrap().pod;
+    assert!(!read.is_guaranteed() && !read.has_own_cpus());
+    assert_eq!((read.requests().cpu_millis, read.requests().memory), (4000, 3 * GIB));
+    let mut without = object;
+    without["spec"]["resources"] = json!(null);
+    assert!(Existing::read(&pod(without)).unwrap().pod.has_own_cpus());
+    let wrong = json!({"metadata": {"namespace": "a", "name": "b"}, "spec": {
+        "resources": {"requests": {"cpu": "lots"}}, "containers": []}});
+    let error = Existing::read(&pod(wrong)).unwrap_err().to_string();
+    assert!(error.contains("Pod a/b: spec.resources.requests.cpu: `lots` is not"), "{error}");
+}
+
+/// A resize counts as the larger of what is asked for and what is allocated, until it is done.
+#[test]
+fn a_resized_container_keeps_what_is_allocated() {
+    let read = |spec: &str, allocated: &str| {
+        let of = |cpu: &str| json!({"cpu": cpu, "memory": "1Gi"});
+        let object = json!({"metadata": {"name": "x", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": of(spec), "limits": of(spec)}}]},
+            "status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "i", "ready": true,
+                "restartCount": 0, "allocatedResources": of(allocated),
+                "resources": {"requests": of(allocated), "limits": of(allocated)}}]}});
+        let read = Existing::read(&pod(object)).unwrap().pod;
+        (read.requests().cpu_millis, read.has_own_cpus())
+    };
+    assert_eq!(read("2", "2"), (2000, true));
+    assert_eq!(read("2", "3"), (3000, true), "it is to be smaller");
+    assert_eq!(read("3", "2"), (3000, true), "it is to be larger");
+}
+
+#[test]
+fn a_static_pod_is_known_by_the_uid_of_its_kubelet() {
+    let object = json!({"metadata": {"name": "x", "uid": "mirror",
+        "annotations": {"kubernetes.io/config.mirror": "static"}}, "spec": {"containers": []}});
+    assert_eq!(Existing::read(&pod(object)).unwrap().pod.uid, "static");
+}
+
 /// Requests or limits as they are written into a pod.
 fn written(amounts: &berth_controller::pod::Resources) -> Value {
     let mut all = json!({});

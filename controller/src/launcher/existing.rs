@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use super::amounts;
 use super::invalid::Invalid;
 use super::spec::Amounts;
-use crate::pod::{Container, Pod};
+use crate::pod::{Container, Pod, Resources};
 
 /// A pod of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,11 +63,21 @@ impl Existing {
         let annotation =
             |key: &str| meta.annotations.as_ref().is_some_and(|all| all.contains_key(key));
 
+        let resized = |is_init: bool| {
+            let statuses =
+                if is_init { &status.init_container_statuses } else { &status.container_statuses };
+            let statuses = statuses.iter().flatten();
+            statuses.map(|one| (one.name.as_str(), one)).collect::<BTreeMap<_, _>>()
+        };
         let (mut init_storage, mut storage) = (0, 0u64);
         let mut list = |field: &str, containers: &[core::Container], is_init: bool| {
+            let statuses = resized(is_init);
             let read = containers.iter().enumerate().map(|(index, container)| {
                 let at = format!("spec.{field}[{index}].resources");
-                let (read, disk) = read_container(&called, &at, container, is_init)?;
+                let (mut read, disk) = read_container(&called, &at, container, is_init)?;
+                if let Some(status) = statuses.get(container.name.as_str()) {
+                    keep_allocated(&mut read, status);
+                }
                 if is_init && !read.is_sidecar {
                     init_storage = disk.max(init_storage);
                 } else {
@@ -84,10 +94,21 @@ impl Existing {
         let (overhead, of_runtime) = amounts::resources(&overhead).map_err(|(name, message)| {
             Invalid::new(&called, format!("spec.overhead.{name}"), message)
         })?;
+        let mut pod = Pod { uid: kubelet_uid(pod), init_containers, containers, overhead };
+        if let Some(resources) = &spec.resources {
+            let requests =
+                amounts(&called, "spec.resources.requests", resources.requests.as_ref())?;
+            let limits = amounts(&called, "spec.resources.limits", resources.limits.as_ref())?;
+            let (own, _) =
+                amounts::container("", requests, &limits).map_err(|(field, message)| {
+                    Invalid::new(&called, format!("spec.resources.{field}"), message)
+                })?;
+            share_as_a_pod(&mut pod, &own.requests);
+        }
         let phase = status.phase.unwrap_or_default();
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Ok(Self {
-            pod: Pod { uid: text(&meta.uid), init_containers, containers, overhead },
+            pod,
             ephemeral_storage: storage.max(init_storage).saturating_add(of_runtime),
             namespace,
             name,
@@ -99,6 +120,60 @@ impl Existing {
             node_name: given(&spec.node_name),
             nominated_node_name: given(&status.nominated_node_name),
         })
+    }
+}
+
+/// The uid by which the kubelet knows a pod. A static pod is made by the kubelet under a uid of its own; what is on the API
+/// server is its mirror, with another uid and that of the static pod in an annotation
+/// (`kubetypes.ConfigMirrorAnnotationKey`).
+#[must_use]
+pub fn kubelet_uid(pod: &core::Pod) -> String {
+    let annotations = pod.metadata.annotations.as_ref();
+    let mirrored = annotations.and_then(|all| all.get("kubernetes.io/config.mirror"));
+    mirrored.or(pod.metadata.uid.as_ref()).cloned().unwrap_or_default()
+}
+
+/// In-place resize (KEP-1287): until a kubelet has carried it out, and for ever if it cannot, the container keeps what is
+/// allocated to it, and the scheduler counts the larger of both (`determineContainerReqs`).
+fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
+    let actual = status.resources.as_ref();
+    let lists = [status.allocated_resources.as_ref(), actual.and_then(|it| it.requests.as_ref())];
+    for (list, name) in
+        lists.into_iter().flatten().flat_map(|list| [(list, "cpu"), (list, "memory")])
+    {
+        let Some(quantity) = list.get(name).and_then(|text| text.0.parse::<Quantity>().ok()) else {
+            continue;
+        };
+        let (requests, limits) = (&mut container.requests, &mut container.limits);
+        let (amount, request, limit) = match name {
+            "cpu" => (quantity.millis(), &mut requests.cpu_millis, &mut limits.cpu_millis),
+            _ => (quantity.units(), &mut requests.memory, &mut limits.memory),
+        };
+        *request = u64::try_from(amount).unwrap_or_default().max(*request);
+        if *limit > 0 {
+            *limit = (*limit).max(*request);
+        }
+    }
+}
+
+/// Pod-level resources (KEP-2837): the containers share what the pod requests, and the kubelet gives none of them CPUs or
+/// memory of its own (`PodLevelResourceManagers` is off). So the pod is as one that is not Guaranteed, and what it
+/// requests beyond its containers counts as overhead.
+fn share_as_a_pod(pod: &mut Pod, own: &Resources) {
+    for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
+        (container.limits.cpu_millis, container.limits.memory) = (0, 0);
+    }
+    let of_all = pod.requests();
+    let overhead = &mut pod.overhead;
+    let add = |sum: &mut u64, own: u64, of_all: u64| {
+        let of_containers = of_all.saturating_sub(*sum);
+        *sum = sum.saturating_add(own.saturating_sub(of_containers));
+    };
+    add(&mut overhead.cpu_millis, own.cpu_millis, of_all.cpu_millis);
+    add(&mut overhead.memory, own.memory, of_all.memory);
+    for (size, bytes) in &own.hugepages {
+        let of_all = of_all.hugepages.get(size).copied().unwrap_or_default();
+        add(overhead.hugepages.entry(*size).or_default(), *bytes, of_all);
     }
 }
 

@@ -30,7 +30,7 @@ use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint}
 
 use crate::pod::{Pod, Resources};
 pub use configuration::Configuration;
-pub use existing::Existing;
+pub use existing::{Existing, kubelet_uid};
 pub use invalid::Invalid;
 pub(crate) use invalid::without_nulls;
 pub use machine::Machine;

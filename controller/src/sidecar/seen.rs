@@ -21,7 +21,7 @@ pub struct Seen {
     pub is_refused: bool,
     /// Whether its kubelet has refused it.
     pub kubelet: Option<KubeletRefusal>,
-    /// The same as long as nothing has changed that rules of other pods read.
+    /// The same as long as nothing has changed that rules of other pods read, nor what its containers ask for.
     pub(super) stamp: u64,
 }
 
@@ -100,6 +100,10 @@ impl Seen {
         let failed = status.filter(|status| status.phase.as_deref() == Some("Failed"));
         let mut stamp = DefaultHasher::new();
         (&pod.metadata.labels, pod.metadata.deletion_timestamp.is_some()).hash(&mut stamp);
+        let own = &existing.pod;
+        for container in own.init_containers.iter().chain(&own.containers) {
+            (&container.requests, &container.limits).hash(&mut stamp);
+        }
         Ok(Self {
             is_ours: scheduler == Some(SCHEDULER),
             claims: claims.collect(),

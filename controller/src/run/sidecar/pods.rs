@@ -11,6 +11,7 @@ use super::Sidecar;
 use super::feed::{Told, always, feed};
 use super::gate::Kind;
 use super::volumes;
+use crate::launcher::kubelet_uid;
 use crate::sidecar::{Desk, Seen};
 
 /// Follows pods for ever, as soon as all is known that they are counted by.
@@ -85,10 +86,9 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
             sidecar.tell(|desk, _| count(desk, pod, &seen));
         }
         Told::Gone(object) => {
-            if let Some(uid) = object.metadata.uid {
-                refused.remove(&uid);
-                sidecar.tell(|desk, now| desk.pod_is_gone(now, &uid));
-            }
+            let uid = kubelet_uid(&object);
+            refused.remove(&uid);
+            sidecar.tell(|desk, now| desk.pod_is_gone(now, &uid));
         }
     };
     feed(api, "pods", take, always).await;
