@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use super::Context;
 use super::apply::{Others, Target};
 use super::reconcile::{Failed, Manner, reconcile};
+use super::silence::Silent;
 use super::survey::{Queues, Told, survey};
 use crate::profiles::{
     Choice, Said, Wanted, condition, labels, profile_status, said_of_host, wanted,
@@ -47,6 +48,13 @@ pub(super) async fn run(context: Arc<Context>) {
     let queues = Queues { hosts, profiles };
     let (fell, mut fallen) = tokio::sync::mpsc::unbounded_channel::<String>();
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), &context.lease_namespace);
+    let reported = || {
+        let all = context.infra_nodes.all();
+        let has_agent = |host: &&Arc<InfraNode>| {
+            host.status.as_ref().is_some_and(|status| status.agent.is_some())
+        };
+        all.iter().filter(has_agent).map(|host| host.name_any()).collect()
+    };
     let silent = async {
         while let Some(node) = fallen.recv().await {
             queues.host(&node);
@@ -54,7 +62,7 @@ pub(super) async fn run(context: Arc<Context>) {
     };
     tokio::join!(
         survey(Arc::clone(&context), queues.clone(), told),
-        context.silence.follow(leases, fell),
+        context.silence.follow(leases, reported, fell),
         silent,
         reconcile(
             HOSTS,
@@ -164,12 +172,16 @@ async fn say(
         .collect();
     let agents = before.iter().filter(|one| !OURS.contains(&one.type_.as_str()));
     conditions.extend(agents.filter_map(|one| {
-        let unknown = |since: &String| {
-            let message = format!(
-                "the agent gives no sign of life: its Lease {}/{} was last renewed at {since}",
-                context.lease_namespace,
-                infra_node.name_any()
-            );
+        let unknown = |silent: &Silent| {
+            let lease = format!("{}/{}", context.lease_namespace, infra_node.name_any());
+            let message = match silent {
+                Silent::Since(since) => format!(
+                    "the agent gives no sign of life: its Lease {lease} was last renewed at {since}"
+                ),
+                Silent::NoLease => {
+                    format!("the agent gives no sign of life: there is no Lease {lease}")
+                }
+            };
             let type_ = one.type_.clone();
             Condition {
                 type_,
