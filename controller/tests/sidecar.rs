@@ -12,6 +12,8 @@ mod host;
 mod leaving;
 #[path = "sidecar/many.rs"]
 mod many;
+#[path = "sidecar/orders.rs"]
+mod orders;
 #[path = "sidecar/pod.rs"]
 mod pod;
 #[path = "sidecar/random.rs"]

@@ -13,6 +13,7 @@
 mod changes;
 mod free;
 mod needs;
+mod orders;
 mod reason;
 mod score;
 mod scores;
@@ -80,6 +81,11 @@ impl Request {
         containers.find_map(|container| container.requests.hugepages.keys().next().copied())
     }
 
+    /// Whether a kubelet cannot tell one from the other.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        std::ptr::eq(self.pod(), other.pod()) && self.needs == other.needs
+    }
+
     /// What it needs beyond that.
     #[must_use]
     pub fn needs(&self) -> &Needs {
@@ -103,6 +109,26 @@ struct Place {
     state: State,
     /// Pods that are booked here, in the order in which they were: so they come to the kubelet.
     pods: BTreeMap<PodId, Arc<str>>,
+}
+
+impl Place {
+    /// What the kubelet would give a pod on this host in a state, and what else the pod needs is there too.
+    fn judged(&self, state: &State, uid: &str, request: &Request) -> Result<Admission, Reason> {
+        let admission = self.checked(state, uid, request.pod())?;
+        match request.needs.unmet_by(&admission, state) {
+            Some(reason) => Err(reason),
+            None => Ok(admission),
+        }
+    }
+
+    /// What the kubelet would give a pod, if the report tells that, and if it is not CPUs that are in use.
+    fn checked(&self, state: &State, uid: &str, pod: &Pod) -> Result<Admission, Reason> {
+        if let Some(why) = self.facts.unpredictable(pod) {
+            return Err(Reason::Unpredictable(why));
+        }
+        let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;
+        if admission.takes_cpus_in_use() { Err(Reason::CpusInUse) } else { Ok(admission) }
+    }
 }
 
 const GONE: Reason = Reason::Rule(crate::rules::Reason::NoHost);
@@ -276,7 +302,7 @@ impl Engine {
     pub fn admit(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
         self.remove(&request.uid);
         let place = self.places.get_mut(host.index()).and_then(Option::as_mut).ok_or(GONE)?;
-        let admission = checked(&place.state, &request.uid, request.pod())?;
+        let admission = place.checked(&place.state, &request.uid, request.pod())?;
         let taken = place.state.accept(&request.uid, request.pod(), admission);
         taken.map_err(Reason::Kubelet)?;
         self.book(request, host);
@@ -374,15 +400,7 @@ impl Engine {
         if !rules.is_empty() {
             return rules.into_iter().map(Reason::Rule).collect();
         }
-        self.judged(request, place).err().into_iter().collect()
-    }
-
-    fn judged(&self, request: &Request, place: &Place) -> Result<Admission, Reason> {
-        let admission = checked(&place.state, &request.uid, request.pod())?;
-        match request.needs.unmet_by(&admission, &place.state) {
-            Some(reason) => Err(reason),
-            None => Ok(admission),
-        }
+        place.judged(&place.state, &request.uid, request).err().into_iter().collect()
     }
 
     fn at(&self, host: HostId) -> Option<&Place> {
@@ -399,12 +417,6 @@ impl Engine {
         let Self { shapes, changes, counts, free, .. } = self;
         shapes.keep_up(changes, |fit| search::left(counts, free, host.index(), fit));
     }
-}
-
-/// What the kubelet would give a pod, if that may be: not CPUs that are in use.
-fn checked(state: &State, uid: &str, pod: &Pod) -> Result<Admission, Reason> {
-    let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;
-    if admission.takes_cpus_in_use() { Err(Reason::CpusInUse) } else { Ok(admission) }
 }
 
 /// A pod that is there already, or that is sent there, has what the kubelet would give it. If that is nothing, all is as it

@@ -6,6 +6,7 @@ use std::fmt;
 use berth_api::infra_node::KvmState;
 
 use crate::admission::Refusal;
+use crate::inventory::Unpredictable;
 use crate::rules;
 
 /// Why not there. `Display` is for people; [`Reason::short`] is the same on every host, as the scheduler counts hosts by
@@ -27,6 +28,8 @@ pub enum Reason {
     /// The kubelet would take it, and give it CPUs that another pod has: it reckons with averages where sockets or cores
     /// are not alike (cpumanager/topology.go).
     CpusInUse,
+    /// The report does not say what the kubelet would decide by.
+    Unpredictable(Unpredictable),
     /// KubeVirt could not give the guest its memory where its CPUs are.
     Numa(String),
 }
@@ -43,6 +46,12 @@ impl Reason {
             Self::SharesCpus => "node(s) pin no CPUs".into(),
             Self::Kubelet(refusal) => refusal.short().into(),
             Self::CpusInUse => "node(s) whose kubelet would hand out CPUs that are in use".into(),
+            Self::Unpredictable(Unpredictable::Memory(_)) => {
+                "node(s) had an agent report without zones of memory".into()
+            }
+            Self::Unpredictable(Unpredictable::Devices(_)) => {
+                "node(s) had no agent report of the zones of devices".into()
+            }
             Self::Numa(_) => "node(s) had too few huge pages beside the CPUs".into(),
         }
     }
@@ -60,7 +69,7 @@ impl Reason {
                 | rules::Reason::PodAffinity { .. }
                 | rules::Reason::ExistingAntiAffinity { .. },
             ) => 2,
-            Self::MergesPages | Self::SharesCpus | Self::Stale(_) => 3,
+            Self::MergesPages | Self::SharesCpus | Self::Stale(_) | Self::Unpredictable(_) => 3,
             Self::Rule(_) => 4,
             Self::NoKvm(_) => 5,
         }
@@ -82,6 +91,14 @@ impl fmt::Display for Reason {
             Self::Kubelet(refusal) => write!(f, "{}: {}", refusal.reason, refusal.plain),
             Self::CpusInUse => f.write_str(
                 "its kubelet would hand out CPUs that another pod has, as its sockets or cores are not alike",
+            ),
+            Self::Unpredictable(Unpredictable::Memory(pod)) => write!(
+                f,
+                "its agent reports the memory of pod {pod} without the zones of each container: upgrade the agent, or wait until that pod has gone",
+            ),
+            Self::Unpredictable(Unpredictable::Devices(resource)) => write!(
+                f,
+                "the zones of its {resource} devices are not known, and its kubelet refuses pods whose devices and CPUs are of different zones: status.unknown of the InfraNode says why",
             ),
             Self::Numa(shortage) => f.write_str(shortage),
         }

@@ -126,7 +126,8 @@ impl Engine {
     }
 
     fn taken(&self, request: &Request, host: HostId) -> Option<Admission> {
-        self.judged(request, self.at(host)?).ok()
+        let place = self.at(host)?;
+        place.judged(&place.state, request.uid(), request).ok()
     }
 
     /// Looks again at the hosts that have changed since this class was last asked for.

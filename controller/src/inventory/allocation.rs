@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::infra_node::Allocation as Reported;
 use berth_api::{CpuSet, InfraNodeStatus, PageSize};
 
 use super::problem::Problem;
@@ -25,6 +26,10 @@ pub struct Allocation {
     pub memory: u64,
     /// Devices.
     pub devices: BTreeMap<String, u32>,
+    /// What each container has of which zones. A report of sums alone gives one container, if all of it is of one zone.
+    pub containers: Vec<RestoredContainer>,
+    /// Whether the report does not say which of several zones the memory comes from: an agent that reports sums alone.
+    pub is_unplaced: bool,
 }
 
 impl Allocation {
@@ -40,23 +45,26 @@ impl Allocation {
         }
     }
 
-    /// As admission takes it. The report knows no containers, and of memory only the sums; what the pod asks for by
-    /// the Node's totals is better known from the pod, if there is one.
+    /// As admission takes it. What the pod requests of the Node's totals is better known from the pod, if there is one.
     pub(crate) fn restored(&self, pod: Option<&Pod>) -> Restored {
+        let requests = pod.map_or_else(|| self.requests(), Pod::requests);
+        Restored { containers: self.containers.clone(), requests }
+    }
+
+    /// Sums alone, as one container.
+    fn as_one_container(&self) -> RestoredContainer {
         let block = |kind, bytes: u64| (bytes > 0).then(|| (kind, self.zones.clone(), bytes));
         let pages =
             self.hugepages.iter().map(|(size, bytes)| (MemoryKind::HugePages(*size), *bytes));
         let kinds = [(MemoryKind::Memory, self.memory)].into_iter().chain(pages);
         let devices = self.devices.iter();
-        let requests = pod.map_or_else(|| self.requests(), Pod::requests);
-        let container = RestoredContainer {
+        RestoredContainer {
             cpus: self.cpus.clone(),
             memory: kinds.filter_map(|(kind, bytes)| block(kind, bytes)).collect(),
             devices: devices
                 .map(|(name, count)| (name.clone(), BTreeMap::from([(None, *count)])))
                 .collect(),
-        };
-        Restored { containers: vec![container], requests }
+        }
     }
 }
 
@@ -67,82 +75,191 @@ impl Restored {
     }
 }
 
-const TOO_MUCH: &str = "is more than the host has; counted as all of it";
-
-/// The allocations of a report. One that makes no sense is told of, and what of it makes sense still counts as taken.
+/// The allocations of a report. One that makes no sense is reported as a problem, and what of it makes sense still counts
+/// as taken.
 pub(super) fn allocations(
     object: &str,
     status: &InfraNodeStatus,
     problems: &mut Vec<Problem>,
 ) -> Vec<Allocation> {
     let mut by_uid: BTreeMap<String, Allocation> = BTreeMap::new();
-    let mut taken = CpuSet::new();
-    let online: CpuSet =
-        status.zones.iter().filter_map(|zone| zone.cpus.as_ref()).flat_map(CpuSet::iter).collect();
     let most = status.zones.iter().try_fold(0_u64, |sum, zone| sum.checked_add(zone.memory?.0));
-    let most = most.unwrap_or(u64::MAX);
+    let mut reader = Reader {
+        object,
+        status,
+        problems,
+        online: status
+            .zones
+            .iter()
+            .filter_map(|z| z.cpus.as_ref())
+            .flat_map(CpuSet::iter)
+            .collect(),
+        taken: CpuSet::new(),
+        most: most.unwrap_or(u64::MAX),
+    };
     for (at, reported) in status.allocations.iter().enumerate() {
-        let mut wrong = |field: &str, value: &dyn std::fmt::Display, message: &str| {
-            let field = format!("status.allocations[{at}].{field}");
-            problems.push(Problem::new(object, field, value, message));
-        };
-        let mut cpus = reported.cpus.clone().unwrap_or_default();
-        let elsewhere = cpus.difference(&online);
-        if !elsewhere.is_empty() {
-            wrong("cpus", &elsewhere, "is in no zone; not counted");
-            cpus = cpus.difference(&elsewhere);
-        }
-        let twice = cpus.intersection(&taken);
-        if !twice.is_empty() {
-            wrong("cpus", &twice, "belongs to another allocation too; counted once");
-            cpus = cpus.difference(&twice);
-        }
-        taken = taken.union(&cpus);
-        let mut zones = reported.zones.clone();
-        zones.retain(|zone| {
-            let is_there = status.zones.iter().any(|other| other.id == *zone);
-            if !is_there {
-                wrong("zones", zone, "is no zone of this host");
+        let read = reader.allocation(at, reported);
+        match by_uid.get_mut(&reported.pod_uid) {
+            Some(all) => {
+                let message = "is there twice; what both have counts as taken";
+                reader.wrong(at, "podUID", &reported.pod_uid, message);
+                all.add(read);
             }
-            is_there
-        });
-        let mut hugepages: BTreeMap<PageSize, u64> = BTreeMap::new();
-        for pages in &reported.hugepages {
-            let bytes = pages.count.saturating_mul(pages.size.bytes());
-            if bytes > most {
-                wrong("hugepages", &pages.count, TOO_MUCH);
-            }
-            let bytes = bytes.min(most);
-            let sum = hugepages.entry(pages.size).or_default();
-            *sum = sum.saturating_add(bytes);
-        }
-        let named = reported.namespace.iter().chain(&reported.pod).cloned().collect::<Vec<_>>();
-        let memory = reported.memory.unwrap_or_default();
-        if memory.0 > most {
-            wrong("memory", &memory, TOO_MUCH);
-        }
-        let is_twice = by_uid.contains_key(&reported.pod_uid);
-        if is_twice {
-            wrong("podUID", &reported.pod_uid, "is there twice; what both have counts as taken");
-        }
-        let all = by_uid.entry(reported.pod_uid.clone()).or_insert_with(|| Allocation {
-            uid: reported.pod_uid.clone(),
-            ..Allocation::default()
-        });
-        all.name = all.name.take().or_else(|| (!named.is_empty()).then(|| named.join("/")));
-        all.cpus = all.cpus.union(&cpus);
-        all.zones.extend(zones);
-        all.zones.sort_unstable();
-        all.zones.dedup();
-        all.memory = all.memory.saturating_add(memory.0.min(most));
-        for (size, bytes) in hugepages {
-            let sum = all.hugepages.entry(size).or_default();
-            *sum = sum.saturating_add(bytes);
-        }
-        for devices in &reported.devices {
-            let sum = all.devices.entry(devices.resource.clone()).or_default();
-            *sum = sum.saturating_add(devices.count);
+            None => drop(by_uid.insert(reported.pod_uid.clone(), read)),
         }
     }
     by_uid.into_values().collect()
+}
+
+impl Allocation {
+    /// Another entry of the same pod.
+    fn add(&mut self, other: Self) {
+        self.name = self.name.take().or(other.name);
+        self.cpus = self.cpus.union(&other.cpus);
+        self.zones.extend(other.zones);
+        self.zones.sort_unstable();
+        self.zones.dedup();
+        self.memory = self.memory.saturating_add(other.memory);
+        for (size, bytes) in other.hugepages {
+            let sum = self.hugepages.entry(size).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+        for (name, count) in other.devices {
+            let sum = self.devices.entry(name).or_default();
+            *sum = sum.saturating_add(count);
+        }
+        self.containers.extend(other.containers);
+        self.is_unplaced |= other.is_unplaced;
+    }
+}
+
+/// Reads allocations, one after the other.
+struct Reader<'a> {
+    object: &'a str,
+    status: &'a InfraNodeStatus,
+    problems: &'a mut Vec<Problem>,
+    online: CpuSet,
+    /// CPUs of the allocations before.
+    taken: CpuSet,
+    /// Bytes of all zones.
+    most: u64,
+}
+
+impl Reader<'_> {
+    fn wrong(&mut self, at: usize, field: &str, value: &dyn std::fmt::Display, message: &str) {
+        let field = format!("status.allocations[{at}].{field}");
+        self.problems.push(Problem::new(self.object, field, value, message));
+    }
+
+    fn allocation(&mut self, at: usize, reported: &Reported) -> Allocation {
+        let own = reported.containers.iter().filter_map(|container| container.cpus.as_ref());
+        let cpus = own.fold(reported.cpus.clone().unwrap_or_default(), |all, own| all.union(own));
+        let cpus = self.cpus(at, cpus);
+        let zones = self.zones(at, "zones", &reported.zones);
+        let mut hugepages: BTreeMap<PageSize, u64> = BTreeMap::new();
+        for pages in &reported.hugepages {
+            let bytes = pages.count.saturating_mul(pages.size.bytes());
+            let bytes = self.at_most(at, "hugepages", bytes, &pages.count);
+            let sum = hugepages.entry(pages.size).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+        let memory = reported.memory.unwrap_or_default();
+        let memory = self.at_most(at, "memory", memory.0, &memory);
+        let mut devices: BTreeMap<String, u32> = BTreeMap::new();
+        for one in &reported.devices {
+            let sum = devices.entry(one.resource.clone()).or_default();
+            *sum = sum.saturating_add(one.count);
+        }
+        let named = reported.namespace.iter().chain(&reported.pod).cloned().collect::<Vec<_>>();
+        let mut read = Allocation {
+            uid: reported.pod_uid.clone(),
+            name: (!named.is_empty()).then(|| named.join("/")),
+            cpus,
+            zones,
+            hugepages,
+            memory,
+            devices,
+            ..Allocation::default()
+        };
+        if reported.containers.is_empty() {
+            let has_memory = read.memory > 0 || !read.hugepages.is_empty();
+            read.is_unplaced = has_memory && read.zones.len() > 1;
+            read.containers = vec![read.as_one_container()];
+        } else {
+            read.containers = self.containers(at, reported, &read.cpus);
+        }
+        read
+    }
+
+    /// CPUs of the host that belong to no allocation before.
+    fn cpus(&mut self, at: usize, mut cpus: CpuSet) -> CpuSet {
+        let elsewhere = cpus.difference(&self.online);
+        if !elsewhere.is_empty() {
+            self.wrong(at, "cpus", &elsewhere, "is in no zone; not counted");
+            cpus = cpus.difference(&elsewhere);
+        }
+        let twice = cpus.intersection(&self.taken);
+        if !twice.is_empty() {
+            self.wrong(at, "cpus", &twice, "belongs to another allocation too; counted once");
+            cpus = cpus.difference(&twice);
+        }
+        self.taken = self.taken.union(&cpus);
+        cpus
+    }
+
+    fn zones(&mut self, at: usize, field: &str, zones: &[u32]) -> Vec<u32> {
+        let is_there = |zone: &u32| self.status.zones.iter().any(|other| other.id == *zone);
+        let (known, unknown): (Vec<u32>, Vec<u32>) = zones.iter().copied().partition(is_there);
+        for zone in unknown {
+            self.wrong(at, field, &zone, "is no zone of this host");
+        }
+        known
+    }
+
+    fn at_most(
+        &mut self,
+        at: usize,
+        field: &str,
+        bytes: u64,
+        shown: &dyn std::fmt::Display,
+    ) -> u64 {
+        if bytes > self.most {
+            self.wrong(at, field, shown, "is more than the host has; counted as all of it");
+        }
+        bytes.min(self.most)
+    }
+
+    fn containers(
+        &mut self,
+        at: usize,
+        reported: &Reported,
+        cpus: &CpuSet,
+    ) -> Vec<RestoredContainer> {
+        let mut all = Vec::with_capacity(reported.containers.len());
+        let mut left = cpus.clone();
+        for (number, container) in reported.containers.iter().enumerate() {
+            let field = |name: &str| format!("containers[{number}].{name}");
+            let mut read = RestoredContainer {
+                cpus: container.cpus.as_ref().map(|own| own.intersection(cpus)).unwrap_or_default(),
+                ..RestoredContainer::default()
+            };
+            left = left.difference(&read.cpus);
+            for block in &container.memory {
+                let kind = block.page_size.map_or(MemoryKind::Memory, MemoryKind::HugePages);
+                let zones = self.zones(at, &field("memory.zones"), &block.zones);
+                let size = self.at_most(at, &field("memory.size"), block.size.0, &block.size);
+                read.memory.push((kind, zones, size));
+            }
+            for devices in &container.devices {
+                let by_zone = read.devices.entry(devices.resource.clone()).or_default();
+                let sum = by_zone.entry(devices.zone).or_default();
+                *sum = sum.saturating_add(devices.count);
+            }
+            all.push(read);
+        }
+        if !left.is_empty() {
+            all.push(RestoredContainer { cpus: left, ..RestoredContainer::default() });
+        }
+        all
+    }
 }

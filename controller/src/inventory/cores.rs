@@ -12,7 +12,21 @@ pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, at: usize) -> Vec<Cor
     let cpus: Vec<u32> = cpus.iter().collect();
     let socket = zone.socket.unwrap_or_else(|| socket(status, at));
     let grouped = told(zone, &cpus).unwrap_or_else(|| guessed(status, zone, &cpus));
-    grouped.into_iter().map(|cpus| CoreSpec { cpus, socket, cache: None }).collect()
+    let cache = |cpus: &[u32]| {
+        let first = cpus.first()?;
+        let at = zone.caches.iter().position(|cache| cache.contains(*first))?;
+        // One that serves the whole zone is no uncore cache to the kubelet, which then takes the socket's number for it.
+        (zone.caches.len() > 1).then(|| cache_number(status, zone, at))
+    };
+    let core = |cpus: Vec<u32>| CoreSpec { cache: cache(&cpus), cpus, socket };
+    grouped.into_iter().map(core).collect()
+}
+
+/// Caches are numbered zone by zone, in the order in which the agent lists them.
+fn cache_number(status: &InfraNodeStatus, zone: &Zone, at: usize) -> u32 {
+    let before = status.zones.iter().take_while(|other| other.id != zone.id);
+    let before: usize = before.map(|other| other.caches.len()).sum();
+    u32::try_from(before + at).unwrap_or(u32::MAX)
 }
 
 /// By `threads`, if it says each CPU of the zone once.
@@ -119,6 +133,19 @@ mod tests {
         let mut host = status(2, 1, &["0-3"]);
         host.zones[0].reserved_cpus = Some("0,2".parse().unwrap());
         assert_eq!(first(&host), [[0, 2], [1, 3]], "whole cores are kept");
+    }
+
+    #[test]
+    fn cores_that_share_a_cache_have_its_number() {
+        let mut host = status(1, 1, &["0-3", "4-7"]);
+        let caches = |host: &InfraNodeStatus, at: usize| -> Vec<Option<u32>> {
+            cores(host, &host.zones[at], at).iter().map(|core| core.cache).collect()
+        };
+        assert_eq!(caches(&host, 0), [None; 4], "not known");
+        host.zones[0].caches = vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()];
+        host.zones[1].caches = vec!["4,6".parse().unwrap(), "5,7".parse().unwrap()];
+        assert_eq!(caches(&host, 0), [Some(0), Some(0), Some(1), Some(1)]);
+        assert_eq!(caches(&host, 1), [Some(2), Some(3), Some(2), Some(3)]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A host as placement needs it, read from what its agent reports and, where there is one, from its Node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::infra_node::{KvmState, NetworkScenario, NetworkSpec, Zone};
@@ -10,10 +10,11 @@ use k8s_openapi::api::core::v1;
 
 use super::allocation::{Allocation, allocations};
 use super::cores::cores;
+use super::devices::{self, Devices, KUBEVIRT};
 use super::problem::Problem;
 use super::{kubelet, node};
-use crate::admission::{self, DevicePool, HostSpec, ZoneSpec};
-use crate::pod::Resources;
+use crate::admission::{self, HostSpec, MemoryPolicy, TopologyPolicy, ZoneSpec};
+use crate::pod::{Pod, Resources};
 use crate::rules::HostParts;
 
 /// What is known of a host, checked.
@@ -39,8 +40,10 @@ pub struct HostFacts {
     pub merges_pages: Option<bool>,
     /// Why the report cannot be trusted for pinned VMs, if so.
     pub stale: Option<String>,
-    /// What the kubelet has handed out, by uid.
+    /// What the kubelet has allocated, by uid.
     pub allocations: Vec<Allocation>,
+    /// Resources of device plugins whose devices' zones are not known.
+    pub unplaced_devices: BTreeSet<String>,
     /// CPUs, cores and memory for people.
     pub zones: Vec<ZoneSize>,
 }
@@ -56,6 +59,15 @@ pub struct ZoneSize {
     pub pinnable: u32,
     /// Bytes of memory, huge pages included.
     pub memory: u64,
+}
+
+/// What a report does not say, though the kubelet decides by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unpredictable {
+    /// Which zones the memory of this pod comes from.
+    Memory(String),
+    /// Which zones the devices of this resource are of.
+    Devices(String),
 }
 
 /// Pods a kubelet takes where nobody said (`maxPods`).
@@ -84,6 +96,13 @@ impl HostFacts {
         let Some(status) = &infra.status else {
             return Err(unusable("status", &"", "is missing: its agent has not reported yet"));
         };
+        if let Some(other) = owner_of_another_uid(infra, node) {
+            return Err(unusable(
+                "metadata.ownerReferences",
+                &other,
+                "is the uid of an earlier Node of this name: its agent has not reported yet",
+            ));
+        }
         if status.zones.is_empty() {
             return Err(unusable("status.zones", &"", "is empty: the agent knows no NUMA zone"));
         }
@@ -105,7 +124,8 @@ impl HostFacts {
         let (allocatable, pods_limit) = node::allocatable(node, &usual, PODS, problems);
         spec.allocatable = allocatable.clone();
         spec.pods = pods_limit;
-        spec.devices = devices(&allocatable);
+        let Devices { pools, unplaced } = devices::devices(&object, status, &allocatable, problems);
+        spec.devices = pools;
         let pinnable = |zone: &ZoneSpec| {
             let cpus = zone.cores.iter().flat_map(|core| &core.cpus);
             let free = cpus.filter(|cpu| !settings.reserved_cpus.contains(**cpu)).count();
@@ -134,6 +154,7 @@ impl HostFacts {
             kvm: has.kvm.state,
             merges_pages: has.memory.ksm.as_ref().and_then(|ksm| ksm.running),
             stale: stale(infra),
+            unplaced_devices: unplaced,
             zones: sizes,
         })
     }
@@ -151,6 +172,27 @@ impl HostFacts {
             allocatable: &self.allocatable,
             pods_limit: self.pods_limit,
         }
+    }
+
+    /// Why what a kubelet would do with a pod cannot be told from the report, if so.
+    #[must_use]
+    pub fn unpredictable(&self, pod: &Pod) -> Option<Unpredictable> {
+        let kubelet = self.admission.kubelet();
+        if kubelet.memory_policy == MemoryPolicy::Static
+            && pod.is_guaranteed()
+            && let Some(one) = self.allocations.iter().find(|one| one.is_unplaced)
+        {
+            let name = one.name.clone().unwrap_or_else(|| one.uid.clone());
+            return Some(Unpredictable::Memory(name));
+        }
+        let aligns = [TopologyPolicy::Restricted, TopologyPolicy::SingleNumaNode];
+        if !aligns.contains(&kubelet.topology_policy) || self.unplaced_devices.is_empty() {
+            return None;
+        }
+        let containers = pod.init_containers.iter().chain(&pod.containers);
+        let mut asked = containers.flat_map(|container| container.limits.extended.keys());
+        let unplaced = asked.find(|name| self.unplaced_devices.contains(*name))?;
+        Some(Unpredictable::Devices(unplaced.clone()))
     }
 
     /// What a pod has, if the report lists it.
@@ -203,27 +245,29 @@ fn allocatable(
     for zone in &spec.zones {
         let in_zone = zone.cores.iter().flat_map(|core| &core.cpus);
         cpus += in_zone.filter(|cpu| !kubelet.reserved_cpus.contains(**cpu)).count() as u64;
-        let kept = kubelet.reserved_memory.iter().find(|kept| kept.zone == zone.id);
-        let kept = kept.map_or(0, |kept| kept.memory);
+        let reserved = kubelet.reserved_memory.iter().find(|kept| kept.zone == zone.id);
+        let kept = reserved.map_or(0, |kept| kept.memory);
         let huge: u64 = zone.hugepages.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
         let free = zone.memory.saturating_sub(huge).saturating_sub(kept);
         all.memory = all.memory.saturating_add(free);
         for (size, bytes) in &zone.hugepages {
+            let kept = reserved.and_then(|kept| kept.hugepages.get(size)).copied();
             let sum = all.hugepages.entry(*size).or_default();
-            *sum = sum.saturating_add(*bytes);
+            *sum = sum.saturating_add(bytes.saturating_sub(kept.unwrap_or_default()));
         }
     }
     all.cpu_millis = cpus.saturating_mul(1000);
     let kvm = &status.capabilities.kvm;
     // What a captured tree cannot show is taken to be there.
     let devices = [
-        ("devices.kubevirt.io/kvm", kvm.state.map(|state| state == KvmState::Ready)),
-        ("devices.kubevirt.io/tun", kvm.tun),
-        ("devices.kubevirt.io/vhost-net", kvm.vhost_net),
-        ("devices.kubevirt.io/vhost-vsock", kvm.vhost_vsock),
+        ("kvm", kvm.state.map(|state| state == KvmState::Ready)),
+        ("tun", kvm.tun),
+        ("vhost-net", kvm.vhost_net),
+        ("vhost-vsock", kvm.vhost_vsock),
     ];
     let there = devices.into_iter().filter(|(_, is_there)| *is_there != Some(false));
-    all.extended.extend(there.map(|(name, _)| (name.to_owned(), DEVICES)));
+    all.extended.extend(there.map(|(name, _)| (format!("{KUBEVIRT}{name}"), DEVICES)));
+    all.extended.extend(devices::reported(status));
     all.extended.extend(bridges(&infra.spec).map(|name| (name, DEVICES)));
     all
 }
@@ -241,16 +285,14 @@ fn bridges(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
     shared.chain(own).map(|bridge| format!("{}{bridge}", resource::BRIDGE_PREFIX))
 }
 
-/// Devices whose zones nobody reports: they take part in admission by number only. What KubeVirt offers of `/dev/kvm`
-/// is of no zone.
-fn devices(allocatable: &Resources) -> Vec<DevicePool> {
-    let pool = |(name, count): (&String, &u64)| DevicePool {
-        name: name.clone(),
-        zones: BTreeMap::new(),
-        without_zone: u32::try_from(*count).unwrap_or(u32::MAX),
-    };
-    let of_plugins = |(name, _): &(&String, &u64)| name.starts_with("devices.kubevirt.io/");
-    allocatable.extended.iter().filter(of_plugins).map(pool).collect()
+/// The uid of the Node that owns the InfraNode, if the Node that is there now has another one: it was deleted and made
+/// again, and the report is of the time before. The garbage collector deletes such an InfraNode.
+fn owner_of_another_uid(infra: &InfraNode, node: Option<&v1::Node>) -> Option<String> {
+    let uid = node?.metadata.uid.as_ref()?;
+    let owners = infra.metadata.owner_references.iter().flatten();
+    let mut nodes = owners.filter(|owner| owner.kind == "Node").map(|owner| &owner.uid);
+    let first = nodes.next()?;
+    (first != uid && nodes.all(|other| other != uid)).then(|| first.clone())
 }
 
 fn labels(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{CpuSet, InfraNodeStatus};
+use berth_api::{Bytes, CpuSet, InfraNodeStatus};
 use k8s_openapi::api::core::v1;
 
 use super::problem::Problem;
@@ -64,22 +64,30 @@ pub(super) fn settings(
         settings.reserved_cpus = reserved.clone();
     }
     for (at, zone) in status.zones.iter().enumerate() {
-        let Some(kept) = zone.reserved_memory else { continue };
+        let mut wrong = |field: &str, kept: Bytes, message: &str| {
+            let field = format!("status.zones[{at}].{field}");
+            problems.push(Problem::new(object, field, kept, message));
+        };
+        let mut kept = zone.reserved_memory.unwrap_or_default();
         if zone.memory.is_some_and(|memory| kept > memory) {
-            let field = format!("status.zones[{at}].reservedMemory");
-            problems.push(Problem::new(
-                object,
-                field,
-                kept,
-                "is more than the zone has; not counted",
-            ));
-            continue;
+            wrong("reservedMemory", kept, "is more than the zone has; not counted");
+            kept = Bytes(0);
         }
-        settings.reserved_memory.push(ReservedMemory {
-            zone: zone.id,
-            memory: kept.0,
-            hugepages: BTreeMap::new(),
-        });
+        let mut hugepages = BTreeMap::new();
+        for pages in &zone.reserved_hugepages {
+            let pool = zone.hugepages.iter().find(|pool| pool.size == pages.size);
+            let bytes = pages.count.saturating_mul(pages.size.bytes());
+            if pool.is_none_or(|pool| pool.total < pages.count) {
+                let message = "is more than the zone's pool has; not counted";
+                wrong("reservedHugepages", Bytes(bytes), message);
+            } else {
+                hugepages.insert(pages.size, bytes);
+            }
+        }
+        if kept > Bytes(0) || !hugepages.is_empty() {
+            let reserved = ReservedMemory { zone: zone.id, memory: kept.0, hugepages };
+            settings.reserved_memory.push(reserved);
+        }
     }
     Ok(settings)
 }

@@ -2,11 +2,12 @@
 
 mod allocation;
 mod cores;
+mod devices;
 mod host;
 mod kubelet;
 mod node;
 mod problem;
 
 pub use allocation::Allocation;
-pub use host::{HostFacts, ZoneSize};
+pub use host::{HostFacts, Unpredictable, ZoneSize};
 pub use problem::Problem;

@@ -203,6 +203,7 @@ fn remedy(
             format!("let the kubelet of {name} pin CPUs (cpuManagerPolicy: static)")
         }
         Reason::Stale(_) => format!("see why the agent of {name} does not report"),
+        Reason::Unpredictable(_) => format!("see status.unknown of InfraNode {name}"),
         Reason::NoKvm(_) => format!("run `berth-agent check kvm` on {name}"),
         Reason::Rule(rule) => by_rule(rule, name),
         Reason::Kubelet(_) | Reason::Numa(_) | Reason::CpusInUse => String::new(),

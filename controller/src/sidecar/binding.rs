@@ -9,7 +9,7 @@ use std::time::Instant;
 use k8s_openapi::api::core::v1;
 
 use super::book::{BINDING, Entry, RESERVED, Stage, has_own};
-use super::desk::{Answer, Desk, UNLISTED};
+use super::desk::{Answer, Desk, UNLISTED, UNSURE};
 use super::seen::Seen;
 use crate::engine::Request;
 use crate::rules::HostId;
@@ -94,6 +94,10 @@ impl Desk {
 
     /// It is placed again as the first of those that are not bound yet.
     fn send(&mut self, now: Instant, request: &Request, host: HostId) -> Bind {
+        if !takes_nothing_of_zones(request) && !self.fits_in_all_orders(now, request, host) {
+            self.release(request.uid());
+            return Bind::Refused(UNSURE.to_owned());
+        }
         let others = self.movable(host, request.uid());
         match self.put_first(request, host, &others) {
             Ok(()) => {
@@ -115,7 +119,7 @@ impl Desk {
         let mut all = others.iter().map(|(_, entry)| &entry.request);
         // Of pods that are alike all orders are one.
         if takes_nothing_of_zones(request)
-            || all.all(|other| takes_nothing_of_zones(other) || are_alike(request, other))
+            || all.all(|other| takes_nothing_of_zones(other) || request.is_like(other))
         {
             return true;
         }
@@ -198,16 +202,11 @@ impl Desk {
 
 /// Whether a kubelet gives it no CPUs, memory or devices of a zone, so that it makes no difference to others when it comes:
 /// those of its managers that know zones look at Guaranteed pods alone, and KubeVirt's own devices are of no zone.
-fn takes_nothing_of_zones(request: &Request) -> bool {
+pub(super) fn takes_nothing_of_zones(request: &Request) -> bool {
     let pod = request.pod();
     let mut containers = pod.init_containers.iter().chain(&pod.containers);
     !pod.is_guaranteed()
         && containers.all(|one| {
             one.requests.extended.keys().all(|name| name.starts_with("devices.kubevirt.io/"))
         })
-}
-
-/// Whether a kubelet cannot tell one from the other.
-fn are_alike(one: &Request, other: &Request) -> bool {
-    std::ptr::eq(one.pod(), other.pod()) && one.needs() == other.needs()
 }

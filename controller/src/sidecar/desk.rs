@@ -1,13 +1,14 @@
 //! Where all is known: which host a pod gets, booked at the moment in which it is said.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{self, NodeSelector};
 
 use super::awaited::Awaited;
+use super::binding::takes_nothing_of_zones;
 use super::book::{Book, Entry, Key, OF_GROUP, RESERVED, Stage, WITH_VOLUMES, has_own};
 use super::instance::Instance;
 use super::pending::Pending;
@@ -71,7 +72,7 @@ const NO_INSTANCE: &str = "node(s) wait for the pod's VirtualMachineInstance";
 /// Where nothing is known of a host.
 const UNKNOWN: &str = "node(s) had no agent report";
 /// Where zones were given to pods in an order that nobody knows.
-const UNSURE: &str = "node(s) had new pods that no agent report lists yet";
+pub(super) const UNSURE: &str = "node(s) had new pods that no agent report lists yet";
 /// Where pods have left, and their agents have not said so.
 const UNCLEAR: &str = "node(s) had pods that are just leaving";
 
@@ -171,14 +172,23 @@ impl Desk {
         let same = place.filter(|host| among.contains(host));
         let same = same.and_then(|host| self.engine.place(&request, Some(&[host])));
         let mut chosen = same.or_else(|| self.engine.place(&request, Some(&among)));
-        while let Some(host) = chosen.filter(|host| !self.leaves_room(&request, *host)) {
+        let mut unordered = HashSet::new();
+        while let Some(host) = chosen {
+            if !takes_nothing_of_zones(&request) && !self.fits_in_all_orders(now, &request, host) {
+                unordered.insert(host);
+            } else if self.leaves_room(&request, host) {
+                break;
+            }
             among.retain(|other| *other != host);
             chosen = self.engine.place(&request, Some(&among));
         }
         let Some(host) = chosen else {
             let mut reasons = self.refusals.take(&self.engine, &request);
             let of = |(name, host): (&'n str, Result<HostId, &'static str>)| {
-                let why = |host| reasons.why(&self.engine, &request, host);
+                let why = |host| match unordered.contains(&host) {
+                    true => Cow::Borrowed(UNSURE),
+                    false => reasons.why(&self.engine, &request, host),
+                };
                 (name, host.map_or_else(Cow::Borrowed, why))
             };
             let refused = known.into_iter().map(of).collect();

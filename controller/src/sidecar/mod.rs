@@ -18,6 +18,7 @@ mod events;
 mod fence;
 mod figures;
 mod instance;
+mod orders;
 mod pending;
 mod pods;
 mod refusals;

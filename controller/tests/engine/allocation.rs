@@ -1,33 +1,75 @@
-//! What an agent would report of what a kubelet has handed out.
+//! What an agent would report of what a kubelet has allocated.
 
-use berth_api::Bytes;
-use berth_api::infra_node::{AllocatedHugepages, Allocation};
-use berth_controller::admission::{MemoryKind, State};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// As an agent would report a pod that the kubelet has taken.
+use berth_api::infra_node::{
+    AllocatedContainer, AllocatedDevices, AllocatedHugepages, AllocatedMemory,
+    AllocatedZoneDevices, Allocation,
+};
+use berth_api::{Bytes, PageSize};
+use berth_controller::admission::{MemoryKind, Placement, State};
+
+/// As an agent would report a pod that the kubelet has admitted: by container, and in sums.
 pub(crate) fn allocation(state: &State, uid: &str) -> Option<Allocation> {
     let given = state.admission(uid)?;
     let host = state.host();
-    let mut all = Allocation { pod_uid: uid.to_owned(), ..Allocation::default() };
-    let cpus = given.cpus(host);
-    let mut zones: Vec<u32> = Vec::new();
+    let placements = given.placements(host);
+    let blocks = || placements.iter().flat_map(|one| &one.memory);
+    let zones: BTreeSet<u32> = blocks().flat_map(|block| block.zones.iter().copied()).collect();
+    let mut hugepages: BTreeMap<PageSize, u64> = BTreeMap::new();
     let mut memory = 0;
-    for placement in given.placements(host) {
-        for block in placement.memory {
-            zones.extend(&block.zones);
-            match block.kind {
-                MemoryKind::Memory => memory += block.bytes,
-                MemoryKind::HugePages(size) => {
-                    let count = block.bytes / size.bytes();
-                    all.hugepages.push(AllocatedHugepages { size, count });
-                }
-            }
+    for block in blocks() {
+        match block.kind {
+            MemoryKind::Memory => memory += block.bytes,
+            MemoryKind::HugePages(size) => *hugepages.entry(size).or_default() += block.bytes,
         }
     }
-    zones.sort_unstable();
-    zones.dedup();
-    all.zones = zones;
-    all.memory = (memory > 0).then_some(Bytes(memory));
-    all.cpus = (!cpus.is_empty()).then_some(cpus);
-    (all.cpus.is_some() || !all.zones.is_empty()).then_some(all)
+    let mut devices: BTreeMap<&str, u32> = BTreeMap::new();
+    for (name, _, count) in placements.iter().flat_map(|one| &one.devices) {
+        *devices.entry(name).or_default() += count;
+    }
+    let cpus = given.cpus(host);
+    let containers = (0..).zip(&placements).map(|(number, one)| container(number, one));
+    let all = Allocation {
+        pod_uid: uid.to_owned(),
+        zones: zones.into_iter().collect(),
+        memory: (memory > 0).then_some(Bytes(memory)),
+        cpus: (!cpus.is_empty()).then_some(cpus),
+        hugepages: hugepages
+            .into_iter()
+            .map(|(size, bytes)| AllocatedHugepages { size, count: bytes / size.bytes() })
+            .collect(),
+        devices: devices
+            .into_iter()
+            .map(|(resource, count)| AllocatedDevices { resource: resource.to_owned(), count })
+            .collect(),
+        containers: containers.flatten().collect(),
+        ..Allocation::default()
+    };
+    (!all.containers.is_empty()).then_some(all)
+}
+
+fn container(number: usize, given: &Placement) -> Option<AllocatedContainer> {
+    let memory = given.memory.iter().map(|block| AllocatedMemory {
+        page_size: match block.kind {
+            MemoryKind::Memory => None,
+            MemoryKind::HugePages(size) => Some(size),
+        },
+        size: Bytes(block.bytes),
+        zones: block.zones.clone(),
+    });
+    let devices = given.devices.iter().map(|(resource, zone, count)| AllocatedZoneDevices {
+        resource: resource.clone(),
+        zone: *zone,
+        count: *count,
+    });
+    let container = AllocatedContainer {
+        name: format!("container-{number}"),
+        cpus: (!given.cpus.is_empty()).then(|| given.cpus.clone()),
+        memory: memory.collect(),
+        devices: devices.collect(),
+    };
+    let has_any =
+        container.cpus.is_some() || !container.memory.is_empty() || !container.devices.is_empty();
+    has_any.then_some(container)
 }

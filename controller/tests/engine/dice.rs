@@ -64,6 +64,8 @@ impl<'a> Dice<'a> {
             class: self.class(),
             max_pods: self.of(&[110, 110, 3]),
             kvm_devices: self.of(&[1000, 1000, 2]),
+            vfs: (0..zones).map(|_| self.of(&[0, 2, 4])).collect(),
+            hides_devices: self.rarely(6),
             ..HostForm::default()
         };
         if self.rarely(4) {
@@ -118,7 +120,11 @@ impl<'a> Dice<'a> {
             ..PodForm::default()
         };
         form.labels.insert("app".to_owned(), app.to_owned());
-        if self.rarely(3) {
+        if form.cpus > 0 && !form.plain && !self.rarely(3) {
+            // The usual VM: KubeVirt logs the guest's console beside it, and it may have a virtual function.
+            form.beside.push(BesideForm { millis: 15, memory: 60, first: true, sidecar: true });
+            form.vfs = self.of(&[0, 1, 1, 2]);
+        } else if self.rarely(3) {
             let beside = BesideForm {
                 millis: self.of(&[100, 1000, 2000, 4000]),
                 memory: self.of(&[64, 1024]),
@@ -158,8 +164,12 @@ impl<'a> Dice<'a> {
         let known: Vec<Allocation> = std::mem::take(&mut form.has);
         for uid in booked {
             if self.rarely(2)
-                && let Some(allocation) = allocation(state, uid)
+                && let Some(mut allocation) = allocation(state, uid)
             {
+                if self.rarely(3) {
+                    // An agent that reports sums alone.
+                    allocation.containers.clear();
+                }
                 form.has.push(allocation);
             }
         }

@@ -26,8 +26,8 @@ pub(crate) fn in_all(state: &State) -> BTreeMap<MemoryKind, u64> {
 
 /// No CPU and no page belongs to two pods, and none of them is called free.
 ///
-/// A report has one list of zones for all containers of a pod: where there is more than one, it does not say how much
-/// is of which, so `knows_zones` is false and pages are not added up.
+/// A report of sums alone does not say how much is of which of several zones: `knows_zones` is false then, and pages are
+/// not added up.
 pub(crate) fn nothing_twice(
     state: &State,
     empty: &State,

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::infra_node::{Allocation, HugepagePool, Ksm, Kubelet, KvmState, Zone, ZoneDistance};
+use berth_api::infra_node::{
+    Allocation, HugepagePool, Ksm, Kubelet, KvmState, Zone, ZoneDevices, ZoneDistance,
+};
 use berth_api::{Bytes, Class, InfraNode, InfraNodeStatus, PageSize};
 use berth_controller::inventory::{HostFacts, Problem};
 use k8s_openapi::api::core::v1;
@@ -38,7 +40,11 @@ pub(crate) struct HostForm {
     pub(crate) max_pods: u32,
     /// Devices of KubeVirt's plugin.
     pub(crate) kvm_devices: u32,
-    /// What the report says is handed out.
+    /// Virtual functions of each zone.
+    pub(crate) vfs: Vec<u32>,
+    /// The report says nothing of devices.
+    pub(crate) hides_devices: bool,
+    /// What the report says is allocated.
     pub(crate) has: Vec<Allocation>,
 }
 
@@ -75,12 +81,15 @@ impl Default for HostForm {
             class: Class::Standard,
             max_pods: 110,
             kvm_devices: 1000,
+            vfs: Vec::new(),
+            hides_devices: false,
             has: Vec::new(),
         }
     }
 }
 
 pub(crate) const KVM: &str = "devices.kubevirt.io/kvm";
+pub(crate) const VF: &str = "intel.com/vf";
 
 impl HostForm {
     /// CPUs of each zone by thread: the first threads of all zones have the lowest numbers.
@@ -149,6 +158,15 @@ impl HostForm {
                 ..Zone::default()
             });
         }
+        if !self.hides_devices {
+            let total = |zone: Option<u32>, resource: &str, total: u32| {
+                let resource = resource.to_owned();
+                (total > 0).then_some(ZoneDevices { resource, zone, total, free: total })
+            };
+            let vfs = (0..).zip(&self.vfs).map(|(zone, vfs)| total(Some(zone), VF, *vfs));
+            let all = vfs.chain([total(None, KVM, self.kvm_devices)]);
+            status.devices = all.flatten().collect();
+        }
         status.allocations.clone_from(&self.has);
         if self.stale {
             status.conditions.push(Condition {
@@ -176,6 +194,7 @@ impl HostForm {
             ("hugepages-2Mi", format!("{}Mi", sum(|zone| zone.small))),
             ("pods", self.max_pods.to_string()),
             (KVM, self.kvm_devices.to_string()),
+            (VF, self.vfs.iter().sum::<u32>().to_string()),
         ];
         let mut labels = self.labels.clone();
         labels.insert("kubernetes.io/hostname".to_owned(), self.name.clone());

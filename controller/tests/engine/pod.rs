@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::Deserialize;
 
-use super::host::KVM;
+use super::host::{KVM, VF};
 
 /// A pod. With `cpus` it is Guaranteed and has them for itself, else it shares.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -31,6 +31,8 @@ pub(crate) struct PodForm {
     pub(crate) huge: u64,
     /// MiB in pages of 2 MiB.
     pub(crate) small: u64,
+    /// Virtual functions of the first container.
+    pub(crate) vfs: u64,
     /// Containers beside the first.
     pub(crate) beside: Vec<BesideForm>,
     pub(crate) class: Class,
@@ -156,15 +158,13 @@ impl PodForm {
 
     fn pod(&self) -> Pod {
         let pages = [(PageSize::GIB_1, self.huge << 30), (PageSize::MIB_2, self.small << 20)];
+        let kvm = (!self.plain && !self.emulated).then(|| (KVM.to_owned(), 1));
+        let vfs = (self.vfs > 0).then(|| (VF.to_owned(), self.vfs));
         let requests = Resources {
             cpu_millis: if self.cpus > 0 { self.cpus * 1000 } else { self.millis },
             memory: self.memory.unwrap_or(1) << 30,
             hugepages: pages.into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
-            extended: if self.plain || self.emulated {
-                BTreeMap::new()
-            } else {
-                [(KVM.to_owned(), 1)].into()
-            },
+            extended: kvm.into_iter().chain(vfs).collect(),
         };
         let limits = if self.cpus > 0 {
             requests.clone()

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use berth_api::infra_node::AllocatedContainer;
 use berth_controller::admission::State;
 use berth_controller::engine::Engine;
 use berth_controller::rules::HostId;
@@ -217,7 +218,7 @@ impl Bed {
         let request = pod.request(&mut self.engine);
         let twin = pod.request(&mut self.twin);
         self.slow.remove(&pod.pod.uid);
-        let is_right = self.slow.state(at).check(&pod.pod).is_ok();
+        let is_right = self.slow.would_take(&pod.pod, at);
         if is_right {
             self.slow.book(pod, at, false);
         }
@@ -235,6 +236,21 @@ impl Bed {
             dice.change(&mut self.forms[at]);
         }
         dice.report(&mut self.forms[at], &state, &uids);
+        for one in &self.forms[at].has {
+            let zones = |container: &AllocatedContainer| {
+                container.memory.iter().map(|block| block.zones.clone()).collect::<Vec<_>>()
+            };
+            let sets: BTreeSet<Vec<u32>> = one.containers.iter().flat_map(zones).collect();
+            if sets.len() > 1 {
+                count(&self.tally.of_several_zones);
+            }
+            if one.containers.iter().any(|one| one.devices.iter().any(|one| one.zone.is_some())) {
+                count(&self.tally.with_devices);
+            }
+        }
+        if !Self::knows_zones_of(&self.forms[at]) {
+            count(&self.tally.sums_alone);
+        }
         self.set_host(at);
     }
 
@@ -264,7 +280,12 @@ impl Bed {
 
     /// Whether the report of a host says which zones have what.
     fn knows_zones(&self, at: usize) -> bool {
-        self.slow.facts(at).allocations.iter().all(|one| one.zones.len() < 2)
+        self.slow.facts(at).allocations.iter().all(|one| !one.is_unplaced)
+    }
+
+    /// Whether none of the pods in a report is one of sums alone that come from several zones.
+    fn knows_zones_of(form: &HostForm) -> bool {
+        form.has.iter().all(|one| !one.containers.is_empty() || one.zones.len() < 2)
     }
 
     /// Every kubelet reports all that it has: an engine made from reports and bound pods alone has the same free.
@@ -313,6 +334,12 @@ struct Tally {
     chosen: Cell<usize>,
     refused_when_bound: Cell<usize>,
     reports: Cell<usize>,
+    /// Reported pods whose containers have memory of different zones.
+    of_several_zones: Cell<usize>,
+    /// Reported pods with a device of a zone.
+    with_devices: Cell<usize>,
+    /// Reports of old agents, of pods that have memory of several zones.
+    sums_alone: Cell<usize>,
 }
 
 fn count(cell: &Cell<usize>) {
@@ -344,5 +371,8 @@ fn the_engine_answers_as_the_slow_reckoning_does() {
         [&tally.placed, &tally.nowhere, &tally.chosen, &tally.refused_when_bound, &tally.reports]
     {
         assert!(seen.get() > 500, "{tally:?}");
+    }
+    for seen in [&tally.of_several_zones, &tally.with_devices, &tally.sums_alone] {
+        assert!(seen.get() > 20, "{tally:?}");
     }
 }

@@ -1,12 +1,11 @@
 //! The same decisions, slow and plain: everything is rebuilt from what happened, nothing is remembered of an answer.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::Class;
 use berth_api::infra_node::KvmState;
 use berth_controller::admission::{
-    Admission, CpuPolicy, MemoryKind, Restored, RestoredContainer, State,
+    Admission, CpuPolicy, MemoryPolicy, Restored, State, TopologyPolicy,
 };
 use berth_controller::engine::Needs;
 use berth_controller::inventory::{Allocation, HostFacts};
@@ -112,6 +111,11 @@ impl Slow {
         state
     }
 
+    /// Whether the kubelet of a host would take a pod, as far as can be told.
+    pub(crate) fn would_take(&self, pod: &Pod, at: usize) -> bool {
+        is_told(pod, self.facts(at)) && self.state(at).check(pod).is_ok()
+    }
+
     /// Hosts that would take a pod that is on none.
     pub(crate) fn takers(&self, pod: &Built) -> Vec<usize> {
         let (mut counts, ids) = self.counts();
@@ -122,6 +126,7 @@ impl Slow {
             let state = self.state(*at);
             question.allows(ids[*at])
                 && suits(&pod.needs, facts)
+                && is_told(&pod.pod, facts)
                 && state.check(&pod.pod).is_ok_and(|given| {
                     !given.takes_cpus_in_use() && has_pages(pod, &given, &state, facts)
                 })
@@ -165,20 +170,21 @@ fn has_pages(pod: &Built, given: &Admission, before: &State, host: &HostFacts) -
     })
 }
 
+/// Whether the report tells all that the kubelet decides by.
+fn is_told(pod: &Pod, facts: &HostFacts) -> bool {
+    let kubelet = facts.admission.kubelet();
+    let is_spread = facts.allocations.iter().any(|one| one.is_unplaced);
+    if is_spread && kubelet.memory_policy == MemoryPolicy::Static && pod.is_guaranteed() {
+        return false;
+    }
+    let aligns = matches!(
+        kubelet.topology_policy,
+        TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode
+    );
+    !(aligns && pod.requests().extended.keys().any(|name| facts.unplaced_devices.contains(name)))
+}
+
 fn restored(allocation: &Allocation, pod: Option<&Pod>) -> Restored {
-    let mut container = RestoredContainer { cpus: allocation.cpus.clone(), ..Default::default() };
-    let mut add = |kind, bytes| {
-        if bytes > 0 {
-            container.memory.push((kind, allocation.zones.clone(), bytes));
-        }
-    };
-    add(MemoryKind::Memory, allocation.memory);
-    for (size, bytes) in &allocation.hugepages {
-        add(MemoryKind::HugePages(*size), *bytes);
-    }
-    for (name, count) in &allocation.devices {
-        container.devices.insert(name.clone(), BTreeMap::from([(None, *count)]));
-    }
     let requests = match pod {
         Some(pod) => pod.requests(),
         None => Resources {
@@ -188,5 +194,5 @@ fn restored(allocation: &Allocation, pod: Option<&Pod>) -> Restored {
             extended: allocation.devices.iter().map(|(n, c)| (n.clone(), (*c).into())).collect(),
         },
     };
-    Restored { containers: vec![container], requests }
+    Restored { containers: allocation.containers.clone(), requests }
 }

@@ -14,8 +14,16 @@ enum Then {
 }
 use Then::{Told, Unusable};
 
+/// With another value in the place of one that is there, or of a field that is absent.
 fn with(mut document: Value, pointer: &str, value: Value) -> Value {
-    *document.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} is not there")) = value;
+    if let Some(place) = document.pointer_mut(pointer) {
+        *place = value;
+        return document;
+    }
+    let (parent, field) = pointer.rsplit_once('/').unwrap_or_default();
+    let parent = document.pointer_mut(parent).and_then(Value::as_object_mut);
+    let parent = parent.unwrap_or_else(|| panic!("{pointer} is not there"));
+    parent.insert(field.replace("~1", "/"), value);
     document
 }
 
@@ -163,6 +171,34 @@ fn what_is_wrong_with_a_report_is_named() {
             json!(4_294_967_296_u64),
             Unusable(&["status.allocations[0].devices[0].count", "4294967296"]),
         ),
+        (
+            "/status/zones/0/reservedHugepages".to_owned(),
+            json!([{"size": "1Gi", "count": 4096}]),
+            Told(&["status.zones[0].reservedHugepages: `4Ti`: is more than the zone's pool has"]),
+        ),
+        (
+            "/status/allocations/0/containers".to_owned(),
+            json!([{"name": "compute", "memory": [{"size": "15Ei", "zones": [0, 7]}]}]),
+            Told(&[
+                "status.allocations[0].containers[0].memory.zones: `7`: is no zone of this host",
+                "status.allocations[0].containers[0].memory.size: `15Ei`: is more than the host has",
+            ]),
+        ),
+        (
+            "/status/allocations/0/containers".to_owned(),
+            json!([{"name": "compute", "cpus": "2-3,100"}]),
+            Told(&["status.allocations[0].cpus: `100`: is in no zone"]),
+        ),
+        (
+            "/status/devices".to_owned(),
+            json!([{"resource": "intel.com/vf", "zone": 9, "total": 1, "free": 1}]),
+            Told(&["status.devices[0].zone: `9`: is no zone of this host"]),
+        ),
+        (
+            "/status/devices".to_owned(),
+            json!([{"resource": "intel.com/vf", "zone": 0, "total": -1, "free": 1}]),
+            Unusable(&["status.devices[0].total", "-1"]),
+        ),
         ("/status".to_owned(), json!(null), Unusable(&["status: is missing"])),
         ("/metadata".to_owned(), json!({}), Unusable(&["metadata.name: is missing"])),
     ];
@@ -228,6 +264,46 @@ fn what_is_there_twice_is_taken_all_the_same() {
     assert_eq!(x.hugepages.values().copied().collect::<Vec<_>>(), [5 << 30]);
     let y = facts.allocation("y").expect("y");
     assert_eq!(y.devices.values().copied().collect::<Vec<_>>(), [3]);
+}
+
+/// A Node that was deleted and made again under its name: the InfraNode of the one before tells nothing of it.
+#[test]
+fn a_report_of_an_earlier_node_does_not_count() {
+    let owned_by = |uid: &str| {
+        let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "rack1-a", "uid": uid}]);
+        with(infra_node(), "/metadata/ownerReferences", owner)
+    };
+    let node = with(node(), "/metadata/uid", json!("new"));
+    let wrong = read(owned_by("old"), Some(node.clone())).expect_err("an earlier Node's report");
+    assert!(
+        wrong.contains("metadata.ownerReferences: `old`: is the uid of an earlier Node"),
+        "{wrong}"
+    );
+    assert!(read(owned_by("new"), Some(node.clone())).is_ok());
+    assert!(read(infra_node(), Some(node)).is_ok(), "one that a person has written");
+}
+
+/// Devices are counted by zone if the report and the Node agree; else nothing aligned is placed by them.
+#[test]
+fn devices_whose_zones_are_not_known_are_named() {
+    let offered = |count: &str| with(node(), "/status/allocatable/intel.com~1vf", json!(count));
+    let devices = json!([
+        {"resource": "intel.com/vf", "zone": 0, "total": 2, "free": 1},
+        {"resource": "intel.com/vf", "zone": 1, "total": 1, "free": 1},
+        {"resource": "devices.kubevirt.io/kvm", "total": 1000, "free": 999},
+    ]);
+    let unplaced = |infra: Value, node: Value| {
+        let (facts, problems) = read(infra, Some(node)).expect("a host");
+        assert_eq!(problems, []);
+        facts.unplaced_devices.into_iter().collect::<Vec<_>>()
+    };
+    let reported = || with(infra_node(), "/status/devices", devices.clone());
+    assert_eq!(unplaced(reported(), offered("3")), [""; 0]);
+    assert_eq!(unplaced(reported(), offered("4")), ["intel.com/vf"], "one is new");
+    assert_eq!(unplaced(infra_node(), offered("3")), ["intel.com/vf"], "an older agent");
+    assert_eq!(unplaced(infra_node(), offered("0")), [""; 0]);
+    let bridge = "/status/allocatable/bridge.network.kubevirt.io~1br0";
+    assert_eq!(unplaced(infra_node(), with(node(), bridge, json!("1k"))), [""; 0], "no device");
 }
 
 /// A zone that is gone takes its CPUs along, and what was allocated there with it.
