@@ -16,6 +16,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
+use serde_json::json;
 
 #[test]
 fn kubelet_vectors() {
@@ -70,6 +71,50 @@ fn print(file: &Path, tally: &replay::Tally) {
         "  pods whose CPUs or devices are left to chance: {}, of which otherwise: {}",
         tally.chances, tally.chances_otherwise
     ));
+    say(format!("  other devices named: {}", tally.other_devices_named));
+}
+
+/// A kubelet goes through the resources of a container in the order of a Go map.
+#[test]
+fn of_two_resources_that_are_short_either_is_named() {
+    let message = |name: &str| {
+        format!(
+            "Allocate failed due to requested number of devices unavailable for {name}. Requested: 2, Available: 1, which is unexpected"
+        )
+    };
+    let pools = ["x/a", "x/b", "x/c"].map(|name| {
+        let count = if name == "x/c" { 2 } else { 1 };
+        json!({"resourceName": name, "devicesPerNumaNode": [{"numaNodeId": 0, "count": count}]})
+    });
+    let amounts =
+        json!({"cpuMillis": 100, "memoryBytes": 1024, "devices": {"x/a": 2, "x/b": 2, "x/c": 2}});
+    let replayed = |named: &str| {
+        let case = json!({
+            "caseId": named, "kubernetesVersion": "v1.36.2",
+            "host": {
+                "numaNodes": [{"numaNodeId": 0, "socketId": 0, "memoryBytes": 1_u64 << 30,
+                    "hugepages2MiBytes": 0, "hugepages1GiBytes": 0, "cores": [[0], [1]]}],
+                "devicePools": pools,
+                "nodeAllocatable": {"pods": 110, "cpuMillis": 2000, "memoryBytes": 1_u64 << 30,
+                    "devices": {"x/a": 1, "x/b": 1, "x/c": 2}},
+            },
+            "kubeletConfiguration": {"cpuManagerPolicy": "none", "cpuManagerPolicyOptions": {},
+                "reservedSystemCPUs": "", "memoryManagerPolicy": "None", "reservedMemory": [],
+                "topologyManagerPolicy": "none", "topologyManagerScope": "container",
+                "topologyManagerPolicyOptions": {}},
+            "stateInitial": {},
+            "events": [{"event": "admitPod", "stateAfter": {},
+                "pod": {"uid": "pod-1", "containers": [{"name": "c", "requests": amounts, "limits": amounts}]},
+                "outcome": {"admitted": false, "refusedBy": "topologyManager",
+                    "reason": "UnexpectedAdmissionError", "message": message(named)}}],
+        });
+        let mut tally = replay::Tally::default();
+        replay::replay(&serde_json::from_value(case).expect("a case"), &mut tally);
+        (tally.other_devices_named, tally.mismatches.len())
+    };
+    assert_eq!(replayed("x/a"), (0, 0));
+    assert_eq!(replayed("x/b"), (1, 0));
+    assert_eq!(replayed("x/c"), (0, 1), "of this one there is enough");
 }
 
 /// The recorded answers; `BERTH_KUBELET_VECTORS` names a file or folder to take in their place.

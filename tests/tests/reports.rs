@@ -1,0 +1,50 @@
+//! From what a real kubelet has allocated to the engine's answer: recorded answers of the kubelet's own packages are
+//! written as the kubelet writes them (both checkpoints, its PodResources answers), go through the agent's report and
+//! the controller's inventory, and the engine must judge the next pod as the kubelet did.
+//!
+//! Nothing of a placement comes from Berth: after every event the engine knows what the report says, and no more.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "reports/agent.rs"]
+mod agent;
+#[path = "reports/case.rs"]
+mod case;
+#[path = "reports/replay.rs"]
+mod replay;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+
+use berth_tests::data;
+use flate2::read::GzDecoder;
+use replay::Tally;
+
+#[test]
+fn the_engine_answers_by_reports_as_the_kubelet_did() {
+    let files = files();
+    let mut tally = Tally::default();
+    for file in &files {
+        let unpacked = GzDecoder::new(std::fs::File::open(file).expect("the file opens"));
+        for line in BufReader::new(unpacked).lines() {
+            let line = line.expect("the file unpacks");
+            let case = serde_json::from_str(&line)
+                .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            replay::replay(&case, &mut tally);
+        }
+    }
+    writeln!(std::io::stderr(), "{tally}").expect("stderr");
+    let shown: Vec<&str> = tally.mismatches.iter().take(20).map(String::as_str).collect();
+    let count = tally.mismatches.len();
+    assert!(tally.mismatches.is_empty(), "{}\n{count} mismatches", shown.join("\n\n"));
+    assert!(tally.is_telling(), "the files have too few cases of what matters: {tally}");
+}
+
+/// Recorded answers of kubelets with a Memory Manager.
+fn files() -> Vec<PathBuf> {
+    let mut files = data::files("kubelet", ".jsonl.gz");
+    files.retain(|path| {
+        path.file_name().unwrap_or_default().to_string_lossy().starts_with("kubelet-1.36")
+    });
+    files
+}

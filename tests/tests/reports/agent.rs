@@ -1,0 +1,262 @@
+//! What the agent of a recorded host reports: checkpoints as the kubelet writes them and its PodResources answers, read
+//! and reported by the agent's own code.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_agent::observe::HostFacts;
+use berth_agent::observe::handed_out::HandedOut;
+use berth_agent::observe::kubelet::KubeletConfig;
+use berth_agent::observe::kubelet::podresources::{
+    self, ContainerDevices, ContainerResources, Listed, NumaNode, PodResources, TopologyInfo,
+};
+use berth_agent::observe::topology::{LogicalCpu, Topology};
+use berth_agent::report;
+use berth_api::infra_node::{HugepagePool, Zone, ZoneDistance};
+use berth_api::{Bytes, CpuSet, InfraNode, PageSize};
+use serde_json::{Value, json};
+
+use super::case::{Amounts, Case, Container, Count, Given, Pod, State};
+
+/// What a pod has, as the kubelet keeps it.
+pub(crate) struct Running {
+    pub(crate) pod: Pod,
+    pub(crate) given: Vec<Given>,
+}
+
+impl Running {
+    /// Whether what was given was given to a plain init container.
+    pub(crate) fn is_plain_init(&self, given: &Given) -> bool {
+        let mut inits = self.pod.init_containers.iter().filter(|one| one.is_plain_init());
+        inits.any(|one| one.name == given.name)
+    }
+
+    /// Whether a plain init container has devices that no later container has taken over. The kubelet keeps them for the
+    /// pod, and does not list them.
+    pub(crate) fn hides_devices(&self) -> bool {
+        let sums = |is_init: bool| {
+            let mut sums: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();
+            for given in self.given.iter().filter(|given| self.is_plain_init(given) == is_init) {
+                for one in &given.devices {
+                    let near = one.per_numa_node.iter().map(|n| (Some(n.numa_node_id), n.count));
+                    for (zone, count) in near.chain([(None, one.without_numa_node)]) {
+                        *sums.entry((&one.resource_name, zone)).or_default() += count;
+                    }
+                }
+            }
+            sums
+        };
+        let listed = sums(false);
+        let mut inits = sums(true).into_iter();
+        inits.any(|(key, count)| count > listed.get(&key).copied().unwrap_or_default())
+    }
+}
+
+/// The host without pods.
+pub(crate) fn facts(case: &Case) -> HostFacts {
+    let mut topology = Topology::default();
+    topology.known = true;
+    for zone in &case.host.numa_nodes {
+        for core in &zone.cores {
+            let siblings: Arc<CpuSet> = Arc::new(core.iter().copied().collect());
+            for cpu in core {
+                topology.online.insert(*cpu);
+                let known = LogicalCpu {
+                    socket: Some(zone.socket_id),
+                    siblings: Arc::clone(&siblings),
+                    zone: Some(zone.numa_node_id),
+                    ..LogicalCpu::default()
+                };
+                topology.cpus.insert(*cpu, known);
+            }
+        }
+    }
+    let from = &case.kubelet_configuration;
+    let kept = |amounts: &Amounts| {
+        let all = [
+            ("memory", amounts.memory_bytes),
+            ("hugepages-2Mi", amounts.hugepages_2mi),
+            ("hugepages-1Gi", amounts.hugepages_1gi),
+        ];
+        let all = all.into_iter().filter(|(_, bytes)| *bytes > 0);
+        all.map(|(name, bytes)| (name.to_owned(), Bytes(bytes))).collect::<BTreeMap<_, _>>()
+    };
+    let mut facts = HostFacts {
+        name: Some("rack1-a".to_owned()),
+        zones: case.host.numa_nodes.iter().map(|zone| self::zone(case, zone)).collect(),
+        topology,
+        ..HostFacts::default()
+    };
+    facts.kubelet.config = Some(KubeletConfig {
+        cpu_manager_policy: from.cpu_manager_policy.clone(),
+        cpu_manager_policy_options: from.cpu_manager_policy_options.clone(),
+        topology_manager_policy: from.topology_manager_policy.clone(),
+        topology_manager_scope: from.topology_manager_scope.clone(),
+        topology_manager_policy_options: from.topology_manager_policy_options.clone(),
+        memory_manager_policy: from.memory_manager_policy.clone(),
+        reserved_system_cpus: Some(cpus(&from.reserved_system_cpus)),
+        reserved_memory: from
+            .reserved_memory
+            .iter()
+            .map(|entry| (entry.numa_node, kept(&entry.amounts)))
+            .collect(),
+        ..KubeletConfig::default()
+    });
+    facts
+}
+
+fn zone(case: &Case, zone: &super::case::Zone) -> Zone {
+    let pool = |size: PageSize, bytes: u64| HugepagePool {
+        size,
+        total: bytes / size.bytes(),
+        free: None,
+        surplus: None,
+        reserved: None,
+    };
+    let all = case.host.numa_nodes.iter().map(|other| other.numa_node_id);
+    let distances = all.zip(&zone.distances);
+    Zone {
+        id: zone.numa_node_id,
+        cpus: Some(zone.cores.iter().flatten().copied().collect()),
+        memory: Some(Bytes(zone.memory_bytes)),
+        hugepages: vec![
+            pool(PageSize::MIB_2, zone.hugepages_2mi),
+            pool(PageSize::GIB_1, zone.hugepages_1gi),
+        ],
+        distances: distances
+            .map(|(zone, distance)| ZoneDistance { zone, distance: *distance })
+            .collect(),
+        ..Zone::default()
+    }
+}
+
+/// What the agent reports when these pods run and the kubelet's managers are in this state.
+pub(crate) fn report(
+    case: &Case,
+    empty: &HostFacts,
+    running: &BTreeMap<String, Running>,
+    state: &State,
+) -> InfraNode {
+    let mut facts = empty.clone();
+    let cpu_state = cpu_manager_state(case, running, state).to_string();
+    facts.kubelet.cpu_state = Some(serde_json::from_str(&cpu_state).expect("a checkpoint"));
+    if case.kubelet_configuration.memory_manager_policy == "Static" {
+        let memory_state = memory_manager_state(case, running, state).to_string();
+        facts.kubelet.memory_state =
+            Some(serde_json::from_str(&memory_state).expect("a checkpoint"));
+    }
+    facts.handed_out = HandedOut {
+        listed: Some(listed(case, running)),
+        names: running.keys().map(|uid| (uid.clone(), ("default".to_owned(), name(uid)))).collect(),
+        hugepages: running.iter().map(|(uid, one)| (uid.clone(), group_limits(&one.pod))).collect(),
+    };
+    let said = report::infra_node(&facts);
+    // As it comes from the API server.
+    serde_json::from_value(json!(said)).expect("an InfraNode")
+}
+
+fn name(uid: &str) -> String {
+    format!("virt-launcher-{uid}")
+}
+
+fn cpu_manager_state(case: &Case, running: &BTreeMap<String, Running>, state: &State) -> Value {
+    let policy = &case.kubelet_configuration.cpu_manager_policy;
+    let mut entries: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
+    for (uid, one) in running {
+        for given in one.given.iter().filter(|given| !given.exclusive_cpus.is_empty()) {
+            entries.entry(uid).or_default().insert(&given.name, &given.exclusive_cpus);
+        }
+    }
+    let shared = state.default_cpu_set.as_deref().unwrap_or_default();
+    json!({"policyName": policy, "defaultCpuSet": shared, "entries": entries, "checksum": 1})
+}
+
+fn memory_manager_state(case: &Case, running: &BTreeMap<String, Running>, state: &State) -> Value {
+    let mut entries: BTreeMap<&str, BTreeMap<&str, Vec<Value>>> = BTreeMap::new();
+    for (uid, one) in running {
+        for given in one.given.iter().filter(|given| !given.memory_blocks.is_empty()) {
+            let blocks = given.memory_blocks.iter().map(|block| {
+                json!({"numaAffinity": block.numa_nodes, "type": block.kind, "size": block.size_bytes})
+            });
+            entries.entry(uid).or_default().insert(&given.name, blocks.collect());
+        }
+    }
+    let mut zones = BTreeMap::new();
+    for (now, before) in state.memory.iter().zip(&case.state_initial.memory) {
+        let tables = now.free().into_iter().zip(before.free()).map(|((kind, free), (_, all))| {
+            let table = json!({"total": all, "systemReserved": 0, "allocatable": all,
+                "reserved": all.saturating_sub(free), "free": free});
+            (kind, table)
+        });
+        let tables: BTreeMap<&str, Value> = tables.collect();
+        zones.insert(
+            now.numa_node_id,
+            json!({"numberOfAssignments": now.number_of_assignments, "memoryMap": tables, "cells": now.cells}),
+        );
+    }
+    json!({"policyName": "Static", "machineState": zones, "entries": entries, "checksum": 1})
+}
+
+/// The answers to `List` and `GetAllocatableResources`: an entry for each device.
+fn listed(case: &Case, running: &BTreeMap<String, Running>) -> Listed {
+    let entries = |resource: &str, near: &[Count], without: u32| {
+        let near = near.iter().map(|one| (Some(one.numa_node_id), one.count));
+        let mut all = Vec::new();
+        for (zone, count) in near.chain([(None, without)]) {
+            let topology = zone.map(|id| TopologyInfo { nodes: vec![NumaNode { id: id.into() }] });
+            all.extend((0..count).map(|number| ContainerDevices {
+                resource_name: resource.to_owned(),
+                device_ids: vec![format!("{zone:?}-{number}")],
+                topology: topology.clone(),
+            }));
+        }
+        all
+    };
+    let pools = case.host.device_pools.iter().flat_map(|pool| {
+        entries(&pool.resource_name, &pool.devices_per_numa_node, pool.devices_without_numa_node)
+    });
+    let container = |given: &Given| ContainerResources {
+        name: given.name.clone(),
+        cpu_ids: cpus(&given.exclusive_cpus).iter().map(Into::into).collect(),
+        devices: given
+            .devices
+            .iter()
+            .flat_map(|one| entries(&one.resource_name, &one.per_numa_node, one.without_numa_node))
+            .collect(),
+        ..ContainerResources::default()
+    };
+    let pods = running.iter().map(|(uid, one)| PodResources {
+        name: name(uid),
+        namespace: "default".to_owned(),
+        // `List` of pkg/kubelet/apis/podresources/server_v1.go leaves plain init containers out.
+        containers: one
+            .given
+            .iter()
+            .filter(|given| !one.is_plain_init(given))
+            .map(container)
+            .collect(),
+    });
+    Listed {
+        pods: pods.collect(),
+        allocatable_cpus: None,
+        devices: Some(podresources::Devices::of(&pools.collect::<Vec<_>>())),
+    }
+}
+
+/// Huge pages that the pod's control group allows, whatever its class.
+fn group_limits(pod: &Pod) -> BTreeMap<PageSize, u64> {
+    let sum = |of: &dyn Fn(&Container) -> u64| {
+        let inits = pod.init_containers.iter().map(of).max().unwrap_or_default();
+        pod.containers.iter().map(of).sum::<u64>().max(inits)
+    };
+    let all = [
+        (PageSize::MIB_2, sum(&|container| container.limits.hugepages_2mi)),
+        (PageSize::GIB_1, sum(&|container| container.limits.hugepages_1gi)),
+    ];
+    let all = all.into_iter().filter(|(_, bytes)| *bytes > 0);
+    all.map(|(size, bytes)| (size, bytes / size.bytes())).collect()
+}
+
+pub(crate) fn cpus(list: &str) -> CpuSet {
+    list.parse().expect("a CPU list")
+}

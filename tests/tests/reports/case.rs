@@ -1,0 +1,211 @@
+//! The format of the recorded answers, as far as it is needed here.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Case {
+    pub(crate) case_id: String,
+    pub(crate) kubernetes_version: String,
+    pub(crate) host: Host,
+    pub(crate) kubelet_configuration: Configuration,
+    pub(crate) state_initial: State,
+    pub(crate) events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Host {
+    pub(crate) numa_nodes: Vec<Zone>,
+    #[serde(default)]
+    pub(crate) device_pools: Vec<Pool>,
+    pub(crate) node_allocatable: Allocatable,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Zone {
+    pub(crate) numa_node_id: u32,
+    pub(crate) socket_id: u32,
+    pub(crate) memory_bytes: u64,
+    #[serde(rename = "hugepages2MiBytes")]
+    pub(crate) hugepages_2mi: u64,
+    #[serde(rename = "hugepages1GiBytes")]
+    pub(crate) hugepages_1gi: u64,
+    pub(crate) cores: Vec<Vec<u32>>,
+    #[serde(default)]
+    pub(crate) distances: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Pool {
+    pub(crate) resource_name: String,
+    #[serde(default)]
+    pub(crate) devices_per_numa_node: Vec<Count>,
+    #[serde(default)]
+    pub(crate) devices_without_numa_node: u32,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Count {
+    pub(crate) numa_node_id: u32,
+    pub(crate) count: u32,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Allocatable {
+    pub(crate) pods: u64,
+    #[serde(flatten)]
+    pub(crate) amounts: Amounts,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Amounts {
+    pub(crate) cpu_millis: u64,
+    pub(crate) memory_bytes: u64,
+    #[serde(rename = "hugepages2MiBytes")]
+    pub(crate) hugepages_2mi: u64,
+    #[serde(rename = "hugepages1GiBytes")]
+    pub(crate) hugepages_1gi: u64,
+    pub(crate) devices: BTreeMap<String, u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Configuration {
+    pub(crate) cpu_manager_policy: String,
+    pub(crate) cpu_manager_policy_options: BTreeMap<String, String>,
+    #[serde(rename = "reservedSystemCPUs")]
+    pub(crate) reserved_system_cpus: String,
+    pub(crate) memory_manager_policy: String,
+    pub(crate) reserved_memory: Vec<Reservation>,
+    pub(crate) topology_manager_policy: String,
+    pub(crate) topology_manager_scope: String,
+    pub(crate) topology_manager_policy_options: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Reservation {
+    pub(crate) numa_node: u32,
+    #[serde(flatten)]
+    pub(crate) amounts: Amounts,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "camelCase")]
+pub(crate) enum Event {
+    #[serde(rename_all = "camelCase")]
+    AdmitPod { pod: Pod, outcome: Outcome, state_after: State },
+    #[serde(rename_all = "camelCase")]
+    StartContainers { pod_uid: String, containers: Vec<String>, state_after: State },
+    #[serde(rename_all = "camelCase")]
+    RemovePod { pod_uid: String, state_after: State },
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Pod {
+    pub(crate) uid: String,
+    #[serde(default)]
+    pub(crate) init_containers: Vec<Container>,
+    pub(crate) containers: Vec<Container>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Container {
+    pub(crate) name: String,
+    pub(crate) restart_policy: Option<String>,
+    #[serde(default)]
+    pub(crate) requests: Amounts,
+    #[serde(default)]
+    pub(crate) limits: Amounts,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Outcome {
+    pub(crate) admitted: bool,
+    pub(crate) reason: Option<String>,
+    pub(crate) message: Option<String>,
+    #[serde(default)]
+    pub(crate) containers: Vec<Given>,
+}
+
+/// What a container was given.
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Given {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) exclusive_cpus: String,
+    #[serde(default)]
+    pub(crate) memory_blocks: Vec<Block>,
+    #[serde(default)]
+    pub(crate) devices: Vec<Devices>,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Block {
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) numa_nodes: Vec<u32>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Devices {
+    pub(crate) resource_name: String,
+    #[serde(default)]
+    pub(crate) per_numa_node: Vec<Count>,
+    #[serde(default)]
+    pub(crate) without_numa_node: u32,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct State {
+    #[serde(default)]
+    pub(crate) default_cpu_set: Option<String>,
+    #[serde(default)]
+    pub(crate) memory: Vec<Memory>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Memory {
+    pub(crate) numa_node_id: u32,
+    pub(crate) number_of_assignments: u64,
+    pub(crate) cells: Vec<u32>,
+    pub(crate) free_memory_bytes: u64,
+    #[serde(rename = "freeHugepages2MiBytes", default)]
+    pub(crate) free_2mi: u64,
+    #[serde(rename = "freeHugepages1GiBytes", default)]
+    pub(crate) free_1gi: u64,
+}
+
+impl Container {
+    /// Whether it ends before the containers start.
+    pub(crate) fn is_plain_init(&self) -> bool {
+        self.restart_policy.as_deref() != Some("Always")
+    }
+}
+
+impl Memory {
+    /// Free bytes by the kubelet's name of the resource.
+    pub(crate) const fn free(&self) -> [(&'static str, u64); 3] {
+        [
+            ("memory", self.free_memory_bytes),
+            ("hugepages-2Mi", self.free_2mi),
+            ("hugepages-1Gi", self.free_1gi),
+        ]
+    }
+}

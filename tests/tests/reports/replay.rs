@@ -1,0 +1,359 @@
+//! Goes through the events of a case: before each pod the engine is asked, and what it says is held against what the
+//! kubelet did.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use berth_api::{Class, PageSize};
+use berth_controller::engine::{Engine, Needs, Reason, Request};
+use berth_controller::inventory::HostFacts;
+use berth_controller::pod;
+use berth_controller::rules::{HostId, PodSpecParts};
+use k8s_openapi::api::core::v1;
+use serde_json::json;
+
+use super::agent::{self, Running, cpus};
+use super::case::{Amounts, Block, Case, Container, Event, Given, Outcome, Pod, State};
+
+/// What was replayed.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    cases: usize,
+    reports: usize,
+    admitted: usize,
+    refused: usize,
+    /// Admitted pods whose containers have memory blocks of different zones.
+    of_several_zones: usize,
+    /// Admissions on a host where such a pod runs.
+    beside_several_zones: usize,
+    /// Pods with devices of a zone.
+    with_devices: usize,
+    /// The kubelet gave away CPUs that were in use, and the engine sends no pod there.
+    cpus_in_use: usize,
+    /// Cases that end early, as best-effort has broken a group of zones up: the kubelet then releases memory of one zone
+    /// to another, and no list of blocks says so.
+    broken_groups: usize,
+    /// Other answers under best-effort on a host with a group of zones: how much of a group's memory is of which of its
+    /// zones no list of blocks says, and this policy alone asks for one zone of a group.
+    split_groups: usize,
+    /// Cases that end early, as a plain init container keeps devices that the kubelet does not list.
+    hidden_devices: usize,
+    pub(crate) mismatches: Vec<String>,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cases, reports, admitted, refused, .. } = self;
+        writeln!(
+            f,
+            "{cases} cases, {reports} reports, {admitted} pods admitted, {refused} refused"
+        )?;
+        let Self { of_several_zones, beside_several_zones, with_devices, .. } = self;
+        writeln!(
+            f,
+            "{of_several_zones} pods with containers on different zones, {beside_several_zones} pods judged beside one"
+        )?;
+        writeln!(f, "{with_devices} pods with devices of a zone")?;
+        let Self { cpus_in_use, broken_groups, .. } = self;
+        let Self { split_groups, hidden_devices, .. } = self;
+        write!(
+            f,
+            "{cpus_in_use} pods that would get CPUs in use, {broken_groups} broken groups, {split_groups} split otherwise, {hidden_devices} with devices that are not listed"
+        )
+    }
+}
+
+impl Tally {
+    /// Whether the files have what this test is about.
+    pub(crate) const fn is_telling(&self) -> bool {
+        self.admitted > 1000
+            && self.refused > 1000
+            && self.beside_several_zones > 1000
+            && self.with_devices > 1000
+            && self.split_groups * 500 < self.cases
+            && self.hidden_devices * 10 < self.cases
+    }
+}
+
+/// The rest of a case is left out after a mismatch.
+pub(crate) fn replay(case: &Case, tally: &mut Tally) {
+    tally.cases += 1;
+    let mut replay =
+        Replay { case, empty: agent::facts(case), engine: Engine::new(), running: BTreeMap::new() };
+    if let Err(difference) = replay.run(tally) {
+        tally.mismatches.push(format!("{}{difference}", case.case_id));
+    }
+}
+
+struct Replay<'c> {
+    case: &'c Case,
+    empty: berth_agent::observe::HostFacts,
+    engine: Engine,
+    running: BTreeMap<String, Running>,
+}
+
+impl Replay<'_> {
+    fn run(&mut self, tally: &mut Tally) -> Result<(), String> {
+        let mut host = self.report(&self.case.state_initial, tally)?;
+        let is_best_effort =
+            self.case.kubelet_configuration.topology_manager_policy == "best-effort";
+        let mut has_group = false;
+        for (at, event) in self.case.events.iter().enumerate() {
+            let here = |difference: String| format!(" event {at}: {difference}");
+            let after = match event {
+                Event::AdmitPod { pod, outcome, state_after } => {
+                    let answer = self.admit(host, pod, outcome, tally).map_err(here);
+                    if answer.is_err() && is_best_effort && has_group {
+                        tally.split_groups += 1;
+                        return Ok(());
+                    }
+                    answer?;
+                    state_after
+                }
+                Event::StartContainers { pod_uid, containers, state_after } => {
+                    self.start(pod_uid, containers);
+                    state_after
+                }
+                Event::RemovePod { pod_uid, state_after } => {
+                    self.running.remove(pod_uid);
+                    self.engine.remove(pod_uid);
+                    state_after
+                }
+            };
+            if is_broken(after) {
+                tally.broken_groups += 1;
+                return Ok(());
+            }
+            self.check_blocks(after).map_err(here)?;
+            if self.running.values().any(Running::hides_devices) {
+                tally.hidden_devices += 1;
+                return Ok(());
+            }
+            has_group = after.memory.iter().any(|zone| zone.cells.len() > 1);
+            host = self.report(after, tally).map_err(here)?;
+        }
+        Ok(())
+    }
+
+    /// The agent reports, and the engine takes the report.
+    fn report(&mut self, state: &State, tally: &mut Tally) -> Result<HostId, String> {
+        tally.reports += 1;
+        let infra = agent::report(self.case, &self.empty, &self.running, state);
+        let mut problems = Vec::new();
+        let facts = HostFacts::read(&infra, Some(&self.node()), &mut problems)
+            .map_err(|problem| problem.to_string())?;
+        if let Some(problem) = problems.first() {
+            return Err(problem.to_string());
+        }
+        self.engine.set_host(facts, Class::Standard).map_err(|invalid| invalid.to_string())
+    }
+
+    fn node(&self) -> v1::Node {
+        let from = &self.case.host.node_allocatable;
+        let amounts = &from.amounts;
+        let mut allocatable = BTreeMap::from([
+            ("cpu".to_owned(), format!("{}m", amounts.cpu_millis)),
+            ("memory".to_owned(), amounts.memory_bytes.to_string()),
+            ("hugepages-2Mi".to_owned(), amounts.hugepages_2mi.to_string()),
+            ("hugepages-1Gi".to_owned(), amounts.hugepages_1gi.to_string()),
+            ("pods".to_owned(), from.pods.to_string()),
+        ]);
+        allocatable.extend(amounts.devices.iter().map(|(name, n)| (name.clone(), n.to_string())));
+        serde_json::from_value(json!({
+            "metadata": {"name": "rack1-a"},
+            "status": {"allocatable": allocatable,
+                "nodeInfo": {"kubeletVersion": self.case.kubernetes_version,
+                    "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "",
+                    "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
+                    "operatingSystem": "linux", "osImage": "", "systemUUID": ""}},
+        }))
+        .expect("a Node")
+    }
+
+    fn admit(
+        &mut self,
+        host: HostId,
+        pod: &Pod,
+        outcome: &Outcome,
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let request = self.request(pod);
+        let reasons = self.engine.why_not(&request, host);
+        if reasons.contains(&Reason::CpusInUse) {
+            tally.cpus_in_use += 1;
+        } else if reasons.is_empty() != outcome.admitted {
+            let (reason, message) = (&outcome.reason, &outcome.message);
+            let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+            return Err(format!(
+                "admitted: {}, {reason:?} {message:?}, and the engine says {reasons:?}",
+                outcome.admitted
+            ));
+        } else if outcome.admitted {
+            self.compare(host, pod, outcome)?;
+        }
+        if self.running.values().any(|one| zone_sets(&one.given).len() > 1) {
+            tally.beside_several_zones += 1;
+        }
+        if !outcome.admitted {
+            tally.refused += 1;
+            return Ok(());
+        }
+        tally.admitted += 1;
+        tally.of_several_zones += usize::from(zone_sets(&outcome.containers).len() > 1);
+        let mut devices = outcome.containers.iter().flat_map(|given| &given.devices);
+        tally.with_devices += usize::from(devices.any(|one| !one.per_numa_node.is_empty()));
+        drop(self.engine.bound(&request, host));
+        let running = Running { pod: pod.clone(), given: outcome.containers.clone() };
+        self.running.insert(pod.uid.clone(), running);
+        // Containers after plain init containers start later; all others start at once.
+        if !pod.init_containers.iter().any(Container::is_plain_init) {
+            let names: Vec<String> = outcome.containers.iter().map(|g| g.name.clone()).collect();
+            self.start(&pod.uid, &names);
+        }
+        Ok(())
+    }
+
+    /// What the engine expects the kubelet to give it is what the kubelet gave it.
+    fn compare(&self, host: HostId, pod: &Pod, outcome: &Outcome) -> Result<(), String> {
+        let state = self.engine.state(host).expect("the host is there");
+        let expected = state
+            .check(&to_pod(pod))
+            .map_err(|refusal| format!("admitted, and then refused: {refusal:?}"))?;
+        if !expected.is_sure() {
+            return Ok(());
+        }
+        for (given, placement) in outcome.containers.iter().zip(expected.placements(state.host())) {
+            let mut mine: Vec<Block> = placement
+                .memory
+                .iter()
+                .map(|block| Block {
+                    kind: block.kind.to_string(),
+                    size_bytes: block.bytes,
+                    numa_nodes: block.zones.clone(),
+                })
+                .collect();
+            let mut theirs = given.memory_blocks.clone();
+            mine.sort();
+            theirs.sort();
+            let zones: BTreeSet<Option<u32>> =
+                placement.devices.iter().map(|(_, zone, _)| *zone).collect();
+            if mine != theirs
+                || zones != device_zones(given)
+                || placement.cpus != cpus(&given.exclusive_cpus)
+            {
+                let name = &given.name;
+                let devices = device_zones(given);
+                return Err(format!(
+                    "{name}\n  kubelet  {theirs:?} {} {devices:?}\n  engine  {placement:?}",
+                    given.exclusive_cpus
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// `AddContainer` of the Memory Manager: before a container starts, the entries of the plain init containers before it
+    /// go.
+    fn start(&mut self, uid: &str, names: &[String]) {
+        let Some(running) = self.running.get_mut(uid) else { return };
+        let plain: Vec<&Container> =
+            running.pod.init_containers.iter().filter(|one| one.is_plain_init()).collect();
+        for name in names {
+            let place = running.given.iter().position(|given| given.name == *name);
+            for given in running.given.iter_mut().take(place.unwrap_or_default()) {
+                if plain.iter().any(|init| init.name == given.name) {
+                    given.memory_blocks.clear();
+                }
+            }
+        }
+    }
+
+    /// The entries that are written here are the kubelet's: by group of zones they leave free what it recorded.
+    fn check_blocks(&self, state: &State) -> Result<(), String> {
+        let mut left: BTreeMap<(BTreeSet<u32>, &str), i128> = BTreeMap::new();
+        let group = |zones: &[u32]| zones.iter().copied().collect::<BTreeSet<u32>>();
+        for (now, before) in state.memory.iter().zip(&self.case.state_initial.memory) {
+            for ((kind, free), (_, all)) in now.free().into_iter().zip(before.free()) {
+                *left.entry((group(&now.cells), kind)).or_default() +=
+                    i128::from(all) - i128::from(free);
+            }
+        }
+        let blocks = self.running.values().flat_map(|one| &one.given);
+        for block in blocks.flat_map(|given| &given.memory_blocks) {
+            *left.entry((group(&block.numa_nodes), &block.kind)).or_default() -=
+                i128::from(block.size_bytes);
+        }
+        match left.into_iter().find(|(_, bytes)| *bytes != 0) {
+            Some(((zones, kind), bytes)) => {
+                Err(format!("{bytes} bytes of {kind} of zones {zones:?} are in no entry"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn request(&mut self, from: &Pod) -> Request {
+        let pod = to_pod(from);
+        let parts = PodSpecParts {
+            namespace: "default",
+            labels: None,
+            is_terminating: false,
+            node_selector: None,
+            affinity: None,
+            tolerations: &[],
+            spread: &[],
+            containers: &pod,
+        };
+        self.engine.request(&parts, Needs::default()).expect("plain rules")
+    }
+}
+
+/// Whether a zone is in a group whose other zones do not know it.
+fn is_broken(state: &State) -> bool {
+    let cells =
+        |zone: u32| state.memory.iter().find(|one| one.numa_node_id == zone).map(|one| &one.cells);
+    state.memory.iter().any(|one| one.cells.iter().any(|zone| cells(*zone) != Some(&one.cells)))
+}
+
+/// Sets of zones that blocks come from.
+fn zone_sets(given: &[Given]) -> BTreeSet<&[u32]> {
+    given.iter().flat_map(|one| &one.memory_blocks).map(|block| &*block.numa_nodes).collect()
+}
+
+fn device_zones(given: &Given) -> BTreeSet<Option<u32>> {
+    let mut zones = BTreeSet::new();
+    for devices in &given.devices {
+        zones.extend(devices.per_numa_node.iter().map(|one| Some(one.numa_node_id)));
+        if devices.without_numa_node > 0 {
+            zones.insert(None);
+        }
+    }
+    zones
+}
+
+fn to_pod(from: &Pod) -> pod::Pod {
+    let containers = |all: &[Container]| {
+        let all = all.iter().map(|one| pod::Container {
+            name: one.name.clone(),
+            is_sidecar: one.restart_policy.as_deref() == Some("Always"),
+            requests: resources(&one.requests),
+            limits: resources(&one.limits),
+        });
+        all.collect::<Vec<_>>()
+    };
+    pod::Pod {
+        uid: from.uid.clone(),
+        init_containers: containers(&from.init_containers),
+        containers: containers(&from.containers),
+        overhead: pod::Resources::default(),
+    }
+}
+
+fn resources(from: &Amounts) -> pod::Resources {
+    let pages = [(PageSize::MIB_2, from.hugepages_2mi), (PageSize::GIB_1, from.hugepages_1gi)];
+    pod::Resources {
+        cpu_millis: from.cpu_millis,
+        memory: from.memory_bytes,
+        hugepages: pages.into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
+        extended: from.devices.clone(),
+    }
+}
