@@ -162,6 +162,9 @@ fn networks_ready(input: &Input) -> Option<Judged> {
     if let (Some(_), Some(why)) = (left, input.stopped) {
         return Some(("False", "CannotStart", why.to_owned()));
     }
+    if let Some(why) = &input.plan.unfiltered {
+        return Some(("False", "GuestFilterFailed", why.clone()));
+    }
     let ready: u32 = networks.iter().map(|network| network.ready).sum();
     let mut waiting = networks
         .iter()

@@ -60,6 +60,8 @@ pub struct Ledger {
     pub raised: BTreeSet<LinkName>,
     /// Host networks that Berth made in this boot.
     pub networks: BTreeMap<String, MadeNetwork>,
+    /// The nf_tables table that Berth made in this boot.
+    pub filter: Option<MadeFilter>,
     /// Texts of entries that this version does not know, kept for the one that does.
     unknown: BTreeMap<String, TextEntry>,
 }
@@ -93,6 +95,17 @@ pub struct MadeNetwork {
     pub trial: Option<(String, String)>,
 }
 
+/// The nf_tables table that keeps guests' control frames from the uplinks, as Berth made it: what is otherwise
+/// later is drift.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MadeFilter {
+    /// Of its rules.
+    pub version: u32,
+    /// Uplinks that it names.
+    pub uplinks: BTreeSet<LinkName>,
+}
+
 /// The file: everything as text, so that a person can read it, and put it back by hand.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -112,6 +125,8 @@ struct Document {
     raised_uplinks: BTreeSet<LinkName>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     networks: BTreeMap<String, MadeNetwork>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    filter: Option<MadeFilter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,6 +175,7 @@ impl Ledger {
         ledger.hugepages_changed = document.hugepages_changed;
         ledger.raised = document.raised_uplinks;
         ledger.networks = document.networks;
+        ledger.filter = document.filter;
         for (name, entry) in document.entries {
             let Ok(setting) = name.parse::<Setting>() else {
                 ledger.unknown.insert(name, entry);
@@ -193,6 +209,7 @@ impl Ledger {
             hugepages_changed: self.hugepages_changed,
             raised_uplinks: self.raised.clone(),
             networks: self.networks.clone(),
+            filter: self.filter.clone(),
         };
         serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
     }
@@ -236,6 +253,8 @@ mod tests {
         ledger.files.insert("/etc/x.conf".to_owned());
         ledger.unmovable.insert(24, "nvme0q1".to_owned());
         ledger.hugepages_changed = Some(7);
+        let uplinks = ["eth1".parse().unwrap()].into();
+        ledger.filter = Some(MadeFilter { version: 1, uplinks });
         ledger
     }
 

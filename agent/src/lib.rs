@@ -12,6 +12,7 @@ pub mod daemon;
 pub mod ledger;
 pub mod manifest;
 pub mod netlink;
+pub mod nftables;
 pub mod notes;
 pub mod observe;
 pub mod parsers;

@@ -10,6 +10,7 @@ use crate::daemon;
 use crate::ledger::Ledger;
 use crate::manifest::Manifest;
 use crate::netlink;
+use crate::nftables;
 use crate::notes::Notes;
 use crate::observe::cpuinfo::CpuInfo;
 use crate::observe::kubelet::{
@@ -118,6 +119,7 @@ pub const PARSERS: &[Parser] = &[
     ("netlink", |bytes| {
         black_box(daemon::concerns_link(bytes, 2, "eth0"));
         black_box(netlink::words(bytes));
+        black_box(nftables::concerns(bytes, nftables::TABLE));
         for part in netlink::parts(bytes) {
             let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(part);
             black_box(message.ok().and_then(|message| link_of(&message)));

@@ -20,8 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_agent::apply::{Hands, Outcome, apply};
 use berth_agent::ledger::Ledger;
 use berth_agent::manifest::Manifest;
+use berth_agent::nftables::Table;
 use berth_agent::observe::HostFacts;
-use berth_agent::observe::links::{Link, LinkKind, Links, PortVlans};
+use berth_agent::observe::links::{BridgeFilter, Link, LinkKind, Links, PortVlans};
 use berth_agent::observe::shape::Shape;
 use berth_agent::plan::network::LinkOp;
 use berth_agent::plan::{Change, Input, Plan, plan};
@@ -65,6 +66,13 @@ fn host() -> HostFacts {
         routes_known: true,
         ..Links::default()
     };
+    facts
+}
+
+/// The same, with a kernel that tells of nf_tables.
+fn filtering_host() -> HostFacts {
+    let mut facts = host();
+    facts.links.filter = BridgeFilter::Absent;
     facts
 }
 
@@ -122,6 +130,11 @@ fn carry_out(facts: &mut HostFacts, plan: &Plan) {
     facts.links = model.links;
 }
 
+/// The sentence of the change that makes the rules.
+fn filtered(by: &str) -> String {
+    format!("drop guests' BPDUs and discovery frames to {by} (nftables table bridge berth)")
+}
+
 const SHARED: &str = "  networks: [{name: trunk, scenario: VlanAwareBridge, uplink: {name: eth1}, bridge: br-tenant}]\n";
 
 fn tenants(list: &[(&str, &str, u32)]) -> String {
@@ -133,12 +146,13 @@ fn tenants(list: &[(&str, &str, u32)]) -> String {
 
 #[test]
 fn a_plan_reads_as_an_operator_would_say_it() {
-    let mut facts = host();
+    let mut facts = filtering_host();
     let spec = SHARED.to_owned() + &tenants(&[("cluster-abc", "trunk", 120)]);
     let first = planned(&facts, &spec);
     assert_eq!(
         sentences(&first),
         [
+            filtered("eth1").as_str(),
             "make bridge br-tenant for network trunk",
             "make eth1 a port of br-tenant",
             "add VLAN 120 to eth1 on br-tenant for cluster-abc"
@@ -165,7 +179,7 @@ fn a_plan_reads_as_an_operator_would_say_it() {
 
 #[test]
 fn what_would_strand_the_host_is_refused() {
-    let facts = host();
+    let facts = filtering_host();
     let spec = SHARED.replace("eth1", "eth0") + &tenants(&[("a", "trunk", 120)]);
     let refused = sentences(&planned(&facts, &spec));
     assert_eq!(refused.len(), 1, "{refused:?}");
@@ -176,7 +190,7 @@ fn what_would_strand_the_host_is_refused() {
         planned(&facts, &spec.replace("{name: eth0}", "{name: eth0, allowManagement: true}"));
     let trial: Vec<bool> =
         allowed.changes.iter().map(|change| change.links().unwrap().trial).collect();
-    assert_eq!(trial, [false, true, false]);
+    assert_eq!(trial, [false, false, true, false], "{:?}", sentences(&allowed));
     // No default route and no address on it: the host's address is on `lo`, and a route leads out of here.
     let mut unnumbered = host();
     let eth1 = unnumbered.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap();
@@ -196,12 +210,15 @@ fn what_would_strand_the_host_is_refused() {
     assert!(refused[0].contains("leaves through eth1.99"), "{refused:?}");
     // VLAN links of its own leave the uplink as it is.
     let own = spec.replace("VlanAwareBridge", "BridgePerTenant").replace("br-tenant", "tn");
-    assert_eq!(sentences(&planned(&facts, &own)), ["add VLAN 120 of eth0 on bridge tn120 for a"]);
+    assert_eq!(
+        sentences(&planned(&facts, &own)),
+        [filtered("tenants' links").as_str(), "add VLAN 120 of eth0 on bridge tn120 for a"]
+    );
 }
 
 #[test]
 fn faults_hold_up_their_own_network_alone() {
-    let facts = host();
+    let facts = filtering_host();
     let good = "{name: good, scenario: BridgePerTenant, uplink: {name: eth1}}";
     for (bad, tenant, fault) in [
         (
@@ -284,7 +301,7 @@ fn faults_hold_up_their_own_network_alone() {
         assert!(faults.iter().any(|said| said.contains(fault)), "{fault}\nis not in {faults:#?}");
         assert_eq!(
             sentences(&plan),
-            ["add VLAN 50 of eth1 on bridge tn50 for ok"],
+            [filtered("tenants' links").as_str(), "add VLAN 50 of eth1 on bridge tn50 for ok"],
             "{bad} {faults:?}"
         );
     }
@@ -348,13 +365,20 @@ fn a_network_that_a_vm_is_on_stays() {
 
 #[test]
 fn another_uplink_takes_the_place_of_the_first() {
-    let mut facts = host();
+    let mut facts = filtering_host();
     let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
     let first = planned(&facts, &spec);
     carry_out(&mut facts, &first);
     let other = spec.replace("eth1", "eth2");
     let next = planned(&facts, &other);
-    assert_eq!(sentences(&next)[0], "make eth2 a port of br-tenant");
+    assert_eq!(
+        sentences(&next)[..2],
+        [filtered("eth1, eth2").as_str(), "make eth2 a port of br-tenant"],
+        "by the first one frames leave until the second one has its place"
+    );
+    carry_out(&mut facts, &next);
+    let next = planned(&facts, &other);
+    assert_eq!(sentences(&next), [filtered("eth2")], "eth1 may become anybody's port");
     carry_out(&mut facts, &next);
     let bridge = name("br-tenant");
     let ports: Vec<&str> = facts.links.ports(&bridge).map(|port| port.name.as_str()).collect();
@@ -364,7 +388,10 @@ fn another_uplink_takes_the_place_of_the_first() {
     let gone = planned(&facts, "  {}");
     assert_eq!(sentences(&gone), ["remove br-tenant of network trunk"]);
     carry_out(&mut facts, &gone);
-    assert_eq!(sentences(&planned(&facts, "  {}")), ["set eth2 down"]);
+    assert_eq!(
+        sentences(&planned(&facts, "  {}")),
+        ["delete nftables table bridge berth", "set eth2 down"]
+    );
     // A typo elsewhere in the network is no reason to lower it.
     assert!(planned(&facts, "  networks: [{name: trunk, colour: red}]").is_empty());
 }
@@ -386,6 +413,51 @@ fn a_vlan_goes_to_another_tenant_when_the_first_ones_vms_have_gone() {
     carry_out(&mut facts, &free);
     assert_eq!(facts.ledger.networks["trunk"].tenants[&120], "b");
     assert_eq!(planned(&facts, &spec).networks[0].ready, 1);
+}
+
+#[test]
+fn rules_that_another_program_changed_are_put_back() {
+    let mut facts = filtering_host();
+    let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
+    let first = planned(&facts, &spec);
+    carry_out(&mut facts, &first);
+    let BridgeFilter::There(sound) = facts.links.filter.clone() else { unreachable!() };
+    let mut accepts = sound.clone();
+    accepts.chains.get_mut("forward").unwrap().rules.insert(0, String::new());
+    let mut dormant = sound.clone();
+    dormant.flags = 1;
+    let mut elsewhere = sound.clone();
+    elsewhere.chains.get_mut("forward").unwrap().hook = None;
+    let mut nowhere = sound.clone();
+    nowhere.sets.get_mut("uplinks").unwrap().clear();
+    for damaged in [accepts, dormant, elsewhere, nowhere] {
+        facts.links.filter = BridgeFilter::There(damaged);
+        let plan = planned(&facts, &spec);
+        assert_eq!(sentences(&plan), [filtered("eth1")]);
+        assert!(plan.changes[0].drift);
+        let left = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
+        assert!(sentences(&left)[0].contains("BLOCKED somebody changed it"), "{left:?}");
+    }
+    // An agent that is not allowed to ask the kernel says nothing about it.
+    facts.links.filter = BridgeFilter::Unknown;
+    assert!(planned(&facts, &spec).is_empty());
+    // Those of an older agent are no drift, and `enforce: false` does not keep them.
+    facts.links.filter = BridgeFilter::There(Table::default());
+    facts.ledger.filter.as_mut().unwrap().version = 0;
+    let plan = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
+    assert_eq!(sentences(&plan), [filtered("eth1")]);
+}
+
+#[test]
+fn a_table_that_is_gone_with_its_networks_is_forgotten() {
+    let mut facts = filtering_host();
+    let first = planned(&facts, &(SHARED.to_owned() + &tenants(&[("a", "trunk", 120)])));
+    carry_out(&mut facts, &first);
+    let gone = planned(&facts, "  {}");
+    carry_out(&mut facts, &gone);
+    facts.links.filter = BridgeFilter::Absent;
+    let plan = planned(&facts, "  {}");
+    assert!(plan.is_empty() && plan.forget_networks.filter, "{:?}", sentences(&plan));
 }
 
 /// One network's spec and its tenants, by random choice.
@@ -427,7 +499,7 @@ proptest! {
     /// From anything to anything else: one plan does it, the next is empty, and revert leaves the host as found.
     #[test]
     fn a_second_plan_is_empty(specs in prop::collection::vec(some_spec(), 1..4), damage in any::<prop::sample::Index>()) {
-        let mut facts = host();
+        let mut facts = filtering_host();
         let found = foreign(&facts);
         for spec in &specs {
             // A scenario that changes may need one round for what goes and one for what comes.
@@ -439,6 +511,10 @@ proptest! {
             let plan = planned(&facts, spec);
             prop_assert!(plan.is_empty(), "{:#?}", sentences(&plan));
             prop_assert!(plan.networks.iter().all(|network| network.not_ready.is_empty()), "{:?}", plan.networks);
+            // Another program flushes all nf_tables rules.
+            facts.links.filter = BridgeFilter::Absent;
+            let plan = planned(&facts, spec);
+            prop_assert!(!plan.is_empty() && plan.changes.iter().all(|change| change.drift), "{:#?}", sentences(&plan));
             // Somebody deletes one of our links.
             let ours: Vec<LinkName> = facts.links.all.iter().filter(|l| l.is_ours()).map(|l| l.name.clone()).collect();
             let gone = &ours[damage.index(ours.len())];

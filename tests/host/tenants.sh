@@ -14,7 +14,7 @@
 #   tenants heard NAME...                    prints which of them got one
 #   tenants watch NAME ADDRESS FILE          pings five times a second until `tenants unwatch FILE`
 #   tenants unwatch FILE                     prints how many were sent and how many were lost
-#   tenants links                            the host's links, without counters and timers
+#   tenants links                            the host's links and Berth's nftables table, without counters and timers
 set -eu
 export CNI_PATH=/usr/lib/cni CNI_IFNAME=net1
 
@@ -109,6 +109,7 @@ links)
     ip address | grep -E 'inet|^[0-9]' | sed -E 's/(valid|preferred)_lft [^ ]+//g; s/ tentative//'
     bridge fdb show | grep -v ' dynamic\| master ' | sort
     ip route show table all
+    nft -s list table bridge berth 2>/dev/null || true
     ;;
 *)
     sed -n '2,19s/^# \{0,1\}//p' "$0"

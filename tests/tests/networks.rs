@@ -15,6 +15,8 @@ mod daemon;
 mod definitions;
 #[path = "networks/faults.rs"]
 mod faults;
+#[path = "networks/frames.rs"]
+mod frames;
 #[path = "networks/management.rs"]
 mod management;
 #[path = "networks/server_lost.rs"]
@@ -53,6 +55,7 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
         host.must("udevadm settle --timeout 100; modprobe -a 8021q bridge vxlan").unwrap();
         name_uplink(&mut host);
         host.put(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants").unwrap();
+        host.put(&repository().join("tests/host/frames.pl"), "/usr/local/bin/frames").unwrap();
         host
     };
     let hosts = std::thread::scope(|scope| {
@@ -143,6 +146,7 @@ fn assert_same(before: &str, after: &str) {
 #[test]
 fn tenants_have_networks_of_their_own() {
     on_two_hosts([11, 12], Kernel::Stable, |hosts| {
+        frames::without_rules_no_network_is_made(&mut hosts[0]);
         bad_input::is_named_and_the_others_are_made(&mut hosts[0]);
         traffic::by_scenario(hosts);
         definitions::of_the_controller(hosts);

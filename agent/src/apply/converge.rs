@@ -104,11 +104,14 @@ pub fn converge(
         let waiting = plan.changes.iter().filter(|change| waits.contains(&key(change)));
         let base =
             |change: &&plan::Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
+        let unfiltered = waiting.clone().any(plan::Change::is_filter);
         let held: BTreeSet<Option<String>> = waiting.filter(base).map(network).collect();
         let possible = plan.changes.iter().filter(|change| change.blocked.is_none());
         let possible = possible.filter(|change| {
             let network = network(change);
-            !waits.contains(&key(change)) && (network.is_none() || !held.contains(&network))
+            !waits.contains(&key(change))
+                && (network.is_none() || !held.contains(&network))
+                && !(unfiltered && change.waits_for_filter())
         });
         let new: BTreeSet<String> = possible.map(exactly).filter(is_new).collect();
         let nothing_to_forget =

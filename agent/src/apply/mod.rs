@@ -193,6 +193,9 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
     for uplink in &plan.forget_networks.uplinks {
         ledger.raised.remove(uplink);
     }
+    if plan.forget_networks.filter {
+        ledger.filter = None;
+    }
     ledger.networks.extend(plan.adopt.clone());
     for change in plan.changes.iter().filter(|change| change.blocked.is_none()) {
         if let Action::Kubelet(action) = &change.action {

@@ -1,7 +1,10 @@
 //! What keeps tenants' frames from each other, or from leaving.
 
 use super::{Check, Input, Outcome};
-use crate::observe::links::{Link, LinkKind};
+use crate::ledger::MadeFilter;
+use crate::nftables::TABLE;
+use crate::observe::links::{BridgeFilter, Link, LinkKind};
+use crate::plan::network::filter;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -31,6 +34,13 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "NetworkManager and systemd-networkd take away VLANs, ports and addresses they do not know when they \
             are restarted. They must leave tenants' links and their uplink alone.",
         run: manager,
+    },
+    Check {
+        id: "network.guest-frames",
+        title: "no guest speaks to the switch",
+        explanation: "A switch port with BPDU guard goes down when a guest's BPDU reaches it, and all tenants of the host \
+            with it. nftables table `bridge berth` drops BPDUs, discovery and other frames that only switches may send.",
+        run: guest_frames,
     },
     Check {
         id: "network.netfilter",
@@ -231,6 +241,50 @@ fn manager(input: &Input) -> Outcome {
     Outcome::warn(format!("{} manages {} too", manager.name(), link.name))
         .because(path, "managed")
         .remedy(remedy)
+}
+
+fn guest_frames(input: &Input) -> Outcome {
+    let links = &input.facts.links;
+    let bridges: Vec<&Link> =
+        ours(input).into_iter().filter(|link| link.kind == LinkKind::Bridge).collect();
+    if bridges.is_empty() {
+        return Outcome::skip(NONE);
+    }
+    let path = format!("nft list table bridge {TABLE}");
+    let remedy = "berth-agent apply puts it back, and the daemon at once; find out who flushes nftables \
+                  (`nft monitor`)";
+    let table = match &links.filter {
+        BridgeFilter::Unknown => {
+            return Outcome::skip(
+                "the kernel shows nf_tables to root only, and a captured tree does not have it",
+            );
+        }
+        BridgeFilter::Absent => {
+            return Outcome::warn("guests' BPDUs and discovery frames reach the switch")
+                .because(path, "not there")
+                .remedy(remedy);
+        }
+        BridgeFilter::There(table) => table,
+    };
+    let uplinks = filter::uplinks(links, &input.facts.ledger);
+    if *table != filter::table(&MadeFilter::of(uplinks)) {
+        return Outcome::warn(
+            "the rules that drop guests' BPDUs and discovery frames were changed",
+        )
+        .because(path, "changed")
+        .remedy(remedy);
+    }
+    // Such a bridge takes part: its port's BPDUs end in it, before any rule sees them (`br_handle_frame`).
+    let speaks = |bridge: &&&Link| bridge.bridge.is_some_and(|options| options.stp == Some(true));
+    if let Some(bridge) = bridges.iter().find(speaks) {
+        return Outcome::warn(format!(
+            "{} speaks STP, so a guest can become its root bridge",
+            bridge.name
+        ))
+        .because(format!("/sys/class/net/{}/bridge/stp_state", bridge.name), 1)
+        .remedy("take `stp: true` out of the network; a bridge with one uplink has no loop");
+    }
+    Outcome::pass("BPDUs, discovery and the like are dropped").because(path, "in place")
 }
 
 fn netfilter(input: &Input) -> Outcome {

@@ -269,7 +269,7 @@ impl Worker {
         }
         plan.fail(&self.fell_short);
         if let Ok(mut interest) = self.interest.lock() {
-            *interest = Interest::of(&facts.links, &wish.spec);
+            interest.update(&facts.links, &wish.spec);
         }
         let faults: Vec<Fault> = wish.faults.iter().chain(&plan.faults).cloned().collect();
         let mut lines: Vec<String> =

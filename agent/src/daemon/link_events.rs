@@ -14,6 +14,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket};
 use nix::sys::socket::{setsockopt, sockopt};
 use rtnetlink::packet_core::NlasIterator;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
 use super::watch::Event;
@@ -29,6 +30,8 @@ pub(super) struct Interest {
     names: BTreeSet<String>,
     /// Whether any link that comes may be meant: an uplink that is not there and is known by its address.
     any: bool,
+    /// Notified once a host network is asked for.
+    pub(super) asked: Arc<Notify>,
 }
 
 /// Multicast groups (`enum rtnetlink_groups`). A bridge port's VLANs come with its link.
@@ -46,16 +49,25 @@ const IFLA_MASTER: u16 = 10;
 
 /// An uplink that goes down with a thousand VLAN links on it sends some 20 MB.
 const BUFFER: usize = 16 << 20;
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 impl Interest {
     /// In one link.
     pub(super) fn in_one(index: u32, name: &str) -> Self {
-        Self { indexes: [index].into(), names: [name.to_owned()].into(), any: false }
+        Self { indexes: [index].into(), names: [name.to_owned()].into(), ..Self::default() }
+    }
+
+    /// Follows the links of a host that is asked for this.
+    pub(super) fn update(&mut self, links: &Links, spec: &InfraNodeSpec) {
+        let asked = Arc::clone(&self.asked);
+        if !spec.networks.is_empty() {
+            asked.notify_one();
+        }
+        *self = Self { asked, ..Self::of(links, spec) };
     }
 
     /// What matters on a host with these links that is asked for this.
-    pub(super) fn of(links: &Links, spec: &InfraNodeSpec) -> Self {
+    fn of(links: &Links, spec: &InfraNodeSpec) -> Self {
         let uplinks = || spec.networks.iter().filter_map(|network| network.uplink.as_ref());
         let by_name = |selector: &UplinkSelector| selector.name.as_ref().map(ToString::to_string);
         let mut names: BTreeSet<String> = uplinks().filter_map(by_name).collect();
@@ -82,7 +94,7 @@ impl Interest {
             })
         };
         let any = uplinks().any(|selector| selector.name.is_none() && !there(selector));
-        Self { indexes, names, any }
+        Self { indexes, names, any, ..Self::default() }
     }
 }
 

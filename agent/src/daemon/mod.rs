@@ -6,6 +6,7 @@
 //! checkpoints, by SIGHUP, or by a slow timer. Health is the progress of this loop.
 
 mod cycle;
+mod filter_events;
 mod known;
 mod kubelet_events;
 mod link_events;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::filter_events;
 use super::kubelet_events;
 use super::link_events::{self, Interest};
 use crate::root::Root;
@@ -68,6 +69,7 @@ pub(super) fn begin(
     if !root.is_live() {
         return Ok(Watches(watches));
     }
+    watches.push(tokio::spawn(filter_events::watch(Arc::clone(&interest), events.clone())));
     match link_events::socket() {
         Ok(socket) => {
             watches.push(tokio::spawn(link_events::watch(socket, interest, events.clone())));

@@ -221,6 +221,7 @@ pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
         facts.pci = wanted.pci.clone().unwrap_or_else(|| pci::observe(root, n));
     }
     facts.links = links::observe(root, &facts.pci, n);
+    facts.links.filter = links::observe_filter(root, &facts.links, &facts.ledger, n);
     if facts.node_name().is_none() {
         let found = facts.name.as_deref().unwrap_or("no host name");
         let why = format!("`{}` is no name for a Node", found.escape_debug());
@@ -237,7 +238,8 @@ pub fn observe_links(root: &Root, pci: &[pci::PciDevice]) -> HostFacts {
     let mut notes = Notes::default();
     let boot_id = boot_id(root);
     let (ledger, ledger_fault) = read_ledger(root, boot_id.as_deref(), &mut notes);
-    let links = links::observe(root, pci, &mut notes);
+    let mut links = links::observe(root, pci, &mut notes);
+    links.filter = links::observe_filter(root, &links, &ledger, &mut notes);
     HostFacts { boot_id, ledger, ledger_fault, links, notes, ..HostFacts::default() }
 }
 

@@ -160,6 +160,19 @@ impl Change {
         }
     }
 
+    /// Whether it is about the rules for what guests send.
+    #[must_use]
+    pub fn is_filter(&self) -> bool {
+        self.links().is_some_and(|work| work.filter.is_some())
+    }
+
+    /// Whether it is made only with the rules for what guests send in place. What was there before is repaired without
+    /// them: a VM that is cut off is no safer.
+    #[must_use]
+    pub fn waits_for_filter(&self) -> bool {
+        !self.drift && self.links().is_some_and(LinkWork::needs_filter)
+    }
+
     /// What is changed in an operator's words. Of links that is a sentence, of settings both values.
     #[must_use]
     pub fn sentence(&self) -> String {

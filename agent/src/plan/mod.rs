@@ -72,6 +72,9 @@ pub struct Plan {
     /// Networks that are in place and not remembered so.
     #[serde(skip)]
     pub adopt: BTreeMap<String, MadeNetwork>,
+    /// Why what guests send cannot be filtered.
+    #[serde(skip)]
+    pub unfiltered: Option<String>,
     /// Whether host tasks are to be kept on the reserved CPUs.
     #[serde(skip)]
     pub housekeeping: bool,
@@ -178,6 +181,7 @@ pub fn plan(input: Input) -> Plan {
         forget,
         forget_networks: networks.forget,
         adopt: networks.adopt,
+        unfiltered: None,
         housekeeping: input.spec.cpu.as_ref().and_then(|cpu| cpu.housekeeping) == Some(true),
         kubelet_runs: input.facts.processes.known.then_some(input.facts.kubelet.runs),
     }
@@ -192,10 +196,14 @@ impl Plan {
 
     /// Says of tenants that changes which were tried and are still to be done have failed, and why.
     pub fn fail(&mut self, tried: &BTreeMap<String, String>) {
+        self.unfiltered = None;
         for change in &self.changes {
             let (Some(work), Some(why)) = (change.links(), tried.get(&change.what)) else {
                 continue;
             };
+            if change.is_filter() {
+                self.unfiltered = Some(why.clone());
+            }
             let network = self.networks.iter_mut().find(|network| network.name == work.network);
             let Some(network) = network else { continue };
             for id in work.made.keys() {

@@ -6,9 +6,11 @@ use std::io;
 use berth_agent::apply::Kernel;
 use berth_agent::apply::links::trial::Lost;
 use berth_agent::observe::links::{
-    BridgeOptions, IpOptions, Link, LinkKind, Links, PortVlans, Tunnel,
+    BridgeFilter, BridgeOptions, IpOptions, Link, LinkKind, Links, PortVlans, Tunnel,
 };
-use berth_agent::plan::network::{LINK_GROUP, LinkOp, LinkWork, WantedKind, WantedLink};
+use berth_agent::plan::network::{
+    FilterWork, LINK_GROUP, LinkOp, LinkWork, WantedKind, WantedLink, filter,
+};
 use berth_api::LinkName;
 use berth_api::infra_node::LinkState;
 
@@ -81,6 +83,19 @@ impl Kernel for Model {
         Ok(ops.iter().map(up).collect())
     }
 
+    fn filter(&mut self, work: &FilterWork) -> Result<(), String> {
+        self.links.filter = match work {
+            FilterWork::Replace(wanted) => BridgeFilter::There(filter::table(wanted)),
+            FilterWork::Delete => BridgeFilter::Absent,
+        };
+        let left = self.links.all.iter().filter(|link| link.is_ours()).count();
+        if *work == FilterWork::Delete && left > 0 {
+            self.broken
+                .push(format!("{left} links of tenants without the rules for what guests send"));
+        }
+        Ok(())
+    }
+
     fn links(&mut self) -> io::Result<Links> {
         Ok(self.links.clone())
     }
@@ -113,6 +128,9 @@ impl Model {
 
     /// A bridge with two ways out for one VLAN is a loop: the switch sees its own frames again.
     fn judge(&mut self, after: &LinkOp) {
+        if !is_filtered(&self.links, after) {
+            self.broken.push(format!("{after:?} without the rules for what guests send"));
+        }
         for bridge in
             self.links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.is_ours())
         {
@@ -132,6 +150,20 @@ impl Model {
             }
         }
     }
+}
+
+/// Whether what guests send by it is filtered, if it opens a way out.
+fn is_filtered(links: &Links, op: &LinkOp) -> bool {
+    let table = match &links.filter {
+        BridgeFilter::Unknown => return true,
+        BridgeFilter::Absent => {
+            return !matches!(op, LinkOp::Make(_) | LinkOp::Join { .. } | LinkOp::AddVlans { .. });
+        }
+        BridgeFilter::There(table) => table,
+    };
+    let LinkOp::Join { port, .. } = op else { return true };
+    let names = |key: &Vec<u8>| key.starts_with(format!("{port}\0").as_bytes());
+    table.chains.len() == 2 && table.sets["uplinks"].iter().any(names)
 }
 
 fn is_way_out(port: &Link) -> bool {

@@ -15,7 +15,7 @@ struct World {
 
 /// Uplinks enough to change them, and tunnels' ends.
 fn world() -> World {
-    let mut links = host().links;
+    let mut links = filtering_host().links;
     links.all.extend(["eth4", "eth5"].map(|name| link(name, LinkKind::Physical)));
     links
         .all

@@ -8,7 +8,7 @@ use berth_tests::package::newest;
 use berth_tests::pings::unexplained;
 use serde_json::Value;
 
-use crate::{MANIFEST, UPLINK, assert_same, links, manifest, write};
+use crate::{MANIFEST, UPLINK, assert_same, frames, links, manifest, write};
 
 const SHARED: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
 const OWN: &str = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
@@ -110,13 +110,17 @@ fn drift_is_repaired(host: &mut Host) {
         ("ip link set tn300 down", "ip link show tn300 | grep -q ',UP'"),
         ("ip link set tn300 mtu 1300", "ip link show tn300 | grep -q 'mtu 1500'"),
         ("ip address add 10.9.9.9/24 dev tn300", "! ip address show tn300 | grep -q 10.9.9.9"),
-    ] {
+    ]
+    .into_iter()
+    .chain(frames::DAMAGE)
+    {
         host.must(&format!(
             "{damage}; for i in $(seq 300); do {{ {sound}; }} >/dev/null 2>&1 && exit 0; sleep 0.1; done; \
              echo '{damage}: not repaired'; exit 1"
         ))
         .unwrap();
     }
+    frames::leave_other_tables_alone(host);
     let report = status(host);
     assert_eq!(condition(&report).0, "True", "{report}");
     // A foreign tool that does it again and again does not wear it out.

@@ -2,7 +2,7 @@
 
 use berth_tests::host::Host;
 
-use crate::{apply, assert_same, links, manifest, unwrapped};
+use crate::{apply, assert_same, frames, links, manifest, unwrapped};
 
 /// A way to keep tenants apart, and what a VM of a tenant is attached to.
 struct Scenario {
@@ -10,6 +10,13 @@ struct Scenario {
     tenants: [&'static str; 2],
     /// Bridge and VLAN of each tenant's port.
     ports: [(&'static str, &'static str); 2],
+}
+
+impl Scenario {
+    /// The tag that a guest of the first tenant would guess.
+    fn vlan(&self) -> &'static str {
+        if self.ports[0].1.is_empty() { "100" } else { self.ports[0].1 }
+    }
 }
 
 fn scenarios(numbers: [u8; 2]) -> Vec<Scenario> {
@@ -68,6 +75,7 @@ pub(crate) fn by_scenario(hosts: &mut [Host; 2]) {
         attach(hosts, &scenario);
         reaches(hosts);
         keeps_apart(hosts);
+        frames::of_switches_end_in_the_host(hosts, scenario.vlan());
         in_use_stays(&mut hosts[0], &scenario);
         another_uplink_waits_for_vms(&mut hosts[0], &scenario);
         detach(hosts, &scenario);

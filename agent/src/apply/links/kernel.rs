@@ -6,10 +6,10 @@ use berth_api::LinkName;
 
 use super::super::Hands;
 use super::trial::{self, Lost};
-use super::{meaning, messages, numbers, step};
+use super::{filter, meaning, messages, numbers, step};
 use crate::netlink::Netlink;
 use crate::observe::links::{Links, live, nearby};
-use crate::plan::network::{LinkOp, LinkWork};
+use crate::plan::network::{FilterWork, LinkOp, LinkWork};
 
 /// A kernel whose links are changed and observed.
 pub trait Kernel {
@@ -24,6 +24,12 @@ pub trait Kernel {
     /// # Errors
     /// As [`Kernel::step`].
     fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), String>>>;
+
+    /// Changes the rules for what guests send, and reads back what became of them.
+    ///
+    /// # Errors
+    /// Why they are not so.
+    fn filter(&mut self, work: &FilterWork) -> Result<(), String>;
 
     /// All links as they are now.
     ///
@@ -80,6 +86,10 @@ impl Kernel for Live<'_, '_> {
         let answers = self.with(|_, netlink| netlink.change(messages))?;
         let answers = ops.iter().zip(answers);
         Ok(answers.map(|(op, answer)| answer.map_err(|refused| meaning(op, &refused))).collect())
+    }
+
+    fn filter(&mut self, work: &FilterWork) -> Result<(), String> {
+        filter::carry_out(work)
     }
 
     fn links(&mut self) -> io::Result<Links> {

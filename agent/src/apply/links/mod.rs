@@ -1,6 +1,7 @@
 //! Carries out what is planned for links: many changes in one message where they do not depend on each other,
 //! removals one by one; then one look at what became of all of them.
 
+mod filter;
 mod guard;
 mod kernel;
 mod messages;
@@ -21,7 +22,7 @@ use super::outcome::{Ended, Outcome};
 use crate::ledger::Ledger;
 use crate::netlink::{How, Netlink, Refused};
 use crate::plan::Change;
-use crate::plan::network::{LinkOp, LinkWork, Stage, WantedKind};
+use crate::plan::network::{FilterWork, LinkOp, LinkWork, Stage, WantedKind};
 pub use kernel::Kernel;
 use kernel::Live;
 use messages::Indexes;
@@ -56,10 +57,27 @@ fn carry_out_on(
 ) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     let mut lost: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut unfiltered: Option<&str> = None;
     // What is on trial has nothing beside it: a probe tells of one change only.
     let together =
         |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
     for stage in changes.chunk_by(together) {
+        if stage_of(stage[0]) == Some(Stage::Filter) {
+            for change in stage {
+                let work = change.links().and_then(|work| work.filter.as_ref());
+                let done = work.map_or(Ok(()), |work| kernel.filter(work));
+                let ended = done.map_or_else(Ended::Failed, |()| Ended::Done(None));
+                let outcome = Outcome::of(change, ended);
+                if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
+                    settle(work, ledger);
+                } else {
+                    unfiltered = Some(&change.what);
+                }
+                told(&outcome);
+                outcomes.push(outcome);
+            }
+            continue;
+        }
         if stage_of(stage[0]) == Some(Stage::Removals) {
             removal::carry_out(hands, kernel, stage, &mut |change, ended| {
                 let outcome = Outcome::of(change, ended);
@@ -71,11 +89,11 @@ fn carry_out_on(
             });
             continue;
         }
-        let possible: Vec<&Change> =
-            stage.iter().copied().filter(|change| waits_for(change, &lost).is_none()).collect();
+        let possible = |change: &&Change| waits_for(change, &lost, unfiltered).is_none();
+        let possible: Vec<&Change> = stage.iter().copied().filter(possible).collect();
         let mut done = all_at_once(hands, kernel, &possible).into_iter();
         for change in stage {
-            let (ended, taken_back) = match waits_for(change, &lost) {
+            let (ended, taken_back) = match waits_for(change, &lost, unfiltered) {
                 Some(first) => (Ended::Blocked(format!("waits for: {first}")), false),
                 None => {
                     done.next().unwrap_or_else(|| (Ended::Failed("not done".to_owned()), false))
@@ -111,13 +129,23 @@ fn stage_of(change: &Change) -> Option<Stage> {
 }
 
 /// What a change stands on, if that could not be made.
-fn waits_for<'a>(change: &Change, lost: &BTreeMap<&str, &'a str>) -> Option<&'a str> {
+fn waits_for<'a>(
+    change: &Change,
+    lost: &BTreeMap<&str, &'a str>,
+    unfiltered: Option<&'a str>,
+) -> Option<&'a str> {
     let work = change.links().filter(|work| work.stage != Stage::Removals)?;
-    lost.get(work.network.as_str()).copied()
+    let filter = unfiltered.filter(|_| change.waits_for_filter());
+    filter.or_else(|| lost.get(work.network.as_str()).copied())
 }
 
 /// Remembers what is in place now.
 fn settle(work: &LinkWork, ledger: &mut Ledger) {
+    match &work.filter {
+        Some(FilterWork::Replace(filter)) => ledger.filter = Some(filter.clone()),
+        Some(FilterWork::Delete) => ledger.filter = None,
+        None => {}
+    }
     if work.interim {
         return;
     }

@@ -5,6 +5,7 @@
 //! file. What only sysfs has (driver, PCI function, speed) is read for physical links in both cases.
 
 mod bridging;
+mod filter;
 mod nearby;
 mod netlink;
 mod physical;
@@ -21,6 +22,8 @@ use super::pci::PciDevice;
 use crate::notes::Notes;
 use crate::root::Root;
 pub use bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+pub use filter::BridgeFilter;
+pub(crate) use filter::{observe as observe_filter, read as read_filter};
 pub(crate) use nearby::nearby;
 use nearby::stacked_elsewhere;
 pub(crate) use netlink::link_of;
@@ -41,6 +44,8 @@ pub struct Links {
     pub udp_ports: BTreeSet<u16>,
     /// Whether bridged frames go through the host's iptables rules, and who manages the links.
     pub trouble: Trouble,
+    /// The rules that keep guests' control frames from the uplinks.
+    pub filter: BridgeFilter,
 }
 
 /// One network link.
@@ -318,7 +323,14 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
         physical::complete(root, pci, link);
     }
     let (udp_ports, trouble) = (proc_net::udp_ports(root), trouble::observe(root, &all));
-    let mut links = Links { all, routes_known: routes.is_some(), incomplete, udp_ports, trouble };
+    let mut links = Links {
+        all,
+        routes_known: routes.is_some(),
+        incomplete,
+        udp_ports,
+        trouble,
+        filter: BridgeFilter::Unknown,
+    };
     if let Some(routes) = routes {
         links.take_routes(routes);
     }

@@ -4,6 +4,7 @@
 //! our bridge. What is wrong with one network holds up that network alone.
 
 mod diff;
+pub mod filter;
 mod handover;
 mod names;
 mod planner;
@@ -21,7 +22,7 @@ use std::net::IpAddr;
 use berth_api::{LinkName, VlanSet};
 
 use super::{Action, Change, Disruption, Input, Why};
-use crate::ledger::MadeNetwork;
+use crate::ledger::{MadeFilter, MadeNetwork};
 use crate::manifest::{Fault, Part};
 pub use diff::holds;
 pub(crate) use diff::{ARP_IGNORE_ALL, RP_FILTER_STRICT};
@@ -34,6 +35,9 @@ pub use wanted::{WantedKind, WantedLink};
 /// The group of all links that Berth makes, for `ip link show group`. The alias says whose they are; the group
 /// is set in the same moment as the link is made, the alias just after.
 pub const LINK_GROUP: u32 = 0xBE27;
+
+/// Why drift is left.
+const NOT_ENFORCED: &str = "somebody changed it after Berth had set it, and spec.enforce is false";
 
 /// One step on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +105,8 @@ pub enum LinkOp {
 /// When a change is made: what stands on another is made after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
+    /// The rules for what guests send, before there is anything to send by.
+    Filter,
     /// Shared bridges.
     Bridges,
     /// Their uplinks.
@@ -140,6 +146,17 @@ pub struct LinkWork {
     pub uplink: Option<LinkName>,
     /// Whether another change completes it: then nothing is in place yet once it is done.
     pub interim: bool,
+    /// What is done about the rules for what guests send.
+    pub filter: Option<FilterWork>,
+}
+
+/// What is done about the rules for what guests send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FilterWork {
+    /// Makes the table, or makes it again from scratch.
+    Replace(MadeFilter),
+    /// Deletes it.
+    Delete,
 }
 
 /// What need no longer be remembered.
@@ -149,6 +166,8 @@ pub struct Forget {
     pub uplinks: Vec<LinkName>,
     /// Networks of which nothing is left.
     pub networks: Vec<String>,
+    /// Whether the filter is gone.
+    pub filter: bool,
 }
 
 impl LinkWork {
@@ -165,7 +184,17 @@ impl LinkWork {
             undo: Vec::new(),
             uplink: None,
             interim: false,
+            filter: None,
         }
+    }
+
+    /// Whether guests could send frames by what it makes.
+    #[must_use]
+    pub fn needs_filter(&self) -> bool {
+        let opens = |op: &LinkOp| {
+            matches!(op, LinkOp::Make(_) | LinkOp::Join { .. } | LinkOp::AddVlans { .. })
+        };
+        self.ops.iter().any(opens)
     }
 
     /// The uplink that becomes a port by it, and of which bridge.
@@ -182,7 +211,7 @@ impl Forget {
     /// Whether there is nothing to forget.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.uplinks.is_empty() && self.networks.is_empty()
+        self.uplinks.is_empty() && self.networks.is_empty() && !self.filter
     }
 }
 
@@ -260,6 +289,10 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
     let (changes, forget) = removal::plan(input, &wanted);
     plan.changes.extend(changes);
     plan.forget = forget;
+    let all_clear = wanted.frozen.is_empty() && input.unclear.networks.is_empty();
+    let filter = filter::plan(input, &plan.changes, all_clear);
+    plan.forget.filter = filter.is_none() && filter::is_gone(input);
+    plan.changes.extend(filter);
     plan.faults = wanted.faults;
     plan.changes.sort_by_key(|change| change.links().map(|work| work.stage));
     plan

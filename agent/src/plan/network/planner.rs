@@ -325,10 +325,7 @@ impl<'a> Planner<'a> {
         if let Some(change) = self.changes.last_mut() {
             change.drift = true;
             if left {
-                change.blocked.get_or_insert_with(|| {
-                    "somebody changed it after Berth had set it, and spec.enforce is false"
-                        .to_owned()
-                });
+                change.blocked.get_or_insert_with(|| super::NOT_ENFORCED.to_owned());
             }
         }
     }

@@ -1,0 +1,218 @@
+//! Writes the nf_tables table that keeps guests' control frames from the uplinks: in one transaction, so that there
+//! is no moment between the old rules and the new ones.
+
+use std::io;
+
+use nix::errno::Errno;
+
+use crate::ledger::MadeFilter;
+use crate::netlink::Refused;
+use crate::nftables::{Attributes, NF_DROP, Nftables, Request, TABLE, message};
+use crate::observe::links::{BridgeFilter, read_filter};
+use crate::plan::network::filter::{
+    FORWARD, HOOK, LEAVING, RESERVED, RESERVED_MASK, Rule, UPLINKS, name_key, reserved_addresses,
+    table,
+};
+use crate::plan::network::{FilterWork, LINK_GROUP};
+
+/// Carries it out, and reads back what became of it.
+///
+/// # Errors
+/// Why it is not so.
+pub(super) fn carry_out(work: &FilterWork) -> Result<(), String> {
+    let mut nftables =
+        Nftables::open().map_err(|error| meaning(&error.to_string(), error.raw_os_error()))?;
+    let requests = match work {
+        FilterWork::Replace(filter) => replace(filter),
+        FilterWork::Delete => vec![delete()],
+    };
+    match nftables.commit(&requests).map_err(|error| unanswered(&error))? {
+        // Deleted by another program in between.
+        Err(Refused { errno: Errno::ENOENT, .. }) if *work == FilterWork::Delete => {}
+        Err(refused) => return Err(meaning(&refused.to_string(), Some(refused.errno as i32))),
+        Ok(()) => {}
+    }
+    let should_be = match work {
+        FilterWork::Replace(filter) => BridgeFilter::There(table(filter)),
+        FilterWork::Delete => BridgeFilter::Absent,
+    };
+    let now = read_filter(&mut nftables).map_err(|error| unanswered(&error))?;
+    if now == should_be {
+        return Ok(());
+    }
+    Err("done, and reads back otherwise; another program changes nftables table bridge berth"
+        .to_owned())
+}
+
+fn unanswered(error: &io::Error) -> String {
+    format!("nf_tables: {error}")
+}
+
+fn meaning(why: &str, errno: Option<i32>) -> String {
+    let hint = match errno.map(Errno::from_raw) {
+        Some(Errno::EPERM) => "it takes CAP_NET_ADMIN in the host's network namespace",
+        Some(
+            Errno::EOPNOTSUPP
+            | Errno::EPROTONOSUPPORT
+            | Errno::EAFNOSUPPORT
+            | Errno::ENOENT
+            | Errno::ESOCKTNOSUPPORT,
+        ) => {
+            "this kernel has no nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE; modprobe nf_tables). Without it a \
+             guest's BPDU can have the switch close the port of all tenants, so no network is made that is not there \
+             already"
+        }
+        _ => "no network is made that is not there already",
+    };
+    format!("nftables table bridge {TABLE}: {why}; {hint}")
+}
+
+fn of_table() -> Attributes {
+    Attributes::default().text(1, TABLE)
+}
+
+fn delete() -> Request {
+    Request::delete(message::DELETE_TABLE, of_table())
+}
+
+/// Makes the table if it is not there, so that it can be deleted, and makes it again from scratch.
+fn replace(filter: &MadeFilter) -> Vec<Request> {
+    let make =
+        || of_table().number(2, 0).comment(6, "made by berth-agent, and put back when changed");
+    let mut requests = vec![
+        Request::make(message::NEW_TABLE, make()),
+        delete(),
+        Request::make(message::NEW_TABLE, make()),
+    ];
+    // Key types are `nft`'s, for its listing: a hardware address, and a link's name.
+    let addresses = reserved_addresses().map(Vec::from);
+    requests.extend(set(1, RESERVED, (9, BIG_ENDIAN, 6), addresses.collect()));
+    let names = filter.uplinks.iter().map(name_key);
+    requests.extend(set(2, UPLINKS, (41, HOST_ENDIAN, 16), names.collect()));
+    let hook =
+        Attributes::default().number(1, HOOK.number).number(2, HOOK.priority.cast_unsigned());
+    let forward =
+        of_table().text(3, FORWARD).nested(4, hook).number(5, HOOK.policy).text(7, "filter");
+    requests.push(Request::make(message::NEW_CHAIN, of_table().text(3, LEAVING)));
+    requests.push(Request::make(message::NEW_CHAIN, forward));
+    for rule in Rule::ALL {
+        let expressions =
+            expressions(rule).into_iter().fold(Attributes::default(), |all, (name, data)| {
+                all.nested(LIST_ITEM, Attributes::default().text(1, name).nested(2, data))
+            });
+        let attributes =
+            of_table().text(2, rule.chain()).nested(4, expressions).comment(7, &rule.comment());
+        requests.push(Request::append(message::NEW_RULE, attributes));
+    }
+    requests
+}
+
+/// `NFTA_LIST_ELEM`.
+const LIST_ITEM: u16 = 1;
+/// `enum byteorder` of `nft`.
+const HOST_ENDIAN: u32 = 1;
+const BIG_ENDIAN: u32 = 2;
+
+/// A set with its elements. The number names it within the transaction.
+fn set(
+    number: u32,
+    name: &str,
+    (key_type, order, length): (u32, u32, u32),
+    keys: Vec<Vec<u8>>,
+) -> Vec<Request> {
+    // `NFTNL_UDATA_SET_KEYBYTEORDER`, without which `nft` lists numbers the wrong way round.
+    let order = [&[0, 4], order.to_ne_bytes().as_slice()].concat();
+    let attributes = of_table()
+        .text(2, name)
+        .number(3, 0)
+        .number(4, key_type)
+        .number(5, length)
+        .number(10, number)
+        .bytes(13, &order);
+    let made = Request::make(message::NEW_SET, attributes);
+    if keys.is_empty() {
+        return vec![made];
+    }
+    let elements = keys.iter().fold(Attributes::default(), |all, key| {
+        all.nested(LIST_ITEM, Attributes::default().nested(1, value(key)))
+    });
+    let attributes = of_table().text(2, name).nested(3, elements).number(4, number);
+    vec![made, Request::make(message::NEW_ELEMENTS, attributes)]
+}
+
+/// `NFTA_DATA_VALUE`.
+fn value(bytes: &[u8]) -> Attributes {
+    Attributes::default().bytes(1, bytes)
+}
+
+type Expression = (&'static str, Attributes);
+
+/// `NFT_REG_1`.
+const REGISTER: u32 = 1;
+
+fn expressions(rule: Rule) -> Vec<Expression> {
+    match rule {
+        Rule::Reserved => vec![
+            ("payload", destination()),
+            ("bitwise", masked(&RESERVED_MASK)),
+            ("lookup", is_in(RESERVED)),
+            ("immediate", verdict(JUMP, Some(LEAVING))),
+        ],
+        Rule::OfGroup => vec![
+            ("meta", meta(OUTPUT_GROUP)),
+            // In the host's byte order.
+            ("cmp", equals(&LINK_GROUP.to_ne_bytes())),
+            ("counter", Attributes::default()),
+            ("immediate", verdict(NF_DROP, None)),
+        ],
+        Rule::OfUplinks => vec![
+            ("meta", meta(OUTPUT_NAME)),
+            ("lookup", is_in(UPLINKS)),
+            ("counter", Attributes::default()),
+            ("immediate", verdict(NF_DROP, None)),
+        ],
+    }
+}
+
+/// The destination: six bytes from the start of the link layer header.
+fn destination() -> Attributes {
+    Attributes::default().number(1, REGISTER).number(2, 0).number(3, 0).number(4, 6)
+}
+
+fn masked(mask: &[u8; 6]) -> Attributes {
+    Attributes::default()
+        .number(1, REGISTER)
+        .number(2, REGISTER)
+        .number(3, 6)
+        .nested(4, value(mask))
+        .nested(5, value(&[0; 6]))
+}
+
+fn is_in(set: &str) -> Attributes {
+    Attributes::default().text(1, set).number(2, REGISTER)
+}
+
+/// `NFT_META_OIFNAME` and `NFT_META_OIFGROUP`.
+const OUTPUT_NAME: u32 = 7;
+const OUTPUT_GROUP: u32 = 22;
+
+fn meta(key: u32) -> Attributes {
+    Attributes::default().number(1, REGISTER).number(2, key)
+}
+
+fn equals(bytes: &[u8]) -> Attributes {
+    Attributes::default().number(1, REGISTER).number(2, 0).nested(3, value(bytes))
+}
+
+/// `NFT_JUMP`.
+const JUMP: u32 = (-3_i32).cast_unsigned();
+
+/// `NFT_REG_VERDICT`, and `NFTA_DATA_VERDICT` with the chain of a jump.
+fn verdict(code: u32, chain: Option<&str>) -> Attributes {
+    let verdict = Attributes::default().number(1, code);
+    let verdict = match chain {
+        Some(chain) => verdict.text(2, chain),
+        None => verdict,
+    };
+    Attributes::default().number(1, 0).nested(2, Attributes::default().nested(2, verdict))
+}

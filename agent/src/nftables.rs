@@ -1,0 +1,490 @@
+//! nf_tables of the bridge family by netlink (`linux/netfilter/nf_tables.h`): one table read whole, replaced whole
+//! or deleted, each replacement one transaction that the kernel takes as a whole or not at all.
+//!
+//! The crates that speak nf_tables need libnftnl, the `nft` program, or a licence that Berth does not have; what
+//! is needed here is a few messages.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use netlink_sys::{Socket, SocketAddr};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike as _};
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
+};
+
+use crate::netlink::{Refused, kind, parts, words};
+
+/// A table of the bridge family, as far as it is compared. A rule is known by its comment: nf_tables cannot change
+/// a rule and keep its comment by accident.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    /// `NFT_TABLE_F_*`; a dormant table filters nothing.
+    pub flags: u32,
+    /// Chains by name.
+    pub chains: BTreeMap<String, Chain>,
+    /// Keys of the elements of each set, by its name.
+    pub sets: BTreeMap<String, BTreeSet<Vec<u8>>>,
+}
+
+/// A chain of a table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chain {
+    /// Where the kernel calls it; none is called by other chains alone.
+    pub hook: Option<Hook>,
+    /// Comments of its rules, in order.
+    pub rules: Vec<String>,
+}
+
+/// Where the kernel calls a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hook {
+    /// `NF_BR_*`.
+    pub number: u32,
+    /// Among other chains of the hook.
+    pub priority: i32,
+    /// What becomes of a frame that no rule decides about: `NF_DROP` or `NF_ACCEPT`.
+    pub policy: u32,
+}
+
+/// The name of Berth's table. The name says whose it is: no other table is ever changed.
+pub const TABLE: &str = "berth";
+/// Accepts what no rule decides about.
+pub const NF_ACCEPT: u32 = 1;
+/// Drops it.
+pub const NF_DROP: u32 = 0;
+/// Multicast group of changes to tables (`enum nfnetlink_groups`).
+pub(crate) const NFNLGRP_NFTABLES: u32 = 7;
+
+/// A socket for requests.
+pub struct Nftables {
+    socket: Socket,
+    sequence: u32,
+    datagram: Vec<u8>,
+}
+
+impl std::fmt::Debug for Nftables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Nftables").field("sequence", &self.sequence).finish_non_exhaustive()
+    }
+}
+
+/// Message types (`enum nf_tables_msg_types`).
+pub(crate) mod message {
+    pub(crate) const NEW_TABLE: u8 = 0;
+    pub(super) const GET_TABLE: u8 = 1;
+    pub(crate) const DELETE_TABLE: u8 = 2;
+    pub(crate) const NEW_CHAIN: u8 = 3;
+    pub(super) const GET_CHAIN: u8 = 4;
+    pub(crate) const NEW_RULE: u8 = 6;
+    pub(super) const GET_RULE: u8 = 7;
+    pub(crate) const NEW_SET: u8 = 9;
+    pub(super) const GET_SET: u8 = 10;
+    pub(crate) const NEW_ELEMENTS: u8 = 12;
+    pub(super) const GET_ELEMENTS: u8 = 13;
+}
+
+const SUBSYSTEM: u8 = 10;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const FAMILY_BRIDGE: u8 = 7;
+/// Bytes of `nlmsghdr`, and of it with `nfgenmsg`.
+const HEADER: usize = 16;
+const HEADERS: usize = 20;
+/// `nlmsghdr.nlmsg_type` of answers.
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+
+/// The name of the table that a message is about has this number in all of them.
+const TABLE_NAME: u16 = 1;
+/// A dump that another change has interrupted is repeated this often.
+const DUMPS: usize = 8;
+const PATIENCE_SECONDS: i64 = 60;
+const DATAGRAM: usize = 256 << 10;
+
+impl Nftables {
+    /// Opens a socket. The kernel loads its module `nfnetlink` for it.
+    ///
+    /// # Errors
+    /// If the kernel has no netfilter netlink.
+    pub fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_NETFILTER)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        socket.set_ext_ack(true)?;
+        socket.set_cap_ack(true)?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(PATIENCE_SECONDS))?;
+        Ok(Self { socket, sequence: 0, datagram: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Reads a table; `None` if it is not there.
+    ///
+    /// # Errors
+    /// If the kernel refuses (it takes `CAP_NET_ADMIN`), does not answer for a minute, or other changes never pause.
+    pub fn read(&mut self, name: &str) -> io::Result<Option<Table>> {
+        let named = Attributes::default().text(TABLE_NAME, name);
+        let mut table = Table::default();
+        let answer = self.ask(message::GET_TABLE, 0, &named, &mut |payload| {
+            table.flags = payload.number(2).unwrap_or_default();
+        });
+        match answer {
+            Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => return Ok(None),
+            answer => drop(answer?),
+        }
+        let chains = self.dump(message::GET_CHAIN, &named, |chain| {
+            let hook = chain.nested(4).map(|hook| Hook {
+                number: hook.number(1).unwrap_or_default(),
+                priority: hook.number(2).unwrap_or_default().cast_signed(),
+                policy: chain.number(5).unwrap_or(NF_ACCEPT),
+            });
+            (chain.text(TABLE_NAME)? == name).then_some((chain.text(3)?, hook))
+        })?;
+        for (name, hook) in chains {
+            table.chains.insert(name, Chain { hook, rules: Vec::new() });
+        }
+        let rules = self.dump(message::GET_RULE, &named, |rule| {
+            let comment = rule.get(7).and_then(comment).unwrap_or_default();
+            (rule.text(TABLE_NAME)? == name).then_some((rule.text(2)?, comment))
+        })?;
+        for (chain, comment) in rules {
+            table.chains.entry(chain).or_default().rules.push(comment);
+        }
+        let sets = self.dump(message::GET_SET, &named, |set| {
+            (set.text(TABLE_NAME)? == name).then(|| set.text(2)).flatten()
+        })?;
+        for set in sets {
+            let of_set = Attributes::default().text(TABLE_NAME, name).text(2, &set);
+            let keys = self.dump(message::GET_ELEMENTS, &of_set, |list| Some(list.keys()))?;
+            table.sets.insert(set, keys.into_iter().flatten().collect());
+        }
+        Ok(Some(table))
+    }
+
+    /// Makes changes as one transaction.
+    ///
+    /// # Errors
+    /// If the kernel does not answer for a minute; what was done then is not known.
+    pub(crate) fn commit(&mut self, changes: &[Request]) -> io::Result<Result<(), Refused>> {
+        let begin = self.next();
+        let mut batch = framed(BATCH_BEGIN, NLM_F_REQUEST, begin, batch_header(), &[]);
+        for (place, change) in changes.iter().enumerate() {
+            let last = place + 1 == changes.len();
+            let flags = change.flags | NLM_F_REQUEST | if last { NLM_F_ACK } else { 0 };
+            let (kind, sequence) = (of_subsystem(change.kind), self.next());
+            batch.extend(framed(kind, flags, sequence, bridge_header(), &change.attributes.0));
+        }
+        let last = self.sequence;
+        let end = self.next();
+        batch.extend(framed(BATCH_END, NLM_F_REQUEST, end, batch_header(), &[]));
+        self.socket.send(&batch, 0)?;
+        let mut result = Ok(());
+        loop {
+            self.receive()?;
+            for part in parts(&self.datagram) {
+                let place = sequence(part).wrapping_sub(begin);
+                let (Some(errno), true) = (answered(part), place <= last.wrapping_sub(begin))
+                else {
+                    continue;
+                };
+                if errno != 0 && result.is_ok() {
+                    let errno = Errno::from_raw(errno);
+                    result = Err(Refused { errno, words: part.get(HEADERS..).and_then(words) });
+                }
+                // A refusal of the whole batch is an answer to its first message.
+                if place == 0 || sequence(part) == last {
+                    return Ok(result);
+                }
+            }
+        }
+    }
+
+    fn dump<T>(
+        &mut self,
+        kind: u8,
+        attributes: &Attributes,
+        read: impl Fn(&Payload) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        for _ in 0..DUMPS {
+            let mut found = Vec::new();
+            let whole =
+                self.ask(kind, NLM_F_DUMP, attributes, &mut |payload| found.extend(read(payload)))?;
+            if whole {
+                return Ok(found);
+            }
+        }
+        let message = "nf_tables kept changing while it was listed";
+        Err(io::Error::new(io::ErrorKind::Interrupted, message))
+    }
+
+    /// Sends a question; `false` if another change came between its answers.
+    fn ask(
+        &mut self,
+        kind: u8,
+        flags: u16,
+        attributes: &Attributes,
+        read: &mut dyn FnMut(&Payload),
+    ) -> io::Result<bool> {
+        let number = self.next();
+        // The acknowledgement is the end of an answer that is no dump.
+        let ack = if flags == 0 { NLM_F_ACK } else { 0 };
+        let flags = NLM_F_REQUEST | flags | ack;
+        let request = framed(of_subsystem(kind), flags, number, bridge_header(), &attributes.0);
+        self.socket.send(&request, 0)?;
+        let mut whole = true;
+        loop {
+            self.receive()?;
+            for part in parts(&self.datagram).filter(|part| sequence(part) == number) {
+                whole &= flags_of(part) & NLM_F_DUMP_INTR == 0;
+                match answered(part) {
+                    Some(0) => return Ok(whole),
+                    Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                    None => read(&Payload(part.get(HEADERS..).unwrap_or_default())),
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        loop {
+            self.datagram.clear();
+            match self.socket.recv(&mut self.datagram, MsgFlags::MSG_TRUNC.bits()) {
+                Ok(length) if length > self.datagram.len() => {
+                    let message = format!("nf_tables answered with {length} bytes at once");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+                }
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let message = format!("nf_tables did not answer for {PATIENCE_SECONDS} s");
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    const fn next(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+}
+
+/// One change of a transaction.
+#[derive(Debug)]
+pub(crate) struct Request {
+    kind: u8,
+    flags: u16,
+    attributes: Attributes,
+}
+
+impl Request {
+    /// Makes something that may be there already.
+    pub(crate) const fn make(kind: u8, attributes: Attributes) -> Self {
+        Self { kind, flags: NLM_F_CREATE, attributes }
+    }
+
+    /// Adds after what is there.
+    pub(crate) const fn append(kind: u8, attributes: Attributes) -> Self {
+        Self { kind, flags: NLM_F_CREATE | NLM_F_APPEND, attributes }
+    }
+
+    /// Deletes something.
+    pub(crate) const fn delete(kind: u8, attributes: Attributes) -> Self {
+        Self { kind, flags: 0, attributes }
+    }
+}
+
+/// Attributes of a message, as the kernel takes them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Attributes(Vec<u8>);
+
+const NLA_F_NESTED: u16 = 0x8000;
+
+impl Attributes {
+    pub(crate) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+        let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// A text, with the NUL that it ends in.
+    pub(crate) fn text(self, kind: u16, text: &str) -> Self {
+        self.bytes(kind, &[text.as_bytes(), &[0]].concat())
+    }
+
+    /// Numbers are big-endian in all of nf_tables.
+    pub(crate) fn number(self, kind: u16, number: u32) -> Self {
+        self.bytes(kind, &number.to_be_bytes())
+    }
+
+    pub(crate) fn nested(self, kind: u16, inner: Self) -> Self {
+        self.bytes(kind | NLA_F_NESTED, &inner.0)
+    }
+
+    /// A comment as `nft` has them in user data: each item is its type, its length and its bytes.
+    pub(crate) fn comment(self, kind: u16, comment: &str) -> Self {
+        let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
+        let item = [&[COMMENT, length], comment.as_bytes(), &[0]].concat();
+        self.bytes(kind, &item)
+    }
+}
+
+/// `NFTNL_UDATA_TABLE_COMMENT`, and the same of chains and rules.
+const COMMENT: u8 = 0;
+
+fn comment(data: &[u8]) -> Option<String> {
+    let mut rest = data;
+    while let [kind, length, tail @ ..] = rest {
+        let value = tail.get(..usize::from(*length))?;
+        if *kind == COMMENT {
+            let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
+            return Some(String::from_utf8_lossy(text).into_owned());
+        }
+        rest = tail.get(usize::from(*length)..)?;
+    }
+    None
+}
+
+/// The attributes of an answer.
+struct Payload<'a>(&'a [u8]);
+
+impl<'a> Payload<'a> {
+    /// Each attribute begins with its length and its kind, and is padded to four bytes.
+    fn all(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let length = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
+            let kind = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?);
+            let value = rest.get(4..length)?;
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+            Some((kind & !NLA_F_NESTED, value))
+        })
+    }
+
+    fn get(&self, kind: u16) -> Option<&'a [u8]> {
+        self.all().find(|(found, _)| *found == kind).map(|(_, value)| value)
+    }
+
+    fn nested(&self, kind: u16) -> Option<Self> {
+        self.get(kind).map(Payload)
+    }
+
+    fn text(&self, kind: u16) -> Option<String> {
+        let text = self.get(kind)?.split(|byte| *byte == 0).next()?;
+        Some(String::from_utf8_lossy(text).into_owned())
+    }
+
+    fn number(&self, kind: u16) -> Option<u32> {
+        Some(u32::from_be_bytes(self.get(kind)?.try_into().ok()?))
+    }
+
+    /// Keys of the elements of `NFT_MSG_NEWSETELEM`.
+    fn keys(&self) -> Vec<Vec<u8>> {
+        let elements = self.nested(3).map(|list| list.all());
+        let key = |(_, element)| Some(Payload(element).nested(1)?.get(1)?.to_vec());
+        elements.into_iter().flatten().filter_map(key).collect()
+    }
+}
+
+/// Whether an event is about a table of this name in the bridge family.
+pub(crate) fn concerns(event: &[u8], table: &str) -> bool {
+    let of_tables = kind(event).is_some_and(|kind| kind.to_be_bytes()[0] == SUBSYSTEM);
+    let of_bridges = event.get(HEADER) == Some(&FAMILY_BRIDGE);
+    let payload = Payload(event.get(HEADERS..).unwrap_or_default());
+    of_tables && of_bridges && payload.text(TABLE_NAME).is_some_and(|name| name == table)
+}
+
+const fn of_subsystem(kind: u8) -> u16 {
+    u16::from_be_bytes([SUBSYSTEM, kind])
+}
+
+/// `nfgenmsg`: family, version, and for a batch the subsystem that it is for.
+const fn bridge_header() -> [u8; 4] {
+    [FAMILY_BRIDGE, 0, 0, 0]
+}
+
+const fn batch_header() -> [u8; 4] {
+    [0, 0, 0, SUBSYSTEM]
+}
+
+fn framed(kind: u16, flags: u16, sequence: u32, general: [u8; 4], attributes: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(HEADERS + attributes.len()).unwrap_or(u32::MAX);
+    let mut message = Vec::with_capacity(HEADERS + attributes.len());
+    message.extend(length.to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
+    message.extend(sequence.to_ne_bytes());
+    message.extend([0; 4]);
+    message.extend(general);
+    message.extend(attributes);
+    message
+}
+
+fn flags_of(message: &[u8]) -> u16 {
+    let bytes = message.get(6..8).and_then(|bytes| bytes.try_into().ok());
+    bytes.map(u16::from_ne_bytes).unwrap_or_default()
+}
+
+fn sequence(message: &[u8]) -> u32 {
+    let bytes = message.get(8..12).and_then(|bytes| bytes.try_into().ok());
+    bytes.map(u32::from_ne_bytes).unwrap_or_default()
+}
+
+/// The error number that ends an answer, 0 for none; `None` for any other message.
+fn answered(message: &[u8]) -> Option<i32> {
+    if !matches!(kind(message)?, NLMSG_ERROR | NLMSG_DONE) {
+        return None;
+    }
+    let code = message.get(HEADER..HEADERS).and_then(|bytes| bytes.try_into().ok());
+    Some(code.map_or(0, |code| -i32::from_ne_bytes(code)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn attributes_are_read_as_they_were_written() {
+        let written = Attributes::default()
+            .text(1, "berth")
+            .number(2, 7)
+            .nested(4, Attributes::default().number(1, 2).number(2, (-200_i32).cast_unsigned()))
+            .comment(7, "drop");
+        let read = Payload(&written.0);
+        assert_eq!(read.text(1).as_deref(), Some("berth"));
+        assert_eq!(read.number(2), Some(7));
+        let hook = read.nested(4).unwrap();
+        assert_eq!(hook.number(2).unwrap().cast_signed(), -200);
+        assert_eq!(read.get(7).and_then(comment).as_deref(), Some("drop"));
+        assert_eq!(read.get(9), None);
+    }
+
+    #[test]
+    fn only_events_of_the_table_count() {
+        let named = |name| Attributes::default().text(TABLE_NAME, name);
+        let event = |kind, general, name| framed(kind, 0, 0, general, &named(name).0);
+        let deleted = of_subsystem(message::DELETE_TABLE);
+        assert!(concerns(&event(deleted, bridge_header(), "berth"), "berth"));
+        assert!(!concerns(&event(deleted, bridge_header(), "nat"), "berth"));
+        assert!(!concerns(&event(deleted, [2, 0, 0, 0], "berth"), "berth"), "an IPv4 table");
+        assert!(!concerns(&event(2, bridge_header(), "berth"), "berth"), "conntrack's");
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_ends(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let payload = Payload(&bytes);
+            prop_assert!(payload.all().count() <= bytes.len() / 4 && payload.keys().len() <= bytes.len());
+            prop_assert!(comment(&bytes).is_none_or(|text| text.len() <= 3 * bytes.len()));
+            prop_assert!(!concerns(&bytes, "berth") || bytes.len() > HEADERS);
+        }
+    }
+}

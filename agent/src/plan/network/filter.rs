@@ -1,0 +1,244 @@
+//! Frames that only switches may send: no guest's leave the host.
+//!
+//! With STP off a Linux bridge forwards BPDUs like any other frame (`br_handle_frame`), and Cisco's protocols use
+//! addresses that are ordinary multicast to it. A switch port with BPDU guard goes down at the first one, and all
+//! tenants of the host with it. So one nf_tables table of the bridge family drops these frames where a bridge
+//! forwards them to a link that leaves the host. A frame that a bridge forwards there comes from a port; what the
+//! host itself sends by its uplink (LLDP, LACP) passes no bridge.
+//!
+//! The links that Berth makes are known by their group, which they have from the message that makes them. So the
+//! rules hold for every tenant and every port from the first frame on, and the table names only those uplinks that
+//! are ports themselves. A frame that is none of these costs one lookup, whatever the number of tenants.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::LinkName;
+
+use super::{FilterWork, LinkWork, Stage, change};
+use crate::ledger::{Ledger, MadeFilter};
+use crate::nftables::{Chain, Hook, NF_ACCEPT, TABLE, Table};
+use crate::observe::links::{BridgeFilter, Link, LinkKind, Links};
+use crate::plan::{Change, Input, Why};
+
+/// The chain that the kernel calls for each frame that a bridge forwards.
+pub(crate) const FORWARD: &str = "forward";
+/// The chain for frames to reserved addresses.
+pub(crate) const LEAVING: &str = "leaving";
+/// The set of reserved addresses, without their last four bits.
+pub(crate) const RESERVED: &str = "reserved";
+/// The set of uplinks that are ports of Berth's bridges.
+pub(crate) const UPLINKS: &str = "uplinks";
+/// `NF_BR_FORWARD`.
+pub(crate) const HOOK: Hook = Hook {
+    number: 2,
+    // `NF_BR_PRI_FILTER_BRIDGED`: before br_netfilter takes the frame to the host's iptables rules.
+    priority: -200,
+    policy: NF_ACCEPT,
+};
+
+/// Changes with the rules, so that an agent knows those of an older one.
+const VERSION: u32 = 1;
+
+impl MadeFilter {
+    /// The rules of this agent, for these uplinks.
+    #[must_use]
+    pub const fn of(uplinks: BTreeSet<LinkName>) -> Self {
+        Self { version: VERSION, uplinks }
+    }
+}
+
+/// The rules of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Looks closer at frames to reserved addresses.
+    Reserved,
+    /// Drops them where they leave by a link that Berth made.
+    OfGroup,
+    /// Drops them where they leave by an uplink.
+    OfUplinks,
+}
+
+impl Rule {
+    pub(crate) const ALL: [Self; 3] = [Self::Reserved, Self::OfGroup, Self::OfUplinks];
+
+    pub(crate) const fn chain(self) -> &'static str {
+        match self {
+            Self::Reserved => FORWARD,
+            Self::OfGroup | Self::OfUplinks => LEAVING,
+        }
+    }
+
+    /// What it is known by.
+    pub(crate) fn comment(self) -> String {
+        let what = match self {
+            Self::Reserved => "frames that only switches may send",
+            Self::OfGroup => "no guest sends them by a link of berth-agent",
+            Self::OfUplinks => "no guest sends them by an uplink",
+        };
+        format!("berth {VERSION}: {what}")
+    }
+}
+
+/// Sixteen addresses each: the last four bits are not compared. IS-IS (01:80:c2:00:00:14 and 15) is a router's, and
+/// passes.
+const RESERVED_BLOCKS: [[u8; 6]; 11] = [
+    // IEEE 802.1Q, table 8-1: STP, pause, LACP, 802.1X, LLDP.
+    [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00],
+    // GMRP, GVRP, MVRP; connectivity fault management; TRILL.
+    [0x01, 0x80, 0xc2, 0x00, 0x00, 0x20],
+    [0x01, 0x80, 0xc2, 0x00, 0x00, 0x30],
+    [0x01, 0x80, 0xc2, 0x00, 0x00, 0x40],
+    // Cisco: ISL; CDP, VTP, DTP, PAgP, UDLD (cc) and PVST+ (cd); UplinkFast; layer 2 tunnels; CGMP.
+    [0x01, 0x00, 0x0c, 0x00, 0x00, 0x00],
+    [0x01, 0x00, 0x0c, 0xcc, 0xcc, 0xc0],
+    [0x01, 0x00, 0x0c, 0xcd, 0xcd, 0xc0],
+    [0x01, 0x00, 0x0c, 0xcd, 0xcd, 0xd0],
+    [0x01, 0x00, 0x0c, 0xdd, 0xdd, 0xd0],
+    // Discovery of Extreme (with EAPS and ESRP), and of Foundry and Brocade.
+    [0x00, 0xe0, 0x2b, 0x00, 0x00, 0x00],
+    [0x01, 0xe0, 0x52, 0xcc, 0xcc, 0xc0],
+];
+
+/// All of them. With ITU-T G.8032, ring protection, the last byte is the ring's number.
+pub(crate) fn reserved_addresses() -> impl Iterator<Item = [u8; 6]> {
+    let rings = (0..16_u8).map(|ring| [0x01, 0x19, 0xa7, 0x00, 0x00, ring << 4]);
+    RESERVED_BLOCKS.into_iter().chain(rings)
+}
+
+/// The bits of an address that are compared.
+pub(crate) const RESERVED_MASK: [u8; 6] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xf0];
+
+/// A link's name as nf_tables compares it.
+pub(crate) fn name_key(name: &LinkName) -> Vec<u8> {
+    const IFNAMSIZ: usize = 16;
+    let mut key = name.as_str().as_bytes().to_vec();
+    key.resize(IFNAMSIZ, 0);
+    key
+}
+
+/// The table as it should be.
+#[must_use]
+pub fn table(filter: &MadeFilter) -> Table {
+    let mut chains: BTreeMap<String, Chain> = BTreeMap::new();
+    chains.insert(FORWARD.to_owned(), Chain { hook: Some(HOOK), rules: Vec::new() });
+    for rule in Rule::ALL {
+        chains.entry(rule.chain().to_owned()).or_default().rules.push(rule.comment());
+    }
+    let reserved = reserved_addresses().map(Vec::from).collect();
+    let uplinks = filter.uplinks.iter().map(name_key).collect();
+    let sets = [(RESERVED.to_owned(), reserved), (UPLINKS.to_owned(), uplinks)].into();
+    Table { flags: 0, chains, sets }
+}
+
+/// Ports of Berth's bridges by which frames leave the host.
+#[must_use]
+pub fn uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
+    let known: BTreeSet<&LinkName> =
+        ledger.networks.values().filter_map(|made| made.uplink.as_ref()).collect();
+    let leads_out = |port: &&Link| port.is_uplink() || known.contains(&port.name);
+    let bridges = links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.is_ours());
+    let ports = bridges.flat_map(|bridge| links.ports(&bridge.name)).filter(leads_out);
+    ports.map(|port| port.name.clone()).collect()
+}
+
+/// What the table should be while these changes are made, and after; `None` where nothing needs it.
+fn wanted(input: Input, changes: &[Change]) -> Option<MadeFilter> {
+    let links = &input.facts.links;
+    let possible = || {
+        let works = changes.iter().filter(|change| change.blocked.is_none());
+        works.filter_map(Change::links)
+    };
+    if !links.all.iter().any(Link::is_ours) && !possible().any(LinkWork::needs_filter) {
+        return None;
+    }
+    let mut uplinks = uplinks(links, &input.facts.ledger);
+    uplinks.extend(possible().filter_map(LinkWork::joins).map(|(port, _)| port.clone()));
+    Some(MadeFilter::of(uplinks))
+}
+
+/// Plans the table. What it filters is made after it, and gone before it is deleted; while a network's spec has a
+/// fault it is not deleted.
+pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<Change> {
+    let made = input.facts.ledger.filter.as_ref();
+    let now = match &input.facts.links.filter {
+        BridgeFilter::Unknown => return None,
+        BridgeFilter::Absent => None,
+        BridgeFilter::There(table) => Some(table),
+    };
+    let mut work = LinkWork::new("", Stage::Filter, Vec::new());
+    let Some(wanted) = wanted(input, changes) else {
+        now.filter(|_| all_clear)?;
+        work.filter = Some(FilterWork::Delete);
+        let what = format!("delete nftables table bridge {TABLE}");
+        return Some(change(what, "there", "absent", Why::PutBack, work));
+    };
+    let should_be = table(&wanted);
+    let difference = match now {
+        None => "absent",
+        Some(now) if *now == should_be => return None,
+        Some(now) if now.sets.get(UPLINKS) == should_be.sets.get(UPLINKS) => "other rules",
+        Some(_) => "other uplinks",
+    };
+    let names: Vec<&str> = wanted.uplinks.iter().map(LinkName::as_str).collect();
+    let by = if names.is_empty() { "tenants' links".to_owned() } else { names.join(", ") };
+    let what =
+        format!("drop guests' BPDUs and discovery frames to {by} (nftables table bridge {TABLE})");
+    let drift = made == Some(&wanted);
+    work.filter = Some(FilterWork::Replace(wanted));
+    let mut change = change(what, difference, "in place", Why::Asked, work);
+    change.drift = drift;
+    if drift && input.spec.enforce == Some(false) {
+        change.blocked = Some(super::NOT_ENFORCED.to_owned());
+    }
+    Some(change)
+}
+
+/// Whether the table is remembered, and neither there nor needed.
+pub(super) fn is_gone(input: Input) -> bool {
+    input.facts.ledger.filter.is_some() && input.facts.links.filter == BridgeFilter::Absent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dropped(address: [u8; 6]) -> bool {
+        let mut masked = address;
+        masked.iter_mut().zip(RESERVED_MASK).for_each(|(byte, mask)| *byte &= mask);
+        reserved_addresses().any(|reserved| reserved == masked)
+    }
+
+    #[test]
+    fn what_only_switches_may_send_is_dropped_and_nothing_else() {
+        for address in [
+            [0x01, 0x80, 0xc2, 0, 0, 0x00],
+            [0x01, 0x80, 0xc2, 0, 0, 0x02],
+            [0x01, 0x80, 0xc2, 0, 0, 0x0e],
+            [0x01, 0x80, 0xc2, 0, 0, 0x0f],
+            [0x01, 0x80, 0xc2, 0, 0, 0x21],
+            [0x01, 0x00, 0x0c, 0xcc, 0xcc, 0xcc],
+            [0x01, 0x00, 0x0c, 0xcc, 0xcc, 0xcd],
+            [0x01, 0x00, 0x0c, 0xcd, 0xcd, 0xcd],
+            [0x01, 0x19, 0xa7, 0, 0, 0x01],
+            [0x01, 0x19, 0xa7, 0, 0, 0xff],
+        ] {
+            assert!(dropped(address), "{address:02x?}");
+        }
+        for address in [
+            [0xff; 6],
+            // IPv4 and IPv6 multicast, VRRP's router, IS-IS, PTP, a guest's own.
+            [0x01, 0x00, 0x5e, 0, 0, 0x12],
+            [0x33, 0x33, 0, 0, 0, 0x01],
+            [0x00, 0x00, 0x5e, 0, 0x01, 0x01],
+            [0x01, 0x80, 0xc2, 0, 0, 0x14],
+            [0x01, 0x1b, 0x19, 0, 0, 0],
+            [0x52, 0x54, 0, 0, 0, 0x01],
+        ] {
+            assert!(!dropped(address), "{address:02x?}");
+        }
+        // An element with one of the four bits would never match, and the kernel refuses one that is there twice.
+        let distinct: BTreeSet<[u8; 6]> = reserved_addresses().collect();
+        assert_eq!(distinct.len(), reserved_addresses().count());
+        assert!(distinct.iter().all(|address| address[5] & 0xf == 0));
+    }
+}

@@ -1,0 +1,130 @@
+//! Frames that only switches may send: a guest's end in its host, by every scenario, and what another program does
+//! to the rules is repaired. Real frames, by `tests/host/frames.pl`.
+
+use std::collections::BTreeSet;
+
+use berth_tests::host::Host;
+
+use crate::daemon::until;
+use crate::{MANIFEST, UPLINK, manifest, write};
+
+/// What the listener on the other end of the cable hears: who sent it, which frame, with which tags.
+fn heard(hosts: &mut [Host; 2], sends: &str) -> BTreeSet<String> {
+    hosts[1]
+        .must(&format!(
+            "rm -f /run/frames.heard; setsid frames listen {UPLINK} /run/frames.heard >/run/frames.log 2>&1 & \
+             echo $! >/run/frames.pid; for i in $(seq 300); do grep -q listening /run/frames.heard && exit 0; sleep 0.1; \
+             done; cat /run/frames.log; exit 1"
+        ))
+        .unwrap();
+    hosts[0].must(sends).unwrap();
+    // The last one to be sent is the host's, so all the others have come when it has.
+    let said = hosts[1]
+        .must(
+            "for i in $(seq 300); do grep -q '^end:unicast' /run/frames.heard && break; sleep 0.1; done; \
+             kill $(cat /run/frames.pid); cat /run/frames.heard",
+        )
+        .unwrap();
+    assert!(said.contains("end:unicast:"), "the host's own frames did not come:\n{said}");
+    said.lines().map(str::to_owned).collect()
+}
+
+/// A guest's frames for switches, untagged, tagged and tagged twice; with iptables looking at bridged frames and without.
+pub(crate) fn of_switches_end_in_the_host(hosts: &mut [Host; 2], vlan: &str) {
+    let names = hosts[0].must("frames names").unwrap();
+    let lists: Vec<Vec<&str>> = names.lines().map(|line| line.split(' ').collect()).collect();
+    let [reserved, anyones] = lists.as_slice() else { unreachable!("{names}") };
+    for calls_iptables in [0, 1] {
+        let heard = heard(
+            hosts,
+            &format!(
+                "sysctl -q net.bridge.bridge-nf-call-iptables={calls_iptables}; \
+                 ip netns exec a1 frames send net1 guest {vlan} {vlan},200 {vlan},1 200 && \
+                 frames send {UPLINK} host && frames send {UPLINK} end"
+            ),
+        );
+        for name in reserved {
+            let guests = heard.iter().find(|frame| frame.starts_with(&format!("guest:{name}:")));
+            assert_eq!(guests, None, "left the host, bridge-nf-call-iptables {calls_iptables}");
+        }
+        for name in anyones {
+            assert!(heard.contains(&format!("guest:{name}:untagged")), "{name} of {heard:?}");
+        }
+        for name in reserved.iter().chain(anyones) {
+            assert!(heard.contains(&format!("host:{name}:untagged")), "{name} of {heard:?}");
+        }
+    }
+    hosts[0].must("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
+}
+
+/// What other programs do to the table, and what shows that it is repaired.
+pub(crate) const DAMAGE: [(&str, &str); 5] = [
+    // As `systemctl reload nftables` does: the CNI plugin's rules go too, and come back with the file.
+    (
+        "nft list table bridge nat >/run/nat.nft; nft flush ruleset; nft -f /run/nat.nft",
+        "nft list set bridge berth uplinks | grep -q trunk0",
+    ),
+    ("nft delete table bridge berth", "nft list chain bridge berth leaving | grep -q drop"),
+    (
+        "nft insert rule bridge berth forward accept",
+        "! nft list chain bridge berth forward | grep -q '^[[:space:]]*accept'",
+    ),
+    (
+        "nft 'add table bridge berth { flags dormant; }'",
+        "! nft list table bridge berth | grep -q dormant",
+    ),
+    (
+        "nft 'delete element bridge berth uplinks { trunk0 }'",
+        "nft list set bridge berth uplinks | grep -q trunk0",
+    ),
+];
+
+/// Tables of others stay as they are, whatever becomes of Berth's.
+pub(crate) fn leave_other_tables_alone(host: &mut Host) {
+    const OTHERS: &str = "nft -s list table bridge other; nft -s list table inet berth";
+    host.must(
+        "nft 'table bridge other { set uplinks { type ifname; elements = { trunk0 }; }; \
+         chain forward { type filter hook forward priority -200; }; }; \
+         table inet berth { chain forward { type filter hook forward priority 0; }; }'",
+    )
+    .unwrap();
+    let before = host.must(OTHERS).unwrap();
+    host.must("nft delete table bridge berth").unwrap();
+    until(host, "nft list table bridge berth");
+    assert_eq!(host.must(OTHERS).unwrap(), before);
+    host.must("nft delete table bridge other; nft delete table inet berth").unwrap();
+}
+
+/// A kernel without nf_tables: no network is made on it, and it is said why. What was there before would stay.
+pub(crate) fn without_rules_no_network_is_made(host: &mut Host) {
+    host.must(
+        "mkdir -p /run/modprobe.d; echo 'install nf_tables /bin/false' >/run/modprobe.d/berth-test.conf; \
+         nft flush ruleset 2>/dev/null; modprobe -r nf_tables 2>/dev/null; ! lsmod | grep -q '^nf_tables'",
+    )
+    .unwrap();
+    let network = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
+    write(host, &manifest(&[network], &["{name: cluster-a, network: tenants, vlan: 100}"]));
+    let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    assert_eq!(said.code, 1, "{}", said.output);
+    // Its lines are wrapped.
+    let words = said.output.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("this kernel has no nf_tables for bridges"), "{}", said.output);
+    host.must(&format!("! ip link show br-tenant && ! ip link show {UPLINK} | grep -q master"))
+        .unwrap();
+    host.must("rm /run/modprobe.d/berth-test.conf").unwrap();
+    host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    // `nft` reads them as they were meant.
+    let listed = host.must("nft -s list table bridge berth").unwrap();
+    for line in [
+        "type ether_addr",
+        "01:80:c2:00:00:00",
+        "elements = { \"trunk0\" }",
+        "type filter hook forward priority filter; policy accept;",
+        "ether daddr & ff:ff:ff:ff:ff:f0 == @reserved jump leaving",
+        "oifgroup 48679 counter drop",
+        "oifname @uplinks counter drop",
+    ] {
+        assert!(listed.contains(line), "`{line}` is not in:\n{listed}");
+    }
+    host.must("berth-agent revert && ! nft list table bridge berth").unwrap();
+}
