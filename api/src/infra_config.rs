@@ -108,6 +108,31 @@ pub struct InfraConfigSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 32))]
     pub max_secondary_disks: Option<u32>,
+    /// Secrets and ConfigMaps that every MachineDeployment and TenantCluster may refer to, beside those of its own
+    /// namespace and of its machines' namespace. The controller also needs the right to read them: docs/security.md.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["namespace".to_string(), "name".to_string()]))]
+    pub secret_references: Vec<SecretReference>,
+    /// Prefixes of annotations that templates of machines may set, as `example.com/`, beside annotations without a prefix
+    /// and a few of CDI. Annotations of KubeVirt, Multus and container runtimes change how a pod runs: list them for
+    /// tenants that you trust like administrators.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 317)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub annotation_prefixes: Vec<String>,
+}
+
+/// A Secret or ConfigMap that may be referred to from other namespaces.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretReference {
+    /// Its namespace.
+    #[schemars(length(min = 1, max = 63))]
+    pub namespace: String,
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
 }
 
 /// VLANs of one host network that tenants may get.

@@ -46,6 +46,10 @@ pub const USER_DATA_SECRET: &str = "berth.dev/user-data-secret";
 pub const REVISION: &str = "berth.dev/revision";
 /// Annotation of a VirtualMachine: whose it is, as an owner cannot be in another namespace.
 pub const MACHINE_DEPLOYMENT_UID: &str = "berth.dev/machine-deployment-uid";
+/// Namespace and name of the controller's ServiceAccount, as `deploy/` has it.
+pub const CONTROLLER_ACCOUNT: (&str, &str) = ("berth-system", "berth-controller");
+/// ClusterRole with what the controller may do with Secrets of a namespace. It is bound in tenants' namespaces alone.
+pub const CONTROLLER_TENANT_ROLE: &str = "berth-controller-tenant";
 /// Label of a Secret with a machine's user data: the machine.
 pub const MACHINE: &str = "berth.dev/machine";
 

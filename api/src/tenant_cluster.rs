@@ -86,10 +86,17 @@ pub struct TenantClusterSpec {
     /// User data of machines whose MachineDeployment names none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_data_secret_ref: Option<SecretRef>,
-    /// Who assigns its machines to hosts, for instance berth-scheduler. Default: whoever the instance type names.
+    /// Scheduler of its machines, as berth-scheduler. Default: the one of their instance type. An instance type that names
+    /// another scheduler is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub scheduler_name: Option<String>,
+    /// Other namespaces whose MachineDeployments may name this tenant, as `kube-system`. Its own, `cluster-<id>`, always may.
+    /// Machines of the tenant get its network and its user data.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub machine_namespaces: Vec<String>,
 }
 
 /// A tenant's own layer 2.
@@ -187,7 +194,7 @@ pub struct SecretRef {
     /// Its name.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Its namespace. Default: the tenant's, `cluster-<id>`.
+    /// Its namespace. Default: the tenant's, `cluster-<id>`. Any other must be listed in InfraConfig's `secretReferences`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub namespace: Option<String>,
@@ -270,6 +277,14 @@ impl TenantCluster {
     #[must_use]
     pub fn namespace_of(id: &str) -> String {
         format!("cluster-{id}")
+    }
+
+    /// Whether MachineDeployments of a namespace may name it.
+    #[must_use]
+    pub fn takes_machines_of(&self, namespace: &str) -> bool {
+        let own = self.metadata.name.as_deref().map(Self::namespace_of);
+        own.as_deref() == Some(namespace)
+            || self.spec.machine_namespaces.iter().any(|one| one == namespace)
     }
 
     /// Whether an infra Node with these labels is to carry its network, if it has that network.

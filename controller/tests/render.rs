@@ -8,10 +8,14 @@
     reason = "tests look at files, say what they skip, and fail by panicking"
 )]
 
+#[path = "render/contained.rs"]
+mod contained;
 #[path = "../../tests/src/data.rs"]
 mod data;
 #[path = "render/documents.rs"]
 mod documents;
+#[path = "render/schedulers.rs"]
+mod schedulers;
 #[path = "render/wrong.rs"]
 mod wrong;
 
@@ -53,6 +57,25 @@ fn deployment(provider: &Value) -> Value {
 
 /// Renders one deployment with other objects beside it.
 fn rendered(deployment: &Value, beside: &[Value], machine: &str) -> Result<Rendered, String> {
+    let namespace = Some("test-namespace".to_owned());
+    rendered_with(deployment, beside, Choice { namespace, ..choice(machine) })
+}
+
+/// The same, in the namespace that follows from the objects.
+fn rendered_in_place(
+    deployment: &Value,
+    beside: &[Value],
+    machine: &str,
+) -> Result<Rendered, String> {
+    rendered_with(deployment, beside, choice(machine))
+}
+
+fn choice(machine: &str) -> Choice {
+    let user_data_secret = Some("udsn".to_owned());
+    Choice { machine: Some(machine.to_owned()), user_data_secret, ..Choice::default() }
+}
+
+fn rendered_with(deployment: &Value, beside: &[Value], choice: Choice) -> Result<Rendered, String> {
     let mut text = deployment.to_string();
     for object in beside {
         text += &format!("\n---\n{object}");
@@ -64,12 +87,6 @@ fn rendered(deployment: &Value, beside: &[Value], machine: &str) -> Result<Rende
         problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
     };
     assert!(stream.problems.is_empty(), "{}", told(&stream.problems));
-    let choice = Choice {
-        machine: Some(machine.to_owned()),
-        namespace: Some("test-namespace".to_owned()),
-        user_data_secret: Some("udsn".to_owned()),
-        user_data: None,
-    };
     render(&stream.deployments[0], &stream.around, &choice).map_err(|problems| told(&problems))
 }
 
@@ -227,7 +244,8 @@ fn disks_and_sizes_are_those_of_machine_controller() {
 fn a_tenant_adds_its_network_and_its_scheduler() {
     let tenant = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
         "metadata": {"name": "cluster-name"},
-        "spec": {"network": {"name": "tenant-trunk"}, "schedulerName": "berth-scheduler", "projectID": "shop"}});
+        "spec": {"network": {"name": "tenant-trunk"}, "schedulerName": "berth-scheduler", "projectID": "shop",
+            "machineNamespaces": ["test-namespace"]}});
     let config = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
     "spec": {
         "vmEvictionStrategy": "LiveMigrate", "dnsPolicy": "Default",
@@ -270,8 +288,7 @@ fn a_tenant_adds_its_network_and_its_scheduler() {
 #[test]
 fn values_may_be_references() {
     let mut provider = base();
-    let refer =
-        |kind: &str, key: &str| json!({kind: {"namespace": "n", "name": "sizes", "key": key}});
+    let refer = |kind: &str, key: &str| json!({kind: {"namespace": "test-namespace", "name": "sizes", "key": key}});
     set(
         &mut provider,
         "/cloudProviderSpec/virtualMachine/template/cpus",
@@ -284,15 +301,17 @@ fn values_may_be_references() {
     );
     let deployment = deployment(&provider);
     let beside = [
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "n", "name": "sizes"}, "data": {"cpus": "Mw=="}}),
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n", "name": "sizes"}, "data": {"memory": "3Gi"}}),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "test-namespace", "name": "sizes"}, "data": {"cpus": "Mw=="}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "test-namespace", "name": "sizes"}, "data": {"memory": "3Gi"}}),
     ];
     let machine = rendered(&deployment, &beside, "vm").unwrap().machine;
     let requests = &machine["spec"]["template"]["spec"]["domain"]["resources"]["requests"];
     assert_eq!(*requests, json!({"cpu": "3", "memory": "3Gi"}));
     let told = rendered(&deployment, &beside[..1], "vm").unwrap_err();
     assert!(
-        told.contains("template.memory.configMapKeyRef: ConfigMap n/sizes does not exist"),
+        told.contains(
+            "template.memory.configMapKeyRef: ConfigMap test-namespace/sizes does not exist"
+        ),
         "{told}"
     );
 }

@@ -8,6 +8,9 @@
     reason = "tests look at files, run programs, and fail by panicking"
 )]
 
+#[path = "machines/contained.rs"]
+mod contained;
+
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,11 +19,14 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use berth_api::TenantCluster;
 use berth_controller::run::events::Events;
 use berth_tests::cluster::{ControlPlane, Parts, condition};
 use berth_tests::controller::rights;
 use berth_tests::repository;
 use berth_tests::standins::{KubeVirt, client, runtime};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -135,10 +141,15 @@ fn machines_are_made_and_kept() {
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "abc"}, "spec": {}
         }),
     );
+    reconciled(&plane, "abc", &json!({"namespace": SPACE}));
     the_server_takes_what_is_rendered(&plane);
+    for namespace in ["office", "closed"] {
+        plane.kubectl(&["create", "namespace", namespace]).unwrap();
+    }
     let kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
     let controller = Controller::start(&plane);
     before_its_tenant_is_isolated_nothing_is_made(&plane);
+    a_missing_right_is_named(&plane);
     without_user_data_nothing_is_made(&plane);
     machines_come_to_run(&plane);
     another_template_replaces_them_one_by_one(&plane);
@@ -147,10 +158,17 @@ fn machines_are_made_and_kept() {
     one_that_has_ended_is_replaced(&plane);
     one_that_was_there_is_adopted(&plane, &kubevirt);
     nonsense_is_said_and_others_go_on(&plane);
+    contained::secrets_of_other_namespaces_are_not_read(&plane);
+    contained::what_is_left_out_is_in_a_condition(&plane);
+    contained::only_listed_namespaces_name_a_tenant(&plane);
+    contained::an_edit_strands_no_machines(&plane);
+    contained::machines_wait_for_the_definition_of_their_network(&plane);
+    contained::nothing_shows_what_a_secret_has(&plane);
     drop(controller);
     killed_at_any_moment_there_are_as_many_as_asked_for(&plane);
     let _controller = Controller::start(&plane);
     they_go_with_their_deployment(&plane);
+    contained::one_that_cannot_be_read_goes_too(&plane);
     a_tenant_that_goes_gets_no_machines(&plane);
     beside_machine_controller_nothing_is_made(&plane);
 }
@@ -191,18 +209,18 @@ fn the_server_takes_what_is_rendered(plane: &ControlPlane) {
 
 /// Writes a condition of the tenant, as the reconciler of tenants does, which does not run here.
 fn isolated(plane: &ControlPlane, status: &str, reason: &str) {
-    let mut tenant = plane.get(&["tenantcluster", "abc"]).unwrap();
-    tenant["metadata"]["resourceVersion"].take();
-    tenant["status"] = json!({"conditions": [{
+    reconciled(plane, "abc", &json!({"conditions": [policies_ready(status, reason)]}));
+}
+
+fn policies_ready(status: &str, reason: &str) -> Value {
+    json!({
         "type": "PoliciesReady", "status": status, "reason": reason, "message": "of a test",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }]});
-    let path = "/apis/berth.dev/v1alpha1/tenantclusters/abc/status";
-    let replace = ["replace", "--raw", path, "-f", "-"];
-    plane.kubectl_with(&plane.kubeconfig(), &replace, &tenant.to_string()).unwrap();
+    })
 }
 
 fn before_its_tenant_is_isolated_nothing_is_made(plane: &ControlPlane) {
+    may_read(plane, SPACE);
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "early", "namespace": SPACE},
         "stringData": {"userdata": "#cloud-config\nhostname: x\n"}});
     apply(plane, &secret);
@@ -223,8 +241,40 @@ fn before_its_tenant_is_isolated_nothing_is_made(plane: &ControlPlane) {
     isolated(plane, "True", "Ready");
 }
 
-fn without_user_data_nothing_is_made(plane: &ControlPlane) {
+/// Writes what the reconciler of tenants says in a status; it is not here.
+fn reconciled(plane: &ControlPlane, tenant: &str, status: &Value) {
+    runtime().unwrap().block_on(async {
+        let api: Api<TenantCluster> = Api::all(client(&plane.kubeconfig()).await.unwrap());
+        let patch = Patch::Merge(json!({"status": status}));
+        api.patch_status(tenant, &PatchParams::default(), &patch).await.unwrap();
+    });
+}
+
+/// Only in tenants' namespaces may the controller read Secrets; the reconciler of tenants sees to that, which is not here.
+fn a_missing_right_is_named(plane: &ControlPlane) {
+    plane.kubectl(&["delete", "rolebinding", "berth-controller-tenant", "-n", SPACE]).unwrap();
     apply(plane, &deployment("web", 2, "2Gi"));
+    until_said(
+        plane,
+        "web",
+        "Valid",
+        "Secret cluster-abc/base: cannot be read, as a right is missing",
+    );
+    until_said(plane, "web", "Valid", "system:serviceaccount:berth-system:berth-controller");
+    assert!(machines(plane, "web").is_empty());
+    may_read(plane, SPACE);
+}
+
+/// What the reconciler of tenants binds in a tenant's namespace, and an administrator elsewhere.
+fn may_read(plane: &ControlPlane, namespace: &str) {
+    let bind = ["create", "rolebinding", "berth-controller-tenant", "-n", namespace];
+    let what =
+        ["--clusterrole=berth-controller-tenant", "--serviceaccount=berth-system:berth-controller"];
+    plane.kubectl(&[&bind[..], &what].concat()).unwrap();
+}
+
+fn without_user_data_nothing_is_made(plane: &ControlPlane) {
+    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", SPACE, "may=read"]).unwrap();
     until_said(plane, "web", "Valid", "Secret cluster-abc/base does not exist");
     assert!(machines(plane, "web").is_empty());
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "base", "namespace": SPACE},
@@ -390,7 +440,7 @@ fn they_go_with_their_deployment(plane: &ControlPlane) {
 fn a_tenant_that_goes_gets_no_machines(plane: &ControlPlane) {
     let tenant = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
-        "metadata": {"name": "leaving", "finalizers": ["berth.dev/test"]}, "spec": {},
+        "metadata": {"name": "leaving", "finalizers": ["berth.dev/test"]}, "spec": {"machineNamespaces": ["default"]},
     });
     apply(plane, &tenant);
     plane.kubectl(&["create", "namespace", "cluster-leaving"]).unwrap();
@@ -435,6 +485,9 @@ fn beside_machine_controller_nothing_is_made(plane: &ControlPlane) {
         "metadata": {"name": "theirs", "namespace": SPACE}, "spec": {}});
     apply(plane, &machine);
     let _controller = Controller::start(plane);
+    // What Berth has made before is still Berth's to delete.
+    plane.kubectl(&["delete", "machinedeployment", "web", "-n", SPACE, "--timeout=40s"]).unwrap();
+    assert!(machines(plane, "web").is_empty());
     apply(plane, &deployment("theirs", 1, "2Gi"));
     std::thread::sleep(Duration::from_secs(4));
     assert!(machines(plane, "theirs").is_empty());

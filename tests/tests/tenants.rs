@@ -146,6 +146,7 @@ fn tenants_come_and_go() {
     facts_of_the_cluster_are_followed(&plane);
     let _other = Controller::start(&plane);
     one_vlan_of_two_networks_is_one_tenants(&plane);
+    one_that_cannot_be_read_goes_too(&plane);
 }
 
 fn what_is_not_installed_is_named(plane: &ControlPlane) {
@@ -524,4 +525,25 @@ fn one_vlan_of_two_networks_is_one_tenants(plane: &ControlPlane) {
             until(plane, &name, "NetworkReady", "True Ready");
         }
     }
+}
+
+/// Written under the schema of another version.
+fn one_that_cannot_be_read_goes_too(plane: &ControlPlane) {
+    let crd = "tenantclusters.berth.dev";
+    let any = json!([{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec",
+        "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]);
+    plane.kubectl(&["patch", "crd", crd, "--type=json", "-p", &any.to_string()]).unwrap();
+    let wrong =
+        json!({"spec": {"networkPolicies": {"isolation": "Sideways"}, "nodeSelector": "all"}});
+    let spoil = |name: &str| {
+        let patch = ["patch", "tenantcluster", name, "--type=merge", "-p", &wrong.to_string()];
+        plane.until("the server takes it", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
+    };
+    let vlan = vlans(plane)["two"];
+    spoil("two");
+    plane.kubectl(&["delete", "tenantcluster", "two", "--timeout=90s"]).unwrap();
+    assert!(plane.kubectl(&["get", "namespace", "cluster-two"]).is_err());
+    let claim = plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap();
+    assert!(claim["status"]["releasedAt"].is_string(), "{claim:#}");
+    plane.apply_file(&berth_tests::repository().join(format!("deploy/crds/{crd}.yaml"))).unwrap();
 }

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use super::fields::Reading;
 use super::provider::{Provider, is_placeholder};
 use super::surroundings::Surroundings;
+use super::text::Text;
 
 const MACHINE: &str = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine";
 
 /// The one preset that KKP 2.21 made itself, and what it said.
 const STANDARD_FLAVOR: (&str, &str, &str) = ("kubermatic-standard", "2", "8Gi");
 /// Preferences of `deploy/instancetypes`, each for the instance types whose names begin so.
-const PREFERENCES: [&str; 3] = ["performance-database", "performance", "density"];
+pub(super) const PREFERENCES: [&str; 3] = ["performance-database", "performance", "density"];
 /// Secondary disks a VM may have, unless InfraConfig says otherwise.
 const MOST_DISKS: u32 = 3;
 /// Instance types that each tenant's namespace has.
@@ -29,14 +30,14 @@ pub(super) fn complete(
     if let Some(tenant) = tenant {
         let name = tenant.metadata.name.clone().unwrap_or_default();
         if provider.cluster_name.is_empty() {
-            provider.cluster_name = name;
-        } else if provider.cluster_name != name {
+            provider.cluster_name = name.into();
+        } else if *provider.cluster_name != *name {
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
             let message = format!("is not its tenant, which is {name}");
             reading.wrong(path, &provider.cluster_name, message);
         }
         if provider.project_id.is_empty() {
-            provider.project_id = tenant.spec.project_id.clone().unwrap_or_default();
+            provider.project_id = tenant.spec.project_id.clone().unwrap_or_default().into();
         }
     }
     of_flavor(provider);
@@ -49,16 +50,16 @@ pub(super) fn complete(
 /// A flavor is an instance type of that name, but for the one that there was before there were any.
 fn of_flavor(provider: &mut Provider) {
     let (name, cpus, memory) = STANDARD_FLAVOR;
-    if provider.flavor == name {
+    if &*provider.flavor == name {
         if provider.cpus.is_empty() && provider.vcpus == 0 {
-            provider.cpus = cpus.to_owned();
+            provider.cpus = cpus.into();
         }
         if provider.memory.is_empty() {
-            provider.memory = memory.to_owned();
+            provider.memory = memory.into();
         }
     } else if !provider.flavor.is_empty() && provider.instancetype.is_none() {
         let kind = "VirtualMachineClusterInstancetype";
-        provider.instancetype = Some(json!({"name": provider.flavor, "kind": kind}));
+        provider.instancetype = Some(json!({"name": &*provider.flavor, "kind": kind}));
         let is_of = |series: &&&str| {
             provider.flavor.strip_prefix(**series).is_some_and(|rest| rest.starts_with('-'))
         };
@@ -91,7 +92,7 @@ fn instancetype(
     } else if around.is_whole {
         let message =
             format!("is no instance type, neither in namespace {namespace} nor of the cluster");
-        return reading.wrong(&path, &name, message);
+        return reading.wrong(&path, &provider.type_name(&name), message);
     } else if given.eq_ignore_ascii_case("VirtualMachineInstancetype")
         || (given.is_empty() && STANDARD.contains(&name.as_str()))
     {
@@ -118,8 +119,9 @@ fn defaults(provider: &mut Provider, around: &Surroundings) {
         provider.eviction_strategy = config.vm_eviction_strategy.map(EvictionStrategy::as_str);
     }
     if let Some(sizes) = &config.node_defaults {
-        let text =
-            |amount: Option<Quantity>| amount.map(|amount| amount.to_string()).unwrap_or_default();
+        let text = |amount: Option<Quantity>| {
+            amount.map(|amount| Text::from(amount.to_string())).unwrap_or_default()
+        };
         if provider.instancetype.is_none() {
             if provider.cpus.is_empty() && provider.vcpus == 0 {
                 provider.cpus = text(sizes.cpus);
@@ -138,7 +140,7 @@ fn defaults(provider: &mut Provider, around: &Surroundings) {
         let classes = provider.secondary_disks.iter_mut().map(|disk| &mut disk.storage_class);
         for class in classes.chain([&mut provider.primary_disk.storage_class]) {
             if class.is_empty() {
-                class.clone_from(&default.name);
+                *class = default.name.clone().into();
             }
         }
     }
@@ -151,13 +153,13 @@ fn image(provider: &mut Provider, around: &Surroundings, reading: &Reading<'_>) 
     let image = &mut provider.primary_disk.image;
     let path = image_path(provider.is_flat);
     match images {
-        Some(images) if images.contains_key(image.as_str()) => {
-            if let Some(url) = images.get(image.as_str()) {
-                image.clone_from(url);
+        Some(images) if images.contains_key(&**image) => {
+            if let Some(url) = images.get(&**image) {
+                *image = url.clone().into();
             }
         }
         Some(images) if image.is_empty() => match images.iter().next() {
-            Some((_, url)) if images.len() == 1 => image.clone_from(url),
+            Some((_, url)) if images.len() == 1 => *image = url.clone().into(),
             _ => {
                 let versions: Vec<&str> = images.keys().map(String::as_str).collect();
                 let message = format!(
@@ -190,15 +192,15 @@ fn check(provider: &Provider, around: &Surroundings, reading: &Reading<'_>) {
     } else {
         (format!("{MACHINE}.template"), format!("{MACHINE}.template.primaryDisk.size"))
     };
-    let quantity = |path: &str, value: &str| {
+    let quantity = |path: &str, value: &Text| {
         if value.is_empty() {
             reading.wrong(path, "", "is missing");
             return;
         }
-        match value.parse::<Quantity>() {
+        match value.quantity() {
             Ok(amount) if amount <= Quantity::ZERO => reading.wrong(path, value, "is not above 0"),
             Ok(_) => {}
-            Err(error) => reading.wrong(path, value, error.to_string()),
+            Err(why) => reading.wrong(path, value, why),
         }
     };
     if provider.instancetype.is_none() {
@@ -230,8 +232,8 @@ fn check(provider: &Provider, around: &Surroundings, reading: &Reading<'_>) {
         reading.wrong(&format!("{MACHINE}.template.secondaryDisks"), "", message);
     }
     let class = &provider.primary_disk.storage_class;
-    let is_unknown = |class: &String| {
-        !class.is_empty() && around.is_whole && !around.storage_classes.contains_key(class)
+    let is_unknown = |class: &Text| {
+        !class.is_empty() && around.is_whole && !around.storage_classes.contains_key(&**class)
     };
     let disks = provider.secondary_disks.iter().map(|disk| &disk.storage_class);
     for class in disks.chain([class]).filter(|class| is_unknown(class)) {

@@ -23,6 +23,9 @@ pub struct MachineDeployment {
     /// Hash of its template, see [`Self::revision`].
     #[serde(skip)]
     revision: String,
+    /// Fields by their path that are none of those here.
+    #[serde(skip)]
+    unread: BTreeMap<String, Value>,
 }
 
 /// The metadata that matters here.
@@ -117,6 +120,25 @@ pub struct ProviderSpec {
     pub value: Option<Value>,
 }
 
+/// Objects of a MachineDeployment by their path, and the fields of each that are read.
+const READ: [(&str, &[&str]); 4] = [
+    (
+        "/spec",
+        &[
+            "replicas",
+            "selector",
+            "strategy",
+            "minReadySeconds",
+            "paused",
+            "progressDeadlineSeconds",
+            "template",
+        ],
+    ),
+    ("/spec/template", &["metadata", "spec"]),
+    ("/spec/template/spec", &["metadata", "taints", "providerSpec", "versions"]),
+    ("/spec/template/spec/providerSpec", &["value"]),
+];
+
 /// What the kind is written as.
 pub const KIND: &str = "MachineDeployment";
 /// Its API group.
@@ -144,11 +166,18 @@ impl MachineDeployment {
         // An API server takes `null` for absent, and writes `creationTimestamp: null` itself.
         let object = without_nulls(&object);
         let template = object.pointer("/spec/template").map(Value::to_string).unwrap_or_default();
+        let unread = unread(&object);
         let read: Self = serde_path_to_error::deserialize(object).map_err(|error| {
             let field = error.path().to_string();
             Problem::new(&called, field, "", error.inner().to_string()).leaves_out("left out")
         })?;
-        Ok(Self { revision: letters(stable_hash(template.bytes()), 10), ..read })
+        Ok(Self { revision: letters(stable_hash(template.bytes()), 10), unread, ..read })
+    }
+
+    /// Fields by their path that Berth does not know.
+    #[must_use]
+    pub const fn unread(&self) -> &BTreeMap<String, Value> {
+        &self.unread
     }
 
     /// What makes machines anew when it changes: a short hash of the template as it is written, so that another version of
@@ -168,6 +197,16 @@ impl MachineDeployment {
             format!("{KIND} {namespace}/{name}")
         }
     }
+}
+
+fn unread(object: &Value) -> BTreeMap<String, Value> {
+    let of = |(path, known): &(&str, &[&str])| {
+        let fields = object.pointer(path).and_then(Value::as_object).into_iter().flatten();
+        let path = path.trim_start_matches('/').replace('/', ".");
+        let rest = fields.filter(|(name, _)| !known.contains(&name.as_str()));
+        rest.map(|(name, value)| (format!("{path}.{name}"), value.clone())).collect::<Vec<_>>()
+    };
+    READ.iter().flat_map(of).collect()
 }
 
 /// A number in the letters that Kubernetes makes names of: no vowels, so no words.

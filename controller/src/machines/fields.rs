@@ -1,55 +1,51 @@
 //! Strict reading of a providerSpec, as machine-controller reads it: fields that nobody knows are errors, names match
 //! without regard to case (encoding/json of Go), values may be references to Secrets and ConfigMaps.
 //!
-//! All that is wrong is gathered, each with its path; reading goes on with what is right.
+//! All that is wrong is gathered, each with its path; reading goes on with what is right. What comes from a Secret is a
+//! [`Text`] that no message shows.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::ignored::says_something;
+use super::references::{Reference, Resolve, Scope};
+use super::text::{Shown, Text};
 use crate::inventory::Problem;
-
-/// Where values are looked up that a field only refers to.
-pub trait Resolve {
-    /// The entry of a Secret or ConfigMap.
-    ///
-    /// # Errors
-    /// Why there is none, in words that follow a field's name.
-    fn resolve(&self, reference: &Reference) -> Result<String, String>;
-}
-
-/// An entry of a Secret or ConfigMap.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Reference {
-    /// `Secret` or `ConfigMap`.
-    pub kind: &'static str,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// The entry.
-    pub key: String,
-}
 
 /// What all fields of one object share.
 pub(super) struct Reading<'a> {
     /// How the object is called in messages.
     pub(super) object: String,
     pub(super) values: &'a dyn Resolve,
+    /// What it may refer to.
+    pub(super) scope: Scope<'a>,
+    /// Whether a value came from a Secret.
+    pub(super) has_secrets: Cell<bool>,
     pub(super) problems: RefCell<Vec<Problem>>,
 }
 
 impl Reading<'_> {
     /// Something is wrong with a field.
-    pub(super) fn wrong(&self, path: &str, value: &str, message: impl Into<String>) {
-        let problem = Problem::new(&self.object, path, value, message);
+    pub(super) fn wrong(
+        &self,
+        path: &str,
+        value: &(impl Shown + ?Sized),
+        message: impl Into<String>,
+    ) {
+        let problem = Problem::new(&self.object, path, value.shown(), message);
         self.problems.borrow_mut().push(problem.leaves_out("nothing is made of it"));
     }
 
     /// Something that is worth a word, and no more.
-    pub(super) fn odd(&self, path: &str, value: &str, message: impl Into<String>) {
-        self.problems.borrow_mut().push(Problem::new(&self.object, path, value, message));
+    pub(super) fn odd(
+        &self,
+        path: &str,
+        value: &(impl Shown + ?Sized),
+        message: impl Into<String>,
+    ) {
+        self.problems.borrow_mut().push(Problem::new(&self.object, path, value.shown(), message));
     }
 }
 
@@ -67,7 +63,7 @@ impl<'a> Fields<'a> {
             Value::Object(map) => map,
             Value::Null => Map::new(),
             other => {
-                reading.wrong(path, &shown(&other), "is not an object");
+                reading.wrong(path, &plain(&other), "is not an object");
                 Map::new()
             }
         };
@@ -80,8 +76,20 @@ impl<'a> Fields<'a> {
     }
 
     /// Something is wrong with one of them.
-    pub(super) fn wrong(&self, name: &str, value: &str, message: impl Into<String>) {
+    pub(super) fn wrong(
+        &self,
+        name: &str,
+        value: &(impl Shown + ?Sized),
+        message: impl Into<String>,
+    ) {
         self.reading.wrong(&self.at(name), value, message);
+    }
+
+    /// Takes a field that is known and not carried out, and names it if it says anything.
+    pub(super) fn ignore(&mut self, name: &str, why: &str) {
+        if let Some(value) = self.take(name).filter(says_something) {
+            self.reading.odd(&self.at(name), &plain(&value), format!("is not carried out{why}"));
+        }
     }
 
     /// Takes a field: by its name, else by its name in other cases. `null` is absent.
@@ -134,7 +142,7 @@ impl<'a> Fields<'a> {
                 each.map(|(at, value)| (format!("{path}[{at}]"), value)).collect()
             }
             Some(other) => {
-                self.reading.wrong(&path, &shown(&other), "is not a list");
+                self.reading.wrong(&path, &plain(&other), "is not a list");
                 Vec::new()
             }
         }
@@ -146,7 +154,7 @@ impl<'a> Fields<'a> {
             None => String::new(),
             Some(Value::String(text)) => text,
             Some(other) => {
-                self.wrong(name, &shown(&other), "is not a text: put it in quotes");
+                self.wrong(name, &plain(&other), "is not a text: put it in quotes");
                 String::new()
             }
         }
@@ -158,7 +166,7 @@ impl<'a> Fields<'a> {
         for (path, value) in self.list(name) {
             match value {
                 Value::String(text) => texts.push(text),
-                other => self.reading.wrong(&path, &shown(&other), "is not a text"),
+                other => self.reading.wrong(&path, &plain(&other), "is not a text"),
             }
         }
         texts
@@ -169,7 +177,7 @@ impl<'a> Fields<'a> {
         let Some(value) = self.take(name) else { return 0 };
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
         number.unwrap_or_else(|| {
-            self.wrong(name, &shown(&value), "is not a whole number from 0 to 4294967295");
+            self.wrong(name, &plain(&value), "is not a whole number from 0 to 4294967295");
             0
         })
     }
@@ -188,13 +196,13 @@ impl<'a> Fields<'a> {
     }
 
     /// A `ConfigVarString`: a scalar, or an object with a value or a reference. Empty if it is absent.
-    pub(super) fn variable(&mut self, name: &str) -> String {
+    pub(super) fn variable(&mut self, name: &str) -> Text {
         let path = self.at(name);
-        self.take(name).map_or_else(String::new, |value| self.reading.variable(&path, value))
+        self.take(name).map_or_else(Text::default, |value| self.reading.variable(&path, value))
     }
 
     /// Several of them.
-    pub(super) fn variables(&mut self, name: &str) -> Vec<String> {
+    pub(super) fn variables(&mut self, name: &str) -> Vec<Text> {
         let values = self.list(name);
         values.into_iter().map(|(path, value)| self.reading.variable(&path, value)).collect()
     }
@@ -202,7 +210,7 @@ impl<'a> Fields<'a> {
     /// A `ConfigVarBool`.
     pub(super) fn flag(&mut self, name: &str) -> Option<bool> {
         let text = self.variable(name);
-        match text.as_str() {
+        match &*text {
             "" | "null" => None,
             "true" | "True" | "TRUE" | "t" | "T" | "1" => Some(true),
             "false" | "False" | "FALSE" | "f" | "F" | "0" => Some(false),
@@ -220,15 +228,15 @@ impl<'a> Fields<'a> {
                 Some(near) => format!("there is no such field; is `{near}` meant?"),
                 None => "there is no such field".to_owned(),
             };
-            self.wrong(key, &shown(value), message);
+            self.wrong(key, &plain(value), message);
         }
     }
 }
 
 impl Reading<'_> {
-    fn variable(&self, path: &str, value: Value) -> String {
+    fn variable(&self, path: &str, value: Value) -> Text {
         let Value::Object(map) = value else {
-            return shown(&value);
+            return plain(&value).into();
         };
         let text = |map: &Map<String, Value>, name: &str| {
             let found = map.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
@@ -248,21 +256,34 @@ impl Reading<'_> {
             {
                 continue;
             }
-            return self.values.resolve(&reference).unwrap_or_else(|why| {
-                self.wrong(&format!("{path}.{field}"), "", why);
-                String::new()
-            });
+            let at = format!("{path}.{field}");
+            if !self.scope.permits(&reference.namespace, &reference.name) {
+                let place = format!("{}/{}", reference.namespace, reference.name);
+                self.wrong(&at, &place, self.scope.refusal());
+                return Text::default();
+            }
+            return match self.values.resolve(&reference) {
+                Ok(value) if kind == "Secret" => {
+                    self.has_secrets.set(true);
+                    Text::secret(value)
+                }
+                Ok(value) => value.into(),
+                Err(why) => {
+                    self.wrong(&at, "", why);
+                    Text::default()
+                }
+            };
         }
         let found = map.iter().find(|(key, _)| key.eq_ignore_ascii_case("value"));
-        found.map_or_else(String::new, |(_, value)| match value {
-            Value::Null => String::new(),
-            other => shown(other),
+        found.map_or_else(Text::default, |(_, value)| match value {
+            Value::Null => Text::default(),
+            other => plain(other).into(),
         })
     }
 }
 
 /// A scalar as its text; anything else as JSON.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),

@@ -8,9 +8,14 @@
 
 mod completion;
 mod deployment;
+mod disks;
 mod fields;
+mod home;
+mod ignored;
+mod marks;
 mod network;
 mod provider;
+mod references;
 mod render;
 pub mod rollout;
 mod scheduling;
@@ -18,6 +23,7 @@ pub mod steps;
 mod storage;
 mod stream;
 mod surroundings;
+mod text;
 pub mod user_data;
 mod vectors;
 
@@ -25,7 +31,9 @@ pub use deployment::{
     DeploymentSpec, GROUP, KIND, MachineDeployment, MachineSpec, Metadata, ProviderSpec,
     RollingUpdate, Strategy, Template,
 };
-pub use fields::{Reference, Resolve};
-pub use render::{Choice, Rendered, home, render};
+pub use home::{Home, home, tenants_named};
+pub use network::awaited;
+pub use references::{Reference, Resolve, Scope};
+pub use render::{Choice, Rendered, render};
 pub use stream::Stream;
-pub use surroundings::{StorageClass, Surroundings};
+pub use surroundings::{InstanceType, StorageClass, Surroundings};

@@ -34,6 +34,30 @@ pub(super) fn interfaces(machine: &Machine<'_>) -> Vec<Value> {
     interfaces
 }
 
+/// What machines of a tenant wait for: that it is reconciled, as the controller has no right to their user data before; and
+/// the definition of its network, which says how they are attached. Without it a machine on virtual functions would be
+/// rendered for a bridge, and stay so.
+#[must_use]
+pub fn awaited(tenant: &TenantCluster) -> Option<String> {
+    let status = tenant.status.as_ref();
+    if status.is_none_or(|status| status.namespace.is_none()) {
+        return Some(format!("TenantCluster {} to be reconciled", tenant.name_any()));
+    }
+    let asked = tenant.spec.network.as_ref()?;
+    let made = status.and_then(|status| status.network_attachment_definition.as_deref());
+    let name = made.and_then(|made| made.rsplit('/').next());
+    let id = tenant.name_any();
+    let is_as_asked =
+        |name: &str| asked.binding.is_none_or(|binding| attachment::name(&id, binding) == name);
+    if name.is_some_and(is_as_asked) {
+        return None;
+    }
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    let why = conditions.find(|one| one.type_ == "NetworkReady" && one.status != "True");
+    let why = why.map(|one| format!(": {}", one.message)).unwrap_or_default();
+    Some(format!("the NetworkAttachmentDefinition of TenantCluster {id}{why}"))
+}
+
 /// Its tenant, and how it is attached to that one's network: as asked, else as the tenant's definition is for, which
 /// follows from the scenario of the host network; `None` if it has no network of its own.
 fn own<'a>(machine: &Machine<'a>) -> Option<(&'a TenantCluster, NetworkBinding)> {

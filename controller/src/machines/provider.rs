@@ -6,30 +6,30 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use berth_api::{DnsPolicy, EvictionStrategy, Quantity};
+use berth_api::{DnsPolicy, EvictionStrategy};
 use k8s_openapi::api::core::v1::PodDNSConfig;
 use kube::config::Kubeconfig;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::disks::{PRIMARY, PrimaryDisk, SECONDARY, SecondaryDisk};
 use super::fields::{Fields, Reading};
+use super::text::Text;
 
 /// What a machine is to be like.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Provider {
     pub(super) ssh_public_keys: Vec<String>,
     pub(super) operating_system: String,
-    pub(super) cluster_name: String,
-    pub(super) project_id: String,
-    /// Of the flat form: where VMs were made. Today that follows from the tenant.
-    pub(super) namespace: String,
-    pub(super) flavor: String,
+    pub(super) cluster_name: Text,
+    pub(super) project_id: Text,
+    pub(super) flavor: Text,
     pub(super) instancetype: Option<Value>,
     pub(super) preference: Option<Value>,
     /// CPUs of the guest only; 0 is unset.
     pub(super) vcpus: u32,
     /// CPUs that the launcher asks for too, as they are written.
-    pub(super) cpus: String,
-    pub(super) memory: String,
+    pub(super) cpus: Text,
+    pub(super) memory: Text,
     pub(super) primary_disk: PrimaryDisk,
     pub(super) secondary_disks: Vec<SecondaryDisk>,
     pub(super) dns_policy: Option<&'static str>,
@@ -42,32 +42,10 @@ pub(super) struct Provider {
     pub(super) eviction_strategy: Option<&'static str>,
     pub(super) affinity: Affinity,
     pub(super) spread: Vec<Spread>,
+    pub(super) node_selector: Option<Value>,
+    pub(super) tolerations: Vec<Value>,
     /// It is of the flat form, where machines of a deployment are told by their label `machine`.
     pub(super) is_flat: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct PrimaryDisk {
-    pub(super) size: String,
-    pub(super) storage_class: String,
-    pub(super) access_mode: String,
-    /// Its claim stands under `spec.pvc`, not under `spec.storage`.
-    pub(super) is_pvc: bool,
-    pub(super) image: String,
-    /// `http`, `registry`, `pvc`, or to be told from the image.
-    pub(super) source: String,
-    pub(super) pull_method: String,
-    pub(super) extra_headers: Vec<String>,
-    pub(super) extra_headers_secret: String,
-    pub(super) data_volume_secret: String,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SecondaryDisk {
-    pub(super) size: String,
-    pub(super) storage_class: String,
-    pub(super) access_mode: String,
-    pub(super) is_blank: bool,
 }
 
 /// How strictly a preset is meant.
@@ -125,13 +103,15 @@ const FLAT: [&str; 13] = [
     "nodeAffinityPreset",
     "nodeAntiAffinityPreset",
 ];
-const CLOUD: [&str; 8] = [
+const CLOUD: [&str; 10] = [
     "clusterName",
     "projectID",
     "auth",
     "virtualMachine",
     "affinity",
     "topologySpreadConstraints",
+    "nodeSelector",
+    "tolerations",
     "kubeconfig",
     "namespace",
 ];
@@ -148,19 +128,6 @@ const MACHINE: [&str; 10] = [
     "evictionStrategy",
 ];
 const TEMPLATE: [&str; 5] = ["vcpus", "cpus", "memory", "primaryDisk", "secondaryDisks"];
-const PRIMARY: [&str; 10] = [
-    "size",
-    "storageClassName",
-    "storageAccessType",
-    "storageTarget",
-    "osImage",
-    "source",
-    "pullMethod",
-    "extraHeaders",
-    "extraHeadersSecretRef",
-    "dataVolumeSecretRef",
-];
-const SECONDARY: [&str; 4] = ["size", "storageClassName", "storageAccessType", "source"];
 const PRESETS: [&str; 4] =
     ["podAffinityPreset", "podAntiAffinityPreset", "nodeAffinityPreset", "nodeAntiAffinityPreset"];
 
@@ -170,7 +137,6 @@ impl Provider {
         let path = "spec.template.spec.providerSpec.value";
         let mut outer = Fields::of(value, path, reading);
         let mut this = Self { ssh_public_keys: outer.texts("sshPublicKeys"), ..Self::default() };
-        outer.text("caPublicKey");
         let provider = outer.text("cloudProvider");
         if provider != "kubevirt" {
             outer.wrong("cloudProvider", &provider, "is not `kubevirt`, the only provider here");
@@ -179,8 +145,13 @@ impl Provider {
         if !outer.has("operatingSystemSpec") {
             outer.wrong("operatingSystemSpec", "", "cannot be empty: `{}` would do");
         }
-        for ignored in ["operatingSystemSpec", "network", "overwriteCloudConfig"] {
-            drop(outer.take(ignored));
+        for (ignored, why) in [
+            ("operatingSystemSpec", ": the user data configure the operating system"),
+            ("network", ": addresses come from the tenant's network, or from networkdata"),
+            ("overwriteCloudConfig", ": user data come from a Secret"),
+            ("caPublicKey", ": put it into the user data"),
+        ] {
+            outer.ignore(ignored, why);
         }
         let cloud = outer.object("cloudProviderSpec");
         // KKP's documents show it here once.
@@ -201,6 +172,11 @@ impl Provider {
         this
     }
 
+    /// The name of its instance type as messages show it: it may be the flavor's, which may come from a Secret.
+    pub(super) fn type_name(&self, name: &str) -> Text {
+        if *self.flavor == *name { self.flavor.clone() } else { name.into() }
+    }
+
     fn read_cloud(&mut self, mut cloud: Fields<'_>, reading: &Reading<'_>) {
         self.cluster_name = cloud.variable("clusterName");
         self.project_id = cloud.variable("projectID");
@@ -216,6 +192,8 @@ impl Provider {
             self.affinity = Affinity::read(affinity, reading);
         }
         self.read_spread(&mut cloud);
+        self.node_selector = cloud.typed::<BTreeMap<String, String>>("nodeSelector");
+        self.tolerations = cloud.objects("tolerations").into_iter().map(toleration).collect();
         if self.is_flat {
             self.read_flat(cloud, reading);
             return;
@@ -230,11 +208,12 @@ impl Provider {
     fn read_flat(&mut self, mut flat: Fields<'_>, reading: &Reading<'_>) {
         self.cpus = flat.variable("cpus");
         self.memory = flat.variable("memory");
-        self.namespace = flat.variable("namespace");
+        // Read by `home`, which says where VMs are.
+        drop(flat.take("namespace"));
         self.primary_disk.size = flat.variable("pvcSize");
         self.primary_disk.image = flat.variable("sourceURL");
         self.primary_disk.storage_class = flat.variable("storageClassName");
-        self.primary_disk.pull_method = "node".to_owned();
+        self.primary_disk.pull_method = "node".into();
         // The first proposal's machines had claims that one host writes to.
         self.primary_disk.is_pvc = true;
         self.read_dns(&mut flat);
@@ -255,7 +234,7 @@ impl Provider {
     fn read_machine(&mut self, machine: &mut Fields<'_>) {
         let mut flavor = machine.object("flavor");
         self.flavor = flavor.variable("name");
-        flavor.variable("profile");
+        flavor.ignore("profile", "");
         flavor.finish(&["name", "profile"]);
         self.instancetype = machine.typed::<Matcher>("instancetype");
         self.preference = machine.typed::<Matcher>("preference");
@@ -265,9 +244,9 @@ impl Provider {
         self.zone = location.text("zone");
         location.finish(&["region", "zone"]);
         let mut network = machine.object("providerNetwork");
-        network.text("name");
+        network.ignore("name", ": the cluster's CNI makes the pod network");
         let mut vpc = network.object("vpc");
-        vpc.text("name");
+        vpc.ignore("name", ": only its subnet is");
         let mut subnet = vpc.object("subnet");
         self.subnet = subnet.text("name");
         subnet.finish(&["name"]);
@@ -305,7 +284,7 @@ impl Provider {
             DnsPolicy::Default,
             DnsPolicy::None,
         ];
-        self.dns_policy = known.map(DnsPolicy::as_str).into_iter().find(|known| *known == policy);
+        self.dns_policy = known.map(DnsPolicy::as_str).into_iter().find(|known| *known == &*policy);
         if self.dns_policy.is_none() && !policy.is_empty() {
             let message =
                 "is no DNS policy: ClusterFirst, ClusterFirstWithHostNet, Default and None are";
@@ -321,20 +300,52 @@ impl Provider {
             if max_skew.is_none() {
                 each.wrong("maxSkew", &skew, "is not a whole number above 0");
             }
-            let topology_key = each.variable("topologyKey");
+            let topology_key = each.variable("topologyKey").expose();
             if topology_key.is_empty() {
                 each.wrong("topologyKey", "", "is missing: which label of Nodes makes a domain");
             }
             let when_unsatisfiable = each.variable("whenUnsatisfiable");
-            if !["DoNotSchedule", "ScheduleAnyway"].contains(&when_unsatisfiable.as_str()) {
+            if !["DoNotSchedule", "ScheduleAnyway"].contains(&&*when_unsatisfiable) {
                 let message = "is neither DoNotSchedule nor ScheduleAnyway";
                 each.wrong("whenUnsatisfiable", &when_unsatisfiable, message);
             }
             let max_skew = max_skew.unwrap_or(1);
+            let when_unsatisfiable = when_unsatisfiable.expose();
             self.spread.push(Spread { max_skew, topology_key, when_unsatisfiable });
             each.finish(&["maxSkew", "topologyKey", "whenUnsatisfiable"]);
         }
     }
+}
+
+/// A toleration of a machine; not of what keeps machines off the control plane.
+fn toleration(mut fields: Fields<'_>) -> Value {
+    const CONTROL_PLANE: &str = "node-role.kubernetes.io/";
+    let key = fields.text("key");
+    if key.is_empty() {
+        fields.wrong("key", "", "is missing: without it every taint is tolerated");
+    } else if key.starts_with(CONTROL_PLANE) {
+        fields.wrong("key", &key, "keeps machines off the control plane, and cannot be tolerated");
+    }
+    let mut toleration = json!({"key": key});
+    for (name, known) in [
+        ("operator", &["Exists", "Equal"][..]),
+        ("effect", &["NoSchedule", "PreferNoSchedule", "NoExecute"]),
+        ("value", &[]),
+    ] {
+        let text = fields.text(name);
+        if text.is_empty() {
+            continue;
+        }
+        if !known.is_empty() && !known.contains(&text.as_str()) {
+            fields.wrong(name, &text, format!("is none of {}", known.join(", ")));
+        }
+        toleration[name] = text.into();
+    }
+    if let Some(seconds) = fields.typed::<i64>("tolerationSeconds") {
+        toleration["tolerationSeconds"] = seconds;
+    }
+    fields.finish(&["key", "operator", "effect", "value", "tolerationSeconds"]);
+    toleration
 }
 
 /// What KubeVirt refers to instance types and preferences by.
@@ -347,59 +358,6 @@ struct Matcher {
     revision_name: Option<String>,
     infer_from_volume: Option<String>,
     infer_from_volume_failure_policy: Option<String>,
-}
-
-impl PrimaryDisk {
-    fn read(disk: &mut Fields<'_>) -> Self {
-        let this = Self {
-            size: disk.variable("size"),
-            storage_class: disk.variable("storageClassName"),
-            access_mode: disk.variable("storageAccessType"),
-            is_pvc: disk.variable("storageTarget") == "pvc",
-            image: disk.variable("osImage"),
-            source: disk.variable("source"),
-            pull_method: match disk.variable("pullMethod") {
-                none if none.is_empty() => "node".to_owned(),
-                some => some,
-            },
-            extra_headers: disk.texts("extraHeaders"),
-            extra_headers_secret: disk.variable("extraHeadersSecretRef"),
-            data_volume_secret: disk.variable("dataVolumeSecretRef"),
-        };
-        if !["node", "pod"].contains(&this.pull_method.as_str()) {
-            disk.wrong("pullMethod", &this.pull_method, "is neither node nor pod");
-        }
-        if !this.extra_headers.is_empty() && !this.extra_headers_secret.is_empty() {
-            let message = "excludes extraHeaders: keep one of the two";
-            disk.wrong("extraHeadersSecretRef", &this.extra_headers_secret, message);
-        }
-        check_access_mode(disk, &this.access_mode);
-        this
-    }
-}
-
-impl SecondaryDisk {
-    fn read(disk: &mut Fields<'_>) -> Self {
-        let (size, storage_class) = (disk.variable("size"), disk.variable("storageClassName"));
-        let access_mode = disk.variable("storageAccessType");
-        let source = disk.variable("source");
-        if !["", "blank", "clone"].contains(&source.as_str()) {
-            disk.wrong("source", &source, "is neither blank nor clone");
-        }
-        if let Err(error) = size.parse::<Quantity>() {
-            disk.wrong("size", &size, error.to_string());
-        }
-        check_access_mode(disk, &access_mode);
-        Self { size, storage_class, access_mode, is_blank: source == "blank" }
-    }
-}
-
-fn check_access_mode(disk: &Fields<'_>, mode: &str) {
-    let known = ["", "ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
-    if !known.contains(&mode) {
-        let message = "is no access mode: ReadWriteOnce, ReadOnlyMany, ReadWriteMany and ReadWriteOncePod are";
-        disk.wrong("storageAccessType", mode, message);
-    }
 }
 
 impl Affinity {
@@ -423,7 +381,8 @@ impl NodePreset {
     fn read(fields: &mut Fields<'_>, name: &str) -> Option<Self> {
         let mut preset = fields.object(name);
         let strength = strength(&mut preset, "type");
-        let (key, values) = (preset.variable("key"), preset.variables("values"));
+        let key = preset.variable("key").expose();
+        let values = preset.variables("values").into_iter().map(Text::expose).collect();
         if strength.is_some() && key.is_empty() {
             preset.wrong("key", "", "is missing: which label of Nodes is meant");
         }
@@ -467,11 +426,12 @@ fn read_kubeconfig(fields: &mut Fields<'_>, reading: &Reading<'_>) {
         reading.wrong(&path, "", "is not base64, as a kubeconfig here must be");
         return;
     }
-    let plain = decoded.unwrap_or(text);
+    let plain = decoded.unwrap_or_else(|| text.expose());
     match Kubeconfig::from_yaml(&plain) {
         Ok(config) if !config.clusters.is_empty() => {}
         Ok(_) => reading.wrong(&path, "", "is not a kubeconfig: it has no cluster"),
-        Err(error) => reading.wrong(&path, "", format!("is not a kubeconfig: {error}")),
+        // The parser's words quote what stands there, which is a credential.
+        Err(_) => reading.wrong(&path, "", "is not a kubeconfig"),
     }
 }
 

@@ -3,17 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::names::VMS_TAINT;
 use berth_api::{EvictionStrategy, TenantCluster};
 use serde_json::{Map, Value, json};
 
 use super::deployment::{KIND, MachineDeployment};
 use super::fields::Reading;
+use super::home::{Home, home};
 use super::provider::Provider;
+use super::references::Scope;
 use super::surroundings::Surroundings;
-use super::{completion, network, scheduling, storage};
+use super::{completion, ignored, marks, network, scheduling, storage};
 use crate::inventory::Problem;
-use crate::sidecar::SCHEDULER;
 
 /// What a cluster would choose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct Rendered {
     pub operating_system: String,
     /// What is odd, though not wrong.
     pub notes: Vec<Problem>,
+    /// Whether it has values from Secrets, so that no message may quote it.
+    pub has_secrets: bool,
 }
 
 /// Renders a machine.
@@ -54,22 +56,36 @@ pub fn render(
     around: &Surroundings,
     choice: &Choice,
 ) -> Result<Rendered, Vec<Problem>> {
-    let reading =
-        Reading { object: deployment.called(), values: around, problems: Vec::new().into() };
+    let (home, homeless) = match home(deployment, around) {
+        Ok(home) => (home, None),
+        // The rest is judged as if it named no tenant.
+        Err(problem) => {
+            let namespace = deployment.metadata.namespace.clone();
+            (Home { tenant: None, namespace }, Some(problem))
+        }
+    };
+    let tenant = home.tenant;
+    let namespace = choice.namespace.clone().unwrap_or(home.namespace);
+    let reading = Reading {
+        object: deployment.called(),
+        values: around,
+        scope: Scope::new(&[&deployment.metadata.namespace, &namespace], &around.config),
+        has_secrets: false.into(),
+        problems: homeless.into_iter().collect::<Vec<_>>().into(),
+    };
     let value = deployment.spec.template.spec.provider_spec.value.clone();
     if value.is_none() {
         reading.wrong("spec.template.spec.providerSpec.value", "", "is missing");
         return Err(reading.problems.into_inner());
     }
     let mut provider = Provider::read(value.unwrap_or_default(), &reading);
-    let tenant = tenant_of(deployment, &provider.cluster_name, around);
-    let namespace = namespace(deployment, &provider, tenant, choice);
     completion::complete(&mut provider, tenant, around, &namespace, &reading);
     let name = choice
         .machine
         .clone()
         .unwrap_or_else(|| format!("{}-{}-xxxxx", deployment.metadata.name, deployment.revision()));
     check_name(&name, deployment, &reading);
+    ignored::name_ignored(deployment, &reading);
     let this = Machine {
         deployment,
         provider: &provider,
@@ -82,12 +98,14 @@ pub fn render(
     };
     let machine = this.render();
     let Machine { name, namespace, .. } = this;
+    let has_secrets = reading.has_secrets.get();
     let problems = reading.problems.into_inner();
     if problems.iter().any(|problem| problem.is_fatal) {
         return Err(problems);
     }
     let Provider { ssh_public_keys, operating_system, .. } = provider;
-    Ok(Rendered { machine, name, namespace, ssh_public_keys, operating_system, notes: problems })
+    let notes = problems;
+    Ok(Rendered { machine, name, namespace, ssh_public_keys, operating_system, notes, has_secrets })
 }
 
 /// Everything that rendering one machine looks at.
@@ -129,12 +147,9 @@ impl Machine<'_> {
         };
         add("dnsPolicy", dns_policy.map(Value::from));
         add("dnsConfig", dns_config.clone());
-        let scheduler = self.tenant.and_then(|tenant| tenant.spec.scheduler_name.clone());
-        let is_ours = scheduler.as_deref() == Some(SCHEDULER);
-        let tolerations = json!([{"key": VMS_TAINT, "operator": "Exists"}]);
-        add("schedulerName", scheduler.map(Value::from));
-        // Pods of other schedulers can be kept off their hosts.
-        add("tolerations", is_ours.then_some(tolerations));
+        for (field, value) in scheduling::placement(self) {
+            add(field, value);
+        }
         self.check_vectors(&spec);
         // A VM that keeps its address must come back after it has stopped.
         let strategy = if self.provider.subnet.is_empty() { "Once" } else { "Always" };
@@ -161,7 +176,15 @@ impl Machine<'_> {
     fn labels(&self) -> BTreeMap<String, String> {
         let Provider { cluster_name, project_id, flavor, .. } = self.provider;
         let mut labels = storage::topology(self);
-        labels.extend(self.deployment.spec.template.metadata.labels.clone());
+        for (key, value) in &self.deployment.spec.template.metadata.labels {
+            if marks::permits_label(key, value) {
+                labels.insert(key.clone(), value.clone());
+            } else {
+                let message =
+                    "is left out: its domain is reserved, as controllers and policies act on it";
+                self.reading.odd("spec.template.metadata.labels", key, message);
+            }
+        }
         let mut add = |key: &str, value: &str| labels.insert(key.to_owned(), value.to_owned());
         add("kubevirt.io/vm", &self.name);
         add("md", &self.deployment.metadata.name);
@@ -183,7 +206,10 @@ impl Machine<'_> {
             // Ignition by cloudInitNoCloud does not come in time: kubevirt/kubevirt issue 16901.
             add("kubevirt.io/placePCIDevicesOnRootComplex", "true");
             match &self.choice.user_data {
-                Some(data) => drop(add("kubevirt.io/ignitiondata", data)),
+                Some(data) => {
+                    self.reading.has_secrets.set(true);
+                    drop(add("kubevirt.io/ignitiondata", data));
+                }
                 None => self.reading.odd(
                     "spec.template.spec.providerSpec.value.operatingSystem",
                     "flatcar",
@@ -197,7 +223,13 @@ impl Machine<'_> {
             add("ovn.kubernetes.io/logical_switch", &self.provider.subnet);
         }
         let mut of_disk = Map::new();
+        let prefixes = &self.around.config.annotation_prefixes;
         for (key, value) in &self.deployment.spec.template.metadata.annotations {
+            if !marks::permits_annotation(key, prefixes) {
+                let message = "is left out: InfraConfig's spec.annotationPrefixes does not list it";
+                self.reading.odd("spec.template.metadata.annotations", key, message);
+                continue;
+            }
             let of =
                 if key.starts_with("cdi.kubevirt.io") { &mut of_disk } else { &mut annotations };
             of.insert(key.clone(), value.as_str().into());
@@ -210,54 +242,14 @@ impl Machine<'_> {
         if instancetype.is_some() {
             return;
         }
-        let mut amounts = json!({"memory": memory});
+        let mut amounts = json!({"memory": &**memory});
         if *vcpus == 0 {
-            amounts["cpu"] = cpus.as_str().into();
+            amounts["cpu"] = (**cpus).into();
         } else {
             spec["domain"]["cpu"] = json!({"cores": vcpus});
         }
         spec["domain"]["resources"] = json!({"requests": amounts, "limits": amounts});
     }
-}
-
-/// The tenant that a MachineDeployment belongs to: by its namespace, its annotation, or the name in its providerSpec.
-fn tenant_of<'a>(
-    deployment: &MachineDeployment,
-    cluster_name: &str,
-    around: &'a Surroundings,
-) -> Option<&'a TenantCluster> {
-    let metadata = &deployment.metadata;
-    let annotated = metadata.annotations.get(berth_api::names::TENANT).map(String::as_str);
-    let names = [metadata.namespace.strip_prefix("cluster-"), annotated, Some(cluster_name)];
-    names.into_iter().flatten().find_map(|name| around.tenants.get(name))
-}
-
-/// The namespace of a deployment's VMs.
-#[must_use]
-pub fn home(deployment: &MachineDeployment, around: &Surroundings) -> String {
-    let reading =
-        Reading { object: deployment.called(), values: around, problems: Vec::new().into() };
-    let value = deployment.spec.template.spec.provider_spec.value.clone().unwrap_or_default();
-    // What is wrong is told when it is rendered.
-    let provider = Provider::read(value, &reading);
-    let tenant = tenant_of(deployment, &provider.cluster_name, around);
-    namespace(deployment, &provider, tenant, &Choice::default())
-}
-
-fn namespace(
-    deployment: &MachineDeployment,
-    provider: &Provider,
-    tenant: Option<&TenantCluster>,
-    choice: &Choice,
-) -> String {
-    if let Some(namespace) = &choice.namespace {
-        return namespace.clone();
-    }
-    if let Some(name) = tenant.and_then(|tenant| tenant.metadata.name.as_deref()) {
-        return format!("cluster-{name}");
-    }
-    let given = [&provider.namespace, &deployment.metadata.namespace];
-    given.into_iter().find(|name| !name.is_empty()).cloned().unwrap_or_else(|| "default".to_owned())
 }
 
 /// Names are labels too: of machines `kubevirt.io/vm`, of deployments `md`.

@@ -1,9 +1,13 @@
 //! Which hosts a machine may go to, and how machines of one deployment are spread.
 
+use berth_api::names::VMS_TAINT;
 use serde_json::{Map, Value, json};
 
+use super::completion::PREFERENCES;
 use super::provider::{NodePreset, Strength};
 use super::render::Machine;
+use super::surroundings::InstanceType;
+use crate::sidecar::SCHEDULER;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -72,6 +76,73 @@ fn of_deployment(machine: &Machine<'_>) -> Value {
         }
         None => json!({"matchLabels": {"md": machine.deployment.metadata.name}}),
     }
+}
+
+/// The instance type of a machine and its name. Of one that is not known, what is shipped under its name.
+fn instancetype(machine: &Machine<'_>) -> Option<(String, InstanceType)> {
+    let matcher = machine.provider.instancetype.as_ref()?;
+    let text = |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default();
+    let name = text("name").to_owned();
+    let is_of_namespace = text("kind").eq_ignore_ascii_case("VirtualMachineInstancetype");
+    let namespace = if is_of_namespace { machine.namespace.clone() } else { String::new() };
+    let known = machine.around.instancetypes.get(&(namespace, name.clone())).cloned();
+    let shipped = || {
+        let is_of =
+            |series: &&str| name.strip_prefix(*series).is_some_and(|rest| rest.starts_with('-'));
+        let is_shipped = !is_of_namespace && PREFERENCES.iter().any(is_of);
+        let scheduler = is_shipped.then(|| SCHEDULER.to_owned());
+        InstanceType { scheduler, has_node_selector: false }
+    };
+    Some((name.clone(), known.unwrap_or_else(shipped)))
+}
+
+/// What a machine says of its scheduler, its hosts' labels and their taints.
+///
+/// KubeVirt refuses a machine that says what its instance type says, even the same (`VM field(s) ... conflicts with selected
+/// instance type`), so one of them says it.
+pub(super) fn placement(machine: &Machine<'_>) -> [(&'static str, Option<Value>); 3] {
+    let instancetype = instancetype(machine);
+    let theirs =
+        instancetype.as_ref().and_then(|(_, instancetype)| instancetype.scheduler.as_deref());
+    let asked = machine.tenant.and_then(|tenant| {
+        let name = tenant.metadata.name.as_deref().unwrap_or_default();
+        Some((name, tenant.spec.scheduler_name.as_deref()?))
+    });
+    let own = match (asked, theirs) {
+        (Some((_, asked)), None) => Some(asked),
+        (Some((tenant, asked)), Some(theirs)) if asked != theirs => {
+            let name = instancetype.as_ref().map(|(name, _)| name.as_str()).unwrap_or_default();
+            let message = format!(
+                "names the scheduler `{theirs}`, and TenantCluster {tenant} names `{asked}` in spec.schedulerName: choose \
+                 another instance type, or take spec.schedulerName away"
+            );
+            let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.instancetype.name";
+            machine.reading.wrong(path, &machine.provider.type_name(name), message);
+            None
+        }
+        _ => None,
+    };
+    let selector = machine.provider.node_selector.clone();
+    if let Some((name, InstanceType { has_node_selector: true, .. })) = &instancetype
+        && selector.is_some()
+    {
+        let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.nodeSelector";
+        let message = format!(
+            "stands beside one of instance type {}: keep one of the two",
+            machine.provider.type_name(name)
+        );
+        machine.reading.wrong(path, "", message);
+    }
+    let mut tolerations = machine.provider.tolerations.clone();
+    // Pods of other schedulers can be kept off hosts by this taint.
+    if own.or(theirs) == Some(SCHEDULER) {
+        tolerations.push(json!({"key": VMS_TAINT, "operator": "Exists"}));
+    }
+    [
+        ("schedulerName", own.map(Value::from)),
+        ("nodeSelector", selector),
+        ("tolerations", (!tolerations.is_empty()).then(|| tolerations.into())),
+    ]
 }
 
 /// `spec.template.spec.topologySpreadConstraints`

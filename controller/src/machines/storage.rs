@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::provider::{PrimaryDisk, SecondaryDisk};
+use super::disks::{PrimaryDisk, SecondaryDisk};
 use super::render::Machine;
 use crate::stable_hash::stable_hash;
 
@@ -84,7 +84,7 @@ pub(super) fn data_volumes(machine: &Machine<'_>, annotations: Map<String, Value
         // machine-controller clones the image, and with the first disk's access mode; a blank disk is our own and has its
         // own.
         let (source, mode) = if *is_blank {
-            let own = Some(access_mode.clone()).filter(|mode| !mode.is_empty());
+            let own = Some(access_mode.clone().expose()).filter(|mode| !mode.is_empty());
             let own = own.unwrap_or_else(|| of_profile(machine, storage_class));
             (json!({"blank": {}}), own)
         } else {
@@ -99,7 +99,7 @@ pub(super) fn data_volumes(machine: &Machine<'_>, annotations: Map<String, Value
 fn access_mode(machine: &Machine<'_>) -> String {
     let disk = &machine.provider.primary_disk;
     if !disk.access_mode.is_empty() {
-        return disk.access_mode.clone();
+        return disk.access_mode.clone().expose();
     }
     of_profile(machine, &disk.storage_class)
 }
@@ -112,8 +112,8 @@ fn of_profile(machine: &Machine<'_>, class: &str) -> String {
 
 fn source(machine: &Machine<'_>) -> Value {
     let disk = &machine.provider.primary_disk;
-    let image = disk.image.as_str();
-    let kind = match disk.source.as_str() {
+    let image = &*disk.image;
+    let kind = match &*disk.source {
         known @ ("http" | "registry" | "pvc") => known,
         _ => match scheme(image) {
             Some("docker" | "oci-archive") => "registry",
@@ -122,7 +122,7 @@ fn source(machine: &Machine<'_>) -> Value {
         },
     };
     match kind {
-        "registry" => json!({"registry": {"url": image, "pullMethod": disk.pull_method}}),
+        "registry" => json!({"registry": {"url": image, "pullMethod": &*disk.pull_method}}),
         "http" => {
             let mut http = json!({"url": image});
             let headers = headers(machine);
@@ -130,7 +130,7 @@ fn source(machine: &Machine<'_>) -> Value {
                 http["extraHeaders"] = headers.into();
             }
             if !disk.data_volume_secret.is_empty() {
-                http["secretRef"] = disk.data_volume_secret.as_str().into();
+                http["secretRef"] = (*disk.data_volume_secret).into();
             }
             json!({"http": http})
         }
@@ -151,10 +151,15 @@ fn headers(machine: &Machine<'_>) -> Vec<String> {
     if disk.extra_headers_secret.is_empty() {
         return disk.extra_headers.clone();
     }
-    let entries = machine.around.secret(&machine.namespace, &disk.extra_headers_secret);
-    if entries.is_empty() {
-        let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.primaryDisk.\
-            extraHeadersSecretRef";
+    machine.reading.has_secrets.set(true);
+    let (namespace, name) = (machine.namespace.clone(), &*disk.extra_headers_secret);
+    let entries = machine.around.secret(&namespace, name);
+    let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.primaryDisk.\
+        extraHeadersSecretRef";
+    let forbidden = machine.around.forbidden.get(&("Secret", namespace, name.to_owned()));
+    if let Some(why) = forbidden {
+        machine.reading.wrong(path, &disk.extra_headers_secret, why.clone());
+    } else if entries.is_empty() {
         let message = format!("is no Secret of namespace {}", machine.namespace);
         machine.reading.wrong(path, &disk.extra_headers_secret, message);
     }
@@ -187,7 +192,7 @@ fn scheme(text: &str) -> Option<&str> {
 /// the search.
 pub(super) fn topology(machine: &Machine<'_>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
-    let class = machine.around.storage_classes.get(&machine.provider.primary_disk.storage_class);
+    let class = machine.around.storage_classes.get(&*machine.provider.primary_disk.storage_class);
     let terms = class.into_iter().flat_map(|class| class.topologies.iter().flatten());
     for (key, values) in terms.filter(|(key, _)| [REGION, ZONE].contains(&key.as_str())) {
         let [value] = values.as_slice() else { break };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use berth_api::{InfraConfigSpec, TenantCluster};
 use serde_json::Value;
 
-use super::fields::{Reference, Resolve};
+use super::references::{Reference, Resolve};
 
 /// All of it. What is not in it is not there, or not known: see `is_whole`.
 #[derive(Clone, Debug, Default)]
@@ -22,9 +22,20 @@ pub struct Surroundings {
     /// Access modes that CDI's StorageProfiles list, by storage class.
     pub access_modes: BTreeMap<String, Vec<String>>,
     /// Instance types by namespace (empty: of the cluster) and name.
-    pub instancetypes: BTreeMap<(String, String), Option<u32>>,
+    pub instancetypes: BTreeMap<(String, String), InstanceType>,
+    /// Secrets and ConfigMaps, by kind, namespace and name, that the controller may not read; and the server's words.
+    pub forbidden: BTreeMap<(&'static str, String, String), String>,
     /// Whether everything that exists is in it, so that what is not does not exist.
     pub is_whole: bool,
+}
+
+/// An instance type, as far as a machine must not say the same: KubeVirt refuses a field that both have, whatever its value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InstanceType {
+    /// `spec.schedulerName`
+    pub scheduler: Option<String>,
+    /// Whether it has a `spec.nodeSelector`.
+    pub has_node_selector: bool,
 }
 
 /// A StorageClass.
@@ -58,9 +69,7 @@ impl Surroundings {
                 self.access_modes.insert(name, modes.collect());
             }
             "VirtualMachineInstancetype" | "VirtualMachineClusterInstancetype" => {
-                let guest = object.pointer("/spec/cpu/guest").and_then(Value::as_u64);
-                let guest = guest.and_then(|guest| u32::try_from(guest).ok());
-                self.instancetypes.insert((namespace, name), guest);
+                self.instancetypes.insert((namespace, name), InstanceType::of(object));
             }
             _ => return false,
         }
@@ -109,6 +118,9 @@ impl Surroundings {
 impl Resolve for Surroundings {
     fn resolve(&self, reference: &Reference) -> Result<String, String> {
         let Reference { kind, namespace, name, key } = reference;
+        if let Some(why) = self.forbidden.get(&(*kind, namespace.clone(), name.clone())) {
+            return Err(format!("{kind} {namespace}/{name}: {why}"));
+        }
         self.entries.get(reference).cloned().ok_or_else(|| {
             let mut same = self.entries.keys();
             let is_there = same.any(|other| {
@@ -120,6 +132,19 @@ impl Resolve for Surroundings {
                 format!("{kind} {namespace}/{name} does not exist")
             }
         })
+    }
+}
+
+impl InstanceType {
+    /// Of the object.
+    #[must_use]
+    pub fn of(object: &Value) -> Self {
+        let scheduler = object.pointer("/spec/schedulerName").and_then(Value::as_str);
+        let selector = object.pointer("/spec/nodeSelector").and_then(Value::as_object);
+        Self {
+            scheduler: scheduler.filter(|name| !name.is_empty()).map(str::to_owned),
+            has_node_selector: selector.is_some_and(|selector| !selector.is_empty()),
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-/// Why public keys cannot be merged.
+/// Why public keys cannot be merged. Without the text, which comes from a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserDataError {
     /// There is nothing in it.
@@ -13,16 +13,16 @@ pub enum UserDataError {
     Empty,
     /// Neither of the two kinds.
     #[error(
-        "begins with `{0}`: public keys can be merged into a #cloud-config and into Ignition (JSON) only; leave sshPublicKeys \
+        "is neither a #cloud-config nor Ignition (JSON), and public keys can be merged into these only; leave sshPublicKeys \
          empty and put them in yourself"
     )]
-    Unknown(String),
+    Unknown,
     /// It says that it is one of the two, and is not.
     #[error("is not valid {kind}: {why}")]
     Broken {
         /// `cloud-config` or `Ignition`.
         kind: &'static str,
-        /// What the reader says.
+        /// What is wrong, and where.
         why: String,
     },
 }
@@ -46,14 +46,16 @@ pub fn with_keys(user_data: &str, keys: &[String]) -> Result<String, UserDataErr
     if first == "#cloud-config" {
         return cloud_config(user_data, &keys);
     }
-    Err(UserDataError::Unknown(first.chars().take(40).collect()))
+    Err(UserDataError::Unknown)
 }
 
 /// Ignition 3: `passwd.users[name=core].sshAuthorizedKeys`.
 fn ignition(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     let broken = |why: String| UserDataError::Broken { kind: "Ignition", why };
-    let mut config: Value =
-        serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
+    let mut config: Value = serde_json::from_str(text).map_err(|error| {
+        // Its words quote what stands there.
+        broken(format!("it is not JSON (line {}, column {})", error.line(), error.column()))
+    })?;
     if config.pointer("/ignition/version").is_none() {
         return Err(broken("it has no ignition.version".to_owned()));
     }
@@ -76,7 +78,7 @@ fn ignition(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
             there.push((*key).into());
         }
     }
-    serde_json::to_string(&config).map_err(|error| broken(error.to_string()))
+    serde_json::to_string(&config).map_err(|_| odd("the whole"))
 }
 
 const FIELD: &str = "ssh_authorized_keys";
@@ -84,8 +86,11 @@ const FIELD: &str = "ssh_authorized_keys";
 /// Its top-level list `ssh_authorized_keys` is written anew, all else stays as it is.
 fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
     let broken = |why: String| UserDataError::Broken { kind: "cloud-config", why };
-    let read: Value = serde_saphyr::from_str(text)
-        .map_err(|error| broken(error.to_string().lines().next().unwrap_or_default().to_owned()))?;
+    let read: Value = serde_saphyr::from_str(text).map_err(|error| {
+        // Its words quote what stands there.
+        let place = error.location().map(|place| format!(" (line {})", place.line()));
+        broken(format!("it is not YAML{}", place.unwrap_or_default()))
+    })?;
     let there = match read.get(FIELD) {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(there)) => there.clone(),
@@ -185,7 +190,7 @@ mod tests {
         assert_eq!(merged(" \n", &[]), Err(UserDataError::Empty));
         assert_eq!(merged("#!/bin/sh\n", &[]).unwrap(), "#!/bin/sh\n");
         for (text, words) in [
-            ("#!/bin/sh\n", "begins with `#!/bin/sh`"),
+            ("#!/bin/sh\n", "is neither a #cloud-config nor Ignition"),
             ("{\"a\": 1}", "has no ignition.version"),
             ("{", "not valid Ignition"),
             ("{\"ignition\": {\"version\": \"3\"}, \"passwd\": 5}", "passwd is of another type"),
@@ -195,6 +200,22 @@ mod tests {
         ] {
             let told = merged(text, &["k"]).unwrap_err().to_string();
             assert!(told.contains(words), "{text}: {told}");
+        }
+        for text in [
+            "#!c4n4ry\n",
+            "c4n4ry",
+            "{\"c4n4ry",
+            "{\"ignition\": {\"version\": \"3\"}, \"passwd\": \"c4n4ry\"}",
+            "{\"ignition\": c4n4ry}",
+            "#cloud-config\nc4n4ry: [",
+            "#cloud-config\n- c4n4ry\n",
+            "#cloud-config\na: *c4n4ry\n",
+            "#cloud-config\nc4n4ry: 1\nc4n4ry: 2\n",
+            "#cloud-config\nssh_authorized_keys: c4n4ry\n",
+            "#cloud-config\n{ssh_authorized_keys: [c4n4ry]}\n",
+        ] {
+            let error = merged(text, &["k"]).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("c4n4ry"), "{text}: {error:?}");
         }
     }
 

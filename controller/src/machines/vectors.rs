@@ -39,7 +39,9 @@ impl Machine<'_> {
         let (disks, interfaces) = (count("disks"), count("interfaces"));
         // Of an instance type they are not known here; one CPU is the least.
         let cores = spec["domain"]["cpu"]["cores"].as_u64();
-        let cpus = cores.or_else(|| self.provider.cpus.parse().ok()).unwrap_or(1).max(1);
+        // A number from a Secret is not shown.
+        let given = Some(&self.provider.cpus).filter(|cpus| !cpus.is_secret());
+        let cpus = cores.or_else(|| given?.parse().ok()).unwrap_or(1).max(1);
         let asked = asked(cpus, disks, interfaces, devices["networkInterfaceMultiqueue"] == true);
         if asked > OF_A_VM {
             let message = format!(

@@ -32,6 +32,12 @@ pub fn faults_of_config(
             faults.push(format!("replicatedNodeLabels[{at}]: `{label}` {why}"));
         }
     }
+    for (at, prefix) in config.annotation_prefixes.iter().enumerate() {
+        if !is_annotation_prefix(prefix) {
+            let why = "has no domain before a `/`, and is not followed";
+            faults.push(format!("annotationPrefixes[{at}]: `{prefix}` {why}"));
+        }
+    }
     let systems = config.images.iter().filter_map(|images| images.http.as_ref());
     for (system, versions) in systems.flat_map(|http| &http.operating_systems) {
         for (version, url) in versions {
@@ -108,6 +114,12 @@ fn twice<'a>(field: &'a str, names: impl Iterator<Item = &'a str>) -> impl Itera
     twice.map(move |(name, count)| format!("{field}: `{name}` is there {count} times"))
 }
 
+/// Whether it begins with a whole domain: `k8s` would be one of many.
+#[must_use]
+pub fn is_annotation_prefix(prefix: &str) -> bool {
+    prefix.split_once('/').is_some_and(|(domain, _)| domain.contains('.'))
+}
+
 /// A label's key, or what keys begin with and a `*`.
 fn fault_of_label(label: &str) -> Option<&'static str> {
     let key = label.strip_suffix('*').unwrap_or(label);
@@ -178,6 +190,8 @@ mod tests {
             (json!({"replicatedNodeLabels": ["a*b"]}), "replicatedNodeLabels[0]: `a*b`"),
             (json!({"replicatedNodeLabels": ["x", "*"]}), "replicatedNodeLabels[1]: `*`"),
             (json!({"replicatedNodeLabels": ["a b"]}), "no key of a label"),
+            (json!({"annotationPrefixes": ["a.b/", "k8s"]}), "annotationPrefixes[1]: `k8s`"),
+            (json!({"annotationPrefixes": ["/"]}), "annotationPrefixes[0]: `/`"),
             (
                 json!({"images": {"http": {"operatingSystems": {"u": {"1": "ftp://x"}}}}}),
                 "operatingSystems.u.1: `ftp://x`",

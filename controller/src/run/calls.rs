@@ -33,3 +33,15 @@ pub(super) async fn is_served(client: &Client, resource: &ApiResource) -> kube::
     let list = found(list)?;
     Ok(list.is_some_and(|list| list.resources.iter().any(|one| one.name == resource.plural)))
 }
+
+/// Tells apart that a right is missing: the server says which one, of whom, and where.
+pub(super) fn forbidden<T>(result: kube::Result<T>) -> kube::Result<Result<T, String>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Err(format!(
+            "cannot be read, as a right is missing that an administrator may grant there (docs/security.md): {}",
+            status.message
+        ))),
+        Err(error) => Err(error),
+    }
+}

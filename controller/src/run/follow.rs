@@ -9,12 +9,14 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -258,6 +260,23 @@ where
         }
     }
 
+    /// An object that is being deleted, with what was known of it before: what is left to do follows from its metadata, and
+    /// would never be done if it had to be understood first.
+    fn deleted(&self, metadata: &ObjectMeta) -> Option<K> {
+        metadata.deletion_timestamp.as_ref()?;
+        self.waiting.malformed.remove::<K>(metadata);
+        let mut reference = ObjectRef::new(metadata.name.as_deref()?);
+        reference.namespace.clone_from(&metadata.namespace);
+        if let Some(known) = self.followed.store.get(&reference) {
+            let mut object = (*known).clone();
+            metadata.clone_into(object.meta_mut());
+            return Some(object);
+        }
+        let (version, kind) = (K::api_version(&()), K::kind(&()));
+        let bare = json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": {}});
+        serde_json::from_value(bare).ok()
+    }
+
     /// The object; else what was known of it before.
     fn understood(&self, object: DeserializeGuard<K>) -> Result<K, Option<Arc<K>>> {
         match object.0 {
@@ -267,6 +286,9 @@ where
                 Ok(object)
             }
             Err(invalid) => {
+                if let Some(object) = self.deleted(&invalid.metadata) {
+                    return Ok(object);
+                }
                 let name = invalid.metadata.name.clone().unwrap_or_default();
                 if self.waiting.malformed.add::<K>(&invalid.metadata) {
                     tracing::warn!(

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
-use berth_api::TenantCluster;
+use berth_api::{TenantCluster, TenantClusterSpec, TenantClusterStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
+use serde_json::Value;
 
 use super::fault::some_of;
 use super::hosts::Host;
@@ -90,6 +91,24 @@ pub struct Next {
     pub reason: &'static str,
     /// What it waits for.
     pub message: String,
+}
+
+/// A tenant as a server has it. Of one that cannot be read there are its metadata, and the VLAN or VNI that hosts carry: its
+/// deletion needs no more.
+#[must_use]
+pub fn readable(object: &Value) -> Option<TenantCluster> {
+    if let Ok(tenant) = serde_json::from_value(object.clone()) {
+        return Some(tenant);
+    }
+    let mut tenant = TenantCluster::new("", TenantClusterSpec::default());
+    tenant.metadata = serde_json::from_value(object.get("metadata")?.clone()).ok()?;
+    let field = |name: &str| object.pointer(&format!("/status/{name}")).cloned();
+    tenant.status = Some(TenantClusterStatus {
+        vlan: field("vlan").and_then(|vlan| serde_json::from_value(vlan).ok()),
+        vni: field("vni").and_then(|vni| serde_json::from_value(vni).ok()),
+        ..TenantClusterStatus::default()
+    });
+    Some(tenant)
 }
 
 /// Decides on the next step.

@@ -51,10 +51,10 @@ pub enum Server {
 /// Finds the server of the current context.
 ///
 /// # Errors
-/// If it is no kubeconfig, or names no server.
-pub fn server(text: &str) -> Result<Server, String> {
+/// If it is no kubeconfig, or names no server; without its text, which comes from a Secret.
+pub fn server(text: &str) -> Result<Server, &'static str> {
     let config: Kubeconfig =
-        serde_saphyr::from_str(text).map_err(|error| format!("is not a kubeconfig: {error}"))?;
+        serde_saphyr::from_str(text).map_err(|_| "is not a kubeconfig, or no YAML")?;
     let current = config.contexts.iter().find(|one| one.name == config.current_context);
     let cluster = match current {
         Some(context) => config.clusters.iter().find(|one| one.name == context.context.cluster),
@@ -63,7 +63,7 @@ pub fn server(text: &str) -> Result<Server, String> {
     let url = cluster.map(|one| one.cluster.server.as_str()).unwrap_or_default();
     let host = url.strip_prefix("https://").and_then(host_of);
     let Some(host) = host.filter(|host| !host.is_empty()) else {
-        return Err(format!("names no server: `{url}` is not https://HOST:PORT"));
+        return Err("names no server: clusters[].cluster.server is not https://HOST:PORT");
     };
     Ok(host.parse().map_or_else(|_| Server::Name(host.to_owned()), Server::Address))
 }
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    fn of(url: &str) -> Result<Server, String> {
+    fn of(url: &str) -> Result<Server, &'static str> {
         server(&format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: b\ncontexts:\n- name: b\n  context: {{cluster: two}}\n\
              clusters:\n- name: one\n  cluster: {{server: https://192.0.2.1}}\n- name: two\n  cluster: {{server: '{url}'}}\n"

@@ -141,7 +141,8 @@ fn presets_of_the_documents_are_rendered() {
     );
     set(&mut provider, &format!("{DISK}/osImage"), json!("<< YOUR_IMAGE_SOURCE >>"));
     let sample = rendered(&deployment(&provider), &[], "vm").unwrap();
-    assert_eq!(sample.notes.len(), 2, "{:?}", sample.notes);
+    // The two placeholders, and operatingSystemSpec, which is not carried out.
+    assert_eq!(sample.notes.len(), 3, "{:?}", sample.notes);
     set(
         &mut provider,
         "/cloudProviderSpec/affinity/nodeAffinityPreset",

@@ -32,3 +32,56 @@ pub(super) fn made<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
         Err(error) => Err(error),
     }
 }
+
+/// What a server says of an object that it will not take, however often it is sent.
+pub(super) fn refusal<T>(result: &kube::Result<T>) -> Option<String> {
+    match result {
+        Err(kube::Error::Api(status)) if [400, 403, 422].contains(&status.code) => {
+            Some(status.message.clone())
+        }
+        _ => None,
+    }
+}
+
+/// An error without the server's words: they quote the object that was sent, which has values from Secrets. Code, reason
+/// and the paths of fields stay.
+pub(super) fn hidden(error: kube::Error) -> kube::Error {
+    match error {
+        kube::Error::Api(mut status) => {
+            // How long to wait stays in the details.
+            let causes = status.details.as_mut().map(|details| std::mem::take(&mut details.causes));
+            let fields = causes.into_iter().flatten().map(|cause| cause.field);
+            let fields: Vec<String> = fields.collect();
+            status.message = format!(
+                "{} ({}), fields: {}; more is not shown, as the object has values from Secrets",
+                status.reason,
+                status.code,
+                fields.join(", ")
+            );
+            kube::Error::Api(status)
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_hidden_refusal_has_fields_and_no_values() {
+        let status: Status = serde_json::from_value(json!({
+            "status": "Failure", "code": 422, "reason": "Invalid", "message": "memory: Invalid value: \"c4n4ry\"",
+            "details": {"causes": [{"field": "spec.memory", "reason": "x", "message": "Invalid value: \"c4n4ry\""}]},
+        }))
+        .unwrap();
+        let result: kube::Result<()> = Err(hidden(kube::Error::Api(status.into())));
+        let words = refusal(&result).unwrap();
+        assert!(words.contains("Invalid (422), fields: spec.memory"), "{words}");
+        let error = at(|| "create".to_owned(), result).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("c4n4ry"), "{error:?}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::{InfraConfig, SecretRef, TenantCluster, names};
+use berth_api::{InfraConfig, InfraConfigSpec, SecretRef, TenantCluster, names};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::DynamicObject;
 use kube::{Api, ResourceExt as _};
@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::errors::{Error, at, found};
 use super::{Context, resource};
-use crate::machines::{MachineDeployment, Surroundings};
+use crate::machines::{MachineDeployment, Scope, Surroundings, tenants_named};
+use crate::run::calls::forbidden;
 
 /// User data of a deployment's machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,16 +21,11 @@ pub(super) struct UserData {
 }
 
 impl Context {
-    /// Defaults and the tenant, which stores have. Its namespace tells whose a deployment is; where that is no tenant's
-    /// any may be.
+    /// Defaults and the tenants that a deployment may belong to, which stores have.
     pub(super) fn known(&self, deployment: &MachineDeployment) -> Surroundings {
         let mut around = Surroundings { is_whole: true, ..Surroundings::default() };
-        let own = deployment.metadata.namespace.strip_prefix("cluster-");
-        let all = match own.and_then(|name| self.tenants.named(name)) {
-            Some(tenant) => vec![tenant],
-            None => self.tenants.all(),
-        };
-        for tenant in all {
+        let named = tenants_named(deployment);
+        for tenant in named.iter().filter_map(|name| self.tenants.named(name)) {
             let value = serde_json::to_value(&*tenant).unwrap_or_default();
             if let Ok(tenant) = serde_json::from_value::<TenantCluster>(value) {
                 around.tenants.insert(tenant.name_any(), tenant);
@@ -55,6 +51,9 @@ impl Context {
         let value = deployment.spec.template.spec.provider_spec.value.clone().unwrap_or_default();
         let mut wanted = References::default();
         wanted.walk(&value, namespace);
+        let scope = Scope::new(&[&deployment.metadata.namespace, namespace], &around.config);
+        // What it may not refer to is not read either.
+        wanted.entries.retain(|(_, namespace, name)| scope.permits(namespace, name));
         for class in around
             .config
             .infra_storage_classes
@@ -65,16 +64,21 @@ impl Context {
         }
         for (kind, namespace, name) in &wanted.entries {
             let what = || format!("get {kind} {namespace}/{name}");
-            let object = if *kind == "Secret" {
+            let read = if *kind == "Secret" {
                 let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-                let secret = at(what, found(api.get(name).await))?;
-                secret.and_then(|secret| serde_json::to_value(secret).ok())
+                let secret = at(what, forbidden(found(api.get(name).await)))?;
+                secret.map(|secret| secret.and_then(|secret| serde_json::to_value(secret).ok()))
             } else {
                 let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
-                let map = at(what, found(api.get(name).await))?;
-                map.and_then(|map| serde_json::to_value(map).ok())
+                let map = at(what, forbidden(found(api.get(name).await)))?;
+                map.map(|map| map.and_then(|map| serde_json::to_value(map).ok()))
             };
-            self.take_in(around, object, kind);
+            match read {
+                Ok(object) => self.take_in(around, object, kind),
+                Err(why) => {
+                    around.forbidden.insert((kind, namespace.clone(), name.clone()), why);
+                }
+            }
         }
         for class in &wanted.classes {
             for (group, kind, plural, version) in [
@@ -123,6 +127,7 @@ impl Context {
         deployment: &MachineDeployment,
         tenant: Option<&TenantCluster>,
         namespace: &str,
+        config: &InfraConfigSpec,
     ) -> Result<Result<UserData, String>, Error> {
         let annotated = deployment.metadata.annotations.get(names::USER_DATA_SECRET);
         let (place, secret) = match (
@@ -145,10 +150,18 @@ impl Context {
         };
         let of = secret.namespace.clone().unwrap_or_else(|| namespace.to_owned());
         let key = secret.key.as_deref().unwrap_or("userdata");
+        let scope = Scope::new(&[namespace], config);
+        if !scope.permits(&of, &secret.name) {
+            return Ok(Err(format!("{place}: Secret {of}/{} {}", secret.name, scope.refusal())));
+        }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &of);
         let what = || format!("get Secret {of}/{}", secret.name);
-        let Some(found) = at(what, found(api.get(&secret.name).await))? else {
-            return Ok(Err(format!("{place}: Secret {of}/{} does not exist", secret.name)));
+        let found = match at(what, forbidden(found(api.get(&secret.name).await)))? {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                return Ok(Err(format!("{place}: Secret {of}/{} does not exist", secret.name)));
+            }
+            Err(why) => return Ok(Err(format!("{place}: Secret {of}/{}: {why}", secret.name))),
         };
         let data = found.data.unwrap_or_default();
         let text = |key: &str| data.get(key).map(|bytes| String::from_utf8(bytes.0.clone()));

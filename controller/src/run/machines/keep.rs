@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use berth_api::TenantCluster;
 use berth_api::names::{FINALIZER, TENANT_PREFIX};
 use berth_kit::client::jittered;
 use k8s_openapi::jiff::Timestamp;
@@ -11,17 +12,18 @@ use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::errors::{Error, at, found};
+use super::make::Maker;
 use super::say::Said;
 use super::{Context, deployments, foreign_machines, machines, policies};
 use crate::inventory::Problem;
 use crate::machines::rollout::Counts;
 use crate::machines::steps::{Owner, Steps, Vm, adoption, back_off, steps};
-use crate::machines::{KIND, MachineDeployment, Surroundings, home};
+use crate::machines::{Home, KIND, MachineDeployment, Surroundings, awaited, home};
 use crate::run::calls::patched_by;
 use crate::run::packed::unpacked;
 
 /// What is wrong for a reason that may pass is looked at again after so long.
-const RETRY: Duration = Duration::from_secs(30);
+pub(super) const RETRY: Duration = Duration::from_secs(30);
 /// Reason of the Event of one that is another controller's to keep.
 const LEFT: &str = "LeftToMachineController";
 
@@ -43,6 +45,10 @@ pub(super) async fn keep(
     context: &Context,
     object: &DynamicObject,
 ) -> Result<Option<Duration>, Error> {
+    // First of all: whatever is wrong with it, or has it by now, its machines are Berth's to delete.
+    if object.metadata.deletion_timestamp.is_some() {
+        return context.finalize(object).await;
+    }
     let value = serde_json::to_value(object).unwrap_or_default();
     let provider = value.pointer("/spec/template/spec/providerSpec/value/cloudProvider");
     // Whoever has another provider has another controller too.
@@ -57,23 +63,72 @@ pub(super) async fn keep(
         }
     };
     let around = context.known(&deployment);
-    let namespace = home(&deployment, &around);
+    let Home { tenant, namespace } = match home(&deployment, &around) {
+        Ok(home) => home,
+        Err(problem) => {
+            context.say(object, None, &Said::invalid(&[problem])).await?;
+            return Ok(Some(jittered(RETRY)));
+        }
+    };
+    let has_tenant = tenant.is_some();
     let is_beside = object.namespace().as_deref() == Some(namespace.as_str());
     let owner = Owner { uid: object.uid().unwrap_or_default(), is_beside };
     let vms = context.vms(&deployment, &namespace);
     let look = Look { context, object, deployment, owner, namespace, around, vms };
-    if object.metadata.deletion_timestamp.is_some() {
-        return look.go().await;
-    }
     let is_held = object.finalizers().iter().any(|one| one == FINALIZER);
     if !is_held && look.has_come_to_be_foreign().await? {
         return Ok(Some(jittered(RETRY)));
     }
     look.hold().await?;
+    if let Some(problem) = look.settle(has_tenant).await? {
+        context.say(object, None, &Said::invalid(&[problem])).await?;
+        return Ok(Some(jittered(RETRY)));
+    }
     look.keep().await
 }
 
+/// What came of making machines.
+#[derive(Default)]
+struct Made {
+    problems: Vec<Problem>,
+    /// What is odd about them; `None` if none was rendered.
+    notes: Option<Vec<Problem>>,
+    /// What they wait for.
+    awaited: Option<String>,
+}
+
+impl Made {
+    fn take(&mut self, maker: Result<Maker, Vec<Problem>>) -> Option<Maker> {
+        match maker {
+            Ok(maker) => {
+                self.notes = Some(maker.notes.clone());
+                Some(maker)
+            }
+            Err(wrong) => {
+                self.problems.extend(wrong);
+                None
+            }
+        }
+    }
+}
+
 impl Context {
+    /// Writes the list of finalizers, if no other wrote the object in between.
+    pub(super) async fn set_finalizers(
+        &self,
+        object: &DynamicObject,
+        all: &[String],
+    ) -> Result<(), Error> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &namespace, &deployments());
+        let patch = json!({"metadata": {
+            "finalizers": all, "uid": object.uid(), "resourceVersion": object.resource_version(),
+        }});
+        let patched = found(api.patch(&name, &patched_by(), &Patch::Merge(patch)).await);
+        at(|| format!("patch {KIND} {namespace}/{name}"), patched).map(drop)
+    }
+
     /// Whether machine-controller runs for it: two that make machines of the same object would make twice as many.
     async fn is_off(&self, object: &DynamicObject) -> bool {
         let namespace = object.namespace();
@@ -137,11 +192,6 @@ impl Look<'_> {
         Api::namespaced_with(self.context.client.clone(), &self.namespace, &machines())
     }
 
-    fn deployments(&self) -> Api<DynamicObject> {
-        let namespace = self.object.namespace().unwrap_or_default();
-        Api::namespaced_with(self.context.client.clone(), &namespace, &deployments())
-    }
-
     async fn keep(&self) -> Result<Option<Duration>, Error> {
         if self.context.machines.is_missing() {
             let problem = Problem::new(
@@ -176,13 +226,14 @@ impl Look<'_> {
         };
         self.adopt(&steps).await?;
         let open = self.context.open_policies(&self.namespace).filter(|_| steps.create > 0);
-        let problems = match open {
+        let Made { problems, notes, awaited } = match open {
             Some(why) => {
                 // A replacement cannot come either, so what is there stays.
                 steps.create = 0;
                 steps.delete.clear();
                 let message = format!("no machine is made before its tenant is isolated: {why}");
-                vec![Problem::new(self.called(), "", "", message)]
+                let problem = Problem::new(self.called(), "", "", message);
+                Made { problems: vec![problem], ..Made::default() }
             }
             None => self.make(&mut steps, now).await?,
         };
@@ -194,10 +245,11 @@ impl Look<'_> {
             });
         }
         let said = if problems.is_empty() {
-            Said::progress(self, &steps)
+            Said::progress(self, &steps, awaited)
         } else {
             Said::invalid(&problems)
         };
+        let said = said.noting(notes.as_deref());
         self.context.say(self.object, Some(steps.counts), &said).await?;
         let again = steps.again_after.map(|seconds| Duration::from_secs(seconds.into()));
         let again =
@@ -220,16 +272,23 @@ impl Look<'_> {
     }
 
     /// Makes what is missing, by what the server has at this moment: the store may not have heard yet of what was made last.
-    async fn make(&self, steps: &mut Steps, now: i64) -> Result<Vec<Problem>, Error> {
-        let mut problems = self.equip().await?;
+    async fn make(&self, steps: &mut Steps, now: i64) -> Result<Made, Error> {
+        let mut made = Made { problems: self.equip().await?, ..Made::default() };
         // A template that makes no sense is told also while nothing is to be made of it.
         let is_new = self.object.data.pointer("/status/observedGeneration").and_then(Value::as_i64)
             != self.object.metadata.generation;
         if steps.create == 0 {
             if is_new {
-                problems.extend(self.maker().await?.err().unwrap_or_default());
+                made.take(self.maker().await?);
             }
-            return Ok(problems);
+            return Ok(made);
+        }
+        made.awaited = self.tenant().and_then(awaited);
+        if made.awaited.is_some() {
+            // What cannot be replaced stays.
+            steps.create = 0;
+            steps.delete.clear();
+            return Ok(made);
         }
         let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
         let list = at(
@@ -246,21 +305,29 @@ impl Look<'_> {
         }
         if steps.create == 0 || self.has_come_to_be_foreign().await? {
             steps.create = 0;
-            return Ok(problems);
+            return Ok(made);
         }
-        match self.maker().await? {
-            Ok(maker) => {
-                for _ in 0..steps.create {
-                    self.create(&maker).await?;
-                }
-                // The watch will say so in a moment: then it need not be written again.
-                let Counts { replicas, updated, .. } = &mut steps.counts;
-                *replicas = replicas.saturating_add(steps.create);
-                *updated = updated.saturating_add(steps.create);
+        let maker = made.take(self.maker().await?);
+        let mut count = 0_u32;
+        for _ in 0..maker.as_ref().map_or(0, |_| steps.create) {
+            let Some(maker) = &maker else { break };
+            if let Some(refused) = self.create(maker).await? {
+                made.problems.push(refused);
+                break;
             }
-            Err(wrong) => problems.extend(wrong),
+            count = count.saturating_add(1);
         }
-        Ok(problems)
+        // The watch will say so in a moment: then it need not be written again.
+        let Counts { replicas, updated, .. } = &mut steps.counts;
+        *replicas = replicas.saturating_add(count);
+        *updated = updated.saturating_add(count);
+        Ok(made)
+    }
+
+    /// Its tenant, if it has one.
+    pub(super) fn tenant(&self) -> Option<&TenantCluster> {
+        let name = self.namespace.strip_prefix(TENANT_PREFIX)?;
+        self.around.tenants.get(name)
     }
 
     /// Whether machine-controller has begun with it; its kind may be so new that no watch knows of it.
@@ -305,42 +372,6 @@ impl Look<'_> {
         }
         let mut all = self.object.finalizers().to_vec();
         all.push(FINALIZER.to_owned());
-        self.set_finalizers(&all).await
-    }
-
-    async fn set_finalizers(&self, all: &[String]) -> Result<(), Error> {
-        let name = self.object.name_any();
-        let patch = json!({"metadata": {"finalizers": all, "resourceVersion": self.object.resource_version()}});
-        let patched = self.deployments().patch(&name, &patched_by(), &Patch::Merge(patch)).await;
-        at(|| format!("patch {}", self.called()), found(patched)).map(drop)
-    }
-
-    /// It is deleted: its machines first.
-    async fn go(&self) -> Result<Option<Duration>, Error> {
-        if !self.object.finalizers().iter().any(|one| one == FINALIZER) {
-            self.context.forget(self.object);
-            return Ok(None);
-        }
-        let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
-        let vms: Vec<Vm> = if self.context.machines.is_missing() {
-            Vec::new()
-        } else {
-            let what = || format!("list VirtualMachines of {}", self.namespace);
-            let list = at(what, self.machines().list(&params).await)?;
-            list.items.iter().map(|vm| self.context.vm(vm)).collect()
-        };
-        let own: Vec<&Vm> = vms.iter().filter(|vm| vm.is_of(&self.owner)).collect();
-        for vm in own.iter().filter(|vm| !vm.is_deleting) {
-            let deleted = self.machines().delete(&vm.name, &DeleteParams::background()).await;
-            at(|| format!("delete VirtualMachine {}/{}", self.namespace, vm.name), found(deleted))?;
-        }
-        if own.is_empty() {
-            let rest: Vec<String> =
-                self.object.finalizers().iter().filter(|one| *one != FINALIZER).cloned().collect();
-            self.set_finalizers(&rest).await?;
-            self.context.forget(self.object);
-            return Ok(None);
-        }
-        Ok(Some(jittered(RETRY)))
+        self.context.set_finalizers(self.object, &all).await
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::errors::{Error, at, found, made};
+use super::errors::{Error, at, found, hidden, made, refusal};
 use super::gather::{UserData, secret};
 use super::keep::Look;
 use crate::inventory::Problem;
@@ -21,6 +21,8 @@ use crate::run::calls::made_by;
 pub(super) struct Maker {
     around: Surroundings,
     data: UserData,
+    /// What is odd about the template.
+    pub(super) notes: Vec<Problem>,
 }
 
 impl Look<'_> {
@@ -28,9 +30,9 @@ impl Look<'_> {
     pub(super) async fn maker(&self) -> Result<Result<Maker, Vec<Problem>>, Error> {
         let mut around = self.around.clone();
         self.context.gather(&self.deployment, &self.namespace, &mut around).await?;
-        let tenant =
-            self.namespace.strip_prefix("cluster-").and_then(|name| self.around.tenants.get(name));
-        let data = self.context.user_data(&self.deployment, tenant, &self.namespace).await?;
+        let (tenant, config) = (self.tenant(), &self.around.config);
+        let data =
+            self.context.user_data(&self.deployment, tenant, &self.namespace, config).await?;
         let wrong = |message: String| {
             vec![
                 Problem::new(self.deployment.called(), "", "", message)
@@ -47,7 +49,10 @@ impl Look<'_> {
             Err(problems) => return Ok(Err(problems)),
         };
         match user_data::with_keys(&data.user, &rendered.ssh_public_keys) {
-            Ok(user) => Ok(Ok(Maker { around, data: UserData { user, ..data } })),
+            Ok(user) => {
+                let notes = rendered.notes;
+                Ok(Ok(Maker { around, data: UserData { user, ..data }, notes }))
+            }
             Err(error) => Ok(Err(wrong(format!("its user data {error}")))),
         }
     }
@@ -61,14 +66,14 @@ impl Look<'_> {
         }
     }
 
-    /// Makes one.
-    pub(super) async fn create(&self, maker: &Maker) -> Result<(), Error> {
+    /// Makes one; what is wrong if the server refuses it.
+    pub(super) async fn create(&self, maker: &Maker) -> Result<Option<Problem>, Error> {
         let name = name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
         let choice = self.choice(&name, &maker.data);
         // It was seen to make sense a moment ago.
         let Ok(mut rendered) = new_machine(&self.deployment, &self.owner, &maker.around, &choice)
         else {
-            return Ok(());
+            return Ok(None);
         };
         if maker.data.network.is_some() {
             add_network_data(&mut rendered.machine, &name);
@@ -79,13 +84,21 @@ impl Look<'_> {
             Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
         };
         let created = self.machines().create(&made_by(), &body).await;
-        let Some(created) = at(what, made(created))? else { return Ok(()) };
+        // A server quotes what it refuses.
+        let created = if rendered.has_secrets { created.map_err(hidden) } else { created };
+        if let Some(words) = refusal(&created) {
+            let called = self.deployment.called();
+            let message = format!("VirtualMachine {}/{name} is refused: {words}", self.namespace);
+            let problem = Problem::new(called, "", "", message);
+            return Ok(Some(problem.leaves_out("no machine is made")));
+        }
+        let Some(created) = at(what, made(created))? else { return Ok(None) };
         tracing::info!(
             "{}: VirtualMachine {}/{name} is made",
             self.deployment.called(),
             self.namespace
         );
-        self.give(&name, &created.uid().unwrap_or_default(), &maker.data).await
+        self.give(&name, &created.uid().unwrap_or_default(), &maker.data).await.map(|()| None)
     }
 
     /// Makes a machine's Secret.
@@ -96,7 +109,7 @@ impl Look<'_> {
             Ok(body) => body,
             Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
         };
-        at(what, made(api.create(&made_by(), &body).await))?;
+        at(what, made(api.create(&made_by(), &body).await.map_err(hidden)))?;
         self.context.remember(self.object, |memory| memory.equipped.insert(machine.to_owned()));
         Ok(())
     }

@@ -4,12 +4,14 @@
 //! keep, so a MachineDeployment that is as it should be costs no request; Secrets and storage are asked for when a machine
 //! is made.
 
+mod deletion;
 mod errors;
 mod gather;
 mod index;
 mod keep;
 mod make;
 mod policies;
+mod residence;
 mod say;
 mod wake;
 

@@ -17,6 +17,10 @@ use crate::inventory::Problem;
 use crate::machines::rollout::Counts;
 use crate::machines::steps::Steps;
 
+/// Condition: whether machines have all that their template says.
+const HONORED: &str = "TemplateHonored";
+/// Characters of a message that a condition holds.
+const LONGEST: usize = 8000;
 /// Seconds without progress, unless a deployment says otherwise (as Kubernetes' Deployments).
 const DEADLINE: u64 = 600;
 
@@ -33,13 +37,12 @@ impl Said {
     /// It makes no sense.
     pub(super) fn invalid(problems: &[Problem]) -> Self {
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        // What a condition holds.
-        let message: String = all.join("\n").chars().take(8000).collect();
+        let message: String = all.join("\n").chars().take(LONGEST).collect();
         Self { conditions: vec![("Valid", false, "Invalid", message)], again_after: None }
     }
 
     /// It makes sense, and so far it is.
-    pub(super) fn progress(look: &Look<'_>, steps: &Steps) -> Self {
+    pub(super) fn progress(look: &Look<'_>, steps: &Steps, awaited: Option<String>) -> Self {
         let deadline = look.deployment.spec.progress_deadline_seconds;
         let deadline = deadline.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(DEADLINE);
         let deadline = Duration::from_secs(deadline);
@@ -62,6 +65,8 @@ impl Said {
             (("Progressing", true, "Complete", numbers), None)
         } else if look.deployment.spec.paused {
             (("Progressing", false, "Paused", numbers), None)
+        } else if let Some(awaited) = awaited {
+            (("Progressing", false, "AwaitingTenant", format!("machines wait for {awaited}")), None)
         } else if let Some(left) = left {
             (("Progressing", true, "Progressing", numbers), Some(left))
         } else {
@@ -78,6 +83,19 @@ impl Said {
             ("Available", is_available, reason, message),
         ];
         Self { conditions, again_after }
+    }
+
+    /// With what is odd about the template of the machines that were made last; without, as it was said before.
+    pub(super) fn noting(mut self, notes: Option<&[Problem]>) -> Self {
+        let Some(notes) = notes else { return self };
+        let all: Vec<String> = notes.iter().map(ToString::to_string).collect();
+        let message: String = all.join("\n").chars().take(LONGEST).collect();
+        self.conditions.push(if notes.is_empty() {
+            (HONORED, true, "AllHonored", "machines have all that the template says".to_owned())
+        } else {
+            (HONORED, false, "PartlyHonored", message)
+        });
+        self
     }
 
     fn is_valid(&self) -> bool {
@@ -104,7 +122,15 @@ impl Context {
             status["unavailableReplicas"] = unavailable.into();
             status["labelSelector"] = format!("md={}", object.name_any()).into();
         }
-        status["conditions"] = conditions(&before, said);
+        let mut conditions = conditions(&before, said);
+        if let Some(all) = conditions.as_array_mut() {
+            let is_said = all.iter().any(|one| one["type"] == HONORED);
+            let known = before["conditions"].as_array().into_iter().flatten();
+            all.extend(
+                known.filter(|one| one["type"] == HONORED && !is_said).cloned().collect::<Vec<_>>(),
+            );
+        }
+        status["conditions"] = conditions;
         let is_new = status
             .as_object()
             .is_some_and(|fields| fields.iter().any(|(key, value)| before.get(key) != Some(value)));

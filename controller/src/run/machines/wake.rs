@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use berth_api::names;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use kube::runtime::controller::ReconcileRequest;
@@ -110,8 +111,10 @@ impl Wake {
     pub(super) fn tenant(&self, tenant: &DynamicObject, is_gone: bool) {
         let Some([_, _, tenants]) = self.stores.get() else { return };
         let name = tenant.name_any();
-        let attachment = tenant.data.pointer("/status/networkAttachmentDefinition");
-        let attachment = attachment.and_then(|name| name.as_str().map(str::to_owned));
+        let field = |pointer: &str| tenant.data.pointer(pointer)?.as_str().map(str::to_owned);
+        // The namespace stands there as soon as it is reconciled.
+        let attachment = field("/status/networkAttachmentDefinition");
+        let attachment = attachment.or_else(|| field("/status/namespace"));
         let is_isolated = policies::not_in_force(tenant).is_none();
         let facts: Facts = (tenant.uid(), tenant.metadata.generation, attachment, is_isolated);
         let is_same = {
@@ -142,6 +145,21 @@ impl Wake {
     /// Machines of a namespace that carry a deployment's name.
     pub(super) fn machines_of(&self, namespace: &str, deployment: &str) -> Vec<Place> {
         self.machines.at(&(namespace.to_owned(), deployment.to_owned()))
+    }
+
+    /// Namespaces with machines that were made for a deployment, by its uid. Of all namespaces, so for rare use.
+    pub(super) fn namespaces_of(&self, object: &DynamicObject) -> Vec<String> {
+        let Some([_, machines, _]) = self.stores.get() else { return Vec::new() };
+        let name = object.name_any();
+        let all = self.machines.of(|(_, deployment)| *deployment == name);
+        let is_its = |(namespace, name): &Place| {
+            let machine = machines.get(namespace, name)?;
+            let owner = machine.owner_references().iter().find(|one| one.controller == Some(true));
+            let marked = machine.annotations().get(names::MACHINE_DEPLOYMENT_UID);
+            let uid = owner.map(|owner| &owner.uid).or(marked);
+            (uid.is_some() && uid == object.metadata.uid.as_ref()).then(|| namespace.clone())
+        };
+        all.iter().filter_map(is_its).collect()
     }
 
     /// Deployments of a namespace.

@@ -14,7 +14,9 @@ use kube::{Api, Client, ResourceExt as _};
 
 use super::error::{Error, at, found};
 use super::stores::{Followers, Queue, Stores};
+use crate::machines::Scope;
 use crate::run::backoff::Backoff;
+use crate::run::calls::forbidden;
 use crate::run::events::Events;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::{Server, server};
@@ -129,9 +131,19 @@ impl Context {
         let key = of.key.as_deref().unwrap_or("kubeconfig");
         let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{}", of.name);
         let fault = |message: String| Err(Fault::new(KUBECONFIG_INVALID, message));
+        let (own, config) = (own(), self.config());
+        let scope = Scope::new(&[&own], &config);
+        if !scope.permits(&namespace, &of.name) {
+            return Ok(fault(format!("{place} {}", scope.refusal())));
+        }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
-        let Some(secret) = at(format!("get {place}"), found(api.get(&of.name).await))? else {
-            return Ok(fault(format!("{place} does not exist")));
+        let read = found(api.get(&of.name).await);
+        // In its own namespace the right was bound a moment ago, and comes.
+        let read = if namespace == own { read.map(Ok) } else { forbidden(read) };
+        let secret = match at(format!("get {place}"), read)? {
+            Ok(Some(secret)) => secret,
+            Ok(None) => return Ok(fault(format!("{place} does not exist"))),
+            Err(why) => return Ok(fault(format!("{place} {why}"))),
         };
         let data = secret.data.unwrap_or_default();
         let Some(bytes) = data.get(key) else {
@@ -150,11 +162,11 @@ pub(super) fn address(server: Option<&Server>) -> (Option<IpAddr>, Option<String
     match server {
         None => (None, None),
         Some(Server::Address(address)) => (Some(*address), None),
-        Some(Server::Name(name)) => {
-            let message = format!(
-                "its API server is known as {name} only, and policies take addresses: open the way by a custom policy"
-            );
-            (None, Some(message))
+        Some(Server::Name(_)) => {
+            // The name comes from a Secret.
+            let message = "its kubeconfig names the API server by a host name, and policies take addresses: open the way by a \
+                           custom policy";
+            (None, Some(message.to_owned()))
         }
     }
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::context::Context;
 use super::error::{Error, at, found};
 use super::objects::is_ours;
-use crate::tenants::deletion::{Action, Machine, Namespace, View, next};
+use crate::tenants::deletion::{Action, Machine, Namespace, View, next, readable};
 use crate::tenants::ids::NetworkId;
 use crate::tenants::objects::Kind;
 use crate::tenants::status;
@@ -40,10 +40,9 @@ pub(super) async fn go_on(
     if !tenant.finalizers().iter().any(|one| one == FINALIZER) {
         return Ok(None);
     }
-    let api: Api<TenantCluster> = Api::all(context.client.clone());
     for _ in 0..STEPS {
         // A step must not be taken twice because the watch is slow.
-        let fresh = at(format!("get TenantCluster {name}"), found(api.get(&name).await))?;
+        let fresh = context.fresh(&name).await?;
         let Some(tenant) = fresh.filter(|one| one.uid() == tenant.uid()) else { return Ok(None) };
         let space = context.find_namespace(&tenant).await?;
         let machines = context.machines(&tenant, space).await?;
@@ -97,8 +96,7 @@ pub(super) async fn go_on(
                 return Ok(Some(PATIENCE));
             }
             Action::Finish => {
-                let fresh = at(format!("get TenantCluster {name}"), found(api.get(&name).await))?;
-                let Some(tenant) = fresh else { return Ok(None) };
+                let Some(tenant) = context.fresh(&name).await? else { return Ok(None) };
                 let others: Vec<String> =
                     tenant.finalizers().iter().filter(|one| *one != FINALIZER).cloned().collect();
                 context.finalizers(&tenant, &others).await?;
@@ -117,6 +115,14 @@ fn resource_of(kind: &str) -> Option<ApiResource> {
 }
 
 impl Context {
+    /// A tenant as the server has it now, whether it can be read or not.
+    async fn fresh(&self, name: &str) -> Result<Option<TenantCluster>, Error> {
+        let object =
+            at(format!("get TenantCluster {name}"), found(self.tenants().get(name).await))?;
+        let object = object.and_then(|object| serde_json::to_value(object).ok());
+        Ok(object.as_ref().and_then(readable))
+    }
+
     /// Everything of machines that is in a tenant's namespace.
     async fn machines(
         &self,

@@ -6,19 +6,19 @@ use berth_api::names::{CONTROLLER_TENANTS, FINALIZER, TENANT};
 use berth_api::{TenantCluster, TenantClusterStatus};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use serde_json::json;
 
 use super::context::{Context, address};
 use super::error::{Error, at, found};
 use super::objects::is_ours;
 use crate::run::calls::{made_by, patched_by};
-use crate::tenants::deletion::Namespace;
+use crate::tenants::deletion::{Namespace, readable};
 use crate::tenants::fault::Fault;
 use crate::tenants::hosts::readiness;
 use crate::tenants::ids::NetworkId;
 use crate::tenants::network;
-use crate::tenants::objects::access::access;
+use crate::tenants::objects::access::{access, of_controller};
 use crate::tenants::objects::attachment::{Tenants, attachment};
 use crate::tenants::objects::policies::{Input, Policies, policies};
 use crate::tenants::objects::{Kind, Wanted, flavours, namespace};
@@ -41,6 +41,10 @@ pub(super) async fn keep(
     let space = context.namespace(&tenant).await?;
     // Whoever made the namespace may have made what is in it.
     let is_own = space == Namespace::Ours;
+    if space != Namespace::Going {
+        // Before anything is read there; `objects` says what is wrong with it.
+        drop(context.settle(of_controller(&name), is_own).await);
+    }
     let mut parts = Parts {
         network: Ok(Told {
             reason: "PodNetworkOnly",
@@ -123,8 +127,9 @@ pub(super) async fn keep(
 }
 
 impl Context {
-    fn tenants(&self) -> Api<TenantCluster> {
-        Api::all(self.client.clone())
+    /// Untyped: what the server answers must not have to be understood where a tenant is deleted.
+    pub(super) fn tenants(&self) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &ApiResource::erase::<TenantCluster>(&()))
     }
 
     /// Sees to it that the tenant does not go before what was made for it: before anything is made.
@@ -151,7 +156,10 @@ impl Context {
         let result = self.tenants().patch(&name, &params, &Patch::Merge(patch)).await;
         let what = format!("patch TenantCluster {name}");
         // One that is gone by now had nothing made for it.
-        at(what, found(result))?.ok_or_else(|| Error::Changed(format!("TenantCluster {name}")))
+        let patched = at(what, found(result))?;
+        let patched = patched.and_then(|patched| serde_json::to_value(patched).ok());
+        let patched = patched.as_ref().and_then(readable);
+        patched.ok_or_else(|| Error::Changed(format!("TenantCluster {name}")))
     }
 
     /// Says what a tenant has, which hosts then carry. If two controllers came to different claims, the first says it.
@@ -163,9 +171,10 @@ impl Context {
         let name = tenant.name_any();
         let params = PatchParams::apply(CONTROLLER_TENANTS).force();
         let body = Patch::Apply(status::apply(&tenant, &status, true));
+        let api: Api<TenantCluster> = Api::all(self.client.clone());
         at(
             format!("patch status of TenantCluster {name}"),
-            self.tenants().patch_status(&name, &params, &body).await,
+            api.patch_status(&name, &params, &body).await,
         )
     }
 

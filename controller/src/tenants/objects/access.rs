@@ -2,7 +2,7 @@
 //! (`pkg/provider/cloud/kubevirt/csi.go` of kubermatic/kubermatic).
 
 use berth_api::TenantCluster;
-use berth_api::names::{MANAGED_BY, TENANT};
+use berth_api::names::{CONTROLLER_ACCOUNT, CONTROLLER_TENANT_ROLE, MANAGED_BY, TENANT};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ObjectMeta;
 use serde_json::json;
@@ -48,7 +48,21 @@ pub fn csi_secret(tenant: &str) -> Secret {
     }
 }
 
-/// Account, role and binding.
+/// What lets the controller itself read Secrets and ConfigMaps of the tenant, and make those of its machines: it has that
+/// right in no other namespace. A binding of a ClusterRole needs the right `bind` alone; a Role of its own would need
+/// `escalate`, with which any right can be granted.
+#[must_use]
+pub fn of_controller(tenant: &str) -> Wanted {
+    let (namespace, name) = CONTROLLER_ACCOUNT;
+    let role_ref = json!({
+        "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CONTROLLER_TENANT_ROLE,
+    });
+    let subjects = json!([{"kind": "ServiceAccount", "name": name, "namespace": namespace}]);
+    let content = json!({"roleRef": role_ref, "subjects": subjects});
+    Wanted::new(Kind::RoleBinding, tenant, CONTROLLER_TENANT_ROLE, content)
+}
+
+/// Account, role and binding, and the controller's own binding.
 #[must_use]
 pub fn access(tenant: &str) -> Vec<Wanted> {
     let rules: Vec<_> = RULES
@@ -69,5 +83,6 @@ pub fn access(tenant: &str) -> Vec<Wanted> {
             NAME,
             json!({"roleRef": role_ref, "subjects": subjects}),
         ),
+        of_controller(tenant),
     ]
 }

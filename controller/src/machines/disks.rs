@@ -1,0 +1,95 @@
+//! Disks of a machine as a providerSpec has them.
+
+use super::fields::Fields;
+use super::text::Text;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PrimaryDisk {
+    pub(super) size: Text,
+    pub(super) storage_class: Text,
+    pub(super) access_mode: Text,
+    /// Its claim stands under `spec.pvc`, not under `spec.storage`.
+    pub(super) is_pvc: bool,
+    pub(super) image: Text,
+    /// `http`, `registry`, `pvc`, or empty: derived from the image.
+    pub(super) source: Text,
+    pub(super) pull_method: Text,
+    pub(super) extra_headers: Vec<String>,
+    pub(super) extra_headers_secret: Text,
+    pub(super) data_volume_secret: Text,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SecondaryDisk {
+    pub(super) size: Text,
+    pub(super) storage_class: Text,
+    pub(super) access_mode: Text,
+    pub(super) is_blank: bool,
+}
+
+pub(super) const PRIMARY: [&str; 10] = [
+    "size",
+    "storageClassName",
+    "storageAccessType",
+    "storageTarget",
+    "osImage",
+    "source",
+    "pullMethod",
+    "extraHeaders",
+    "extraHeadersSecretRef",
+    "dataVolumeSecretRef",
+];
+pub(super) const SECONDARY: [&str; 4] = ["size", "storageClassName", "storageAccessType", "source"];
+
+impl PrimaryDisk {
+    pub(super) fn read(disk: &mut Fields<'_>) -> Self {
+        let this = Self {
+            size: disk.variable("size"),
+            storage_class: disk.variable("storageClassName"),
+            access_mode: disk.variable("storageAccessType"),
+            is_pvc: &*disk.variable("storageTarget") == "pvc",
+            image: disk.variable("osImage"),
+            source: disk.variable("source"),
+            pull_method: match disk.variable("pullMethod") {
+                none if none.is_empty() => "node".into(),
+                some => some,
+            },
+            extra_headers: disk.texts("extraHeaders"),
+            extra_headers_secret: disk.variable("extraHeadersSecretRef"),
+            data_volume_secret: disk.variable("dataVolumeSecretRef"),
+        };
+        if !["node", "pod"].contains(&&*this.pull_method) {
+            disk.wrong("pullMethod", &this.pull_method, "is neither node nor pod");
+        }
+        if !this.extra_headers.is_empty() && !this.extra_headers_secret.is_empty() {
+            let message = "excludes extraHeaders: keep one of the two";
+            disk.wrong("extraHeadersSecretRef", &this.extra_headers_secret, message);
+        }
+        check_access_mode(disk, &this.access_mode);
+        this
+    }
+}
+
+impl SecondaryDisk {
+    pub(super) fn read(disk: &mut Fields<'_>) -> Self {
+        let (size, storage_class) = (disk.variable("size"), disk.variable("storageClassName"));
+        let access_mode = disk.variable("storageAccessType");
+        let source = disk.variable("source");
+        if !["", "blank", "clone"].contains(&&*source) {
+            disk.wrong("source", &source, "is neither blank nor clone");
+        }
+        if let Err(why) = size.quantity() {
+            disk.wrong("size", &size, why);
+        }
+        check_access_mode(disk, &access_mode);
+        Self { size, storage_class, access_mode, is_blank: &*source == "blank" }
+    }
+}
+
+fn check_access_mode(disk: &Fields<'_>, mode: &Text) {
+    let known = ["", "ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
+    if !known.contains(&&**mode) {
+        let message = "is no access mode: ReadWriteOnce, ReadOnlyMany, ReadWriteMany and ReadWriteOncePod are";
+        disk.wrong("storageAccessType", mode, message);
+    }
+}

@@ -1,0 +1,110 @@
+//! Which tenant a MachineDeployment belongs to, and in which namespace its VirtualMachines are.
+
+use berth_api::TenantCluster;
+use berth_api::names::{TENANT, TENANT_PREFIX};
+use serde_json::Value;
+
+use super::deployment::MachineDeployment;
+use super::surroundings::Surroundings;
+use crate::inventory::Problem;
+
+/// Where the VirtualMachines of a MachineDeployment are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Home<'a> {
+    /// Its tenant.
+    pub tenant: Option<&'a TenantCluster>,
+    /// The namespace.
+    pub namespace: String,
+}
+
+/// Names of TenantClusters that a MachineDeployment may belong to: by its namespace, its annotation, and its providerSpec.
+#[must_use]
+pub fn tenants_named(deployment: &MachineDeployment) -> Vec<String> {
+    let by_namespace = deployment.metadata.namespace.strip_prefix(TENANT_PREFIX);
+    let annotated = deployment.metadata.annotations.get(TENANT).cloned();
+    let all = [by_namespace.map(str::to_owned), annotated, cloud_field(deployment, "clusterName")];
+    all.into_iter().flatten().filter(|name| !name.is_empty()).collect()
+}
+
+/// Resolves the tenant and the namespace: by the MachineDeployment's namespace, else by its annotation, else by the name
+/// in its providerSpec. A tenant is only named from namespaces that it lists.
+///
+/// # Errors
+/// The field that names a tenant or namespace that it may not name.
+pub fn home<'a>(
+    deployment: &MachineDeployment,
+    around: &'a Surroundings,
+) -> Result<Home<'a>, Problem> {
+    const CLUSTER_NAME: &str =
+        "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
+    let own = deployment.metadata.namespace.as_str();
+    let annotation = format!("metadata.annotations[{TENANT}]");
+    let wrong = |field: &str, name: &str, message: String| {
+        let problem = Problem::new(deployment.called(), field, name, message);
+        Err(problem.leaves_out("nothing is made of it"))
+    };
+    let of = |tenant: &'a TenantCluster, name: &str| Home {
+        tenant: Some(tenant),
+        namespace: TenantCluster::namespace_of(name),
+    };
+    let annotated = deployment.metadata.annotations.get(TENANT).filter(|name| !name.is_empty());
+    let by_namespace = own.strip_prefix(TENANT_PREFIX);
+    if let Some((tenant, id)) = by_namespace.and_then(|id| Some((around.tenants.get(id)?, id))) {
+        return match annotated {
+            Some(name) if name != id => {
+                let message = format!("is not the tenant of namespace {own}, which is {id}");
+                wrong(&annotation, name, message)
+            }
+            _ => Ok(of(tenant, id)),
+        };
+    }
+    let listed = |field: &str, name: &str, tenant: &'a TenantCluster| {
+        if tenant.takes_machines_of(own) {
+            return Ok(of(tenant, name));
+        }
+        let message =
+            format!("TenantCluster {name} does not list namespace {own} in spec.machineNamespaces");
+        wrong(field, name, message)
+    };
+    if let Some(name) = annotated.filter(|name| Some(name.as_str()) != by_namespace) {
+        return match around.tenants.get(name) {
+            Some(tenant) => listed(&annotation, name, tenant),
+            // Machines that are made elsewhere would be left behind when it comes.
+            None => wrong(&annotation, name, "there is no TenantCluster of this name".to_owned()),
+        };
+    }
+    if let Some(name) = cloud_field(deployment, "clusterName")
+        && let Some(tenant) = around.tenants.get(&name)
+    {
+        return listed(CLUSTER_NAME, &name, tenant);
+    }
+    let given = cloud_field(deployment, "namespace").filter(|name| !name.is_empty());
+    let namespace = match given {
+        // VMs of any namespace could be made otherwise. Without a cluster nothing is made.
+        Some(other) if around.is_whole && other != own => {
+            let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.namespace";
+            let message = format!(
+                "is another namespace than the MachineDeployment's, {own}, and no tenant is named"
+            );
+            return wrong(field, &other, message);
+        }
+        Some(given) => given,
+        None if own.is_empty() => "default".to_owned(),
+        None => own.to_owned(),
+    };
+    Ok(Home { tenant: None, namespace })
+}
+
+/// A field of cloudProviderSpec as it is written in the object itself. One that refers to a Secret names no tenant: what a
+/// MachineDeployment belongs to must not change with another object.
+fn cloud_field(deployment: &MachineDeployment, name: &str) -> Option<String> {
+    let of = |value: &Value, name: &str| {
+        let fields = value.as_object()?;
+        let found = fields.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.clone())
+    };
+    let provider = deployment.spec.template.spec.provider_spec.value.as_ref()?;
+    let field = of(&of(provider, "cloudProviderSpec")?, name)?;
+    let field = if field.is_object() { of(&field, "value")? } else { field };
+    field.as_str().map(str::to_owned)
+}

@@ -1,0 +1,100 @@
+//! A value of a providerSpec that may come from a Secret. Where it does, no message shows it.
+
+use std::fmt;
+use std::ops::Deref;
+
+use berth_api::Quantity;
+
+/// A text, and whether a Secret has it. As text in a message it hides what a Secret has.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Text {
+    value: String,
+    is_secret: bool,
+}
+
+/// What stands in a message for a value from a Secret.
+const HIDDEN: &str = "(from a Secret)";
+
+impl Text {
+    /// What a Secret has.
+    pub(super) const fn secret(value: String) -> Self {
+        Self { value, is_secret: true }
+    }
+
+    /// Whether a Secret has it.
+    pub(super) const fn is_secret(&self) -> bool {
+        self.is_secret
+    }
+
+    /// The value itself, for the machine that is made of it.
+    pub(super) fn expose(self) -> String {
+        self.value
+    }
+
+    /// As a quantity.
+    ///
+    /// # Errors
+    /// What is wrong with it. The parser's own words quote what stands there, so they are for values of the object alone.
+    pub(super) fn quantity(&self) -> Result<Quantity, String> {
+        self.value.parse::<Quantity>().map_err(|error| {
+            if self.is_secret { "is not a quantity".to_owned() } else { error.to_string() }
+        })
+    }
+}
+
+impl From<String> for Text {
+    fn from(value: String) -> Self {
+        Self { value, is_secret: false }
+    }
+}
+
+impl From<&str> for Text {
+    fn from(value: &str) -> Self {
+        value.to_owned().into()
+    }
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.value
+    }
+}
+
+/// What a message shows of a value.
+///
+/// A function that takes one is generic, so that a [`Text`] is not dereferenced to the value that it hides.
+pub(super) trait Shown {
+    fn shown(&self) -> &str;
+}
+
+impl Shown for Text {
+    fn shown(&self) -> &str {
+        if self.is_secret { HIDDEN } else { &self.value }
+    }
+}
+
+impl Shown for str {
+    fn shown(&self) -> &str {
+        self
+    }
+}
+
+impl Shown for String {
+    fn shown(&self) -> &str {
+        self
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.shown())
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.shown(), f)
+    }
+}

@@ -1,0 +1,63 @@
+//! In which namespace a MachineDeployment's machines are: resolved from its fields, and recorded in its status before the
+//! first machine is made. An edit that would leave machines behind, or make a second set, is refused.
+
+use berth_api::names::CONTROLLER_STATUS;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::deployments;
+use super::errors::{Error, at, found};
+use super::keep::Look;
+use crate::inventory::Problem;
+
+/// Field of the status with the namespace of its machines.
+const RECORD: &str = "machineNamespace";
+
+impl Look<'_> {
+    /// Records where the machines of a MachineDeployment are; what is wrong if they are elsewhere already.
+    pub(super) async fn settle(&self, has_tenant: bool) -> Result<Option<Problem>, Error> {
+        let Self { context, object, namespace: home, .. } = self;
+        let status = object.data.get("status");
+        let recorded = status.and_then(|status| status.get(RECORD)).and_then(Value::as_str);
+        if recorded == Some(home.as_str()) {
+            return Ok(None);
+        }
+        let left = match recorded {
+            // Asked of the server: the watch may lack one that was made a moment ago.
+            Some(_) => {
+                let made = context.machines_made_for(object).await?;
+                made.iter().filter_map(kube::ResourceExt::namespace).collect()
+            }
+            None => context.wake.namespaces_of(object),
+        };
+        let left = left.into_iter().find(|namespace| namespace != home);
+        let wrong = |from: &str, why: &str| {
+            let field = format!("status.{RECORD}");
+            let message = format!(
+                "{why}, and by its fields they would be in {home}: undo the change of its annotation or clusterName, or of \
+                 its TenantCluster; to move it, scale it to 0 before"
+            );
+            let problem = Problem::new(self.deployment.called(), field, from, message);
+            Ok(Some(problem.leaves_out("nothing is made or deleted")))
+        };
+        match (left, recorded) {
+            (Some(from), _) => return wrong(&from, "its machines are in this namespace"),
+            // Its tenant is gone, or no longer named: machines without one are not what was meant.
+            (None, Some(from)) if !has_tenant => {
+                return wrong(from, "its machines were in this namespace of a tenant");
+            }
+            _ => {}
+        }
+        let namespace = object.namespace().unwrap_or_default();
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(context.client.clone(), &namespace, &deployments());
+        let patch = Patch::Merge(json!({"status": {RECORD: home}}));
+        let params = PatchParams {
+            field_manager: Some(CONTROLLER_STATUS.to_owned()),
+            ..PatchParams::default()
+        };
+        let patched = found(api.patch_status(&object.name_any(), &params, &patch).await);
+        at(|| format!("status of {}", self.deployment.called()), patched).map(|_| None)
+    }
+}

@@ -1,0 +1,148 @@
+//! Which scheduler a machine names, by its tenant or by its instance type, as KubeVirt takes it.
+//!
+//! Judged by recorded answers of KubeVirt's own code (`tests/data/kubevirt`): which fields an instance type and a machine
+//! may not both have.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+
+use berth_controller::fleet::stream;
+use flate2::read::GzDecoder;
+use serde_json::{Value, json};
+
+use super::{base, data, deployment, rendered, set};
+
+/// Whether an instance type has a field, whether its machine has it, and whether KubeVirt refuses that.
+fn recorded(field: &str) -> BTreeMap<(bool, bool), bool> {
+    let (mut all, mut answers) = (BTreeMap::new(), 0);
+    for path in data::files("kubevirt", ".jsonl.gz") {
+        let file = std::fs::File::open(&path).unwrap();
+        for line in BufReader::new(GzDecoder::new(file)).lines() {
+            let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            // Before the instance type is looked at.
+            let stage = answer["error"]["stage"].as_str().unwrap_or_default();
+            if answer["instancetype"].is_null() || ["read", "vm-mutate"].contains(&stage) {
+                continue;
+            }
+            let has = |pointer: &str| {
+                let value = answer.pointer(&format!("{pointer}/{field}"));
+                value.is_some_and(|value| !value.is_null() && *value != json!({}) && *value != "")
+            };
+            let path = format!("spec.template.spec.{field}");
+            let causes = answer["error"]["causes"].as_array().into_iter().flatten();
+            let is_refused = causes.filter(|cause| cause["field"] == path.as_str()).count() > 0;
+            let sides = (has("/instancetype/spec"), has("/vm/spec/template/spec"));
+            let before = all.insert(sides, is_refused);
+            assert!(before.is_none_or(|before| before == is_refused), "{}", answer["id"]);
+            answers += 1;
+        }
+    }
+    assert!(answers > 1000, "{answers} answers");
+    all
+}
+
+/// Instance types as they are shipped, and two of others.
+fn instancetypes() -> Vec<Value> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/instancetypes");
+    let mut all = Vec::new();
+    for file in ["performance.yaml", "density.yaml"] {
+        let text = std::fs::read_to_string(folder.join(file)).unwrap();
+        let mut problems = Vec::new();
+        all.extend(stream::each(file, &text, &mut problems, |found| found.object));
+        assert!(problems.is_empty(), "{problems:?}");
+    }
+    assert!(all.len() > 8, "{}", all.len());
+    let own = |name: &str, spec: Value| {
+        json!({"apiVersion": "instancetype.kubevirt.io/v1beta1", "kind": "VirtualMachineClusterInstancetype",
+            "metadata": {"name": name}, "spec": spec})
+    };
+    all.push(own("plain", json!({"cpu": {"guest": 2}, "memory": {"guest": "2Gi"}})));
+    all.push(own(
+        "elsewhere",
+        json!({"cpu": {"guest": 2}, "memory": {"guest": "2Gi"}, "schedulerName": "own"}),
+    ));
+    all
+}
+
+#[test]
+fn one_of_tenant_and_instance_type_names_the_scheduler() {
+    let refuses = recorded("schedulerName");
+    assert_eq!(refuses[&(true, true)], true, "the records have both");
+    let (mut made, mut refused) = (0, 0);
+    for instancetype in instancetypes() {
+        for asked in [None, Some("berth-scheduler"), Some("own")] {
+            // Without the instance type beside it, as `render -f` of one file has it, shipped ones are known by name.
+            for is_known in [true, false] {
+                let name = instancetype["metadata"]["name"].as_str().unwrap();
+                let theirs = instancetype["spec"]["schedulerName"].as_str();
+                if !is_known && ["plain", "elsewhere"].contains(&name) {
+                    continue;
+                }
+                let mut provider = base();
+                set(
+                    &mut provider,
+                    "/cloudProviderSpec/virtualMachine/flavor",
+                    json!({"name": name}),
+                );
+                let mut beside =
+                    vec![json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+                    "metadata": {"name": "cluster-name"}, "spec": {"schedulerName": asked}})];
+                beside.extend(is_known.then(|| instancetype.clone()));
+                let mut deployment = deployment(&provider);
+                deployment["metadata"]["namespace"] = json!("cluster-cluster-name");
+                let case = format!("{name} ({theirs:?}), tenant {asked:?}, known: {is_known}");
+                match rendered(&deployment, &beside, "vm") {
+                    Ok(rendered) => {
+                        let spec = &rendered.machine["spec"]["template"]["spec"];
+                        let ours = spec["schedulerName"].as_str();
+                        assert!(
+                            !refuses[&(theirs.is_some(), ours.is_some())],
+                            "{case}: refused by KubeVirt"
+                        );
+                        let taken = ours.or(theirs);
+                        assert_eq!(taken, asked.or(theirs), "{case}");
+                        let tolerations = json!([{"key": "berth.dev/vms", "operator": "Exists"}]);
+                        let expected = if taken == Some("berth-scheduler") {
+                            tolerations
+                        } else {
+                            Value::Null
+                        };
+                        assert_eq!(spec["tolerations"], expected, "{case}");
+                        made += 1;
+                    }
+                    Err(report) => {
+                        assert!(
+                            asked.is_some() && theirs.is_some() && asked != theirs,
+                            "{case}: {report}"
+                        );
+                        for words in [name, "spec.schedulerName", "`berth-scheduler`", "`own`"] {
+                            assert!(report.contains(words), "{case}: {report}");
+                        }
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(made > 30 && refused > 10, "{made} made, {refused} refused");
+}
+
+#[test]
+fn one_of_machine_and_instance_type_has_a_node_selector() {
+    assert_eq!(recorded("nodeSelector")[&(true, true)], true);
+    let mut provider = base();
+    set(&mut provider, "/cloudProviderSpec/nodeSelector", json!({"pool": "fast"}));
+    set(&mut provider, "/cloudProviderSpec/virtualMachine/flavor", json!({"name": "picky"}));
+    let picky = |spec: Value| {
+        json!({"apiVersion": "instancetype.kubevirt.io/v1beta1", "kind": "VirtualMachineClusterInstancetype",
+            "metadata": {"name": "picky"}, "spec": spec})
+    };
+    assert!(rendered(&deployment(&provider), &[picky(json!({}))], "vm").is_ok());
+    let report =
+        rendered(&deployment(&provider), &[picky(json!({"nodeSelector": {"pool": "slow"}}))], "vm");
+    let report = report.unwrap_err();
+    assert!(
+        report.contains("cloudProviderSpec.nodeSelector") && report.contains("picky"),
+        "{report}"
+    );
+}
