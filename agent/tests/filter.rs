@@ -1,12 +1,10 @@
 //! What guests send to switches, on this machine's own kernel: in a network namespace of the test's own, with real
 //! frames. VLANs are tried on emulated hosts (`tests/tests/networks/frames.rs`), as not every kernel has them.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    clippy::unwrap_used,
-    reason = "tests run programs, and fail by panicking"
-)]
+#![expect(clippy::disallowed_methods, reason = "the test runs programs")]
+
+#[path = "../../tests/src/skip.rs"]
+mod skip;
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -108,8 +106,10 @@ const NOTHING: &str =
 fn what_only_switches_may_send_ends_in_the_host() {
     let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
     if !nix::unistd::geteuid().is_root() || !["perl", "ip", "unshare"].into_iter().all(has) {
-        eprintln!("skipped: it takes root, perl, iproute2 and unshare");
-        return;
+        return skip::skip(
+            "what_only_switches_may_send_ends_in_the_host",
+            "needs root, perl, iproute2 and unshare",
+        );
     }
     let frames = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/host/frames.pl");
     let folder = tempfile::tempdir().unwrap();

@@ -44,7 +44,8 @@ fn walk(
     there: &mut BTreeSet<String>,
 ) {
     let limit = |name: &str| schema.get(name).and_then(Value::as_u64);
-    let most = limit("maxLength").filter(|_| schema.get("pattern").is_none()).or(limit("maxItems"));
+    let length = limit("maxLength").filter(|_| schema.get("pattern").is_none());
+    let most = length.or_else(|| limit("maxItems"));
     if let Some(most) = most.filter(|most| *most > 17 || schema["type"] == "array") {
         limited.insert(path.to_owned());
         let long = match value {

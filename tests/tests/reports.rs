@@ -4,7 +4,7 @@
 //!
 //! Nothing of a placement comes from Berth: after every event the engine knows what the report says, and no more.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 #[path = "reports/agent.rs"]
 mod agent;

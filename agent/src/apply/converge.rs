@@ -109,9 +109,9 @@ pub fn converge(
         let possible = plan.changes.iter().filter(|change| change.blocked.is_none());
         let possible = possible.filter(|change| {
             let network = network(change);
-            !waits.contains(&key(change))
-                && (network.is_none() || !held.contains(&network))
-                && !(unfiltered && change.waits_for_filter())
+            let is_held = network.is_some() && held.contains(&network);
+            let lacks_filter = unfiltered && change.waits_for_filter();
+            !(waits.contains(&key(change)) || is_held || lacks_filter)
         });
         let new: BTreeSet<String> = possible.map(exactly).filter(is_new).collect();
         let nothing_to_forget =

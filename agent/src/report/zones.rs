@@ -166,9 +166,9 @@ mod tests {
 
     #[test]
     fn cores_that_share_a_cache_are_told_apart() {
-        let caches_of = |caches: &[&str], cpus: &str| {
+        let caches_of = |shared: &[&str], cpus: &str| {
             let mut topology = Topology::default();
-            for cache in caches {
+            for cache in shared {
                 let shared: std::sync::Arc<CpuSet> = std::sync::Arc::new(cache.parse().unwrap());
                 for cpu in shared.iter() {
                     let known = LogicalCpu { cache: shared.clone(), ..LogicalCpu::default() };

@@ -121,7 +121,8 @@ fn more_devices_than_interrupt_vectors_are_reported() {
         set(&mut provider, &format!("{template}/cpus"), json!(cpus));
         let disk = json!({"size": "1Gi", "storageClassName": "fast"});
         set(&mut provider, &format!("{template}/secondaryDisks"), json!(vec![disk; disks]));
-        let notes = rendered(&deployment(&provider), &[allowed.clone()], "vm").unwrap().notes;
+        let notes =
+            rendered(&deployment(&provider), std::slice::from_ref(&allowed), "vm").unwrap().notes;
         let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
         let is_said =
             notes.iter().any(|note| note.contains("interrupt vectors, and KVM routes 4056"));

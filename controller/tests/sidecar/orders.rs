@@ -73,7 +73,7 @@ fn what_cannot_be_foreseen_is_refused() {
     let now = Instant::now();
     let late = now + LATER;
     let one = PodForm::vm("one", 1).build();
-    let mut alike = desk(&[host.clone()]);
+    let mut alike = desk(std::slice::from_ref(&host));
     for number in 0..20 {
         bound(&mut alike, now, &format!("alike-{number}"), 1);
     }
