@@ -166,13 +166,13 @@ mod tests {
 
     #[test]
     fn cores_that_share_a_cache_are_told_apart() {
-        let caches_of = |shared: &[&str], cpus: &str| {
+        let caches_of = |known: &[&str], cpus: &str| {
             let mut topology = Topology::default();
-            for cache in shared {
+            for cache in known {
                 let shared: std::sync::Arc<CpuSet> = std::sync::Arc::new(cache.parse().unwrap());
                 for cpu in shared.iter() {
-                    let known = LogicalCpu { cache: shared.clone(), ..LogicalCpu::default() };
-                    topology.cpus.insert(cpu, known);
+                    let cpu_of = LogicalCpu { cache: shared.clone(), ..LogicalCpu::default() };
+                    topology.cpus.insert(cpu, cpu_of);
                 }
             }
             let said = caches(&topology, &cpus.parse().unwrap());

@@ -14,19 +14,18 @@ pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, at: usize) -> Vec<Cor
     let grouped = told(zone, &cpus).unwrap_or_else(|| guessed(status, zone, &cpus));
     let cache = |cpus: &[u32]| {
         let first = cpus.first()?;
-        let at = zone.caches.iter().position(|cache| cache.contains(*first))?;
+        let number = zone.caches.iter().position(|cache| cache.contains(*first))?;
         // One that serves the whole zone is no uncore cache to the kubelet, which then takes the socket's number for it.
-        (zone.caches.len() > 1).then(|| cache_number(status, zone, at))
+        (zone.caches.len() > 1).then(|| cache_number(status, at, number))
     };
     let core = |cpus: Vec<u32>| CoreSpec { cache: cache(&cpus), cpus, socket };
     grouped.into_iter().map(core).collect()
 }
 
 /// Caches are numbered zone by zone, in the order in which the agent lists them.
-fn cache_number(status: &InfraNodeStatus, zone: &Zone, at: usize) -> u32 {
-    let before = status.zones.iter().take_while(|other| other.id != zone.id);
-    let before: usize = before.map(|other| other.caches.len()).sum();
-    u32::try_from(before + at).unwrap_or(u32::MAX)
+fn cache_number(status: &InfraNodeStatus, zone: usize, number: usize) -> u32 {
+    let before: usize = status.zones.iter().take(zone).map(|other| other.caches.len()).sum();
+    u32::try_from(before + number).unwrap_or(u32::MAX)
 }
 
 /// By `threads`, if it says each CPU of the zone once.

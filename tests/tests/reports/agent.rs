@@ -34,21 +34,22 @@ impl Running {
     /// Whether a plain init container has devices that no later container has taken over. The kubelet keeps them for the
     /// pod, and does not list them.
     pub(crate) fn hides_devices(&self) -> bool {
-        let sums = |is_init: bool| {
+        let sums = |of: &dyn Fn(&Given) -> bool| {
             let mut sums: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();
-            for given in self.given.iter().filter(|given| self.is_plain_init(given) == is_init) {
-                for one in &given.devices {
-                    let near = one.per_numa_node.iter().map(|n| (Some(n.numa_node_id), n.count));
-                    for (zone, count) in near.chain([(None, one.without_numa_node)]) {
-                        *sums.entry((&one.resource_name, zone)).or_default() += count;
-                    }
+            for one in self.given.iter().filter(|given| of(given)).flat_map(|given| &given.devices)
+            {
+                let near = one.per_numa_node.iter().map(|n| (Some(n.numa_node_id), n.count));
+                for (zone, count) in near.chain([(None, one.without_numa_node)]) {
+                    *sums.entry((&one.resource_name, zone)).or_default() += count;
                 }
             }
             sums
         };
-        let listed = sums(false);
-        let mut inits = sums(true).into_iter();
-        inits.any(|(key, count)| count > listed.get(&key).copied().unwrap_or_default())
+        // A sidecar may come before them, and takes over nothing then.
+        let taken_over =
+            sums(&|given| self.pod.containers.iter().any(|one| one.name == given.name));
+        let mut inits = sums(&|given| self.is_plain_init(given)).into_iter();
+        inits.any(|(key, count)| count > taken_over.get(&key).copied().unwrap_or_default())
     }
 }
 
