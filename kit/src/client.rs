@@ -240,7 +240,8 @@ impl Pauses {
 /// A time that is this one or longer once it is jittered.
 #[must_use]
 pub fn at_least(time: Duration) -> Duration {
-    time * 4 / 3
+    // Both divisions round down, so a nanosecond or two may be lost.
+    time * 4 / 3 + Duration::from_nanos(2)
 }
 
 /// Between 0.75 and 1.25 of a time.
