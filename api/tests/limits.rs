@@ -21,12 +21,33 @@ fn status() -> Value {
     });
     let uplink = json!({"name": "eth0", "kind": "Physical"});
     let link = json!({"name": "br0", "kind": "Bridge"});
+    let small = json!({
+        "name": "compute", "memory": [{"size": "1Gi", "zones": [0]}],
+        "devices": [{"resource": "intel.com/vf", "zone": 0, "count": 1}],
+    });
+    let with =
+        |containers: Value| json!({"podUID": "u", "namespace": "n", "containers": containers});
+    let mut named = small.clone();
+    named["name"] = json!(long("n"));
+    let mut wide = small.clone();
+    wide["memory"] = json!(many(&small["memory"][0]));
+    let device = json!({"resource": "intel.com/vf", "zone": 0, "total": 2, "free": 1});
+    let mut odd = device.clone();
+    odd["resource"] = json!(long("r"));
     json!({
+        "allocations": [
+            with(json!([small])), with(json!(many(&small))), with(json!([small, named])), with(json!([wide])),
+        ],
+        "devices": [device, odd],
         "unknown": [unknown],
         "changes": many(&change),
         "networks": [{"name": "n", "ready": 0, "pending": 0, "failed": 0, "notReady": many(&tenant)}],
         "conditions": [condition],
-        "zones": [{"id": 0, "threads": many(&json!("0-3"))}],
+        "zones": [
+            {"id": 0, "threads": many(&json!("0-3")), "caches": many(&json!("0-3")),
+                "reservedHugepages": many(&json!({"size": "2Mi", "count": 1}))},
+            {"id": 1, "caches": ["0-3"]},
+        ],
         "capabilities": {
             "uplinks": many(&uplink), "links": many(&link),
             "kubelet": {"startedWith": {"current": false, "pendingRestart": many(&json!("f"))}},
@@ -82,6 +103,11 @@ fn whatever_a_host_says_fits_the_schema() {
     // Halves of siblings would be wrong, so none are there.
     limited.remove("status.zones[].threads");
     assert_eq!(limited, there, "a field with a limit is not tried here");
+    // What placement would take for all is left out as a whole.
+    let containers: Vec<usize> =
+        status.allocations.iter().map(|one| one.containers.len()).collect();
+    assert_eq!(containers, [1, 0, 0, 0]);
+    assert_eq!((status.devices.len(), status.zones[0].caches.len()), (1, 0));
     let again = status.clone();
     status.fit();
     assert_eq!(status, again);

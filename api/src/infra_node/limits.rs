@@ -3,7 +3,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::InfraNodeStatus;
+use super::{AllocatedContainer, InfraNodeStatus};
 
 /// Characters of a message (`maxLength`).
 const MESSAGE: usize = 1024;
@@ -16,6 +16,14 @@ const UPLINKS: usize = 128;
 const ENTRIES: usize = 64;
 const FIELDS: usize = 16;
 const THREADS: usize = 8;
+const CACHES: usize = 128;
+const PAGE_SIZES: usize = 8;
+const DEVICES: usize = 256;
+const CONTAINERS: usize = 64;
+const BLOCKS: usize = 16;
+/// Characters of the name of a container, and of a resource with its domain.
+const CONTAINER: usize = 63;
+const RESOURCE: usize = 317;
 
 impl InfraNodeStatus {
     /// Cuts what is longer than its schema allows. What was cut ends in `…`.
@@ -46,7 +54,31 @@ impl InfraNodeStatus {
         // Half of them would be wrong.
         let most = |zone: &&mut super::Zone| zone.threads.len() > THREADS;
         self.zones.iter_mut().filter(most).for_each(|zone| zone.threads.clear());
+        for zone in &mut self.zones {
+            if zone.caches.len() > CACHES {
+                zone.caches.clear();
+            }
+            zone.reserved_hugepages.truncate(PAGE_SIZES);
+        }
+        // Of what is left out nothing is known, which placement takes into account. A part would be taken for all.
+        if self.devices.len() > DEVICES {
+            self.devices.clear();
+        }
+        self.devices.retain(|one| one.resource.chars().count() <= RESOURCE);
+        for allocation in &mut self.allocations {
+            let all = &allocation.containers;
+            if all.len() > CONTAINERS || !all.iter().all(fits) {
+                allocation.containers.clear();
+            }
+        }
     }
+}
+
+fn fits(container: &AllocatedContainer) -> bool {
+    container.name.chars().count() <= CONTAINER
+        && container.memory.len() <= BLOCKS
+        && container.memory.iter().all(|block| block.zones.len() <= ENTRIES)
+        && container.devices.len() <= ENTRIES
 }
 
 /// The API server counts characters, not bytes.
