@@ -15,8 +15,9 @@ const SOON: Duration = Duration::from_secs(60);
 const TROUBLE: Duration = Duration::from_secs(16);
 /// `Retry-After`, in seconds.
 const REST: u64 = 5;
-/// Requests so close together were under way at once; every backoff begins with more.
-const AT_ONCE: Duration = Duration::from_millis(100);
+/// Requests so close together may have been under way at once, on a slow machine. A reconciler that does not keep to the time
+/// comes a second time, too, and by its backoff later than that.
+const AT_ONCE: Duration = Duration::from_secs(1);
 const BUSY: &str = "Too many requests, please try again later.\n";
 
 /// What each reconciler writes when the spec of its object changes.

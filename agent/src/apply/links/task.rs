@@ -22,6 +22,8 @@ pub(super) struct Task<'a> {
     stopped: Option<Stopped>,
     /// Whether its steps are now those that restore what was there.
     undoing: bool,
+    /// Whether one of those was refused, so that the rest of them must not be done.
+    cut_short: bool,
     /// Whether it was tried, and undone as the gateway was lost.
     pub(super) taken_back: bool,
     /// What there is to say of a trial.
@@ -43,6 +45,7 @@ impl<'a> Task<'a> {
             done: 0,
             stopped: None,
             undoing: false,
+            cut_short: false,
             taken_back: false,
             tried: None,
         }
@@ -51,6 +54,7 @@ impl<'a> Task<'a> {
     /// The next step, if there is one.
     pub(super) fn op(&self) -> Option<&'a LinkOp> {
         match (self.undoing, &self.stopped) {
+            (true, _) if self.cut_short => None,
             (true, _) => self.work.undo.get(self.next),
             (false, None) => self.work.ops.get(self.next),
             (false, Some(_)) => None,
@@ -61,6 +65,8 @@ impl<'a> Task<'a> {
     pub(super) fn took(&mut self, result: Result<(), String>) {
         match result {
             Err(why) if !self.undoing => self.stop(Stopped::Failed(why)),
+            // What follows puts back what the refused step was to make room for: both would be two ways out of a bridge.
+            Err(_) if self.op().is_some_and(LinkOp::takes_away) => self.cut_short = true,
             _ => self.next += 1,
         }
     }
