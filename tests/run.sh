@@ -9,6 +9,9 @@ log=target/tests.log
 hosts_log=target/tests-hosts.log
 BERTH_SKIPS=$PWD/target/tests-skipped.log
 export BERTH_SKIPS
+# Random cases are the same ones in every run; PROPTEST_RNG_SEED and PROPTEST_CASES ask for others, and for more.
+: "${PROPTEST_RNG_SEED:=20}"
+export PROPTEST_RNG_SEED
 : >"$BERTH_SKIPS"
 cargo=${CARGO:-cargo}
 begin=$(date +%s)

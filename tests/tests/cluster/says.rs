@@ -111,8 +111,9 @@ pub(crate) fn again_what_was_dropped(plane: &ControlPlane) {
 pub(crate) fn again_what_a_kubelet_set_to_zero(plane: &ControlPlane) {
     let zero = r#"{"berth.dev/pinnable-cpus": "0"}"#;
     let patch = format!(r#"{{"status": {{"capacity": {zero}, "allocatable": {zero}}}}}"#);
-    patch_status(plane, "?fieldManager=kubelet", "strategic-merge-patch", &patch);
-    assert_eq!(node(plane)["status"]["capacity"]["berth.dev/pinnable-cpus"], "0");
+    // As answered, since the agent may have put it right before another look.
+    let zeroed = patch_status(plane, "?fieldManager=kubelet", "strategic-merge-patch", &patch);
+    assert_eq!(zeroed["status"]["capacity"]["berth.dev/pinnable-cpus"], "0");
     let back = plane.until("the resource is back", SOON, |plane| {
         let status = node(plane)["status"].take();
         let is_back = |part: &str| status[part]["berth.dev/pinnable-cpus"] == "92";
@@ -121,7 +122,8 @@ pub(crate) fn again_what_a_kubelet_set_to_zero(plane: &ControlPlane) {
     assert!(back.is_ok(), "{back:?}: {:#}", node(plane)["status"]["capacity"]);
 }
 
-fn patch_status(plane: &ControlPlane, query: &str, kind: &str, patch: &str) {
+/// The Node as the server answers it.
+fn patch_status(plane: &ControlPlane, query: &str, kind: &str, patch: &str) -> Value {
     use std::process::Command;
     // kubectl knows `--subresource` only since 1.24.
     let token = berth_tests::cluster::ADMIN;
@@ -139,6 +141,7 @@ fn patch_status(plane: &ControlPlane, query: &str, kind: &str, patch: &str) {
         .output()
         .unwrap();
     assert!(curl.status.success(), "{}", String::from_utf8_lossy(&curl.stderr));
+    serde_json::from_slice(&curl.stdout).unwrap()
 }
 
 pub(crate) fn but_leaves_what_others_hold(plane: &ControlPlane) {
