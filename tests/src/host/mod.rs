@@ -111,6 +111,7 @@ pub struct Host {
     qemu: Qemu,
     shell: Option<Shell>,
     started: u32,
+    begun: Instant,
 }
 
 /// What a command said.
@@ -136,8 +137,13 @@ impl Host {
     /// If the image cannot be built, QEMU does not start, or the host does not come up; the message has
     /// the end of its console.
     pub fn boot(options: &Options<'_>) -> Result<Self> {
-        let mut host =
-            Self { number: options.number, qemu: Qemu::new(options)?, shell: None, started: 0 };
+        let mut host = Self {
+            number: options.number,
+            qemu: Qemu::new(options)?,
+            shell: None,
+            started: 0,
+            begun: Instant::now(),
+        };
         host.power_on()?;
         if let Some(agent) = options.agent {
             host.put(agent, "/usr/local/bin/berth-agent")?;
@@ -327,7 +333,9 @@ impl Host {
 
     /// Slow work says how far it is; cargo shows it only if a test fails or is asked to.
     fn note(&self, what: &str) {
-        writeln!(std::io::stderr(), "host {}: {what}", self.number).unwrap_or_default();
+        // With the seconds since it was started: what takes long shows.
+        let since = self.begun.elapsed().as_secs();
+        writeln!(std::io::stderr(), "host {} {since} s: {what}", self.number).unwrap_or_default();
     }
 
     /// Copies the console to where it outlives the host, and says where that is.
