@@ -292,7 +292,11 @@ impl Churn {
         at_once(names.into_iter().map(|name| {
             let (pods, how) = (self.pods.clone(), at_once_gone.clone());
             async move {
-                pods.delete(&name, &how).await.unwrap();
+                match pods.delete(&name, &how).await {
+                    // Drained when its time had come: the watch has not said yet that it is gone.
+                    Err(kube::Error::Api(status)) if status.code == 404 => {}
+                    deleted => drop(deleted.unwrap()),
+                }
             }
         }))
         .await;
