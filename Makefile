@@ -59,19 +59,20 @@ samples:  ## renew the README's samples, docs/checks.md and the manual page
 bench:  ## report against lstopo; the idle daemon, and tenant networks against ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, and the scheduler's sidecar with 5,000 hosts
 	./tests/setup.sh $(HOST_PROGRAMS)
 	./benches/tree.sh $(BENCH_TREE)
-	$(CARGO) build --locked --profile dist -p berth-agent -p berth-controller
-	$(CARGO) run --locked --profile dist -p berth-benches -- report \
-	  --agent target/dist/berth-agent --root $(BENCH_TREE) --results $(RESULTS)
-	$(CARGO) run --locked --profile dist -p berth-benches -- idle \
-	  --agent target/dist/berth-agent --tree $(BENCH_TREE) --results $(RESULTS)
-	$(CARGO) run --locked --profile dist -p berth-benches -- links --agent target/dist/berth-agent --results $(RESULTS)
-	$(CARGO) run --locked --profile dist -p berth-benches -- agents --agent target/dist/berth-agent --results $(RESULTS)
-	$(CARGO) run --locked --profile dist -p berth-benches -- trace --results $(RESULTS)
-	$(CARGO) run --locked --profile dist -p berth-benches -- engine --results $(RESULTS)
-	$(CARGO) run --locked --profile dist -p berth-benches -- plan --controller target/dist/berth-controller --results $(RESULTS)
-	$(CARGO) run --locked --profile dist -p berth-benches -- tenants --controller target/dist/berth-controller --results $(RESULTS)
-	$(CARGO) run --locked --profile dist -p berth-benches -- sidecar --controller target/dist/berth-controller --results $(RESULTS)
-	$(CARGO) run --locked --profile dist -p berth-benches -- summary --results $(RESULTS) --output docs/benchmarks.md
+	$(CARGO) build --locked --profile dist-agent -p berth-agent
+	$(CARGO) build --locked --profile dist -p berth-controller -p berth-benches
+	target/dist/berth-benches report \
+	  --agent target/dist-agent/berth-agent --root $(BENCH_TREE) --results $(RESULTS)
+	target/dist/berth-benches idle \
+	  --agent target/dist-agent/berth-agent --tree $(BENCH_TREE) --results $(RESULTS)
+	target/dist/berth-benches links --agent target/dist-agent/berth-agent --results $(RESULTS)
+	target/dist/berth-benches agents --agent target/dist-agent/berth-agent --results $(RESULTS)
+	target/dist/berth-benches trace --results $(RESULTS)
+	target/dist/berth-benches engine --results $(RESULTS)
+	target/dist/berth-benches plan --controller target/dist/berth-controller --results $(RESULTS)
+	target/dist/berth-benches tenants --controller target/dist/berth-controller --results $(RESULTS)
+	target/dist/berth-benches sidecar --controller target/dist/berth-controller --results $(RESULTS)
+	target/dist/berth-benches summary --results $(RESULTS) --output docs/benchmarks.md
 
 fuzz:  ## every parser for FUZZ_SECONDS; leaves a result in docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)
@@ -109,15 +110,16 @@ soak:  ## ten minutes of an idle agent under audit: what it writes to the API se
 	BERTH_SOAK=$(abspath $(RESULTS))/$$(date -u +%F)-soak.md $(CARGO) test --locked --release -p berth-tests --test cluster -- --nocapture
 
 dist:  ## the program as it is shipped
-	$(CARGO) build --locked --profile dist -p berth-agent
+	$(CARGO) build --locked --profile dist-agent -p berth-agent
 
 image:  ## the container images, as archives: target/berth-agent-image.tar, target/berth-controller-image.tar
-	for program in agent controller; do \
-	    $(CARGO) rustc --locked --profile dist -p berth-$$program --bin berth-$$program -- -C target-feature=+crt-static && \
-	    install -D -m 755 target/dist/berth-$$program target/static-dist/berth-$$program && \
+	for built in agent:dist-agent controller:dist; do \
+	    program=$${built%:*} profile=$${built#*:}; \
+	    $(CARGO) rustc --locked --profile $$profile -p berth-$$program --bin berth-$$program -- -C target-feature=+crt-static && \
+	    install -D -m 755 target/$$profile/berth-$$program target/static-dist/berth-$$program && \
 	    ./deploy/image.sh target/static-dist/berth-$$program berth-$$program:$(VERSION) target/berth-$$program-image.tar || exit 1; \
 	done
 
 deb:  ## the Debian package, from what is shipped
 	./tests/setup.sh cargo-deb=cargo:cargo-deb
-	$(CARGO) deb --locked --profile dist -p berth-agent
+	$(CARGO) deb --locked --profile dist-agent -p berth-agent

@@ -130,7 +130,7 @@ fn programs(args: &Args, root: &Path) -> [Program; 3] {
         args: ["report".into(), "--root".into(), root.into(), "--output".into(), "json".into()]
             .to_vec(),
         env: vec![],
-        missing: "build it with `cargo build --profile dist -p berth-agent`",
+        missing: "build it with `cargo build --profile dist-agent -p berth-agent`",
     };
     let without = [("HWLOC_PLUGINS_PATH", "/dev/null".into())];
     [agent, peer(format!("{label}"), &[]), peer(format!("{label}, no plugins"), &without)]
