@@ -27,6 +27,8 @@ pub struct Topology {
     pub cpus: BTreeMap<u32, LogicalCpu>,
     /// Packages met so far, or all of them.
     packages: Vec<Arc<CpuSet>>,
+    /// Third-level caches met so far, or all of them.
+    caches: Vec<Arc<CpuSet>>,
     /// Whether sysfs or cpuinfo said anything about cores.
     pub known: bool,
 }
@@ -87,6 +89,9 @@ impl Topology {
             }
             if cpu.package.contains(id) && !topology.packages.contains(&cpu.package) {
                 topology.packages.push(Arc::clone(&cpu.package));
+            }
+            if cpu.cache.contains(id) && !topology.caches.contains(&cpu.cache) {
+                topology.caches.push(Arc::clone(&cpu.cache));
             }
             // Threads of a core share all ids, and each names the same siblings: one need be asked.
             for sibling in cpu.siblings.iter() {
@@ -168,12 +173,15 @@ fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
         .map(|set| set.intersection(&so_far.online))
         .filter(|set| set.contains(id));
     let told = siblings.is_some();
+    let package = package(root, id, so_far);
+    let neighbour = package.first().and_then(|first| so_far.cpus.get(&first));
+    let socket = neighbour.and_then(|cpu| cpu.socket).or_else(|| number("physical_package_id"));
     let cpu = LogicalCpu {
-        socket: number("physical_package_id"),
+        socket,
         die: number("die_id"),
         core: number("core_id"),
         siblings: Arc::new(siblings.unwrap_or_else(|| CpuSet::from_iter([id]))),
-        package: package(root, id, so_far),
+        package,
         cache: cache(root, id, so_far),
         zone: None,
     };
@@ -194,9 +202,7 @@ fn package(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
 /// CPUs that share the third-level cache: what the kubelet calls an uncore cache. Caches are numbered from the first level
 /// up, and data and instructions have one each on the first, so the third level is `index3`.
 fn cache(root: &Root, id: u32, so_far: &Topology) -> Arc<CpuSet> {
-    if let Some(known) = so_far.cpus.values().next_back().map(|cpu| &cpu.cache)
-        && known.contains(id)
-    {
+    if let Some(known) = so_far.caches.iter().find(|cache| cache.contains(id)) {
         return Arc::clone(known);
     }
     let file = |name: &str| format!("{CPUS}/cpu{id}/cache/index3/{name}");
