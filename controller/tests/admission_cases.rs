@@ -251,7 +251,7 @@ fn pods_known_from_reports_are_in_the_way_and_go() {
     let container = RestoredContainer {
         cpus: "1-3,99".parse().expect("CPUs"),
         memory: vec![(MemoryKind::HugePages(PageSize::GIB_1), vec![0], 32 * GIB)],
-        devices: BTreeMap::new(),
+        devices: Vec::new(),
     };
     let requests = Resources { cpu_millis: 3000, ..Resources::default() };
     let restored = Restored { containers: vec![container], requests };

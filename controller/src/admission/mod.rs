@@ -44,6 +44,6 @@ pub use kubelet::{
 };
 pub use refusal::{Refusal, RefusedBy};
 pub use restart::Restart;
-pub use state::{Admission, Restored, RestoredContainer, State};
+pub use state::{Admission, Restored, RestoredContainer, RestoredDevices, State};
 pub use view::{MemoryBlock, MemoryKind, MemoryView, Placement};
 pub use zones::ZoneMask;

@@ -1,6 +1,5 @@
 //! What a kubelet has handed out, and what becomes of it when a pod comes, starts or goes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::{CpuSet, PageSize};
@@ -76,7 +75,18 @@ pub struct RestoredContainer {
     /// Blocks of the Memory Manager: kind, zones and bytes.
     pub memory: Vec<(MemoryKind, Vec<u32>, u64)>,
     /// Devices by resource and zone.
-    pub devices: BTreeMap<String, BTreeMap<Option<u32>, u32>>,
+    pub devices: Vec<RestoredDevices>,
+}
+
+/// Devices of one resource and zone that a container has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredDevices {
+    /// The resource; its name is shared by all that have devices of it.
+    pub resource: Arc<str>,
+    /// Their zone, if they are of one.
+    pub zone: Option<u32>,
+    /// How many.
+    pub count: u32,
 }
 
 impl State {
@@ -295,9 +305,9 @@ impl State {
                     }
                 }
             }
-            for (name, by_zone) in &container.devices {
-                grant.devices.extend(device_grants(&host, name, by_zone));
-            }
+            grant
+                .devices
+                .extend(container.devices.iter().filter_map(|one| device_grant(&host, one)));
             for device in &grant.devices {
                 devices::hold(&host, &mut self.devices, device);
             }
@@ -326,18 +336,12 @@ fn page_kind(host: &Host, size: PageSize) -> Option<u8> {
     u8::try_from(place + 1).ok()
 }
 
-fn device_grants<'h>(
-    host: &'h Host,
-    name: &str,
-    by_zone: &'h BTreeMap<Option<u32>, u32>,
-) -> impl Iterator<Item = DeviceGrant> + 'h {
-    let pool = host.pools.iter().position(|pool| pool.name == name);
-    by_zone.iter().filter_map(move |(zone, &count)| {
-        let place = match zone {
-            None => host.zones.len(),
-            Some(id) => host.zones.iter().position(|known| known.id == *id)?,
-        };
-        let (pool, zone) = (u16::try_from(pool?).ok()?, u8::try_from(place).ok()?);
-        Some(DeviceGrant { pool, zone, count, reused: 0 })
-    })
+fn device_grant(host: &Host, devices: &RestoredDevices) -> Option<DeviceGrant> {
+    let pool = host.pools.iter().position(|pool| pool.name == *devices.resource)?;
+    let place = match devices.zone {
+        None => host.zones.len(),
+        Some(id) => host.zones.iter().position(|known| known.id == id)?,
+    };
+    let (pool, zone) = (u16::try_from(pool).ok()?, u8::try_from(place).ok()?);
+    Some(DeviceGrant { pool, zone, count: devices.count, reused: 0 })
 }

@@ -1,12 +1,14 @@
 //! What a kubelet has handed out, by pod, as its agent reports it.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use berth_api::infra_node::Allocation as Reported;
 use berth_api::{CpuSet, InfraNodeStatus, PageSize};
 
 use super::problem::Problem;
-use crate::admission::{MemoryKind, Restored, RestoredContainer};
+use crate::admission::{MemoryKind, Restored, RestoredContainer, RestoredDevices};
 use crate::pod::{Pod, Resources};
 
 /// What one pod has.
@@ -21,13 +23,13 @@ pub struct Allocation {
     /// Zones of its CPUs and memory.
     pub zones: Vec<u32>,
     /// Bytes of huge pages.
-    pub hugepages: BTreeMap<PageSize, u64>,
+    pub hugepages: Vec<(PageSize, u64)>,
     /// Bytes that the Memory Manager guarantees to it.
     pub memory: u64,
-    /// Devices.
-    pub devices: BTreeMap<String, u32>,
-    /// What each container has of which zones. A report of sums alone gives one container, if all of it is of one zone.
-    pub containers: Vec<RestoredContainer>,
+    /// Devices by resource.
+    pub devices: Vec<(Arc<str>, u32)>,
+    /// What each container has of which zones; none if the report has sums alone.
+    reported: Vec<RestoredContainer>,
     /// Whether the report does not say which of several zones the memory comes from: an agent that reports sums alone.
     pub is_unplaced: bool,
 }
@@ -40,15 +42,25 @@ impl Allocation {
         Resources {
             cpu_millis: (self.cpus.len() as u64).saturating_mul(1000),
             memory: self.memory,
-            hugepages: self.hugepages.clone(),
-            extended: devices.map(|(name, count)| (name.clone(), (*count).into())).collect(),
+            hugepages: self.hugepages.iter().copied().collect(),
+            extended: devices.map(|(name, count)| (name.to_string(), (*count).into())).collect(),
+        }
+    }
+
+    /// What each container has of which zones. Sums alone are taken for one container's.
+    #[must_use]
+    pub fn containers(&self) -> Cow<'_, [RestoredContainer]> {
+        if self.reported.is_empty() {
+            Cow::Owned(vec![self.as_one_container()])
+        } else {
+            Cow::Borrowed(&self.reported)
         }
     }
 
     /// As admission takes it. What the pod requests of the Node's totals is better known from the pod, if there is one.
     pub(crate) fn restored(&self, pod: Option<&Pod>) -> Restored {
         let requests = pod.map_or_else(|| self.requests(), Pod::requests);
-        Restored { containers: self.containers.clone(), requests }
+        Restored { containers: self.containers().into_owned(), requests }
     }
 
     /// Sums alone, as one container.
@@ -57,13 +69,15 @@ impl Allocation {
         let pages =
             self.hugepages.iter().map(|(size, bytes)| (MemoryKind::HugePages(*size), *bytes));
         let kinds = [(MemoryKind::Memory, self.memory)].into_iter().chain(pages);
-        let devices = self.devices.iter();
+        let devices = |(name, count): &(Arc<str>, u32)| RestoredDevices {
+            resource: Arc::clone(name),
+            zone: None,
+            count: *count,
+        };
         RestoredContainer {
             cpus: self.cpus.clone(),
             memory: kinds.filter_map(|(kind, bytes)| block(kind, bytes)).collect(),
-            devices: devices
-                .map(|(name, count)| (name.clone(), BTreeMap::from([(None, *count)])))
-                .collect(),
+            devices: self.devices.iter().map(devices).collect(),
         }
     }
 }
@@ -95,6 +109,7 @@ pub(super) fn allocations(
             .flat_map(CpuSet::iter)
             .collect(),
         taken: CpuSet::new(),
+        resources: BTreeSet::new(),
         most: most.unwrap_or(u64::MAX),
     };
     for (at, reported) in status.allocations.iter().enumerate() {
@@ -114,23 +129,34 @@ pub(super) fn allocations(
 impl Allocation {
     /// Another entry of the same pod.
     fn add(&mut self, other: Self) {
+        let mut containers = self.containers().into_owned();
+        containers.extend(other.containers().into_owned());
+        self.reported = containers;
         self.name = self.name.take().or(other.name);
         self.cpus = self.cpus.union(&other.cpus);
         self.zones.extend(other.zones);
         self.zones.sort_unstable();
         self.zones.dedup();
         self.memory = self.memory.saturating_add(other.memory);
-        for (size, bytes) in other.hugepages {
-            let sum = self.hugepages.entry(size).or_default();
-            *sum = sum.saturating_add(bytes);
-        }
-        for (name, count) in other.devices {
-            let sum = self.devices.entry(name).or_default();
-            *sum = sum.saturating_add(count);
-        }
-        self.containers.extend(other.containers);
+        let own = std::mem::take(&mut self.hugepages);
+        self.hugepages = sums(own.into_iter().chain(other.hugepages), u64::saturating_add);
+        let own = std::mem::take(&mut self.devices);
+        self.devices = sums(own.into_iter().chain(other.devices), u32::saturating_add);
         self.is_unplaced |= other.is_unplaced;
     }
+}
+
+/// In no more memory than they need, as there is one of these for each pod of a fleet.
+fn sums<K: Ord, N: Copy + Default>(
+    numbers: impl IntoIterator<Item = (K, N)>,
+    add: fn(N, N) -> N,
+) -> Vec<(K, N)> {
+    let mut sums = BTreeMap::new();
+    for (key, number) in numbers {
+        let sum: &mut N = sums.entry(key).or_default();
+        *sum = add(*sum, number);
+    }
+    sums.into_iter().collect()
 }
 
 /// Reads allocations, one after the other.
@@ -141,6 +167,8 @@ struct Reader<'a> {
     online: CpuSet,
     /// CPUs of the allocations before.
     taken: CpuSet,
+    /// Names of resources, each once.
+    resources: BTreeSet<Arc<str>>,
     /// Bytes of all zones.
     most: u64,
 }
@@ -156,39 +184,44 @@ impl Reader<'_> {
         let cpus = own.fold(reported.cpus.clone().unwrap_or_default(), |all, own| all.union(own));
         let cpus = self.cpus(at, cpus);
         let zones = self.zones(at, "zones", &reported.zones);
-        let mut hugepages: BTreeMap<PageSize, u64> = BTreeMap::new();
+        let mut hugepages = Vec::with_capacity(reported.hugepages.len());
         for pages in &reported.hugepages {
             let bytes = pages.count.saturating_mul(pages.size.bytes());
             let bytes = self.at_most(at, "hugepages", bytes, &pages.count);
-            let sum = hugepages.entry(pages.size).or_default();
-            *sum = sum.saturating_add(bytes);
+            hugepages.push((pages.size, bytes));
         }
         let memory = reported.memory.unwrap_or_default();
         let memory = self.at_most(at, "memory", memory.0, &memory);
-        let mut devices: BTreeMap<String, u32> = BTreeMap::new();
-        for one in &reported.devices {
-            let sum = devices.entry(one.resource.clone()).or_default();
-            *sum = sum.saturating_add(one.count);
-        }
+        let devices = reported.devices.iter();
+        let devices: Vec<_> =
+            devices.map(|one| (self.resource(&one.resource), one.count)).collect();
         let named = reported.namespace.iter().chain(&reported.pod).cloned().collect::<Vec<_>>();
         let mut read = Allocation {
             uid: reported.pod_uid.clone(),
             name: (!named.is_empty()).then(|| named.join("/")),
             cpus,
             zones,
-            hugepages,
+            hugepages: sums(hugepages, u64::saturating_add),
             memory,
-            devices,
+            devices: sums(devices, u32::saturating_add),
             ..Allocation::default()
         };
         if reported.containers.is_empty() {
             let has_memory = read.memory > 0 || !read.hugepages.is_empty();
             read.is_unplaced = has_memory && read.zones.len() > 1;
-            read.containers = vec![read.as_one_container()];
         } else {
-            read.containers = self.containers(at, reported, &read.cpus);
+            read.reported = self.containers(at, reported, &read.cpus);
         }
         read
+    }
+
+    fn resource(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.resources.get(name) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = name.into();
+        self.resources.insert(Arc::clone(&new));
+        new
     }
 
     /// CPUs of the host that belong to no allocation before.
@@ -244,17 +277,19 @@ impl Reader<'_> {
                 ..RestoredContainer::default()
             };
             left = left.difference(&read.cpus);
+            read.memory.reserve_exact(container.memory.len());
             for block in &container.memory {
                 let kind = block.page_size.map_or(MemoryKind::Memory, MemoryKind::HugePages);
                 let zones = self.zones(at, &field("memory.zones"), &block.zones);
                 let size = self.at_most(at, &field("memory.size"), block.size.0, &block.size);
                 read.memory.push((kind, zones, size));
             }
-            for devices in &container.devices {
-                let by_zone = read.devices.entry(devices.resource.clone()).or_default();
-                let sum = by_zone.entry(devices.zone).or_default();
-                *sum = sum.saturating_add(devices.count);
-            }
+            let devices = container.devices.iter().map(|devices| RestoredDevices {
+                resource: self.resource(&devices.resource),
+                zone: devices.zone,
+                count: devices.count,
+            });
+            read.devices = devices.collect();
             all.push(read);
         }
         if !left.is_empty() {

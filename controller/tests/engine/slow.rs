@@ -190,9 +190,13 @@ fn restored(allocation: &Allocation, pod: Option<&Pod>) -> Restored {
         None => Resources {
             cpu_millis: allocation.cpus.len() as u64 * 1000,
             memory: allocation.memory,
-            hugepages: allocation.hugepages.clone(),
-            extended: allocation.devices.iter().map(|(n, c)| (n.clone(), (*c).into())).collect(),
+            hugepages: allocation.hugepages.iter().copied().collect(),
+            extended: allocation
+                .devices
+                .iter()
+                .map(|(n, c)| (n.to_string(), (*c).into()))
+                .collect(),
         },
     };
-    Restored { containers: allocation.containers.clone(), requests }
+    Restored { containers: allocation.containers().into_owned(), requests }
 }

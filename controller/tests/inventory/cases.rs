@@ -261,9 +261,9 @@ fn what_is_there_twice_is_taken_all_the_same() {
     let all: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     assert_eq!(all.to_string(), "4-6");
     let x = facts.allocation("x").expect("x");
-    assert_eq!(x.hugepages.values().copied().collect::<Vec<_>>(), [5 << 30]);
+    assert_eq!(x.hugepages.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [5 << 30]);
     let y = facts.allocation("y").expect("y");
-    assert_eq!(y.devices.values().copied().collect::<Vec<_>>(), [3]);
+    assert_eq!(y.devices.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [3]);
 }
 
 /// A Node that was deleted and made again under its name: the InfraNode of the one before tells nothing of it.
