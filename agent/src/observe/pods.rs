@@ -95,11 +95,14 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
 /// UIDs of the pods that a kubelet which is stopped has left on disk: those that it runs again when it starts, also after
 /// a reboot. Its Memory Manager drops entries of pods that are gone only at the next admission.
 fn on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
-    let folders = root.list(&format!("{}/pods", kubelet.folder)).unwrap_or_default();
-    if !folders.is_empty() {
-        return folders.into_iter().collect();
+    match root.list(&format!("{}/pods", kubelet.folder)) {
+        // In the agent's container another folder, an empty one, is mounted there.
+        Ok(folders) if !(folders.is_empty() && root.is_from_container()) => {
+            return folders.into_iter().collect();
+        }
+        _ => {}
     }
-    // The agent's container does not see them.
+    // Log folders outlive their pods until the kubelet collects them, once a minute.
     let logs = root.list(LOGS).unwrap_or_default();
     logs.iter().filter_map(|name| handed_out::pod(name)).map(|(uid, _)| uid).collect()
 }
