@@ -74,8 +74,8 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
     // As it is after a boot, without what was tried before.
     host.power_cut().unwrap();
     host.must("udevadm settle --timeout 100").unwrap();
+    name_uplink(host);
     for round in 0..count {
-        name_uplink(host);
         host.must(OWN0).unwrap();
         let before = host.must(NAMES).unwrap();
         host.start(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
@@ -99,13 +99,13 @@ pub(crate) fn four_thousand_links_at_once(host: &mut Host) {
     write(host, &forty_tenants());
     start(host);
     host.must(
-        "for i in $(seq 4000); do echo link add name flood$i type dummy; done >/run/flood; \
-         for i in $(seq 4000); do echo link del flood$i; done >/run/ebb; \
+        "for i in $(seq 4000); do echo link add name flood$i group 77 type dummy; done >/run/flood; \
          (sleep 5; ip link del tn305; bridge vlan del vid 105 dev trunk0) & ip -batch /run/flood; wait",
     )
     .unwrap();
     until(host, "ip link show tn305-v && bridge vlan show dev trunk0 | grep -q 105");
-    host.run_for("ip -batch /run/ebb", Duration::from_secs(600)).unwrap();
+    // One by one it takes the kernel's grace period for each.
+    host.run_for("ip link del group 77", Duration::from_secs(600)).unwrap();
     stop(host);
     host.must("berth-agent revert; ip link del own0").unwrap();
     host.must("! ip link show group 48679 | grep . && ! ip link show trunk0 | grep master")
