@@ -3,8 +3,6 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
 use berth_api::PageSize;
 use berth_controller::admission::{
     CoreSpec, CpuOptions, DevicePool, Host, HostFault, MemoryKind, RefusedBy, Restart, Restored,
