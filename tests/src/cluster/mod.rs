@@ -160,11 +160,9 @@ impl ControlPlane {
             // Pods of a node that went away are evicted, and objects collected, without long waits.
             "--pod-eviction-timeout=5s".to_owned(),
         ];
-        // Old ones also listen on a port without TLS, which is the same for all on a machine.
-        let insecure = (self.version < Version(1, 24)).then(|| "--port=0".to_owned());
         let manager: Vec<String> = manager
             .into_iter()
-            .chain(insecure)
+            .chain(self.no_insecure_port())
             .filter(|flag| {
                 self.version < Version(1, 27) || !flag.starts_with("--pod-eviction-timeout")
             })
@@ -173,6 +171,12 @@ impl ControlPlane {
             program(&self.assets, self.folder.path(), "kube-controller-manager", &manager)?;
         self.others.push(manager);
         self.start_scheduler(None)
+    }
+
+    /// Controllers and schedulers before 1.24 also listen without TLS, on a port that is the same for all on a machine:
+    /// the second one there ends at its start.
+    fn no_insecure_port(&self) -> Option<String> {
+        (self.version < Version(1, 24)).then(|| "--port=0".to_owned())
     }
 
     /// The server's version.

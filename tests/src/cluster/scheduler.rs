@@ -3,15 +3,17 @@
 #![expect(clippy::disallowed_methods, reason = "a file of the repository")]
 
 use std::fs::{self, File};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{ControlPlane, Version, free_ports, program};
+use super::{ControlPlane, READY, Version, free_ports, program};
 use crate::repository;
 use crate::running::Running;
+use crate::wait;
 
 impl ControlPlane {
     /// Starts a scheduler, where `Parts` asked for no controllers: then nobody says that Nodes without a kubelet are
@@ -20,8 +22,18 @@ impl ControlPlane {
     /// # Errors
     /// If it cannot be started.
     pub fn start_scheduler(&mut self, configuration: Option<&Path>) -> Result<()> {
-        let flags = self.scheduler_flags(configuration)?;
-        self.scheduler = Some(program(&self.assets, self.folder.path(), "kube-scheduler", &flags)?);
+        let [port] = free_ports()?;
+        let flags = self.scheduler_flags(configuration, port);
+        let mut scheduler = program(&self.assets, self.folder.path(), "kube-scheduler", &flags)?;
+        let listens = wait::until("kube-scheduler listens", READY, || {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(_) => Ok(true),
+                Err(_) if matches!(scheduler.process.try_wait(), Ok(Some(_))) => Ok(false),
+                Err(error) => Err(error.to_string()),
+            }
+        })?;
+        ensure!(listens, "kube-scheduler ended at its start\n{}", self.log("kube-scheduler"));
+        self.scheduler = Some(scheduler);
         Ok(())
     }
 
@@ -33,17 +45,18 @@ impl ControlPlane {
         let log = self.folder.path().join(format!("kube-scheduler-{host}.log"));
         let log = File::options().create(true).append(true).open(log)?;
         let mut command = Running::command(&self.assets.join("kube-scheduler"), Some(host));
-        command.args(self.scheduler_flags(Some(configuration))?);
+        let [port] = free_ports()?;
+        command.args(self.scheduler_flags(Some(configuration), port));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         Running::spawn(command).context("kube-scheduler")
     }
 
-    fn scheduler_flags(&self, configuration: Option<&Path>) -> Result<Vec<String>> {
+    fn scheduler_flags(&self, configuration: Option<&Path>, port: u16) -> Vec<String> {
         let kubeconfig = self.kubeconfig().display().to_string();
         let mut flags = vec![
             format!("--authentication-kubeconfig={kubeconfig}"),
             format!("--authorization-kubeconfig={kubeconfig}"),
-            format!("--secure-port={}", free_ports::<1>()?[0]),
+            format!("--secure-port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
         ];
         match configuration {
@@ -51,9 +64,11 @@ impl ControlPlane {
             None => {
                 flags.push(format!("--kubeconfig={kubeconfig}"));
                 flags.push("--leader-elect=false".to_owned());
+                // With a configuration, the file says so.
+                flags.extend(self.no_insecure_port());
             }
         }
-        Ok(flags)
+        flags
     }
 
     /// Takes the scheduler away, as if it had crashed: its Lease lasts as long as it says.
