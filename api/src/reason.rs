@@ -1,0 +1,142 @@
+//! Reasons of conditions and of events, one enum each, so that code compares values and documents can list them.
+
+use strum::{Display, EnumIter, EnumString, IntoStaticStr};
+
+/// Reason of a condition (`metav1.Condition.reason`) on any object that Berth writes a status to.
+///
+/// `docs/troubleshooting.md` has a row for each of them.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Display,
+    EnumIter,
+    EnumString,
+    Eq,
+    Hash,
+    IntoStaticStr,
+    Ord,
+    PartialEq,
+    PartialOrd,
+)]
+#[allow(missing_docs, reason = "docs/troubleshooting.md describes each of them")]
+pub enum ConditionReason {
+    // InfraNode, by the agent.
+    Applied,
+    PartiallyApplied,
+    NoManifest,
+    InvalidSpec,
+    Blocked,
+    DriftDetected,
+    RollbackLedgerUnavailable,
+    ChangesPending,
+    Pending,
+    Failed,
+    GuestFilterFailed,
+    LinksUnknown,
+    ConfigurationDiffers,
+    ConfigurationUnknown,
+    KubeletRestartRequired,
+    CheckpointRefused,
+    NoCpuSupport,
+    DisabledInFirmware,
+    ModuleNotLoaded,
+    NoPermission,
+    SmokeTestFailed,
+    Unknown,
+    Valid,
+    ExpiresSoon,
+    Expired,
+    // InfraNode, HostProfile and InfraConfig, by the controller.
+    AgentUnresponsive,
+    FieldsOwnedByOthers,
+    PriorityConflict,
+    Conflict,
+    Malformed,
+    Accepted,
+    Ignored,
+    // TenantCluster.
+    Ready,
+    PodNetworkOnly,
+    NoHosts,
+    HostNetworksDiffer,
+    InvalidHostNetwork,
+    NoPool,
+    PoolExhausted,
+    PoolsOverlap,
+    NetworkIdInUse,
+    InvalidNetworkId,
+    NetworkIdImmutable,
+    InvalidBinding,
+    CrdMissing,
+    NotOwned,
+    ApplyFailed,
+    DeleteFailed,
+    HostsNotReady,
+    InvalidPolicy,
+    ClusterFactsUnknown,
+    InvalidKubeconfig,
+    MachinesReady,
+    MachinesNotReady,
+    DeletingMachines,
+    DeletingNetwork,
+    ReleasingClaim,
+    NamespaceTerminating,
+    DeletingObjects,
+    Deleted,
+    // MachineDeployment.
+    Complete,
+    Progressing,
+    Paused,
+    WaitingForTenant,
+    ProgressDeadlineExceeded,
+    AllHonored,
+    PartiallyHonored,
+    MachinesAvailable,
+    MachinesUnavailable,
+}
+
+impl ConditionReason {
+    /// Returns the text that stands in `metav1.Condition.reason`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// Reason of a Kubernetes Event that Berth emits.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Display,
+    EnumIter,
+    EnumString,
+    Eq,
+    Hash,
+    IntoStaticStr,
+    Ord,
+    PartialEq,
+    PartialOrd,
+)]
+#[allow(missing_docs, reason = "docs/troubleshooting.md describes each of them")]
+pub enum EventReason {
+    Applied,
+    PartiallyApplied,
+    DriftCorrected,
+    ChangeFailed,
+    ChangeBlocked,
+    InvalidSpec,
+    /// Another manager writes the NodeResourceTopology.
+    ManagedElsewhere,
+    Malformed,
+    ManagedByMachineController,
+}
+
+impl EventReason {
+    /// Returns the text that stands in `Event.reason`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
