@@ -338,11 +338,11 @@ proptest! {
         let node = berth_agent::report::infra_node(&facts);
         let again = berth_agent::report::infra_node(&berth_agent::observe::observe(&root, &wanted));
         prop_assert_eq!(serde_json::to_string(&node).unwrap(), serde_json::to_string(&again).unwrap());
-        let table = berth_agent::report::table::render(&node, &facts.links, berth_cli::style::Style::Plain);
+        let table = berth_agent::report::table::render(&node, &facts.links, berth_runtime::cli::style::Style::Plain);
         prop_assert!(table.lines().all(|line| line.chars().count() <= 80), "{}", table);
         let input = berth_agent::check::Input::observe(&root, &facts);
         let findings = berth_agent::check::run(&berth_agent::check::all(), &input);
-        let table = berth_agent::check::table::render(&findings, berth_cli::style::Style::Plain);
+        let table = berth_agent::check::table::render(&findings, berth_runtime::cli::style::Style::Plain);
         // Evidence and remedies are to be pasted and stay whole.
         let mut prose = table.lines().filter(|line| !line.starts_with("      "));
         prop_assert!(prose.all(|line| line.chars().count() <= 80), "{}", table);

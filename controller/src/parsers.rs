@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use berth_api::{InfraNode, Quantity};
-use berth_cli::style::Style;
+use berth_runtime::cli::style::Style;
 use k8s_openapi::api::core::v1;
 use serde_json::Value;
 

@@ -161,7 +161,7 @@ fn the_dashboard_is_one() {
 /// In tables of reasons, what stands between backticks in the column `reason` is a word of the code.
 #[test]
 fn reasons_are_those_of_the_programs() {
-    let code = code() + &text("api/src/names.rs");
+    let code = code() + &text("crates/api/src/names.rs");
     let document = text("docs/troubleshooting.md");
     let mut named = BTreeSet::new();
     let mut column = None;

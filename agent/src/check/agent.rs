@@ -1,6 +1,6 @@
 //! The agent itself: its credential for the cluster.
 
-use berth_kit::certificate::Expiry;
+use berth_runtime::certificate::Expiry;
 
 use super::{Check, Input, Outcome};
 use crate::observe::credential::KUBECONFIG;

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{Check, Finding, Findings, Status};
-use berth_cli::style::Style;
-use berth_cli::text::{line, printable, wrap};
+use berth_runtime::cli::style::Style;
+use berth_runtime::cli::text::{line, printable, wrap};
 
 /// Columns of a terminal that was never resized.
 const WIDTH: usize = 80;

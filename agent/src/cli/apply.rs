@@ -13,9 +13,9 @@ use crate::manifest::Manifest;
 use crate::observe::{HostFacts, Wanted, shape};
 use crate::plan::{self, table::counted};
 use crate::root::{Lock, Root};
-use berth_cli::style::Style;
-use berth_cli::text::{line, printable, wrap};
-use berth_cli::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, print};
+use berth_runtime::cli::style::Style;
+use berth_runtime::cli::text::{line, printable, wrap};
+use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, print};
 
 /// Arguments of `apply`.
 #[derive(Debug, clap::Args)]

@@ -9,8 +9,8 @@ use clap::builder::PossibleValuesParser;
 use super::HostArguments;
 use crate::check::{self, Input};
 use crate::report;
-use berth_cli::style::Style;
-use berth_cli::{Failure, PROBLEMS, print};
+use berth_runtime::cli::style::Style;
+use berth_runtime::cli::{Failure, PROBLEMS, print};
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]

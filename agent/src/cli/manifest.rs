@@ -7,7 +7,7 @@ use clap::{ValueEnum, ValueHint};
 
 use crate::manifest::{Fault, Manifest, Part};
 use crate::root::Root;
-use berth_cli::{BAD_INPUT, Failure, complain};
+use berth_runtime::cli::{BAD_INPUT, Failure, complain};
 
 /// A manifest and the node it is for.
 #[derive(Debug, clap::Args)]

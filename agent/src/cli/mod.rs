@@ -10,7 +10,7 @@ mod run;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_cli::{BAD_INPUT, Failure, complain, pages, print};
+use berth_runtime::cli::{BAD_INPUT, Failure, complain, pages, print};
 use clap::{CommandFactory, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
@@ -174,7 +174,7 @@ pub fn main() -> ExitCode {
             .map_err(Failure::from)
             .map(|()| ExitCode::SUCCESS),
     };
-    berth_cli::end("berth-agent", result)
+    berth_runtime::cli::end("berth-agent", result)
 }
 
 /// The manual page in troff, made from the same words as `--help`.

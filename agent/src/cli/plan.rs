@@ -8,8 +8,8 @@ use super::manifest::{ManifestArguments, tell};
 use super::{RootArguments, look};
 use crate::observe::{Wanted, shape};
 use crate::plan;
-use berth_cli::style::Style;
-use berth_cli::{BAD_INPUT, Failure, PROBLEMS, print};
+use berth_runtime::cli::style::Style;
+use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, print};
 
 /// A manifest that shows every field of this part of the spec.
 pub(super) const SAMPLE: &str = "  \

@@ -6,8 +6,8 @@ use clap::ValueEnum;
 
 use super::HostArguments;
 use crate::report;
-use berth_cli::style::Style;
-use berth_cli::{Failure, print};
+use berth_runtime::cli::style::Style;
+use berth_runtime::cli::{Failure, print};
 
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use berth_kit::log::{self, LogFormat};
+use berth_runtime::log::{self, LogFormat};
 use clap::ValueHint;
 
 use super::apply;
@@ -13,8 +13,8 @@ use crate::cluster;
 use crate::daemon::{self, Listen, Settings, Source};
 use crate::ledger;
 use crate::root::{LockError, Root};
-use berth_cli::{BAD_INPUT, Failure, UNREACHABLE};
-use berth_kit::client::is_bad_kubeconfig;
+use berth_runtime::cli::{BAD_INPUT, Failure, UNREACHABLE};
+use berth_runtime::client::is_bad_kubeconfig;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]

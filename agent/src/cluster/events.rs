@@ -16,8 +16,8 @@ use tokio::sync::mpsc::Receiver;
 
 use super::Settings;
 use super::seen::{Seen, Sight};
-use berth_kit::events::LONGEST;
-use berth_kit::pace::Pace;
+use berth_runtime::events::LONGEST;
+use berth_runtime::pace::Pace;
 
 /// What is told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +55,8 @@ impl Told {
         let room = LONGEST - 24;
         let mut note = String::new();
         for (n, sentence) in self.sentences.iter().enumerate() {
-            let sentence: String = berth_cli::text::printable(sentence).chars().take(300).collect();
+            let sentence: String =
+                berth_runtime::cli::text::printable(sentence).chars().take(300).collect();
             let between = if n == 0 { "" } else { "; " };
             if note.len() + between.len() + sentence.len() > room {
                 note.push_str(&format!("; and {} more", self.sentences.len() - n));
@@ -134,7 +135,7 @@ pub(super) async fn tell(
             action: "Shape".to_owned(),
             secondary: None,
         };
-        let written = berth_kit::events::publish(recorder, &event, reference).await;
+        let written = berth_runtime::events::publish(recorder, &event, reference).await;
         match written {
             Ok(()) => lost = false,
             // Once, as the next ones go the same way.

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::seen::{Seen, Sight};
 use super::{Settings, owner};
-use berth_kit::client::{at_least, jittered, within};
+use berth_runtime::client::{at_least, jittered, within};
 
 /// Between renewals; each is up to a quarter earlier or later, so that a thousand agents do not come at once.
 const RENEWAL: Duration = Duration::from_secs(30);

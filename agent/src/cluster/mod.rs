@@ -16,8 +16,8 @@ mod watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use berth_kit::client::{self, Connected};
-use berth_kit::credential::Credential;
+use berth_runtime::client::{self, Connected};
+use berth_runtime::credential::Credential;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject, NotUsed, Object};

@@ -15,8 +15,8 @@ use super::{Objects, SlimNode, owner};
 use crate::observe::kubelet::MemoryManagerState;
 use crate::publish::node::{Facts, Field, NodeSays};
 use crate::publish::resources;
-use berth_kit::client::{CallError, Pauses, within};
-use berth_kit::refusal::{Refusals, conflicts, remove};
+use berth_runtime::client::{CallError, Pauses, within};
+use berth_runtime::refusal::{Refusals, conflicts, remove};
 
 /// What there is to say after a cycle.
 #[derive(Debug, Clone)]

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use berth_api::InfraNodeStatus;
 use berth_api::infra_node::{KvmState, Unknown, UnknownReason};
-use berth_kit::certificate::Validity;
-use berth_kit::credential::Credential;
+use berth_runtime::certificate::Validity;
+use berth_runtime::credential::Credential;
 use kube::ResourceExt as _;
 use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Value, json};

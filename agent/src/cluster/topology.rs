@@ -19,7 +19,7 @@ use super::events::{Tale, Told};
 use super::publisher::Report;
 use super::seen::{Seen, Sight};
 use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, topology};
-use berth_kit::client::{CallError, Pauses, within};
+use berth_runtime::client::{CallError, Pauses, within};
 
 /// A burst of changes is one write.
 const SETTLE: Duration = Duration::from_millis(100);

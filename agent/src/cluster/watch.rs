@@ -12,7 +12,7 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use berth_kit::client::{CALL, CallError, Pauses, within};
+use berth_runtime::client::{CALL, CallError, Pauses, within};
 
 /// A quiet watch is taken for dead after so long.
 const QUIET: Duration = Duration::from_secs(200);

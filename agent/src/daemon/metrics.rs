@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
 
 use berth_api::infra_node::NetworkStatus;
-use berth_kit::certificate::Validity;
+use berth_runtime::certificate::Validity;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;

@@ -28,9 +28,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::{self, Seen};
 use crate::root::Root;
-use berth_kit::pace::Pace;
-use berth_kit::serve;
-pub use berth_kit::serve::Listen;
+use berth_runtime::pace::Pace;
+use berth_runtime::serve;
+pub use berth_runtime::serve::Listen;
 use cycle::Worker;
 use state::State;
 use watch::Event;

@@ -1,6 +1,6 @@
 //! What the daemon answers over HTTP, on this host alone: `/metrics`, `/healthz`, `/readyz`, `/report`.
 
-use berth_kit::serve::{Page, Site};
+use berth_runtime::serve::{Page, Site};
 
 use super::state::State;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use berth_kit::certificate::{self, Expiry};
+use berth_runtime::certificate::{self, Expiry};
 use k8s_openapi::jiff::Timestamp;
 use kube::config::Kubeconfig;
 

@@ -1,8 +1,8 @@
 //! The plan for people.
 
 use super::{Change, Disruption, Plan, Why};
-use berth_cli::style::Style;
-use berth_cli::text::{line, printable, wrap};
+use berth_runtime::cli::style::Style;
+use berth_runtime::cli::text::{line, printable, wrap};
 
 /// Columns of a terminal that was never resized.
 const WIDTH: usize = 80;

@@ -8,8 +8,8 @@ use berth_api::{Bytes, CpuSet, InfraNode};
 use comfy_table::{ContentArrangement, Table};
 
 use crate::observe::links::Links;
-use berth_cli::style::Style;
-use berth_cli::text::{line, printable, wrap};
+use berth_runtime::cli::style::Style;
+use berth_runtime::cli::text::{line, printable, wrap};
 
 /// Columns of a terminal that was never resized.
 const WIDTH: u16 = 80;

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use berth_api::LinkName;
 
 use crate::observe::links::{Link, LinkKind, Links};
-use berth_cli::style::Style;
-use berth_cli::text::{line, printable, wrap};
+use berth_runtime::cli::style::Style;
+use berth_runtime::cli::text::{line, printable, wrap};
 
 /// Links that are shown below one; a host may have thousands of tenants.
 const SHOWN: usize = 12;

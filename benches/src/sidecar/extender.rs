@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use berth_controller::sidecar::wire;
-use berth_kit::exchange::{Bytes, Exchange, exchange};
-use berth_kit::serve::{self, Listen};
+use berth_runtime::exchange::{Bytes, Exchange, exchange};
+use berth_runtime::serve::{self, Listen};
 use serde_json::json;
 
 /// Bytes of a body, as many as the sidecar takes.

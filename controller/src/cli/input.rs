@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use berth_cli::{BAD_INPUT, Failure};
+use berth_runtime::cli::{BAD_INPUT, Failure};
 
 use crate::fleet::{Found, stream};
 use crate::inventory::Problem;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use berth_cli::{BAD_INPUT, Failure, UNREACHABLE};
+use berth_runtime::cli::{BAD_INPUT, Failure, UNREACHABLE};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};

@@ -8,7 +8,7 @@ mod run;
 
 use std::process::ExitCode;
 
-use berth_cli::{Failure, pages, print};
+use berth_runtime::cli::{Failure, pages, print};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -85,7 +85,7 @@ pub fn main() -> ExitCode {
             manual_page().map_err(Failure::from).and_then(|page| print(&page))
         }
     };
-    berth_cli::end("berth-controller", result)
+    berth_runtime::cli::end("berth-controller", result)
 }
 
 fn crds() -> Result<ExitCode, Failure> {

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_cli::style::Style;
-use berth_cli::{BAD_INPUT, Failure, PROBLEMS, complain, print};
+use berth_runtime::cli::style::Style;
+use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, complain, print};
 use clap::{ValueEnum, ValueHint};
 
 use super::{input, live};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_cli::{BAD_INPUT, Failure, complain, print};
+use berth_runtime::cli::{BAD_INPUT, Failure, complain, print};
 use clap::{ValueEnum, ValueHint};
 
 use super::input;

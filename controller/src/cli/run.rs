@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use berth_cli::{BAD_INPUT, Failure, UNREACHABLE};
-use berth_kit::client::is_bad_kubeconfig;
-use berth_kit::log::{self, LogFormat};
-use berth_kit::serve::Listen;
+use berth_runtime::cli::{BAD_INPUT, Failure, UNREACHABLE};
+use berth_runtime::client::is_bad_kubeconfig;
+use berth_runtime::log::{self, LogFormat};
+use berth_runtime::serve::Listen;
 use clap::ValueHint;
 
 use crate::run::{self, Settings, sidecar};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use berth_api::Bytes;
-use berth_cli::style::Style;
-use berth_cli::text::{line, printable, wrap};
+use berth_runtime::cli::style::Style;
+use berth_runtime::cli::text::{line, printable, wrap};
 
 use super::{Added, Drain, HostUsage, Part, Placed, Plan, Unplaced, Wants};
 use crate::fleet::{Created, Tenant};

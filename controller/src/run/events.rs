@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_api::names::CONTROLLER;
-use berth_kit::events::{LONGEST, publish};
-use berth_kit::pace::Pace;
+use berth_runtime::events::{LONGEST, publish};
+use berth_runtime::pace::Pace;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
@@ -56,7 +56,7 @@ impl Events {
         if !self.may(&reference) {
             return;
         }
-        let mut note = berth_cli::text::printable(note);
+        let mut note = berth_runtime::cli::text::printable(note);
         while note.len() > LONGEST {
             note.pop();
         }

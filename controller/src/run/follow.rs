@@ -204,7 +204,7 @@ where
             InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => {
                 format!(
                     "{kind} cannot be followed: {}; trying again",
-                    berth_cli::text::chain(error)
+                    berth_runtime::cli::text::chain(error)
                 )
             }
             other => format!("{kind} cannot be followed: {other}; trying again"),

@@ -10,7 +10,7 @@ use berth_api::names::condition::{
     AGENT_SILENT, PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN,
 };
 use berth_api::{HostProfile, InfraNode};
-use berth_kit::refusal::{conflicts, remove};
+use berth_runtime::refusal::{conflicts, remove};
 use futures::channel::mpsc::unbounded;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;

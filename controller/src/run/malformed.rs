@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_api::names::CONTROLLER_MALFORMED;
 use berth_api::names::condition::READY;
-use berth_kit::client::{CallError, within};
+use berth_runtime::client::{CallError, within};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::core::{ApiResource, DynamicObject};
@@ -134,7 +134,7 @@ async fn tell(context: &Context, odd: &Odd) -> Result<(), CallError> {
     let object = serde_json::to_value(object).unwrap_or_default();
     // Corrected meanwhile.
     let Some(message) = (odd.fault)(object.clone()) else { return Ok(()) };
-    let message = berth_cli::text::printable(&message);
+    let message = berth_runtime::cli::text::printable(&message);
     let before: Vec<Condition> = object["status"]["conditions"]
         .as_array()
         .into_iter()

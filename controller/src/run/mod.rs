@@ -33,8 +33,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
-use berth_kit::client;
-use berth_kit::serve::{self, Listen};
+use berth_runtime::client;
+use berth_runtime::serve::{self, Listen};
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;

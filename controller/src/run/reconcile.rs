@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_kit::client::{CallError, jittered};
+use berth_runtime::client::{CallError, jittered};
 use futures::channel::mpsc::UnboundedReceiver;
 use futures::{FutureExt as _, StreamExt as _};
 use kube::Resource;

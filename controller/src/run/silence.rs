@@ -146,7 +146,7 @@ impl Silence {
                         self.lock().remove(&lease.name_any());
                     }
                     Some(Err(error)) => {
-                        let sentence = berth_cli::text::chain(&error);
+                        let sentence = berth_runtime::cli::text::chain(&error);
                         if sentence != said {
                             tracing::warn!("agents' Leases cannot be followed: {sentence}; trying again");
                             said = sentence;

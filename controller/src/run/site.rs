@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_kit::serve::{Page, Site};
+use berth_runtime::serve::{Page, Site};
 
 use super::follow::Waiting;
 use super::metrics::Metrics;

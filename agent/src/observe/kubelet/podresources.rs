@@ -17,7 +17,7 @@ use berth_api::CpuSet;
 use tonic::transport::Endpoint;
 
 use crate::root::Root;
-use berth_cli::text;
+use berth_runtime::cli::text;
 use v1::pod_resources_lister_client::PodResourcesListerClient;
 use v1::{AllocatableResourcesRequest, ListPodResourcesRequest};
 pub use v1::{

@@ -15,7 +15,7 @@ pub(super) struct Error {
 impl Error {
     /// Returns how long the server wants to be left alone.
     pub(super) fn rest(&self) -> Duration {
-        berth_kit::client::rest(&self.error)
+        berth_runtime::client::rest(&self.error)
     }
 }
 

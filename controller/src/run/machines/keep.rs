@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::TenantCluster;
 use berth_api::names::{FINALIZER, TENANT_PREFIX};
-use berth_kit::client::jittered;
+use berth_runtime::client::jittered;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
 use kube::runtime::events::EventType;

@@ -20,7 +20,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_kit::client::jittered;
+use berth_runtime::client::jittered;
 use futures::stream::poll_fn;
 use futures::{FutureExt as _, StreamExt as _};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use berth_kit::exchange::{Bytes, Exchange};
+use berth_runtime::exchange::{Bytes, Exchange};
 
 use super::Sidecar;
 use super::gate::{BRIEFLY, BUDGET, HOLD};

@@ -43,7 +43,7 @@ pub(super) async fn feed<K, F>(
             Ok(Event::Apply(object)) => Told::Is(object),
             Ok(Event::Delete(object)) => Told::Gone(object),
             Err(error) => {
-                let sentence = berth_cli::text::chain(&error);
+                let sentence = berth_runtime::cli::text::chain(&error);
                 if said != sentence {
                     tracing::warn!("{what} cannot be followed: {sentence}; trying again");
                     said = sentence;

@@ -208,7 +208,7 @@ impl Gate {
         let Some((api, name)) = &self.lease else { return Ok(()) };
         let began = Instant::now();
         let lease = match tokio::time::timeout(LEASE, api.get(name)).await {
-            Ok(lease) => found(lease).map_err(|error| berth_cli::text::chain(&error)),
+            Ok(lease) => found(lease).map_err(|error| berth_runtime::cli::text::chain(&error)),
             Err(_) => Err(format!("no answer in {} s", LEASE.as_secs())),
         };
         let lease = lease.map_err(|why| format!("Lease {name} cannot be read: {why}"))?;

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use berth_api::{HostProfile, InfraNode};
-use berth_kit::exchange::exchange;
-use berth_kit::serve::{self, Listen};
+use berth_runtime::exchange::exchange;
+use berth_runtime::serve::{self, Listen};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use tokio::sync::{Notify, RwLock};

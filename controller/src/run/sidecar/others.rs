@@ -105,7 +105,7 @@ pub(super) async fn instances(sidecar: Arc<Sidecar>) {
                 sidecar.gate.listed(Kind::Instances, true);
             }
             Err(error) => {
-                let why = berth_cli::text::chain(&error);
+                let why = berth_runtime::cli::text::chain(&error);
                 tracing::warn!("whether there are virtualmachineinstances: {why}; asking again");
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 continue;

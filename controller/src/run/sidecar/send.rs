@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_kit::client::CallError;
+use berth_runtime::client::CallError;
 use k8s_openapi::api::core::v1::{Binding as Body, ObjectReference, Pod};
 use kube::api::ObjectMeta;
 use kube::{Api, ResourceExt as _};
@@ -89,7 +89,7 @@ impl Sender {
         let pods = self.pods(binding);
         let look = tokio::time::timeout(left(LOOK, end), pods.get(&binding.pod_name)).await;
         let look = look.map_err(|_| "no answer about it in time")?;
-        look.map_err(|error| berth_cli::text::chain(&error))
+        look.map_err(|error| berth_runtime::cli::text::chain(&error))
     }
 
     async fn send(&self, binding: &Binding, end: Instant) -> Result<(), String> {

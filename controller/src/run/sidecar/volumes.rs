@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_kit::client::{CallError, within};
+use berth_runtime::client::{CallError, within};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, PersistentVolumeClaim};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};

@@ -240,7 +240,8 @@ where
                 put(Ok(store.state()));
             }
             Err(error) => {
-                let why = format!("{kind} cannot be listed: {}", berth_cli::text::chain(&error));
+                let why =
+                    format!("{kind} cannot be listed: {}", berth_runtime::cli::text::chain(&error));
                 if said != why {
                     tracing::warn!(%kind, error = %error, "failed to watch");
                     said.clone_from(&why);

@@ -38,7 +38,7 @@ impl Error {
     /// Returns how long the server wants to be left alone.
     pub(super) fn rest(&self) -> Duration {
         match self {
-            Self::Server { error, .. } => berth_kit::client::rest(error),
+            Self::Server { error, .. } => berth_runtime::client::rest(error),
             Self::Changed(_) | Self::Unsettled(_) | Self::Ended(_) => Duration::ZERO,
         }
     }

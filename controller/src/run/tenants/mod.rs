@@ -25,7 +25,7 @@ use kube::runtime::controller::{Action, Config, applier};
 use kube::runtime::reflector::ObjectRef;
 
 use berth_api::TenantCluster;
-use berth_kit::client::jittered;
+use berth_runtime::client::jittered;
 use context::Context;
 use error::Error;
 pub use stores::Followers;

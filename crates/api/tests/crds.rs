@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 fn deployed_crds_are_the_types() {
     for crd in all_crds() {
         let name = format!("{}.yaml", crd.name_any());
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(&name);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds").join(&name);
         let deployed = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             deployed == crd_yaml(&crd).unwrap(),

@@ -129,7 +129,7 @@ async fn refusal(answer: Answer, retry_after: Duration) -> Busy {
     }
     let message = match serde_json::from_slice::<kube::core::Status>(&message) {
         Ok(status) => status.message,
-        Err(_) => berth_cli::text::one_line(String::from_utf8_lossy(&message).trim()),
+        Err(_) => crate::cli::text::one_line(String::from_utf8_lossy(&message).trim()),
     };
     Busy { code, message, retry_after, until }
 }

@@ -12,10 +12,10 @@ use tower::BoxError;
 use tower::util::MapRequestLayer;
 
 use crate::certificate::{self, Validity};
+use crate::cli::text;
 use crate::credential;
 pub use crate::retry_after::Busy;
 use crate::retry_after::RetryAfterLayer;
-use berth_cli::text;
 
 /// A server that does not take a connection in so long is away.
 const CONNECT: Duration = Duration::from_secs(5);

@@ -1,0 +1,21 @@
+//! What Berth's programs share: command lines (`cli`), the API client (`cluster`), HTTP servers (`http`) and logging.
+
+#[cfg(feature = "cluster")]
+pub mod certificate;
+pub mod cli;
+#[cfg(feature = "cluster")]
+pub mod client;
+#[cfg(feature = "cluster")]
+pub mod credential;
+#[cfg(feature = "cluster")]
+pub mod events;
+#[cfg(feature = "http")]
+pub mod exchange;
+pub mod log;
+pub mod pace;
+#[cfg(feature = "cluster")]
+pub mod refusal;
+#[cfg(feature = "cluster")]
+mod retry_after;
+#[cfg(feature = "http")]
+pub mod serve;
