@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use berth_api::ConditionReason;
 use berth_api::infra_node::{InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState};
 use berth_runtime::certificate::{Expiry, Validity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -46,8 +47,27 @@ pub const TYPES: [&str; 6] = [
     "Ready",
 ];
 
-/// A judgement: status, reason, message.
-type Judged = (&'static str, &'static str, String);
+/// Status, reason and message of one condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Verdict {
+    status: &'static str,
+    reason: ConditionReason,
+    message: String,
+}
+
+impl Verdict {
+    fn is_true(reason: ConditionReason, message: impl Into<String>) -> Self {
+        Self { status: "True", reason, message: message.into() }
+    }
+
+    fn is_false(reason: ConditionReason, message: impl Into<String>) -> Self {
+        Self { status: "False", reason, message: message.into() }
+    }
+
+    fn unknown(reason: ConditionReason, message: impl Into<String>) -> Self {
+        Self { status: "Unknown", reason, message: message.into() }
+    }
+}
 
 /// When each condition last changed.
 #[derive(Debug, Default)]
@@ -62,7 +82,8 @@ impl Memory {
         let credential = input.certificate.map(|one| credential_valid(&one, SystemTime::now()));
         // The first that is not so says why.
         let parts = [Some(&tuned), networks.as_ref()];
-        let ready = parts.into_iter().flatten().find(|judged| judged.0 != "True").unwrap_or(&tuned);
+        let ready =
+            parts.into_iter().flatten().find(|verdict| verdict.status != "True").unwrap_or(&tuned);
         let ready = Some(ready.clone());
         let judged = [
             Some(virtualization_ready(input.kvm)),
@@ -79,7 +100,8 @@ impl Memory {
             .collect()
     }
 
-    fn condition(&mut self, name: &'static str, (status, reason, message): Judged) -> Condition {
+    fn condition(&mut self, name: &'static str, verdict: Verdict) -> Condition {
+        let Verdict { status, reason, message } = verdict;
         // As objects carry it; a fraction would be lost on the way, and the object look changed.
         let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
         let known = self.0.entry(name).or_insert((status, now));
@@ -89,7 +111,7 @@ impl Memory {
         Condition {
             type_: name.to_owned(),
             status: status.to_owned(),
-            reason: reason.to_owned(),
+            reason: reason.to_string(),
             message,
             last_transition_time: Time(known.1),
             observed_generation: None,
@@ -97,73 +119,80 @@ impl Memory {
     }
 }
 
-fn virtualization_ready(kvm: &Kvm) -> Judged {
-    let (status, reason, message) = match kvm.state {
-        Some(KvmState::Ready) => ("True", "Ready", "virtual machines can be made"),
+fn virtualization_ready(kvm: &Kvm) -> Verdict {
+    use ConditionReason as Reason;
+    match kvm.state {
+        Some(KvmState::Ready) => Verdict::is_true(Reason::Ready, "virtual machines can be made"),
         Some(KvmState::NoCpuSupport) => {
-            ("False", "NoCpuSupport", "the CPU offers neither VMX nor SVM")
+            Verdict::is_false(Reason::NoCpuSupport, "the CPU offers neither VMX nor SVM")
         }
         Some(KvmState::DisabledInFirmware) => {
-            ("False", "DisabledInFirmware", "the firmware has switched it off")
+            Verdict::is_false(Reason::DisabledInFirmware, "the firmware has switched it off")
         }
-        Some(KvmState::ModuleNotLoaded) => ("False", "ModuleNotLoaded", "no KVM module is loaded"),
-        Some(KvmState::NoPermission) => ("False", "NoPermission", "/dev/kvm may not be opened"),
+        Some(KvmState::ModuleNotLoaded) => {
+            Verdict::is_false(Reason::ModuleNotLoaded, "no KVM module is loaded")
+        }
+        Some(KvmState::NoPermission) => {
+            Verdict::is_false(Reason::NoPermission, "/dev/kvm may not be opened")
+        }
         Some(KvmState::SmokeTestFailed) => {
-            ("False", "SmokeTestFailed", "/dev/kvm opens, but no VM can be made")
+            Verdict::is_false(Reason::SmokeTestFailed, "/dev/kvm opens, but no VM can be made")
         }
-        None => ("Unknown", "Unknown", "see unknown[] for capabilities.kvm.state"),
-    };
-    (status, reason, message.to_owned())
+        None => Verdict::unknown(Reason::Unknown, "see unknown[] for capabilities.kvm.state"),
+    }
 }
 
-fn host_tuned(input: &Input) -> Judged {
+fn host_tuned(input: &Input) -> Verdict {
     if let Some(why) = input.waiting {
-        return ("Unknown", "NoManifest", why.to_owned());
+        return Verdict::unknown(ConditionReason::NoManifest, why);
     }
     if let Some(first) = input.faults.iter().find(|fault| !fault.is_of(Part::Networks)) {
-        return ("False", "FaultInSpec", first.to_string());
+        return Verdict::is_false(ConditionReason::InvalidSpec, first.to_string());
     }
     let left: Vec<&Change> =
         input.plan.changes.iter().filter(|change| change.links().is_none()).collect();
     match left.iter().find(|change| change.blocked.is_some()).or_else(|| left.first()) {
-        None => ("True", "AsAsked", "the host is as asked".to_owned()),
-        Some(_) if let Some(why) = input.stopped => ("False", "CannotStart", why.to_owned()),
+        None => Verdict::is_true(ConditionReason::Applied, "the host is as asked"),
+        Some(_) if let Some(why) = input.stopped => {
+            Verdict::is_false(ConditionReason::RollbackLedgerUnavailable, why)
+        }
         Some(change) => {
             let why = change.blocked.as_deref().unwrap_or("was tried and is not so");
             let reason = if change.drift {
-                "Drift"
+                ConditionReason::DriftDetected
             } else if change.blocked.is_some() {
-                "Blocked"
+                ConditionReason::Blocked
             } else {
-                "FellShort"
+                ConditionReason::PartiallyApplied
             };
             let left = left.len();
             let message = format!("{left} changes left, the first: {}: {why}", change.sentence());
-            ("False", reason, message)
+            Verdict::is_false(reason, message)
         }
     }
 }
 
 /// `None` where no network is asked for and nothing of one is left.
-fn networks_ready(input: &Input) -> Option<Judged> {
+fn networks_ready(input: &Input) -> Option<Verdict> {
     let networks = &input.plan.networks;
-    if input.waiting.is_some() {
-        return Some(("Unknown", "NoManifest", input.waiting.unwrap_or_default().to_owned()));
+    if let Some(why) = input.waiting {
+        return Some(Verdict::unknown(ConditionReason::NoManifest, why));
     }
     if let Some(first) = input.faults.iter().find(|fault| fault.is_of(Part::Networks)) {
-        return Some(("False", "FaultInSpec", first.to_string()));
+        return Some(Verdict::is_false(ConditionReason::InvalidSpec, first.to_string()));
     }
     if input.facts.links.incomplete {
         // What was in place goes on, and what it carries is kept in the status.
-        let why = "the kernel did not list the host's links".to_owned();
-        return (!input.spec.networks.is_empty()).then_some(("Unknown", "LinksUnknown", why));
+        let why = "the kernel did not list the host's links";
+        return (!input.spec.networks.is_empty())
+            .then(|| Verdict::unknown(ConditionReason::LinksUnknown, why));
     }
     let left = input.plan.changes.iter().find(|change| change.links().is_some());
     if let (Some(_), Some(why)) = (left, input.stopped) {
-        return Some(("False", "CannotStart", why.to_owned()));
+        return Some(Verdict::is_false(ConditionReason::RollbackLedgerUnavailable, why));
     }
     if let Some(why) = &input.plan.unfiltered {
-        return Some(("False", "GuestFilterFailed", why.clone()));
+        return Some(Verdict::is_false(ConditionReason::GuestFilterFailed, why));
     }
     let ready: u32 = networks.iter().map(|network| network.ready).sum();
     let mut waiting = networks
@@ -179,52 +208,60 @@ fn networks_ready(input: &Input) -> Option<Judged> {
             network.name,
             first.message
         );
-        return Some(("False", if failed { "Failed" } else { "Pending" }, message));
+        let reason = if failed { ConditionReason::Failed } else { ConditionReason::Pending };
+        return Some(Verdict::is_false(reason, message));
     }
     if let Some(change) = left {
         let why = change.blocked.as_deref().unwrap_or("not done yet");
-        return Some(("False", "ChangesLeft", format!("{}: {why}", change.what)));
+        return Some(Verdict::is_false(
+            ConditionReason::ChangesPending,
+            format!("{}: {why}", change.what),
+        ));
     }
-    (!networks.is_empty())
-        .then(|| ("True", "AsAsked", format!("{ready} tenant networks are in place")))
+    (!networks.is_empty()).then(|| {
+        Verdict::is_true(ConditionReason::Applied, format!("{ready} tenant networks are in place"))
+    })
 }
 
 /// `None` where the kubelet is none of Berth's business, and needs nothing.
-fn kubelet_aligned(input: &Input) -> Option<Judged> {
+fn kubelet_aligned(input: &Input) -> Option<Verdict> {
     let kubelet = &input.facts.kubelet;
     let mode = input.spec.cpu.as_ref().and_then(|cpu| cpu.kubelet);
     let minds = !matches!(mode, None | Some(KubeletMode::Ignore));
     if kubelet.config.is_none() {
         let fault = kubelet.config_fault.as_ref();
-        let why = fault.map_or("no kubelet was found", |(_, why)| why.as_str()).to_owned();
-        return minds.then_some(("Unknown", "ConfigurationUnknown", why));
+        let why = fault.map_or("no kubelet was found", |(_, why)| why.as_str());
+        return minds.then(|| Verdict::unknown(ConditionReason::ConfigurationUnknown, why));
     }
     let refused = next_start(input.facts);
     if let Some(why) = restart_needed(input.facts) {
-        let reason = if refused.is_some() { "CheckpointRefused" } else { "KubeletRestartNeeded" };
-        return Some(("False", reason, why));
+        let reason = if refused.is_some() {
+            ConditionReason::CheckpointRefused
+        } else {
+            ConditionReason::KubeletRestartRequired
+        };
+        return Some(Verdict::is_false(reason, why));
     }
     if !minds {
         return None;
     }
     if let Some(refused) = refused {
-        return Some(("False", "CheckpointRefused", refused.to_string()));
+        return Some(Verdict::is_false(ConditionReason::CheckpointRefused, refused.to_string()));
     }
     if let StartedWith::Unknown(why) = &kubelet.started_with {
         let why = format!(
             "what the kubelet was started with is not known: {why}; after its next start it is (systemctl restart {})",
             kubelet.unit
         );
-        return Some(("Unknown", "ConfigurationUnknown", why));
+        return Some(Verdict::unknown(ConditionReason::ConfigurationUnknown, why));
     }
     Some(match &input.plan.kubelet {
-        None => ("True", "AsAsked", "the kubelet keeps what the host keeps".to_owned()),
+        None => Verdict::is_true(ConditionReason::Applied, "the kubelet keeps what the host keeps"),
         Some(advice) => {
             let fields: Vec<&str> =
                 advice.differences.iter().map(|difference| difference.field).collect();
-            (
-                "False",
-                "ConfigurationDiffers",
+            Verdict::is_false(
+                ConditionReason::ConfigurationDiffers,
                 format!("{} should differ; berth-agent plan shows how", fields.join(", ")),
             )
         }
@@ -232,15 +269,19 @@ fn kubelet_aligned(input: &Input) -> Option<Judged> {
 }
 
 /// Judges a client certificate. The message has its end, not the time that is left, so that it does not change.
-fn credential_valid(certificate: &Validity, now: SystemTime) -> Judged {
+fn credential_valid(certificate: &Validity, now: SystemTime) -> Verdict {
     let end = Timestamp::try_from(certificate.not_after)
         .map_or_else(|_| "a time that cannot be shown".to_owned(), |end| end.to_string());
     let message = format!("the agent's client certificate is valid until {end}");
     let renew = "renew it (deploy/agent-kubeconfig.sh)";
     match certificate.at(now) {
-        Expiry::Far => ("True", "Valid", message),
-        Expiry::Soon => ("False", "ExpiresSoon", format!("{message}; {renew}")),
-        Expiry::Expired => ("False", "Expired", format!("{message}; {renew}")),
+        Expiry::Far => Verdict::is_true(ConditionReason::Valid, message),
+        Expiry::Soon => {
+            Verdict::is_false(ConditionReason::ExpiresSoon, format!("{message}; {renew}"))
+        }
+        Expiry::Expired => {
+            Verdict::is_false(ConditionReason::Expired, format!("{message}; {renew}"))
+        }
     }
 }
 
@@ -257,10 +298,10 @@ mod tests {
         let certificate = Validity { not_before: begin, not_after: day(30) };
         let judged = |n| credential_valid(&certificate, day(n));
         let valid = "the agent's client certificate is valid until 2026-01-31T00:00:00Z";
-        assert_eq!(judged(1), ("True", "Valid", valid.to_owned()));
-        let (status, reason, message) = judged(22);
-        assert_eq!((status, reason), ("False", "ExpiresSoon"));
+        assert_eq!(judged(1), Verdict::is_true(ConditionReason::Valid, valid));
+        let Verdict { status, reason, message } = judged(22);
+        assert_eq!((status, reason), ("False", ConditionReason::ExpiresSoon));
         assert!(message.starts_with(valid) && message.contains("agent-kubeconfig.sh"), "{message}");
-        assert_eq!(judged(31).1, "Expired");
+        assert_eq!(judged(31).reason, ConditionReason::Expired);
     }
 }

@@ -140,7 +140,7 @@ fn repairs(plane: &ControlPlane, host: &mut Host) {
     plane
         .until("an Event of the repair", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
-            events.contains("DriftRepaired").then_some(())
+            events.contains("DriftCorrected").then_some(())
         })
         .unwrap();
 }

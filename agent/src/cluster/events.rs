@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_api::InfraNode;
 use berth_api::names::AGENT;
+use berth_api::{EventReason, InfraNode};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _};
@@ -19,35 +19,16 @@ use super::seen::{Seen, Sight};
 use berth_runtime::events::LONGEST;
 use berth_runtime::pace::Pace;
 
-/// What is told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tale {
-    /// Changes were made.
-    Changed,
-    /// What somebody else had changed was put right.
-    DriftRepaired,
-    /// Changes were made in part.
-    Partial,
-    /// Changes were refused by the host.
-    Failed,
-    /// Something in use stands in the way.
-    Blocked,
-    /// The spec has mistakes.
-    FaultInSpec,
-    /// Another manager writes what the agent was told to write.
-    LeftToOthers,
-}
-
-/// Several of one kind.
+/// An Event to emit about what happened in one cycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
-    /// What kind.
-    pub tale: Tale,
-    /// A sentence each.
+pub struct CycleEvent {
+    /// Reason of the Event.
+    pub reason: EventReason,
+    /// One sentence for each change or fault.
     pub sentences: Vec<String>,
 }
 
-impl Told {
+impl CycleEvent {
     /// As many sentences as an Event holds, and how many more there are.
     #[must_use]
     pub fn note(&self) -> String {
@@ -69,28 +50,10 @@ impl Told {
     }
 }
 
-impl Tale {
-    const fn reason(self) -> &'static str {
-        match self {
-            Self::Changed => "Changed",
-            Self::DriftRepaired => "DriftRepaired",
-            Self::Partial => "PartlyChanged",
-            Self::Failed => "ChangeFailed",
-            Self::Blocked => "ChangeBlocked",
-            Self::FaultInSpec => "FaultInSpec",
-            Self::LeftToOthers => "LeftToOthers",
-        }
-    }
-
-    const fn type_(self) -> EventType {
-        match self {
-            Self::Changed | Self::DriftRepaired => EventType::Normal,
-            Self::Partial
-            | Self::Failed
-            | Self::Blocked
-            | Self::FaultInSpec
-            | Self::LeftToOthers => EventType::Warning,
-        }
+const fn event_type(reason: EventReason) -> EventType {
+    match reason {
+        EventReason::Applied | EventReason::DriftCorrected => EventType::Normal,
+        _ => EventType::Warning,
     }
 }
 
@@ -103,16 +66,16 @@ pub(super) async fn tell(
     client: Client,
     settings: Settings,
     seen: Arc<Seen>,
-    mut tales: Receiver<Told>,
+    mut events: Receiver<CycleEvent>,
 ) {
     let reporter = Reporter { controller: AGENT.to_owned(), instance: Some(settings.node.clone()) };
     // A recorder counts what is told again, whatever its note: so each note has one of its own.
-    let mut last: BTreeMap<Tale, (String, Recorder)> = BTreeMap::new();
+    let mut last: BTreeMap<EventReason, (String, Recorder)> = BTreeMap::new();
     let mut lost = false;
     let mut pace = Pace::new(EVENTS.0, EVENTS.1);
-    while let Some(told) = tales.recv().await {
+    while let Some(event) = events.recv().await {
         if pace.take(Instant::now()).is_err() {
-            tracing::debug!("too many Events; not told: {}", told.note());
+            tracing::debug!("too many Events; not told: {}", event.note());
             continue;
         }
         let Sight::There(object) = seen.infra_node() else { continue };
@@ -123,14 +86,15 @@ pub(super) async fn tell(
             uid: Some(object.uid),
             ..ObjectReference::default()
         };
-        let note = told.note();
-        if last.get(&told.tale).is_none_or(|(before, _)| *before != note) {
-            last.insert(told.tale, (note.clone(), Recorder::new(client.clone(), reporter.clone())));
+        let note = event.note();
+        let reason = event.reason;
+        if last.get(&reason).is_none_or(|(before, _)| *before != note) {
+            last.insert(reason, (note.clone(), Recorder::new(client.clone(), reporter.clone())));
         }
-        let Some((_, recorder)) = last.get(&told.tale) else { continue };
+        let Some((_, recorder)) = last.get(&reason) else { continue };
         let event = Event {
-            type_: told.tale.type_(),
-            reason: told.tale.reason().to_owned(),
+            type_: event_type(reason),
+            reason: reason.to_string(),
             note: Some(note),
             action: "Shape".to_owned(),
             secondary: None,
@@ -154,19 +118,20 @@ mod tests {
 
     #[test]
     fn a_note_fits_and_counts_the_rest() {
-        let told = |n: usize| Told {
-            tale: Tale::Changed,
+        let event = |n: usize| CycleEvent {
+            reason: EventReason::Applied,
             sentences: (0..n)
                 .map(|n| format!("add VLAN {n} to bond0 on br-tenant \u{e9}"))
                 .collect(),
         };
         assert_eq!(
-            told(2).note(),
+            event(2).note(),
             "add VLAN 0 to bond0 on br-tenant é; add VLAN 1 to bond0 on br-tenant é"
         );
-        let many = told(4000).note();
+        let many = event(4000).note();
         assert!(many.len() <= LONGEST && many.ends_with(" more"), "{many}");
-        let long = Told { tale: Tale::Failed, sentences: vec!["é".repeat(2000); 3] };
+        let long =
+            CycleEvent { reason: EventReason::ChangeFailed, sentences: vec!["é".repeat(2000); 3] };
         assert!(long.note().len() <= LONGEST);
     }
 }

@@ -24,7 +24,7 @@ use kube::core::{ApiResource, DynamicObject, NotUsed, Object};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-pub use events::{Tale, Told};
+pub use events::CycleEvent;
 pub use publisher::Report;
 pub use seen::{Asked, Generation, Seen};
 
@@ -98,7 +98,7 @@ pub async fn join(
     settings: &Settings,
     seen: &Arc<Seen>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
-    (tell, tales): (mpsc::Sender<Told>, mpsc::Receiver<Told>),
+    (sender, events): (mpsc::Sender<CycleEvent>, mpsc::Receiver<CycleEvent>),
     alive: Arc<dyn Fn() -> bool + Send + Sync>,
     wake: impl Fn() + Send + Sync + 'static,
 ) -> anyhow::Result<Joined> {
@@ -133,11 +133,11 @@ pub async fn join(
     };
     let topology = settings.node_resource_topology.then(|| {
         let node = settings.node.clone();
-        topology::publish(&client, node, Arc::clone(seen), Arc::clone(&reports), tell)
+        topology::publish(&client, node, Arc::clone(seen), Arc::clone(&reports), sender)
     });
     let publisher = publisher::publish(objects, Arc::clone(seen), reports);
     let lease = lease::renew(client.clone(), settings.clone(), Arc::clone(seen), alive);
-    let events = events::tell(client, settings.clone(), Arc::clone(seen), tales);
+    let events = events::tell(client, settings.clone(), Arc::clone(seen), events);
     let mut tasks = vec![
         tokio::spawn(node),
         tokio::spawn(infra_node),

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use berth_api::EventReason;
 use berth_api::names::AGENT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
@@ -15,7 +16,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::mpsc::Sender;
 
-use super::events::{Tale, Told};
+use super::events::CycleEvent;
 use super::publisher::Report;
 use super::seen::{Seen, Sight};
 use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, topology};
@@ -34,7 +35,7 @@ struct Publisher {
     node: String,
     seen: Arc<Seen>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
-    tell: Sender<Told>,
+    events: Sender<CycleEvent>,
     /// What the server has by our last look or write, with the UID of the Node that owns it.
     written: Option<(String, Topology)>,
     /// When the object was found to be another's.
@@ -49,7 +50,7 @@ pub(super) fn publish(
     node: String,
     seen: Arc<Seen>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
-    tell: Sender<Told>,
+    events: Sender<CycleEvent>,
 ) -> impl Future<Output = ()> + Send + use<> {
     let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
     let kind = GroupVersionKind::gvk(group, version, KIND);
@@ -60,7 +61,7 @@ pub(super) fn publish(
         node,
         seen,
         reports,
-        tell,
+        events,
         written: None,
         refused: None,
         said: String::new(),
@@ -165,9 +166,10 @@ impl Publisher {
         );
         let sentence = format!("{KIND} {} {what}", self.node);
         if self.say(what) {
-            let told = Told { tale: Tale::LeftToOthers, sentences: vec![sentence] };
+            let reason = EventReason::ManagedElsewhere;
+            let event = CycleEvent { reason, sentences: vec![sentence] };
             // Where so much is told already, the log has it.
-            self.tell.try_send(told).unwrap_or_default();
+            self.events.try_send(event).unwrap_or_default();
         }
     }
 

@@ -10,16 +10,16 @@ use berth_api::names::LINK_ALIAS_PREFIX;
 use berth_api::{InfraNode, InfraNodeStatus, LinkName};
 use tokio::sync::mpsc::Sender;
 
+use super::events::EventLog;
 use super::link_events::Interest;
 use super::metrics::ResultLabel;
 use super::state::State;
-use super::tales::Tales;
 use super::watch::Event;
 use super::wish::{Wish, Wishes};
 use super::{Settings, known};
 use crate::apply::links::trial;
 use crate::apply::{CannotStart, Converged, Hands, Outcome, converge, look};
-use crate::cluster::{Seen, Told};
+use crate::cluster::{CycleEvent, Seen};
 use crate::conditions;
 use crate::manifest::{Fault, Part};
 use crate::observe::links::{LinkKind, Links};
@@ -61,8 +61,8 @@ pub(super) struct Worker {
 #[derive(Debug)]
 struct Cluster {
     seen: Arc<Seen>,
-    tell: Sender<Told>,
-    tales: Tales,
+    sender: Sender<CycleEvent>,
+    events: EventLog,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -213,9 +213,9 @@ impl Worker {
     }
 
     /// From now on the cluster says what is asked for, and hears what is done.
-    pub(super) fn join(&mut self, seen: Arc<Seen>, tell: Sender<Told>) {
+    pub(super) fn join(&mut self, seen: Arc<Seen>, sender: Sender<CycleEvent>) {
         self.wishes.join(&self.root, Arc::clone(&seen));
-        self.cluster = Some(Cluster { seen, tell, tales: Tales::default() });
+        self.cluster = Some(Cluster { seen, sender, events: EventLog::default() });
     }
 
     fn wish(&mut self) -> Wish {
@@ -289,9 +289,9 @@ impl Worker {
         let mut status = report::status_with(&facts, reserved);
         if let Some(cluster) = &mut self.cluster {
             cluster.seen.complete(&mut status);
-            for told in cluster.tales.of(&outcomes, &faults, &plan.changes) {
-                // With the server away for long some are lost: what is so is in the status.
-                cluster.tell.try_send(told).unwrap_or_default();
+            for event in cluster.events.new_events(&outcomes, &faults, &plan.changes) {
+                // While the server is unreachable for long some are lost; the status has the current state.
+                cluster.sender.try_send(event).unwrap_or_default();
             }
         }
         let mut conditions = self.conditions.judge(&conditions::Input {

@@ -6,6 +6,7 @@
 //! checkpoints, by SIGHUP, or by a slow timer. Health is the progress of this loop.
 
 mod cycle;
+mod events;
 mod filter_events;
 mod known;
 mod kubelet_events;
@@ -13,7 +14,6 @@ mod link_events;
 mod metrics;
 mod site;
 mod state;
-mod tales;
 mod watch;
 mod wish;
 
@@ -166,8 +166,8 @@ async fn join(
     events: mpsc::Sender<Event>,
 ) -> anyhow::Result<cluster::Joined> {
     let seen = Arc::new(Seen::default());
-    let (tell, tales) = mpsc::channel(64);
-    worker.join(Arc::clone(&seen), tell.clone());
+    let (sender, events_to_emit) = mpsc::channel(64);
+    worker.join(Arc::clone(&seen), sender.clone());
     let reports = {
         let state = Arc::clone(state);
         Arc::new(move || state.report())
@@ -181,7 +181,7 @@ async fn join(
         // With as many events waiting already, this one waits for its place.
         tokio::spawn(async move { events.send(Event::Manifest).await.unwrap_or_default() });
     };
-    cluster::join(settings, &seen, reports, (tell, tales), alive, wake).await
+    cluster::join(settings, &seen, reports, (sender, events_to_emit), alive, wake).await
 }
 
 /// Whether a uevent of the kernel begins a cycle.

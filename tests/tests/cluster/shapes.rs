@@ -33,7 +33,7 @@ pub(crate) fn as_asked(plane: &ControlPlane, tree: &Tree) {
     let told = plane
         .until("an Event", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
-            (events.contains("\"Changed\"") && events.contains("77")).then_some(events)
+            (events.contains("\"Applied\"") && events.contains("77")).then_some(events)
         })
         .unwrap();
     assert!(told.contains("berth-agent"), "{told}");
@@ -43,7 +43,7 @@ pub(crate) fn as_asked(plane: &ControlPlane, tree: &Tree) {
     plane
         .until("the drift is repaired and told", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
-            (file(tree, SLEEP) == "77" && events.contains("DriftRepaired")).then_some(())
+            (file(tree, SLEEP) == "77" && events.contains("DriftCorrected")).then_some(())
         })
         .unwrap();
 }
@@ -82,7 +82,7 @@ pub(crate) fn what_cannot_be_changed_is_said(plane: &ControlPlane, tree: &Tree) 
     let node = answered(plane, "False");
     for name in ["HostTuned", "Ready"] {
         let condition = condition(&node, name);
-        assert_eq!(condition["reason"], "CannotStart", "{condition:#}");
+        assert_eq!(condition["reason"], "RollbackLedgerUnavailable", "{condition:#}");
         assert!(condition["message"].as_str().unwrap().contains("found.json"), "{condition:#}");
     }
     assert_eq!(file(tree, SLEEP), "78");

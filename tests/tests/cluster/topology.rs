@@ -97,7 +97,7 @@ fn is_left_to_another_manager(plane: &ControlPlane, tree: &Tree) {
     plane
         .until("an Event", SOON, |plane| {
             let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
-            (events.contains("LeftToOthers") && events.contains("exporter")).then_some(())
+            (events.contains("ManagedElsewhere") && events.contains("exporter")).then_some(())
         })
         .unwrap();
     let asked = requests(plane);

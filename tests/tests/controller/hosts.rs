@@ -30,7 +30,7 @@ pub(crate) fn make(plane: &ControlPlane, name: &str, number: usize) {
         )
         .unwrap();
     let mut there = plane.infra_node(name);
-    there["status"] = json!({"capabilities": {}, "conditions": [{"type": "Ready", "status": "True", "reason": "AsAsked",
+    there["status"] = json!({"capabilities": {}, "conditions": [{"type": "Ready", "status": "True", "reason": "Applied",
         "message": "all is as asked", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
     replace_status(plane, &format!("/apis/berth.dev/v1alpha1/infranodes/{name}/status"), &there);
 }
@@ -205,7 +205,7 @@ pub(crate) fn a_silent_agent_is_said_once(plane: &ControlPlane) {
     assert_eq!((&ready["status"], &ready["reason"]), (&json!("Unknown"), &json!("AgentSilent")));
     // What it says now stands, although its Lease is not renewed.
     let mut there = plane.infra_node("rack1-b");
-    there["status"]["conditions"][0] = json!({"type": "Ready", "status": "True", "reason": "AsAsked",
+    there["status"]["conditions"][0] = json!({"type": "Ready", "status": "True", "reason": "Applied",
         "message": "here I am", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     replace_status(plane, "/apis/berth.dev/v1alpha1/infranodes/rack1-b/status", &there);
     std::thread::sleep(std::time::Duration::from_secs(6));

@@ -53,7 +53,7 @@ pub(super) fn keeps_the_host(host: &mut Host) {
     until(host, &format!("grep -q '\\[never\\]' {THP} && grep -qx 32 {POOL}"));
     until(host, "curl -sf http://127.0.0.1:9477/readyz");
     let seen = report(host);
-    assert_eq!(condition(&seen, "HostTuned"), ("True".into(), "AsAsked".into()));
+    assert_eq!(condition(&seen, "HostTuned"), ("True".into(), "Applied".into()));
     assert_eq!(seen["status"]["zones"][1]["hugepages"][0]["total"], 32);
     let what: Vec<&str> = seen["status"]["changes"]
         .as_array()
@@ -91,7 +91,7 @@ pub(super) fn keeps_the_host(host: &mut Host) {
     until(host, &format!("grep -q '\\[always\\]' {THP}"));
     host.must(&format!("grep -qx 32 {POOL}")).unwrap();
     let seen = report(host);
-    assert_eq!(condition(&seen, "HostTuned").1, "FaultInSpec");
+    assert_eq!(condition(&seen, "HostTuned").1, "InvalidSpec");
     assert!(get(host, "/metrics").1.contains("berth_agent_manifest_faults 1"));
 
     // Reported and left.
@@ -101,7 +101,7 @@ pub(super) fn keeps_the_host(host: &mut Host) {
     );
     until(host, &format!("grep -q '\\[never\\]' {THP}"));
     host.must(&format!("echo madvise > {THP}; kill -HUP $(cat /run/agent.pid)")).unwrap();
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reason\": \"Drift\"'");
+    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reason\": \"DriftDetected\"'");
     host.must(&format!("grep -q '\\[madvise\\]' {THP}")).unwrap();
 
     hotplug(host);

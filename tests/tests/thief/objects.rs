@@ -33,7 +33,7 @@ pub(crate) fn node(name: &str, labels: Value, resources: Value, conditions: Valu
 }
 
 pub(crate) fn host_tuned() -> Value {
-    json!({"type": "berth.dev/HostTuned", "status": "True", "reason": "AsAsked", "message": "as asked", "lastTransitionTime": TIME})
+    json!({"type": "berth.dev/HostTuned", "status": "True", "reason": "Applied", "message": "as asked", "lastTransitionTime": TIME})
 }
 
 pub(crate) fn resources() -> Value {
@@ -79,7 +79,7 @@ pub(crate) fn event(world: &World<'_>, metadata: Value, about: [&str; 3]) -> Val
     let [version, kind, name] = about;
     let mut event = json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": metadata, "eventTime": MICRO_TIME,
-        "reportingController": "berth-agent", "reportingInstance": OWN, "action": "Shape", "reason": "Changed",
+        "reportingController": "berth-agent", "reportingInstance": OWN, "action": "Shape", "reason": "Applied",
         "type": "Normal", "note": "n",
         "regarding": {"apiVersion": version, "kind": kind, "name": name, "uid": "u"},
     });

@@ -1,0 +1,100 @@
+//! Events of one cycle: one for each reason; a problem that lasts is emitted once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::EventReason;
+use berth_api::infra_node::ChangeResult;
+
+use crate::apply::Outcome;
+use crate::cluster::CycleEvent;
+use crate::manifest::Fault;
+use crate::plan::Change;
+
+/// Problems that were emitted and still exist.
+#[derive(Debug, Default)]
+pub(super) struct EventLog(BTreeSet<Problem>);
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Problem {
+    reason: EventReason,
+    /// Sentence of the change; empty for a fault in the spec.
+    change: String,
+    sentence: String,
+}
+
+impl EventLog {
+    /// Returns the events that these outcomes and faults add. `left` are the changes that are still pending.
+    pub(super) fn new_events(
+        &mut self,
+        outcomes: &[Outcome],
+        faults: &[Fault],
+        left: &[Change],
+    ) -> Vec<CycleEvent> {
+        let mut new: BTreeMap<EventReason, Vec<String>> = BTreeMap::new();
+        let mut lasting = BTreeSet::new();
+        for outcome in outcomes {
+            let reason = match outcome.result {
+                ChangeResult::Done if outcome.drift => EventReason::DriftCorrected,
+                ChangeResult::Done => EventReason::Applied,
+                ChangeResult::Partial => EventReason::PartiallyApplied,
+                ChangeResult::Failed => EventReason::ChangeFailed,
+                ChangeResult::Blocked => EventReason::ChangeBlocked,
+            };
+            let message = outcome
+                .message
+                .as_deref()
+                .map(|message| format!(": {message}"))
+                .unwrap_or_default();
+            let sentence = format!("{}{message}", outcome.what);
+            if outcome.result == ChangeResult::Done {
+                new.entry(reason).or_default().push(sentence);
+            } else {
+                lasting.insert(Problem { reason, change: outcome.what.clone(), sentence });
+            }
+        }
+        lasting.extend(faults.iter().map(|fault| Problem {
+            reason: EventReason::InvalidSpec,
+            change: String::new(),
+            sentence: fault.to_string(),
+        }));
+        for problem in lasting.difference(&self.0) {
+            new.entry(problem.reason).or_default().push(problem.sentence.clone());
+        }
+        // A failed change is retried with backoff, so a cycle may have no outcome of it; blocked changes and faults
+        // appear in every cycle.
+        let left: BTreeSet<String> = left.iter().map(Change::sentence).collect();
+        self.0.retain(|problem| {
+            matches!(problem.reason, EventReason::ChangeFailed | EventReason::PartiallyApplied)
+                && left.contains(&problem.change)
+        });
+        self.0.extend(lasting);
+        new.into_iter().map(|(reason, sentences)| CycleEvent { reason, sentences }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(what: &str, result: ChangeResult, drift: bool) -> Outcome {
+        Outcome { what: what.to_owned(), result, message: None, drift }
+    }
+
+    #[test]
+    fn a_lasting_problem_is_emitted_once_and_an_applied_change_each_time() {
+        let mut log = EventLog::default();
+        let blocked = outcome("a", ChangeResult::Blocked, false);
+        let corrected = outcome("b", ChangeResult::Done, true);
+        let mut reasons = |outcomes: &[Outcome]| {
+            let events = log.new_events(outcomes, &[], &[]);
+            events.into_iter().map(|event| event.reason).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            reasons(&[blocked.clone(), corrected.clone()]),
+            [EventReason::DriftCorrected, EventReason::ChangeBlocked]
+        );
+        assert_eq!(reasons(&[blocked.clone(), corrected]), [EventReason::DriftCorrected]);
+        assert_eq!(reasons(&[]), []);
+        assert_eq!(reasons(&[blocked]), [EventReason::ChangeBlocked]);
+    }
+}
