@@ -20,8 +20,8 @@ mod schedulers;
 mod wrong;
 
 use base64::Engine as _;
-use berth_controller::fleet::stream;
-use berth_controller::machines::{Choice, Rendered, Stream, render};
+use berth_controller::fleet::{RenderInput, stream};
+use berth_controller::machines::{Choice, Rendered, render};
 use serde_json::{Map, Value, json};
 
 const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {server: https://10.0.0.1:6443}\n";
@@ -82,7 +82,7 @@ fn rendered_with(deployment: &Value, beside: &[Value], choice: Choice) -> Result
     }
     let mut problems = Vec::new();
     let found = stream::each("test", &text, &mut problems, |found| found);
-    let stream = Stream::of(found, problems);
+    let stream = RenderInput::new(found, problems);
     let told = |problems: &[berth_controller::inventory::Problem]| {
         problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
     };

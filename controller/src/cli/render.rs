@@ -7,7 +7,8 @@ use berth_runtime::cli::{BAD_INPUT, Failure, complain, print};
 use clap::{ValueEnum, ValueHint};
 
 use super::input;
-use crate::machines::{Choice, Stream, render};
+use crate::fleet::RenderInput;
+use crate::machines::{Choice, render};
 
 /// Print the VirtualMachine that a MachineDeployment's machines would be
 ///
@@ -56,7 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for path in &arguments.filename {
         found.extend(input::each(path, &mut problems, |found| found)?);
     }
-    let Stream { deployments, around, mut problems } = Stream::of(found, problems);
+    let RenderInput { deployments, around, mut problems } = RenderInput::new(found, problems);
     let fail = |error: anyhow::Error| Err(Failure { code: BAD_INPUT, error });
     if deployments.is_empty() && problems.is_empty() {
         return fail(anyhow::anyhow!(

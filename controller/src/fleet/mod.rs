@@ -3,6 +3,7 @@
 mod deployments;
 mod kinds;
 mod object;
+mod render_input;
 pub mod stream;
 mod tenants;
 mod yaml;
@@ -17,10 +18,9 @@ use crate::inventory::Problem;
 use crate::launcher::{Configuration, Machine, Surroundings};
 use crate::machines::{self, MachineDeployment};
 pub use deployments::Created;
-pub(crate) use kinds::check as check_kind;
-pub(crate) use object::read;
 pub use object::{CLASS, Item};
 use object::{Object, problem, text};
+pub use render_input::RenderInput;
 pub use stream::Found;
 pub use tenants::Tenant;
 

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::infra_node::Allocation as Reported;
-use berth_api::{CpuSet, InfraNodeStatus, PageSize};
+use berth_api::{CpuSet, InfraNodeStatus, PageSize, Problem};
 
-use super::problem::Problem;
 use crate::admission::{MemoryKind, Restored, RestoredContainer, RestoredDevices};
 use crate::pod::{Pod, Resources};
 

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::InfraNodeStatus;
 use berth_api::names::resource;
+use berth_api::{InfraNodeStatus, Problem};
 
-use super::problem::Problem;
 use crate::admission::DevicePool;
 use crate::pod::Resources;
 

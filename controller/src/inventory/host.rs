@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use berth_api::infra_node::{KvmState, NetworkScenario, NetworkSpec, Zone};
 use berth_api::names::{label, resource};
-use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus, node_labels};
+use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus, Problem, node_labels};
 use k8s_openapi::api::core::v1;
 
 use super::allocation::{Allocation, allocations};
 use super::cores::cores;
 use super::devices::{self, Devices, KUBEVIRT};
-use super::problem::Problem;
 use super::{kubelet, node};
 use crate::admission::{self, HostSpec, MemoryPolicy, TopologyPolicy, ZoneSpec};
 use crate::pod::{Pod, Resources};

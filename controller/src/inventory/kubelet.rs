@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{Bytes, CpuSet, InfraNodeStatus};
+use berth_api::{Bytes, CpuSet, InfraNodeStatus, Problem};
 use k8s_openapi::api::core::v1;
 
-use super::problem::Problem;
 use crate::admission::{
     CpuOptions, CpuPolicy, HostSpec, Kubelet, ReservedMemory, TopologyOptions, Version,
 };

@@ -6,8 +6,7 @@ mod devices;
 mod host;
 mod kubelet;
 mod node;
-mod problem;
 
 pub use allocation::Allocation;
+pub use berth_api::Problem;
 pub use host::{HostFacts, Unpredictable, ZoneSize};
-pub use problem::Problem;

@@ -1,9 +1,8 @@
 //! What a Node says that its InfraNode does not: version, and what is left for pods.
 
-use berth_api::{PageSize, Quantity};
+use berth_api::{PageSize, Problem, Quantity};
 use k8s_openapi::api::core::v1;
 
-use super::problem::Problem;
 use crate::admission::Version;
 use crate::pod::Resources;
 

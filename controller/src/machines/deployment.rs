@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::Problem;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::inventory::Problem;
 use crate::launcher::without_nulls;
 use crate::stable_hash::stable_hash;
 

@@ -6,13 +6,13 @@
 
 use std::cell::{Cell, RefCell};
 
+use berth_api::Problem;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::ignored::says_something;
 use super::references::{Reference, Resolve, Scope};
 use super::text::{Shown, Text};
-use crate::inventory::Problem;
 
 /// What all fields of one object share.
 pub(super) struct Reading<'a> {

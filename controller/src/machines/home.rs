@@ -1,12 +1,11 @@
 //! Which tenant a MachineDeployment belongs to, and in which namespace its VirtualMachines are.
 
-use berth_api::TenantCluster;
 use berth_api::names::{TENANT, TENANT_PREFIX};
+use berth_api::{Problem, TenantCluster};
 use serde_json::Value;
 
 use super::deployment::MachineDeployment;
 use super::surroundings::Surroundings;
-use crate::inventory::Problem;
 
 /// Where the VirtualMachines of a MachineDeployment are.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,8 @@
 //! Labels and annotations of a template that its machines may have. KubeVirt copies both to the launcher pod, where some
 //! act with more rights than the tenant's.
 
+use berth_api::InfraConfigSpec;
 use berth_api::names::MANAGED_BY;
-
-use crate::profiles::is_annotation_prefix;
 
 /// Annotations of a disk that control how CDI imports, and nothing else.
 const OF_DISKS: [&str; 3] = [
@@ -33,9 +32,9 @@ const RECOMMENDED: &str = "app.kubernetes.io";
 pub(super) fn permits_annotation(key: &str, prefixes: &[String]) -> bool {
     !key.contains('/')
         || OF_DISKS.contains(&key)
-        || prefixes
-            .iter()
-            .any(|prefix| is_annotation_prefix(prefix) && key.starts_with(prefix.as_str()))
+        || prefixes.iter().any(|prefix| {
+            InfraConfigSpec::is_annotation_prefix(prefix) && key.starts_with(prefix.as_str())
+        })
 }
 
 /// Whether a template may set a label. Selectors act on labels: of KubeVirt's and Berth's controllers, and of the

@@ -1,21 +1,25 @@
 //! Networks of a machine: the pod network always, so that it can be exposed as a Service; its tenant's own if there is one.
 
 use berth_api::{NetworkBinding, TenantCluster};
-use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::render::Machine;
-use crate::tenants::objects::attachment;
 
 /// The interface in the tenant's own network.
 const TENANT: &str = "tenant";
+
+/// Returns the name of a TenantCluster, which is the tenant's id.
+fn id(tenant: &TenantCluster) -> &str {
+    tenant.metadata.name.as_deref().unwrap_or_default()
+}
 
 /// `spec.template.spec.networks`
 pub(super) fn networks(machine: &Machine<'_>) -> Vec<Value> {
     let mut networks = vec![json!({"name": "default", "pod": {}})];
     if let Some((tenant, binding)) = own(machine) {
-        let name = attachment::name(&tenant.name_any(), binding);
-        let name = format!("{}/{name}", TenantCluster::namespace_of(&tenant.name_any()));
+        let id = id(tenant);
+        let name = binding.definition_name(id);
+        let name = format!("{}/{name}", TenantCluster::namespace_of(id));
         networks.push(json!({"name": TENANT, "multus": {"networkName": name}}));
     }
     networks
@@ -41,14 +45,14 @@ pub(super) fn interfaces(machine: &Machine<'_>) -> Vec<Value> {
 pub fn awaited(tenant: &TenantCluster) -> Option<String> {
     let status = tenant.status.as_ref();
     if status.is_none_or(|status| status.namespace.is_none()) {
-        return Some(format!("TenantCluster {} to be reconciled", tenant.name_any()));
+        return Some(format!("TenantCluster {} to be reconciled", id(tenant)));
     }
     let asked = tenant.spec.network.as_ref()?;
     let made = status.and_then(|status| status.network_attachment_definition.as_deref());
     let name = made.and_then(|made| made.rsplit('/').next());
-    let id = tenant.name_any();
+    let id = id(tenant);
     let is_as_asked =
-        |name: &str| asked.binding.is_none_or(|binding| attachment::name(&id, binding) == name);
+        |name: &str| asked.binding.is_none_or(|binding| binding.definition_name(id) == name);
     if name.is_some_and(is_as_asked) {
         return None;
     }
@@ -67,8 +71,7 @@ fn own<'a>(machine: &Machine<'a>) -> Option<(&'a TenantCluster, NetworkBinding)>
         tenant.status.as_ref().and_then(|status| status.network_attachment_definition.as_deref());
     let made = made.and_then(|made| made.rsplit('/').next());
     let all = [NetworkBinding::Bridge, NetworkBinding::Sriov, NetworkBinding::Macvtap];
-    let as_made = all
-        .into_iter()
-        .find(|binding| Some(attachment::name(&tenant.name_any(), *binding).as_str()) == made);
+    let as_made =
+        all.into_iter().find(|binding| Some(binding.definition_name(id(tenant)).as_str()) == made);
     Some((tenant, asked.binding.or(as_made).unwrap_or(NetworkBinding::Bridge)))
 }

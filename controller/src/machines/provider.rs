@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use berth_api::{DnsPolicy, EvictionStrategy};
 use k8s_openapi::api::core::v1::PodDNSConfig;
-use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 
 use super::disks::{PRIMARY, PrimaryDisk, SECONDARY, SecondaryDisk};
@@ -404,6 +403,19 @@ fn strength(fields: &mut Fields<'_>, name: &str) -> Option<Strength> {
     }
 }
 
+/// Fields of a kubeconfig that show that it is one.
+#[derive(serde::Deserialize)]
+struct Kubeconfig {
+    #[serde(default)]
+    clusters: Vec<NamedCluster>,
+}
+
+#[derive(serde::Deserialize)]
+struct NamedCluster {
+    #[serde(rename = "name")]
+    _name: String,
+}
+
 /// Berth runs in the cluster that it makes VMs in and needs none; but one that is none is somebody's mistake.
 fn read_kubeconfig(fields: &mut Fields<'_>, reading: &Reading<'_>) {
     let path = fields.at("kubeconfig");
@@ -427,7 +439,7 @@ fn read_kubeconfig(fields: &mut Fields<'_>, reading: &Reading<'_>) {
         return;
     }
     let plain = decoded.unwrap_or_else(|| text.expose());
-    match Kubeconfig::from_yaml(&plain) {
+    match serde_saphyr::from_str::<Kubeconfig>(&plain) {
         Ok(config) if !config.clusters.is_empty() => {}
         Ok(_) => reading.wrong(&path, "", "is not a kubeconfig: it has no cluster"),
         // The parser's words quote what stands there, which is a credential.

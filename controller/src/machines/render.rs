@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{EvictionStrategy, TenantCluster};
+use berth_api::{EvictionStrategy, Problem, TenantCluster};
 use serde_json::{Map, Value, json};
 
 use super::deployment::{KIND, MachineDeployment};
@@ -13,7 +13,6 @@ use super::provider::Provider;
 use super::references::Scope;
 use super::surroundings::Surroundings;
 use super::{completion, ignored, marks, network, scheduling, storage};
-use crate::inventory::Problem;
 
 /// What a cluster would choose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,13 +1,12 @@
 //! Which hosts a machine may go to, and how machines of one deployment are spread.
 
-use berth_api::names::VMS_TAINT;
+use berth_api::names::{SCHEDULER, VMS_TAINT};
 use serde_json::{Map, Value, json};
 
 use super::completion::PREFERENCES;
 use super::provider::{NodePreset, Strength};
 use super::render::Machine;
 use super::surroundings::InstanceType;
-use crate::sidecar::SCHEDULER;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::names;
+use berth_api::{Problem, names};
 use serde_json::{Value, json};
 
 use super::deployment::{GROUP, KIND, MachineDeployment, letters};
 use super::render::{Choice, Rendered, render};
 use super::rollout::{Counts, Decision, Existing, StrategyError, decide};
 use super::surroundings::Surroundings;
-use crate::inventory::Problem;
 
 /// A VirtualMachine that is there, as far as it matters here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -33,7 +33,7 @@ pub fn faults_of_config(
         }
     }
     for (at, prefix) in config.annotation_prefixes.iter().enumerate() {
-        if !is_annotation_prefix(prefix) {
+        if !InfraConfigSpec::is_annotation_prefix(prefix) {
             let why = "has no domain before a `/`, and is not followed";
             faults.push(format!("annotationPrefixes[{at}]: `{prefix}` {why}"));
         }
@@ -112,12 +112,6 @@ fn twice<'a>(field: &'a str, names: impl Iterator<Item = &'a str>) -> impl Itera
     names.for_each(|name| *seen.entry(name).or_insert(0_u32) += 1);
     let twice = seen.into_iter().filter(|(_, count)| *count > 1);
     twice.map(move |(name, count)| format!("{field}: `{name}` is there {count} times"))
-}
-
-/// Whether it begins with a whole domain: `k8s` would be one of many.
-#[must_use]
-pub fn is_annotation_prefix(prefix: &str) -> bool {
-    prefix.split_once('/').is_some_and(|(domain, _)| domain.contains('.'))
 }
 
 /// A label's key, or what keys begin with and a `*`.

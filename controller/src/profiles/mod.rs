@@ -14,7 +14,7 @@ mod tunnels;
 
 pub use carried::carried;
 pub use choice::{Choice, choose, fault};
-pub use config::{faults_of_config, is_annotation_prefix};
+pub use config::faults_of_config;
 pub use fleet::{Fleet, Host, Outcome};
 pub use spec::{Wanted, labels, wanted};
 pub use status::{Said, condition, profile_status, said_of_host};

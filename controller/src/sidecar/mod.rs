@@ -28,12 +28,10 @@ mod waiting;
 pub mod wire;
 
 pub use awaited::{Awaited, selected};
+pub use berth_api::names::SCHEDULER;
 pub use binding::Bind;
 pub use desk::{Answer, Desk};
 pub use fence::{Fence, LOOK, SEND};
 pub use figures::{Figures, SIZES, Stages};
 pub use instance::Instance;
 pub use seen::{KubeletRefusal, Seen};
-
-/// The scheduler whose pods are placed here.
-pub const SCHEDULER: &str = "berth-scheduler";

@@ -249,6 +249,14 @@ pub enum DnsPolicy {
     None,
 }
 
+impl InfraConfigSpec {
+    /// Returns true if an entry of `annotationPrefixes` has a whole domain before a `/`: `k8s` alone would match many.
+    #[must_use]
+    pub fn is_annotation_prefix(prefix: &str) -> bool {
+        prefix.split_once('/').is_some_and(|(domain, _)| domain.contains('.'))
+    }
+}
+
 impl DnsPolicy {
     /// As it stands in a VirtualMachine.
     #[must_use]

@@ -2,6 +2,8 @@
 
 /// Prefix of the alias on every link Berth made; links without it are never touched.
 pub const LINK_ALIAS_PREFIX: &str = "berth:";
+/// Scheduler (`spec.schedulerName`) of the pods that Berth places on hosts.
+pub const SCHEDULER: &str = "berth-scheduler";
 /// Field manager of what the agent applies.
 pub const AGENT: &str = "berth-agent";
 /// Field manager of what the controller applies.

@@ -149,6 +149,18 @@ pub enum NetworkBinding {
     Macvtap,
 }
 
+impl NetworkBinding {
+    /// Returns the name of a tenant's NetworkAttachmentDefinition for this binding.
+    #[must_use]
+    pub fn definition_name(self, tenant: &str) -> String {
+        match self {
+            Self::Bridge => format!("tenant-{tenant}"),
+            Self::Sriov => format!("tenant-{tenant}-sriov"),
+            Self::Macvtap => format!("tenant-{tenant}-mvt"),
+        }
+    }
+}
+
 /// What a tenant's machines may reach on the pod network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]

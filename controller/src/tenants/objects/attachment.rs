@@ -50,16 +50,6 @@ pub fn attachment(
     Ok(wanted)
 }
 
-/// The name of a tenant's definition, which says how VMs are attached.
-#[must_use]
-pub fn name(tenant: &str, binding: NetworkBinding) -> String {
-    match binding {
-        NetworkBinding::Bridge => format!("tenant-{tenant}"),
-        NetworkBinding::Sriov => format!("tenant-{tenant}-sriov"),
-        NetworkBinding::Macvtap => format!("tenant-{tenant}-mvt"),
-    }
-}
-
 type Parts = (String, Option<String>, Value);
 
 fn bridge(
@@ -69,7 +59,7 @@ fn bridge(
     id: NetworkId,
     tenants: Tenants,
 ) -> Result<Parts, Fault> {
-    let name = name(tenant, NetworkBinding::Bridge);
+    let name = NetworkBinding::Bridge.definition_name(tenant);
     let Some(bridge) = network.bridge_of(id) else {
         let message = format!(
             "spec.network.binding: Bridge, but network {} is of scenario {:?} and has no bridges; leave it out",
@@ -122,7 +112,7 @@ fn virtual_function(
                        openshift.io/tenantvfs";
         return Err(Fault::new("BindingUnusable", message.to_owned()));
     };
-    let name = name(tenant, NetworkBinding::Sriov);
+    let name = NetworkBinding::Sriov.definition_name(tenant);
     let check = if asked.mac_spoof_check.unwrap_or(true) { "on" } else { "off" };
     let config = json!({
         "cniVersion": "1.0.0", "name": name, "type": "sriov", "vlan": u16::from(vlan), "vlanQoS": 0,
@@ -133,7 +123,7 @@ fn virtual_function(
 
 /// The device plugin's entry is named as a bridge of this tenant would be.
 fn macvtap(tenant: &str, network: &HostNetwork, id: NetworkId) -> Parts {
-    let name = name(tenant, NetworkBinding::Macvtap);
+    let name = NetworkBinding::Macvtap.definition_name(tenant);
     let prefix = network.bridge_prefix.as_deref().unwrap_or("tn");
     let resource = format!("macvtap.network.kubevirt.io/{prefix}{}", id.number());
     let mut config = json!({"cniVersion": "0.3.1", "name": name, "type": "macvtap"});

@@ -1,38 +1,40 @@
-//! Objects of a stream, sorted: what is to be rendered, and what is looked up for it.
+//! Objects of the files that `berth-controller render` reads: MachineDeployments, and the objects they are rendered with.
 
 use berth_api::{InfraConfig, TenantCluster};
 use serde_json::Value;
 
-use super::{GROUP, KIND, MachineDeployment, Surroundings};
-use crate::fleet::{Found, check_kind, read};
+use super::kinds;
+use super::object::read;
+use super::stream::Found;
 use crate::inventory::Problem;
+use crate::machines::{GROUP, KIND, MachineDeployment, Surroundings};
 
-/// MachineDeployments and their surroundings.
+/// MachineDeployments and the objects they are rendered with.
 #[derive(Debug, Default)]
-pub struct Stream {
-    /// What is to be rendered, in the order in which it stands.
+pub struct RenderInput {
+    /// MachineDeployments to render, in input order.
     pub deployments: Vec<MachineDeployment>,
-    /// What is looked up.
+    /// Objects that rendering looks up.
     pub around: Surroundings,
-    /// What is wrong.
+    /// Problems of the input.
     pub problems: Vec<Problem>,
 }
 
-impl Stream {
-    /// Sorts objects by what they are. What has nothing to do with machines is left.
+impl RenderInput {
+    /// Sorts objects by kind. Ignores kinds that rendering does not use.
     #[must_use]
-    pub fn of(found: Vec<Found>, problems: Vec<Problem>) -> Self {
-        let mut stream = Self { problems, ..Self::default() };
+    pub fn new(found: Vec<Found>, problems: Vec<Problem>) -> Self {
+        let mut input = Self { problems, ..Self::default() };
         for Found { place, object } in found {
-            if let Err(problem) = stream.add(&place, object) {
-                stream.problems.push(problem);
+            if let Err(problem) = input.add(&place, object) {
+                input.problems.push(problem);
             }
         }
-        stream
+        input
     }
 
     fn add(&mut self, place: &str, object: Value) -> Result<(), Problem> {
-        check_kind(place, &object)?;
+        kinds::check(place, &object)?;
         let text =
             |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (version, kind) = (text("apiVersion"), text("kind"));
