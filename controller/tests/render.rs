@@ -21,7 +21,7 @@ mod wrong;
 
 use base64::Engine as _;
 use berth_controller::fleet::{RenderInput, stream};
-use berth_controller::machines::{Choice, Rendered, render};
+use berth_controller::machines::{RenderOptions, Rendered, render};
 use serde_json::{Map, Value, json};
 
 const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {server: https://10.0.0.1:6443}\n";
@@ -58,7 +58,7 @@ fn deployment(provider: &Value) -> Value {
 /// Renders one deployment with other objects beside it.
 fn rendered(deployment: &Value, beside: &[Value], machine: &str) -> Result<Rendered, String> {
     let namespace = Some("test-namespace".to_owned());
-    rendered_with(deployment, beside, Choice { namespace, ..choice(machine) })
+    rendered_with(deployment, beside, RenderOptions { namespace, ..options(machine) })
 }
 
 /// The same, in the namespace that follows from the objects.
@@ -67,15 +67,23 @@ fn rendered_in_place(
     beside: &[Value],
     machine: &str,
 ) -> Result<Rendered, String> {
-    rendered_with(deployment, beside, choice(machine))
+    rendered_with(deployment, beside, options(machine))
 }
 
-fn choice(machine: &str) -> Choice {
+fn options(machine: &str) -> RenderOptions {
     let user_data_secret = Some("udsn".to_owned());
-    Choice { machine: Some(machine.to_owned()), user_data_secret, ..Choice::default() }
+    RenderOptions {
+        machine: Some(machine.to_owned()),
+        user_data_secret,
+        ..RenderOptions::default()
+    }
 }
 
-fn rendered_with(deployment: &Value, beside: &[Value], choice: Choice) -> Result<Rendered, String> {
+fn rendered_with(
+    deployment: &Value,
+    beside: &[Value],
+    options: RenderOptions,
+) -> Result<Rendered, String> {
     let mut text = deployment.to_string();
     for object in beside {
         text += &format!("\n---\n{object}");
@@ -87,7 +95,7 @@ fn rendered_with(deployment: &Value, beside: &[Value], choice: Choice) -> Result
         problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
     };
     assert!(stream.problems.is_empty(), "{}", told(&stream.problems));
-    render(&stream.deployments[0], &stream.around, &choice).map_err(|problems| told(&problems))
+    render(&stream.deployments[0], &stream.around, &options).map_err(|problems| told(&problems))
 }
 
 fn set(value: &mut Value, pointer: &str, new: Value) {

@@ -8,7 +8,7 @@ use clap::{ValueEnum, ValueHint};
 
 use super::input;
 use crate::fleet::RenderInput;
-use crate::machines::{Choice, render};
+use crate::machines::{RenderOptions, render};
 
 /// Print the VirtualMachine that a MachineDeployment's machines would be
 ///
@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             "--machine {name} names one machine, and there are {count} MachineDeployments"
         ));
     }
-    let choice = Choice {
+    let options = RenderOptions {
         machine: arguments.machine.clone(),
         namespace: arguments.namespace.clone(),
         user_data_secret: arguments.user_data_secret.clone(),
@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let mut text = String::new();
     for deployment in &deployments {
-        match render(deployment, &around, &choice) {
+        match render(deployment, &around, &options) {
             Err(wrong) => problems.extend(wrong),
             Ok(rendered) => {
                 match arguments.output {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Fleet, Wanted};
 use crate::inventory::Problem;
 use crate::launcher::Machine;
-use crate::machines::{Choice, render};
+use crate::machines::{RenderOptions, render};
 
 /// Machines of one deployment that would be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -49,9 +49,9 @@ impl Fleet {
                 self.problems.push(problem.leaves_out("left out"));
                 continue;
             };
-            let named = |number: u32| Choice {
+            let named = |number: u32| RenderOptions {
                 machine: Some(format!("{name}-{}-{number}", deployment.revision())),
-                ..Choice::default()
+                ..RenderOptions::default()
             };
             match render(&deployment, &self.around, &named(wanted.max(1))) {
                 Err(problems) => self.problems.extend(problems),

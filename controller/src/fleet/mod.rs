@@ -44,7 +44,7 @@ pub struct Fleet {
     /// MachineDeployments, in the order in which they stand.
     pub deployments: Vec<MachineDeployment>,
     /// What machines are rendered with: tenants, defaults, storage.
-    pub around: machines::Surroundings,
+    pub around: machines::RenderContext,
     /// VLANs that are taken.
     pub claims: Vec<Arc<VlanClaim>>,
     /// What tenants would have.

@@ -7,7 +7,7 @@ use super::kinds;
 use super::object::read;
 use super::stream::Found;
 use crate::inventory::Problem;
-use crate::machines::{GROUP, KIND, MachineDeployment, Surroundings};
+use crate::machines::{GROUP, KIND, MachineDeployment, RenderContext};
 
 /// MachineDeployments and the objects they are rendered with.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub struct RenderInput {
     /// MachineDeployments to render, in input order.
     pub deployments: Vec<MachineDeployment>,
     /// Objects that rendering looks up.
-    pub around: Surroundings,
+    pub around: RenderContext,
     /// Problems of the input.
     pub problems: Vec<Problem>,
 }

@@ -25,7 +25,7 @@ pub struct MachineDeployment {
     revision: String,
     /// Fields by their path that are none of those here.
     #[serde(skip)]
-    unread: BTreeMap<String, Value>,
+    unknown_fields: BTreeMap<String, Value>,
 }
 
 /// The metadata that matters here.
@@ -166,18 +166,22 @@ impl MachineDeployment {
         // An API server takes `null` for absent, and writes `creationTimestamp: null` itself.
         let object = without_nulls(&object);
         let template = object.pointer("/spec/template").map(Value::to_string).unwrap_or_default();
-        let unread = unread(&object);
+        let unknown_fields = unknown_fields(&object);
         let read: Self = serde_path_to_error::deserialize(object).map_err(|error| {
             let field = error.path().to_string();
             Problem::new(&called, field, "", error.inner().to_string()).leaves_out("left out")
         })?;
-        Ok(Self { revision: letters(stable_hash(template.bytes()), 10), unread, ..read })
+        Ok(Self {
+            revision: safe_encode(stable_hash(template.bytes()), 10),
+            unknown_fields,
+            ..read
+        })
     }
 
     /// Fields by their path that Berth does not know.
     #[must_use]
-    pub const fn unread(&self) -> &BTreeMap<String, Value> {
-        &self.unread
+    pub const fn unknown_fields(&self) -> &BTreeMap<String, Value> {
+        &self.unknown_fields
     }
 
     /// What makes machines anew when it changes: a short hash of the template as it is written, so that another version of
@@ -199,7 +203,7 @@ impl MachineDeployment {
     }
 }
 
-fn unread(object: &Value) -> BTreeMap<String, Value> {
+fn unknown_fields(object: &Value) -> BTreeMap<String, Value> {
     let of = |(path, known): &(&str, &[&str])| {
         let fields = object.pointer(path).and_then(Value::as_object).into_iter().flatten();
         let path = path.trim_start_matches('/').replace('/', ".");
@@ -210,7 +214,7 @@ fn unread(object: &Value) -> BTreeMap<String, Value> {
 }
 
 /// A number in the letters that Kubernetes makes names of: no vowels, so no words.
-pub(super) fn letters(mut number: u64, count: usize) -> String {
+pub(super) fn safe_encode(mut number: u64, count: usize) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let letter = |_| {
         let at = usize::try_from(number % 27).unwrap_or(0);

@@ -1,29 +1,29 @@
 //! Disks of a machine as a providerSpec has them.
 
+use super::config_var::ConfigVar;
 use super::fields::Fields;
-use super::text::Text;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PrimaryDisk {
-    pub(super) size: Text,
-    pub(super) storage_class: Text,
-    pub(super) access_mode: Text,
+    pub(super) size: ConfigVar,
+    pub(super) storage_class: ConfigVar,
+    pub(super) access_mode: ConfigVar,
     /// Its claim stands under `spec.pvc`, not under `spec.storage`.
     pub(super) is_pvc: bool,
-    pub(super) image: Text,
+    pub(super) image: ConfigVar,
     /// `http`, `registry`, `pvc`, or empty: derived from the image.
-    pub(super) source: Text,
-    pub(super) pull_method: Text,
+    pub(super) source: ConfigVar,
+    pub(super) pull_method: ConfigVar,
     pub(super) extra_headers: Vec<String>,
-    pub(super) extra_headers_secret: Text,
-    pub(super) data_volume_secret: Text,
+    pub(super) extra_headers_secret: ConfigVar,
+    pub(super) data_volume_secret: ConfigVar,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SecondaryDisk {
-    pub(super) size: Text,
-    pub(super) storage_class: Text,
-    pub(super) access_mode: Text,
+    pub(super) size: ConfigVar,
+    pub(super) storage_class: ConfigVar,
+    pub(super) access_mode: ConfigVar,
     pub(super) is_blank: bool,
 }
 
@@ -59,11 +59,11 @@ impl PrimaryDisk {
             data_volume_secret: disk.variable("dataVolumeSecretRef"),
         };
         if !["node", "pod"].contains(&&*this.pull_method) {
-            disk.wrong("pullMethod", &this.pull_method, "is neither node nor pod");
+            disk.error("pullMethod", &this.pull_method, "is neither node nor pod");
         }
         if !this.extra_headers.is_empty() && !this.extra_headers_secret.is_empty() {
             let message = "excludes extraHeaders: keep one of the two";
-            disk.wrong("extraHeadersSecretRef", &this.extra_headers_secret, message);
+            disk.error("extraHeadersSecretRef", &this.extra_headers_secret, message);
         }
         check_access_mode(disk, &this.access_mode);
         this
@@ -76,20 +76,20 @@ impl SecondaryDisk {
         let access_mode = disk.variable("storageAccessType");
         let source = disk.variable("source");
         if !["", "blank", "clone"].contains(&&*source) {
-            disk.wrong("source", &source, "is neither blank nor clone");
+            disk.error("source", &source, "is neither blank nor clone");
         }
         if let Err(why) = size.quantity() {
-            disk.wrong("size", &size, why);
+            disk.error("size", &size, why);
         }
         check_access_mode(disk, &access_mode);
         Self { size, storage_class, access_mode, is_blank: &*source == "blank" }
     }
 }
 
-fn check_access_mode(disk: &Fields<'_>, mode: &Text) {
+fn check_access_mode(disk: &Fields<'_>, mode: &ConfigVar) {
     let known = ["", "ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
     if !known.contains(&&**mode) {
         let message = "is no access mode: ReadWriteOnce, ReadOnlyMany, ReadWriteMany and ReadWriteOncePod are";
-        disk.wrong("storageAccessType", mode, message);
+        disk.error("storageAccessType", mode, message);
     }
 }

@@ -1,8 +1,8 @@
-//! Strict reading of a providerSpec, as machine-controller reads it: fields that nobody knows are errors, names match
+//! Strict reader of a providerSpec, as machine-controller reads it: fields that nobody knows are errors, names match
 //! without regard to case (encoding/json of Go), values may be references to Secrets and ConfigMaps.
 //!
-//! All that is wrong is gathered, each with its path; reading goes on with what is right. What comes from a Secret is a
-//! [`Text`] that no message shows.
+//! All that is wrong is gathered, each with its path; reader goes on with what is right. What comes from a Secret is a
+//! [`ConfigVar`] that no message shows.
 
 use std::cell::{Cell, RefCell};
 
@@ -10,12 +10,12 @@ use berth_api::Problem;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::ignored::says_something;
+use super::config_var::{ConfigVar, Redacted};
 use super::references::{Reference, Resolve, Scope};
-use super::text::{Shown, Text};
+use super::unsupported::is_set;
 
 /// What all fields of one object share.
-pub(super) struct Reading<'a> {
+pub(super) struct Reader<'a> {
     /// How the object is called in messages.
     pub(super) object: String,
     pub(super) values: &'a dyn Resolve,
@@ -26,48 +26,53 @@ pub(super) struct Reading<'a> {
     pub(super) problems: RefCell<Vec<Problem>>,
 }
 
-impl Reading<'_> {
+impl Reader<'_> {
     /// Something is wrong with a field.
-    pub(super) fn wrong(
+    pub(super) fn error(
         &self,
         path: &str,
-        value: &(impl Shown + ?Sized),
+        value: &(impl Redacted + ?Sized),
         message: impl Into<String>,
     ) {
-        let problem = Problem::new(&self.object, path, value.shown(), message);
+        let problem = Problem::new(&self.object, path, value.redacted(), message);
         self.problems.borrow_mut().push(problem.leaves_out("nothing is made of it"));
     }
 
     /// Something that is worth a word, and no more.
-    pub(super) fn odd(
+    pub(super) fn warn(
         &self,
         path: &str,
-        value: &(impl Shown + ?Sized),
+        value: &(impl Redacted + ?Sized),
         message: impl Into<String>,
     ) {
-        self.problems.borrow_mut().push(Problem::new(&self.object, path, value.shown(), message));
+        self.problems.borrow_mut().push(Problem::new(
+            &self.object,
+            path,
+            value.redacted(),
+            message,
+        ));
     }
 }
 
 /// The fields of one JSON object.
 pub(super) struct Fields<'a> {
-    reading: &'a Reading<'a>,
+    reader: &'a Reader<'a>,
     path: String,
     map: Map<String, Value>,
 }
 
 impl<'a> Fields<'a> {
     /// Of a value that should be an object; `null` has no fields.
-    pub(super) fn of(value: Value, path: &str, reading: &'a Reading<'a>) -> Self {
+    pub(super) fn new(value: Value, path: &str, reader: &'a Reader<'a>) -> Self {
         let map = match value {
             Value::Object(map) => map,
             Value::Null => Map::new(),
             other => {
-                reading.wrong(path, &plain(&other), "is not an object");
+                reader.error(path, &plain(&other), "is not an object");
                 Map::new()
             }
         };
-        Self { reading, path: path.to_owned(), map }
+        Self { reader, path: path.to_owned(), map }
     }
 
     /// The path of one of them.
@@ -76,19 +81,19 @@ impl<'a> Fields<'a> {
     }
 
     /// Something is wrong with one of them.
-    pub(super) fn wrong(
+    pub(super) fn error(
         &self,
         name: &str,
-        value: &(impl Shown + ?Sized),
+        value: &(impl Redacted + ?Sized),
         message: impl Into<String>,
     ) {
-        self.reading.wrong(&self.at(name), value, message);
+        self.reader.error(&self.at(name), value, message);
     }
 
     /// Takes a field that is known and not carried out, and names it if it says anything.
     pub(super) fn ignore(&mut self, name: &str, why: &str) {
-        if let Some(value) = self.take(name).filter(says_something) {
-            self.reading.odd(&self.at(name), &plain(&value), format!("is not carried out{why}"));
+        if let Some(value) = self.take(name).filter(is_set) {
+            self.reader.warn(&self.at(name), &plain(&value), format!("is not carried out{why}"));
         }
     }
 
@@ -123,13 +128,13 @@ impl<'a> Fields<'a> {
     /// A field that is an object; without fields if it is absent.
     pub(super) fn object(&mut self, name: &str) -> Self {
         let path = self.at(name);
-        Self::of(self.take(name).unwrap_or_default(), &path, self.reading)
+        Self::new(self.take(name).unwrap_or_default(), &path, self.reader)
     }
 
     /// A field that is a list of objects.
     pub(super) fn objects(&mut self, name: &str) -> Vec<Self> {
         let values = self.list(name);
-        let each = values.into_iter().map(|(path, value)| Self::of(value, &path, self.reading));
+        let each = values.into_iter().map(|(path, value)| Self::new(value, &path, self.reader));
         each.collect()
     }
 
@@ -142,7 +147,7 @@ impl<'a> Fields<'a> {
                 each.map(|(at, value)| (format!("{path}[{at}]"), value)).collect()
             }
             Some(other) => {
-                self.reading.wrong(&path, &plain(&other), "is not a list");
+                self.reader.error(&path, &plain(&other), "is not a list");
                 Vec::new()
             }
         }
@@ -154,7 +159,7 @@ impl<'a> Fields<'a> {
             None => String::new(),
             Some(Value::String(text)) => text,
             Some(other) => {
-                self.wrong(name, &plain(&other), "is not a text: put it in quotes");
+                self.error(name, &plain(&other), "is not a text: put it in quotes");
                 String::new()
             }
         }
@@ -166,7 +171,7 @@ impl<'a> Fields<'a> {
         for (path, value) in self.list(name) {
             match value {
                 Value::String(text) => texts.push(text),
-                other => self.reading.wrong(&path, &plain(&other), "is not a text"),
+                other => self.reader.error(&path, &plain(&other), "is not a text"),
             }
         }
         texts
@@ -177,7 +182,7 @@ impl<'a> Fields<'a> {
         let Some(value) = self.take(name) else { return 0 };
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
         number.unwrap_or_else(|| {
-            self.wrong(name, &plain(&value), "is not a whole number from 0 to 4294967295");
+            self.error(name, &plain(&value), "is not a whole number from 0 to 4294967295");
             0
         })
     }
@@ -189,22 +194,22 @@ impl<'a> Fields<'a> {
             Ok(_) => Some(value),
             Err(error) => {
                 let path = format!("{}.{}", self.at(name), error.path());
-                self.reading.wrong(&path, "", error.inner().to_string());
+                self.reader.error(&path, "", error.inner().to_string());
                 None
             }
         }
     }
 
     /// A `ConfigVarString`: a scalar, or an object with a value or a reference. Empty if it is absent.
-    pub(super) fn variable(&mut self, name: &str) -> Text {
+    pub(super) fn variable(&mut self, name: &str) -> ConfigVar {
         let path = self.at(name);
-        self.take(name).map_or_else(Text::default, |value| self.reading.variable(&path, value))
+        self.take(name).map_or_else(ConfigVar::default, |value| self.reader.variable(&path, value))
     }
 
     /// Several of them.
-    pub(super) fn variables(&mut self, name: &str) -> Vec<Text> {
+    pub(super) fn variables(&mut self, name: &str) -> Vec<ConfigVar> {
         let values = self.list(name);
-        values.into_iter().map(|(path, value)| self.reading.variable(&path, value)).collect()
+        values.into_iter().map(|(path, value)| self.reader.variable(&path, value)).collect()
     }
 
     /// A `ConfigVarBool`.
@@ -215,7 +220,7 @@ impl<'a> Fields<'a> {
             "true" | "True" | "TRUE" | "t" | "T" | "1" => Some(true),
             "false" | "False" | "FALSE" | "f" | "F" | "0" => Some(false),
             _ => {
-                self.wrong(name, &text, "is neither true nor false");
+                self.error(name, &text, "is neither true nor false");
                 None
             }
         }
@@ -228,13 +233,13 @@ impl<'a> Fields<'a> {
                 Some(near) => format!("there is no such field; is `{near}` meant?"),
                 None => "there is no such field".to_owned(),
             };
-            self.wrong(key, &plain(value), message);
+            self.error(key, &plain(value), message);
         }
     }
 }
 
-impl Reading<'_> {
-    fn variable(&self, path: &str, value: Value) -> Text {
+impl Reader<'_> {
+    fn variable(&self, path: &str, value: Value) -> ConfigVar {
         let Value::Object(map) = value else {
             return plain(&value).into();
         };
@@ -259,24 +264,24 @@ impl Reading<'_> {
             let at = format!("{path}.{field}");
             if !self.scope.permits(&reference.namespace, &reference.name) {
                 let place = format!("{}/{}", reference.namespace, reference.name);
-                self.wrong(&at, &place, self.scope.refusal());
-                return Text::default();
+                self.error(&at, &place, self.scope.refusal());
+                return ConfigVar::default();
             }
             return match self.values.resolve(&reference) {
                 Ok(value) if kind == "Secret" => {
                     self.has_secrets.set(true);
-                    Text::secret(value)
+                    ConfigVar::secret(value)
                 }
                 Ok(value) => value.into(),
                 Err(why) => {
-                    self.wrong(&at, "", why);
-                    Text::default()
+                    self.error(&at, "", why);
+                    ConfigVar::default()
                 }
             };
         }
         let found = map.iter().find(|(key, _)| key.eq_ignore_ascii_case("value"));
-        found.map_or_else(Text::default, |(_, value)| match value {
-            Value::Null => Text::default(),
+        found.map_or_else(ConfigVar::default, |(_, value)| match value {
+            Value::Null => ConfigVar::default(),
             other => plain(other).into(),
         })
     }

@@ -6,32 +6,32 @@
 //!
 //! All of it is pure; the reconciler and `berth-controller render` are the same code.
 
-mod completion;
+mod config_var;
+mod context;
+mod defaults;
 mod deployment;
 mod disks;
 mod fields;
-mod home;
-mod ignored;
-mod marks;
+mod labels;
 mod network;
 mod provider;
 mod references;
 mod render;
+mod residence;
 pub mod rollout;
 mod scheduling;
 pub mod steps;
 mod storage;
-mod surroundings;
-mod text;
+mod unsupported;
 pub mod user_data;
 mod vectors;
 
+pub use context::{InstanceType, RenderContext, StorageClass};
 pub use deployment::{
     DeploymentSpec, GROUP, KIND, MachineDeployment, MachineSpec, Metadata, ProviderSpec,
     RollingUpdate, Strategy, Template,
 };
-pub use home::{Home, home, tenants_named};
-pub use network::awaited;
+pub use network::unmet_prerequisite;
 pub use references::{Reference, Resolve, Scope};
-pub use render::{Choice, Rendered, render};
-pub use surroundings::{InstanceType, StorageClass, Surroundings};
+pub use render::{RenderOptions, Rendered, render};
+pub use residence::{Residence, referenced_tenants, residence};

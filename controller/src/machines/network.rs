@@ -3,7 +3,7 @@
 use berth_api::{NetworkBinding, TenantCluster};
 use serde_json::{Value, json};
 
-use super::render::Machine;
+use super::render::MachineRenderer;
 
 /// The interface in the tenant's own network.
 const TENANT: &str = "tenant";
@@ -14,7 +14,7 @@ fn id(tenant: &TenantCluster) -> &str {
 }
 
 /// `spec.template.spec.networks`
-pub(super) fn networks(machine: &Machine<'_>) -> Vec<Value> {
+pub(super) fn networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let mut networks = vec![json!({"name": "default", "pod": {}})];
     if let Some((tenant, binding)) = own(machine) {
         let id = id(tenant);
@@ -26,7 +26,7 @@ pub(super) fn networks(machine: &Machine<'_>) -> Vec<Value> {
 }
 
 /// `spec.template.spec.domain.devices.interfaces`
-pub(super) fn interfaces(machine: &Machine<'_>) -> Vec<Value> {
+pub(super) fn interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let mut interfaces = vec![json!({"name": "default", "bridge": {}})];
     if let Some((_, binding)) = own(machine) {
         interfaces.push(match binding {
@@ -42,7 +42,7 @@ pub(super) fn interfaces(machine: &Machine<'_>) -> Vec<Value> {
 /// the definition of its network, which says how they are attached. Without it a machine on virtual functions would be
 /// rendered for a bridge, and stay so.
 #[must_use]
-pub fn awaited(tenant: &TenantCluster) -> Option<String> {
+pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     let status = tenant.status.as_ref();
     if status.is_none_or(|status| status.namespace.is_none()) {
         return Some(format!("TenantCluster {} to be reconciled", id(tenant)));
@@ -64,7 +64,7 @@ pub fn awaited(tenant: &TenantCluster) -> Option<String> {
 
 /// Its tenant, and how it is attached to that one's network: as asked, else as the tenant's definition is for, which
 /// follows from the scenario of the host network; `None` if it has no network of its own.
-fn own<'a>(machine: &Machine<'a>) -> Option<(&'a TenantCluster, NetworkBinding)> {
+fn own<'a>(machine: &MachineRenderer<'a>) -> Option<(&'a TenantCluster, NetworkBinding)> {
     let tenant = machine.tenant?;
     let asked = tenant.spec.network.as_ref()?;
     let made =

@@ -10,25 +10,25 @@ use berth_api::{DnsPolicy, EvictionStrategy};
 use k8s_openapi::api::core::v1::PodDNSConfig;
 use serde_json::{Value, json};
 
+use super::config_var::ConfigVar;
 use super::disks::{PRIMARY, PrimaryDisk, SECONDARY, SecondaryDisk};
-use super::fields::{Fields, Reading};
-use super::text::Text;
+use super::fields::{Fields, Reader};
 
 /// What a machine is to be like.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Provider {
     pub(super) ssh_public_keys: Vec<String>,
     pub(super) operating_system: String,
-    pub(super) cluster_name: Text,
-    pub(super) project_id: Text,
-    pub(super) flavor: Text,
+    pub(super) cluster_name: ConfigVar,
+    pub(super) project_id: ConfigVar,
+    pub(super) flavor: ConfigVar,
     pub(super) instancetype: Option<Value>,
     pub(super) preference: Option<Value>,
     /// CPUs of the guest only; 0 is unset.
     pub(super) vcpus: u32,
     /// CPUs that the launcher asks for too, as they are written.
-    pub(super) cpus: Text,
-    pub(super) memory: Text,
+    pub(super) cpus: ConfigVar,
+    pub(super) memory: ConfigVar,
     pub(super) primary_disk: PrimaryDisk,
     pub(super) secondary_disks: Vec<SecondaryDisk>,
     pub(super) dns_policy: Option<&'static str>,
@@ -131,18 +131,18 @@ const PRESETS: [&str; 4] =
     ["podAffinityPreset", "podAntiAffinityPreset", "nodeAffinityPreset", "nodeAntiAffinityPreset"];
 
 impl Provider {
-    /// Reads it; what is wrong is gathered in `reading`.
-    pub(super) fn read(value: Value, reading: &Reading<'_>) -> Self {
+    /// Reads it; what is wrong is gathered in `reader`.
+    pub(super) fn read(value: Value, reader: &Reader<'_>) -> Self {
         let path = "spec.template.spec.providerSpec.value";
-        let mut outer = Fields::of(value, path, reading);
+        let mut outer = Fields::new(value, path, reader);
         let mut this = Self { ssh_public_keys: outer.texts("sshPublicKeys"), ..Self::default() };
         let provider = outer.text("cloudProvider");
         if provider != "kubevirt" {
-            outer.wrong("cloudProvider", &provider, "is not `kubevirt`, the only provider here");
+            outer.error("cloudProvider", &provider, "is not `kubevirt`, the only provider here");
         }
         this.operating_system = outer.text("operatingSystem");
         if !outer.has("operatingSystemSpec") {
-            outer.wrong("operatingSystemSpec", "", "cannot be empty: `{}` would do");
+            outer.error("operatingSystemSpec", "", "cannot be empty: `{}` would do");
         }
         for (ignored, why) in [
             ("operatingSystemSpec", ": the user data configure the operating system"),
@@ -157,9 +157,9 @@ impl Provider {
         if outer.has("affinity") {
             let beside = cloud.has("affinity") || PRESETS.iter().any(|name| cloud.has(name));
             let stray = outer.object("affinity");
-            this.affinity = Affinity::read(stray, reading);
+            this.affinity = Affinity::read(stray, reader);
             if beside {
-                outer.wrong(
+                outer.error(
                     "affinity",
                     "",
                     "stands beside cloudProviderSpec.affinity: keep that alone",
@@ -167,34 +167,34 @@ impl Provider {
             }
         }
         outer.finish(&OUTER);
-        this.read_cloud(cloud, reading);
+        this.read_cloud(cloud, reader);
         this
     }
 
     /// The name of its instance type as messages show it: it may be the flavor's, which may come from a Secret.
-    pub(super) fn type_name(&self, name: &str) -> Text {
+    pub(super) fn type_name(&self, name: &str) -> ConfigVar {
         if *self.flavor == *name { self.flavor.clone() } else { name.into() }
     }
 
-    fn read_cloud(&mut self, mut cloud: Fields<'_>, reading: &Reading<'_>) {
+    fn read_cloud(&mut self, mut cloud: Fields<'_>, reader: &Reader<'_>) {
         self.cluster_name = cloud.variable("clusterName");
         self.project_id = cloud.variable("projectID");
         let mut auth = cloud.object("auth");
-        read_kubeconfig(&mut auth, reading);
+        read_kubeconfig(&mut auth, reader);
         auth.finish(&["kubeconfig"]);
         if cloud.has("kubeconfig") {
-            read_kubeconfig(&mut cloud, reading);
+            read_kubeconfig(&mut cloud, reader);
         }
         self.is_flat = !cloud.has("virtualMachine") && FLAT.iter().any(|name| cloud.has(name));
         if cloud.has("affinity") {
             let affinity = cloud.object("affinity");
-            self.affinity = Affinity::read(affinity, reading);
+            self.affinity = Affinity::read(affinity, reader);
         }
         self.read_spread(&mut cloud);
         self.node_selector = cloud.typed::<BTreeMap<String, String>>("nodeSelector");
         self.tolerations = cloud.objects("tolerations").into_iter().map(toleration).collect();
         if self.is_flat {
-            self.read_flat(cloud, reading);
+            self.read_flat(cloud, reader);
             return;
         }
         let mut machine = cloud.object("virtualMachine");
@@ -204,7 +204,7 @@ impl Provider {
     }
 
     /// `cloudProviderSpec.{cpus, memory, pvcSize, sourceURL, ...}`
-    fn read_flat(&mut self, mut flat: Fields<'_>, reading: &Reading<'_>) {
+    fn read_flat(&mut self, mut flat: Fields<'_>, reader: &Reader<'_>) {
         self.cpus = flat.variable("cpus");
         self.memory = flat.variable("memory");
         // Read by `home`, which says where VMs are.
@@ -224,8 +224,8 @@ impl Provider {
             if let Some(value) = short.get("nodeAntiAffinity") {
                 all.insert("nodeAntiAffinityPreset".to_owned(), value.clone());
             }
-            let fields = Fields::of(Value::Object(all), &flat.path(), reading);
-            self.affinity = Affinity::read(fields, reading);
+            let fields = Fields::new(Value::Object(all), &flat.path(), reader);
+            self.affinity = Affinity::read(fields, reader);
         }
         flat.finish(&FLAT);
     }
@@ -257,7 +257,7 @@ impl Provider {
         self.eviction_strategy =
             known.map(EvictionStrategy::as_str).into_iter().find(|s| *s == strategy);
         if self.eviction_strategy.is_none() && !strategy.is_empty() {
-            machine.wrong("evictionStrategy", &strategy, "is neither External nor LiveMigrate");
+            machine.error("evictionStrategy", &strategy, "is neither External nor LiveMigrate");
         }
         let mut template = machine.object("template");
         let mut vcpus = template.object("vcpus");
@@ -287,7 +287,7 @@ impl Provider {
         if self.dns_policy.is_none() && !policy.is_empty() {
             let message =
                 "is no DNS policy: ClusterFirst, ClusterFirstWithHostNet, Default and None are";
-            fields.wrong("dnsPolicy", &policy, message);
+            fields.error("dnsPolicy", &policy, message);
         }
         self.dns_config = fields.typed::<PodDNSConfig>("dnsConfig");
     }
@@ -297,16 +297,16 @@ impl Provider {
             let skew = each.variable("maxSkew");
             let max_skew = skew.parse::<i32>().ok().filter(|skew| *skew > 0);
             if max_skew.is_none() {
-                each.wrong("maxSkew", &skew, "is not a whole number above 0");
+                each.error("maxSkew", &skew, "is not a whole number above 0");
             }
             let topology_key = each.variable("topologyKey").expose();
             if topology_key.is_empty() {
-                each.wrong("topologyKey", "", "is missing: which label of Nodes makes a domain");
+                each.error("topologyKey", "", "is missing: which label of Nodes makes a domain");
             }
             let when_unsatisfiable = each.variable("whenUnsatisfiable");
             if !["DoNotSchedule", "ScheduleAnyway"].contains(&&*when_unsatisfiable) {
                 let message = "is neither DoNotSchedule nor ScheduleAnyway";
-                each.wrong("whenUnsatisfiable", &when_unsatisfiable, message);
+                each.error("whenUnsatisfiable", &when_unsatisfiable, message);
             }
             let max_skew = max_skew.unwrap_or(1);
             let when_unsatisfiable = when_unsatisfiable.expose();
@@ -321,9 +321,9 @@ fn toleration(mut fields: Fields<'_>) -> Value {
     const CONTROL_PLANE: &str = "node-role.kubernetes.io/";
     let key = fields.text("key");
     if key.is_empty() {
-        fields.wrong("key", "", "is missing: without it every taint is tolerated");
+        fields.error("key", "", "is missing: without it every taint is tolerated");
     } else if key.starts_with(CONTROL_PLANE) {
-        fields.wrong("key", &key, "keeps machines off the control plane, and cannot be tolerated");
+        fields.error("key", &key, "keeps machines off the control plane, and cannot be tolerated");
     }
     let mut toleration = json!({"key": key});
     for (name, known) in [
@@ -336,7 +336,7 @@ fn toleration(mut fields: Fields<'_>) -> Value {
             continue;
         }
         if !known.is_empty() && !known.contains(&text.as_str()) {
-            fields.wrong(name, &text, format!("is none of {}", known.join(", ")));
+            fields.error(name, &text, format!("is none of {}", known.join(", ")));
         }
         toleration[name] = text.into();
     }
@@ -360,7 +360,7 @@ struct Matcher {
 }
 
 impl Affinity {
-    fn read(mut fields: Fields<'_>, reading: &Reading<'_>) -> Self {
+    fn read(mut fields: Fields<'_>, reader: &Reader<'_>) -> Self {
         let this = Self {
             pod: strength(&mut fields, "podAffinityPreset"),
             pod_anti: strength(&mut fields, "podAntiAffinityPreset"),
@@ -369,7 +369,7 @@ impl Affinity {
         };
         if this.pod.is_some() && this.pod_anti.is_some() {
             let message = "and podAntiAffinityPreset exclude each other: keep one";
-            reading.wrong(&fields.at("podAffinityPreset"), "", message);
+            reader.error(&fields.at("podAffinityPreset"), "", message);
         }
         fields.finish(&PRESETS);
         this
@@ -381,9 +381,9 @@ impl NodePreset {
         let mut preset = fields.object(name);
         let strength = strength(&mut preset, "type");
         let key = preset.variable("key").expose();
-        let values = preset.variables("values").into_iter().map(Text::expose).collect();
+        let values = preset.variables("values").into_iter().map(ConfigVar::expose).collect();
         if strength.is_some() && key.is_empty() {
-            preset.wrong("key", "", "is missing: which label of Nodes is meant");
+            preset.error("key", "", "is missing: which label of Nodes is meant");
         }
         preset.finish(&["type", "key", "values"]);
         Some(Self { strength: strength?, key, values })
@@ -397,7 +397,7 @@ fn strength(fields: &mut Fields<'_>, name: &str) -> Option<Strength> {
         "soft" => Some(Strength::Soft),
         "hard" => Some(Strength::Hard),
         _ => {
-            fields.wrong(name, &text, "is none of \"\", soft and hard");
+            fields.error(name, &text, "is none of \"\", soft and hard");
             None
         }
     }
@@ -417,33 +417,33 @@ struct NamedCluster {
 }
 
 /// Berth runs in the cluster that it makes VMs in and needs none; but one that is none is somebody's mistake.
-fn read_kubeconfig(fields: &mut Fields<'_>, reading: &Reading<'_>) {
+fn read_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
     let path = fields.at("kubeconfig");
     let Some(value) = fields.take("kubeconfig") else { return };
     // Text in the object itself must be base64; what is referred to may be plain.
     let is_inline = value.is_string() || value.get("value").is_some_and(Value::is_string);
     let inner = BTreeMap::from([("kubeconfig".to_owned(), value)]).into_iter().collect();
-    let mut alone = Fields::of(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reading);
+    let mut alone = Fields::new(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reader);
     let text = alone.variable("kubeconfig");
     if text.is_empty() {
         return;
     }
     if is_placeholder(&text) {
-        reading.odd(&path, &text, "is a placeholder; Berth does not need it");
+        reader.warn(&path, &text, "is a placeholder; Berth does not need it");
         return;
     }
     let decoded = base64::engine::general_purpose::STANDARD.decode(text.trim());
     let decoded = decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok());
     if decoded.is_none() && is_inline {
-        reading.wrong(&path, "", "is not base64, as a kubeconfig here must be");
+        reader.error(&path, "", "is not base64, as a kubeconfig here must be");
         return;
     }
     let plain = decoded.unwrap_or_else(|| text.expose());
     match serde_saphyr::from_str::<Kubeconfig>(&plain) {
         Ok(config) if !config.clusters.is_empty() => {}
-        Ok(_) => reading.wrong(&path, "", "is not a kubeconfig: it has no cluster"),
+        Ok(_) => reader.error(&path, "", "is not a kubeconfig: it has no cluster"),
         // The parser's words quote what stands there, which is a credential.
-        Err(_) => reading.wrong(&path, "", "is not a kubeconfig"),
+        Err(_) => reader.error(&path, "", "is not a kubeconfig"),
     }
 }
 

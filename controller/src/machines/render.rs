@@ -6,17 +6,17 @@ use std::collections::BTreeMap;
 use berth_api::{EvictionStrategy, Problem, TenantCluster};
 use serde_json::{Map, Value, json};
 
+use super::context::RenderContext;
 use super::deployment::{KIND, MachineDeployment};
-use super::fields::Reading;
-use super::home::{Home, home};
+use super::fields::Reader;
 use super::provider::Provider;
 use super::references::Scope;
-use super::surroundings::Surroundings;
-use super::{completion, ignored, marks, network, scheduling, storage};
+use super::residence::{Residence, residence};
+use super::{defaults, labels, network, scheduling, storage, unsupported};
 
 /// What a cluster would choose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct RenderOptions {
     /// The machine's name.
     pub machine: Option<String>,
     /// Its namespace.
@@ -52,53 +52,53 @@ pub struct Rendered {
 /// All that is wrong, each with field and value.
 pub fn render(
     deployment: &MachineDeployment,
-    around: &Surroundings,
-    choice: &Choice,
+    context: &RenderContext,
+    options: &RenderOptions,
 ) -> Result<Rendered, Vec<Problem>> {
-    let (home, homeless) = match home(deployment, around) {
-        Ok(home) => (home, None),
+    let (residence, problem) = match residence(deployment, context) {
+        Ok(residence) => (residence, None),
         // The rest is judged as if it named no tenant.
         Err(problem) => {
             let namespace = deployment.metadata.namespace.clone();
-            (Home { tenant: None, namespace }, Some(problem))
+            (Residence { tenant: None, namespace }, Some(problem))
         }
     };
-    let tenant = home.tenant;
-    let namespace = choice.namespace.clone().unwrap_or(home.namespace);
-    let reading = Reading {
+    let tenant = residence.tenant;
+    let namespace = options.namespace.clone().unwrap_or(residence.namespace);
+    let reader = Reader {
         object: deployment.called(),
-        values: around,
-        scope: Scope::new(&[&deployment.metadata.namespace, &namespace], &around.config),
+        values: context,
+        scope: Scope::new(&[&deployment.metadata.namespace, &namespace], &context.config),
         has_secrets: false.into(),
-        problems: homeless.into_iter().collect::<Vec<_>>().into(),
+        problems: problem.into_iter().collect::<Vec<_>>().into(),
     };
     let value = deployment.spec.template.spec.provider_spec.value.clone();
     if value.is_none() {
-        reading.wrong("spec.template.spec.providerSpec.value", "", "is missing");
-        return Err(reading.problems.into_inner());
+        reader.error("spec.template.spec.providerSpec.value", "", "is missing");
+        return Err(reader.problems.into_inner());
     }
-    let mut provider = Provider::read(value.unwrap_or_default(), &reading);
-    completion::complete(&mut provider, tenant, around, &namespace, &reading);
-    let name = choice
+    let mut provider = Provider::read(value.unwrap_or_default(), &reader);
+    defaults::apply(&mut provider, tenant, context, &namespace, &reader);
+    let name = options
         .machine
         .clone()
         .unwrap_or_else(|| format!("{}-{}-xxxxx", deployment.metadata.name, deployment.revision()));
-    check_name(&name, deployment, &reading);
-    ignored::name_ignored(deployment, &reading);
-    let this = Machine {
+    check_name(&name, deployment, &reader);
+    unsupported::report_unsupported(deployment, &reader);
+    let renderer = MachineRenderer {
         deployment,
         provider: &provider,
         tenant,
-        around,
-        choice,
+        context,
+        options,
         name,
         namespace,
-        reading: &reading,
+        reader: &reader,
     };
-    let machine = this.render();
-    let Machine { name, namespace, .. } = this;
-    let has_secrets = reading.has_secrets.get();
-    let problems = reading.problems.into_inner();
+    let machine = renderer.render();
+    let MachineRenderer { name, namespace, .. } = renderer;
+    let has_secrets = reader.has_secrets.get();
+    let problems = reader.problems.into_inner();
     if problems.iter().any(|problem| problem.is_fatal) {
         return Err(problems);
     }
@@ -108,18 +108,18 @@ pub fn render(
 }
 
 /// Everything that rendering one machine looks at.
-pub(super) struct Machine<'a> {
+pub(super) struct MachineRenderer<'a> {
     pub(super) deployment: &'a MachineDeployment,
     pub(super) provider: &'a Provider,
     pub(super) tenant: Option<&'a TenantCluster>,
-    pub(super) around: &'a Surroundings,
-    pub(super) choice: &'a Choice,
+    pub(super) context: &'a RenderContext,
+    pub(super) options: &'a RenderOptions,
     pub(super) name: String,
     pub(super) namespace: String,
-    pub(super) reading: &'a Reading<'a>,
+    pub(super) reader: &'a Reader<'a>,
 }
 
-impl Machine<'_> {
+impl MachineRenderer<'_> {
     fn render(&self) -> Value {
         let Provider { dns_policy, dns_config, .. } = self.provider;
         let labels = self.labels();
@@ -176,12 +176,12 @@ impl Machine<'_> {
         let Provider { cluster_name, project_id, flavor, .. } = self.provider;
         let mut labels = storage::topology(self);
         for (key, value) in &self.deployment.spec.template.metadata.labels {
-            if marks::permits_label(key, value) {
+            if labels::permits_label(key, value) {
                 labels.insert(key.clone(), value.clone());
             } else {
                 let message =
                     "is left out: its domain is reserved, as controllers and policies act on it";
-                self.reading.odd("spec.template.metadata.labels", key, message);
+                self.reader.warn("spec.template.metadata.labels", key, message);
             }
         }
         let mut add = |key: &str, value: &str| labels.insert(key.to_owned(), value.to_owned());
@@ -204,12 +204,12 @@ impl Machine<'_> {
         if self.provider.operating_system == "flatcar" {
             // Ignition by cloudInitNoCloud does not come in time: kubevirt/kubevirt issue 16901.
             add("kubevirt.io/placePCIDevicesOnRootComplex", "true");
-            match &self.choice.user_data {
+            match &self.options.user_data {
                 Some(data) => {
-                    self.reading.has_secrets.set(true);
+                    self.reader.has_secrets.set(true);
                     drop(add("kubevirt.io/ignitiondata", data));
                 }
-                None => self.reading.odd(
+                None => self.reader.warn(
                     "spec.template.spec.providerSpec.value.operatingSystem",
                     "flatcar",
                     "needs its user data in an annotation, which is left open here",
@@ -222,11 +222,11 @@ impl Machine<'_> {
             add("ovn.kubernetes.io/logical_switch", &self.provider.subnet);
         }
         let mut of_disk = Map::new();
-        let prefixes = &self.around.config.annotation_prefixes;
+        let prefixes = &self.context.config.annotation_prefixes;
         for (key, value) in &self.deployment.spec.template.metadata.annotations {
-            if !marks::permits_annotation(key, prefixes) {
+            if !labels::permits_annotation(key, prefixes) {
                 let message = "is left out: InfraConfig's spec.annotationPrefixes does not list it";
-                self.reading.odd("spec.template.metadata.annotations", key, message);
+                self.reader.warn("spec.template.metadata.annotations", key, message);
                 continue;
             }
             let of =
@@ -252,7 +252,7 @@ impl Machine<'_> {
 }
 
 /// Names are labels too: of machines `kubevirt.io/vm`, of deployments `md`.
-fn check_name(name: &str, deployment: &MachineDeployment, reading: &Reading<'_>) {
+fn check_name(name: &str, deployment: &MachineDeployment, reader: &Reader<'_>) {
     let is_right = |name: &str| {
         let inner =
             name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'));
@@ -268,10 +268,10 @@ fn check_name(name: &str, deployment: &MachineDeployment, reading: &Reading<'_>)
                 "is {} characters long: a {what}'s name is also a label, of 63 at most",
                 name.len()
             );
-            reading.wrong(field, name, message);
+            reader.error(field, name, message);
         } else if !is_right(name) {
             let message = format!("is no name for a {what}: small letters, digits, - and . inside");
-            reading.wrong(field, name, message);
+            reader.error(field, name, message);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::deployment::{DeploymentSpec, RollingUpdate};
 
 /// A machine that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Existing {
+pub struct ExistingMachine {
     /// Its name.
     pub name: String,
     /// Whether it is as the template says now.
@@ -32,7 +32,7 @@ pub struct Decision {
     /// Which to delete.
     pub delete: Vec<String>,
     /// Seconds after which to look again, if nothing happens before.
-    pub again_after: Option<u32>,
+    pub requeue_after: Option<u32>,
     /// For `status`.
     pub counts: Counts,
     /// All machines are as the template says and run, and there are no others.
@@ -79,24 +79,25 @@ struct Bounds {
 /// If the strategy makes no sense.
 pub fn decide(
     spec: &DeploymentSpec,
-    machines: &[Existing],
+    machines: &[ExistingMachine],
     now: i64,
-    hold: Option<u32>,
+    backoff: Option<u32>,
 ) -> Result<Decision, StrategyError> {
     let wanted = wanted(spec)?;
     let bounds = bounds(spec, wanted)?;
     let is_rolling = is_rolling(spec)?;
     let min_ready = i64::from(spec.min_ready_seconds.unwrap_or(0).max(0));
-    let is_available =
-        |machine: &Existing| machine.ready_since.is_some_and(|since| now - since >= min_ready);
-    let (failed, alive): (Vec<&Existing>, Vec<&Existing>) = machines
+    let is_available = |machine: &ExistingMachine| {
+        machine.ready_since.is_some_and(|since| now - since >= min_ready)
+    };
+    let (failed, alive): (Vec<&ExistingMachine>, Vec<&ExistingMachine>) = machines
         .iter()
         .filter(|machine| !machine.is_deleting)
         .partition(|machine| machine.has_failed);
-    let (new, old): (Vec<&Existing>, Vec<&Existing>) =
+    let (new, old): (Vec<&ExistingMachine>, Vec<&ExistingMachine>) =
         alive.iter().partition(|machine| machine.is_current);
-    let count = |list: &[&Existing]| u32::try_from(list.len()).unwrap_or(u32::MAX);
-    let available = |list: &[&Existing]| {
+    let count = |list: &[&ExistingMachine]| u32::try_from(list.len()).unwrap_or(u32::MAX);
+    let available = |list: &[&ExistingMachine]| {
         u32::try_from(list.iter().filter(|machine| is_available(machine)).count())
             .unwrap_or(u32::MAX)
     };
@@ -109,7 +110,7 @@ pub fn decide(
         available: all_available,
         unavailable: wanted.saturating_sub(all_available),
     };
-    let mut delete: Vec<&Existing> = Vec::new();
+    let mut delete: Vec<&ExistingMachine> = Vec::new();
     let mut create = 0;
     if spec.paused {
         // Machines of the template of before cannot be made, and those of the new one must not.
@@ -124,9 +125,9 @@ pub fn decide(
         delete.extend(surplus(&new, count(&new).saturating_sub(wanted), is_available));
         let new_unavailable = count(&new).min(wanted).saturating_sub(available(&new));
         let spare = count(&alive).saturating_sub(least).saturating_sub(new_unavailable);
-        let (running, idle): (Vec<&Existing>, Vec<&Existing>) =
+        let (running, idle): (Vec<&ExistingMachine>, Vec<&ExistingMachine>) =
             old.iter().partition(|machine| is_available(machine));
-        let first: Vec<&Existing> = surplus(&idle, spare, is_available);
+        let first: Vec<&ExistingMachine> = surplus(&idle, spare, is_available);
         let left = spare.saturating_sub(count(&first)).min(all_available.saturating_sub(least));
         delete.extend(first);
         delete.extend(surplus(&running, left, is_available));
@@ -146,14 +147,14 @@ pub fn decide(
         .filter_map(|machine| machine.ready_since);
     let ripens = ripens.map(|since| (since + min_ready - now).max(1)).min();
     let ripens = ripens.and_then(|seconds| u32::try_from(seconds).ok());
-    let held = hold.filter(|_| create > 0);
+    let held = backoff.filter(|_| create > 0);
     if held.is_some() {
         create = 0;
     }
     Ok(Decision {
         create,
         delete: delete.into_iter().map(|machine| machine.name.clone()).collect(),
-        again_after: ripens.into_iter().chain(held).min(),
+        requeue_after: ripens.into_iter().chain(held).min(),
         is_complete: counts.updated == wanted
             && counts.replicas == wanted
             && counts.available == wanted,
@@ -163,10 +164,10 @@ pub fn decide(
 
 /// So many of these: first those that do not run, then the youngest, as ReplicaSets do.
 fn surplus<'a>(
-    machines: &[&'a Existing],
+    machines: &[&'a ExistingMachine],
     count: u32,
-    is_available: impl Fn(&Existing) -> bool,
-) -> Vec<&'a Existing> {
+    is_available: impl Fn(&ExistingMachine) -> bool,
+) -> Vec<&'a ExistingMachine> {
     let mut sorted = machines.to_vec();
     sorted.sort_by_key(|machine| {
         (
@@ -275,8 +276,8 @@ mod tests {
         }
     }
 
-    fn machine(name: &str, is_current: bool, ready_since: Option<i64>) -> Existing {
-        Existing {
+    fn machine(name: &str, is_current: bool, ready_since: Option<i64>) -> ExistingMachine {
+        ExistingMachine {
             name: name.to_owned(),
             is_current,
             created: 0,
@@ -312,7 +313,7 @@ mod tests {
         machines[1].has_failed = true;
         let decision = decide(&spec, &machines, 100, Some(20)).unwrap();
         assert_eq!(
-            (decision.delete, decision.create, decision.again_after),
+            (decision.delete, decision.create, decision.requeue_after),
             (vec!["b".to_owned()], 0, Some(20))
         );
         assert_eq!(decide(&spec, &machines, 100, None).unwrap().create, 1);
@@ -336,7 +337,7 @@ mod tests {
         spec.min_ready_seconds = Some(30);
         let decision = decide(&spec, &[machine("a", true, Some(90))], 100, None).unwrap();
         assert_eq!(
-            (decision.counts.ready, decision.counts.available, decision.again_after),
+            (decision.counts.ready, decision.counts.available, decision.requeue_after),
             (1, 0, Some(20))
         );
         assert!(decide(&spec, &[machine("a", true, Some(60))], 100, None).unwrap().is_complete);
@@ -369,7 +370,7 @@ mod tests {
             luck in prop::collection::vec(any::<bool>(), 40)
         ) {
             let spec = spec(replicas, &surge.to_string(), &unavailable.to_string());
-            let mut machines: Vec<Existing> = start.iter().enumerate().map(|(at, &(is_current, runs, failed))| Existing {
+            let mut machines: Vec<ExistingMachine> = start.iter().enumerate().map(|(at, &(is_current, runs, failed))| ExistingMachine {
                 has_failed: failed && !runs,
                 ..machine(&format!("s{at}"), is_current, runs.then_some(0))
             }).collect();

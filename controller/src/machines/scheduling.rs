@@ -3,17 +3,17 @@
 use berth_api::names::{SCHEDULER, VMS_TAINT};
 use serde_json::{Map, Value, json};
 
-use super::completion::PREFERENCES;
+use super::context::InstanceType;
+use super::defaults::PREFERENCES;
 use super::provider::{NodePreset, Strength};
-use super::render::Machine;
-use super::surroundings::InstanceType;
+use super::render::MachineRenderer;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// `spec.template.spec.affinity`; there is always one, as machine-controller has it.
-pub(super) fn affinity(machine: &Machine<'_>) -> Value {
+pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
     let presets = &machine.provider.affinity;
     let mut affinity = Map::new();
     let node = node_affinity(presets.node.as_ref(), presets.node_anti.as_ref());
@@ -32,7 +32,7 @@ pub(super) fn affinity(machine: &Machine<'_>) -> Value {
     affinity.into()
 }
 
-/// Those that are hard must all hold, so they stand in one term.
+/// Those that are hard must all backoff, so they stand in one term.
 fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<String, Value> {
     let expression = |preset: &NodePreset, with: &str, without: &str| {
         if preset.values.is_empty() {
@@ -67,7 +67,7 @@ fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<Str
 }
 
 /// Machines of the same deployment. Those of the first proposal are told by their label `machine`.
-fn of_deployment(machine: &Machine<'_>) -> Value {
+fn of_deployment(machine: &MachineRenderer<'_>) -> Value {
     let labels = &machine.deployment.spec.template.metadata.labels;
     match labels.get("machine").filter(|_| machine.provider.is_flat) {
         Some(label) => {
@@ -78,13 +78,13 @@ fn of_deployment(machine: &Machine<'_>) -> Value {
 }
 
 /// The instance type of a machine and its name. Of one that is not known, what is shipped under its name.
-fn instancetype(machine: &Machine<'_>) -> Option<(String, InstanceType)> {
+fn instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)> {
     let matcher = machine.provider.instancetype.as_ref()?;
     let text = |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default();
     let name = text("name").to_owned();
     let is_of_namespace = text("kind").eq_ignore_ascii_case("VirtualMachineInstancetype");
     let namespace = if is_of_namespace { machine.namespace.clone() } else { String::new() };
-    let known = machine.around.instancetypes.get(&(namespace, name.clone())).cloned();
+    let known = machine.context.instancetypes.get(&(namespace, name.clone())).cloned();
     let shipped = || {
         let is_of =
             |series: &&str| name.strip_prefix(*series).is_some_and(|rest| rest.starts_with('-'));
@@ -99,7 +99,7 @@ fn instancetype(machine: &Machine<'_>) -> Option<(String, InstanceType)> {
 ///
 /// KubeVirt refuses a machine that says what its instance type says, even the same (`VM field(s) ... conflicts with selected
 /// instance type`), so one of them says it.
-pub(super) fn placement(machine: &Machine<'_>) -> [(&'static str, Option<Value>); 3] {
+pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option<Value>); 3] {
     let instancetype = instancetype(machine);
     let theirs =
         instancetype.as_ref().and_then(|(_, instancetype)| instancetype.scheduler.as_deref());
@@ -116,7 +116,7 @@ pub(super) fn placement(machine: &Machine<'_>) -> [(&'static str, Option<Value>)
                  another instance type, or take spec.schedulerName away"
             );
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.instancetype.name";
-            machine.reading.wrong(path, &machine.provider.type_name(name), message);
+            machine.reader.error(path, &machine.provider.type_name(name), message);
             None
         }
         _ => None,
@@ -130,7 +130,7 @@ pub(super) fn placement(machine: &Machine<'_>) -> [(&'static str, Option<Value>)
             "stands beside one of instance type {}: keep one of the two",
             machine.provider.type_name(name)
         );
-        machine.reading.wrong(path, "", message);
+        machine.reader.error(path, "", message);
     }
     let mut tolerations = machine.provider.tolerations.clone();
     // Pods of other schedulers can be kept off hosts by this taint.
@@ -145,7 +145,7 @@ pub(super) fn placement(machine: &Machine<'_>) -> [(&'static str, Option<Value>)
 }
 
 /// `spec.template.spec.topologySpreadConstraints`
-pub(super) fn spread(machine: &Machine<'_>) -> Vec<Value> {
+pub(super) fn spread(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let selector = json!({"matchLabels": {"md": machine.deployment.metadata.name}});
     let one = |skew: i32, key: &str, when: &str| json!({"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": selector});
     let given = &machine.provider.spread;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use berth_api::{Problem, names};
 use serde_json::{Value, json};
 
-use super::deployment::{GROUP, KIND, MachineDeployment, letters};
-use super::render::{Choice, Rendered, render};
-use super::rollout::{Counts, Decision, Existing, StrategyError, decide};
-use super::surroundings::Surroundings;
+use super::context::RenderContext;
+use super::deployment::{GROUP, KIND, MachineDeployment, safe_encode};
+use super::render::{RenderOptions, Rendered, render};
+use super::rollout::{Counts, Decision, ExistingMachine, StrategyError, decide};
 
 /// A VirtualMachine that is there, as far as it matters here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct Owner {
     /// Uid of the MachineDeployment.
     pub uid: String,
     /// Whether both lie in one namespace, so that the one can own the other.
-    pub is_beside: bool,
+    pub shares_namespace: bool,
 }
 
 /// What is to be done.
@@ -52,7 +52,7 @@ pub struct Steps {
     /// Which to delete.
     pub delete: Vec<String>,
     /// Seconds after which to look again.
-    pub again_after: Option<u32>,
+    pub requeue_after: Option<u32>,
     /// Numbers for the status.
     pub counts: Counts,
     /// Nothing is left to do.
@@ -62,7 +62,7 @@ pub struct Steps {
 impl Vm {
     /// Of the objects. A machine runs when its instance does and KubeVirt calls it ready.
     #[must_use]
-    pub fn of(vm: &Value, instance: Option<&Value>) -> Self {
+    pub fn from_objects(vm: &Value, instance: Option<&Value>) -> Self {
         let text = |value: &Value, pointer: &str| {
             value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
         };
@@ -101,13 +101,13 @@ impl Vm {
 
     /// Whether it is this one's.
     #[must_use]
-    pub fn is_of(&self, owner: &Owner) -> bool {
-        self.belongs_to(owner) == Some(true)
+    pub fn is_owned_by(&self, owner: &Owner) -> bool {
+        self.ownership(owner) == Some(true)
     }
 
     /// Whether it was made for the deployment, not adopted: then its Secret is named as ours are.
     #[must_use]
-    pub fn is_made_by(&self, deployment: &MachineDeployment) -> bool {
+    pub fn was_created_by(&self, deployment: &MachineDeployment) -> bool {
         let revision =
             self.annotations.get(names::REVISION).map(String::as_str).unwrap_or_default();
         let rest = self.name.strip_prefix(deployment.metadata.name.as_str());
@@ -116,7 +116,7 @@ impl Vm {
     }
 
     /// Whose it is: by owner; by annotation where an owner cannot be in another namespace; nobody's, if it has neither.
-    fn belongs_to(&self, owner: &Owner) -> Option<bool> {
+    fn ownership(&self, owner: &Owner) -> Option<bool> {
         let annotated = self.annotations.get(names::MACHINE_DEPLOYMENT_UID);
         match (&self.controller, annotated) {
             (Some(uid), _) => Some(*uid == owner.uid),
@@ -141,12 +141,12 @@ pub fn steps(
     owner: &Owner,
     machines: &[Vm],
     now: i64,
-    hold: Option<u32>,
+    backoff: Option<u32>,
 ) -> Result<Steps, StrategyError> {
     let named = machines.iter().filter(|vm| vm.labels.get("md") == Some(&deployment.metadata.name));
     let (mut adopt, mut mine) = (Vec::new(), Vec::new());
     for vm in named {
-        let is_mine = vm.belongs_to(owner);
+        let is_mine = vm.ownership(owner);
         if is_mine == Some(false) || (is_mine.is_none() && vm.is_deleting) {
             continue;
         }
@@ -155,7 +155,7 @@ pub fn steps(
         }
         // What somebody else has made counts as made of the template of now, so that adopting it replaces nothing.
         let made_of = vm.annotations.get(names::REVISION);
-        mine.push(Existing {
+        mine.push(ExistingMachine {
             name: vm.name.clone(),
             is_current: made_of.is_none_or(|made_of| made_of == deployment.revision()),
             created: vm.created,
@@ -164,9 +164,9 @@ pub fn steps(
             has_failed: vm.has_failed,
         });
     }
-    let Decision { create, delete, again_after, counts, is_complete } =
-        decide(&deployment.spec, &mine, now, hold)?;
-    Ok(Steps { adopt, create, delete, again_after, counts, is_complete })
+    let Decision { create, delete, requeue_after, counts, is_complete } =
+        decide(&deployment.spec, &mine, now, backoff)?;
+    Ok(Steps { adopt, create, delete, requeue_after, counts, is_complete })
 }
 
 /// A new machine: the VirtualMachine as it is rendered, and whose it is.
@@ -176,13 +176,13 @@ pub fn steps(
 pub fn new_machine(
     deployment: &MachineDeployment,
     owner: &Owner,
-    around: &Surroundings,
-    choice: &Choice,
+    context: &RenderContext,
+    options: &RenderOptions,
 ) -> Result<Rendered, Vec<Problem>> {
-    let mut rendered = render(deployment, around, choice)?;
+    let mut rendered = render(deployment, context, options)?;
     let metadata = &mut rendered.machine["metadata"];
-    metadata["annotations"] = marks(deployment, owner);
-    if owner.is_beside {
+    metadata["annotations"] = ownership_annotations(deployment, owner);
+    if owner.shares_namespace {
         metadata["ownerReferences"] = json!([owner_reference(deployment, owner)]);
     }
     Ok(rendered)
@@ -191,14 +191,14 @@ pub fn new_machine(
 /// What makes a machine that is there its deployment's, as a merge patch.
 #[must_use]
 pub fn adoption(deployment: &MachineDeployment, owner: &Owner) -> Value {
-    let mut metadata = json!({"annotations": marks(deployment, owner)});
-    if owner.is_beside {
+    let mut metadata = json!({"annotations": ownership_annotations(deployment, owner)});
+    if owner.shares_namespace {
         metadata["ownerReferences"] = json!([owner_reference(deployment, owner)]);
     }
     json!({"metadata": metadata})
 }
 
-fn marks(deployment: &MachineDeployment, owner: &Owner) -> Value {
+fn ownership_annotations(deployment: &MachineDeployment, owner: &Owner) -> Value {
     json!({names::REVISION: deployment.revision(), names::MACHINE_DEPLOYMENT_UID: owner.uid})
 }
 
@@ -212,13 +212,13 @@ fn owner_reference(deployment: &MachineDeployment, owner: &Owner) -> Value {
 /// The name of a new machine: as many of them are made at once, by chance.
 #[must_use]
 pub fn name(deployment: &MachineDeployment, dice: u64) -> String {
-    format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), letters(dice, 5))
+    format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), safe_encode(dice, 5))
 }
 
 /// Seconds for which no machine is made after so many in a row have failed: 10 s, and twice as many each time, up to five
 /// minutes, as kubelets wait with containers.
 #[must_use]
-pub fn back_off(failures: u32) -> u32 {
+pub fn backoff_seconds(failures: u32) -> u32 {
     match failures {
         0 => 0,
         _ => 10_u32.saturating_mul(1 << (failures - 1).min(5)).min(300),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     fn owner() -> Owner {
-        Owner { uid: "u-1".to_owned(), is_beside: true }
+        Owner { uid: "u-1".to_owned(), shares_namespace: true }
     }
 
     fn vm(name: &str, more: Value) -> Value {
@@ -263,19 +263,19 @@ mod tests {
     #[test]
     fn a_machine_runs_when_its_instance_is_ready() {
         let object = vm("a", json!({}));
-        assert_eq!(Vm::of(&object, Some(&running())).ready_since, Some(1_767_225_660));
-        assert_eq!(Vm::of(&object, None).ready_since, None);
+        assert_eq!(Vm::from_objects(&object, Some(&running())).ready_since, Some(1_767_225_660));
+        assert_eq!(Vm::from_objects(&object, None).ready_since, None);
         let unready = json!({"status": {"phase": "Running"}});
-        assert_eq!(Vm::of(&object, Some(&unready)).ready_since, None);
+        assert_eq!(Vm::from_objects(&object, Some(&unready)).ready_since, None);
         for phase in ["Failed", "Succeeded"] {
             let ended = json!({"status": {"phase": phase}});
-            assert!(Vm::of(&object, Some(&ended)).has_failed);
+            assert!(Vm::from_objects(&object, Some(&ended)).has_failed);
             let always = vm("a", json!({"/spec/runStrategy": "Always"}));
-            assert!(!Vm::of(&always, Some(&ended)).has_failed);
+            assert!(!Vm::from_objects(&always, Some(&ended)).has_failed);
         }
         let odd =
             json!({"metadata": {"name": 5, "labels": [], "ownerReferences": "x"}, "status": 7});
-        assert_eq!(Vm::of(&odd, Some(&odd)), Vm::default());
+        assert_eq!(Vm::from_objects(&odd, Some(&odd)), Vm::default());
     }
 
     #[test]
@@ -285,8 +285,10 @@ mod tests {
             vm("b", json!({"/metadata/ownerReferences": [{"uid": "u-2", "controller": true}]}));
         let elsewhere = vm("c", json!({"/metadata/labels": {"md": "db"}}));
         let far = vm("d", json!({"/metadata/ownerReferences": []}));
-        let all: Vec<Vm> =
-            [nobody, other, elsewhere, far].iter().map(|vm| Vm::of(vm, Some(&running()))).collect();
+        let all: Vec<Vm> = [nobody, other, elsewhere, far]
+            .iter()
+            .map(|vm| Vm::from_objects(vm, Some(&running())))
+            .collect();
         let steps = steps(&deployment(2), &owner(), &all, 1_767_230_000, None).unwrap();
         assert_eq!(steps.adopt, ["a"]);
         assert_eq!((steps.create, steps.delete.len(), steps.is_complete), (0, 0, true));
@@ -300,7 +302,7 @@ mod tests {
             "metadata": {"name": "web"}, "spec": {"replicas": 1, "template": {"metadata": {"labels": {"x": "y"}}}},
         });
         let changed = MachineDeployment::read("test", object).unwrap();
-        let old = Vm::of(&vm("a", json!({})), Some(&running()));
+        let old = Vm::from_objects(&vm("a", json!({})), Some(&running()));
         let steps = steps(&changed, &owner(), &[old], 1_767_230_000, None).unwrap();
         assert_eq!((steps.create, steps.counts.updated), (1, 0));
     }
@@ -309,6 +311,6 @@ mod tests {
     fn names_are_right_and_waits_grow() {
         let name = name(&deployment(1), 12345);
         assert_eq!(name.len(), "web".len() + 1 + 10 + 1 + 5, "{name}");
-        assert_eq!([0, 1, 2, 3, 6, 40].map(back_off), [0, 10, 20, 40, 300, 300]);
+        assert_eq!([0, 1, 2, 3, 6, 40].map(backoff_seconds), [0, 10, 20, 40, 300, 300]);
     }
 }

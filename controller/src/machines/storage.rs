@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::disks::{PrimaryDisk, SecondaryDisk};
-use super::render::Machine;
+use super::render::MachineRenderer;
 use crate::stable_hash::stable_hash;
 
 /// Labels by which volumes and Nodes say where they are.
@@ -24,8 +24,8 @@ pub(super) fn disks(secondary: usize, machine: &str) -> Vec<Value> {
 }
 
 /// `spec.template.spec.volumes`
-pub(super) fn volumes(machine: &Machine<'_>) -> Vec<Value> {
-    let secret = machine.choice.user_data_secret.clone();
+pub(super) fn volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
+    let secret = machine.options.user_data_secret.clone();
     let secret = secret.unwrap_or_else(|| format!("userdata-{}", machine.name));
     let mut volumes = vec![
         json!({"name": "datavolumedisk", "dataVolume": {"name": machine.name}}),
@@ -61,7 +61,10 @@ fn volume_name(machine: &str, at: usize) -> String {
 }
 
 /// `spec.dataVolumeTemplates`
-pub(super) fn data_volumes(machine: &Machine<'_>, annotations: Map<String, Value>) -> Vec<Value> {
+pub(super) fn data_volumes(
+    machine: &MachineRenderer<'_>,
+    annotations: Map<String, Value>,
+) -> Vec<Value> {
     let PrimaryDisk { size, storage_class, is_pvc, .. } = &machine.provider.primary_disk;
     let source = source(machine);
     let mode = access_mode(machine);
@@ -96,7 +99,7 @@ pub(super) fn data_volumes(machine: &Machine<'_>, annotations: Map<String, Value
 }
 
 /// As asked; else what the storage can: several hosts at once if it can, so that VMs may move.
-fn access_mode(machine: &Machine<'_>) -> String {
+fn access_mode(machine: &MachineRenderer<'_>) -> String {
     let disk = &machine.provider.primary_disk;
     if !disk.access_mode.is_empty() {
         return disk.access_mode.clone().expose();
@@ -104,13 +107,13 @@ fn access_mode(machine: &Machine<'_>) -> String {
     of_profile(machine, &disk.storage_class)
 }
 
-fn of_profile(machine: &Machine<'_>, class: &str) -> String {
-    let modes = machine.around.access_modes.get(class);
+fn of_profile(machine: &MachineRenderer<'_>, class: &str) -> String {
+    let modes = machine.context.access_modes.get(class);
     let many = modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"));
     if many { "ReadWriteMany" } else { "ReadWriteOnce" }.to_owned()
 }
 
-fn source(machine: &Machine<'_>) -> Value {
+fn source(machine: &MachineRenderer<'_>) -> Value {
     let disk = &machine.provider.primary_disk;
     let image = &*disk.image;
     let kind = match &*disk.source {
@@ -146,22 +149,22 @@ fn source(machine: &Machine<'_>) -> Value {
 }
 
 /// Headers of the download. Those of a Secret come in the order of their names.
-fn headers(machine: &Machine<'_>) -> Vec<String> {
+fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     let disk = &machine.provider.primary_disk;
     if disk.extra_headers_secret.is_empty() {
         return disk.extra_headers.clone();
     }
-    machine.reading.has_secrets.set(true);
+    machine.reader.has_secrets.set(true);
     let (namespace, name) = (machine.namespace.clone(), &*disk.extra_headers_secret);
-    let entries = machine.around.secret(&namespace, name);
+    let entries = machine.context.secret_entries(&namespace, name);
     let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.primaryDisk.\
         extraHeadersSecretRef";
-    let forbidden = machine.around.forbidden.get(&("Secret", namespace, name.to_owned()));
+    let forbidden = machine.context.forbidden.get(&("Secret", namespace, name.to_owned()));
     if let Some(why) = forbidden {
-        machine.reading.wrong(path, &disk.extra_headers_secret, why.clone());
+        machine.reader.error(path, &disk.extra_headers_secret, why.clone());
     } else if entries.is_empty() {
         let message = format!("is no Secret of namespace {}", machine.namespace);
-        machine.reading.wrong(path, &disk.extra_headers_secret, message);
+        machine.reader.error(path, &disk.extra_headers_secret, message);
     }
     let header = |(key, value): (&str, &str)| {
         format!("{key}: {}", value.strip_suffix('\n').unwrap_or(value))
@@ -190,9 +193,9 @@ fn scheme(text: &str) -> Option<&str> {
 
 /// Where the storage is, as labels: of the storage class, or as the location says. A key with none or several values ends
 /// the search.
-pub(super) fn topology(machine: &Machine<'_>) -> BTreeMap<String, String> {
+pub(super) fn topology(machine: &MachineRenderer<'_>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
-    let class = machine.around.storage_classes.get(&*machine.provider.primary_disk.storage_class);
+    let class = machine.context.storage_classes.get(&*machine.provider.primary_disk.storage_class);
     let terms = class.into_iter().flat_map(|class| class.topologies.iter().flatten());
     for (key, values) in terms.filter(|(key, _)| [REGION, ZONE].contains(&key.as_str())) {
         let [value] = values.as_slice() else { break };

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use super::render::Machine;
+use super::render::MachineRenderer;
 
 /// Routes that KVM has for a VM, less those of the PIC and the I/O APIC (QEMU `kvm_pc_setup_irq_routing`: 16 and 24).
 const OF_A_VM: u64 = 4096 - 40;
@@ -31,7 +31,7 @@ fn asked(cpus: u64, disks: u64, interfaces: u64, has_multiqueue: bool) -> u64 {
     disks.saturating_add(interfaces.saturating_mul(of_interface)).saturating_add(of_controller)
 }
 
-impl Machine<'_> {
+impl MachineRenderer<'_> {
     /// Reports a rendered machine that has more devices than there are vectors for.
     pub(super) fn check_vectors(&self, spec: &Value) {
         let devices = &spec["domain"]["devices"];
@@ -49,7 +49,7 @@ impl Machine<'_> {
                  KVM routes {OF_A_VM} of a VM; the rest is slow: take fewer disks, or put several on one by partitions"
             );
             let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.secondaryDisks";
-            self.reading.odd(field, &disks.to_string(), message);
+            self.reader.warn(field, &disks.to_string(), message);
         }
     }
 }

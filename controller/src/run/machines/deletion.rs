@@ -52,7 +52,7 @@ impl Context {
         if name.len() > LABEL {
             return Ok(Vec::new());
         }
-        let owner = Owner { uid: object.uid().unwrap_or_default(), is_beside: false };
+        let owner = Owner { uid: object.uid().unwrap_or_default(), shares_namespace: false };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &machines());
         let list = api.list(&ListParams::default().labels(&format!("md={name}"))).await;
         // Where KubeVirt is not installed there are none.
@@ -60,7 +60,7 @@ impl Context {
         let mut all = list.map(|list| list.items).unwrap_or_default();
         all.retain(|vm| {
             let vm = serde_json::to_value(vm).unwrap_or_default();
-            Vm::of(&vm, None).is_of(&owner)
+            Vm::from_objects(&vm, None).is_owned_by(&owner)
         });
         Ok(all)
     }

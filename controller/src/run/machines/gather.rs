@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::errors::{Error, at, found};
 use super::{Context, resource};
-use crate::machines::{MachineDeployment, Scope, Surroundings, tenants_named};
+use crate::machines::{MachineDeployment, RenderContext, Scope, referenced_tenants};
 use crate::run::calls::forbidden;
 
 /// User data of a deployment's machines.
@@ -22,9 +22,9 @@ pub(super) struct UserData {
 
 impl Context {
     /// Defaults and the tenants that a deployment may belong to, which stores have.
-    pub(super) fn known(&self, deployment: &MachineDeployment) -> Surroundings {
-        let mut around = Surroundings { is_whole: true, ..Surroundings::default() };
-        let named = tenants_named(deployment);
+    pub(super) fn known(&self, deployment: &MachineDeployment) -> RenderContext {
+        let mut around = RenderContext { is_exhaustive: true, ..RenderContext::default() };
+        let named = referenced_tenants(deployment);
         for tenant in named.iter().filter_map(|name| self.tenants.named(name)) {
             let value = serde_json::to_value(&*tenant).unwrap_or_default();
             if let Ok(tenant) = serde_json::from_value::<TenantCluster>(value) {
@@ -46,7 +46,7 @@ impl Context {
         &self,
         deployment: &MachineDeployment,
         namespace: &str,
-        around: &mut Surroundings,
+        around: &mut RenderContext,
     ) -> Result<(), Error> {
         let value = deployment.spec.template.spec.provider_spec.value.clone().unwrap_or_default();
         let mut wanted = References::default();
@@ -114,7 +114,7 @@ impl Context {
     }
 
     #[expect(clippy::unused_self, reason = "reads as the others")]
-    fn take_in(&self, around: &mut Surroundings, object: Option<Value>, kind: &str) {
+    fn take_in(&self, around: &mut RenderContext, object: Option<Value>, kind: &str) {
         if let Some(mut object) = object {
             object["kind"] = kind.into();
             around.add(&object);

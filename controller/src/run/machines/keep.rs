@@ -17,8 +17,10 @@ use super::say::Said;
 use super::{Context, deployments, foreign_machines, machines, policies};
 use crate::inventory::Problem;
 use crate::machines::rollout::Counts;
-use crate::machines::steps::{Owner, Steps, Vm, adoption, back_off, steps};
-use crate::machines::{Home, KIND, MachineDeployment, Surroundings, awaited, home};
+use crate::machines::steps::{Owner, Steps, Vm, adoption, backoff_seconds, steps};
+use crate::machines::{
+    KIND, MachineDeployment, RenderContext, Residence, residence, unmet_prerequisite,
+};
 use crate::run::calls::patched_by;
 use crate::run::packed::unpacked;
 
@@ -35,7 +37,7 @@ pub(super) struct Look<'a> {
     pub(super) owner: Owner,
     /// Of its VMs.
     pub(super) namespace: String,
-    pub(super) around: Surroundings,
+    pub(super) around: RenderContext,
     /// Its VMs.
     pub(super) vms: Vec<Vm>,
 }
@@ -63,7 +65,7 @@ pub(super) async fn keep(
         }
     };
     let around = context.known(&deployment);
-    let Home { tenant, namespace } = match home(&deployment, &around) {
+    let Residence { tenant, namespace } = match residence(&deployment, &around) {
         Ok(home) => home,
         Err(problem) => {
             context.say(object, None, &Said::invalid(&[problem])).await?;
@@ -71,8 +73,8 @@ pub(super) async fn keep(
         }
     };
     let has_tenant = tenant.is_some();
-    let is_beside = object.namespace().as_deref() == Some(namespace.as_str());
-    let owner = Owner { uid: object.uid().unwrap_or_default(), is_beside };
+    let shares_namespace = object.namespace().as_deref() == Some(namespace.as_str());
+    let owner = Owner { uid: object.uid().unwrap_or_default(), shares_namespace };
     let vms = context.vms(&deployment, &namespace);
     let look = Look { context, object, deployment, owner, namespace, around, vms };
     let is_held = object.finalizers().iter().any(|one| one == FINALIZER);
@@ -179,7 +181,7 @@ impl Context {
     fn vm(&self, vm: &DynamicObject) -> Vm {
         let instance = self.instances.get(&vm.namespace().unwrap_or_default(), &vm.name_any());
         let instance = instance.and_then(|one| serde_json::to_value(unpacked(&one)).ok());
-        Vm::of(&serde_json::to_value(unpacked(vm)).unwrap_or_default(), instance.as_ref())
+        Vm::from_objects(&serde_json::to_value(unpacked(vm)).unwrap_or_default(), instance.as_ref())
     }
 }
 
@@ -251,7 +253,7 @@ impl Look<'_> {
         };
         let said = said.noting(notes.as_deref());
         self.context.say(self.object, Some(steps.counts), &said).await?;
-        let again = steps.again_after.map(|seconds| Duration::from_secs(seconds.into()));
+        let again = steps.requeue_after.map(|seconds| Duration::from_secs(seconds.into()));
         let again =
             again.or_else(|| (!problems.is_empty()).then(|| jittered(RETRY))).or(said.again_after);
         Ok(again)
@@ -283,7 +285,7 @@ impl Look<'_> {
             }
             return Ok(made);
         }
-        made.awaited = self.tenant().and_then(awaited);
+        made.awaited = self.tenant().and_then(unmet_prerequisite);
         if made.awaited.is_some() {
             // What cannot be replaced stays.
             steps.create = 0;
@@ -300,8 +302,11 @@ impl Look<'_> {
             crate::machines::steps::steps(&self.deployment, &self.owner, &vms, now, None)
         {
             let create = steps.create.min(fresh.create);
-            *steps =
-                Steps { create, again_after: steps.again_after.or(fresh.again_after), ..fresh };
+            *steps = Steps {
+                create,
+                requeue_after: steps.requeue_after.or(fresh.requeue_after),
+                ..fresh
+            };
         }
         if steps.create == 0 || self.has_come_to_be_foreign().await? {
             steps.create = 0;
@@ -352,7 +357,7 @@ impl Look<'_> {
             if vm.has_failed {
                 self.context.remember(self.object, |memory| {
                     memory.failures = memory.failures.saturating_add(1);
-                    let pause = Duration::from_secs(back_off(memory.failures).into());
+                    let pause = Duration::from_secs(backoff_seconds(memory.failures).into());
                     memory.hold = Instant::now().checked_add(pause);
                 });
                 tracing::info!(

@@ -14,12 +14,12 @@ use super::gather::{UserData, secret};
 use super::keep::Look;
 use crate::inventory::Problem;
 use crate::machines::steps::{Vm, name, new_machine};
-use crate::machines::{Choice, Surroundings, user_data};
+use crate::machines::{RenderContext, RenderOptions, user_data};
 use crate::run::calls::made_by;
 
 /// What machines of a deployment are made with.
 pub(super) struct Maker {
-    around: Surroundings,
+    around: RenderContext,
     data: UserData,
     /// What is odd about the template.
     pub(super) notes: Vec<Problem>,
@@ -43,7 +43,7 @@ impl Look<'_> {
             Ok(data) => data,
             Err(message) => return Ok(Err(wrong(message))),
         };
-        let choice = self.choice(&name(&self.deployment, 0), &data);
+        let choice = self.render_options(&name(&self.deployment, 0), &data);
         let rendered = match new_machine(&self.deployment, &self.owner, &around, &choice) {
             Ok(rendered) => rendered,
             Err(problems) => return Ok(Err(problems)),
@@ -57,8 +57,8 @@ impl Look<'_> {
         }
     }
 
-    fn choice(&self, name: &str, data: &UserData) -> Choice {
-        Choice {
+    fn render_options(&self, name: &str, data: &UserData) -> RenderOptions {
+        RenderOptions {
             machine: Some(name.to_owned()),
             namespace: Some(self.namespace.clone()),
             user_data_secret: Some(format!("userdata-{name}")),
@@ -69,7 +69,7 @@ impl Look<'_> {
     /// Makes one; what is wrong if the server refuses it.
     pub(super) async fn create(&self, maker: &Maker) -> Result<Option<Problem>, Error> {
         let name = name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
-        let choice = self.choice(&name, &maker.data);
+        let choice = self.render_options(&name, &maker.data);
         // It was seen to make sense a moment ago.
         let Ok(mut rendered) = new_machine(&self.deployment, &self.owner, &maker.around, &choice)
         else {
@@ -121,8 +121,8 @@ impl Look<'_> {
             memory.equipped.clone()
         });
         let lacks = |vm: &&Vm| {
-            vm.is_of(&self.owner)
-                && vm.is_made_by(&self.deployment)
+            vm.is_owned_by(&self.owner)
+                && vm.was_created_by(&self.deployment)
                 && !vm.is_deleting
                 && !vm.has_failed
                 && vm.ready_since.is_none()

@@ -4,12 +4,12 @@ use berth_api::names::{TENANT, TENANT_PREFIX};
 use berth_api::{Problem, TenantCluster};
 use serde_json::Value;
 
+use super::context::RenderContext;
 use super::deployment::MachineDeployment;
-use super::surroundings::Surroundings;
 
 /// Where the VirtualMachines of a MachineDeployment are.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Home<'a> {
+pub struct Residence<'a> {
     /// Its tenant.
     pub tenant: Option<&'a TenantCluster>,
     /// The namespace.
@@ -18,7 +18,7 @@ pub struct Home<'a> {
 
 /// Names of TenantClusters that a MachineDeployment may belong to: by its namespace, its annotation, and its providerSpec.
 #[must_use]
-pub fn tenants_named(deployment: &MachineDeployment) -> Vec<String> {
+pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
     let by_namespace = deployment.metadata.namespace.strip_prefix(TENANT_PREFIX);
     let annotated = deployment.metadata.annotations.get(TENANT).cloned();
     let all = [by_namespace.map(str::to_owned), annotated, cloud_field(deployment, "clusterName")];
@@ -30,29 +30,29 @@ pub fn tenants_named(deployment: &MachineDeployment) -> Vec<String> {
 ///
 /// # Errors
 /// The field that names a tenant or namespace that it may not name.
-pub fn home<'a>(
+pub fn residence<'a>(
     deployment: &MachineDeployment,
-    around: &'a Surroundings,
-) -> Result<Home<'a>, Problem> {
+    context: &'a RenderContext,
+) -> Result<Residence<'a>, Problem> {
     const CLUSTER_NAME: &str =
         "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
     let own = deployment.metadata.namespace.as_str();
     let annotation = format!("metadata.annotations[{TENANT}]");
-    let wrong = |field: &str, name: &str, message: String| {
+    let error = |field: &str, name: &str, message: String| {
         let problem = Problem::new(deployment.called(), field, name, message);
         Err(problem.leaves_out("nothing is made of it"))
     };
-    let of = |tenant: &'a TenantCluster, name: &str| Home {
+    let of = |tenant: &'a TenantCluster, name: &str| Residence {
         tenant: Some(tenant),
         namespace: TenantCluster::namespace_of(name),
     };
     let annotated = deployment.metadata.annotations.get(TENANT).filter(|name| !name.is_empty());
     let by_namespace = own.strip_prefix(TENANT_PREFIX);
-    if let Some((tenant, id)) = by_namespace.and_then(|id| Some((around.tenants.get(id)?, id))) {
+    if let Some((tenant, id)) = by_namespace.and_then(|id| Some((context.tenants.get(id)?, id))) {
         return match annotated {
             Some(name) if name != id => {
                 let message = format!("is not the tenant of namespace {own}, which is {id}");
-                wrong(&annotation, name, message)
+                error(&annotation, name, message)
             }
             _ => Ok(of(tenant, id)),
         };
@@ -63,35 +63,35 @@ pub fn home<'a>(
         }
         let message =
             format!("TenantCluster {name} does not list namespace {own} in spec.machineNamespaces");
-        wrong(field, name, message)
+        error(field, name, message)
     };
     if let Some(name) = annotated.filter(|name| Some(name.as_str()) != by_namespace) {
-        return match around.tenants.get(name) {
+        return match context.tenants.get(name) {
             Some(tenant) => listed(&annotation, name, tenant),
             // Machines that are made elsewhere would be left behind when it comes.
-            None => wrong(&annotation, name, "there is no TenantCluster of this name".to_owned()),
+            None => error(&annotation, name, "there is no TenantCluster of this name".to_owned()),
         };
     }
     if let Some(name) = cloud_field(deployment, "clusterName")
-        && let Some(tenant) = around.tenants.get(&name)
+        && let Some(tenant) = context.tenants.get(&name)
     {
         return listed(CLUSTER_NAME, &name, tenant);
     }
     let given = cloud_field(deployment, "namespace").filter(|name| !name.is_empty());
     let namespace = match given {
         // VMs of any namespace could be made otherwise. Without a cluster nothing is made.
-        Some(other) if around.is_whole && other != own => {
+        Some(other) if context.is_exhaustive && other != own => {
             let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.namespace";
             let message = format!(
                 "is another namespace than the MachineDeployment's, {own}, and no tenant is named"
             );
-            return wrong(field, &other, message);
+            return error(field, &other, message);
         }
         Some(given) => given,
         None if own.is_empty() => "default".to_owned(),
         None => own.to_owned(),
     };
-    Ok(Home { tenant: None, namespace })
+    Ok(Residence { tenant: None, namespace })
 }
 
 /// A field of cloudProviderSpec as it is written in the object itself. One that refers to a Secret names no tenant: what a

@@ -7,7 +7,7 @@ use berth_api::Quantity;
 
 /// A text, and whether a Secret has it. As text in a message it hides what a Secret has.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(super) struct Text {
+pub(super) struct ConfigVar {
     value: String,
     is_secret: bool,
 }
@@ -15,7 +15,7 @@ pub(super) struct Text {
 /// What stands in a message for a value from a Secret.
 const HIDDEN: &str = "(from a Secret)";
 
-impl Text {
+impl ConfigVar {
     /// What a Secret has.
     pub(super) const fn secret(value: String) -> Self {
         Self { value, is_secret: true }
@@ -42,19 +42,19 @@ impl Text {
     }
 }
 
-impl From<String> for Text {
+impl From<String> for ConfigVar {
     fn from(value: String) -> Self {
         Self { value, is_secret: false }
     }
 }
 
-impl From<&str> for Text {
+impl From<&str> for ConfigVar {
     fn from(value: &str) -> Self {
         value.to_owned().into()
     }
 }
 
-impl Deref for Text {
+impl Deref for ConfigVar {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -64,37 +64,37 @@ impl Deref for Text {
 
 /// What a message shows of a value.
 ///
-/// A function that takes one is generic, so that a [`Text`] is not dereferenced to the value that it hides.
-pub(super) trait Shown {
-    fn shown(&self) -> &str;
+/// A function that takes one is generic, so that a [`ConfigVar`] is not dereferenced to the value that it hides.
+pub(super) trait Redacted {
+    fn redacted(&self) -> &str;
 }
 
-impl Shown for Text {
-    fn shown(&self) -> &str {
+impl Redacted for ConfigVar {
+    fn redacted(&self) -> &str {
         if self.is_secret { HIDDEN } else { &self.value }
     }
 }
 
-impl Shown for str {
-    fn shown(&self) -> &str {
+impl Redacted for str {
+    fn redacted(&self) -> &str {
         self
     }
 }
 
-impl Shown for String {
-    fn shown(&self) -> &str {
+impl Redacted for String {
+    fn redacted(&self) -> &str {
         self
     }
 }
 
-impl fmt::Display for Text {
+impl fmt::Display for ConfigVar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.shown())
+        f.write_str(self.redacted())
     }
 }
 
-impl fmt::Debug for Text {
+impl fmt::Debug for ConfigVar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.shown(), f)
+        fmt::Debug::fmt(self.redacted(), f)
     }
 }

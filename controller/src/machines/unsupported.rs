@@ -3,37 +3,37 @@
 use serde_json::Value;
 
 use super::deployment::MachineDeployment;
-use super::fields::{Reading, plain};
+use super::fields::{Reader, plain};
 
 const OF_NODE: &str =
     "is not carried out: it is about the tenant's Node; give it to the kubelet in the user data";
 
 /// Names those outside of the providerSpec.
-pub(super) fn name_ignored(deployment: &MachineDeployment, reading: &Reading<'_>) {
+pub(super) fn report_unsupported(deployment: &MachineDeployment, reader: &Reader<'_>) {
     let machine = &deployment.spec.template.spec;
     for (field, map) in
         [("labels", &machine.metadata.labels), ("annotations", &machine.metadata.annotations)]
     {
         let keys: Vec<&str> = map.keys().map(String::as_str).collect();
         if !keys.is_empty() {
-            reading.odd(&format!("spec.template.spec.metadata.{field}"), &keys.join(", "), OF_NODE);
+            reader.warn(&format!("spec.template.spec.metadata.{field}"), &keys.join(", "), OF_NODE);
         }
     }
     if !machine.taints.is_empty() {
         let value = Value::from(machine.taints.clone()).to_string();
-        reading.odd("spec.template.spec.taints", &value, OF_NODE);
+        reader.warn("spec.template.spec.taints", &value, OF_NODE);
     }
-    for (name, version) in machine.versions.iter().filter(|(_, version)| says_something(version)) {
+    for (name, version) in machine.versions.iter().filter(|(_, version)| is_set(version)) {
         let message = "is not carried out: the user data decide which version is installed";
-        reading.odd(&format!("spec.template.spec.versions.{name}"), &plain(version), message);
+        reader.warn(&format!("spec.template.spec.versions.{name}"), &plain(version), message);
     }
-    for (path, value) in deployment.unread().iter().filter(|(_, value)| says_something(value)) {
-        reading.odd(path, &plain(value), "is not carried out");
+    for (path, value) in deployment.unknown_fields().iter().filter(|(_, value)| is_set(value)) {
+        reader.warn(path, &plain(value), "is not carried out");
     }
 }
 
 /// Whether a field says anything: not if it is `{}`, `[]`, an empty text or `null`.
-pub(super) fn says_something(value: &Value) -> bool {
+pub(super) fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty(),

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::references::{Reference, Resolve};
 
-/// All of it. What is not in it is not there, or not known: see `is_whole`.
+/// All of it. What is not in it is not there, or not known: see `is_exhaustive`.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct RenderContext {
     /// Defaults for all tenants.
     pub config: InfraConfigSpec,
     /// Tenants by name.
@@ -26,7 +26,7 @@ pub struct Surroundings {
     /// Secrets and ConfigMaps, by kind, namespace and name, that the controller may not read; and the server's words.
     pub forbidden: BTreeMap<(&'static str, String, String), String>,
     /// Whether everything that exists is in it, so that what is not does not exist.
-    pub is_whole: bool,
+    pub is_exhaustive: bool,
 }
 
 /// An instance type, as far as a machine must not say the same: KubeVirt refuses a field that both have, whatever its value.
@@ -45,7 +45,7 @@ pub struct StorageClass {
     pub topologies: Vec<Vec<(String, Vec<String>)>>,
 }
 
-impl Surroundings {
+impl RenderContext {
     /// Takes an object in, if it is one that matters; says whether it is.
     pub fn add(&mut self, object: &Value) -> bool {
         let text =
@@ -58,7 +58,7 @@ impl Surroundings {
                 self.add_entries(kind, &namespace, &name, object);
             }
             "StorageClass" => {
-                self.storage_classes.insert(name, StorageClass::of(object));
+                self.storage_classes.insert(name, StorageClass::from_object(object));
             }
             "StorageProfile" => {
                 let sets = object.pointer("/status/claimPropertySets").and_then(Value::as_array);
@@ -69,7 +69,7 @@ impl Surroundings {
                 self.access_modes.insert(name, modes.collect());
             }
             "VirtualMachineInstancetype" | "VirtualMachineClusterInstancetype" => {
-                self.instancetypes.insert((namespace, name), InstanceType::of(object));
+                self.instancetypes.insert((namespace, name), InstanceType::from_object(object));
             }
             _ => return false,
         }
@@ -106,7 +106,7 @@ impl Surroundings {
     }
 
     /// All entries of a Secret, in order of their names.
-    pub(super) fn secret(&self, namespace: &str, name: &str) -> Vec<(&str, &str)> {
+    pub(super) fn secret_entries(&self, namespace: &str, name: &str) -> Vec<(&str, &str)> {
         let is_it = |reference: &Reference| {
             reference.kind == "Secret" && reference.namespace == namespace && reference.name == name
         };
@@ -115,7 +115,7 @@ impl Surroundings {
     }
 }
 
-impl Resolve for Surroundings {
+impl Resolve for RenderContext {
     fn resolve(&self, reference: &Reference) -> Result<String, String> {
         let Reference { kind, namespace, name, key } = reference;
         if let Some(why) = self.forbidden.get(&(*kind, namespace.clone(), name.clone())) {
@@ -138,7 +138,7 @@ impl Resolve for Surroundings {
 impl InstanceType {
     /// Of the object.
     #[must_use]
-    pub fn of(object: &Value) -> Self {
+    pub fn from_object(object: &Value) -> Self {
         let scheduler = object.pointer("/spec/schedulerName").and_then(Value::as_str);
         let selector = object.pointer("/spec/nodeSelector").and_then(Value::as_object);
         Self {
@@ -151,7 +151,7 @@ impl InstanceType {
 impl StorageClass {
     /// Of the object.
     #[must_use]
-    pub fn of(object: &Value) -> Self {
+    pub fn from_object(object: &Value) -> Self {
         let list =
             |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -4,10 +4,10 @@
 use berth_api::{EvictionStrategy, Quantity, TenantCluster};
 use serde_json::{Value, json};
 
-use super::fields::Reading;
+use super::config_var::ConfigVar;
+use super::context::RenderContext;
+use super::fields::Reader;
 use super::provider::{Provider, is_placeholder};
-use super::surroundings::Surroundings;
-use super::text::Text;
 
 const MACHINE: &str = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine";
 
@@ -20,12 +20,12 @@ const MOST_DISKS: u32 = 3;
 /// Instance types that each tenant's namespace has.
 const STANDARD: [&str; 3] = ["standard-2", "standard-4", "standard-8"];
 
-pub(super) fn complete(
+pub(super) fn apply(
     provider: &mut Provider,
     tenant: Option<&TenantCluster>,
-    around: &Surroundings,
+    context: &RenderContext,
     namespace: &str,
-    reading: &Reading<'_>,
+    reader: &Reader<'_>,
 ) {
     if let Some(tenant) = tenant {
         let name = tenant.metadata.name.clone().unwrap_or_default();
@@ -34,21 +34,21 @@ pub(super) fn complete(
         } else if *provider.cluster_name != *name {
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
             let message = format!("is not its tenant, which is {name}");
-            reading.wrong(path, &provider.cluster_name, message);
+            reader.error(path, &provider.cluster_name, message);
         }
         if provider.project_id.is_empty() {
             provider.project_id = tenant.spec.project_id.clone().unwrap_or_default().into();
         }
     }
-    of_flavor(provider);
-    instancetype(provider, around, namespace, reading);
-    defaults(provider, around);
-    image(provider, around, reading);
-    check(provider, around, reading);
+    expand_flavor(provider);
+    resolve_instancetype(provider, context, namespace, reader);
+    fill_from_config(provider, context);
+    resolve_image(provider, context, reader);
+    validate(provider, context, reader);
 }
 
 /// A flavor is an instance type of that name, but for the one that there was before there were any.
-fn of_flavor(provider: &mut Provider) {
+fn expand_flavor(provider: &mut Provider) {
     let (name, cpus, memory) = STANDARD_FLAVOR;
     if &*provider.flavor == name {
         if provider.cpus.is_empty() && provider.vcpus == 0 {
@@ -72,27 +72,27 @@ fn of_flavor(provider: &mut Provider) {
 
 /// Which of the two kinds of instance types a name means: of the namespace before those of the cluster, whatever the
 /// given kind, as machine-controller looks.
-fn instancetype(
+fn resolve_instancetype(
     provider: &mut Provider,
-    around: &Surroundings,
+    context: &RenderContext,
     namespace: &str,
-    reading: &Reading<'_>,
+    reader: &Reader<'_>,
 ) {
     let Some(matcher) = provider.instancetype.as_mut() else { return };
     let text =
         |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (name, given) = (text("name"), text("kind"));
     let is_there =
-        |namespace: &str| around.instancetypes.contains_key(&(namespace.to_owned(), name.clone()));
+        |namespace: &str| context.instancetypes.contains_key(&(namespace.to_owned(), name.clone()));
     let path = format!("{MACHINE}.instancetype.name");
     let kind = if is_there(namespace) {
         "VirtualMachineInstancetype"
     } else if is_there("") {
         "VirtualMachineClusterInstancetype"
-    } else if around.is_whole {
+    } else if context.is_exhaustive {
         let message =
             format!("is no instance type, neither in namespace {namespace} nor of the cluster");
-        return reading.wrong(&path, &provider.type_name(&name), message);
+        return reader.error(&path, &provider.type_name(&name), message);
     } else if given.eq_ignore_ascii_case("VirtualMachineInstancetype")
         || (given.is_empty() && STANDARD.contains(&name.as_str()))
     {
@@ -101,13 +101,13 @@ fn instancetype(
         "VirtualMachineClusterInstancetype"
     };
     if name.is_empty() && matcher.get("inferFromVolume").is_none() {
-        return reading.wrong(&path, "", "is missing");
+        return reader.error(&path, "", "is missing");
     }
     matcher["kind"] = kind.into();
 }
 
-fn defaults(provider: &mut Provider, around: &Surroundings) {
-    let config = &around.config;
+fn fill_from_config(provider: &mut Provider, context: &RenderContext) {
+    let config = &context.config;
     if provider.dns_policy.is_none() {
         provider.dns_policy = config.dns_policy.map(berth_api::DnsPolicy::as_str);
     }
@@ -120,7 +120,7 @@ fn defaults(provider: &mut Provider, around: &Surroundings) {
     }
     if let Some(sizes) = &config.node_defaults {
         let text = |amount: Option<Quantity>| {
-            amount.map(|amount| Text::from(amount.to_string())).unwrap_or_default()
+            amount.map(|amount| ConfigVar::from(amount.to_string())).unwrap_or_default()
         };
         if provider.instancetype.is_none() {
             if provider.cpus.is_empty() && provider.vcpus == 0 {
@@ -147,8 +147,8 @@ fn defaults(provider: &mut Provider, around: &Surroundings) {
 }
 
 /// An image may be named by the version of the operating system, or left open where there is one version only.
-fn image(provider: &mut Provider, around: &Surroundings, reading: &Reading<'_>) {
-    let images = around.config.images.as_ref().and_then(|images| images.http.as_ref());
+fn resolve_image(provider: &mut Provider, context: &RenderContext, reader: &Reader<'_>) {
+    let images = context.config.images.as_ref().and_then(|images| images.http.as_ref());
     let images = images.and_then(|http| http.operating_systems.get(&provider.operating_system));
     let image = &mut provider.primary_disk.image;
     let path = image_path(provider.is_flat);
@@ -167,11 +167,11 @@ fn image(provider: &mut Provider, around: &Surroundings, reading: &Reading<'_>) 
                     provider.operating_system,
                     versions.join(", ")
                 );
-                reading.wrong(&path, "", message);
+                reader.error(&path, "", message);
             }
         },
         _ if image.is_empty() => {
-            reading.wrong(&path, "", "is missing: a URL, or the name of a volume to clone")
+            reader.error(&path, "", "is missing: a URL, or the name of a volume to clone")
         }
         _ => {}
     }
@@ -185,22 +185,22 @@ fn image_path(is_flat: bool) -> String {
     }
 }
 
-fn check(provider: &Provider, around: &Surroundings, reading: &Reading<'_>) {
+fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
     let flat = "spec.template.spec.providerSpec.value.cloudProviderSpec";
     let (size, disk) = if provider.is_flat {
         (flat.to_owned(), format!("{flat}.pvcSize"))
     } else {
         (format!("{MACHINE}.template"), format!("{MACHINE}.template.primaryDisk.size"))
     };
-    let quantity = |path: &str, value: &Text| {
+    let quantity = |path: &str, value: &ConfigVar| {
         if value.is_empty() {
-            reading.wrong(path, "", "is missing");
+            reader.error(path, "", "is missing");
             return;
         }
         match value.quantity() {
-            Ok(amount) if amount <= Quantity::ZERO => reading.wrong(path, value, "is not above 0"),
+            Ok(amount) if amount <= Quantity::ZERO => reader.error(path, value, "is not above 0"),
             Ok(_) => {}
-            Err(why) => reading.wrong(path, value, why),
+            Err(why) => reader.error(path, value, why),
         }
     };
     if provider.instancetype.is_none() {
@@ -208,7 +208,7 @@ fn check(provider: &Provider, around: &Surroundings, reading: &Reading<'_>) {
             quantity(&format!("{size}.cpus"), &provider.cpus);
         } else if !provider.cpus.is_empty() {
             let message = "is not looked at, as vcpus.cores is set";
-            reading.odd(&format!("{size}.cpus"), &provider.cpus, message);
+            reader.warn(&format!("{size}.cpus"), &provider.cpus, message);
         }
         quantity(&format!("{size}.memory"), &provider.memory);
     }
@@ -218,26 +218,28 @@ fn check(provider: &Provider, around: &Surroundings, reading: &Reading<'_>) {
             provider.dns_config.as_ref().and_then(|config| config.get("nameservers")?.as_array());
         if servers.is_none_or(Vec::is_empty) {
             let at = if provider.is_flat { flat } else { MACHINE };
-            reading.wrong(
+            reader.error(
                 &format!("{at}.dnsConfig.nameservers"),
                 "",
                 "is missing, and dnsPolicy None needs one",
             );
         }
     }
-    let most = around.config.max_secondary_disks.unwrap_or(MOST_DISKS);
+    let most = context.config.max_secondary_disks.unwrap_or(MOST_DISKS);
     let disks = provider.secondary_disks.len();
     if u32::try_from(disks).is_ok_and(|disks| disks > most) {
         let message = format!("has {disks} disks, and InfraConfig allows {most}");
-        reading.wrong(&format!("{MACHINE}.template.secondaryDisks"), "", message);
+        reader.error(&format!("{MACHINE}.template.secondaryDisks"), "", message);
     }
     let class = &provider.primary_disk.storage_class;
-    let is_unknown = |class: &Text| {
-        !class.is_empty() && around.is_whole && !around.storage_classes.contains_key(&**class)
+    let is_unknown = |class: &ConfigVar| {
+        !class.is_empty()
+            && context.is_exhaustive
+            && !context.storage_classes.contains_key(&**class)
     };
     let disks = provider.secondary_disks.iter().map(|disk| &disk.storage_class);
     for class in disks.chain([class]).filter(|class| is_unknown(class)) {
-        reading.wrong(
+        reader.error(
             &format!("{size}.primaryDisk.storageClassName"),
             class,
             "is no StorageClass of this cluster",
@@ -245,7 +247,7 @@ fn check(provider: &Provider, around: &Surroundings, reading: &Reading<'_>) {
     }
     let image = &provider.primary_disk.image;
     if is_placeholder(image) {
-        reading.odd(
+        reader.warn(
             &image_path(provider.is_flat),
             image,
             "is a placeholder, and taken as it stands",
