@@ -498,7 +498,7 @@ fn beside_machine_controller_nothing_is_made(plane: &ControlPlane) {
             let mut events = events["items"].as_array().unwrap().iter();
             events
                 .any(|event| {
-                    event["reason"] == "LeftToMachineController"
+                    event["reason"] == "ManagedByMachineController"
                         && event["involvedObject"]["name"] == "theirs"
                 })
                 .then_some(())

@@ -264,7 +264,7 @@ fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
 fn what_is_wrong_is_said(plane: &ControlPlane) {
     let taken = vlans(plane)["one"];
     tenant(plane, "greedy", &json!({"network": {"name": "trunk", "vlan": taken}}));
-    let greedy = until(plane, "greedy", "NetworkReady", "False NetworkIdTaken");
+    let greedy = until(plane, "greedy", "NetworkReady", "False NetworkIdInUse");
     let message = said(&greedy, "NetworkReady").1;
     assert!(
         message.contains(&format!("asks for VLAN {taken} on trunk, which tenant one has")),
@@ -276,12 +276,12 @@ fn what_is_wrong_is_said(plane: &ControlPlane) {
     let secret = json!({"name": "kc"});
     let patch = json!({"spec": {"kubeconfigSecretRef": secret}}).to_string();
     plane.kubectl(&["patch", "tenantcluster", "lost", "--type=merge", "-p", &patch]).unwrap();
-    let lost = until(plane, "lost", "PoliciesReady", "False KubeconfigInvalid");
+    let lost = until(plane, "lost", "PoliciesReady", "False InvalidKubeconfig");
     assert!(said(&lost, "PoliciesReady").1.contains("Secret cluster-lost/kc does not exist"));
     plane
         .until("an event", SOON, |plane| {
             let events = plane.get(&["events", "-A"]).unwrap().to_string();
-            events.contains("NetworkIdTaken").then_some(())
+            events.contains("NetworkIdInUse").then_some(())
         })
         .unwrap();
 }
@@ -369,13 +369,13 @@ fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet) {
     plane.apply(&vmi.to_string()).unwrap();
     fleet.answers.store(false, Ordering::SeqCst);
     plane.kubectl(&["delete", "tenantcluster", "one", "--wait=false"]).unwrap();
-    let one = until(plane, "one", "Ready", "False MachinesGo");
+    let one = until(plane, "one", "Ready", "False DeletingMachines");
     assert!(said(&one, "Ready").1.contains("VirtualMachine web-1"), "{one:#}");
     assert_eq!(one["status"]["vlan"], vlan, "hosts keep it while there are machines");
     let free = ["patch", "vm", "web-1", "-n", "cluster-one", "--type=merge", "-p"];
     let none = json!({"metadata": {"finalizers": null}}).to_string();
     plane.kubectl(&[&free[..], &[&none]].concat()).unwrap();
-    let one = until(plane, "one", "Ready", "False NetworkGoes");
+    let one = until(plane, "one", "Ready", "False DeletingNetwork");
     assert!(one["status"]["vlan"].is_null());
     assert!(claim()["status"]["releasedAt"].is_null(), "before the hosts have answered");
     plane.get(&["namespace", "cluster-one"]).unwrap();
@@ -500,7 +500,7 @@ fn one_vlan_of_two_networks_is_one_tenants(plane: &ControlPlane) {
             last = pair(*vlan).map(|(_, name)| said(&get(plane, &name), "NetworkReady").0).to_vec();
             let mut sorted = last.clone();
             sorted.sort();
-            (sorted == ["False NetworkIdTaken", "True Ready"]).then_some(())
+            (sorted == ["False NetworkIdInUse", "True Ready"]).then_some(())
         });
         settled.unwrap_or_else(|error| panic!("VLAN {vlan}: {error}: {last:?}"));
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::names::condition::{
     PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN, READY,
 };
-use berth_api::{HostProfile, HostProfileStatus};
+use berth_api::{ConditionReason, HostProfile, HostProfileStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::choice::{Choice, fault};
@@ -19,9 +19,9 @@ pub struct Said {
     pub type_: &'static str,
     /// `True`, `False` or `Unknown`.
     pub status: &'static str,
-    /// A word for machines.
-    pub reason: &'static str,
-    /// A sentence for people.
+    /// Reason of the condition.
+    pub reason: ConditionReason,
+    /// A sentence for an operator.
     pub message: String,
 }
 
@@ -40,7 +40,7 @@ pub fn condition(
     Condition {
         type_: said.type_.to_owned(),
         status: said.status.to_owned(),
-        reason: said.reason.to_owned(),
+        reason: said.reason.as_str().to_owned(),
         message: said.message.clone(),
         last_transition_time: known
             .map_or_else(|| now.clone(), |known| known.last_transition_time.clone()),
@@ -53,10 +53,10 @@ pub fn condition(
 pub fn profile_status(profile: &HostProfile, fleet: &Fleet, now: &Time) -> HostProfileStatus {
     let outcome = fleet.outcome(&name_of(profile));
     let (status, reason, message) = if let Some(fault) = fault(profile) {
-        ("False", "Fault", fault)
+        ("False", ConditionReason::InvalidSpec, fault)
     } else if outcome.ties.is_empty() {
         // Not empty, as servers before 1.21 make null of an empty text and then refuse it.
-        ("True", "Applied", "hosts are asked to be as it says".to_owned())
+        ("True", ConditionReason::Applied, "hosts are asked to be as it says".to_owned())
     } else {
         let priority = profile.spec.priority;
         let tie = |(other, nodes): (&String, &BTreeSet<String>)| {
@@ -68,7 +68,7 @@ pub fn profile_status(profile: &HostProfile, fleet: &Fleet, now: &Time) -> HostP
         let ties: Vec<String> = outcome.ties.iter().take(FEW).map(tie).collect();
         (
             "False",
-            "Conflict",
+            ConditionReason::Conflict,
             format!("{}; neither is applied to them: give one a higher priority", ties.join("; ")),
         )
     };
@@ -94,7 +94,12 @@ pub fn said_of_host(choice: &Choice, wanted: Option<&Wanted>) -> Vec<Said> {
             "HostProfiles {} select this Node with the same priority {priority}: none is applied, the host stays as it is",
             few(&names)
         );
-        all.push(Said { type_: PROFILE_CONFLICT, status: "True", reason: "SamePriority", message });
+        all.push(Said {
+            type_: PROFILE_CONFLICT,
+            status: "True",
+            reason: ConditionReason::PriorityConflict,
+            message,
+        });
     }
     let Some(wanted) = wanted else { return all };
     if !wanted.overridden.is_empty() {
@@ -107,7 +112,7 @@ pub fn said_of_host(choice: &Choice, wanted: Option<&Wanted>) -> Vec<Said> {
         all.push(Said {
             type_: PROFILE_OVERRIDDEN,
             status: "True",
-            reason: "FieldsHeldByOthers",
+            reason: ConditionReason::FieldsOwnedByOthers,
             message,
         });
     }
@@ -116,7 +121,7 @@ pub fn said_of_host(choice: &Choice, wanted: Option<&Wanted>) -> Vec<Said> {
         all.push(Said {
             type_: PROFILE_INCOMPLETE,
             status: "True",
-            reason: "CannotBeFollowed",
+            reason: ConditionReason::PartiallyApplied,
             message,
         });
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::names::condition::READY;
-use berth_api::{InfraConfig, InfraConfigStatus};
+use berth_api::{ConditionReason, InfraConfig, InfraConfigStatus};
 use futures::channel::mpsc::unbounded;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
@@ -54,12 +54,12 @@ async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), F
         let claims = context.claims.all();
         let faults = faults_of_config(&config.spec, context.survey.fleet().networks(), &claims);
         if faults.is_empty() {
-            ("True", "Accepted", "all of it can be followed".to_owned())
+            ("True", ConditionReason::Accepted, "all of it can be followed".to_owned())
         } else {
-            ("False", "Faults", faults.join("; "))
+            ("False", ConditionReason::InvalidSpec, faults.join("; "))
         }
     } else {
-        ("False", "NotRead", format!("only the InfraConfig named {NAME} is read"))
+        ("False", ConditionReason::Ignored, format!("only the InfraConfig named {NAME} is read"))
     };
     let is_wrong = status == "False";
     let said = Said { type_: READY, status, reason, message };
@@ -80,7 +80,7 @@ async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), F
         .await
         .map_err(Failed::to(what))?;
     if is_new && is_wrong {
-        context.events.warn(config.as_ref(), reason, &said.message).await;
+        context.events.warn(config.as_ref(), reason.as_str(), &said.message).await;
     }
     Ok(())
 }

@@ -6,10 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::names::condition::{
-    AGENT_SILENT, PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN,
-};
-use berth_api::{HostProfile, InfraNode};
+use berth_api::names::condition::{PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN};
+use berth_api::{ConditionReason, HostProfile, InfraNode};
 use berth_runtime::refusal::{conflicts, remove};
 use futures::channel::mpsc::unbounded;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -159,7 +157,7 @@ async fn say(
         conditions.iter().any(|other| other.type_ == one.type_ && alike(other))
     };
     let silent = context.silence.untold(&infra_node.name_any()).filter(|_| {
-        before.iter().any(|one| !OURS.contains(&one.type_.as_str()) && one.reason != AGENT_SILENT)
+        before.iter().any(|one| !OURS.contains(&one.type_.as_str()) && !is_unresponsive(one))
     });
     if silent.is_none() && told.len() == conditions.len() && told.iter().all(is_same) {
         return Ok(());
@@ -186,14 +184,14 @@ async fn say(
             Condition {
                 type_,
                 status: "Unknown".into(),
-                reason: AGENT_SILENT.into(),
+                reason: ConditionReason::AgentUnresponsive.to_string(),
                 message,
                 last_transition_time: now.clone(),
                 observed_generation: None,
             }
         };
         // What was said so stays until the agent says otherwise.
-        let stays = (one.reason == AGENT_SILENT).then(|| one.clone());
+        let stays = is_unresponsive(one).then(|| one.clone());
         stays.or_else(|| silent.as_ref().map(unknown))
     }));
     let status = json!({"conditions": conditions});
@@ -203,9 +201,14 @@ async fn say(
         context.silence.told(&infra_node.name_any());
     }
     for said in new {
-        context.events.warn(infra_node, said.type_, &said.message).await;
+        context.events.warn(infra_node, said.reason.as_str(), &said.message).await;
     }
     Ok(())
+}
+
+/// Returns true if the controller set the condition because the agent is unresponsive.
+fn is_unresponsive(condition: &Condition) -> bool {
+    condition.reason.parse() == Ok(ConditionReason::AgentUnresponsive)
 }
 
 /// Labels the Node. By force: a kubelet may label its own Node, and must not lure VMs.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use berth_api::names::CONTROLLER_MALFORMED;
 use berth_api::names::condition::READY;
+use berth_api::{ConditionReason, EventReason};
 use berth_runtime::client::{CallError, within};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
@@ -24,8 +25,6 @@ use crate::profiles::{Said, condition};
 
 /// Kinds whose `Ready` is the controller's; that of an InfraNode is its agent's.
 const WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
-/// The reason of the condition and of the Event.
-const REASON: &str = "Malformed";
 /// Before one is told again that could not be.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -146,7 +145,12 @@ async fn tell(context: &Context, odd: &Odd) -> Result<(), CallError> {
         return Ok(());
     }
     if WITH_STATUS.contains(&resource.kind.as_str()) {
-        let said = Said { type_: READY, status: "False", reason: REASON, message: message.clone() };
+        let said = Said {
+            type_: READY,
+            status: "False",
+            reason: ConditionReason::Malformed,
+            message: message.clone(),
+        };
         let ready = condition(&said, &before, metadata.generation, &super::now());
         let namespace = metadata.namespace.as_deref();
         let target = Target::named(resource.clone(), namespace, name);
@@ -162,6 +166,6 @@ async fn tell(context: &Context, odd: &Odd) -> Result<(), CallError> {
         uid: metadata.uid.clone(),
         ..ObjectReference::default()
     };
-    context.events.warn_of(reference, REASON, &message).await;
+    context.events.warn_of(reference, EventReason::Malformed.as_str(), &message).await;
     Ok(())
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_api::{InfraConfigSpec, VlanClaim, VlanClaimSpec, VlanId};
+use berth_api::{ConditionReason, InfraConfigSpec, VlanClaim, VlanClaimSpec, VlanId};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
@@ -81,7 +81,7 @@ pub fn choose<'a>(request: Request<'_>, known: Known<'a>) -> Result<Choice<'a>, 
     if let Some(id) = held(request, known.claims) {
         return match request.fixed {
             Some(fixed) if fixed != id => Err(Fault::new(
-                "NetworkIdFixed",
+                ConditionReason::NetworkIdImmutable,
                 format!(
                     "spec.network asks for {fixed}, but the tenant has {id}: delete it and make it anew"
                 ),
@@ -102,7 +102,7 @@ pub fn choose<'a>(request: Request<'_>, known: Known<'a>) -> Result<Choice<'a>, 
                  wire: change InfraConfig's spec.vlanPools, or name both networks in different spec.segments",
                 request.network
             );
-            return Err(Fault::new("PoolsOverlap", message));
+            return Err(Fault::new(ConditionReason::PoolsOverlap, message));
         }
         return match taken.get(&fixed) {
             None => Ok(Choice::Create(fixed)),
@@ -111,7 +111,7 @@ pub fn choose<'a>(request: Request<'_>, known: Known<'a>) -> Result<Choice<'a>, 
                     "spec.network asks for {fixed} on {}, which {by}: ask for another",
                     request.network
                 );
-                Err(Fault::new("NetworkIdTaken", message))
+                Err(Fault::new(ConditionReason::NetworkIdInUse, message))
             }
         };
     }
@@ -142,7 +142,7 @@ pub fn held(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId
 }
 
 fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
-    let wrong = |message| Err(Fault::new("NetworkIdUnusable", message));
+    let wrong = |message| Err(Fault::new(ConditionReason::InvalidNetworkId, message));
     match request.fixed {
         Some(NetworkId::Vlan(vlan)) if !vlan.for_tenants() => wrong(
             "spec.network.vlan: 1 is every switch's and bridge's default VLAN; no tenant may have it"
@@ -281,7 +281,7 @@ fn exhausted(
         pool.text,
         pool.field,
     );
-    Fault::new("PoolExhausted", message)
+    Fault::new(ConditionReason::PoolExhausted, message)
 }
 
 /// What tenants of a network may get.
@@ -303,7 +303,7 @@ impl Pool {
         let none = |field: &str| {
             let network = request.network;
             let message = format!("InfraConfig default: {field} has nothing for network {network}");
-            Fault::new("NoPool", message)
+            Fault::new(ConditionReason::NoPool, message)
         };
         if request.by_vni {
             let field = "spec.vniRange";

@@ -75,14 +75,17 @@ fn what_is_taken_is_passed_over() {
     let chosen = among(request("abc", "1"), "100-104", &claims, &["trunk-102"], &[103]);
     assert_eq!(chosen, Ok(created(104)));
     let fault = among(request("abc", "1"), "100-103", &claims, &["trunk-102"], &[103]).unwrap_err();
-    assert_eq!(fault.reason, "PoolExhausted");
+    assert_eq!(fault.reason, ConditionReason::PoolExhausted);
     assert_eq!(
         fault.message,
         "network trunk: all 4 VLANs of 100-103 are taken: 2 by tenants, 1 in quarantine, the first until \
          1970-01-01T00:01:00Z, 1 by NetworkAttachmentDefinitions of others; widen spec.vlanPools"
     );
     // VLAN 1 is in no pool, whoever writes it there; and other networks' pools are other networks'.
-    assert_eq!(among(request("abc", "1"), "1", &[], &[], &[]).unwrap_err().reason, "NoPool");
+    assert_eq!(
+        among(request("abc", "1"), "1", &[], &[], &[]).unwrap_err().reason,
+        ConditionReason::NoPool
+    );
     let mut elsewhere = request("abc", "1");
     elsewhere.network = "nowhere";
     let fault = among(elsewhere, "100", &[], &[], &[]).unwrap_err();
@@ -120,7 +123,10 @@ fn vnis_are_chosen_alike() {
     assert_eq!(what, "create");
     assert!(matches!(id, NetworkId::Vni(10_000..=10_002)));
     let all = ["trunk-vni-10000", "trunk-vni-10001", "trunk-vni-10002"];
-    assert_eq!(among(of_vni, "100", &[], &all, &[]).unwrap_err().reason, "PoolExhausted");
+    assert_eq!(
+        among(of_vni, "100", &[], &all, &[]).unwrap_err().reason,
+        ConditionReason::PoolExhausted
+    );
 }
 
 /// Whatever is done between two moments, the next look finds the claim.
@@ -146,7 +152,7 @@ fn a_later_tenant_of_the_same_name_takes_over_what_was_released() {
     let stranger = Request { fixed: Some(vlan(120)), ..request("x", "new") };
     assert_eq!(
         among(stranger, "100-199", &released, &[], &[]).unwrap_err().reason,
-        "NetworkIdTaken"
+        ConditionReason::NetworkIdInUse
     );
     // Not what is held: it may be that of a tenant which this controller does not know yet.
     let held = [claim(175, "abc", "other", None)];
@@ -291,7 +297,7 @@ fn other_networks_on_the_wire_count() {
     let fixed = |id: u16| Request { fixed: Some(vlan(id)), ..request("abc", "1") };
     let theirs = [on("other", 101, "xyz", None), on("other", 102, "abc", Some(0))];
     let fault = among(fixed(101), "100-102", &theirs, &[], &[]).unwrap_err();
-    assert_eq!(fault.reason, "NetworkIdTaken");
+    assert_eq!(fault.reason, ConditionReason::NetworkIdInUse);
     assert!(fault.message.contains("which tenant xyz (on network other) has"), "{fault}");
     // Also in quarantine, and also if an earlier tenant of this name had it there.
     assert_eq!(among(request("abc", "1"), "100-102", &theirs, &[], &[]).unwrap(), created(100));
@@ -303,13 +309,13 @@ fn other_networks_on_the_wire_count() {
     assert_eq!(among(request("abc", "1"), "100-102", &both, &[], &[]).unwrap(), has);
     // The pool of the other network is 7.
     let fault = among(fixed(7), "5-7", &[], &[], &[]).unwrap_err();
-    assert_eq!(fault.reason, "PoolsOverlap");
+    assert_eq!(fault.reason, ConditionReason::PoolsOverlap);
     assert!(
         fault.message.contains("VLAN 7 on trunk, which is in the pool of network other too"),
         "{fault}"
     );
     let fault = among(request("abc", "1"), "7", &[], &[], &[]).unwrap_err();
-    assert_eq!(fault.reason, "PoolExhausted");
+    assert_eq!(fault.reason, ConditionReason::PoolExhausted);
     assert!(fault.message.contains("1 are in the pools of other too"), "{fault}");
     // One that had it before has it again.
     let before = Request { before: Some(vlan(7)), ..request("abc", "1") };

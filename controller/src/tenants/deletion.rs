@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use berth_api::{TenantCluster, TenantClusterSpec, TenantClusterStatus};
+use berth_api::{ConditionReason, TenantCluster, TenantClusterSpec, TenantClusterStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use serde_json::Value;
@@ -87,8 +87,8 @@ pub enum Action {
 pub struct Next {
     /// What to do.
     pub action: Action,
-    /// One word, for the condition.
-    pub reason: &'static str,
+    /// Reason of the condition.
+    pub reason: ConditionReason,
     /// What it waits for.
     pub message: String,
 }
@@ -123,12 +123,12 @@ pub fn next(view: View<'_>) -> Next {
         let id = NetworkId::of_status(&status);
         let id = id.map_or_else(|| "its network".to_owned(), |id| id.to_string());
         let message = format!("machines are gone; {id} is taken off the hosts");
-        return step(Action::TakeOffHosts, "NetworkGoes", message);
+        return step(Action::TakeOffHosts, ConditionReason::DeletingNetwork, message);
     }
     let (waiting, given_up) = hosts(view);
     if !waiting.is_empty() {
         let message = format!("network is to go off {}", some_of(&waiting));
-        return step(Action::Wait, "NetworkGoes", message);
+        return step(Action::Wait, ConditionReason::DeletingNetwork, message);
     }
     let without = if given_up.is_empty() {
         String::new()
@@ -138,26 +138,26 @@ pub fn next(view: View<'_>) -> Next {
     if !view.claims.is_empty() {
         let names: Vec<String> = view.claims.iter().map(|(name, _)| name.clone()).collect();
         let message = format!("{} go into quarantine{without}", some_of(&names));
-        return step(Action::Release(names), "ClaimGoes", message);
+        return step(Action::Release(names), ConditionReason::ReleasingClaim, message);
     }
     let namespace = TenantCluster::namespace_of(&view.tenant.name_any());
     match view.namespace {
         Namespace::Ours => {
             let message = format!("namespace {namespace} is deleted{without}");
-            step(Action::DeleteNamespace, "NamespaceGoes", message)
+            step(Action::DeleteNamespace, ConditionReason::NamespaceTerminating, message)
         }
         Namespace::Going => {
             let message = format!("namespace {namespace} is being deleted{without}");
-            step(Action::Wait, "NamespaceGoes", message)
+            step(Action::Wait, ConditionReason::NamespaceTerminating, message)
         }
         Namespace::NotOurs if view.objects > 0 => {
             let message = format!(
                 "namespace {namespace} is not Berth's and stays; Berth's objects go{without}"
             );
-            step(Action::DeleteObjects, "ObjectsGo", message)
+            step(Action::DeleteObjects, ConditionReason::DeletingObjects, message)
         }
         Namespace::NotOurs | Namespace::Absent => {
-            step(Action::Finish, "Gone", format!("nothing is left{without}"))
+            step(Action::Finish, ConditionReason::Deleted, format!("nothing is left{without}"))
         }
     }
 }
@@ -180,7 +180,7 @@ fn machines(view: View<'_>) -> Option<Next> {
         message = format!("{message}; {foreign} are not Berth's, delete them");
     }
     let action = if doomed.is_empty() { Action::Wait } else { Action::DeleteMachines(doomed) };
-    Some(Next { action, reason: "MachinesGo", message })
+    Some(Next { action, reason: ConditionReason::DeletingMachines, message })
 }
 
 /// The hosts that still have the network, and those that cannot be asked any more.

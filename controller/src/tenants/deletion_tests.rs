@@ -66,7 +66,7 @@ fn machines_go_first_and_foreign_ones_are_left_alone() {
     );
     let going = [machine(false, true)];
     let told = next(View { machines: &going, ..view(&tenant, Namespace::Ours) });
-    assert_eq!((told.action, told.reason), (Action::Wait, "MachinesGo"));
+    assert_eq!((told.action, told.reason), (Action::Wait, ConditionReason::DeletingMachines));
 }
 
 #[test]

@@ -1,19 +1,21 @@
-//! Why a part of a tenant is not as asked, for its condition and its event.
+//! Why a part of a tenant's desired state is not applied, for its condition and its event.
 
-/// One reason in a machine's word and in a person's.
+use berth_api::ConditionReason;
+
+/// Reason of a failed condition, and its message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Fault {
-    /// The reason of a condition: one word in `CamelCase`.
-    pub reason: &'static str,
+    /// Reason of the condition and of the event.
+    pub reason: ConditionReason,
     /// Object, field, value, and what to do.
     pub message: String,
 }
 
 impl Fault {
-    /// A fault.
+    /// Returns a fault with this reason and message.
     #[must_use]
-    pub const fn new(reason: &'static str, message: String) -> Self {
+    pub const fn new(reason: ConditionReason, message: String) -> Self {
         Self { reason, message }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::infra_node::NetworkScenario;
-use berth_api::{LinkName, TenantCluster};
+use berth_api::{ConditionReason, LinkName, TenantCluster};
 
 use super::fault::{Fault, some_of};
 use super::hosts::Host;
@@ -72,7 +72,7 @@ pub fn resolve(tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Result<Option<Hos
             Err(error) => {
                 let message =
                     format!("InfraNode {}: spec.networks[{name}].bridge: {error}", host.name);
-                return Err(Fault::new("NetworkInvalid", message));
+                return Err(Fault::new(ConditionReason::InvalidHostNetwork, message));
             }
         };
         let one = HostNetwork {
@@ -97,7 +97,7 @@ pub fn resolve(tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Result<Option<Hos
                         bridge_in_words(known),
                         bridge_in_words(&one),
                     );
-                    return Err(Fault::new("NetworkDiffers", message));
+                    return Err(Fault::new(ConditionReason::HostNetworksDiffer, message));
                 }
                 known.mtu = known_mtu.into_iter().chain(one.mtu).min();
             }
@@ -135,7 +135,7 @@ fn nowhere(name: &str, tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Fault {
             some_of(&have)
         )
     };
-    Fault::new("NoHosts", message)
+    Fault::new(ConditionReason::NoHosts, message)
 }
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ mod tests {
             host("b", json!({"name": "trunk", "scenario": "BridgePerTenant"}), None),
         ];
         let fault = resolve(&tenant(), &hosts).unwrap_err();
-        assert_eq!(fault.reason, "NetworkDiffers");
+        assert_eq!(fault.reason, ConditionReason::HostNetworksDiffer);
         assert!(fault.message.contains("hosts a and b"), "{fault}");
         let mut picky = tenant();
         picky.spec.node_selector.insert("host".to_owned(), "b".to_owned());

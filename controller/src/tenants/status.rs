@@ -1,7 +1,7 @@
 //! What is told of a tenant: conditions, in the words of the parts that they are about.
 
 use berth_api::names::CONTROLLER_TENANTS;
-use berth_api::{TenantCluster, TenantClusterStatus, TenantHosts};
+use berth_api::{ConditionReason, TenantCluster, TenantClusterStatus, TenantHosts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -15,8 +15,6 @@ pub const OURS: [&str; 5] = ["Ready", "NetworkReady", "HostsReady", POLICIES_REA
 
 /// Condition that a tenant's NetworkPolicies are applied. Machines wait for it.
 pub const POLICIES_READY: &str = "PoliciesReady";
-/// Reason of it: all policies are applied but for the way to the tenant's own API server.
-pub const KUBECONFIG_INVALID: &str = "KubeconfigInvalid";
 
 /// How far a part is.
 pub type Part = Result<Told, Fault>;
@@ -25,7 +23,7 @@ pub type Part = Result<Told, Fault>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The reason of the condition.
-    pub reason: &'static str,
+    pub reason: ConditionReason,
     /// For a person.
     pub message: String,
 }
@@ -34,7 +32,7 @@ impl Told {
     /// The usual reason.
     #[must_use]
     pub const fn ready(message: String) -> Self {
-        Self { reason: "Ready", message }
+        Self { reason: ConditionReason::Ready, message }
     }
 }
 
@@ -89,10 +87,15 @@ pub fn status(tenant: &TenantCluster, parts: &Parts, now: Timestamp) -> TenantCl
         .map(|one| format!("{}: {}", one.type_, one.message))
         .collect();
     let first = conditions.iter().find(|one| one.status != "True").map(|one| one.reason.clone());
+    let first = first.as_ref();
     let ready = if not.is_empty() {
-        ("True", "Ready".to_owned(), "all is as asked".to_owned())
+        ("True", ConditionReason::Ready.as_str(), "all is as asked".to_owned())
     } else {
-        ("False", first.unwrap_or_else(|| "MachinesNotReady".to_owned()), not.join("; "))
+        (
+            "False",
+            first.map_or(ConditionReason::MachinesNotReady.as_str(), String::as_str),
+            not.join("; "),
+        )
     };
     conditions.insert(0, make(tenant, "Ready", ready.0, ready.1, ready.2, now));
     TenantClusterStatus {
@@ -112,7 +115,7 @@ pub fn status(tenant: &TenantCluster, parts: &Parts, now: Timestamp) -> TenantCl
 pub fn going(
     tenant: &TenantCluster,
     has: Option<NetworkId>,
-    reason: &'static str,
+    reason: ConditionReason,
     message: &str,
     now: Timestamp,
 ) -> TenantClusterStatus {
@@ -123,7 +126,7 @@ pub fn going(
         namespace: Some(TenantCluster::namespace_of(&tenant.name_any())),
         vlan,
         vni,
-        conditions: vec![make(tenant, "Ready", "False", reason.to_owned(), told, now)],
+        conditions: vec![make(tenant, "Ready", "False", reason.as_str(), told, now)],
         ..TenantClusterStatus::default()
     }
 }
@@ -131,13 +134,13 @@ pub fn going(
 fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> Part {
     let Some(network) = &tenant.spec.network else {
         return Ok(Told {
-            reason: "PodNetworkOnly",
+            reason: ConditionReason::PodNetworkOnly,
             message: "has no network of its own".to_owned(),
         });
     };
     if hosts.selected == 0 {
         let message = format!("no host that it selects has network {}", network.name);
-        return Err(Fault::new("NoHosts", message));
+        return Err(Fault::new(ConditionReason::NoHosts, message));
     }
     if hosts.ready == hosts.selected {
         return Ok(Told::ready(format!("ready on all {} hosts", hosts.selected)));
@@ -146,14 +149,14 @@ fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> Part {
         hosts.not_ready.iter().map(|host| format!("{} ({})", host.name, host.message)).collect();
     let message =
         format!("ready on {} of {} hosts; not on {}", hosts.ready, hosts.selected, some_of(&named));
-    Err(Fault::new("HostsNotReady", message))
+    Err(Fault::new(ConditionReason::HostsNotReady, message))
 }
 
 fn condition(tenant: &TenantCluster, type_: &str, part: &Part, now: Timestamp) -> Condition {
     match part {
-        Ok(told) => make(tenant, type_, "True", told.reason.to_owned(), told.message.clone(), now),
+        Ok(told) => make(tenant, type_, "True", told.reason.as_str(), told.message.clone(), now),
         Err(fault) => {
-            make(tenant, type_, "False", fault.reason.to_owned(), fault.message.clone(), now)
+            make(tenant, type_, "False", fault.reason.as_str(), fault.message.clone(), now)
         }
     }
 }
@@ -165,7 +168,7 @@ fn make(
     tenant: &TenantCluster,
     type_: &str,
     status: &str,
-    reason: String,
+    reason: &str,
     message: String,
     now: Timestamp,
 ) -> Condition {
@@ -176,7 +179,7 @@ fn make(
         status: status.to_owned(),
         observed_generation: tenant.metadata.generation,
         last_transition_time: before.map_or(Time(now), |one| one.last_transition_time.clone()),
-        reason,
+        reason: reason.to_owned(),
         message: message.chars().take(LONGEST).collect(),
     }
 }

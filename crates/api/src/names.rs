@@ -99,7 +99,7 @@ pub mod resource {
     pub const BRIDGES_TOLD: usize = 16;
 }
 
-/// Types and reasons of conditions that more than one part of Berth reads.
+/// Types of conditions that more than one part of Berth reads.
 pub mod condition {
     /// Of an InfraNode: `True` while somebody else holds fields that its HostProfile says otherwise. Absent else.
     pub const PROFILE_OVERRIDDEN: &str = "ProfileOverridden";
@@ -109,6 +109,4 @@ pub mod condition {
     pub const PROFILE_INCOMPLETE: &str = "ProfileIncomplete";
     /// Of most objects: whether all is as asked.
     pub const READY: &str = "Ready";
-    /// Reason of an InfraNode's conditions that are `Unknown`, as its agent gives no sign of life.
-    pub const AGENT_SILENT: &str = "AgentSilent";
 }

@@ -112,7 +112,7 @@ pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
     plane.ask("rack1-a", &json!({"ksm": {"mode": "On", "pagesToScan": 50}})).unwrap();
     until_said(plane, &A, "ProfileOverridden", Some("spec.ksm.mode (kubectl"));
     assert_eq!(spec(plane, "rack1-a")["ksm"], json!({"mode": "On", "pagesToScan": 50}));
-    told(plane, "ProfileOverridden");
+    told(plane, "FieldsOwnedByOthers");
     // The rest of the profile goes on.
     plane
         .kubectl(&[
@@ -202,7 +202,10 @@ pub(crate) fn a_silent_agent_is_said_once(plane: &ControlPlane) {
     );
     let there = plane.infra_node("rack1-b");
     let ready = condition(&there, "Ready");
-    assert_eq!((&ready["status"], &ready["reason"]), (&json!("Unknown"), &json!("AgentSilent")));
+    assert_eq!(
+        (&ready["status"], &ready["reason"]),
+        (&json!("Unknown"), &json!("AgentUnresponsive"))
+    );
     // What it says now stands, although its Lease is not renewed.
     let mut there = plane.infra_node("rack1-b");
     there["status"]["conditions"][0] = json!({"type": "Ready", "status": "True", "reason": "Applied",

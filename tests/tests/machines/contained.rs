@@ -141,7 +141,7 @@ pub(crate) fn machines_wait_for_the_definition_of_their_network(plane: &ControlP
     plane
         .until("it says what it waits for", SOON, |plane| {
             let on_vf = plane.get(&["machinedeployment", "on-vf", "-n", "cluster-vf"]).ok()?;
-            (condition(&on_vf, "Progressing")["reason"] == "AwaitingTenant").then_some(())
+            (condition(&on_vf, "Progressing")["reason"] == "WaitingForTenant").then_some(())
         })
         .unwrap();
     assert_eq!(there(), json!([]));

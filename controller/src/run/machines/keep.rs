@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use berth_api::TenantCluster;
 use berth_api::names::{FINALIZER, TENANT_PREFIX};
+use berth_api::{EventReason, TenantCluster};
 use berth_runtime::client::jittered;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, Preconditions};
@@ -26,8 +26,6 @@ use crate::run::packed::unpacked;
 
 /// What is wrong for a reason that may pass is looked at again after so long.
 pub(super) const RETRY: Duration = Duration::from_secs(30);
-/// Reason of the Event of one that is another controller's to keep.
-const LEFT: &str = "LeftToMachineController";
 
 /// One MachineDeployment, and what is looked up for it.
 pub(super) struct Look<'a> {
@@ -154,7 +152,8 @@ impl Context {
             );
             // Its status is not ours to say anything in.
             let reference = object.object_ref(&deployments());
-            self.events.tell_of(EventType::Normal, reference, LEFT, &note).await;
+            let reason = EventReason::ManagedByMachineController.as_str();
+            self.events.tell_of(EventType::Normal, reference, reason, &note).await;
         }
         is_off
     }

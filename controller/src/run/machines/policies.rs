@@ -1,10 +1,11 @@
 //! Whether machines of a tenant may be made: once its NetworkPolicies are in force.
 
+use berth_api::ConditionReason;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use crate::tenants::status::{KUBECONFIG_INVALID, POLICIES_READY};
+use crate::tenants::status::POLICIES_READY;
 
 /// Why NetworkPolicies of a tenant are not in force; `None` if they are.
 ///
@@ -15,12 +16,21 @@ pub(super) fn not_in_force(tenant: &DynamicObject) -> Option<String> {
     let conditions = tenant.data.pointer("/status/conditions").and_then(Value::as_array);
     match conditions.into_iter().flatten().find(|one| one["type"] == POLICIES_READY) {
         None => Some(format!("TenantCluster {name} has no condition {POLICIES_READY} yet")),
-        Some(one) if one["status"] == "True" || one["reason"] == KUBECONFIG_INVALID => None,
+        Some(one)
+            if one["status"] == "True"
+                || reason(one) == Some(ConditionReason::InvalidKubeconfig) =>
+        {
+            None
+        }
         Some(one) => {
             let message = one["message"].as_str().unwrap_or_default();
             Some(format!("{POLICIES_READY} of TenantCluster {name} is false: {message}"))
         }
     }
+}
+
+fn reason(condition: &Value) -> Option<ConditionReason> {
+    condition["reason"].as_str()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -43,7 +53,7 @@ mod tests {
             }]))
         };
         assert_eq!(not_in_force(&one("True", "Ready")), None);
-        assert_eq!(not_in_force(&one("False", "KubeconfigInvalid")), None);
+        assert_eq!(not_in_force(&one("False", "InvalidKubeconfig")), None);
         let why = not_in_force(&one("False", "ClusterFactsUnknown")).unwrap();
         assert_eq!(why, "PoliciesReady of TenantCluster abc is false: why");
         let why = not_in_force(&tenant(json!([]))).unwrap();

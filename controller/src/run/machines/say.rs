@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use berth_api::ConditionReason;
 use berth_api::names::CONTROLLER_STATUS;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -28,7 +29,7 @@ const DEADLINE: u64 = 600;
 #[derive(Clone, Debug)]
 pub(super) struct Said {
     /// Type, status, reason and message of conditions.
-    conditions: Vec<(&'static str, bool, &'static str, String)>,
+    conditions: Vec<(&'static str, bool, ConditionReason, String)>,
     /// When that may change by itself.
     pub(super) again_after: Option<Duration>,
 }
@@ -38,7 +39,10 @@ impl Said {
     pub(super) fn invalid(problems: &[Problem]) -> Self {
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let message: String = all.join("\n").chars().take(LONGEST).collect();
-        Self { conditions: vec![("Valid", false, "Invalid", message)], again_after: None }
+        Self {
+            conditions: vec![("Valid", false, ConditionReason::InvalidSpec, message)],
+            again_after: None,
+        }
     }
 
     /// It makes sense, and so far it is.
@@ -62,23 +66,35 @@ impl Said {
         );
         let left = deadline.checked_sub(since.elapsed());
         let (progressing, again_after) = if steps.is_complete {
-            (("Progressing", true, "Complete", numbers), None)
+            (("Progressing", true, ConditionReason::Complete, numbers), None)
         } else if look.deployment.spec.paused {
-            (("Progressing", false, "Paused", numbers), None)
+            (("Progressing", false, ConditionReason::Paused, numbers), None)
         } else if let Some(awaited) = awaited {
-            (("Progressing", false, "AwaitingTenant", format!("machines wait for {awaited}")), None)
+            (
+                (
+                    "Progressing",
+                    false,
+                    ConditionReason::WaitingForTenant,
+                    format!("machines wait for {awaited}"),
+                ),
+                None,
+            )
         } else if let Some(left) = left {
-            (("Progressing", true, "Progressing", numbers), Some(left))
+            (("Progressing", true, ConditionReason::Progressing, numbers), Some(left))
         } else {
             let seconds = deadline.as_secs();
             let message = format!("nothing has changed for {seconds} s: {numbers}");
-            (("Progressing", false, "ProgressDeadlineExceeded", message), None)
+            (("Progressing", false, ConditionReason::ProgressDeadlineExceeded, message), None)
         };
         let is_available = unavailable == 0;
-        let reason = if is_available { "MachinesAvailable" } else { "MachinesMissing" };
+        let reason = if is_available {
+            ConditionReason::MachinesAvailable
+        } else {
+            ConditionReason::MachinesUnavailable
+        };
         let message = format!("{available} available, {unavailable} missing");
         let conditions = vec![
-            ("Valid", true, "Valid", "machines can be made of it".to_owned()),
+            ("Valid", true, ConditionReason::Valid, "machines can be made of it".to_owned()),
             progressing,
             ("Available", is_available, reason, message),
         ];
@@ -91,9 +107,14 @@ impl Said {
         let all: Vec<String> = notes.iter().map(ToString::to_string).collect();
         let message: String = all.join("\n").chars().take(LONGEST).collect();
         self.conditions.push(if notes.is_empty() {
-            (HONORED, true, "AllHonored", "machines have all that the template says".to_owned())
+            (
+                HONORED,
+                true,
+                ConditionReason::AllHonored,
+                "machines have all that the template says".to_owned(),
+            )
         } else {
-            (HONORED, false, "PartlyHonored", message)
+            (HONORED, false, ConditionReason::PartiallyHonored, message)
         });
         self
     }
@@ -157,7 +178,7 @@ impl Context {
 
     async fn warn(&self, object: &DynamicObject, said: &Said) {
         let Some((.., reason, message)) = said.conditions.first() else { return };
-        self.events.warn_of(object.object_ref(&deployments()), reason, message).await;
+        self.events.warn_of(object.object_ref(&deployments()), reason.as_str(), message).await;
     }
 
     /// Counts the machines of the deployment's tenant in its status.
@@ -180,11 +201,15 @@ impl Context {
             }
         }
         let (is_so, reason, message) = if !wrong.is_empty() {
-            (false, "Invalid", format!("MachineDeployments make no sense: {}", wrong.join(", ")))
+            (
+                false,
+                ConditionReason::InvalidSpec,
+                format!("MachineDeployments make no sense: {}", wrong.join(", ")),
+            )
         } else if ready < desired {
-            (false, "MachinesMissing", format!("{ready} of {desired} machines run"))
+            (false, ConditionReason::MachinesNotReady, format!("{ready} of {desired} machines run"))
         } else {
-            (true, "MachinesReady", format!("{ready} of {desired} machines run"))
+            (true, ConditionReason::MachinesReady, format!("{ready} of {desired} machines run"))
         };
         let before = known.data.get("status").cloned().unwrap_or_default();
         let said =
@@ -223,13 +248,13 @@ impl Context {
 fn conditions(before: &Value, said: &Said) -> Value {
     let known = before.get("conditions").and_then(Value::as_array);
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-    let condition = |(name, is_so, reason, message): &(&str, bool, &str, String)| {
+    let condition = |(name, is_so, reason, message): &(&str, bool, ConditionReason, String)| {
         let status = if *is_so { "True" } else { "False" };
         let same =
             known.into_iter().flatten().find(|one| one["type"] == *name && one["status"] == status);
         let since = same.map(|one| one["lastTransitionTime"].clone());
         json!({
-            "type": name, "status": status, "reason": reason, "message": message,
+            "type": name, "status": status, "reason": reason.as_str(), "message": message,
             "lastTransitionTime": since.unwrap_or_else(|| now.to_string().into()),
         })
     };

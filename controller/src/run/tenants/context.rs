@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
+use berth_api::{ConditionReason, InfraConfigSpec, SecretRef, TenantCluster};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Secret;
 use kube::runtime::controller::Action;
@@ -20,7 +20,6 @@ use crate::run::calls::forbidden;
 use crate::run::events::Events;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::{Server, server};
-use crate::tenants::status::KUBECONFIG_INVALID;
 
 /// A kubeconfig is read again after so long; one that is wrong or not there, sooner.
 const KUBECONFIG: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30));
@@ -130,7 +129,7 @@ impl Context {
         let namespace = of.namespace.clone().unwrap_or_else(own);
         let key = of.key.as_deref().unwrap_or("kubeconfig");
         let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{}", of.name);
-        let fault = |message: String| Err(Fault::new(KUBECONFIG_INVALID, message));
+        let fault = |message: String| Err(Fault::new(ConditionReason::InvalidKubeconfig, message));
         let (own, config) = (own(), self.config());
         let scope = Scope::new(&[&own], &config);
         if !scope.permits(&namespace, &of.name) {

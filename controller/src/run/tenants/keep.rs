@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::names::{CONTROLLER_TENANTS, FINALIZER, TENANT};
-use berth_api::{TenantCluster, TenantClusterStatus};
+use berth_api::{ConditionReason, TenantCluster, TenantClusterStatus};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
@@ -28,7 +28,7 @@ use crate::tenants::status::{self, Part, Parts, Told, all_or};
 const RETRY: Duration = Duration::from_secs(15);
 
 /// Reasons of faults that are answers of the server.
-const REFUSED: [&str; 2] = ["ApplyFailed", "DeleteFailed"];
+const REFUSED: [ConditionReason; 2] = [ConditionReason::ApplyFailed, ConditionReason::DeleteFailed];
 
 /// Keeps a tenant; says when to look again, if that is to be soon.
 pub(super) async fn keep(
@@ -47,7 +47,7 @@ pub(super) async fn keep(
     }
     let mut parts = Parts {
         network: Ok(Told {
-            reason: "PodNetworkOnly",
+            reason: ConditionReason::PodNetworkOnly,
             message: "has the pod network only".to_owned(),
         }),
         policies: Ok(Told::ready(String::new())),
@@ -76,8 +76,13 @@ pub(super) async fn keep(
         Some(Err(fault)) => {
             // Hosts that are not there at this moment take nothing away.
             let told = tenant.status.as_ref();
-            let holds = ["NoHosts", "NetworkDiffers", "NetworkInvalid"].contains(&fault.reason);
-            let fixed = fault.reason == "NetworkIdFixed";
+            let holds = matches!(
+                fault.reason,
+                ConditionReason::NoHosts
+                    | ConditionReason::HostNetworksDiffer
+                    | ConditionReason::InvalidHostNetwork
+            );
+            let fixed = fault.reason == ConditionReason::NetworkIdImmutable;
             parts.id = before.filter(|_| holds || fixed);
             parts.attachment = told
                 .filter(|_| parts.id.is_some())
@@ -91,7 +96,7 @@ pub(super) async fn keep(
         let message = format!("namespace {} is being deleted", TenantCluster::namespace_of(&name));
         for part in [&mut parts.network, &mut parts.policies, &mut parts.objects] {
             if part.is_ok() {
-                *part = Err(Fault::new("NamespaceGoes", message.clone()));
+                *part = Err(Fault::new(ConditionReason::NamespaceTerminating, message.clone()));
             }
         }
     } else {

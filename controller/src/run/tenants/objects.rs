@@ -3,8 +3,8 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use berth_api::TenantCluster;
 use berth_api::names::{CONTROLLER, MANAGED_BY, TENANT};
+use berth_api::{ConditionReason, TenantCluster};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
@@ -63,12 +63,15 @@ impl Context {
             wanted.body["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
         let what = format!("{} {name}", kind.name());
         let refused = |error: kube::Error| {
-            Fault::new("ApplyFailed", format!("{what} could not be applied: {error}"))
+            Fault::new(
+                ConditionReason::ApplyFailed,
+                format!("{what} could not be applied: {error}"),
+            )
         };
         if self.stores.kind(kind).is_none_or(Optional::is_missing) {
             let crd = kind.crd().unwrap_or_default();
             let message = format!("CustomResourceDefinition {crd} is not installed");
-            return Err(Fault::new("CrdMissing", message));
+            return Err(Fault::new(ConditionReason::CrdMissing, message));
         }
         let known = self.known(kind, &namespace, &name);
         let known = known.filter(|object| kind == Kind::Namespace || is_ours(object.labels()));
@@ -91,7 +94,7 @@ impl Context {
                         "{what} is there already and not Berth's; delete it, or hand it over by label {}={}",
                         MANAGED_BY.0, MANAGED_BY.1
                     );
-                    return Err(Fault::new("NotOurs", message));
+                    return Err(Fault::new(ConditionReason::NotOwned, message));
                 }
             }
             None => {}
@@ -130,7 +133,7 @@ impl Context {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
         let refused = |error: kube::Error| {
             let message = format!("Secret {CSI} could not be created: {error}");
-            Fault::new("ApplyFailed", message)
+            Fault::new(ConditionReason::ApplyFailed, message)
         };
         if found(api.get_metadata(CSI).await).map_err(refused)?.is_none() {
             let params = made_by();
@@ -167,7 +170,7 @@ impl Context {
             }
             self.delete(kind, &object).await.map_err(|error| {
                 let message = format!("{} {name} is not wanted any more: {error}", kind.name());
-                Fault::new("DeleteFailed", message)
+                Fault::new(ConditionReason::DeleteFailed, message)
             })?;
         }
         Ok(())

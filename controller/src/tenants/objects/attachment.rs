@@ -6,7 +6,7 @@
 
 use berth_api::infra_node::NetworkScenario;
 use berth_api::names::resource;
-use berth_api::{NetworkBinding, TenantNetwork};
+use berth_api::{ConditionReason, NetworkBinding, TenantNetwork};
 use serde_json::{Value, json};
 
 use super::{Kind, Wanted};
@@ -65,7 +65,7 @@ fn bridge(
             "spec.network.binding: Bridge, but network {} is of scenario {:?} and has no bridges; leave it out",
             network.name, network.scenario
         );
-        return Err(Fault::new("BindingUnusable", message));
+        return Err(Fault::new(ConditionReason::InvalidBinding, message));
     };
     if bridge.parse::<berth_api::LinkName>().is_err() {
         let message = format!(
@@ -74,7 +74,7 @@ fn bridge(
             network.name,
             bridge.len()
         );
-        return Err(Fault::new("NetworkInvalid", message));
+        return Err(Fault::new(ConditionReason::InvalidHostNetwork, message));
     }
     let mut config = json!({
         "cniVersion": "0.3.1", "name": name, "type": "bridge", "bridge": bridge,
@@ -105,12 +105,12 @@ fn virtual_function(
             "spec.network.binding: Sriov, but network {} is of scenario {:?} and has no VLANs",
             network.name, network.scenario
         );
-        return Err(Fault::new("BindingUnusable", message));
+        return Err(Fault::new(ConditionReason::InvalidBinding, message));
     };
     let Some(resource) = &asked.sriov_resource else {
         let message = "spec.network.sriovResource: is missing; name the resource of the SR-IOV device plugin, as \
                        openshift.io/tenantvfs";
-        return Err(Fault::new("BindingUnusable", message.to_owned()));
+        return Err(Fault::new(ConditionReason::InvalidBinding, message.to_owned()));
     };
     let name = NetworkBinding::Sriov.definition_name(tenant);
     let check = if asked.mac_spoof_check.unwrap_or(true) { "on" } else { "off" };

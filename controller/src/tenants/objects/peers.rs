@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use berth_api::InfraConfigSpec;
+use berth_api::{ConditionReason, InfraConfigSpec};
 use serde_json::{Value, json};
 
 use crate::tenants::cluster::ClusterFacts;
@@ -82,7 +82,7 @@ pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<V
             let message = format!(
                 "InfraConfig default: spec.dnsConfig.nameservers[{index}]: `{server}` is not an address"
             );
-            faults.push(Fault::new("PolicyInvalid", message));
+            faults.push(Fault::new(ConditionReason::InvalidPolicy, message));
             continue;
         };
         rules.push(json!({"to": [single(address)], "ports": udp_and_tcp(&[DOMAIN])}));

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use berth_api::names::CUSTOM_POLICY;
-use berth_api::{CustomNetworkPolicy, InfraConfigSpec, Isolation, NetworkPolicies};
+use berth_api::{
+    ConditionReason, CustomNetworkPolicy, InfraConfigSpec, Isolation, NetworkPolicies,
+};
 use serde_json::{Value, json};
 
 use super::peers::{dns, internet, name_servers, same_namespace, single};
@@ -66,7 +68,7 @@ pub fn policies(input: Input<'_>) -> Policies {
                 Ok(wanted) => all.custom.push(wanted),
                 Err(message) => {
                     let message = format!("{place}[{}]: {message}", policy.name);
-                    all.faults.push(Fault::new("PolicyInvalid", message));
+                    all.faults.push(Fault::new(ConditionReason::InvalidPolicy, message));
                 }
             }
         }
@@ -79,7 +81,7 @@ fn isolate(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
     let mut known = |what: &str, rules: Result<Vec<Value>, String>| {
         rules.unwrap_or_else(|why| {
             all.lacks_facts = true;
-            let fault = Fault::new("ClusterFactsUnknown", format!("{what}: {why}"));
+            let fault = Fault::new(ConditionReason::ClusterFactsUnknown, format!("{what}: {why}"));
             all.faults.push(fault);
             Vec::new()
         })

@@ -88,16 +88,16 @@ fn what_is_unknown_opens_nothing_and_is_said() {
         let servers = json!({"dnsConfig": {"nameservers": ["ten.dot.one"]}});
         let all = rendered(isolation, servers, &blind);
         assert!(all.lacks_facts);
-        let said: Vec<(&str, &str)> =
+        let said: Vec<(ConditionReason, &str)> =
             all.faults.iter().map(|fault| (fault.reason, fault.message.as_str())).collect();
         assert_eq!(
             said[..2],
             [
                 (
-                    "ClusterFactsUnknown",
+                    ConditionReason::ClusterFactsUnknown,
                     "addresses of the infra API server: services cannot be listed"
                 ),
-                ("ClusterFactsUnknown", "cluster DNS: no Service"),
+                (ConditionReason::ClusterFactsUnknown, "cluster DNS: no Service"),
             ]
         );
         assert!(said[2].1.contains("nameservers[0]: `ten.dot.one`"), "{said:?}");
