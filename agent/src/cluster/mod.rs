@@ -1,4 +1,4 @@
-//! The cluster: what it asks of this host comes in ([`watch`], [`seen`]), what the host is goes out ([`publisher`],
+//! The cluster: what it asks of this host comes in ([`watch_object`], [`seen`]), what the host is goes out ([`publisher`],
 //! [`events`]), and a sign of life beside it ([`lease`]); if so told, a NodeResourceTopology too ([`topology`]).
 //!
 //! The agent reads and writes its own InfraNode and its own Node, and nothing else but these. It writes only what differs
@@ -11,13 +11,13 @@ mod lease;
 mod publisher;
 mod seen;
 mod topology;
-mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use berth_runtime::client::{self, Connected};
 use berth_runtime::credential::Credential;
+use berth_runtime::watch::watch_object;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::core::{ApiResource, DynamicObject, NotUsed, Object};
@@ -120,12 +120,12 @@ pub async fn join(
     let node = {
         let seen = Arc::clone(seen);
         let name = settings.node.clone();
-        watch::follow(objects.nodes.clone(), "Node", name, move |node| seen.see_node(node))
+        watch_object(objects.nodes.clone(), "Node", name, move |node| seen.see_node(node))
     };
     let infra_node = {
         let seen = Arc::clone(seen);
         let name = settings.node.clone();
-        watch::follow(objects.infra_nodes.clone(), "InfraNode", name, move |object| {
+        watch_object(objects.infra_nodes.clone(), "InfraNode", name, move |object| {
             if seen.see_infra_node(object) {
                 wake();
             }

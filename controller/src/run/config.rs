@@ -11,9 +11,9 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::Context;
 use super::apply::Target;
-use super::follow::Change;
 use super::reconcile::{Failed, Manner, reconcile};
 use crate::profiles::{Said, condition, faults_of_config};
+use berth_runtime::watch::Change;
 
 /// The one that holds.
 pub(super) const NAME: &str = "default";
@@ -34,8 +34,8 @@ pub(super) async fn run(context: Arc<Context>) {
             // A profile may have brought the network that a pool names.
             tokio::select! {
                 change = changes.recv() => match change {
-                    Some(Change::One(_, Some(_)) | Change::All) => {}
-                    Some(Change::One(_, None)) => tracing::info!("the InfraConfig is gone: defaults hold"),
+                    Some(Change::Object(_, Some(_)) | Change::Relisted) => {}
+                    Some(Change::Object(_, None)) => tracing::info!("the InfraConfig is gone: defaults hold"),
                     None => return,
                 },
                 () = context.config_changed.notified() => {}

@@ -4,20 +4,19 @@
 //! breaks a rule that no schema can say. What was known of such an object before holds until it is corrected.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::names::CONTROLLER_MALFORMED;
 use berth_api::names::condition::READY;
 use berth_api::{ConditionReason, EventReason};
 use berth_runtime::client::{CallError, within};
+use berth_runtime::watch::{MalformedObject, ObjectKey};
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
-use kube::core::{ApiResource, DynamicObject};
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
-use tokio::sync::Notify;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::Api;
+use kube::core::DynamicObject;
+use serde_json::json;
 
 use super::Context;
 use super::apply::Target;
@@ -28,68 +27,12 @@ const WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
 /// Before one is told again that could not be.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Kind, namespace and name.
-type Key = (String, String, String);
-
-/// All of them.
-#[derive(Debug, Default)]
-pub(super) struct Malformed {
-    all: Mutex<BTreeMap<Key, Odd>>,
-    changed: Notify,
-}
-
-/// One of them.
-#[derive(Debug, Clone)]
-struct Odd {
-    resource: ApiResource,
-    metadata: ObjectMeta,
-    /// What of it cannot be understood, by its path; none if all can.
-    fault: fn(Value) -> Option<String>,
-}
-
-fn key<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> Key {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    (K::kind(&()).into_owned(), text(&metadata.namespace), text(&metadata.name))
-}
-
-fn fault<K: DeserializeOwned>(object: Value) -> Option<String> {
-    let error = serde_path_to_error::deserialize::<_, K>(object).err()?;
-    Some(format!("{}: {}", error.path(), error.inner()))
-}
-
-impl Malformed {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Odd>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One that cannot be understood; whether that is news, and not the echo of what was said of it.
-    pub(super) fn add<K>(&self, metadata: &ObjectMeta) -> bool
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned,
-    {
-        let resource = ApiResource::erase::<K>(&());
-        let odd = Odd { resource, metadata: metadata.clone(), fault: fault::<K> };
-        let before = self.lock().insert(key::<K>(metadata), odd);
-        self.changed.notify_one();
-        let which = |of: &ObjectMeta| (of.uid.clone(), of.generation);
-        before.is_none_or(|before| which(&before.metadata) != which(metadata))
-    }
-
-    /// One that can, or is gone.
-    pub(super) fn remove<K: Resource<DynamicType = ()>>(&self, metadata: &ObjectMeta) {
-        let mut all = self.lock();
-        if !all.is_empty() {
-            all.remove(&key::<K>(metadata));
-        }
-    }
-}
-
 /// Tells of them for ever.
 pub(super) async fn run(context: Arc<Context>) {
-    let malformed = context.waiting.malformed();
-    let mut told: BTreeMap<Key, Option<String>> = BTreeMap::new();
+    let malformed = context.watches.malformed();
+    let mut told: BTreeMap<ObjectKey, Option<String>> = BTreeMap::new();
     loop {
-        let all = malformed.lock().clone();
+        let all = malformed.all();
         told.retain(|key, _| all.contains_key(key));
         let mut is_told = true;
         for (key, odd) in all {
@@ -115,14 +58,14 @@ pub(super) async fn run(context: Arc<Context>) {
             }
         };
         tokio::select! {
-            () = malformed.changed.notified() => {}
+            () = malformed.changed() => {}
             () = again => {}
         }
     }
 }
 
-async fn tell(context: &Context, odd: &Odd) -> Result<(), CallError> {
-    let Odd { resource, metadata, .. } = odd;
+async fn tell(context: &Context, odd: &MalformedObject) -> Result<(), CallError> {
+    let MalformedObject { resource, metadata, .. } = odd;
     let name = metadata.name.as_deref().unwrap_or_default();
     let client = context.client.clone();
     let api: Api<DynamicObject> = match &metadata.namespace {
@@ -132,7 +75,7 @@ async fn tell(context: &Context, odd: &Odd) -> Result<(), CallError> {
     let Some(object) = within(api.get_opt(name)).await? else { return Ok(()) };
     let object = serde_json::to_value(object).unwrap_or_default();
     // Corrected meanwhile.
-    let Some(message) = (odd.fault)(object.clone()) else { return Ok(()) };
+    let Some(message) = (odd.problem)(object.clone()) else { return Ok(()) };
     let message = berth_runtime::cli::text::printable(&message);
     let before: Vec<Condition> = object["status"]["conditions"]
         .as_array()

@@ -12,13 +12,11 @@ mod burst;
 mod calls;
 mod config;
 pub mod events;
-pub mod follow;
 mod hosts;
 mod leader;
 pub mod machines;
 mod malformed;
 mod metrics;
-mod optional;
 mod packed;
 pub mod reconcile;
 pub mod sidecar;
@@ -45,8 +43,8 @@ use tokio::task::JoinSet;
 
 use crate::fields::keep_whether_conditions_are_one;
 use apply::Writer;
+use berth_runtime::watch::{Informer, WatchHealth};
 use events::Events;
-use follow::{Followed, Waiting};
 use leader::{Candidate, Term};
 pub use metrics::Metrics;
 use silence::Silence;
@@ -81,20 +79,20 @@ pub struct Context {
     /// For telling.
     pub events: Arc<Events>,
     /// All Nodes: their labels and addresses.
-    pub nodes: Followed<Node>,
+    pub nodes: Informer<Node>,
     /// All InfraNodes.
-    pub infra_nodes: Followed<InfraNode>,
+    pub infra_nodes: Informer<InfraNode>,
     /// All HostProfiles.
-    pub profiles: Followed<HostProfile>,
+    pub profiles: Informer<HostProfile>,
     /// All TenantClusters.
-    pub tenants: Followed<TenantCluster>,
+    pub tenants: Informer<TenantCluster>,
     /// The InfraConfig, if there is one.
-    pub configs: Followed<InfraConfig>,
+    pub configs: Informer<InfraConfig>,
     /// All VlanClaims.
-    pub claims: Followed<VlanClaim>,
+    pub claims: Informer<VlanClaim>,
     /// Between looks at objects that nothing happened to.
     pub resync: Duration,
-    waiting: Arc<Waiting>,
+    watches: Arc<WatchHealth>,
     metrics: Arc<Metrics>,
     lease_namespace: String,
     survey: Survey,
@@ -160,11 +158,11 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
     let client::Connected { client, .. } =
         client::connect(settings.kubeconfig.as_deref(), "", move |method| counted.request(method))
             .await?;
-    let waiting = Arc::new(Waiting::default());
+    let watches = Arc::new(WatchHealth::default());
     let (leading, mut leads) = watch::channel(false);
     let extender = Arc::new(sidecar::Listed::new(settings.sidecar.is_some()));
     let pages =
-        Arc::new(Pages::new(Arc::clone(&metrics), Arc::clone(&waiting), Arc::clone(&extender)));
+        Arc::new(Pages::new(Arc::clone(&metrics), Arc::clone(&watches), Arc::clone(&extender)));
     let mut servers = JoinSet::new();
     for listen in &settings.listen {
         let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
@@ -174,7 +172,7 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
     let mut followers = JoinSet::new();
     let may = term.clone();
     let fenced = client::fenced(client.clone(), move || may.lasts());
-    let context = Arc::new(context(settings, &fenced, &mut followers, &waiting, &metrics));
+    let context = Arc::new(context(settings, &fenced, &mut followers, &watches, &metrics));
     if let Some(settings) = &settings.sidecar {
         let shared = sidecar::Shared {
             nodes: context.nodes.clone(),
@@ -226,29 +224,29 @@ fn context(
     settings: &Settings,
     client: &Client,
     followers: &mut JoinSet<()>,
-    waiting: &Arc<Waiting>,
+    watches: &Arc<WatchHealth>,
     metrics: &Arc<Metrics>,
 ) -> Context {
     Context {
         client: client.clone(),
         writer: Writer::new(client.clone(), Arc::clone(metrics)),
         events: Arc::new(Events::new(client.clone(), &settings.identity)),
-        nodes: Followed::begin(client, followers, waiting, trim_node),
-        infra_nodes: Followed::begin(client, followers, waiting, |_| {}),
-        profiles: Followed::begin(client, followers, waiting, |profile| {
+        nodes: Informer::start(client, followers, watches, trim_node),
+        infra_nodes: Informer::start(client, followers, watches, |_| {}),
+        profiles: Informer::start(client, followers, watches, |profile| {
             profile.metadata.managed_fields = None
         }),
-        tenants: Followed::begin(client, followers, waiting, |tenant| {
+        tenants: Informer::start(client, followers, watches, |tenant| {
             keep_whether_conditions_are_one(&mut tenant.metadata);
         }),
-        configs: Followed::begin(client, followers, waiting, |config| {
+        configs: Informer::start(client, followers, watches, |config| {
             config.metadata.managed_fields = None
         }),
-        claims: Followed::begin(client, followers, waiting, |claim| {
+        claims: Informer::start(client, followers, watches, |claim| {
             claim.metadata.managed_fields = None
         }),
         resync: settings.resync,
-        waiting: Arc::clone(waiting),
+        watches: Arc::clone(watches),
         metrics: Arc::clone(metrics),
         lease_namespace: settings.lease_namespace.clone(),
         survey: Survey::default(),

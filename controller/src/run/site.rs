@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use berth_runtime::serve::{Page, Site};
+use berth_runtime::watch::WatchHealth;
 
-use super::follow::Waiting;
 use super::metrics::Metrics;
 use super::sidecar::Listed;
 
@@ -12,7 +12,7 @@ use super::sidecar::Listed;
 #[derive(Debug)]
 pub(super) struct Pages {
     metrics: Arc<Metrics>,
-    waiting: Arc<Waiting>,
+    watches: Arc<WatchHealth>,
     /// Of the scheduler extender, if there is to be one.
     extender: Arc<Listed>,
 }
@@ -20,16 +20,16 @@ pub(super) struct Pages {
 impl Pages {
     pub(super) const fn new(
         metrics: Arc<Metrics>,
-        waiting: Arc<Waiting>,
+        watches: Arc<WatchHealth>,
         extender: Arc<Listed>,
     ) -> Self {
-        Self { metrics, waiting, extender }
+        Self { metrics, watches, extender }
     }
 
     /// What is not listed yet, of the reconcilers' objects and of the extender's: a rolling update goes on only when one
     /// that has all of them can answer kube-scheduler.
     fn unready(&self) -> Option<String> {
-        let all = [self.waiting.sentence(), self.extender.unready()];
+        let all = [self.watches.unlisted(), self.extender.unready()];
         let all: Vec<String> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

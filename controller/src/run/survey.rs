@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Context;
 use super::burst::Burst;
-use super::follow::Change;
 use crate::profiles::{Fleet, Host};
+use berth_runtime::watch::Change;
 
 /// A burst of changes is one look.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -102,12 +102,12 @@ pub(super) async fn survey(context: Arc<Context>, queues: Queues, mut told: Told
 async fn next(context: &Context, queues: &Queues, told: &mut Told, burst: &mut Burst) -> bool {
     tokio::select! {
         Some(change) = told.nodes.recv() => match change {
-            Change::All => true,
-            Change::One(before, after) => node_facts(before.as_deref()) != node_facts(after.as_deref()),
+            Change::Relisted => true,
+            Change::Object(before, after) => node_facts(before.as_deref()) != node_facts(after.as_deref()),
         },
         Some(change) = told.infra_nodes.recv() => match change {
-            Change::All => { all(context, queues); true }
-            Change::One(before, after) => {
+            Change::Relisted => { all(context, queues); true }
+            Change::Object(before, after) => {
                 // Its own write is news too, and must not be what asks for the next one.
                 if let Some(after) = &after {
                     burst.note(after.name_any());
@@ -116,8 +116,8 @@ async fn next(context: &Context, queues: &Queues, told: &mut Told, burst: &mut B
             }
         },
         Some(change) = told.profiles.recv() => match change {
-            Change::All => { all(context, queues); true }
-            Change::One(before, after) => {
+            Change::Relisted => { all(context, queues); true }
+            Change::Object(before, after) => {
                 if let Some(after) = &after {
                     queues.profile(&after.name_any());
                 }
@@ -126,8 +126,8 @@ async fn next(context: &Context, queues: &Queues, told: &mut Told, burst: &mut B
         },
         Some(change) = told.tenants.recv() => {
             match change {
-                Change::All => all(context, queues),
-                Change::One(before, after) => tenant(context, burst, before.as_deref(), after.as_deref()),
+                Change::Relisted => all(context, queues),
+                Change::Object(before, after) => tenant(context, burst, before.as_deref(), after.as_deref()),
             }
             false
         }

@@ -121,6 +121,18 @@ pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Re
     }
 }
 
+/// Returns `None` in place of an error if the server does not have the object (404).
+///
+/// # Errors
+/// Any other error.
+pub fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {

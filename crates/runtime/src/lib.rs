@@ -8,6 +8,8 @@ pub mod client;
 #[cfg(feature = "cluster")]
 pub mod credential;
 #[cfg(feature = "cluster")]
+pub mod discovery;
+#[cfg(feature = "cluster")]
 pub mod events;
 #[cfg(feature = "http")]
 pub mod exchange;
@@ -19,3 +21,5 @@ pub mod refusal;
 mod retry_after;
 #[cfg(feature = "http")]
 pub mod serve;
+#[cfg(feature = "cluster")]
+pub mod watch;

@@ -33,10 +33,10 @@ use tokio::sync::mpsc::unbounded_channel;
 use super::backoff::Backoff;
 use super::events::Events;
 use super::metrics::Metrics;
-use super::optional::{Manner, Optional};
 use super::packed::pack;
 use crate::fields::keep_whether_conditions_are_one;
 use crate::machines::{GROUP, KIND};
+use berth_runtime::watch::{OptionalInformer, OptionalKind};
 use errors::Error;
 use wake::Wake;
 
@@ -49,14 +49,14 @@ const SETTLE: Duration = Duration::from_millis(200);
 pub(super) struct Context {
     client: Client,
     events: Arc<Events>,
-    deployments: Optional,
-    machines: Optional,
-    instances: Optional,
-    tenants: Optional,
-    configs: Optional,
+    deployments: OptionalInformer,
+    machines: OptionalInformer,
+    instances: OptionalInformer,
+    tenants: OptionalInformer,
+    configs: OptionalInformer,
     /// machine-controller's own objects, and webhooks, of which one is its own.
-    foreign: Optional,
-    webhooks: Optional,
+    foreign: OptionalInformer,
+    webhooks: OptionalInformer,
     wake: Arc<Wake>,
     backoff: Backoff<DynamicObject>,
     memory: Mutex<BTreeMap<String, Memory>>,
@@ -102,29 +102,32 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         let wake = Arc::clone(&wake);
         move |object: &DynamicObject, is_gone: bool| news(&wake, object, is_gone)
     };
-    let manner = Manner { resource: deployments(), labels: None, trim: without_managers };
+    let manner = OptionalKind { resource: deployments(), labels: None, trim: without_managers };
     let (deployments, follow_deployments) =
-        Optional::begin(&client, manner, with(Wake::deployment));
-    let manner = Manner { resource: machines(), labels: Some("md".to_owned()), trim: trim_machine };
-    let (machines, follow_machines) = Optional::begin(&client, manner, with(Wake::machine));
+        OptionalInformer::start(&client, manner, with(Wake::deployment));
+    let manner =
+        OptionalKind { resource: machines(), labels: Some("md".to_owned()), trim: trim_machine };
+    let (machines, follow_machines) = OptionalInformer::start(&client, manner, with(Wake::machine));
     let instances =
         resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
-    let manner = Manner { resource: instances, labels: Some("md".to_owned()), trim: trim_instance };
-    let (instances, follow_instances) = Optional::begin(&client, manner, with(Wake::instance));
-    let ours = |kind, plural| Manner {
+    let manner =
+        OptionalKind { resource: instances, labels: Some("md".to_owned()), trim: trim_instance };
+    let (instances, follow_instances) =
+        OptionalInformer::start(&client, manner, with(Wake::instance));
+    let ours = |kind, plural| OptionalKind {
         resource: resource("berth.dev", "v1alpha1", kind, plural),
         labels: None,
         trim: without_managers,
     };
     // Its managers tell how its status is to be written.
     let trim = |object: &mut DynamicObject| keep_whether_conditions_are_one(&mut object.metadata);
-    let manner = Manner { trim, ..ours("TenantCluster", "tenantclusters") };
-    let (tenants, follow_tenants) = Optional::begin(&client, manner, with(Wake::tenant));
+    let manner = OptionalKind { trim, ..ours("TenantCluster", "tenantclusters") };
+    let (tenants, follow_tenants) = OptionalInformer::start(&client, manner, with(Wake::tenant));
     let (configs, follow_configs) =
-        Optional::begin(&client, ours("InfraConfig", "infraconfigs"), |_, _| {});
-    let manner = Manner { resource: foreign_machines(), labels: None, trim: trim_all };
-    let (foreign, follow_foreign) = Optional::begin(&client, manner, with(Wake::foreign));
-    let webhooks = Manner {
+        OptionalInformer::start(&client, ours("InfraConfig", "infraconfigs"), |_, _| {});
+    let manner = OptionalKind { resource: foreign_machines(), labels: None, trim: trim_all };
+    let (foreign, follow_foreign) = OptionalInformer::start(&client, manner, with(Wake::foreign));
+    let webhooks = OptionalKind {
         resource: resource(
             "admissionregistration.k8s.io",
             "v1",
@@ -134,7 +137,7 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         labels: None,
         trim: trim_all,
     };
-    let (webhooks, follow_webhooks) = Optional::begin(&client, webhooks, |_, _| {});
+    let (webhooks, follow_webhooks) = OptionalInformer::start(&client, webhooks, |_, _| {});
     wake.set(&deployments, &machines, &tenants);
     let context = Arc::new(Context {
         client,
@@ -151,7 +154,7 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         memory: Mutex::default(),
     });
     let work = async {
-        let store = context.deployments.there().await;
+        let store = context.deployments.listed().await;
         for kind in [
             &context.machines,
             &context.instances,

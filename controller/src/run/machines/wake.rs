@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::index::{Index, Place, Whose, deployment_of, place};
 use super::{deployments, policies};
-use crate::run::optional::Optional;
+use berth_runtime::watch::OptionalInformer;
 
 /// Those that wait to be looked at.
 pub(super) type Queue = UnboundedSender<ReconcileRequest<DynamicObject>>;
@@ -21,7 +21,7 @@ pub(super) type Queue = UnboundedSender<ReconcileRequest<DynamicObject>>;
 pub(super) struct Wake {
     queue: Queue,
     /// Of deployments, machines and tenants. They are followed by what tells of news, so they come after it.
-    stores: OnceLock<[Optional; 3]>,
+    stores: OnceLock<[OptionalInformer; 3]>,
     by_name: Index<String>,
     by_namespace: Index<String>,
     /// Machines by their namespace and their deployment's name.
@@ -47,7 +47,12 @@ impl Wake {
     }
 
     /// Where objects are looked up; before anything is told.
-    pub(super) fn set(&self, deployments: &Optional, machines: &Optional, tenants: &Optional) {
+    pub(super) fn set(
+        &self,
+        deployments: &OptionalInformer,
+        machines: &OptionalInformer,
+        tenants: &OptionalInformer,
+    ) {
         let stores = [deployments, machines, tenants].map(Clone::clone);
         // It is set once.
         self.stores.set(stores).unwrap_or_default();

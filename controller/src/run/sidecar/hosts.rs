@@ -15,7 +15,7 @@ use crate::inventory::HostFacts;
 use crate::pod::Resources;
 use crate::profiles::{Choice, choose};
 use crate::rules::HostParts;
-use crate::run::follow::Change;
+use berth_runtime::watch::Change;
 
 static NOTHING: Resources =
     Resources { cpu_millis: 0, memory: 0, hugepages: BTreeMap::new(), extended: BTreeMap::new() };
@@ -37,16 +37,16 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>, shared: Shared) {
     loop {
         tokio::select! {
             Some(change) = of_nodes.recv() => match change {
-                Change::All => hosts.all().await,
-                Change::One(before, after) => {
+                Change::Relisted => hosts.all().await,
+                Change::Object(before, after) => {
                     if facts_of_node(before.as_deref()) != facts_of_node(after.as_deref()) {
                         hosts.one(&name(before.as_deref(), after.as_deref()));
                     }
                 }
             },
             Some(change) = of_infra_nodes.recv() => match change {
-                Change::All => hosts.all().await,
-                Change::One(before, after) => {
+                Change::Relisted => hosts.all().await,
+                Change::Object(before, after) => {
                     if facts_of_host(before.as_deref()) != facts_of_host(after.as_deref()) {
                         hosts.one(&name(before.as_deref(), after.as_deref()));
                     }
@@ -54,8 +54,8 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>, shared: Shared) {
             },
             Some(change) = of_profiles.recv() => {
                 let is_other = match &change {
-                    Change::All => true,
-                    Change::One(before, after) => {
+                    Change::Relisted => true,
+                    Change::Object(before, after) => {
                         before.as_ref().map(|one| &one.spec) != after.as_ref().map(|one| &one.spec)
                     }
                 };

@@ -4,7 +4,6 @@
 //! it decides is bound ([`send`]); pods that a change has made room for are woken ([`wake`]).
 
 mod calls;
-mod feed;
 mod gate;
 mod hosts;
 mod metrics;
@@ -26,9 +25,9 @@ use kube::Client;
 use tokio::sync::{Notify, RwLock};
 use tokio::task::JoinSet;
 
-use super::follow::Followed;
 use super::metrics::Metrics;
 use crate::sidecar::{Awaited, Desk};
+use berth_runtime::watch::Informer;
 use gate::Gate;
 pub(super) use gate::Listed;
 pub(super) use metrics::Assignment;
@@ -48,9 +47,9 @@ pub struct Settings {
 /// Objects that reconcilers follow too.
 #[derive(Clone)]
 pub(super) struct Shared {
-    pub(super) nodes: Followed<Node>,
-    pub(super) infra_nodes: Followed<InfraNode>,
-    pub(super) profiles: Followed<HostProfile>,
+    pub(super) nodes: Informer<Node>,
+    pub(super) infra_nodes: Informer<InfraNode>,
+    pub(super) profiles: Informer<HostProfile>,
 }
 
 /// What all its parts share.

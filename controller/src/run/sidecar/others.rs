@@ -11,13 +11,13 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::Sidecar;
-use super::feed::{Told, always, feed};
 use super::gate::Kind;
 use super::volumes;
 use crate::fleet::CLASS;
 use crate::launcher::Configuration;
-use crate::run::calls::is_served;
 use crate::sidecar::{Awaited, Instance};
+use berth_runtime::discovery::is_served;
+use berth_runtime::watch::{Config, Event, always, watch};
 
 /// A kind that is not installed is asked for again after so long.
 const PROBE: Duration = Duration::from_secs(15);
@@ -27,19 +27,19 @@ pub(super) const SELECTED: &str = "volume.kubernetes.io/selected-node";
 /// Follows namespaces for ever: rules select pods by their labels.
 pub(super) async fn namespaces(sidecar: Arc<Sidecar>) {
     let api: Api<Namespace> = Api::all(sidecar.client.clone());
-    let take = |told: Told<Namespace>| match told {
-        Told::Begin => sidecar.gate.listed(Kind::Namespaces, false),
-        Told::End => sidecar.gate.listed(Kind::Namespaces, true),
-        Told::Listed(namespace) => {
+    let take = |event: Event<Namespace>| match event {
+        Event::Init => sidecar.gate.listed(Kind::Namespaces, false),
+        Event::InitDone => sidecar.gate.listed(Kind::Namespaces, true),
+        Event::InitApply(namespace) => {
             sidecar.desk().namespace(&namespace.name_any(), namespace.labels());
         }
-        Told::Is(namespace) => {
+        Event::Apply(namespace) => {
             sidecar.tell(|desk, _| desk.namespace(&namespace.name_any(), namespace.labels()));
         }
         // Its pods have gone before it.
-        Told::Gone(_) => {}
+        Event::Delete(_) => {}
     };
-    feed(api, "namespaces", take, always).await;
+    watch(api, Config::default(), "namespaces", take, always).await;
 }
 
 /// Namespace and name, and the node that was selected.
@@ -51,19 +51,19 @@ pub(super) async fn claims(sidecar: Arc<Sidecar>) {
     let mut listed: Vec<Claim> = Vec::new();
     // Most claims have their volume, and a change of one is of no matter then.
     let mut open: BTreeSet<(String, String)> = BTreeSet::new();
-    let take = |told: Told<DeserializeGuard<PersistentVolumeClaim>>| match told {
-        Told::Begin => {
+    let take = |event: Event<DeserializeGuard<PersistentVolumeClaim>>| match event {
+        Event::Init => {
             sidecar.gate.listed(Kind::Claims, false);
             listed.clear();
         }
-        Told::Listed(object) => listed.extend(object.0.ok().and_then(|claim| waits(&claim))),
-        Told::End => {
+        Event::InitApply(object) => listed.extend(object.0.ok().and_then(|claim| waits(&claim))),
+        Event::InitDone => {
             open = listed.iter().map(|(key, _)| key.clone()).collect();
             let all = std::mem::take(&mut listed);
             sidecar.tell(|desk, now| desk.claims(now, all));
             sidecar.gate.listed(Kind::Claims, true);
         }
-        Told::Is(object) => {
+        Event::Apply(object) => {
             let Ok(claim) = object.0 else { return };
             let key = (claim.namespace().unwrap_or_default(), claim.name_any());
             let waits = waits(&claim).map(|(_, node)| node);
@@ -76,14 +76,14 @@ pub(super) async fn claims(sidecar: Arc<Sidecar>) {
                 open.remove(&key);
             }
         }
-        Told::Gone(object) => {
+        Event::Delete(object) => {
             let metadata = object.0.map_or_else(|invalid| invalid.metadata, |claim| claim.metadata);
             let key = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
             open.remove(&key);
             sidecar.tell(|desk, now| desk.claim(now, &key.0, &key.1, None));
         }
     };
-    feed(api, "persistentvolumeclaims", take, always).await;
+    watch(api, Config::default(), "persistentvolumeclaims", take, always).await;
 }
 
 fn waits(claim: &PersistentVolumeClaim) -> Option<Claim> {
@@ -120,37 +120,37 @@ async fn follow_instances(sidecar: &Sidecar, resource: &ApiResource) {
     let configuration = volumes::kubevirt(&sidecar.client).await;
     let mut listed: HashMap<String, Instance> = HashMap::new();
     let mut awaited = Vec::new();
-    let take = |told: Told<DynamicObject>| match told {
-        Told::Begin => {
+    let take = |event: Event<DynamicObject>| match event {
+        Event::Init => {
             sidecar.gate.listed(Kind::Instances, false);
             listed.clear();
             awaited.clear();
         }
-        Told::Listed(object) => {
+        Event::InitApply(object) => {
             awaited.extend(waiting(&object, &configuration));
             listed.extend(read(object));
         }
-        Told::End => {
+        Event::InitDone => {
             let all = std::mem::take(&mut listed);
             *sidecar.awaited() = std::mem::take(&mut awaited);
             sidecar.tell(|desk, _| desk.instances(all));
             sidecar.gate.listed(Kind::Instances, true);
         }
-        Told::Is(object) => {
+        Event::Apply(object) => {
             if let Some((uid, instance)) = read(object) {
                 sidecar.tell(|desk, _| desk.instance(&uid, instance));
             }
         }
-        Told::Gone(object) => {
+        Event::Delete(object) => {
             let uid = object.metadata.uid.unwrap_or_default();
             sidecar.tell(|desk, _| desk.instance_is_gone(&uid));
         }
     };
-    let goes_on = || {
+    let is_still_served = |_: &kube::runtime::watcher::Error| {
         let (client, resource) = (sidecar.client.clone(), resource.clone());
         async move { is_served(&client, &resource).await.unwrap_or(true) }
     };
-    feed(api, "virtualmachineinstances", take, goes_on).await;
+    watch(api, Config::default(), "virtualmachineinstances", take, is_still_served).await;
 }
 
 /// One that is on no host yet.

@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::Api;
 
 use super::Sidecar;
-use super::feed::{Told, always, feed};
 use super::gate::Kind;
 use super::volumes;
 use crate::launcher::kubelet_uid;
 use crate::sidecar::{Desk, Seen};
+use berth_runtime::watch::{Config, Event, always, watch};
 
 /// Follows pods for ever, as soon as all is known that they are counted by.
 pub(super) async fn follow(sidecar: Arc<Sidecar>) {
@@ -27,14 +27,14 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
     let mut is_first = true;
     // Without the wait for pages.
     let mut counting = Duration::ZERO;
-    let take = |told: Told<Pod>| match told {
-        Told::Begin => {
+    let take = |event: Event<Pod>| match event {
+        Event::Init => {
             sidecar.gate.listed(Kind::Pods, false);
             listed.clear();
             late.clear();
             counting = Duration::ZERO;
         }
-        Told::Listed(object) => {
+        Event::InitApply(object) => {
             let began = Instant::now();
             let Some((pod, seen)) = read(object) else { return };
             listed.insert(seen.uid().to_owned());
@@ -53,7 +53,7 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
             drop(desk);
             counting = counting.saturating_add(began.elapsed());
         }
-        Told::End => {
+        Event::InitDone => {
             let began = Instant::now();
             sidecar.metrics.assignment.listed();
             late.sort_by_cached_key(|(pod, _)| {
@@ -76,7 +76,7 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
                 counting.as_secs_f64()
             );
         }
-        Told::Is(object) => {
+        Event::Apply(object) => {
             let Some((pod, seen)) = read(object) else { return };
             if let Some(name) = refusal(&seen)
                 && refused.insert(seen.uid().to_owned())
@@ -85,13 +85,13 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
             }
             sidecar.tell(|desk, _| count(desk, pod, &seen));
         }
-        Told::Gone(object) => {
+        Event::Delete(object) => {
             let uid = kubelet_uid(&object);
             refused.remove(&uid);
             sidecar.tell(|desk, now| desk.pod_is_gone(now, &uid));
         }
     };
-    feed(api, "pods", take, always).await;
+    watch(api, Config::default(), "pods", take, always).await;
 }
 
 /// Why the kubelet has refused one of ours.

@@ -14,13 +14,13 @@ use super::context::Context;
 use super::error::{Error, at, found};
 use crate::launcher::RESOURCE_NAME;
 use crate::run::calls::{made_by, patched_by};
-use crate::run::optional::Optional;
 use crate::tenants::claims::{self, Choice, Request, choose};
 use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
 use crate::tenants::imports::{Attachment, used};
 use crate::tenants::network::HostNetwork;
 use crate::tenants::wires;
+use berth_runtime::watch::OptionalInformer;
 
 /// Claims that may be found taken in one look. A list that is so far behind is soon a better one.
 const TRIES: usize = 32;
@@ -263,7 +263,7 @@ impl Context {
         network: &HostNetwork,
     ) -> BTreeMap<NetworkId, String> {
         let kind = crate::tenants::objects::Kind::NetworkAttachmentDefinition;
-        let all = self.stores.kind(kind).map(Optional::all).unwrap_or_default();
+        let all = self.stores.kind(kind).map(OptionalInformer::all).unwrap_or_default();
         let attachments = all.iter().map(|object| Attachment {
             namespace: object.metadata.namespace.as_deref().unwrap_or_default(),
             name: object.metadata.name.as_deref().unwrap_or_default(),

@@ -18,11 +18,11 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::run::calls::is_served;
-use crate::run::follow::{Change, Followed};
 use crate::tenants::cluster::{
     ClusterFacts, DNS_LABEL, Listed, Objects, SYSTEM, addresses, pod_networks,
 };
+use berth_runtime::discovery::is_served;
+use berth_runtime::watch::{Change, Informer};
 
 /// A kind that the server does not have is looked for again after so long: a server that is upgraded keeps its clients.
 const PROBE: Duration = Duration::from_secs(600);
@@ -47,7 +47,7 @@ const WATCHES: usize = 5;
 pub(super) struct Cluster {
     objects: Mutex<Objects>,
     facts: RwLock<Arc<ClusterFacts>>,
-    nodes: Followed<Node>,
+    nodes: Informer<Node>,
     /// Lists that have come, or were refused.
     answered: watch::Sender<BTreeSet<Watched>>,
 }
@@ -56,7 +56,7 @@ impl Cluster {
     /// Starts watching. `changed` is called whenever the facts are others; the futures never end.
     pub(super) fn start(
         client: &Client,
-        nodes: Followed<Node>,
+        nodes: Informer<Node>,
         changed: impl Fn() + Clone + Send + Sync + 'static,
     ) -> (Arc<Self>, Vec<BoxFuture<'static, ()>>) {
         fn unknown<K>(kind: &str) -> Listed<K> {
@@ -186,8 +186,8 @@ impl Cluster {
         async move {
             while let Some(change) = changes.recv().await {
                 let is_new = match &change {
-                    Change::All => true,
-                    Change::One(before, after) => of(before.as_deref()) != of(after.as_deref()),
+                    Change::Relisted => true,
+                    Change::Object(before, after) => of(before.as_deref()) != of(after.as_deref()),
                 };
                 if is_new && this.renew() {
                     changed();

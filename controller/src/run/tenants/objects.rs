@@ -13,11 +13,11 @@ use serde_json::Value;
 use super::context::Context;
 use super::error::{Error, at, found};
 use crate::run::calls::made_by;
-use crate::run::optional::Optional;
 use crate::run::packed::{pack, unpacked};
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::access::{NAME as CSI, csi_secret};
 use crate::tenants::objects::{Kind, Wanted, differs};
+use berth_runtime::watch::OptionalInformer;
 
 /// The server's own answer to a write, and when it came. The watch has it soon.
 pub(super) type Recent = (Instant, DynamicObject);
@@ -68,7 +68,7 @@ impl Context {
                 format!("{what} could not be applied: {error}"),
             )
         };
-        if self.stores.kind(kind).is_none_or(Optional::is_missing) {
+        if self.stores.kind(kind).is_none_or(OptionalInformer::is_missing) {
             let crd = kind.crd().unwrap_or_default();
             let message = format!("CustomResourceDefinition {crd} is not installed");
             return Err(Fault::new(ConditionReason::CrdMissing, message));

@@ -19,12 +19,12 @@ use tokio::task::JoinSet;
 
 use super::cluster::Cluster;
 use crate::fields::keep_whether_conditions_are_one;
-use crate::run::follow::{Change, Followed};
-use crate::run::optional::{Manner, Optional};
 use crate::run::packed::pack;
 use crate::tenants::concern::Concern;
 use crate::tenants::hosts::Host;
 use crate::tenants::objects::Kind;
+use berth_runtime::watch::{Change, Informer};
+use berth_runtime::watch::{OptionalInformer, OptionalKind};
 
 pub(super) type Queue = UnboundedReceiver<ReconcileRequest<TenantCluster>>;
 
@@ -35,15 +35,15 @@ const GATHER: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub struct Followers {
     /// All tenants.
-    pub tenants: Followed<TenantCluster>,
+    pub tenants: Informer<TenantCluster>,
     /// All claims of VLANs and VNIs.
-    pub claims: Followed<VlanClaim>,
+    pub claims: Informer<VlanClaim>,
     /// What holds for all.
-    pub configs: Followed<InfraConfig>,
+    pub configs: Informer<InfraConfig>,
     /// What hosts are and should be.
-    pub infra_nodes: Followed<InfraNode>,
+    pub infra_nodes: Informer<InfraNode>,
     /// Their labels.
-    pub nodes: Followed<Node>,
+    pub nodes: Informer<Node>,
 }
 
 impl Followers {
@@ -52,13 +52,13 @@ impl Followers {
     pub fn begin(client: &Client, tasks: &mut JoinSet<()>) -> Self {
         let waiting = Arc::default();
         Self {
-            tenants: Followed::begin(client, tasks, &waiting, |tenant| {
+            tenants: Informer::start(client, tasks, &waiting, |tenant| {
                 keep_whether_conditions_are_one(&mut tenant.metadata);
             }),
-            claims: Followed::begin(client, tasks, &waiting, |_| {}),
-            configs: Followed::begin(client, tasks, &waiting, |_| {}),
-            infra_nodes: Followed::begin(client, tasks, &waiting, |_| {}),
-            nodes: Followed::begin(client, tasks, &waiting, |_| {}),
+            claims: Informer::start(client, tasks, &waiting, |_| {}),
+            configs: Informer::start(client, tasks, &waiting, |_| {}),
+            infra_nodes: Informer::start(client, tasks, &waiting, |_| {}),
+            nodes: Informer::start(client, tasks, &waiting, |_| {}),
         }
     }
 }
@@ -67,7 +67,7 @@ impl Followers {
 #[derive(Debug)]
 pub(super) struct Stores {
     pub(super) followers: Followers,
-    kinds: BTreeMap<Kind, Optional>,
+    kinds: BTreeMap<Kind, OptionalInformer>,
     hosts: RwLock<BTreeMap<String, Arc<Host>>>,
     pub(super) cluster: Arc<Cluster>,
     pub(super) news: Arc<News>,
@@ -104,11 +104,15 @@ impl Stores {
         let mut kinds = BTreeMap::new();
         for kind in Kind::ALL {
             let told = Arc::clone(&news);
-            let manner =
-                Manner { resource: kind.resource(), labels: selector(kind), trim: trim(kind) };
-            let (followed, follow) = Optional::begin(client, manner, move |object, is_gone| {
-                told.of(kind, object, is_gone)
-            });
+            let manner = OptionalKind {
+                resource: kind.resource(),
+                labels: selector(kind),
+                trim: trim(kind),
+            };
+            let (followed, follow) =
+                OptionalInformer::start(client, manner, move |object, is_gone| {
+                    told.of(kind, object, is_gone)
+                });
             kinds.insert(kind, followed);
             watches.push(follow.boxed());
         }
@@ -183,7 +187,7 @@ impl Stores {
     }
 
     /// What is known of a kind.
-    pub(super) fn kind(&self, kind: Kind) -> Option<&Optional> {
+    pub(super) fn kind(&self, kind: Kind) -> Option<&OptionalInformer> {
         self.kinds.get(&kind)
     }
 
@@ -291,8 +295,8 @@ impl News {
 /// The object that a change is of, as it is or was; none if it may be any.
 fn either<K>(change: Change<K>) -> Option<Arc<K>> {
     match change {
-        Change::All => None,
-        Change::One(before, after) => after.or(before),
+        Change::Relisted => None,
+        Change::Object(before, after) => after.or(before),
     }
 }
 

@@ -1,7 +1,8 @@
-//! Follows one object: a list, then a watch from there, for ever.
+//! The watch of one object, with as few requests as possible: a program that runs on every host uses it.
 //!
-//! A watch that is quiet may be dead: the server sends a bookmark each minute, so a watch without any is begun
-//! anew. That way a watch can be long, and an idle agent asks for nothing.
+//! A connection without events may be dead. The server sends a bookmark each minute, so a watch that receives none is
+//! started again. That allows a watch of 50 minutes; kube-runtime's watcher does not report bookmarks, and takes a
+//! connection for dead only after the timeout of the whole watch (290 s by default, one request for each).
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -12,67 +13,67 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use berth_runtime::client::{CALL, CallError, Pauses, within};
+use crate::client::{CALL, CallError, Pauses, within};
 
-/// A quiet watch is taken for dead after so long.
-const QUIET: Duration = Duration::from_secs(200);
-/// A watch is renewed after so long, in seconds; the server would end it between 30 and 60 minutes.
-const LONG: u32 = 3000;
-/// Longest pause between tries.
+/// Time without an event or a bookmark after which a watch is taken for dead.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
+/// Timeout of a watch, in seconds; the server would end it between 30 and 60 minutes.
+const TIMEOUT: u32 = 3000;
+/// Longest pause between retries.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Calls `tell` with the object whenever it changes, and with `None` when it is not there.
-pub(super) async fn follow<K>(
+/// Calls `handle` with the object whenever it changes, and with `None` if it does not exist. Never ends.
+pub async fn watch_object<K>(
     api: Api<K>,
     kind: &'static str,
     name: String,
-    tell: impl Fn(Option<K>),
+    handle: impl Fn(Option<K>),
 ) where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
     let fields = format!("metadata.name={name}");
     let mut pauses = Pauses::up_to(PAUSE);
-    let mut said = String::new();
+    let mut last_error = String::new();
     loop {
         let list = within(api.list(&ListParams::default().fields(&fields))).await;
         let error = match list {
             Ok(list) => {
-                if !said.is_empty() {
-                    tracing::info!("{kind} {name}: the API server answers again");
-                    said.clear();
+                if !last_error.is_empty() {
+                    tracing::info!(kind, name, "the watch works again");
+                    last_error.clear();
                 }
                 let version = list.metadata.resource_version.unwrap_or_default();
-                tell(list.items.into_iter().next());
-                watch(&api, &fields, version, &tell, &mut pauses).await
+                handle(list.items.into_iter().next());
+                watch(&api, &fields, version, &handle, &mut pauses).await
             }
             Err(error) => Some(error),
         };
         let rest = error.as_ref().map_or(Duration::ZERO, CallError::rest);
         if let Some(error) = error.map(|error| error.to_string())
-            && error != said
+            && error != last_error
         {
-            tracing::warn!("{kind} {name}: {error}; trying again");
-            said = error;
+            tracing::warn!(kind, name, %error, "failed to watch; trying again");
+            last_error = error;
         }
         pauses.wait(rest).await;
     }
 }
 
-/// Until the watch can no longer be continued from where it was; says why, if that is worth a word.
+/// Watches from a version until the watch cannot be continued. Returns the error, unless the end is ordinary.
 async fn watch<K>(
     api: &Api<K>,
     fields: &str,
     mut version: String,
-    tell: &impl Fn(Option<K>),
+    handle: &impl Fn(Option<K>),
     pauses: &mut Pauses,
 ) -> Option<CallError>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let params = WatchParams { timeout: Some(LONG), bookmarks: true, ..WatchParams::default() }
+    let params = WatchParams { timeout: Some(TIMEOUT), bookmarks: true, ..WatchParams::default() }
         .fields(fields);
     loop {
-        // Beginning a watch has an answer too; a server in trouble may not give it.
+        // The server answers the start of a watch, too; an overloaded server may not.
         let stream = match timeout(CALL, api.watch(&params, &version)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Some(error.into()),
@@ -81,28 +82,28 @@ where
         let mut stream = std::pin::pin!(stream);
         let before = version.clone();
         loop {
-            match timeout(QUIET, stream.next()).await {
+            match timeout(IDLE_TIMEOUT, stream.next()).await {
                 Ok(Some(Ok(event))) => {
                     pauses.reset();
                     match event {
                         WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                             version = object.resource_version().unwrap_or_default();
-                            tell(Some(object));
+                            handle(Some(object));
                         }
                         WatchEvent::Deleted(object) => {
                             version = object.resource_version().unwrap_or_default();
-                            tell(None);
+                            handle(None);
                         }
                         WatchEvent::Bookmark(bookmark) => {
                             version = bookmark.metadata.resource_version;
                         }
-                        // The version is too old: ordinary.
+                        // The version is too old, which is ordinary.
                         WatchEvent::Error(status) if status.code == 410 => return None,
                         WatchEvent::Error(status) => return Some(kube::Error::Api(status).into()),
                     }
                 }
                 Ok(Some(Err(error))) => return Some(error.into()),
-                // The server ended it, as it does after a while.
+                // The server ended the watch, as it does after its timeout.
                 Ok(None) if version != before => break,
                 Ok(None) => return None,
                 Err(_) => return None,

@@ -1,0 +1,48 @@
+//! What a program's watches lack: kinds that are not listed yet, and objects that cannot be understood.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::malformed::MalformedObjects;
+
+/// State of all watches of a program.
+#[derive(Debug, Default)]
+pub struct WatchHealth {
+    /// Why a kind is not listed yet, by its plural.
+    unlisted: Mutex<BTreeMap<String, String>>,
+    malformed: MalformedObjects,
+}
+
+impl WatchHealth {
+    fn unlisted_kinds(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the objects that cannot be understood.
+    #[must_use]
+    pub const fn malformed(&self) -> &MalformedObjects {
+        &self.malformed
+    }
+
+    /// Returns why kinds are not listed yet, if any is not.
+    #[must_use]
+    pub fn unlisted(&self) -> Option<String> {
+        let all = self.unlisted_kinds();
+        (!all.is_empty()).then(|| all.values().cloned().collect::<Vec<_>>().join("; "))
+    }
+
+    pub(super) fn started(&self, kind: &str) {
+        self.unlisted_kinds().insert(kind.to_owned(), format!("{kind} are not listed yet"));
+    }
+
+    /// Records why the watch of a kind failed, if that kind is not listed yet.
+    pub(super) fn failed(&self, kind: &str, reason: String) {
+        if let Some(before) = self.unlisted_kinds().get_mut(kind) {
+            *before = reason;
+        }
+    }
+
+    pub(super) fn listed(&self, kind: &str) {
+        self.unlisted_kinds().remove(kind);
+    }
+}

@@ -1,0 +1,331 @@
+//! A store of all objects of a kind, kept by one watch that all users share.
+//!
+//! The store is kube-runtime's. Beside it, subscribers receive each change with the object before and after, so that they
+//! can decide whether it matters. A kind that the server does not know is reported and waited for. An object that cannot
+//! be understood is reported, and the store keeps its last version that could be.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::{Config, Event};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+
+use super::health::WatchHealth;
+use super::stream::{is_missing, message, watch};
+
+/// A change of a store.
+#[derive(Debug)]
+pub enum Change<K> {
+    /// All objects were listed again; some may be deleted.
+    Relisted,
+    /// One object, before and after.
+    Object(Option<Arc<K>>, Option<Arc<K>>),
+}
+
+impl<K> Clone for Change<K> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Relisted => Self::Relisted,
+            Self::Object(before, after) => Self::Object(before.clone(), after.clone()),
+        }
+    }
+}
+
+/// All objects of a kind.
+pub struct Informer<K: Resource<DynamicType = ()> + 'static> {
+    store: Store<K>,
+    subscribers: Arc<Mutex<Vec<UnboundedSender<Change<K>>>>>,
+    listed: Arc<tokio::sync::watch::Sender<bool>>,
+}
+
+impl<K: Resource<DynamicType = ()> + 'static> Debug for Informer<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Informer").field("kind", &K::plural(&())).finish_non_exhaustive()
+    }
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + 'static> Clone for Informer<K> {
+    fn clone(&self) -> Self {
+        let (subscribers, listed) = (Arc::clone(&self.subscribers), Arc::clone(&self.listed));
+        Self { store: self.store.clone(), subscribers, listed }
+    }
+}
+
+impl<K> Informer<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    /// Starts the watch as one of `tasks`. `trim` removes fields that no user of the store reads.
+    pub fn start(
+        client: &kube::Client,
+        tasks: &mut JoinSet<()>,
+        health: &Arc<WatchHealth>,
+        trim: fn(&mut K),
+    ) -> Self {
+        let (store, writer) = reflector::store();
+        let (subscribers, listed) =
+            (Arc::default(), Arc::new(tokio::sync::watch::Sender::new(false)));
+        let informer = Self { store, subscribers, listed };
+        let kind = K::plural(&()).into_owned();
+        health.started(&kind);
+        let api = Api::all(client.clone());
+        let watcher =
+            Watcher { kind, informer: informer.clone(), health: Arc::clone(health), trim, writer };
+        tasks.spawn(watcher.run(api));
+        informer
+    }
+
+    /// Subscribes to all changes from now on.
+    pub fn changes(&self) -> UnboundedReceiver<Change<K>> {
+        let (sender, changes) = unbounded_channel();
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        changes
+    }
+
+    /// Returns the store.
+    #[must_use]
+    pub const fn store(&self) -> &Store<K> {
+        &self.store
+    }
+
+    /// Returns a cluster-scoped object.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Arc<K>> {
+        self.store.get(&ObjectRef::new(name))
+    }
+
+    /// Returns all objects.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<K>> {
+        self.store.state()
+    }
+
+    /// Waits for the first list. The store's own `wait_until_ready` wakes one task alone, the last that called it
+    /// (kube-runtime 5.0, `utils/delayed_init.rs`).
+    pub async fn ready(&self) {
+        // An error means that the watch has ended, and the program with it.
+        if self.listed.subscribe().wait_for(|listed| *listed).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn publish(&self, change: &Change<K>) {
+        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.retain(|subscriber| subscriber.send(change.clone()).is_ok());
+    }
+}
+
+struct Watcher<K: Resource<DynamicType = ()> + Clone + 'static> {
+    kind: String,
+    informer: Informer<K>,
+    health: Arc<WatchHealth>,
+    trim: fn(&mut K),
+    writer: Writer<K>,
+}
+
+impl<K> Watcher<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    async fn run(mut self, api: Api<DeserializeGuard<K>>) {
+        let (kind, health) = (self.kind.clone(), Arc::clone(&self.health));
+        let retry = |error: &kube::runtime::watcher::Error| {
+            let reason = if is_missing(error) {
+                format!(
+                    "{kind}: the server does not know them; waiting for their CustomResourceDefinition \
+                     (berth-controller crds | kubectl apply -f -)"
+                )
+            } else {
+                format!("{kind} cannot be watched: {}; trying again", message(error))
+            };
+            health.failed(&kind, reason);
+            std::future::ready(true)
+        };
+        watch(api, Config::default(), &kind, |event| self.handle(event), retry).await;
+    }
+
+    fn handle(&mut self, event: Event<DeserializeGuard<K>>) {
+        let store = &self.informer.store;
+        let (event, change) = match event {
+            Event::Init => (Event::Init, None),
+            Event::InitApply(object) => match self.understand(object) {
+                Ok(object) => (Event::InitApply(object), None),
+                Err(Some(known)) => (Event::InitApply((*known).clone()), None),
+                Err(None) => return,
+            },
+            Event::InitDone => {
+                self.health.listed(&self.kind);
+                (Event::InitDone, Some(Change::Relisted))
+            }
+            Event::Apply(object) => {
+                let Ok(object) = self.understand(object) else { return };
+                let before = store.get(&ObjectRef::from_obj(&object));
+                let after = Some(Arc::new(object.clone()));
+                (Event::Apply(object), Some(Change::Object(before, after)))
+            }
+            Event::Delete(object) => {
+                // A deleted object need not be understood, but the store takes an object.
+                let known = match object.0 {
+                    Ok(object) => {
+                        self.health.malformed().remove::<K>(object.meta());
+                        Arc::new(object)
+                    }
+                    Err(invalid) => {
+                        self.health.malformed().remove::<K>(&invalid.metadata);
+                        let Some(known) = self.known(&invalid.metadata) else { return };
+                        known
+                    }
+                };
+                (Event::Delete((*known).clone()), Some(Change::Object(Some(known), None)))
+            }
+        };
+        self.writer.apply_watcher_event(&event);
+        // Published first: a subscriber that waits for the list and then reads the store has the change in its queue.
+        if let Some(change) = change {
+            self.informer.publish(&change);
+        }
+        if matches!(event, Event::InitDone) {
+            self.informer.listed.send_replace(true);
+        }
+    }
+
+    /// Returns the last version of an object that could be understood.
+    fn known(&self, metadata: &ObjectMeta) -> Option<Arc<K>> {
+        let mut reference = ObjectRef::new(metadata.name.as_deref().unwrap_or_default());
+        reference.namespace.clone_from(&metadata.namespace);
+        self.informer.store.get(&reference)
+    }
+
+    /// Returns an object that is being deleted, with the fields of its last version that could be understood: what is left
+    /// to do follows from its metadata, and would never be done if all of it had to be understood first.
+    fn being_deleted(&self, metadata: &ObjectMeta) -> Option<K> {
+        metadata.deletion_timestamp.as_ref()?;
+        self.health.malformed().remove::<K>(metadata);
+        if let Some(known) = self.known(metadata) {
+            let mut object = (*known).clone();
+            metadata.clone_into(object.meta_mut());
+            return Some(object);
+        }
+        let (version, kind) = (K::api_version(&()), K::kind(&()));
+        let bare = json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": {}});
+        serde_json::from_value(bare).ok()
+    }
+
+    /// Returns the object, trimmed; otherwise its last version that could be understood.
+    fn understand(&self, object: DeserializeGuard<K>) -> Result<K, Option<Arc<K>>> {
+        match object.0 {
+            Ok(mut object) => {
+                self.health.malformed().remove::<K>(object.meta());
+                (self.trim)(&mut object);
+                Ok(object)
+            }
+            Err(invalid) => {
+                if let Some(object) = self.being_deleted(&invalid.metadata) {
+                    return Ok(object);
+                }
+                if self.health.malformed().add::<K>(&invalid.metadata) {
+                    let (kind, metadata) = (&self.kind, &invalid.metadata);
+                    tracing::warn!(
+                        kind,
+                        namespace = metadata.namespace,
+                        name = metadata.name,
+                        error = %invalid,
+                        "failed to understand an object; its last valid version stays in use"
+                    );
+                }
+                Err(self.known(&invalid.metadata))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn watcher() -> Watcher<ConfigMap> {
+        let (store, writer) = reflector::store();
+        let (subscribers, listed) =
+            (Arc::default(), Arc::new(tokio::sync::watch::Sender::new(false)));
+        Watcher {
+            kind: "configmaps".to_owned(),
+            informer: Informer { store, subscribers, listed },
+            health: Arc::default(),
+            trim: |object| object.metadata.managed_fields = None,
+            writer,
+        }
+    }
+
+    fn object(fields: Value) -> DeserializeGuard<ConfigMap> {
+        let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "a", "namespace": "b", "uid": "u", "managedFields": []}});
+        object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn data(watcher: &Watcher<ConfigMap>) -> Option<String> {
+        let object = watcher.informer.store.get(&ObjectRef::new("a").within("b"))?;
+        assert_eq!(object.metadata.managed_fields, None, "it is trimmed");
+        Some(object.data.as_ref()?.get("x")?.clone())
+    }
+
+    #[test]
+    fn a_malformed_object_keeps_its_last_valid_version_until_it_is_deleted() {
+        let mut watcher = watcher();
+        let health = Arc::clone(&watcher.health);
+        let mut changes = watcher.informer.changes();
+        watcher.handle(Event::Init);
+        watcher.handle(Event::InitApply(object(json!({"data": {"x": "1"}}))));
+        assert_eq!(data(&watcher), None, "the list is not complete");
+        watcher.handle(Event::InitDone);
+        assert!(matches!(changes.try_recv(), Ok(Change::Relisted)));
+        assert_eq!(data(&watcher).as_deref(), Some("1"));
+
+        watcher.handle(Event::Apply(object(json!({"data": "wrong"}))));
+        assert_eq!(data(&watcher).as_deref(), Some("1"));
+        assert!(changes.try_recv().is_err(), "nothing has changed in the store");
+        let malformed: Vec<_> = health.malformed().all().into_values().collect();
+        let [malformed] = malformed.as_slice() else { panic!("{malformed:?}") };
+        let problem = (malformed.problem)(json!({"data": "wrong"}));
+        assert!(problem.is_some_and(|problem| problem.starts_with("data: ")));
+
+        // The same in a list.
+        watcher.handle(Event::Init);
+        watcher.handle(Event::InitApply(object(json!({"data": "wrong"}))));
+        watcher.handle(Event::InitDone);
+        assert!(matches!(changes.try_recv(), Ok(Change::Relisted)));
+        assert_eq!(data(&watcher).as_deref(), Some("1"));
+
+        watcher.handle(Event::Delete(object(json!({"data": "wrong"}))));
+        assert_eq!(data(&watcher), None);
+        let change = changes.try_recv().unwrap();
+        assert!(matches!(change, Change::Object(Some(before), None) if before.data.is_some()));
+        assert!(health.malformed().all().is_empty());
+    }
+
+    #[test]
+    fn a_kind_is_unlisted_until_its_first_list_is_complete() {
+        let mut watcher = watcher();
+        let health = Arc::clone(&watcher.health);
+        health.started("configmaps");
+        assert_eq!(health.unlisted().as_deref(), Some("configmaps are not listed yet"));
+        health.failed("configmaps", "configmaps: refused".to_owned());
+        assert_eq!(health.unlisted().as_deref(), Some("configmaps: refused"));
+        watcher.handle(Event::Init);
+        watcher.handle(Event::InitDone);
+        assert_eq!(health.unlisted(), None);
+        health.failed("configmaps", "refused later".to_owned());
+        assert_eq!(health.unlisted(), None);
+    }
+}

@@ -1,0 +1,19 @@
+//! Watches of API objects, on kube-runtime's watcher: errors are logged once, retries have a backoff with jitter.
+//!
+//! [`watch`] passes events on and stores nothing. An [`Informer`] keeps all objects of a kind, and an [`OptionalInformer`]
+//! those of a kind that may not be installed. [`watch_object`] watches one object with as few requests as possible.
+
+mod health;
+mod informer;
+mod malformed;
+mod object;
+mod optional;
+mod stream;
+
+pub use health::WatchHealth;
+pub use informer::{Change, Informer};
+pub use kube::runtime::watcher::{Config, Event};
+pub use malformed::{MalformedObject, MalformedObjects, ObjectKey};
+pub use object::watch_object;
+pub use optional::{OptionalInformer, OptionalKind};
+pub use stream::{always, watch};

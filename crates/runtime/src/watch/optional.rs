@@ -1,0 +1,174 @@
+//! A store of all objects of a kind that may not be installed, or be installed later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{ApiResource, DynamicObject};
+use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
+use kube::runtime::watcher::{Config, Event};
+use kube::{Api, Client};
+use tokio::sync::watch::{Receiver, Sender, channel};
+
+use super::stream::watch;
+use crate::discovery::is_served;
+
+/// Period of the check whether the kind is installed.
+const PROBE: Duration = Duration::from_secs(15);
+/// Number of objects in one response to a list. All kinds are listed at once at the start, and objects that are not
+/// trimmed yet are large: with kube's 500 the responses take more memory than the stores.
+const PAGE: u32 = 100;
+
+/// State of the watch.
+#[derive(Clone, Debug)]
+enum State {
+    Starting,
+    NotInstalled,
+    Listed(Store<DynamicObject>),
+}
+
+/// All objects of a kind, if the server has that kind.
+#[derive(Clone, Debug)]
+pub struct OptionalInformer {
+    resource: ApiResource,
+    state: Receiver<State>,
+}
+
+/// A kind that may not be installed, and the part of it that is stored.
+#[derive(Debug)]
+pub struct OptionalKind {
+    /// The kind.
+    pub resource: ApiResource,
+    /// A label selector.
+    pub labels: Option<String>,
+    /// Removes fields that no user of the store reads.
+    pub trim: fn(&mut DynamicObject),
+}
+
+impl OptionalInformer {
+    /// Returns the store, and the future that keeps it and never ends. `handle` is called with each object after the store
+    /// has it, and with true if the object is deleted.
+    pub fn start(
+        client: &Client,
+        kind: OptionalKind,
+        handle: impl Fn(&DynamicObject, bool) + Send + Sync + 'static,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (sender, state) = channel(State::Starting);
+        let this = Self { resource: kind.resource.clone(), state };
+        (this, run(client.clone(), kind, sender, handle))
+    }
+
+    /// Waits until the kind is listed, or known not to be installed.
+    pub async fn ready(&self) {
+        drop(self.state.clone().wait_for(|state| !matches!(state, State::Starting)).await);
+    }
+
+    /// Waits until the kind is listed, and returns its store.
+    pub async fn listed(&self) -> Store<DynamicObject> {
+        let mut state = self.state.clone();
+        loop {
+            if let State::Listed(store) = &*state.borrow_and_update() {
+                return store.clone();
+            }
+            if state.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Returns all objects; none if the kind is not installed.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<DynamicObject>> {
+        match &*self.state.borrow() {
+            State::Listed(store) => store.state(),
+            State::Starting | State::NotInstalled => Vec::new(),
+        }
+    }
+
+    /// Returns the objects that `predicate` accepts.
+    pub fn filter(&self, predicate: impl Fn(&DynamicObject) -> bool) -> Vec<Arc<DynamicObject>> {
+        match &*self.state.borrow() {
+            State::Listed(store) => store.state_filter(predicate),
+            State::Starting | State::NotInstalled => Vec::new(),
+        }
+    }
+
+    /// Returns an object of a namespace.
+    #[must_use]
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        let reference = ObjectRef::new_with(name, self.resource.clone()).within(namespace);
+        match &*self.state.borrow() {
+            State::Listed(store) => store.get(&reference),
+            State::Starting | State::NotInstalled => None,
+        }
+    }
+
+    /// Returns a cluster-scoped object.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<Arc<DynamicObject>> {
+        match &*self.state.borrow() {
+            State::Listed(store) => store.get(&ObjectRef::new_with(name, self.resource.clone())),
+            State::Starting | State::NotInstalled => None,
+        }
+    }
+
+    /// Returns true if the server does not have the kind.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(*self.state.borrow(), State::NotInstalled)
+    }
+}
+
+async fn run(
+    client: Client,
+    kind: OptionalKind,
+    state: Sender<State>,
+    handle: impl Fn(&DynamicObject, bool) + Send + Sync + 'static,
+) {
+    let OptionalKind { resource, labels, trim } = kind;
+    loop {
+        match is_served(&client, &resource).await {
+            Ok(true) => {}
+            Ok(false) => {
+                state.send_replace(State::NotInstalled);
+                tokio::time::sleep(PROBE).await;
+                continue;
+            }
+            Err(error) => {
+                let kind = &resource.plural;
+                tracing::warn!(kind, %error, "failed to check whether a kind is installed; trying again");
+                tokio::time::sleep(PROBE).await;
+                continue;
+            }
+        }
+        let mut writer = Writer::new(resource.clone());
+        let store = writer.as_reader();
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let config = Config::default().page_size(PAGE);
+        let config = match &labels {
+            Some(labels) => config.labels(labels),
+            None => config,
+        };
+        let apply = |mut event| {
+            if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) =
+                &mut event
+            {
+                trim(object);
+            }
+            writer.apply_watcher_event(&event);
+            match event {
+                Event::InitDone => {
+                    state.send_replace(State::Listed(store.clone()));
+                    store.state().iter().for_each(|object| handle(object, false));
+                }
+                Event::Apply(object) => handle(&object, false),
+                Event::Delete(object) => handle(&object, true),
+                Event::Init | Event::InitApply(_) => {}
+            }
+        };
+        let is_still_served = |_: &kube::runtime::watcher::Error| {
+            let (client, resource) = (client.clone(), resource.clone());
+            async move { is_served(&client, &resource).await.unwrap_or(true) }
+        };
+        watch(api, config, &resource.plural, apply, is_still_served).await;
+    }
+}

@@ -1,0 +1,75 @@
+//! The watch of a kind as a stream of events.
+
+use std::fmt::Debug;
+use std::future::{Ready, ready};
+
+use futures::StreamExt as _;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{Config, Error, Event, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+
+use crate::cli::text::chain;
+
+/// Passes the events of a watch to `handle`. After an error it goes on with a backoff, unless `retry` returns false: it
+/// never ends otherwise.
+pub async fn watch<K, F>(
+    api: Api<K>,
+    config: Config,
+    kind: &str,
+    mut handle: impl FnMut(Event<K>) + Send,
+    mut retry: impl FnMut(&Error) -> F + Send,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    F: Future<Output = bool> + Send,
+{
+    let mut events = watcher(api, config).default_backoff().boxed();
+    let mut last_error = String::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                // A list that has begun may still be refused.
+                if !last_error.is_empty() && !matches!(event, Event::Init) {
+                    tracing::info!(kind, "the watch works again");
+                    last_error.clear();
+                }
+                handle(event);
+            }
+            Err(error) => {
+                let text = message(&error);
+                if last_error != text {
+                    tracing::warn!(kind, error = %text, "failed to watch; trying again");
+                    last_error = text;
+                }
+                let retry = retry(&error);
+                drop(error);
+                if !retry.await {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Goes on after any error.
+pub fn always(_: &Error) -> Ready<bool> {
+    ready(true)
+}
+
+/// Returns true if the server does not know the kind.
+pub(super) fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
+}
+
+/// Returns the text of an error: the server's message and code if it answered.
+pub(super) fn message(error: &Error) -> String {
+    use Error::{InitialListFailed, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status)) => {
+            format!("{} ({})", status.message, status.code)
+        }
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => chain(error),
+        other => other.to_string(),
+    }
+}
