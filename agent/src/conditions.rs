@@ -215,7 +215,7 @@ fn networks_ready(input: &Input) -> Option<Verdict> {
         let why = change.blocked.as_deref().unwrap_or("not done yet");
         return Some(Verdict::is_false(
             ConditionReason::ChangesPending,
-            format!("{}: {why}", change.what),
+            format!("{}: {why}", change.id),
         ));
     }
     (!networks.is_empty()).then(|| {

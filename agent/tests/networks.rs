@@ -91,7 +91,7 @@ fn planned(facts: &HostFacts, spec: &str) -> Plan {
 fn sentences(plan: &Plan) -> Vec<String> {
     let line = |change: &Change| {
         let why = change.blocked.as_ref().map(|why| format!(" BLOCKED {why}")).unwrap_or_default();
-        format!("{}{why}", change.what)
+        format!("{}{why}", change.id)
     };
     plan.changes.iter().map(line).collect()
 }

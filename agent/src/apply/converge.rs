@@ -11,9 +11,8 @@ use crate::observe::kubelet::Record;
 use crate::observe::shape::Shape;
 use crate::observe::{self, HostFacts, Wanted};
 use crate::plan::network::Stage;
-use crate::plan::{self, Action, Plan};
+use crate::plan::{self, AttemptId, Plan};
 use crate::root::{ReadError, Root, WriteError};
-use crate::setting::Value;
 
 /// Rounds at most; two are seen where the kernel resets one setting with another.
 const ROUNDS: usize = 4;
@@ -23,8 +22,8 @@ const ROUNDS: usize = 4;
 pub struct Converged {
     /// Every change that was tried, in order, then those that are blocked.
     pub outcomes: Vec<Outcome>,
-    /// Changes that failed or were partial, by their [`key`].
-    pub fell_short: Vec<String>,
+    /// Changes that failed or were partial, by their desired values.
+    pub fell_short: Vec<AttemptId>,
     /// Whether there was no time for all removals.
     pub unfinished: bool,
     /// Why nothing more could be done at all: the way back is not safe.
@@ -64,13 +63,13 @@ pub fn look(root: &Root, wanted: &Wanted) -> (HostFacts, Shape) {
     (facts, shape)
 }
 
-/// Makes the host what `spec` asks; parts in `unclear`, and changes whose [`key`] is in `waits`, are left alone.
+/// Makes the host what `spec` asks; parts in `unclear`, and changes whose desired attempt is in `waits`, are left alone.
 /// Where the way back is not safe nothing is changed, but what is left to do is told all the same.
 pub fn converge(
     hands: &Hands,
     spec: &InfraNodeSpec,
     unclear: &Unclear,
-    waits: &BTreeSet<String>,
+    waits: &BTreeSet<AttemptId>,
     look: &dyn Fn() -> (HostFacts, Shape),
     told: &mut dyn FnMut(&Outcome),
 ) -> Converged {
@@ -93,7 +92,7 @@ pub fn converge(
         if hands.tied {
             plan.only_observe();
         }
-        let is_new = |step: &String| !tried.contains(step);
+        let is_new = |attempt: &AttemptId| !tried.contains(attempt);
         // What stands on a change that waits waits too.
         let network = |change: &plan::Change| {
             change
@@ -101,7 +100,7 @@ pub fn converge(
                 .filter(|work| work.stage < Stage::Removals)
                 .map(|work| work.network.clone())
         };
-        let waiting = plan.changes.iter().filter(|change| waits.contains(&key(change)));
+        let waiting = plan.changes.iter().filter(|change| waits.contains(&change.desired()));
         let base =
             |change: &&plan::Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
         let unfiltered = waiting.clone().any(plan::Change::is_filter);
@@ -111,9 +110,10 @@ pub fn converge(
             let network = network(change);
             let is_held = network.is_some() && held.contains(&network);
             let lacks_filter = unfiltered && change.waits_for_filter();
-            !(waits.contains(&key(change)) || is_held || lacks_filter)
+            !(waits.contains(&change.desired()) || is_held || lacks_filter)
         });
-        let new: BTreeSet<String> = possible.map(exactly).filter(is_new).collect();
+        let new: BTreeSet<AttemptId> =
+            possible.map(plan::Change::next_attempt).filter(is_new).collect();
         let nothing_to_forget =
             plan.forget.is_empty() && plan.forget_networks.is_empty() && plan.adopt.is_empty();
         let settled = new.is_empty() && nothing_to_forget;
@@ -126,7 +126,8 @@ pub fn converge(
             return Converged { outcomes, fell_short, unfinished, stopped, plan, facts, shape };
         }
         let mut now = plan;
-        now.changes.retain(|change| change.blocked.is_none() && new.contains(&exactly(change)));
+        now.changes
+            .retain(|change| change.blocked.is_none() && new.contains(&change.next_attempt()));
         let applied = match apply(hands, &now, &facts.ledger, told) {
             Ok(applied) => applied,
             Err(error) => {
@@ -138,7 +139,7 @@ pub fn converge(
         unfinished = ended.len() < now.changes.len();
         let short = now.changes.iter().zip(&ended);
         let short = short.filter(|(_, outcome)| outcome.result != ChangeResult::Done);
-        fell_short.extend(short.map(|(change, _)| key(change)));
+        fell_short.extend(short.map(|(change, _)| change.desired()));
         outcomes.extend(ended);
         outcomes.extend(applied.state);
         tried.extend(new);
@@ -167,26 +168,4 @@ fn unsafe_to_change(hands: &Hands, facts: &HostFacts) -> Option<CannotStart> {
         return Some(CannotStart::BootId);
     }
     facts.ledger_fault.clone().map(CannotStart::Ledger)
-}
-
-/// Names a change by what is asked for, however far it could be done at the time.
-#[must_use]
-pub fn key(change: &plan::Change) -> String {
-    words(change, |step| &step.asked)
-}
-
-/// Names a change by what would be done now.
-fn exactly(change: &plan::Change) -> String {
-    words(change, |step| &step.will_be)
-}
-
-fn words(change: &plan::Change, value: fn(&plan::Step) -> &Value) -> String {
-    match &change.action {
-        Action::Set(steps) => {
-            let steps = steps.iter().map(|step| format!("{}={}", step.setting, value(step)));
-            steps.collect::<Vec<_>>().join(" ")
-        }
-        Action::Kubelet(_) => format!("{} {} {}", change.what, change.was, change.will_be),
-        Action::Links(_) => change.what.clone(),
-    }
 }

@@ -22,7 +22,7 @@ use crate::plan::{Action, Change, Plan, Step, Why};
 use crate::root::{Root, WriteError};
 use crate::setting::{KsmSetting, Setting};
 use crate::systemd::{Systemd, SystemdError};
-pub use converge::{CannotStart, Converged, converge, key, look};
+pub use converge::{CannotStart, Converged, converge, look};
 pub use links::Kernel;
 pub use outcome::Outcome;
 use outcome::{Ended, Result};

@@ -4,13 +4,16 @@ use berth_api::infra_node::{ChangeResult, ChangeStatus};
 use nix::errno::Errno;
 use serde::Serialize;
 
-use crate::plan::Change;
+use crate::plan::{Change, ChangeId};
 use crate::root::WriteError;
 
 /// What became of one change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
+    /// The change that it is of.
+    #[serde(skip)]
+    pub id: ChangeId,
     /// The change in an operator's words: `hugepages 2Mi zone 1: 0 -> 1024`.
     pub what: String,
     /// What became of it.
@@ -52,7 +55,13 @@ impl Outcome {
             Ended::Blocked(message) => (ChangeResult::Blocked, Some(message)),
             Ended::Failed(message) => (ChangeResult::Failed, Some(message)),
         };
-        Self { what: change.sentence(), result, drift: change.drift, message }
+        Self {
+            id: change.id.clone(),
+            what: change.sentence(),
+            result,
+            drift: change.drift,
+            message,
+        }
     }
 
     /// Of a change that is not tried.
@@ -63,7 +72,8 @@ impl Outcome {
     /// The list of found values could not be brought up to date after the changes.
     pub(super) fn of_state(error: &WriteError) -> Self {
         Self {
-            what: "found values".to_owned(),
+            id: ChangeId::RollbackLedger,
+            what: ChangeId::RollbackLedger.to_string(),
             result: ChangeResult::Failed,
             drift: false,
             message: Some(format!("{}; what was found before is saved", meaning(error))),

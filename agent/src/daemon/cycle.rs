@@ -25,7 +25,7 @@ use crate::manifest::{Fault, Part};
 use crate::observe::links::{LinkKind, Links};
 use crate::observe::shape::Shape;
 use crate::observe::{self, HostFacts, Wanted};
-use crate::plan::NetworkState;
+use crate::plan::{AttemptId, Change, ChangeId, NetworkState};
 use crate::report;
 use crate::root::Root;
 
@@ -38,7 +38,7 @@ pub(super) struct Worker {
     /// The last full look at the host, for what only devices' events change.
     devices: Option<HostFacts>,
     /// Changes that failed or were partial: they are tried again, ever more rarely.
-    attempts: BTreeMap<String, Attempt>,
+    attempts: BTreeMap<AttemptId, Attempt>,
     conditions: conditions::Memory,
     /// What was told last, so that the log has each thing once.
     told: BTreeSet<String>,
@@ -49,7 +49,7 @@ pub(super) struct Worker {
     /// Whether removals are left that there was no time for.
     unfinished: bool,
     /// Changes of links that failed, and why.
-    fell_short: BTreeMap<String, String>,
+    fell_short: BTreeMap<ChangeId, String>,
     /// Where wishes come from.
     wishes: Wishes,
     /// Who is told, where there is a cluster.
@@ -131,7 +131,7 @@ impl Worker {
             // So may changes of links, but not at once: what failed may be what the event is of.
             let fell_short = &self.fell_short;
             for (_, attempt) in
-                self.attempts.iter_mut().filter(|(key, _)| fell_short.contains_key(*key))
+                self.attempts.iter_mut().filter(|(id, _)| fell_short.contains_key(&id.change))
             {
                 attempt.next = attempt.next.min(begin + SOON);
                 attempt.pause = PAUSES.0 / 2;
@@ -149,11 +149,11 @@ impl Worker {
         let alive = || state.progress();
         let boot_id = observe::boot_id(&root).unwrap_or_default();
         let hands = Hands::new(&root, &boot_id, &alive).halted(halted);
-        let waits: BTreeSet<String> = self
+        let waits: BTreeSet<AttemptId> = self
             .attempts
             .iter()
             .filter(|(_, attempt)| attempt.next > begin)
-            .map(|(key, _)| key.clone())
+            .map(|(id, _)| id.clone())
             .collect();
         let servers = || {
             let cluster = self.cluster.as_ref();
@@ -239,25 +239,24 @@ impl Worker {
     }
 
     fn remember_attempts(&mut self, converged: &Converged, now: Instant) {
-        for key in &converged.fell_short {
+        for id in &converged.fell_short {
             let attempt = self
                 .attempts
-                .entry(key.clone())
+                .entry(id.clone())
                 .or_insert(Attempt { next: now, pause: PAUSES.0 / 2 });
             attempt.pause = (attempt.pause * 2).min(PAUSES.1);
             attempt.next = now + attempt.pause;
         }
         let of_links = converged.plan.changes.iter().filter(|change| change.links().is_some());
-        let left_of_links: BTreeSet<String> = of_links.map(crate::apply::key).collect();
+        let left_of_links: BTreeSet<&ChangeId> = of_links.map(|change| &change.id).collect();
         for outcome in converged.outcomes.iter().filter(|o| o.result != ChangeResult::Blocked) {
-            self.fell_short
-                .insert(outcome.what.clone(), outcome.message.clone().unwrap_or_default());
+            self.fell_short.insert(outcome.id.clone(), outcome.message.clone().unwrap_or_default());
         }
-        self.fell_short.retain(|what, _| left_of_links.contains(what));
+        self.fell_short.retain(|id, _| left_of_links.contains(id));
         // What is no longer to be done needs no patience.
         let possible = converged.plan.changes.iter().filter(|change| change.blocked.is_none());
-        let left: BTreeSet<String> = possible.map(crate::apply::key).collect();
-        self.attempts.retain(|key, _| left.contains(key));
+        let left: BTreeSet<AttemptId> = possible.map(Change::desired).collect();
+        self.attempts.retain(|id, _| left.contains(id));
     }
 
     fn publish(&mut self, wish: &Wish, converged: Converged, begin: Instant) {
@@ -323,9 +322,9 @@ impl Worker {
         let repaired = outcomes.iter().filter(|o| o.drift && o.result == ChangeResult::Done);
         inner.metrics.drift.inc_by(repaired.count() as u64);
         // What was blocked and no longer is goes from the list; what still is comes again.
-        inner.changes.retain(|change| change.result != ChangeResult::Blocked);
-        inner.add_changes(outcomes.iter().map(Outcome::status).collect());
-        let changes = inner.changes.clone();
+        inner.changes.retain(|(_, change)| change.result != ChangeResult::Blocked);
+        inner.add_changes(&outcomes);
+        let changes = inner.changes.iter().map(|(_, change)| change.clone()).collect();
         let mut node = InfraNode::new(&name, wish.spec.clone());
         let mut status = InfraNodeStatus {
             observed_generation,

@@ -8,7 +8,7 @@ use berth_api::infra_node::ChangeResult;
 use crate::apply::Outcome;
 use crate::cluster::CycleEvent;
 use crate::manifest::Fault;
-use crate::plan::Change;
+use crate::plan::{Change, ChangeId};
 
 /// Problems that were emitted and still exist.
 #[derive(Debug, Default)]
@@ -17,8 +17,8 @@ pub(super) struct EventLog(BTreeSet<Problem>);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Problem {
     reason: EventReason,
-    /// Sentence of the change; empty for a fault in the spec.
-    change: String,
+    /// The change; none for a fault in the spec.
+    change: Option<ChangeId>,
     sentence: String,
 }
 
@@ -49,12 +49,12 @@ impl EventLog {
             if outcome.result == ChangeResult::Done {
                 new.entry(reason).or_default().push(sentence);
             } else {
-                lasting.insert(Problem { reason, change: outcome.what.clone(), sentence });
+                lasting.insert(Problem { reason, change: Some(outcome.id.clone()), sentence });
             }
         }
         lasting.extend(faults.iter().map(|fault| Problem {
             reason: EventReason::InvalidSpec,
-            change: String::new(),
+            change: None,
             sentence: fault.to_string(),
         }));
         for problem in lasting.difference(&self.0) {
@@ -62,10 +62,10 @@ impl EventLog {
         }
         // A failed change is retried with backoff, so a cycle may have no outcome of it; blocked changes and faults
         // appear in every cycle.
-        let left: BTreeSet<String> = left.iter().map(Change::sentence).collect();
+        let left: BTreeSet<&ChangeId> = left.iter().map(|change| &change.id).collect();
         self.0.retain(|problem| {
             matches!(problem.reason, EventReason::ChangeFailed | EventReason::PartiallyApplied)
-                && left.contains(&problem.change)
+                && problem.change.as_ref().is_some_and(|change| left.contains(change))
         });
         self.0.extend(lasting);
         new.into_iter().map(|(reason, sentences)| CycleEvent { reason, sentences }).collect()
@@ -75,9 +75,11 @@ impl EventLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::network::id::LinkChangeId;
 
     fn outcome(what: &str, result: ChangeResult, drift: bool) -> Outcome {
-        Outcome { what: what.to_owned(), result, message: None, drift }
+        let id = ChangeId::Links(LinkChangeId::SetUp(what.parse().unwrap()));
+        Outcome { id, what: what.to_owned(), result, message: None, drift }
     }
 
     #[test]

@@ -8,9 +8,11 @@ use berth_api::infra_node::{ChangeResult, ChangeStatus};
 use berth_api::{InfraNode, LinkName};
 
 use super::metrics::Metrics;
+use crate::apply::Outcome;
 use crate::cluster::{Generation, Report};
 use crate::manifest::Fault;
 use crate::observe::kubelet::MemoryManagerState;
+use crate::plan::ChangeId;
 
 /// Shared between the loop and its listeners.
 #[derive(Debug)]
@@ -43,7 +45,7 @@ pub(super) struct Inner {
     /// The checkpoint of the kubelet's Memory Manager.
     pub(super) memory: Option<MemoryManagerState>,
     /// Changes made, newest first, bounded.
-    pub(super) changes: Vec<ChangeStatus>,
+    pub(super) changes: Vec<(ChangeId, ChangeStatus)>,
     /// Numbers for Prometheus.
     pub(super) metrics: Metrics,
 }
@@ -117,7 +119,8 @@ impl State {
     /// For `systemctl status`.
     pub(super) fn sentence(&self) -> String {
         let inner = self.lock();
-        let count = |result| inner.changes.iter().filter(|change| change.result == result).count();
+        let count =
+            |result| inner.changes.iter().filter(|(_, change)| change.result == result).count();
         if let Some(waiting) = &inner.waiting {
             return waiting.clone();
         }
@@ -135,13 +138,10 @@ impl State {
 
 impl Inner {
     /// Adds what was done to the list, and replaces what stood there of the same change.
-    pub(super) fn add_changes(&mut self, outcomes: Vec<ChangeStatus>) {
+    pub(super) fn add_changes(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
-            let subject = |change: &ChangeStatus| {
-                change.what.split(':').next().unwrap_or_default().to_owned()
-            };
-            self.changes.retain(|change| subject(change) != subject(&outcome));
-            self.changes.insert(0, outcome);
+            self.changes.retain(|(id, _)| !outcome.id.supersedes(id));
+            self.changes.insert(0, (outcome.id.clone(), outcome.status()));
         }
         self.changes.truncate(MOST_CHANGES);
     }

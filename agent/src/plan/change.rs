@@ -1,8 +1,11 @@
 //! One change of a plan.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::Target;
+use super::id::{AttemptId, ChangeId};
 use super::kubelet::KubeletAction;
 use super::network::LinkWork;
 use crate::setting::{Setting, Value};
@@ -12,7 +15,8 @@ use crate::setting::{Setting, Value};
 #[serde(rename_all = "camelCase")]
 pub struct Change {
     /// What is changed: `hugepages 2Mi zone 1`.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub id: ChangeId,
     /// What it is now.
     pub was: String,
     /// What it would be.
@@ -100,7 +104,7 @@ impl Change {
             disturbs: Vec::new(),
         };
         Self {
-            what: setting.to_string(),
+            id: ChangeId::Setting(setting),
             was: step.was.shown(),
             will_be: step.will_be.shown(),
             why: target.why,
@@ -116,7 +120,7 @@ impl Change {
     /// A change of something this host has not.
     pub(super) fn impossible(setting: Setting, target: &Target, why: String) -> Self {
         Self {
-            what: setting.to_string(),
+            id: ChangeId::Setting(setting),
             was: "none".to_owned(),
             will_be: target.value.shown(),
             why: target.why,
@@ -135,11 +139,30 @@ impl Change {
         self
     }
 
-    /// Fewer settings of the same group; their number is the first word of what is changed.
+    /// Keeps only these steps of a group of interrupts.
     pub(super) fn set_steps(&mut self, steps: Vec<Step>) {
-        let name = self.what.trim_start_matches(|c: char| c.is_ascii_digit());
-        self.what = format!("{}{name}", steps.len());
+        if let ChangeId::Interrupts(numbers) = &mut self.id {
+            *numbers = interrupts(&steps);
+        }
         self.action = Action::Set(steps);
+    }
+
+    /// Returns the identity of an attempt at this change by the desired values, also where only a part of them is
+    /// possible now.
+    #[must_use]
+    pub fn desired(&self) -> AttemptId {
+        self.attempt(|step| &step.asked)
+    }
+
+    /// Returns the identity of an attempt at this change by the values that would be set now.
+    #[must_use]
+    pub fn next_attempt(&self) -> AttemptId {
+        self.attempt(|step| &step.will_be)
+    }
+
+    fn attempt(&self, value: fn(&Step) -> &Value) -> AttemptId {
+        let values = self.steps().iter().map(|step| value(step).clone()).collect();
+        AttemptId { change: self.id.clone(), values }
     }
 
     /// The settings it sets.
@@ -177,10 +200,19 @@ impl Change {
     #[must_use]
     pub fn sentence(&self) -> String {
         match self.action {
-            Action::Links(_) => self.what.clone(),
-            _ => format!("{}: {} -> {}", self.what, self.was, self.will_be),
+            Action::Links(_) => self.id.to_string(),
+            _ => format!("{}: {} -> {}", self.id, self.was, self.will_be),
         }
     }
+}
+
+/// Returns the numbers of the interrupts that these steps set.
+pub(super) fn interrupts(steps: &[Step]) -> BTreeSet<u32> {
+    let number = |step: &Step| match step.setting {
+        Setting::IrqAffinity(number) => Some(number),
+        _ => None,
+    };
+    steps.iter().filter_map(number).collect()
 }
 
 fn as_steps<S: serde::Serializer>(steps: &[Step], serializer: S) -> Result<S::Ok, S::Error> {
@@ -203,8 +235,7 @@ fn as_kubelet<S: serde::Serializer>(
 
 fn as_links<S: serde::Serializer>(work: &LinkWork, serializer: S) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeStruct as _;
-    let links: std::collections::BTreeSet<&str> =
-        work.ops.iter().map(|op| op.link().as_str()).collect();
+    let links: BTreeSet<&str> = work.ops.iter().map(|op| op.link().as_str()).collect();
     let mut map = serializer.serialize_struct("Action", 2)?;
     map.serialize_field("network", &work.network)?;
     map.serialize_field("links", &links)?;

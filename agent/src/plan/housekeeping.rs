@@ -2,7 +2,9 @@
 
 use berth_api::CpuSet;
 
-use super::{Action, Change, Disruption, Input, Step, Target, Targets, Why, current, plain};
+use super::{
+    Action, Change, ChangeId, Disruption, Input, Step, Target, Targets, Why, change, current, plain,
+};
 use crate::setting::{Setting, Unit, Value};
 
 /// What `housekeeping: true` asks for.
@@ -142,8 +144,8 @@ fn interrupts(input: Input, targets: &Targets, why: Why) -> Option<Change> {
     were.sort_unstable();
     were.dedup();
     let was = if were.len() == 1 { were.concat() } else { "various CPUs".to_owned() };
-    let change = Change {
-        what: format!("{} interrupts", steps.len()),
+    let group = Change {
+        id: ChangeId::Interrupts(change::interrupts(&steps)),
         was,
         will_be,
         why,
@@ -154,7 +156,7 @@ fn interrupts(input: Input, targets: &Targets, why: Why) -> Option<Change> {
         removes: Vec::new(),
         action: Action::Set(steps),
     };
-    Some(change.blocked_by(blocked))
+    Some(group.blocked_by(blocked))
 }
 
 fn irqbalance(input: Input, why: Why) -> Option<String> {

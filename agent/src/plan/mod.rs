@@ -9,6 +9,7 @@ mod change;
 pub mod cpu;
 mod housekeeping;
 mod hugepages;
+pub mod id;
 mod ksm;
 pub mod kubelet;
 pub mod network;
@@ -26,6 +27,7 @@ use crate::observe::HostFacts;
 use crate::observe::shape::Shape;
 use crate::setting::{KsmSetting, Setting, Value};
 pub use change::{Action, Change, Disruption, Step, Why};
+pub use id::{AttemptId, ChangeId};
 pub use network::state::NetworkState;
 
 /// What the planner looks at.
@@ -195,10 +197,10 @@ impl Plan {
     }
 
     /// Says of tenants that changes which were tried and are still to be done have failed, and why.
-    pub fn fail(&mut self, tried: &BTreeMap<String, String>) {
+    pub fn fail(&mut self, tried: &BTreeMap<ChangeId, String>) {
         self.unfiltered = None;
         for change in &self.changes {
-            let (Some(work), Some(why)) = (change.links(), tried.get(&change.what)) else {
+            let (Some(work), Some(why)) = (change.links(), tried.get(&change.id)) else {
                 continue;
             };
             if change.is_filter() {

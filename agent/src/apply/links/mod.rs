@@ -21,8 +21,8 @@ use super::Hands;
 use super::outcome::{Ended, Outcome};
 use crate::ledger::Ledger;
 use crate::netlink::{How, Netlink, Refused};
-use crate::plan::Change;
 use crate::plan::network::{FilterWork, LinkOp, LinkWork, Stage, WantedKind};
+use crate::plan::{Change, ChangeId};
 pub use kernel::Kernel;
 use kernel::Live;
 use messages::Indexes;
@@ -56,8 +56,8 @@ fn carry_out_on(
     told: &mut dyn FnMut(&Outcome),
 ) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    let mut lost: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut unfiltered: Option<&str> = None;
+    let mut lost: BTreeMap<&str, &ChangeId> = BTreeMap::new();
+    let mut unfiltered: Option<&ChangeId> = None;
     // What is on trial has nothing beside it: a probe tells of one change only.
     let together =
         |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
@@ -71,7 +71,7 @@ fn carry_out_on(
                 if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
                     settle(work, ledger);
                 } else {
-                    unfiltered = Some(&change.what);
+                    unfiltered = Some(&change.id);
                 }
                 told(&outcome);
                 outcomes.push(outcome);
@@ -104,7 +104,7 @@ fn carry_out_on(
                 if outcome.result == ChangeResult::Done {
                     settle(work, ledger);
                 } else if stage_of(change) < Some(Stage::Tenants) {
-                    lost.insert(&work.network, &change.what);
+                    lost.insert(&work.network, &change.id);
                 }
                 if taken_back {
                     let made = ledger.networks.entry(work.network.clone()).or_default();
@@ -131,9 +131,9 @@ fn stage_of(change: &Change) -> Option<Stage> {
 /// What a change stands on, if that could not be made.
 fn waits_for<'a>(
     change: &Change,
-    lost: &BTreeMap<&str, &'a str>,
-    unfiltered: Option<&'a str>,
-) -> Option<&'a str> {
+    lost: &BTreeMap<&str, &'a ChangeId>,
+    unfiltered: Option<&'a ChangeId>,
+) -> Option<&'a ChangeId> {
     let work = change.links().filter(|work| work.stage != Stage::Removals)?;
     let filter = unfiltered.filter(|_| change.waits_for_filter());
     filter.or_else(|| lost.get(work.network.as_str()).copied())

@@ -4,7 +4,8 @@
 //! active, and old checkpoints go, only while no kubelet runs: there is no moment in which a kubelet that starts by
 //! itself would find one without the other.
 
-use super::super::{Action, Change, Disruption, Input, Why};
+use super::super::id::DropInState;
+use super::super::{Action, Change, ChangeId, Disruption, Input, Why};
 use super::Difference;
 use super::refusal::{checkpoint, refused_by};
 use crate::observe::kubelet::KubeletFacts;
@@ -83,7 +84,12 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
         }
         let why = "the kubelet runs without --config-dir (Kubernetes 1.28 and later), so there is no place for a \
                    drop-in; add the flag, or use mode Advise";
-        let change = change("staged", "none", Why::Asked, KubeletAction::Remove(Vec::new()));
+        let change = change(
+            DropInState::Staged,
+            DropInState::Absent,
+            Why::Asked,
+            KubeletAction::Remove(Vec::new()),
+        );
         return vec![change.blocked_by(Some(why.to_owned()))];
     };
     let (active, staged) = (format!("{folder}/{ACTIVE}"), format!("{folder}/{STAGED}"));
@@ -99,13 +105,19 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
     let mut changes = Vec::new();
     let is_staged = kubelet.staged_drop_in.as_ref().is_some_and(|found| *found == text);
     if !is_staged {
-        let was = if kubelet.staged_drop_in.is_some() { "an older one" } else { "none" };
+        let was = if kubelet.staged_drop_in.is_some() {
+            DropInState::Outdated
+        } else {
+            DropInState::Absent
+        };
         let action = KubeletAction::Stage { staged: staged.clone(), text };
-        changes.push(change(was, "staged", Why::Asked, action).blocked_by(blocked.clone()));
+        changes
+            .push(change(was, DropInState::Staged, Why::Asked, action).blocked_by(blocked.clone()));
     }
     let action = KubeletAction::Activate { staged, active, checkpoints: both(kubelet) };
     let blocked = blocked.or_else(|| input.waits_for_stop());
-    let mut activate = change("staged", "active", Why::Asked, action).blocked_by(blocked);
+    let mut activate =
+        change(DropInState::Staged, DropInState::Active, Why::Asked, action).blocked_by(blocked);
     activate.effect = WITH_CHECKPOINTS.to_owned();
     activate.disruption = Disruption::High;
     changes.push(activate);
@@ -161,9 +173,14 @@ fn unless_refused(input: Input, active: String, staged: String) -> Option<Change
     }
     Some(if input.waits_for_stop().is_none() {
         let action = KubeletAction::Remove(refused);
-        change("active", "active, without old checkpoints", Why::Asked, action)
+        change(DropInState::Active, DropInState::ActiveWithoutCheckpoints, Why::Asked, action)
     } else {
-        change("active", "staged", Why::Asked, KubeletAction::Deactivate { active, staged })
+        change(
+            DropInState::Active,
+            DropInState::Staged,
+            Why::Asked,
+            KubeletAction::Deactivate { active, staged },
+        )
     })
 }
 
@@ -176,8 +193,8 @@ pub(super) fn take_away(input: Input) -> Vec<Change> {
     for file in files.iter().filter(|file| file.ends_with(STAGED)) {
         if kubelet.staged_drop_in.as_ref().is_some_and(|text| text.starts_with(HEADER)) {
             changes.push(change(
-                "staged",
-                "none",
+                DropInState::Staged,
+                DropInState::Absent,
                 Why::PutBack,
                 KubeletAction::Remove(vec![file.clone()]),
             ));
@@ -187,7 +204,12 @@ pub(super) fn take_away(input: Input) -> Vec<Change> {
         if kubelet.drop_in.as_ref().is_some_and(|text| text.starts_with(HEADER)) {
             let mut remove = both(kubelet);
             remove.push(file.clone());
-            let mut change = change("active", "none", Why::PutBack, KubeletAction::Remove(remove));
+            let mut change = change(
+                DropInState::Active,
+                DropInState::Absent,
+                Why::PutBack,
+                KubeletAction::Remove(remove),
+            );
             change.effect = WITH_CHECKPOINTS.to_owned();
             changes.push(change.blocked_by(input.waits_for_stop()));
         }
@@ -195,11 +217,11 @@ pub(super) fn take_away(input: Input) -> Vec<Change> {
     changes
 }
 
-pub(super) fn change(was: &str, will_be: &str, why: Why, action: KubeletAction) -> Change {
+fn change(from: DropInState, to: DropInState, why: Why, action: KubeletAction) -> Change {
     Change {
-        what: "kubelet drop-in".to_owned(),
-        was: was.to_owned(),
-        will_be: will_be.to_owned(),
+        id: ChangeId::KubeletDropIn { from, to },
+        was: from.to_string(),
+        will_be: to.to_string(),
         why,
         drift: false,
         disruption: Disruption::None,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use berth_api::PageSize;
 
-use super::super::{Change, Input, Why};
+use super::super::{Action, Change, ChangeId, Disruption, Input, Why};
 use super::KubeletAction;
 use crate::check::checkpoints::{cpu_state_fault, memory_state_fault};
 use crate::observe::HostFacts;
@@ -126,10 +126,18 @@ pub(in crate::plan) fn counted(input: Input, zone: u32, size: PageSize) -> Count
 
 /// The removal of a checkpoint that has other pages than there are and are to be.
 pub(in crate::plan) fn without_checkpoint(file: String) -> Change {
-    let action = KubeletAction::Remove(vec![file]);
-    let change = super::drop_in::change("of other huge pages", "none", Why::Asked, action);
-    let effect = "the kubelet counts them again when it starts".to_owned();
-    Change { what: "kubelet checkpoint".to_owned(), effect, ..change }
+    Change {
+        id: ChangeId::KubeletCheckpoint,
+        was: "of other huge pages".to_owned(),
+        will_be: "none".to_owned(),
+        why: Why::Asked,
+        drift: false,
+        disruption: Disruption::None,
+        effect: "the kubelet counts them again when it starts".to_owned(),
+        blocked: None,
+        removes: Vec::new(),
+        action: Action::Kubelet(KubeletAction::Remove(vec![file])),
+    }
 }
 
 /// Whether the kubelet must start again to know the huge pages or its configuration files, and the steps. `None` if not, or

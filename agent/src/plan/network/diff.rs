@@ -5,18 +5,11 @@ use std::sync::Arc;
 
 use berth_api::MacAddress;
 
+use super::difference::{Difference, Listed};
 use super::names::owner;
 use super::wanted::{WantedKind, WantedLink};
 use super::{LINK_GROUP, LinkOp};
 use crate::observe::links::{Link, LinkKind, Links};
-
-/// One property that is otherwise.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Difference {
-    what: &'static str,
-    is: String,
-    should_be: String,
-}
 
 /// `arp_ignore`: answers for no address, as a link of a tenant has none and the host's are not its business.
 pub(crate) const ARP_IGNORE_ALL: i32 = 8;
@@ -158,16 +151,6 @@ pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
     found
 }
 
-/// `MTU 1500 -> 9000, state down -> up`; `None` if nothing is otherwise.
-pub(super) fn words(differences: &[Difference]) -> Option<String> {
-    let word = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
-    let said: Vec<String> = differences
-        .iter()
-        .map(|d| format!("{} {} -> {}", d.what, word(&d.is), word(&d.should_be)))
-        .collect();
-    (!said.is_empty()).then(|| said.join(", "))
-}
-
 /// The steps that make a link.
 pub(super) fn make(wanted: &WantedLink) -> Vec<LinkOp> {
     let mut ops = vec![LinkOp::Make(wanted.clone())];
@@ -237,8 +220,12 @@ pub fn holds(op: &LinkOp, links: &Links) -> Result<(), String> {
             if wanted.is_another_link_than(link) {
                 return Err(format!("{} is another link", wanted.name));
             }
-            words(&differences(wanted, link))
-                .map_or(Ok(()), |words| Err(format!("{}: {words}", wanted.name)))
+            let differences = differences(wanted, link);
+            if differences.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{}: {}", wanted.name, Listed(&differences)))
+            }
         }
         LinkOp::Up(name) if there(name)?.up == Some(false) => Err(format!("{name} is down")),
         LinkOp::Join { port, bridge } if there(port)?.master.as_ref() != Some(bridge) => {

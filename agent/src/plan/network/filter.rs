@@ -14,9 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::LinkName;
 
+use super::id::LinkChangeId;
 use super::{FilterWork, LinkWork, Stage, change};
 use crate::ledger::{Ledger, MadeFilter};
-use crate::nftables::{Chain, Hook, NF_ACCEPT, TABLE, Table};
+use crate::nftables::{Chain, Hook, NF_ACCEPT, Table};
 use crate::observe::links::{BridgeFilter, Link, LinkKind, Links};
 use crate::plan::{Change, Input, Why};
 
@@ -169,8 +170,7 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
     let Some(wanted) = wanted(input, changes) else {
         now.filter(|_| all_clear)?;
         work.filter = Some(FilterWork::Delete);
-        let what = format!("delete nftables table bridge {TABLE}");
-        return Some(change(what, "there", "absent", Why::PutBack, work));
+        return Some(change(LinkChangeId::DeleteFilter, "there", "absent", Why::PutBack, work));
     };
     let should_be = table(&wanted);
     let difference = match now {
@@ -179,13 +179,10 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
         Some(now) if now.sets.get(UPLINKS) == should_be.sets.get(UPLINKS) => "other rules",
         Some(_) => "other uplinks",
     };
-    let names: Vec<&str> = wanted.uplinks.iter().map(LinkName::as_str).collect();
-    let by = if names.is_empty() { "tenants' links".to_owned() } else { names.join(", ") };
-    let what =
-        format!("drop guests' BPDUs and discovery frames to {by} (nftables table bridge {TABLE})");
+    let id = LinkChangeId::InstallFilter { uplinks: wanted.uplinks.clone() };
     let drift = made == Some(&wanted);
     work.filter = Some(FilterWork::Replace(wanted));
-    let mut change = change(what, difference, "in place", Why::Asked, work);
+    let mut change = change(id, difference, "in place", Why::Asked, work);
     change.drift = drift;
     if drift && input.spec.enforce == Some(false) {
         change.blocked = Some(super::NOT_ENFORCED.to_owned());

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use berth_api::{LinkName, VlanSet};
 
+use super::id::LinkChangeId;
 use super::planner::Planner;
 use super::users::users;
 use super::{LinkOp, Stage, removal};
@@ -12,7 +13,7 @@ use crate::observe::links::Link;
 
 /// What another uplink takes over.
 pub(super) struct Handover {
-    pub(super) what: String,
+    pub(super) id: LinkChangeId,
     /// Uplinks before.
     pub(super) from: String,
     ops: Vec<LinkOp>,
@@ -62,7 +63,11 @@ impl Planner<'_> {
         let names: Vec<&str> = before.iter().map(|port| port.name.as_str()).collect();
         let from = names.join(", ");
         Some(Handover {
-            what: format!("have {to} take over {bridge} from {from}"),
+            id: LinkChangeId::TakeOver {
+                uplink: to.clone(),
+                bridge: bridge.clone(),
+                from: before.iter().map(|port| port.name.clone()).collect(),
+            },
             loses: format!("{to} takes over {bridge} from {from}"),
             from,
             ops,
@@ -76,7 +81,7 @@ impl Planner<'_> {
     pub(super) fn hand_over(&mut self, handover: Handover) -> VlanSet {
         let uplink = &self.network.uplink.name;
         let ops = handover.ops;
-        self.push(Stage::Handovers, handover.what, &handover.from, uplink.as_str(), ops);
+        self.push(Stage::Handovers, handover.id, &handover.from, uplink.as_str(), ops);
         self.disrupts(&handover.users, &handover.loses);
         // A VLAN stays the tenant's that has it, also if the spec gives it to another one.
         let mut owners = self.made().map(|made| made.tenants.clone()).unwrap_or_default();

@@ -4,8 +4,10 @@
 //! our bridge. What is wrong with one network holds up that network alone.
 
 mod diff;
+pub mod difference;
 pub mod filter;
 mod handover;
+pub mod id;
 mod names;
 mod planner;
 mod removal;
@@ -21,11 +23,12 @@ use std::net::IpAddr;
 
 use berth_api::{LinkName, VlanSet};
 
-use super::{Action, Change, Disruption, Input, Why};
+use super::{Action, Change, ChangeId, Disruption, Input, Why};
 use crate::ledger::{MadeFilter, MadeNetwork};
 use crate::manifest::{Fault, Part};
 pub use diff::holds;
 pub(crate) use diff::{ARP_IGNORE_ALL, RP_FILTER_STRICT};
+use id::LinkChangeId;
 use planner::Planner;
 use state::NetworkState;
 pub use users::users;
@@ -305,9 +308,9 @@ impl Wanted<'_> {
     }
 }
 
-fn change(what: String, was: &str, will_be: &str, why: Why, work: LinkWork) -> Change {
+fn change(id: LinkChangeId, was: &str, will_be: &str, why: Why, work: LinkWork) -> Change {
     Change {
-        what,
+        id: ChangeId::Links(id),
         was: was.to_owned(),
         will_be: will_be.to_owned(),
         why,

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::LinkName;
 
+use super::difference::Listed;
+use super::id::LinkChangeId;
 use super::wanted::{Network, WantedLink};
 use super::{LinkOp, LinkWork, Stage, change, diff, removal, uplink, users};
 use crate::ledger::MadeNetwork;
@@ -52,8 +54,9 @@ impl<'a> Planner<'a> {
         use berth_api::infra_node::NetworkScenario as Scenario;
         if let Some(why) = self.uplink_in_use() {
             let uplink = &self.network.uplink.name;
-            let what = format!("take {uplink} for network {}", self.network.name);
-            self.push(Stage::Uplinks, what, "in use", "free", Vec::new());
+            let network = self.network.name.to_owned();
+            let id = LinkChangeId::TakeUplink { uplink: uplink.clone(), network };
+            self.push(Stage::Uplinks, id, "in use", "free", Vec::new());
             self.block(why);
             return;
         }
@@ -84,7 +87,7 @@ impl<'a> Planner<'a> {
         {
             self.push(
                 Stage::Handovers,
-                handover.what.clone(),
+                handover.id.clone(),
                 &handover.from,
                 uplink.name.as_str(),
                 Vec::new(),
@@ -102,29 +105,26 @@ impl<'a> Planner<'a> {
 
     /// The shared bridge itself. `false` if it cannot be.
     fn link_change(&mut self, wanted: &WantedLink) -> bool {
-        let network = self.network.name;
+        let make = || LinkChangeId::MakeBridge {
+            bridge: wanted.name.clone(),
+            network: self.network.name.to_owned(),
+        };
         let Some(link) = self.links.named(&wanted.name) else {
-            let what = format!("make bridge {} for network {network}", wanted.name);
             let ops = vec![LinkOp::Make(wanted.clone())];
-            self.push(Stage::Bridges, what, "absent", &wanted.describe(), ops);
+            self.push(Stage::Bridges, make(), "absent", &wanted.describe(), ops);
             return true;
         };
         if let Some(why) = diff::not_ours(link, wanted) {
-            let what = format!("make bridge {} for network {network}", wanted.name);
-            self.push(Stage::Bridges, what, "another's", &wanted.describe(), Vec::new());
+            self.push(Stage::Bridges, make(), "another's", &wanted.describe(), Vec::new());
             self.block(why);
             return false;
         }
         let differences = diff::differences(wanted, link);
-        if let Some(words) = diff::words(&differences) {
+        if !differences.is_empty() {
             let ops = diff::mend(wanted, link);
-            self.push(
-                Stage::Bridges,
-                format!("set {}: {words}", wanted.name),
-                "otherwise",
-                &words,
-                ops,
-            );
+            let words = Listed(&differences).to_string();
+            let id = LinkChangeId::SetLink { link: wanted.name.clone(), differences };
+            self.push(Stage::Bridges, id, "otherwise", &words, ops);
         }
         true
     }
@@ -134,7 +134,7 @@ impl<'a> Planner<'a> {
     /// nothing is lost if it cannot be a port.
     fn join(&mut self, bridge: &LinkName, handed_over: bool) -> bool {
         let uplink = self.network.uplink;
-        let what = format!("make {} a port of {bridge}", uplink.name);
+        let id = LinkChangeId::JoinBridge { port: uplink.name.clone(), bridge: bridge.clone() };
         let mut ops = Vec::new();
         if uplink.up == Some(false) {
             ops.push(LinkOp::Up(uplink.name.clone()));
@@ -143,7 +143,7 @@ impl<'a> Planner<'a> {
         let was =
             uplink.master.as_ref().map_or_else(|| "no port".to_owned(), |m| format!("port of {m}"));
         let carries = uplink::carries(self.links, uplink);
-        self.push(Stage::Uplinks, what, &was, &format!("port of {bridge}"), ops);
+        self.push(Stage::Uplinks, id.clone(), &was, &format!("port of {bridge}"), ops);
         if let Some(work) = self.last_work() {
             work.interim = handed_over;
             work.uplink = (!handed_over).then(|| uplink.name.clone());
@@ -180,13 +180,7 @@ impl<'a> Planner<'a> {
         };
         // The bridge is of no use then.
         self.changes.clear();
-        self.push(
-            Stage::Uplinks,
-            format!("make {} a port of {bridge}", uplink.name),
-            &was,
-            "port",
-            Vec::new(),
-        );
+        self.push(Stage::Uplinks, id, &was, "port", Vec::new());
         self.block(why);
         false
     }
@@ -237,8 +231,8 @@ impl<'a> Planner<'a> {
         let uplink = &self.network.uplink;
         if uplink.up == Some(false) {
             let ops = vec![LinkOp::Up(uplink.name.clone())];
-            let what = format!("set {} up", uplink.name);
-            self.push(Stage::Uplinks, what, "down", "up", ops);
+            let id = LinkChangeId::SetUp(uplink.name.clone());
+            self.push(Stage::Uplinks, id, "down", "up", ops);
         }
     }
 
@@ -288,7 +282,7 @@ impl<'a> Planner<'a> {
     pub(super) fn push(
         &mut self,
         stage: Stage,
-        what: String,
+        id: LinkChangeId,
         was: &str,
         will_be: &str,
         ops: Vec<LinkOp>,
@@ -297,15 +291,15 @@ impl<'a> Planner<'a> {
         let drift = self.was_made() && stage != Stage::Tenants && stage != Stage::Handovers;
         let mut work = LinkWork::new(self.network.name, stage, ops);
         work.settings = Some(self.network.settings.clone());
-        self.changes.push(change(what, was, will_be, Why::Asked, work));
+        self.changes.push(change(id, was, will_be, Why::Asked, work));
         if drift {
             self.is_drift();
         }
     }
 
     /// A change of tenants that is not made, and why.
-    pub(super) fn push_blocked(&mut self, what: String, was: &str, will_be: &str, why: String) {
-        self.push(Stage::Tenants, what, was, will_be, Vec::new());
+    pub(super) fn push_blocked(&mut self, id: LinkChangeId, was: &str, will_be: &str, why: String) {
+        self.push(Stage::Tenants, id, was, will_be, Vec::new());
         if let Some(change) = self.changes.last_mut() {
             change.blocked = Some(why);
         }

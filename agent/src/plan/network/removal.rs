@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::LinkName;
 
+use super::id::LinkChangeId;
 use super::names::owner;
 use super::wanted::Wanted;
 use super::{Forget, LinkOp, LinkWork, Stage, change, users};
@@ -48,8 +49,8 @@ pub(super) fn plan(input: Input, wanted: &Wanted) -> (Vec<Change>, Forget) {
         link.group == Some(super::LINK_GROUP) && link.alias.is_none() && !kept.contains(&link.name)
     });
     for link in unfinished.filter(|link| links.ports(&link.name).next().is_none()) {
-        let what = format!("remove {}, which was never finished", link.name);
-        changes.push(alone(what, ["there", "absent"], LinkOp::Remove(link.name.clone())));
+        let id = LinkChangeId::RemoveUnfinished(link.name.clone());
+        changes.push(alone(id, ["there", "absent"], LinkOp::Remove(link.name.clone())));
     }
     let mut forget = Forget::default();
     let leftover: BTreeSet<&str> = groups.keys().map(|(network, _)| *network).collect();
@@ -92,9 +93,11 @@ fn removal(
 ) -> Change {
     let mut ordered: Vec<&Link> = group.to_vec();
     ordered.sort_by_key(|link| link.kind == LinkKind::Bridge);
-    let names: Vec<&str> = ordered.iter().map(|link| link.name.as_str()).collect();
-    let whose =
-        tenant.map_or_else(|| format!("network {network}"), |tenant| format!("tenant {tenant}"));
+    let id = LinkChangeId::RemoveLinks {
+        links: ordered.iter().map(|link| link.name.clone()).collect(),
+        network: network.to_owned(),
+        tenant: tenant.map(str::to_owned),
+    };
     let (mut ops, mut undo) = (Vec::new(), Vec::new());
     for link in &ordered {
         for port in links.ports(&link.name).filter(|port| is_uplink(made, port)) {
@@ -117,8 +120,7 @@ fn removal(
     let mut work = LinkWork::new(network, Stage::Removals, ops);
     work.gone = gone.collect();
     work.undo = undo;
-    let what = format!("remove {} of {whose}", names.join(" and "));
-    let mut change = change(what, "there", "absent", Why::PutBack, work);
+    let mut change = change(id, "there", "absent", Why::PutBack, work);
     if !users.is_empty() {
         change.blocked = Some(in_use(&users));
     }
@@ -127,8 +129,8 @@ fn removal(
 
 /// An uplink that was down when Berth found it.
 fn lower(links: &Links, link: &Link) -> Change {
-    let what = format!("set {} down", link.name);
-    let mut change = alone(what, ["up", "down"], LinkOp::Down(link.name.clone()));
+    let id = LinkChangeId::SetDown(link.name.clone());
+    let mut change = alone(id, ["up", "down"], LinkOp::Down(link.name.clone()));
     let others: Vec<&str> = links
         .stacked_on(&link.name)
         .filter(|other| !other.is_ours())
@@ -146,9 +148,9 @@ fn lower(links: &Links, link: &Link) -> Change {
 }
 
 /// One step that belongs to no network.
-fn alone(what: String, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
+fn alone(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
     let work = LinkWork::new("", Stage::Removals, vec![op]);
-    change(what, was, will_be, Why::PutBack, work)
+    change(id, was, will_be, Why::PutBack, work)
 }
 
 /// Why something stays.

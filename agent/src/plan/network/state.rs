@@ -92,7 +92,7 @@ pub(super) fn of(network: &Network, planner: &Planner) -> NetworkState {
         } else if planner.pending.contains(&tenant.id) {
             not(TenantNetworkState::Pending, "is being made".to_owned())
         } else if let Some(change) = waits {
-            not(TenantNetworkState::Pending, format!("waits for: {}", change.what))
+            not(TenantNetworkState::Pending, format!("waits for: {}", change.id))
         } else {
             state.ready += 1;
             continue;

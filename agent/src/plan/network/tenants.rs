@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::infra_node::NetworkScenario;
-use berth_api::{LinkName, VlanSet};
+use berth_api::{LinkName, VlanId, VlanSet};
 
+use super::id::{LinkChangeId, Segment};
 use super::names::owner;
 use super::planner::Planner;
 use super::wanted::{Tenant, WantedKind, WantedLink};
@@ -60,8 +61,16 @@ impl Planner<'_> {
         }
         let stolen = self.failed.clone();
         for (id, why) in stolen {
-            let what = format!("add VLAN {id} to {} on {bridge}", uplink.name);
-            self.push_blocked(what, "absent", "carried", why);
+            let Some(vlan) = u16::try_from(id).ok().and_then(|id| VlanId::try_from(id).ok()) else {
+                continue;
+            };
+            let id = LinkChangeId::AddVlans {
+                vlans: VlanSet::from_iter([vlan]),
+                port: uplink.name.clone(),
+                bridge: bridge.clone(),
+                tenants: Vec::new(),
+            };
+            self.push_blocked(id, "absent", "carried", why);
         }
         for (tenants, drift) in [(new, false), (again, true)] {
             self.add_vlans(bridge, &tenants, drift);
@@ -78,10 +87,14 @@ impl Planner<'_> {
             return;
         }
         let port = self.network.uplink.name.clone();
-        let whose = whose(tenants);
-        let what = format!("add {} to {port} on {bridge}{whose}", counted(&vlans));
+        let id = LinkChangeId::AddVlans {
+            vlans: vlans.clone(),
+            port: port.clone(),
+            bridge: bridge.clone(),
+            tenants: tenants.iter().map(|tenant| tenant.name.to_owned()).collect(),
+        };
         let ops = vec![LinkOp::AddVlans { port, vlans }];
-        self.push(Stage::Tenants, what, "absent", "carried", ops);
+        self.push(Stage::Tenants, id, "absent", "carried", ops);
         self.makes(tenants);
         if drift {
             self.is_drift();
@@ -106,23 +119,27 @@ impl Planner<'_> {
     /// VLANs that are not asked for any more. Those that a VM's port is in stay.
     fn remove_vlans(&mut self, bridge: &LinkName, extra: &VlanSet) {
         let uplink = &self.network.uplink.name;
-        let mut users: BTreeMap<u16, BTreeSet<String>> = BTreeMap::new();
+        let mut users: BTreeMap<VlanId, BTreeSet<String>> = BTreeMap::new();
         for (name, vlans) in self.users_of_vlans(bridge, extra) {
             for id in vlans.iter() {
-                users.entry(id.into()).or_default().insert(name.clone());
+                users.entry(id).or_default().insert(name.clone());
             }
         }
-        let used: VlanSet = extra.iter().filter(|id| users.contains_key(&u16::from(*id))).collect();
+        let used: VlanSet = extra.iter().filter(|id| users.contains_key(id)).collect();
         let free = extra.difference(&used);
         let made = self.made().map(|made| made.tenants.clone()).unwrap_or_default();
         if !free.is_empty() {
-            let what = format!("remove {} from {uplink} on {bridge}", counted(&free));
+            let id = LinkChangeId::RemoveVlans {
+                vlans: free.clone(),
+                port: uplink.clone(),
+                bridge: bridge.clone(),
+            };
             let ops = vec![LinkOp::RemoveVlans {
                 port: uplink.clone(),
                 vlans: free.clone(),
                 itself: false,
             }];
-            self.push(Stage::Tenants, what, "carried", "absent", ops);
+            self.push(Stage::Tenants, id, "carried", "absent", ops);
             let stranger = free.iter().all(|id| !made.contains_key(&u32::from(u16::from(id))));
             if let Some(work) = self.last_work() {
                 work.gone = free.iter().map(|id| u32::from(u16::from(id))).collect();
@@ -132,8 +149,12 @@ impl Planner<'_> {
             }
         }
         for (id, ports) in users {
-            let what = format!("remove VLAN {id} from {uplink} on {bridge}");
-            self.push_blocked(what, "carried", "absent", removal::in_use(&ports));
+            let id = LinkChangeId::RemoveVlans {
+                vlans: VlanSet::from_iter([id]),
+                port: uplink.clone(),
+                bridge: bridge.clone(),
+            };
+            self.push_blocked(id, "carried", "absent", removal::in_use(&ports));
         }
     }
 
@@ -141,8 +162,8 @@ impl Planner<'_> {
     pub(super) fn tenants(&mut self) {
         for tenant in &self.network.tenants {
             if let Err(why) = self.tenant(tenant) {
-                let what = self.sentence(tenant);
-                self.push_blocked(what, "absent", "in place", why.clone());
+                let id = self.add_tenant(tenant, false);
+                self.push_blocked(id, "absent", "in place", why.clone());
                 self.failed.insert(tenant.id, why);
             }
         }
@@ -193,8 +214,7 @@ impl Planner<'_> {
             if another {
                 undo.extend(diff::restore(link));
             }
-            let words = diff::words(&differences).unwrap_or_else(|| "made again".to_owned());
-            otherwise.push(format!("{}: {words}", wanted.name));
+            otherwise.push((wanted.name.clone(), differences));
         }
         if ops.is_empty() {
             return Ok(());
@@ -212,15 +232,15 @@ impl Planner<'_> {
         if !had && let Some(why) = self.refuses(&users, &loses) {
             return Err(why);
         }
-        let what = if absent == tenant.links.len() {
-            self.sentence(tenant)
+        let id = if absent == tenant.links.len() {
+            self.add_tenant(tenant, false)
         } else if otherwise.is_empty() {
-            format!("{}, where part of it is missing", self.sentence(tenant))
+            self.add_tenant(tenant, true)
         } else {
-            format!("set {} for {}", otherwise.join("; "), tenant.name)
+            LinkChangeId::SetTenant { tenant: tenant.name.to_owned(), links: otherwise }
         };
         let was = if absent > 0 { "absent" } else { "otherwise" };
-        self.push(Stage::Tenants, what, was, "in place", ops);
+        self.push(Stage::Tenants, id, was, "in place", ops);
         self.makes(&[tenant]);
         self.disrupts(&users, &loses);
         if let Some(work) = self.last_work() {
@@ -262,16 +282,16 @@ impl Planner<'_> {
         Err(format!("{} is still that of {other}: {}", link.name, removal::in_use(&users)))
     }
 
-    fn sentence(&self, tenant: &Tenant) -> String {
-        let bridge = tenant.links.first().map(|link| link.name.to_string()).unwrap_or_default();
-        let uplink = &self.network.uplink.name;
-        match self.network.scenario {
-            NetworkScenario::Vxlan => {
-                format!("add VNI {} on bridge {bridge} for {}", tenant.id, tenant.name)
-            }
-            _ => {
-                format!("add VLAN {} of {uplink} on bridge {bridge} for {}", tenant.id, tenant.name)
-            }
+    fn add_tenant(&self, tenant: &Tenant, partly: bool) -> LinkChangeId {
+        let segment = match self.network.scenario {
+            NetworkScenario::Vxlan => Segment::Vni(tenant.id),
+            _ => Segment::Vlan { id: tenant.id, uplink: self.network.uplink.name.clone() },
+        };
+        LinkChangeId::AddTenant {
+            tenant: tenant.name.to_owned(),
+            segment,
+            bridge: tenant.links.first().map(|link| link.name.clone()),
+            partly,
         }
     }
 
@@ -288,19 +308,4 @@ fn stolen(thief: &LinkName, id: u32) -> String {
         "{thief}, which Berth did not make, is VLAN {id} of the same uplink and would get its frames; remove it (ip \
          link delete {thief}), or give the tenant another VLAN"
     )
-}
-
-/// `VLAN 120`, or `VLANs 120-121`.
-pub(super) fn counted(vlans: &VlanSet) -> String {
-    format!("VLAN{} {vlans}", if vlans.len() == 1 { "" } else { "s" })
-}
-
-/// ` for cluster-abc`; nothing where there are many.
-fn whose(tenants: &[&Tenant]) -> String {
-    match tenants {
-        [] => String::new(),
-        [one] => format!(" for {}", one.name),
-        [one, two] => format!(" for {} and {}", one.name, two.name),
-        many => format!(" for {} tenants", many.len()),
-    }
 }

@@ -1,0 +1,125 @@
+//! Typed identities of changes: retries, drift and outcomes are matched by them, never by their text.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::network::id::LinkChangeId;
+use crate::setting::{Setting, Value};
+
+/// Identity of a change. Its `Display` is the text in plans, logs and `status.changes[].what`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangeId {
+    /// One setting.
+    Setting(Setting),
+    /// The affinity of these interrupts, set together.
+    Interrupts(BTreeSet<u32>),
+    /// The drop-in for the kubelet's configuration.
+    KubeletDropIn {
+        /// Its state before.
+        from: DropInState,
+        /// Its state after.
+        to: DropInState,
+    },
+    /// The checkpoint of the kubelet's Memory Manager.
+    KubeletCheckpoint,
+    /// Links of tenant networks, or the rules for them.
+    Links(LinkChangeId),
+    /// The rollback ledger: no plan has it, but saving it has an outcome.
+    RollbackLedger,
+}
+
+/// State of the kubelet's drop-in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DropInState {
+    /// There is no file.
+    Absent,
+    /// An outdated file that the kubelet does not read.
+    Outdated,
+    /// A file that the kubelet does not read.
+    Staged,
+    /// A file that the kubelet reads when it starts.
+    Active,
+    /// Active, with checkpoints removed that the kubelet would refuse.
+    ActiveWithoutCheckpoints,
+}
+
+/// Identity of one attempt at a change: the change and the values it sets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AttemptId {
+    /// The change.
+    pub change: ChangeId,
+    /// The value of each of its settings.
+    pub values: Vec<Value>,
+}
+
+impl ChangeId {
+    /// Returns true if an outcome of this change replaces an older one of `other`: both are about the same object.
+    #[must_use]
+    pub fn supersedes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Interrupts(new), Self::Interrupts(old)) => !new.is_disjoint(old),
+            (Self::KubeletDropIn { .. }, Self::KubeletDropIn { .. }) => true,
+            (Self::Links(new), Self::Links(old)) => new.supersedes(old),
+            _ => self == other,
+        }
+    }
+}
+
+impl fmt::Display for ChangeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting(setting) => setting.fmt(f),
+            Self::Interrupts(numbers) => write!(f, "{} interrupts", numbers.len()),
+            Self::KubeletDropIn { .. } => f.write_str("kubelet drop-in"),
+            Self::KubeletCheckpoint => f.write_str("kubelet checkpoint"),
+            Self::Links(id) => id.fmt(f),
+            Self::RollbackLedger => f.write_str("rollback ledger"),
+        }
+    }
+}
+
+impl Serialize for ChangeId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl fmt::Display for DropInState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Absent => "none",
+            Self::Outdated => "an older one",
+            Self::Staged => "staged",
+            Self::Active => "active",
+            Self::ActiveWithoutCheckpoints => "active, without old checkpoints",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(name: &str) -> berth_api::LinkName {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn outcomes_are_replaced_by_those_of_the_same_object() {
+        let irqs = |numbers: &[u32]| ChangeId::Interrupts(numbers.iter().copied().collect());
+        assert!(irqs(&[1, 2, 3]).supersedes(&irqs(&[3, 4])));
+        assert!(!irqs(&[1, 2]).supersedes(&irqs(&[3, 4])));
+        let set = |name| {
+            let differences = Vec::new();
+            ChangeId::Links(LinkChangeId::SetLink { link: link(name), differences })
+        };
+        assert!(set("br0").supersedes(&set("br0")));
+        assert!(!set("br0").supersedes(&set("br1")));
+        assert!(!set("br0").supersedes(&ChangeId::Links(LinkChangeId::SetUp(link("br0")))));
+        let staged = ChangeId::KubeletDropIn { from: DropInState::Absent, to: DropInState::Staged };
+        let active = ChangeId::KubeletDropIn { from: DropInState::Staged, to: DropInState::Active };
+        assert!(active.supersedes(&staged) && active != staged);
+    }
+}

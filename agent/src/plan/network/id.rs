@@ -1,0 +1,235 @@
+//! Identities of changes of links.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use berth_api::{LinkName, VlanSet};
+
+use super::difference::{Difference, Listed};
+use crate::nftables::TABLE;
+
+/// Identity of a change of links: the operation, its objects, and the properties that it changes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LinkChangeId {
+    /// Installs the rules that drop guests' control frames.
+    InstallFilter {
+        /// Uplinks that are ports of Berth's bridges.
+        uplinks: BTreeSet<LinkName>,
+    },
+    /// Deletes these rules.
+    DeleteFilter,
+    /// Takes an uplink that another bridge has.
+    TakeUplink {
+        /// The uplink.
+        uplink: LinkName,
+        /// The network that needs it.
+        network: String,
+    },
+    /// Creates the shared bridge of a network.
+    MakeBridge {
+        /// The bridge.
+        bridge: LinkName,
+        /// The network.
+        network: String,
+    },
+    /// Changes properties of a shared bridge.
+    SetLink {
+        /// The bridge.
+        link: LinkName,
+        /// The properties.
+        differences: Vec<Difference>,
+    },
+    /// Makes an uplink a port of a shared bridge.
+    JoinBridge {
+        /// The uplink.
+        port: LinkName,
+        /// The bridge.
+        bridge: LinkName,
+    },
+    /// Moves a shared bridge from other uplinks to this one.
+    TakeOver {
+        /// The new uplink.
+        uplink: LinkName,
+        /// The bridge.
+        bridge: LinkName,
+        /// The uplinks before.
+        from: Vec<LinkName>,
+    },
+    /// Sets a link up.
+    SetUp(LinkName),
+    /// Sets a link down.
+    SetDown(LinkName),
+    /// Adds VLANs to an uplink on a shared bridge.
+    AddVlans {
+        /// The VLANs.
+        vlans: VlanSet,
+        /// The uplink.
+        port: LinkName,
+        /// The bridge.
+        bridge: LinkName,
+        /// Tenants that the VLANs are for.
+        tenants: Vec<String>,
+    },
+    /// Removes VLANs from an uplink on a shared bridge.
+    RemoveVlans {
+        /// The VLANs.
+        vlans: VlanSet,
+        /// The uplink.
+        port: LinkName,
+        /// The bridge.
+        bridge: LinkName,
+    },
+    /// Creates the links of one tenant.
+    AddTenant {
+        /// The tenant.
+        tenant: String,
+        /// Its VLAN and the uplink, or its VNI.
+        segment: Segment,
+        /// Its bridge.
+        bridge: Option<LinkName>,
+        /// Whether some of its links exist already.
+        partly: bool,
+    },
+    /// Changes properties of one tenant's links.
+    SetTenant {
+        /// The tenant.
+        tenant: String,
+        /// Its links that differ. One that is removed and created again has no differences.
+        links: Vec<(LinkName, Vec<Difference>)>,
+    },
+    /// Removes the links of a tenant or a network.
+    RemoveLinks {
+        /// The links.
+        links: Vec<LinkName>,
+        /// The host network.
+        network: String,
+        /// The tenant, if they are a tenant's.
+        tenant: Option<String>,
+    },
+    /// Removes a link whose creation was interrupted.
+    RemoveUnfinished(LinkName),
+}
+
+/// The layer 2 segment of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Segment {
+    /// A VLAN.
+    Vlan {
+        /// Its id.
+        id: u32,
+        /// The uplink that carries it.
+        uplink: LinkName,
+    },
+    /// A VXLAN of this VNI.
+    Vni(u32),
+}
+
+impl LinkChangeId {
+    /// Returns true if an outcome of this change replaces an older one of `other`: both apply the same operation to the
+    /// same links, whatever the properties.
+    #[must_use]
+    pub fn supersedes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::SetLink { link: new, .. }, Self::SetLink { link: old, .. }) => new == old,
+            (
+                Self::SetTenant { tenant: new, links: new_links },
+                Self::SetTenant { tenant: old, links: old_links },
+            ) => {
+                let first = |links: &[(LinkName, _)]| links.first().map(|(link, _)| link.clone());
+                new == old && first(new_links) == first(old_links)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+impl fmt::Display for LinkChangeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InstallFilter { uplinks } => {
+                let by = if uplinks.is_empty() {
+                    "tenants' links".to_owned()
+                } else {
+                    joined(uplinks, ", ")
+                };
+                write!(
+                    f,
+                    "drop guests' BPDUs and discovery frames to {by} (nftables table bridge {TABLE})"
+                )
+            }
+            Self::DeleteFilter => write!(f, "delete nftables table bridge {TABLE}"),
+            Self::TakeUplink { uplink, network } => {
+                write!(f, "take {uplink} for network {network}")
+            }
+            Self::MakeBridge { bridge, network } => {
+                write!(f, "make bridge {bridge} for network {network}")
+            }
+            Self::SetLink { link, differences } => write!(f, "set {link}: {}", Listed(differences)),
+            Self::JoinBridge { port, bridge } => write!(f, "make {port} a port of {bridge}"),
+            Self::TakeOver { uplink, bridge, from } => {
+                write!(f, "have {uplink} take over {bridge} from {}", joined(from, ", "))
+            }
+            Self::SetUp(link) => write!(f, "set {link} up"),
+            Self::SetDown(link) => write!(f, "set {link} down"),
+            Self::AddVlans { vlans, port, bridge, tenants } => {
+                write!(f, "add {} to {port} on {bridge}{}", counted(vlans), owners(tenants))
+            }
+            Self::RemoveVlans { vlans, port, bridge } => {
+                write!(f, "remove {} from {port} on {bridge}", counted(vlans))
+            }
+            Self::AddTenant { tenant, segment, bridge, partly } => {
+                let bridge = bridge.as_ref().map(LinkName::as_str).unwrap_or_default();
+                write!(f, "add {segment} on bridge {bridge} for {tenant}")?;
+                f.write_str(if *partly { ", where part of it is missing" } else { "" })
+            }
+            Self::SetTenant { tenant, links } => {
+                f.write_str("set ")?;
+                for (index, (link, differences)) in links.iter().enumerate() {
+                    f.write_str(if index > 0 { "; " } else { "" })?;
+                    if differences.is_empty() {
+                        write!(f, "{link}: made again")?;
+                    } else {
+                        write!(f, "{link}: {}", Listed(differences))?;
+                    }
+                }
+                write!(f, " for {tenant}")
+            }
+            Self::RemoveLinks { links, network, tenant } => {
+                write!(f, "remove {} of ", joined(links, " and "))?;
+                match tenant {
+                    Some(tenant) => write!(f, "tenant {tenant}"),
+                    None => write!(f, "network {network}"),
+                }
+            }
+            Self::RemoveUnfinished(link) => write!(f, "remove {link}, which was never finished"),
+        }
+    }
+}
+
+impl fmt::Display for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vlan { id, uplink } => write!(f, "VLAN {id} of {uplink}"),
+            Self::Vni(vni) => write!(f, "VNI {vni}"),
+        }
+    }
+}
+
+fn joined<'a>(links: impl IntoIterator<Item = &'a LinkName>, separator: &str) -> String {
+    links.into_iter().map(LinkName::as_str).collect::<Vec<_>>().join(separator)
+}
+
+/// `VLAN 120`, or `VLANs 120-121`.
+fn counted(vlans: &VlanSet) -> String {
+    format!("VLAN{} {vlans}", if vlans.len() == 1 { "" } else { "s" })
+}
+
+/// ` for cluster-abc`; only the number where there are many.
+fn owners(tenants: &[String]) -> String {
+    match tenants {
+        [] => String::new(),
+        [tenant] => format!(" for {tenant}"),
+        [first, second] => format!(" for {first} and {second}"),
+        many => format!(" for {} tenants", many.len()),
+    }
+}
