@@ -1,4 +1,4 @@
-//! The agent itself: its credential for the cluster.
+//! Checks of the agent itself: its credential for the cluster.
 
 use berth_runtime::certificate::Expiry;
 
@@ -8,19 +8,22 @@ use crate::observe::credential::KUBECONFIG;
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "agent.certificate",
     title: "client certificate of the agent",
-    explanation: "An agent that systemd runs may have a client certificate, of 30 days as deploy/agent-kubeconfig.sh makes \
-        them. Once it has expired the API server takes nothing of the host any more, and pinned VMs are no longer placed \
-        there. WARN when less than a third of its time is left (two weeks at most), FAIL when it has expired.",
+    explanation: "An agent that runs as a systemd service may authenticate with a client certificate; \
+        deploy/agent-kubeconfig.sh issues them for 30 days. Once it has expired, the API server rejects the agent's \
+        updates and no pinned VM is placed on the host. WARN if less than a third of its lifetime is left (two weeks at \
+        most), FAIL if it has expired.",
     run: client_certificate,
 }];
 
-const REMEDY: &str = "deploy/agent-kubeconfig.sh NODE >kubeconfig, and put it in place of /etc/berth/kubeconfig; the \
-    running agent reads it by itself";
+const REMEDY: &str = "deploy/agent-kubeconfig.sh NODE >kubeconfig, and replace /etc/berth/kubeconfig with it; the \
+    running agent reads the new file without a restart";
 
 fn client_certificate(input: &Input) -> Outcome {
     let path = format!("/{KUBECONFIG}");
     let certificate = match &input.certificate {
-        None => return Outcome::skip(format!("there is no {path} with a client certificate")),
+        None => {
+            return Outcome::skip(format!("{path} does not exist or has no client certificate"));
+        }
         Some(Ok(certificate)) => certificate,
         Some(Err(error)) => {
             return Outcome::fail("the agent's client certificate cannot be read")
@@ -30,7 +33,7 @@ fn client_certificate(input: &Input) -> Outcome {
     };
     let end = format!("valid until {}", certificate.end);
     let outcome = match certificate.expiry {
-        None => return Outcome::skip("a captured tree does not say what time it is"),
+        None => return Outcome::skip("a captured tree has no current time"),
         Some(Expiry::Far) => return Outcome::pass(end.clone()).because(path, end),
         Some(Expiry::Soon) => Outcome::warn("the agent's client certificate expires soon"),
         Some(Expiry::Expired) => Outcome::fail("the agent's client certificate has expired"),
@@ -47,7 +50,7 @@ mod tests {
     use crate::observe::credential::ClientCertificate;
 
     #[test]
-    fn a_certificate_is_judged_by_the_time_that_is_left() {
+    fn certificate_status_depends_on_the_remaining_time() {
         let facts = HostFacts::default();
         let judge = |certificate| {
             judge_input("agent.certificate", &Input { certificate, ..Input::of(&facts) })
@@ -61,7 +64,7 @@ mod tests {
             let end = "2026-01-31T00:00:00Z".to_owned();
             let outcome = judge(Some(Ok(ClientCertificate { end, expiry })));
             assert_eq!(outcome.status, status, "{expiry:?}");
-            let evidence = outcome.evidence.first().map(|one| one.value.as_str());
+            let evidence = outcome.evidence.first().map(|evidence| evidence.value.as_str());
             assert_eq!(evidence, expiry.map(|_| "valid until 2026-01-31T00:00:00Z"));
             assert_eq!(outcome.remedy.is_some(), [Status::Warn, Status::Fail].contains(&status));
         }

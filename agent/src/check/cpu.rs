@@ -1,4 +1,4 @@
-//! Processors: zones that make sense, whole cores, and CPUs that are kept apart consistently.
+//! Checks of processors: NUMA zones, whole cores, and consistent CPU isolation.
 
 use std::collections::BTreeSet;
 
@@ -11,51 +11,51 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "cpu.zones",
         title: "NUMA zones do not overlap",
-        explanation: "Every CPU belongs to one NUMA zone. Firmware that puts a CPU in several makes the \
-            kubelet's and KubeVirt's NUMA placement meaningless.",
+        explanation: "Every CPU belongs to exactly one NUMA zone. If the firmware lists a CPU in several zones, \
+            NUMA placement by the kubelet and KubeVirt is meaningless.",
         run: zones,
     },
     Check {
         id: "cpu.online",
         title: "all CPUs are online",
-        explanation: "CPUs taken offline lower what can be pinned, and a core with one sibling offline cannot \
-            be handed out whole. They may be meant (security, power), so this is a warning.",
+        explanation: "Offline CPUs reduce the number of CPUs that can be pinned, and a core with one sibling \
+            offline cannot be allocated as a whole core. It may be intended (security, power), so this is a warning.",
         run: online,
     },
     Check {
         id: "cpu.smt-alignment",
         title: "pinned VMs get whole cores",
-        explanation: "With SMT, the kubelet's static CPU manager may give the two threads of one core to two \
-            VMs, unless its option full-pcpus-only is on; reserved CPUs must be whole cores too.",
+        explanation: "With SMT, the kubelet's static CPU manager may allocate the two threads of one core to \
+            two VMs unless its option full-pcpus-only is on. Reserved CPUs must be whole cores too.",
         run: smt_alignment,
     },
     Check {
         id: "cpu.isolation",
         title: "isolcpus, nohz_full and reserved CPUs agree",
-        explanation: "isolcpus and nohz_full name CPUs for pinned work, reservedSystemCPUs those for the \
-            system: they must not overlap, tickless CPUs should be isolated, and the kubelet's shared pool \
-            should not run on isolated CPUs, where nothing balances load.",
+        explanation: "isolcpus and nohz_full list CPUs for pinned work, reservedSystemCPUs lists CPUs for the \
+            system. They must not overlap, nohz_full CPUs should be isolated, and the kubelet's shared pool should \
+            not contain isolated CPUs, because the scheduler does not balance load on them.",
         run: isolation,
     },
     Check {
         id: "cpu.irq-affinity",
         title: "interrupts stay off isolated CPUs",
-        explanation: "An interrupt on an isolated or tickless CPU takes time from the VM pinned there. Managed \
-            interrupts (NVMe, some NICs) are moved by the boot parameter isolcpus=managed_irq alone.",
+        explanation: "An interrupt on an isolated or nohz_full CPU takes time from the VM pinned there. Only the \
+            boot parameter isolcpus=managed_irq moves managed interrupts (NVMe, some NICs).",
         run: irq_affinity,
     },
     Check {
         id: "cpu.governor",
-        title: "frequency governor",
-        explanation: "The governor powersave of acpi-cpufreq keeps the lowest frequency; with intel_pstate and \
-            amd_pstate in active mode it only saves when idle. Pinned VMs want performance.",
+        title: "CPU frequency governor is performance",
+        explanation: "With acpi-cpufreq, the governor powersave keeps the lowest frequency; with intel_pstate \
+            and amd_pstate in active mode it saves power only when idle. Pinned VMs need the governor performance.",
         run: governor,
     },
     Check {
         id: "cpu.hybrid",
-        title: "one kind of core",
-        explanation: "On processors with fast and frugal cores the kubelet does not know which is which, and \
-            a pinned VM gets a mixture.",
+        title: "all cores are of one type",
+        explanation: "On hybrid processors the kubelet does not distinguish performance cores from efficiency \
+            cores, so a pinned VM may get both.",
         run: hybrid,
     },
 ];
@@ -65,25 +65,28 @@ fn zones(input: &Input) -> Outcome {
     let known = zones.iter().filter_map(|zone| Some((zone.id, zone.cpus.as_ref()?)));
     let known: Vec<(u32, &CpuSet)> = known.collect();
     if known.is_empty() {
-        return Outcome::skip("no zone with a list of CPUs is known");
+        return Outcome::skip("no NUMA zone with a CPU list was found");
     }
     for (index, (a, cpus)) in known.iter().enumerate() {
         let overlapping = known.iter().skip(index + 1).find(|(_, other)| cpus.intersects(other));
         if let Some((b, other)) = overlapping {
-            return Outcome::warn(format!("zones {a} and {b} both claim CPUs {}", cpus.intersection(other)))
+            return Outcome::warn(format!("zones {a} and {b} both contain CPUs {}", cpus.intersection(other)))
                 .because(format!("/sys/devices/system/node/node{a}/cpulist"), cpus)
                 .because(format!("/sys/devices/system/node/node{b}/cpulist"), other)
-                .remedy("update the BIOS; until then boot with numa=off, so that nothing relies on the zones");
+                .remedy("update the BIOS; until then boot with numa=off, so that NUMA placement is not used");
         }
     }
     let count = known.len();
-    Outcome::pass(format!("{count} zone{}, each CPU in one", if count == 1 { "" } else { "s" }))
-        .because("/sys/devices/system/node", format!("{count} nodes"))
+    Outcome::pass(format!(
+        "{count} zone{}, each CPU in exactly one",
+        if count == 1 { "" } else { "s" }
+    ))
+    .because("/sys/devices/system/node", format!("{count} nodes"))
 }
 
 fn online(input: &Input) -> Outcome {
     let (Some(online), Some(offline)) = (&input.facts.cpu.online, &input.facts.cpu.offline) else {
-        return Outcome::skip("no CPU is known");
+        return Outcome::skip("no CPU was found");
     };
     let path = "/sys/devices/system/cpu/offline";
     if offline.is_empty() {
@@ -93,16 +96,16 @@ fn online(input: &Input) -> Outcome {
     let outcome = match input.smt_control.as_deref() {
         Some(off @ ("off" | "forceoff")) => {
             let remedy = if off == "off" {
-                "if that is not meant: echo on > /sys/devices/system/cpu/smt/control"
+                "if this is not intended: echo on > /sys/devices/system/cpu/smt/control"
             } else {
-                "if that is not meant: remove nosmt=force from the kernel command line and reboot"
+                "if this is not intended: remove nosmt=force from the kernel command line and reboot"
             };
             Outcome::warn(format!("SMT is switched off: CPUs {offline} are offline"))
                 .because("/sys/devices/system/cpu/smt/control", off)
                 .remedy(remedy)
         }
         _ => Outcome::warn(format!("CPUs {offline} are offline")).remedy(format!(
-            "if that is not meant: for c in {}; do echo 1 > /sys/devices/system/cpu/cpu$c/online; done",
+            "if this is not intended: for c in {}; do echo 1 > /sys/devices/system/cpu/cpu$c/online; done",
             words(offline)
         )),
     };
@@ -116,7 +119,7 @@ fn words(set: &CpuSet) -> String {
 fn smt_alignment(input: &Input) -> Outcome {
     let facts = input.facts;
     let Some(threads) = facts.cpu.threads_per_core else {
-        return Outcome::skip("threads per core are not known");
+        return Outcome::skip("the number of threads per core is unknown");
     };
     if threads == 1 {
         return Outcome::pass("one thread per core: every CPU is a whole core")
@@ -128,7 +131,7 @@ fn smt_alignment(input: &Input) -> Outcome {
         ));
     };
     if config.cpu_manager_policy != "static" {
-        return Outcome::skip("the kubelet's CPU manager pins nothing (cpuManagerPolicy is none)")
+        return Outcome::skip("the kubelet does not pin CPUs (cpuManagerPolicy is none)")
             .because("cpuManagerPolicy", &config.cpu_manager_policy);
     }
     if let Some(reserved) = &config.reserved_system_cpus {
@@ -140,7 +143,7 @@ fn smt_alignment(input: &Input) -> Outcome {
         let missing = whole.difference(reserved);
         if !missing.is_empty() {
             return Outcome::warn(format!(
-                "reserved CPUs {reserved} split cores: their siblings {missing} are handed to VMs"
+                "reserved CPUs {reserved} split cores: their siblings {missing} can be allocated to VMs"
             ))
             .because("reservedSystemCPUs", reserved)
             .because("/sys/devices/system/cpu/cpu*/topology/thread_siblings_list", &whole)
@@ -151,11 +154,11 @@ fn smt_alignment(input: &Input) -> Outcome {
     }
     if config.cpu_option("full-pcpus-only") {
         return Outcome::pass(format!(
-            "full-pcpus-only is on: VMs must ask for multiples of {threads} CPUs"
+            "full-pcpus-only is on: VMs must request multiples of {threads} CPUs"
         ))
         .because("cpuManagerPolicyOptions", "full-pcpus-only=true");
     }
-    Outcome::warn("two VMs may share a core: full-pcpus-only is off")
+    Outcome::warn("two VMs may share one core: full-pcpus-only is off")
         .because("cpuManagerPolicyOptions", options(config))
         .remedy("cpuManagerPolicyOptions: {full-pcpus-only: \"true\"} in the kubelet's configuration, on a drained node")
 }
@@ -172,9 +175,7 @@ fn isolation(input: &Input) -> Outcome {
     let isolated = facts.cpu.isolated.as_ref().unwrap_or(&none);
     let tickless = facts.cpu.nohz_full.as_ref().unwrap_or(&none);
     if facts.cpu.isolated.is_none() && facts.cpu.nohz_full.is_none() {
-        return Outcome::skip(
-            "the tree says neither which CPUs are isolated nor which are tickless",
-        );
+        return Outcome::skip("the captured tree has no list of isolated or nohz_full CPUs");
     }
     let with_paths = |outcome: Outcome| {
         outcome
@@ -183,21 +184,21 @@ fn isolation(input: &Input) -> Outcome {
     };
     let config = facts.kubelet.config.as_ref();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref()).unwrap_or(&none);
-    let kept_apart = isolated.union(tickless);
-    let both = kept_apart.intersection(reserved);
+    let dedicated_cpus = isolated.union(tickless);
+    let both = dedicated_cpus.intersection(reserved);
     if !both.is_empty() {
         return with_paths(Outcome::warn(format!(
-            "CPUs {both} are isolated or tickless and yet reserved for the system"
+            "CPUs {both} are isolated or nohz_full and also reserved for the system"
         )))
         .because("reservedSystemCPUs", reserved)
         .remedy(format!(
             "boot with isolcpus= and nohz_full= without {both}, or reserve other CPUs for the system"
         ));
     }
-    // `isolcpus=managed_irq,...` isolates from interrupts alone and is no scheduler isolation.
+    // `isolcpus=managed_irq,...` isolates from interrupts only; it does not isolate from the scheduler.
     let exposed = tickless.difference(isolated);
     if !exposed.is_empty() && !isolated.is_empty() {
-        return with_paths(Outcome::warn(format!("CPUs {exposed} are tickless but not isolated")))
+        return with_paths(Outcome::warn(format!("CPUs {exposed} are nohz_full but not isolated")))
             .remedy(format!(
                 "boot with isolcpus=managed_irq,domain,{tickless} nohz_full={tickless}"
             ));
@@ -206,59 +207,61 @@ fn isolation(input: &Input) -> Outcome {
         let shared = state.default_cpu_set.intersection(isolated);
         if !shared.is_empty() {
             return with_paths(Outcome::warn(format!(
-                "the kubelet runs ordinary pods on CPUs {shared}, which are isolated: nothing balances load there"
+                "the kubelet's shared pool contains isolated CPUs {shared}, on which the scheduler does not balance load"
             )))
             .because(format!("{}/cpu_manager_state", facts.kubelet.folder), &state.default_cpu_set)
-            .remedy("use the kubelet's static policy in place of isolcpus=, and boot without it");
+            .remedy("use the kubelet's static CPU manager policy instead of isolcpus=, and boot without isolcpus=");
         }
     }
-    if kept_apart.is_empty() {
-        with_paths(Outcome::pass("no CPU is isolated or tickless"))
+    if dedicated_cpus.is_empty() {
+        with_paths(Outcome::pass("no CPU is isolated or nohz_full"))
     } else {
-        with_paths(Outcome::pass(format!("CPUs {kept_apart} are kept apart consistently")))
+        with_paths(Outcome::pass(format!("CPUs {dedicated_cpus} are isolated consistently")))
     }
 }
 
 fn irq_affinity(input: &Input) -> Outcome {
-    let kept_apart = kept_apart(input.facts);
+    let dedicated_cpus = dedicated_cpus(input.facts);
     if input.irqs.is_empty() {
-        return Outcome::skip("no interrupt with a readable affinity");
+        return Outcome::skip("no interrupt has a readable affinity");
     }
-    if kept_apart.is_empty() {
-        return Outcome::skip("no CPU is isolated, tickless or pinned: interrupts may go anywhere");
+    if dedicated_cpus.is_empty() {
+        return Outcome::skip(
+            "no CPU is isolated, nohz_full or pinned, so interrupts may run on any CPU",
+        );
     }
     let goes_there = |irq: &&crate::observe::irqs::Irq| {
-        irq.effective.as_ref().unwrap_or(&irq.affinity).intersects(&kept_apart)
+        irq.effective.as_ref().unwrap_or(&irq.affinity).intersects(&dedicated_cpus)
     };
     let there: Vec<_> = input.irqs.iter().filter(goes_there).collect();
     if there.is_empty() {
         return Outcome::pass(format!(
-            "none of {} interrupts goes to CPUs {kept_apart}",
+            "none of {} interrupts runs on CPUs {dedicated_cpus}",
             input.irqs.len()
         ))
-        .because("/proc/irq/*/effective_affinity_list", format!("none in {kept_apart}"));
+        .because("/proc/irq/*/effective_affinity_list", format!("none in {dedicated_cpus}"));
     }
     let cpus = there
         .iter()
-        .map(|irq| irq.effective.as_ref().unwrap_or(&irq.affinity).intersection(&kept_apart))
+        .map(|irq| irq.effective.as_ref().unwrap_or(&irq.affinity).intersection(&dedicated_cpus))
         .fold(CpuSet::new(), |all, set| all.union(&set));
     let numbers: CpuSet = there.iter().map(|irq| irq.number).collect();
-    let elsewhere = input.facts.topology.online.difference(&kept_apart);
+    let elsewhere = input.facts.topology.online.difference(&dedicated_cpus);
     Outcome::warn(format!(
-        "{} of {} interrupts may go to isolated, tickless or pinned CPUs {cpus}",
+        "{} of {} interrupts may run on isolated, nohz_full or pinned CPUs {cpus}",
         there.len(),
         input.irqs.len()
     ))
     .because("/proc/irq/*/smp_affinity_list", format!("interrupts {numbers}"))
-    .because("isolated, nohz_full, cpu_manager_state", &kept_apart)
+    .because("isolated, nohz_full, cpu_manager_state", &dedicated_cpus)
     .remedy(format!(
         "for i in /proc/irq/[0-9]*; do echo {elsewhere} > $i/smp_affinity_list; done 2>/dev/null   # managed \
-         ones refuse: boot with isolcpus=managed_irq,{kept_apart}; irqbalance: set IRQBALANCE_BANNED_CPULIST"
+         interrupts cannot be moved: boot with isolcpus=managed_irq,{dedicated_cpus}; irqbalance: set IRQBALANCE_BANNED_CPULIST"
     ))
 }
 
-/// CPUs an interrupt would steal from somebody: isolated, tickless, or pinned to a container.
-fn kept_apart(facts: &HostFacts) -> CpuSet {
+/// Returns the CPUs that no interrupt should use: isolated, nohz_full, or pinned to a container.
+fn dedicated_cpus(facts: &HostFacts) -> CpuSet {
     let sets = [facts.cpu.isolated.as_ref(), facts.cpu.nohz_full.as_ref()];
     let pinned = facts.kubelet.cpu_state.as_ref().map(|state| state.exclusive());
     sets.into_iter().flatten().chain(&pinned).fold(CpuSet::new(), |all, set| all.union(set))
@@ -267,35 +270,35 @@ fn kept_apart(facts: &HostFacts) -> CpuSet {
 fn governor(input: &Input) -> Outcome {
     let path = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor";
     match input.facts.cpu.governor.as_deref() {
-        None => {
-            Outcome::skip("no cpufreq driver: the firmware or the hypervisor sets the frequency")
-        }
+        None => Outcome::skip(
+            "no cpufreq driver: the firmware or the hypervisor controls the frequency",
+        ),
         Some("performance") => Outcome::pass("performance").because(path, "performance"),
-        Some(other) => {
-            Outcome::warn(format!("{other}: pinned VMs see a clock that changes under them"))
-                .because(path, other)
-                .remedy("cpupower frequency-set --governor performance")
-        }
+        Some(other) => Outcome::warn(format!(
+            "{other}: the clock frequency of pinned VMs changes with the load"
+        ))
+        .because(path, other)
+        .remedy("cpupower frequency-set --governor performance"),
     }
 }
 
 fn hybrid(input: &Input) -> Outcome {
     let kinds: BTreeSet<_> = input.facts.cpu.core_kinds.iter().map(|kind| kind.kind).collect();
     match input.facts.cpu.hybrid {
-        None => Outcome::skip("no CPU is known"),
+        None => Outcome::skip("no CPU was found"),
         Some(false) => {
-            Outcome::pass("all cores are alike").because("/sys/devices/cpu_atom", "not there")
+            Outcome::pass("all cores are of one type").because("/sys/devices/cpu_atom", "absent")
         }
         Some(true) => {
             let mut outcome = Outcome::warn(format!(
-                "cores are of {} kinds; a pinned VM gets a mixture",
+                "cores are of {} types; a pinned VM may get a mixture",
                 kinds.len()
             ));
             for kind in &input.facts.cpu.core_kinds {
                 outcome = outcome.because(format!("{:?} cores", kind.kind), &kind.cpus);
             }
             outcome.remedy(
-                "switch the frugal cores off in the firmware setup, or reserve them for the system",
+                "disable the efficiency cores in the firmware setup, or reserve them for the system",
             )
         }
     }
@@ -329,12 +332,12 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_are_named() {
+    fn overlaps_of_isolated_and_reserved_cpus_are_reported() {
         for (isolated, tickless, reserved, status, word) in [
             ("", "", "0", Status::Pass, "no CPU"),
             ("2-7", "2-7", "0-1", Status::Pass, "2-7"),
             ("1-7", "2-7", "0-1", Status::Warn, "CPUs 1 are isolated"),
-            ("2-5", "2-7", "0-1", Status::Warn, "CPUs 6-7 are tickless"),
+            ("2-5", "2-7", "0-1", Status::Warn, "CPUs 6-7 are nohz_full"),
         ] {
             let outcome = judge("cpu.isolation", &facts(isolated, tickless, reserved));
             assert_eq!(outcome.status, status, "{isolated} {tickless} {reserved}");
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_are_judged_by_where_they_go_not_where_they_might() {
+    fn effective_affinity_of_interrupts_counts_before_the_allowed_one() {
         let facts = facts("2-7", "", "0-1");
         let irq = |effective: Option<&str>| Irq {
             number: 9,

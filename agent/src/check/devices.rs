@@ -1,4 +1,4 @@
-//! Can devices be given to VMs, and do image folders support what VMs' disks need.
+//! Checks of device passthrough and of the file systems that hold VM images.
 
 use berth_api::infra_node::Hypervisor;
 
@@ -9,29 +9,29 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "iommu.firmware",
         title: "IOMMU in the firmware",
-        explanation: "The ACPI table DMAR (Intel), IVRS (AMD) or IORT (Arm) says that the machine has an \
-            IOMMU. Without one no PCI device can be passed through.",
+        explanation: "The ACPI table DMAR (Intel), IVRS (AMD) or IORT (Arm) describes the IOMMU of the machine. \
+            Without an IOMMU no PCI device can be passed through.",
         run: firmware,
     },
     Check {
         id: "iommu.enabled",
         title: "IOMMU in the kernel",
-        explanation: "The kernel must use the IOMMU (intel_iommu=on on Intel) and then sorts devices into \
+        explanation: "The kernel must use the IOMMU (intel_iommu=on on Intel); it then assigns devices to IOMMU \
             groups. Passthrough of NICs, NVMe drives and GPUs needs it.",
         run: enabled,
     },
     Check {
         id: "storage.direct-io",
-        title: "O_DIRECT where images live",
-        explanation: "QEMU opens disks with O_DIRECT (cache=none) to bypass the page cache. Where the file \
-            system does not support it, KubeVirt falls back to writethrough, and VMs' data is cached twice.",
+        title: "O_DIRECT on the file systems of VM images",
+        explanation: "QEMU opens disks with O_DIRECT (cache=none) to bypass the page cache. If the file system \
+            does not support it, KubeVirt falls back to writethrough, and the data of VMs is cached twice.",
         run: direct_io,
     },
     Check {
         id: "storage.nvme",
         title: "NVMe drives for passthrough",
-        explanation: "Which NVMe drives are free of partitions, mounts, holders and signatures, so that one \
-            can be given to a VM without losing data.",
+        explanation: "Lists the NVMe drives without partitions, mounts, holders and signatures: they can be \
+            passed through to a VM without loss of data.",
         run: nvme,
     },
 ];
@@ -42,14 +42,14 @@ fn firmware(input: &Input) -> Outcome {
         (Some(table), _) => {
             Outcome::pass(format!("table {table}")).because(format!("/sys/firmware/acpi/tables/{table}"), "there")
         }
-        (None, Some(true)) => Outcome::pass("no ACPI table, but the kernel uses an IOMMU"),
+        (None, Some(true)) => Outcome::pass("the kernel uses an IOMMU, although no ACPI table describes it"),
         (None, Some(false)) if input.facts.notes.is_unknown("capabilities.iommu.firmwareTable") => {
-            Outcome::skip("ACPI tables cannot be seen here, and the kernel uses no IOMMU")
+            Outcome::skip("ACPI tables are not readable here, and the kernel uses no IOMMU")
         }
         (None, Some(false)) => Outcome::warn("the firmware describes no IOMMU")
             .because("/sys/firmware/acpi/tables", "neither DMAR, IVRS nor IORT")
-            .remedy("switch on VT-d (Intel) or AMD-Vi/IOMMU in the firmware setup; only passthrough needs it"),
-        (None, None) => Outcome::skip("the tree has neither ACPI tables nor IOMMU groups"),
+            .remedy("enable VT-d (Intel) or AMD-Vi/IOMMU in the firmware setup; only passthrough needs it"),
+        (None, None) => Outcome::skip("the captured tree has neither ACPI tables nor IOMMU groups"),
     }
 }
 
@@ -65,13 +65,13 @@ fn enabled(input: &Input) -> Outcome {
                 _ if guest => "give this guest a virtual IOMMU (libvirt: <iommu model='intel'/>)",
                 Some("kvm_amd") => "add iommu=pt to the kernel command line and reboot",
                 Some(_) => "add intel_iommu=on iommu=pt to the kernel command line and reboot",
-                None => "switch on the SMMU in the firmware setup",
+                None => "enable the SMMU in the firmware setup",
             };
             Outcome::warn("no IOMMU groups: devices cannot be passed through")
                 .because(path, "no groups")
                 .remedy(format!("{remedy}; only passthrough needs it"))
         }
-        (None, _) => Outcome::skip("the tree has no /sys/kernel/iommu_groups"),
+        (None, _) => Outcome::skip("the captured tree has no /sys/kernel/iommu_groups"),
     }
 }
 
@@ -79,7 +79,7 @@ fn direct_io(input: &Input) -> Outcome {
     let paths = &input.facts.direct_io;
     if paths.is_empty() {
         return Outcome::skip(
-            "none of the paths tried is on this host; name yours with --direct-io-path",
+            "none of the default paths exists on this host; name others with --direct-io-path",
         );
     }
     let filesystem = |path: &berth_api::infra_node::DirectIo| {
@@ -90,7 +90,7 @@ fn direct_io(input: &Input) -> Outcome {
             let supported = match path.supported {
                 Some(true) => "O_DIRECT works",
                 Some(false) => "no O_DIRECT",
-                None => "not tried",
+                None => "not tested",
             };
             outcome = outcome.because(&path.path, format!("{}: {supported}", filesystem(path)));
         }
@@ -100,30 +100,30 @@ fn direct_io(input: &Input) -> Outcome {
         paths.iter().filter(|p| p.supported == Some(false)).map(|p| p.path.as_str()).collect();
     if !without.is_empty() {
         return evidence(Outcome::warn(format!("no O_DIRECT on {}", without.join(", "))))
-            .remedy("put images and volumes on xfs, ext4 or a block device in place of tmpfs, overlay or old ZFS");
+            .remedy("put images and volumes on xfs, ext4 or a block device instead of tmpfs, overlay or old ZFS");
     }
     if paths.iter().all(|path| path.supported.is_none()) {
         return evidence(Outcome::skip(
-            "could not be tried: needs a running host, and root for folders only root may write",
+            "could not be tested: this needs a running host, and root for folders that only root may write",
         ));
     }
-    evidence(Outcome::pass("works"))
+    evidence(Outcome::pass("O_DIRECT works"))
 }
 
 fn nvme(input: &Input) -> Outcome {
     let drives = &input.facts.nvme;
     if drives.is_empty() {
-        return Outcome::skip("no NVMe drive");
+        return Outcome::skip("no NVMe drive was found");
     }
     let mut outcome = match drives.iter().filter(|drive| drive.in_use == Some(false)).count() {
-        0 => Outcome::pass(format!("{} drives, none known to be free", drives.len())),
-        free => Outcome::pass(format!("{free} of {} drives free", drives.len())),
+        0 => Outcome::pass(format!("{} drives, none of them known to be unused", drives.len())),
+        free => Outcome::pass(format!("{free} of {} drives unused", drives.len())),
     };
     for drive in drives {
         let users = match drive.in_use {
             Some(true) => drive.users.join(", "),
-            Some(false) => "free".to_owned(),
-            None => "use unknown".to_owned(),
+            Some(false) => "unused".to_owned(),
+            None => "usage unknown".to_owned(),
         };
         outcome = outcome.because(format!("/dev/{}", drive.name), users);
     }

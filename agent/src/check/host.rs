@@ -1,4 +1,4 @@
-//! The host as a whole: control groups, size, and whether it is who it says.
+//! Checks of the host as a whole: control groups, size and identity.
 
 use berth_api::Bytes;
 use berth_api::infra_node::Hypervisor;
@@ -10,22 +10,22 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "cgroup.version",
         title: "unified control groups",
-        explanation: "Kubernetes supports cgroup v1 in maintenance only, and KubeVirt's and Berth's CPU and \
-            memory controls expect the unified hierarchy (v2).",
+        explanation: "In Kubernetes, cgroup v1 is in maintenance mode, and the CPU and memory controls of \
+            KubeVirt and Berth expect the unified hierarchy (v2).",
         run: cgroup_version,
     },
     Check {
         id: "cgroup.controllers",
         title: "control group controllers",
-        explanation: "VMs need cpu, cpuset, memory and io (blkio on v1), and device control: the devices \
-            controller on v1, BPF on v2, where it is always there.",
+        explanation: "VMs need the controllers cpu, cpuset, memory and io (blkio on v1), and device control: the \
+            devices controller on v1, BPF on v2, which is always available.",
         run: cgroup_controllers,
     },
     Check {
         id: "host.guest",
-        title: "bare metal",
-        explanation: "Berth is made for bare metal. On a host that is itself a guest VMs are nested: slower, \
-            with another hypervisor's limits, and pinning pins virtual CPUs.",
+        title: "host is bare metal",
+        explanation: "Berth is made for bare metal. On a host that is a virtual machine, VMs are nested: they \
+            are slower, have the limits of another hypervisor, and are pinned to virtual CPUs.",
         run: guest,
     },
     Check {
@@ -37,8 +37,8 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "host.memory",
         title: "at least 64 GiB of memory",
-        explanation: "Production minimum for an infra node: 64 GiB (32 for testing). What firmware and kernel \
-            keep for themselves, up to a twentieth, is allowed for.",
+        explanation: "Production minimum for an infra node: 64 GiB (32 for testing). The check tolerates 5 % less, \
+            because firmware and kernel reserve memory.",
         run: memory,
     },
     Check {
@@ -49,29 +49,29 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         id: "host.machine-id",
-        title: "no clone's machine id",
-        explanation: "Hosts cloned from one image share /etc/machine-id, from which systemd derives hardware \
+        title: "machine id is unique",
+        explanation: "Hosts cloned from one image share /etc/machine-id, from which systemd derives the MAC \
             addresses of bridges and veths: two such hosts lose frames in ways that look like a broken switch. \
-            Seen by an id that is missing or not an id, by copies that disagree, and by a neighbour that has \
-            one of our own hardware addresses.",
+            The check looks for an id that is missing or malformed, for copies that disagree, and for a \
+            neighbour with a MAC address of this host.",
         run: machine_id,
     },
     Check {
         id: "host.product-uuid",
-        title: "a firmware id of its own",
-        explanation: "Some boards leave the factory with a placeholder for their UUID, which Kubernetes takes as \
-            systemUUID: two such hosts look like one. Readable by root only.",
+        title: "firmware UUID is unique",
+        explanation: "Some boards ship with a placeholder as their UUID, which Kubernetes reports as systemUUID: \
+            two such hosts look like one. Only root can read the UUID.",
         run: product_uuid,
     },
 ];
 
 fn cgroup_version(input: &Input) -> Outcome {
     match input.facts.cgroup.version {
-        Some(2) => Outcome::pass("v2").because("/sys/fs/cgroup/cgroup.controllers", "there"),
+        Some(2) => Outcome::pass("v2").because("/sys/fs/cgroup/cgroup.controllers", "present"),
         Some(_) => Outcome::warn("legacy or hybrid control groups (v1)")
-            .because("/sys/fs/cgroup/cgroup.controllers", "not there")
+            .because("/sys/fs/cgroup/cgroup.controllers", "absent")
             .remedy("boot with systemd.unified_cgroup_hierarchy=1 and without cgroup v1 mounts"),
-        None => Outcome::skip("the tree has neither /sys/fs/cgroup nor /proc/cgroups"),
+        None => Outcome::skip("the captured tree has neither /sys/fs/cgroup nor /proc/cgroups"),
     }
 }
 
@@ -80,7 +80,9 @@ fn cgroup_controllers(input: &Input) -> Outcome {
     let (needed, path): (&[&str], &str) = match cgroup.version {
         Some(2) => (&["cpu", "cpuset", "io", "memory"], "/sys/fs/cgroup/cgroup.controllers"),
         Some(_) => (&["blkio", "cpu", "cpuacct", "cpuset", "devices", "memory"], "/proc/cgroups"),
-        None => return Outcome::skip("the tree has neither /sys/fs/cgroup nor /proc/cgroups"),
+        None => {
+            return Outcome::skip("the captured tree has neither /sys/fs/cgroup nor /proc/cgroups");
+        }
     };
     let has = |name: &&&str| cgroup.controllers.iter().any(|controller| controller == **name);
     let missing: Vec<&str> = needed.iter().filter(|name| !has(name)).copied().collect();
@@ -89,20 +91,20 @@ fn cgroup_controllers(input: &Input) -> Outcome {
         Outcome::pass(needed.join(", ")).because(path, seen)
     } else {
         Outcome::warn(format!("missing: {}", missing.join(", "))).because(path, seen).remedy(
-            "remove cgroup_disable= from the kernel command line, or use a kernel built with them",
+            "remove cgroup_disable= from the kernel command line, or use a kernel built with these controllers",
         )
     }
 }
 
 fn guest(input: &Input) -> Outcome {
     match input.facts.machine.hypervisor {
-        None => Outcome::skip("not known"),
+        None => Outcome::skip("it is unknown whether this host is a virtual machine"),
         Some(Hypervisor::None) => {
             Outcome::pass("bare metal").because("/proc/cpuinfo flags", "no hypervisor")
         }
-        Some(other) => Outcome::warn(format!("this host is itself a guest ({other:?})"))
+        Some(other) => Outcome::warn(format!("this host is a virtual machine ({other:?})"))
             .because("/proc/cpuinfo flags", "hypervisor")
-            .remedy("fine for trying Berth; use bare metal for production"),
+            .remedy("sufficient for evaluation; use bare metal for production"),
     }
 }
 
@@ -111,20 +113,24 @@ const MEMORY: Bytes = Bytes(64 << 30);
 const STORAGE: Bytes = Bytes(500_000_000_000);
 
 fn cores(input: &Input) -> Outcome {
-    let Some(cores) = input.facts.cpu.cores else { return Outcome::skip("not known") };
+    let Some(cores) = input.facts.cpu.cores else {
+        return Outcome::skip("the number of cores is unknown");
+    };
     let path = "/sys/devices/system/cpu/cpu*/topology/thread_siblings_list";
     let message = format!("{cores} cores");
     if cores < CORES {
         Outcome::warn(format!("{message}, below the production minimum of {CORES}"))
             .because(path, message)
-            .remedy("fine for testing from 8 cores")
+            .remedy("8 cores are sufficient for testing")
     } else {
         Outcome::pass(&message).because(path, message)
     }
 }
 
 fn memory(input: &Input) -> Outcome {
-    let Some(total) = input.facts.memory.total else { return Outcome::skip("not known") };
+    let Some(total) = input.facts.memory.total else {
+        return Outcome::skip("the size of memory is unknown");
+    };
     let path = "/proc/meminfo MemTotal";
     if total.0 < MEMORY.0 / 20 * 19 {
         Outcome::warn(format!(
@@ -133,7 +139,7 @@ fn memory(input: &Input) -> Outcome {
             MEMORY.human()
         ))
         .because(path, total)
-        .remedy("fine for testing from 32 GiB")
+        .remedy("32 GiB are sufficient for testing")
     } else {
         Outcome::pass(total.human()).because(path, total)
     }
@@ -141,13 +147,13 @@ fn memory(input: &Input) -> Outcome {
 
 fn storage(input: &Input) -> Outcome {
     match &input.disks {
-        None => Outcome::skip("the tree has no block devices"),
+        None => Outcome::skip("the captured tree has no block devices"),
         Some((disks, size)) if size.0 < STORAGE.0 => {
             let found = if disks.is_empty() { "no local disk".to_owned() } else { disks.join(" ") };
             Outcome::warn(format!("{}, below the production minimum of 500 GB", size.human()))
                 .because("/sys/class/block/*/size", format!("{found}: {size}"))
                 .remedy(
-                    "fine for testing from 100 GB; volumes on network storage count on their own",
+                    "100 GB are sufficient for testing; volumes on network storage are not counted",
                 )
         }
         Some((disks, size)) => Outcome::pass(format!("{} on {} disks", size.human(), disks.len()))
@@ -161,47 +167,47 @@ fn machine_id(input: &Input) -> Outcome {
         reboot once no VM is left. Empty /etc/machine-id in the image, so that each clone makes its own";
     if let Some(neighbour) = identity.neighbours_with_our_address.first() {
         return Outcome::warn(format!(
-            "{} on {} has a hardware address of this host's own: a clone with the same machine id?",
+            "{} on {} has a MAC address of this host: is it a clone with the same machine id?",
             neighbour.address, neighbour.link
         ))
         .because("/proc/net/arp", format!("{} {}", neighbour.address, neighbour.mac))
         .remedy(renew);
     }
     let Some(id) = &identity.machine_id else {
-        return Outcome::skip("there is no /etc/machine-id, or it may not be read");
+        return Outcome::skip("/etc/machine-id does not exist or is not readable");
     };
     let same_digit = id.bytes().next().is_some_and(|first| id.bytes().all(|b| b == first));
     if !is_machine_id(id) || same_digit {
-        return Outcome::warn("this is no machine id: systemd makes a new one at every boot")
-            .because("/etc/machine-id", id)
-            .remedy(renew);
+        return Outcome::warn(
+            "the machine id is malformed: systemd generates a new one at every boot",
+        )
+        .because("/etc/machine-id", id)
+        .remedy(renew);
     }
     if let Some(other) = identity.dbus_machine_id.as_ref().filter(|other| *other != id) {
-        return Outcome::warn("D-Bus knows this host by another machine id")
+        return Outcome::warn("D-Bus has another machine id for this host")
             .because("/etc/machine-id", id)
             .because("/var/lib/dbus/machine-id", other)
             .remedy("ln -sf /etc/machine-id /var/lib/dbus/machine-id");
     }
     let override_ = input.facts.kernel.parameter("systemd.machine_id").last();
     if let Some(given) = override_.filter(|given| *given != "firmware" && given != id) {
-        return Outcome::warn("the kernel command line gives another machine id")
+        return Outcome::warn("the kernel command line sets another machine id")
             .because("/proc/cmdline systemd.machine_id", given)
             .because("/etc/machine-id", id)
-            .remedy(
-                "remove systemd.machine_id= if it is in the image rather than this host's own",
-            );
+            .remedy("remove systemd.machine_id= if it comes from the image");
     }
     if identity.journals.len() > 1 || identity.journals.iter().any(|journal| journal != id) {
         let journals: Vec<&str> = identity.journals.iter().map(String::as_str).collect();
-        return Outcome::warn("journals of other machine ids: this disk was another host's, or an image that had booted")
+        return Outcome::warn("the journal has entries of other machine ids: the disk comes from another host, or from an image that was booted")
             .because("/etc/machine-id", id)
             .because("/var/log/journal", journals.join(" "))
-            .remedy("make sure no other host of that image kept the old id; then remove the old journals");
+            .remedy("make sure that no other host of that image has the old id; then remove the old journals");
     }
-    Outcome::pass("one id everywhere").because("/etc/machine-id", id)
+    Outcome::pass("all copies agree").because("/etc/machine-id", id)
 }
 
-/// UUIDs that whole production runs of boards share.
+/// UUIDs that many boards of one model share.
 const PLACEHOLDERS: [&str; 4] = [
     "03000200-0400-0500-0006-000700080009",
     "00000000-0000-0000-0000-000000000000",
@@ -212,11 +218,11 @@ const PLACEHOLDERS: [&str; 4] = [
 fn product_uuid(input: &Input) -> Outcome {
     let path = "/sys/class/dmi/id/product_uuid";
     match &input.identity.product_uuid {
-        None => Outcome::skip("the firmware has none, or only root may read it"),
+        None => Outcome::skip("the firmware has no UUID, or only root may read it"),
         Some(uuid) if PLACEHOLDERS.contains(&uuid.to_lowercase().as_str()) => {
-            Outcome::warn("the firmware has a placeholder for its UUID, which other boards share")
+            Outcome::warn("the UUID of the firmware is a placeholder that other boards share")
                 .because(path, uuid)
-                .remedy("set it with the maker's tool (AMIDEEFIx64 /SU auto on AMI firmware)")
+                .remedy("set it with the tool of the board's manufacturer (AMIDEEFIx64 /SU auto on AMI firmware)")
         }
         Some(uuid) => Outcome::pass("not a known placeholder").because(path, uuid),
     }
@@ -231,7 +237,7 @@ mod tests {
     use crate::observe::identity::{Identity, Neighbour};
 
     #[test]
-    fn clones_show_in_many_ways() {
+    fn clones_are_detected_by_each_copy_of_the_id() {
         let id = "0123456789abcdef0123456789abcdef";
         let good = Identity {
             machine_id: Some(id.to_owned()),
@@ -257,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_64_gib_host_passes_though_its_kernel_keeps_some() {
+    fn a_64_gib_host_passes_although_its_kernel_reserves_memory() {
         let status = |total| {
             let mut facts = HostFacts::default();
             facts.memory.total = Some(total);

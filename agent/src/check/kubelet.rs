@@ -1,5 +1,5 @@
-//! Will the kubelet start again, and does it place VMs as pinned VMs need. What keeps it from starting
-//! shows only at its next restart, so it is said before.
+//! Checks of the kubelet: can it start again, and does it place pinned VMs on exclusive CPUs and one zone. A fault that
+//! prevents its start shows only at its next restart, so these checks report it before.
 
 use berth_api::Bytes;
 use berth_api::infra_node::UnknownReason;
@@ -12,39 +12,38 @@ use crate::plan::kubelet::{drain_stop_remove_start, next_start};
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "kubelet.config",
-        title: "configuration the kubelet takes",
-        explanation: "A kubelet whose configuration is missing, does not parse, or has a value it does not know \
-            refuses to start. Other checks that depend on a broken value are skipped.",
+        title: "kubelet configuration is valid",
+        explanation: "The kubelet refuses to start if its configuration is missing, does not parse or has an \
+            unknown value. Other checks that depend on an invalid value are skipped.",
         run: config,
     },
     Check {
         id: "kubelet.started-with",
-        title: "the configuration is in force",
-        explanation: "A kubelet reads its configuration when it starts. If its files were changed since, it admits pods \
-            by the old values, and Berth reports those; if that is not known, it reports none, and no pinned VM is \
-            placed here.",
+        title: "kubelet runs with its current configuration",
+        explanation: "The kubelet reads its configuration when it starts. If its files changed since then, it admits pods \
+            by the old values, and Berth reports the old values. If the old values are unknown, Berth reports none, and \
+            no pinned VM is placed here.",
         run: started_with,
     },
     Check {
         id: "kubelet.cpu-state",
-        title: "cpu_manager_state fits",
-        explanation: "The kubelet refuses to start when its CPU checkpoint was written under another policy, \
-            for other CPUs, or without the reserved ones: after a change of configuration, of the firmware, or \
-            of CPUs online.",
+        title: "cpu_manager_state matches the configuration",
+        explanation: "The kubelet refuses to start if its CPU checkpoint has another policy, other CPUs, or lacks \
+            the reserved CPUs: after a change of the configuration, of the firmware, or of the online CPUs.",
         run: cpu_state,
     },
     Check {
         id: "kubelet.memory-state",
-        title: "memory_manager_state fits",
-        explanation: "The kubelet refuses to start when memory or huge pages of a zone differ from its memory \
-            checkpoint, be it by a few kilobytes after a kernel update, or because pages were added.",
+        title: "memory_manager_state matches the host",
+        explanation: "The kubelet refuses to start if the memory or huge pages of a zone differ from its memory \
+            checkpoint: even by a few kilobytes after a kernel update, or because huge pages were added.",
         run: memory_state,
     },
     Check {
         id: "kubelet.reserved",
-        title: "reserved CPUs",
-        explanation: "With the static policy the kubelet must keep at least one CPU for the system, by name \
-            (reservedSystemCPUs) or amount, and names must be CPUs that are online.",
+        title: "CPUs are reserved for the system",
+        explanation: "With the static policy the kubelet must reserve at least one CPU for the system, by list \
+            (reservedSystemCPUs) or by amount, and all listed CPUs must be online.",
         run: reserved,
     },
     Check {
@@ -57,54 +56,54 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         id: "kubelet.zone-limit",
-        title: "zones the Topology Manager takes",
-        explanation: "With any policy but none the Topology Manager refuses to start on a host of more than 8 \
-            NUMA zones, unless its option max-allowable-numa-nodes says more. EPYC hosts have up to 32 with \
-            NPS4 or L3 caches as NUMA.",
+        title: "NUMA zones within the Topology Manager's limit",
+        explanation: "With any policy other than none, the Topology Manager refuses to start on a host with more than 8 \
+            NUMA zones, unless its option max-allowable-numa-nodes allows more. EPYC hosts have up to 32 zones with \
+            NPS4 or with L3 caches as NUMA nodes.",
         run: zone_limit,
     },
     Check {
         id: "kubelet.policies",
-        title: "policies for pinned VMs",
+        title: "kubelet policies for pinned VMs",
         explanation: "VMs with dedicatedCpuPlacement need cpuManagerPolicy static; guests with NUMA passthrough \
-            also want topologyManagerPolicy single-numa-node or restricted, and the Memory Manager Static.",
+            also need topologyManagerPolicy single-numa-node or restricted, and the Memory Manager Static.",
         run: policies,
     },
     Check {
         id: "kubelet.swap",
-        title: "swap and the kubelet",
-        explanation: "A kubelet with failSwapOn (the default) refuses to start while swap is on.",
+        title: "swap is off or allowed by the kubelet",
+        explanation: "With failSwapOn (the default) the kubelet refuses to start while swap is on.",
         run: swap,
     },
 ];
 
-/// Steps for a checkpoint that the kubelet refuses.
+/// Returns the steps that replace a checkpoint that the kubelet would refuse.
 fn remove(input: &Input, file: &str) -> String {
     drain_stop_remove_start(input.facts, &[file.to_owned()])
 }
 
-/// A fault the kubelet would not start with. How a kubelet that does not run will be started is known
-/// only as far as files tell.
+/// Returns the outcome of a fault that prevents the kubelet from starting. It is only a warning if no kubelet runs, because
+/// the command line of its next start is then not certain.
 fn will_not_start(input: &Input, fault: &str) -> Outcome {
     if input.facts.kubelet.pid.is_some() {
         Outcome::fail(format!("the kubelet will not start again: {fault}"))
     } else {
-        Outcome::warn(format!("as far as files tell, the kubelet will not start: {fault}"))
+        Outcome::warn(format!("according to its files, the kubelet will not start: {fault}"))
     }
 }
 
-/// Why there is no configuration to compare with.
+/// Skips a check that needs the configuration.
 fn no_config(input: &Input) -> Outcome {
     let fault = input.facts.kubelet.config_fault.as_ref().map(|(_, why)| why.clone());
     Outcome::skip(fault.unwrap_or_else(|| "no kubelet configuration was found".to_owned()))
 }
 
-/// The configuration, if there is one and every value of it is one the kubelet knows.
+/// Returns the configuration if it exists and the kubelet knows every value in it.
 fn sound_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
     match &input.facts.kubelet.config {
         None => Err(no_config(input)),
         Some(config) if !config.invalid.is_empty() => Err(Outcome::skip(
-            "the configuration has values the kubelet does not know, see kubelet.config",
+            "the configuration has values that the kubelet does not know, see kubelet.config",
         )),
         Some(config) => Ok(config),
     }
@@ -113,12 +112,12 @@ fn sound_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
 fn config(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     if let Some((reason, why)) = &kubelet.config_fault {
-        // Missing is a fault only if a running kubelet's command line names the file.
+        // A missing file is a fault only if the command line of a running kubelet names it.
         let broken = *reason == UnknownReason::Malformed
             || *reason == UnknownReason::NotFound && kubelet.pid.is_some();
         return if broken {
             will_not_start(input, why).because("kubelet configuration", why).remedy(format!(
-                "mend the file, then try it: systemctl restart {}; journalctl -u {0} -n 20",
+                "correct the file, then: systemctl restart {}; journalctl -u {0} -n 20",
                 kubelet.unit
             ))
         } else {
@@ -128,12 +127,12 @@ fn config(input: &Input) -> Outcome {
     let Some(config) = &kubelet.config else { return no_config(input) };
     let sources = kubelet.sources.join(", ");
     if config.invalid.is_empty() {
-        return Outcome::pass("every value that matters here is one it knows")
+        return Outcome::pass("the kubelet knows every value that VMs depend on")
             .because(sources, "read");
     }
     let faults: Vec<&str> = config.invalid.values().map(String::as_str).collect();
     will_not_start(input, &faults.join("; ")).because(sources, faults.join("; ")).remedy(
-        "mend the value; known are cpuManagerPolicy none, static; topologyManagerPolicy none, best-effort, \
+        "correct the value; valid are cpuManagerPolicy none, static; topologyManagerPolicy none, best-effort, \
          restricted, single-numa-node; topologyManagerScope container, pod; memoryManagerPolicy None, Static",
     )
 }
@@ -142,15 +141,16 @@ fn started_with(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     let sources = kubelet.sources.join(", ");
     let (message, evidence) = match &kubelet.started_with {
-        StartedWith::NotRunning => return Outcome::skip("no kubelet runs"),
+        StartedWith::NotRunning => return Outcome::skip("no kubelet is running"),
         _ if kubelet.config.is_none() => return no_config(input),
-        StartedWith::Unknown(why) => {
-            ("what the kubelet was started with is not known".to_owned(), why.clone())
-        }
+        StartedWith::Unknown(why) => (
+            "the configuration that the kubelet was started with is unknown".to_owned(),
+            why.clone(),
+        ),
         StartedWith::Known(_) => match kubelet.pending_restart() {
             fields if fields.is_empty() => {
-                return Outcome::pass("the kubelet runs with what its files say")
-                    .because(sources, "not changed since it started");
+                return Outcome::pass("the kubelet runs with the configuration in its files")
+                    .because(sources, "unchanged since it started");
             }
             fields => {
                 let fields = fields.join(", ");
@@ -163,11 +163,12 @@ fn started_with(input: &Input) -> Outcome {
     Outcome::warn(message).because(sources, evidence).remedy(remedy)
 }
 
-/// A checkpoint that could not be read: broken keeps the kubelet from starting, closed is no answer.
+/// Returns the outcome of a checkpoint that could not be read: a damaged one prevents the kubelet from starting, an
+/// unreadable one is skipped.
 fn no_checkpoint(input: &Input, name: &str) -> Outcome {
     let file = format!("{}/{name}", input.facts.kubelet.folder);
     match input.facts.kubelet.state_faults.get(name) {
-        None => Outcome::skip(format!("there is no {file}")),
+        None => Outcome::skip(format!("{file} does not exist")),
         Some((UnknownReason::Malformed, why)) => {
             will_not_start(input, &format!("its checkpoint is damaged: {why}"))
                 .because(&file, why)
@@ -240,27 +241,25 @@ fn reserved(input: &Input) -> Outcome {
             .remedy(format!("reservedSystemCPUs: \"{}\"", reserved.intersection(online)))
         }
         Some(reserved) if !online.is_empty() && online.is_subset(reserved) => {
-            Outcome::fail("every CPU is reserved; none is left for VMs")
+            Outcome::fail("every CPU is reserved; no CPU is left for VMs")
                 .because("reservedSystemCPUs", reserved)
                 .remedy("reserve one or two cores per zone")
         }
         Some(reserved) => {
             Outcome::pass(format!("CPUs {reserved}")).because("reservedSystemCPUs", reserved)
         }
-        None if config.cpu_manager_policy != "static" => Outcome::skip(
-            "no CPU is reserved by name, and with cpuManagerPolicy none there is no need",
-        ),
+        None if config.cpu_manager_policy != "static" => {
+            Outcome::skip("no CPU is reserved by list, and cpuManagerPolicy none does not need it")
+        }
         None if config.reserves_cpu_by_amount => Outcome::warn(
-            "CPUs are reserved by amount: the kubelet chooses which, and nobody else knows",
+            "CPUs are reserved by amount: the kubelet chooses them and does not publish which",
         )
         .because("kubeReserved, systemReserved", "cpu by amount")
-        .remedy("name them: reservedSystemCPUs in the kubelet's configuration, on a drained node"),
-        None => {
-            Outcome::fail("the static policy without reserved CPUs: the kubelet will not start")
-                .because("cpuManagerPolicy", "static")
-                .because("reservedSystemCPUs", "")
-                .remedy("set reservedSystemCPUs in the kubelet's configuration")
-        }
+        .remedy("list them: reservedSystemCPUs in the kubelet's configuration, on a drained node"),
+        None => Outcome::fail("the static policy has no reserved CPUs: the kubelet will not start")
+            .because("cpuManagerPolicy", "static")
+            .because("reservedSystemCPUs", "")
+            .remedy("set reservedSystemCPUs in the kubelet's configuration"),
     }
 }
 
@@ -270,20 +269,20 @@ fn reserved_memory(input: &Input) -> Outcome {
         Err(skipped) => return skipped,
     };
     if config.memory_manager_policy != "Static" {
-        return Outcome::skip("the Memory Manager is off, so nothing need add up");
+        return Outcome::skip("the Memory Manager is off, so reservedMemory is not used");
     }
     let zones = &input.facts.zones;
     let strange = config.reserved_memory.keys().find(|id| zones.iter().all(|zone| zone.id != **id));
     if let Some(id) = strange {
         return will_not_start(
             input,
-            &format!("reservedMemory names zone {id}, which this host has not"),
+            &format!("reservedMemory names zone {id}, which this host does not have"),
         )
         .because("reservedMemory numaNode", id)
         .remedy("name the zones of `berth-agent report` in reservedMemory");
     }
     let Some(needed) = config.node_reserved_memory(input.facts.memory.total) else {
-        return Outcome::skip("how much memory is kept for the system could not be worked out");
+        return Outcome::skip("the amount of memory reserved for the system is unknown");
     };
     let amounts = config.reserved_memory.values().filter_map(|zone| zone.get("memory"));
     let sum = Bytes(amounts.fold(0, |sum, amount| sum.saturating_add(amount.0)));
@@ -298,7 +297,7 @@ fn reserved_memory(input: &Input) -> Outcome {
     let share = Bytes(needed.0 / zones.len().max(1) as u64);
     evidence(will_not_start(
         input,
-        &format!("reservedMemory adds up to {sum}, and {needed} is kept for the system"),
+        &format!("reservedMemory adds up to {sum}, but {needed} is reserved for the system"),
     ))
     .remedy(format!(
         "make reservedMemory add up to {needed}, for example {share} in each of {} zones",
@@ -323,22 +322,22 @@ fn policies(input: &Input) -> Outcome {
     } else if matches!(config.topology_manager_policy.as_str(), "none" | "best-effort")
         && input.facts.zones.len() > 1
     {
-        "pinned VMs may be spread over zones: topologyManagerPolicy is not strict"
+        "pinned VMs may be spread over several zones: topologyManagerPolicy is not strict"
     } else {
         let memory = if config.memory_manager_policy == "Static" {
-            "pinned VMs get CPUs and memory of their own"
+            "pinned VMs get exclusive CPUs and NUMA-local memory"
         } else {
-            "pinned VMs get CPUs of their own; their memory may come from other zones (memoryManagerPolicy None)"
+            "pinned VMs get exclusive CPUs; their memory may come from other zones (memoryManagerPolicy None)"
         };
         return Outcome::pass(memory).because(source, said);
     };
     Outcome::warn(message).because(source, said).remedy(
         "cpuManagerPolicy: static, topologyManagerPolicy: single-numa-node, reservedSystemCPUs: \"...\" in \
-         the kubelet's configuration; take effect on a drained node after removing cpu_manager_state",
+         the kubelet's configuration; they take effect on a drained node after removing cpu_manager_state",
     )
 }
 
-/// Zones the Topology Manager takes unless told otherwise (`maxAllowableNUMANodes`).
+/// Default limit of NUMA zones of the Topology Manager (`maxAllowableNUMANodes`).
 const ZONES: usize = 8;
 
 fn zone_limit(input: &Input) -> Outcome {
@@ -351,7 +350,7 @@ fn zone_limit(input: &Input) -> Outcome {
     let limit = option.and_then(|value| value.parse().ok()).unwrap_or(ZONES);
     let policy = &config.topology_manager_policy;
     if count > limit && policy != "none" {
-        will_not_start(input, &format!("{count} zones, and the Topology Manager takes {limit}"))
+        will_not_start(input, &format!("the host has {count} zones, and the Topology Manager accepts at most {limit}"))
             .because("/sys/devices/system/node", format!("{count} nodes"))
             .because("topologyManagerPolicy", policy)
             .remedy(format!(
@@ -359,22 +358,22 @@ fn zone_limit(input: &Input) -> Outcome {
                  configuration, or fewer nodes per socket (NPS) in the firmware setup"
             ))
     } else {
-        Outcome::pass(format!("{count} of {limit}"))
+        Outcome::pass(format!("{count} of at most {limit} zones"))
             .because("/sys/devices/system/node", format!("{count} nodes"))
     }
 }
 
 fn swap(input: &Input) -> Outcome {
     let (Some(swap), Some(config)) = (input.facts.memory.swap, &input.facts.kubelet.config) else {
-        return Outcome::skip("swap or the kubelet's configuration is not known");
+        return Outcome::skip("swap or the kubelet's configuration is unknown");
     };
     let evidence = |outcome: Outcome| {
         outcome.because("/proc/meminfo SwapTotal", swap).because("failSwapOn", config.fail_swap_on)
     };
     if swap.0 > 0 && config.fail_swap_on {
-        evidence(will_not_start(input, "swap is on, and failSwapOn is set"))
+        evidence(will_not_start(input, "swap is on, and failSwapOn is true"))
             .remedy("swapoff -a and remove swap from /etc/fstab, or failSwapOn: false")
     } else {
-        evidence(Outcome::pass("no conflict"))
+        evidence(Outcome::pass("swap and failSwapOn do not conflict"))
     }
 }

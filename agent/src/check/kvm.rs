@@ -1,4 +1,4 @@
-//! Can virtual machines run at all, and how well.
+//! Checks of KVM: can virtual machines run, and with which features.
 
 use berth_api::infra_node::{Hypervisor, KvmState};
 
@@ -9,57 +9,57 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "kvm.hardware",
         title: "hardware virtualisation",
-        explanation: "The CPU must offer Intel VT-x (vmx) or AMD-V (svm), and the firmware must not have \
-            switched it off. Without it VMs are emulated, some ten times slower, and KubeVirt refuses them.",
+        explanation: "The CPU must support Intel VT-x (vmx) or AMD-V (svm), and it must be enabled in the \
+            firmware. Without it VMs are emulated, about ten times slower, and KubeVirt refuses them.",
         run: hardware,
     },
     Check {
         id: "kvm.device",
-        title: "/dev/kvm is there",
-        explanation: "KVM's device appears once the module of the CPU's vendor is loaded. Without it the \
-            kubelet reports no devices.kubevirt.io/kvm and VM pods stay Pending.",
+        title: "/dev/kvm exists",
+        explanation: "The KVM device appears once the KVM module of the CPU's vendor is loaded. Without it the \
+            node has no resource devices.kubevirt.io/kvm, and pods of VMs stay Pending.",
         run: device,
     },
     Check {
         id: "kvm.access",
         title: "/dev/kvm can be opened",
-        explanation: "Whoever runs VMs must be allowed to read and write /dev/kvm. KubeVirt sees to that for \
-            itself; that an ordinary user may not is a warning, that root may not is a failure.",
+        explanation: "A process that runs VMs needs read and write access to /dev/kvm. KubeVirt arranges this for \
+            its pods; the check warns if an ordinary user has no access and fails if root has none.",
         run: access,
     },
     Check {
         id: "kvm.vm",
-        title: "a VM can be made",
-        explanation: "Asks KVM for its API version, which must be 12, and makes an empty VM. It fails where \
-            another hypervisor holds the CPU, or nested virtualisation is half switched on.",
+        title: "a VM can be created",
+        explanation: "Reads the API version of KVM, which must be 12, and creates an empty VM. It fails if \
+            another hypervisor uses the CPU, or if nested virtualisation is only partly enabled.",
         run: vm,
     },
     Check {
         id: "kvm.vcpu-limit",
-        title: "vCPUs of one VM",
-        explanation: "The kernel's limit on vCPUs of one VM (KVM_CAP_MAX_VCPUS) should not be below the CPUs \
-            of the host, or its largest VM cannot use all of it.",
+        title: "limit of vCPUs per VM",
+        explanation: "The kernel's limit of vCPUs per VM (KVM_CAP_MAX_VCPUS) should not be lower than the number \
+            of CPUs of the host; otherwise no VM can use all CPUs.",
         run: vcpu_limit,
     },
     Check {
         id: "kvm.nested",
         title: "nested virtualisation",
-        explanation: "Guests can run VMs themselves only with the KVM module's parameter nested. Tenants who \
-            test on virtual nodes need it; others are safer without.",
+        explanation: "Guests can run VMs only if the parameter nested of the KVM module is on. Tenants that test \
+            on virtual nodes need it; without such tenants, off is safer.",
         run: nested,
     },
     Check {
         id: "kvm.second-level-translation",
         title: "second level address translation",
-        explanation: "EPT (Intel) or NPT (AMD) lets the CPU translate guest addresses itself. Without it \
-            every page table change of a guest traps, and memory-heavy VMs crawl.",
+        explanation: "With EPT (Intel) or NPT (AMD) the CPU translates guest addresses. Without it every page \
+            table change of a guest traps into the hypervisor, and memory-intensive VMs are very slow.",
         run: second_level_translation,
     },
     Check {
         id: "kvm.vhost-net",
         title: "vhost-net",
-        explanation: "In-kernel virtio networking (/dev/vhost-net). Without it every packet passes through \
-            QEMU, at a fraction of the throughput.",
+        explanation: "In-kernel virtio networking (/dev/vhost-net). Without it QEMU forwards every packet, at a \
+            fraction of the throughput.",
         run: |input| {
             helper("vhost-net", "/dev/vhost-net", "vhost_net", input.facts.kvm.vhost_net, false)
         },
@@ -67,8 +67,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "kvm.vhost-vsock",
         title: "vhost-vsock",
-        explanation: "Host to guest sockets (/dev/vhost-vsock), for VMs that ask for autoattachVSOCK. Only \
-            needed by those.",
+        explanation: "Host to guest sockets (/dev/vhost-vsock). Only VMs that set autoattachVSOCK need them.",
         run: |input| {
             helper(
                 "vhost-vsock",
@@ -82,19 +81,20 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "kvm.tun",
         title: "TUN/TAP",
-        explanation: "Tap links (/dev/net/tun) connect VMs to bridges. Without them no VM has a network.",
+        explanation: "Tap interfaces (/dev/net/tun) connect VMs to bridges. Without them no VM has a network.",
         run: |input| helper("tun", "/dev/net/tun", "tun", input.facts.kvm.tun, true),
     },
     Check {
         id: "kvm.confidential",
         title: "confidential VMs",
-        explanation: "AMD SEV, SEV-ES, SEV-SNP or Intel TDX, needed only for VMs that ask for launchSecurity. \
-            The module's parameter and the firmware's device must both be there.",
+        explanation: "AMD SEV, SEV-ES, SEV-SNP or Intel TDX, needed only by VMs that set launchSecurity. Both the \
+            parameter of the KVM module and the device of the firmware must be present.",
         run: confidential,
     },
 ];
 
-const FIRMWARE: &str = "switch on Intel VT-x (VMX) or AMD-V (SVM) in the firmware setup, then power the host off and on";
+const FIRMWARE: &str =
+    "enable Intel VT-x (VMX) or AMD-V (SVM) in the firmware setup, then power the host off and on";
 
 fn hardware(input: &Input) -> Outcome {
     let evidence = &input.facts.kvm_evidence;
@@ -102,9 +102,9 @@ fn hardware(input: &Input) -> Outcome {
     let flag = |outcome: Outcome, value: &str| outcome.because("/proc/cpuinfo flags", value);
     match (evidence.cpu_flag, input.facts.kvm.state) {
         (_, Some(KvmState::DisabledInFirmware)) => {
-            let outcome = Outcome::fail("the CPU can, but the firmware has switched it off");
+            let outcome = Outcome::fail("the CPU supports it, but it is disabled in the firmware");
             let outcome = match evidence.cpuid {
-                Some(true) => outcome.because("CPUID", "VMX or SVM offered"),
+                Some(true) => outcome.because("CPUID", "VMX or SVM supported"),
                 _ => outcome,
             };
             let seen = if evidence.cpu_flag == Some(true) { "vmx or svm" } else { "neither vmx nor svm" };
@@ -112,25 +112,25 @@ fn hardware(input: &Input) -> Outcome {
         }
         (Some(true), _) => {
             let name = if input.facts.cpuinfo.has("vmx") { "vmx" } else { "svm" };
-            flag(Outcome::pass("the CPU offers it"), name)
+            flag(Outcome::pass("the CPU supports it"), name)
         }
         (Some(false), Some(KvmState::Ready)) => flag(
-            Outcome::fail("KVM makes VMs, yet the CPU has neither VMX nor SVM: a paravirtual KVM that ordinary guests do not boot on"),
+            Outcome::fail("KVM creates VMs, but the CPU has neither VMX nor SVM: this is a paravirtual KVM on which ordinary guests do not boot"),
             "neither vmx nor svm",
         )
         .remedy("give this guest the host's CPU with nested virtualisation, or use bare metal"),
         (Some(false), _) if guest => flag(
-            Outcome::fail("this host is itself a guest, and its hypervisor does not pass virtualisation on"),
+            Outcome::fail("this host is a virtual machine, and its hypervisor does not enable nested virtualisation"),
             "neither vmx nor svm",
         )
         .remedy("give this guest the host's CPU with nested virtualisation (libvirt: <cpu mode='host-passthrough'/>, kvm module option nested=1), or use bare metal"),
         (Some(false), _) => flag(
-            Outcome::fail("the CPU offers neither VMX nor SVM, or the firmware hides it"),
+            Outcome::fail("the CPU supports neither VMX nor SVM, or the firmware hides it"),
             "neither vmx nor svm",
         )
         .remedy(FIRMWARE),
-        (None, Some(KvmState::Ready)) => Outcome::pass("KVM makes VMs here"),
-        (None, _) => Outcome::skip("/proc/cpuinfo has no x86 flags to tell"),
+        (None, Some(KvmState::Ready)) => Outcome::pass("KVM can create VMs"),
+        (None, _) => Outcome::skip("/proc/cpuinfo has no x86 flags"),
     }
 }
 
@@ -139,58 +139,58 @@ fn device(input: &Input) -> Outcome {
     match &evidence.device {
         None => match input.facts.kvm.state {
             Some(KvmState::ModuleNotLoaded) => not_loaded(input),
-            _ => Outcome::skip("a captured tree has no devices to try"),
+            _ => Outcome::skip("a captured tree has no devices to open"),
         },
         Some(Device::Absent) => match input.facts.kvm.state {
             Some(KvmState::NoCpuSupport) => {
-                Outcome::fail("there can be no /dev/kvm without hardware virtualisation")
-                    .because("/dev/kvm", "not there")
+                Outcome::fail("/dev/kvm cannot exist without hardware virtualisation")
+                    .because("/dev/kvm", "absent")
                     .remedy("see kvm.hardware")
             }
             Some(KvmState::DisabledInFirmware) => {
-                Outcome::fail("KVM found virtualisation switched off and made no device")
-                    .because("/dev/kvm", "not there")
+                Outcome::fail("KVM found virtualisation disabled and created no device")
+                    .because("/dev/kvm", "absent")
                     .remedy(FIRMWARE)
             }
             Some(KvmState::ModuleNotLoaded) => not_loaded(input),
             _ => Outcome::warn("the kernel has KVM, but its device node is not visible here")
-                .because("/dev/kvm", "not there")
-                .because("/sys/devices/virtual/misc/kvm", "there")
+                .because("/dev/kvm", "absent")
+                .because("/sys/devices/virtual/misc/kvm", "present")
                 .remedy(
                     "run berth-agent on the host itself, or give the container the device /dev/kvm",
                 ),
         },
-        Some(_) => Outcome::pass("there").because("/dev/kvm", "there"),
+        Some(_) => Outcome::pass("present").because("/dev/kvm", "present"),
     }
 }
 
 fn not_loaded(input: &Input) -> Outcome {
     let module = input.facts.kvm_evidence.module.unwrap_or("kvm");
     Outcome::fail(format!("the module {module} is not loaded"))
-        .because(format!("/sys/module/{module}"), "not there")
+        .because(format!("/sys/module/{module}"), "absent")
         .remedy(format!(
             "modprobe {module} && echo {module} > /etc/modules-load.d/kvm.conf   # if modprobe says \
-             \"Operation not supported\", switch on virtualisation in the firmware setup"
+             \"Operation not supported\", enable virtualisation in the firmware setup"
         ))
 }
 
 fn access(input: &Input) -> Outcome {
     match &input.facts.kvm_evidence.device {
-        None => Outcome::skip("a captured tree has no devices to try"),
-        Some(Device::Opened(_)) => Outcome::pass("it opens for reading and writing").because("/dev/kvm", "opened"),
-        Some(Device::NoPermission) if input.root => Outcome::fail("even root may not open it")
+        None => Outcome::skip("a captured tree has no devices to open"),
+        Some(Device::Opened(_)) => Outcome::pass("it can be opened for reading and writing").because("/dev/kvm", "opened"),
+        Some(Device::NoPermission) if input.root => Outcome::fail("even root cannot open it")
             .because("/dev/kvm", "EACCES")
             .remedy("a security module (SELinux, AppArmor) refuses: ausearch -m avc -c berth-agent; dmesg | grep -i denied"),
         Some(Device::NoPermission) => {
-            Outcome::warn("this user may not open it; root and KubeVirt may")
+            Outcome::warn("this user cannot open it; root and KubeVirt can")
                 .because("/dev/kvm", "EACCES")
-                .remedy("sudo berth-agent check kvm   # or, for VMs of your own: usermod -aG kvm $USER")
+                .remedy("sudo berth-agent check kvm   # or, to run VMs as this user: usermod -aG kvm $USER")
         }
-        Some(Device::Forbidden) => Outcome::skip("this container's device cgroup forbids /dev/kvm, so it says nothing of the host")
+        Some(Device::Forbidden) => Outcome::skip("the device cgroup of this container forbids /dev/kvm, so the host cannot be checked")
             .because("/dev/kvm", "EPERM")
             .remedy("run berth-agent on the host itself"),
         Some(Device::Broken(what)) => Outcome::fail(format!("opening it failed: {what}")).because("/dev/kvm", what),
-        Some(Device::Absent) => Outcome::skip("/dev/kvm is not there, see kvm.device"),
+        Some(Device::Absent) => Outcome::skip("/dev/kvm does not exist, see kvm.device"),
     }
 }
 
@@ -200,17 +200,17 @@ fn vm(input: &Input) -> Outcome {
     };
     let version = probe.api_version.map_or_else(|| "none".to_owned(), |v| v.to_string());
     match &probe.failure {
-        None => Outcome::pass("a VM was made and let go again").because("KVM_GET_API_VERSION", version),
-        Some(failure) => Outcome::fail("KVM opens, but makes no VM")
+        None => Outcome::pass("a VM was created and destroyed").because("KVM_GET_API_VERSION", version),
+        Some(failure) => Outcome::fail("/dev/kvm can be opened, but no VM can be created")
             .because("KVM_GET_API_VERSION", version)
             .because("/dev/kvm", failure)
-            .remedy("dmesg | grep -i kvm   # another hypervisor (VirtualBox, VMware) may hold the CPU: stop it"),
+            .remedy("dmesg | grep -i kvm   # another hypervisor (VirtualBox, VMware) may use the CPU: stop it"),
     }
 }
 
 fn vcpu_limit(input: &Input) -> Outcome {
     let (Some(limit), Some(threads)) = (input.facts.kvm.max_vcpus, input.facts.cpu.threads) else {
-        return Outcome::skip("the limit comes from /dev/kvm, which could not be opened");
+        return Outcome::skip("the limit is read from /dev/kvm, which could not be opened");
     };
     let message = format!("a VM can have {limit} vCPUs, the host has {threads} CPUs");
     let outcome = if limit < threads {
@@ -227,11 +227,11 @@ fn nested(input: &Input) -> Outcome {
         (Some(on), Some(module)) => {
             let path = format!("/sys/module/{module}/parameters/nested");
             if on {
-                Outcome::pass("guests can run VMs themselves").because(path, "on")
+                Outcome::pass("guests can run VMs").because(path, "on")
             } else {
-                Outcome::warn("guests cannot run VMs themselves").because(path, "off").remedy(format!(
+                Outcome::warn("guests cannot run VMs").because(path, "off").remedy(format!(
                     "echo 'options {module} nested=1' > /etc/modprobe.d/kvm-nested.conf, then reload {module} \
-                     with no VM running; leave it if no tenant needs it"
+                     with no VM running; not needed unless a tenant runs VMs in guests"
                 ))
             }
         }
@@ -247,7 +247,7 @@ fn second_level_translation(input: &Input) -> Outcome {
             if on {
                 Outcome::pass("in use").because(path, "on")
             } else {
-                Outcome::warn("not in use; memory-heavy VMs will crawl")
+                Outcome::warn("not in use; memory-intensive VMs will be very slow")
                     .because(path, "off")
                     .remedy(format!(
                         "remove {name}=0 from /etc/modprobe.d and the kernel command line"
@@ -261,16 +261,14 @@ fn second_level_translation(input: &Input) -> Outcome {
 fn helper(name: &str, path: &str, module: &str, there: Option<bool>, needed: bool) -> Outcome {
     let remedy = format!("modprobe {module} && echo {module} > /etc/modules-load.d/{module}.conf");
     match there {
-        Some(true) => Outcome::pass("there").because(path, "there"),
+        Some(true) => Outcome::pass("present").because(path, "present"),
         Some(false) if needed => {
-            Outcome::fail(format!("there is no {name}")).because(path, "not there").remedy(remedy)
+            Outcome::fail(format!("{name} is missing")).because(path, "absent").remedy(remedy)
         }
         Some(false) => {
-            Outcome::warn(format!("there is no {name}")).because(path, "not there").remedy(remedy)
+            Outcome::warn(format!("{name} is missing")).because(path, "absent").remedy(remedy)
         }
-        None => {
-            Outcome::skip(format!("{path} is not visible here; on the host itself it may be there"))
-        }
+        None => Outcome::skip(format!("{path} is not visible here; it may exist on the host")),
     }
 }
 
@@ -281,10 +279,10 @@ fn confidential(input: &Input) -> Outcome {
             Outcome::skip("no KVM module of this CPU's vendor is loaded")
         }
         None => {
-            Outcome::skip("the module says yes; whether the firmware does, the tree does not tell")
+            Outcome::skip("the module supports it; the captured tree has no device of the firmware")
         }
         Some(kinds) if kinds.is_empty() => {
-            Outcome::skip("this host offers none, which only VMs with launchSecurity miss")
+            Outcome::skip("this host supports none; only VMs with launchSecurity need it")
         }
         Some(kinds) => {
             let kinds: Vec<String> = kinds.iter().filter_map(word).collect();
@@ -303,7 +301,7 @@ mod tests {
     use crate::observe::kvm::Evidence;
 
     #[test]
-    fn each_state_has_its_own_remedy() {
+    fn each_state_has_a_specific_remedy() {
         let facts = |state, device, flag| HostFacts {
             kvm: berth_api::infra_node::Kvm { state, ..Default::default() },
             kvm_evidence: Evidence {
@@ -324,7 +322,7 @@ mod tests {
             assert_eq!(outcome.status, Status::Fail, "{id}");
             assert!(outcome.remedy.unwrap().contains(remedy), "{id}");
         }
-        // Most hosts keep /dev/kvm to root and a group: that is no failure of the host.
+        // Most hosts restrict /dev/kvm to root and a group: that is not a failure of the host.
         let closed = facts(Some(KvmState::NoPermission), Some(Device::NoPermission), Some(true));
         assert_eq!(judge("kvm.access", &closed).status, Status::Warn);
     }

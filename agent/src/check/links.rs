@@ -1,4 +1,4 @@
-//! The way out of the host.
+//! Checks of physical links and uplinks.
 
 use berth_api::infra_node::LinkState;
 
@@ -9,27 +9,27 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "link.uplink",
         title: "an uplink is up",
-        explanation: "Tenant networks leave the host through a physical link or a bond. At least one must be \
-            there and carry frames.",
+        explanation: "Tenant networks leave the host through an uplink: a physical link or a bond. At least one \
+            must exist and be up.",
         run: uplink,
     },
     Check {
         id: "link.mtu",
         title: "MTU of uplinks",
-        explanation: "Links below 1500 bytes break guests that assume Ethernet's size, and ports of one bond \
-            must agree. VXLAN tenants need 50 bytes more than their own MTU.",
+        explanation: "An MTU below 1500 bytes breaks guests that assume the MTU of Ethernet, and the ports of a \
+            bond must have the same MTU. A VXLAN network needs 50 bytes more than its MTU.",
         run: mtu,
     },
     Check {
         id: "link.driver",
         title: "drivers of network cards",
         explanation: "Every network function should be bound to a driver. Emulated cards (e1000, 8139cp) have \
-            one queue and no offloads, and are a sign of a host that is itself a guest.",
+            one queue and no offloads, and indicate that the host is a virtual machine.",
         run: driver,
     },
 ];
 
-/// Emulations of cards from before multiple queues and SR-IOV.
+/// Drivers of emulated cards that have neither multiple queues nor SR-IOV.
 const EMULATED: [&str; 5] = ["e1000", "8139cp", "8139too", "pcnet32", "ne2k_pci"];
 const ETHERNET: u32 = 1500;
 
@@ -41,7 +41,7 @@ fn uplink(input: &Input) -> Outcome {
     let uplinks = uplinks(input);
     if uplinks.is_empty() {
         return if input.facts.links.all.is_empty() {
-            Outcome::skip("no network link is known")
+            Outcome::skip("no network link was found")
         } else {
             Outcome::warn("no physical link and no bond in this network namespace")
                 .because("/sys/class/net", "virtual links only")
@@ -54,11 +54,11 @@ fn uplink(input: &Input) -> Outcome {
         .map(|link| link.name.as_str())
         .collect();
     if up.is_empty() {
-        // Some virtual NICs report no state at all and work all the same.
-        let silent = uplinks.iter().any(|link| link.state == Some(LinkState::Unknown));
+        // Some virtual NICs work but report no state.
+        let is_unknown = uplinks.iter().any(|link| link.state == Some(LinkState::Unknown));
         let name = uplinks.first().map_or("eth0", |link| link.name.as_str());
-        let outcome = if silent {
-            return Outcome::skip("the drivers do not say whether their links are up");
+        let outcome = if is_unknown {
+            return Outcome::skip("the drivers do not report the state of their links");
         } else {
             Outcome::fail("no uplink is up")
         };
@@ -76,16 +76,16 @@ fn mtu(input: &Input) -> Outcome {
         .filter_map(|link| Some((link, link.mtu?)))
         .collect();
     if known.is_empty() {
-        return Outcome::skip("no uplink with a known MTU");
+        return Outcome::skip("no uplink has a known MTU");
     }
     let path = |link: &Link| format!("/sys/class/net/{}/mtu", link.name);
     if let Some((link, mtu)) = known.iter().find(|(_, mtu)| *mtu < ETHERNET) {
-        return Outcome::warn(format!(
-            "{} takes {mtu} bytes, less than Ethernet's {ETHERNET}",
-            link.name
-        ))
-        .because(path(link), mtu)
-        .remedy(format!("ip link set {} mtu {ETHERNET}, if the network carries it", link.name));
+        return Outcome::warn(format!("the MTU of {} is {mtu}, less than {ETHERNET}", link.name))
+            .because(path(link), mtu)
+            .remedy(format!(
+                "ip link set {} mtu {ETHERNET}, if the network supports it",
+                link.name
+            ));
     }
     for (link, mtu) in &known {
         let peer = known.iter().find(|(other, other_mtu)| {
@@ -95,7 +95,7 @@ fn mtu(input: &Input) -> Outcome {
             && link.kind == LinkKind::Physical
         {
             return Outcome::warn(format!(
-                "{} and {} are ports of one master with different MTUs",
+                "{} and {} are ports of one link but have different MTUs",
                 link.name, other.name
             ))
             .because(path(link), mtu)
@@ -103,7 +103,7 @@ fn mtu(input: &Input) -> Outcome {
             .remedy("set the MTU on the bond; its ports follow");
         }
     }
-    let mut outcome = Outcome::pass("Ethernet's size or more");
+    let mut outcome = Outcome::pass("1500 or more");
     for (link, mtu) in known.iter().take(8) {
         outcome = outcome.because(path(link), mtu);
     }
@@ -115,7 +115,7 @@ fn driver(input: &Input) -> Outcome {
         input.facts.pci.iter().filter(|device| device.is_network() && !device.is_virtual).collect();
     let uplinks = uplinks(input);
     if functions.is_empty() && uplinks.is_empty() {
-        return Outcome::skip("no network card is known");
+        return Outcome::skip("no network card was found");
     }
     let path = |address| format!("/sys/bus/pci/devices/{address}/driver");
     if let Some(emulated) = uplinks
@@ -127,9 +127,11 @@ fn driver(input: &Input) -> Outcome {
                 format!("/sys/class/net/{}/device/driver", emulated.name),
                 emulated.driver.clone().unwrap_or_default(),
             )
-            .remedy("give this guest a virtio or passed-through card, or use bare metal");
+            .remedy(
+                "give this virtual machine a virtio or passed-through card, or use bare metal",
+            );
     }
-    // A capture may have devices and leave out every driver link: then nothing can be said.
+    // A captured tree may have devices without any driver link: then no driver is known.
     let unbound = functions.iter().find(|device| device.driver.is_none());
     if let Some(device) = unbound
         && functions.iter().any(|device| device.driver.is_some())
@@ -139,7 +141,7 @@ fn driver(input: &Input) -> Outcome {
             .because(path(device.address), "none")
             .because("PCI id", id)
             .remedy(format!(
-                "lspci -nnk -s {}   # names the module; load it or install its firmware",
+                "lspci -nnk -s {}   # shows the module; load it or install its firmware",
                 device.address
             ));
     }
@@ -149,7 +151,7 @@ fn driver(input: &Input) -> Outcome {
     drivers.sort_unstable();
     drivers.dedup();
     if drivers.is_empty() {
-        return Outcome::skip("the tree does not say which drivers are bound");
+        return Outcome::skip("the captured tree does not show which drivers are bound");
     }
     Outcome::pass(drivers.join(", ")).because("/sys/class/net/*/device/driver", drivers.join(", "))
 }

@@ -1,4 +1,4 @@
-//! Memory: huge pages where VMs need them, and merging and swapping that do not surprise.
+//! Checks of memory: huge pages per zone, KSM and swap.
 
 use berth_api::infra_node::{KsmAdvisor, KsmOwner, Zone};
 use berth_api::{Bytes, PageSize};
@@ -8,37 +8,37 @@ use super::{Check, Input, Outcome};
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "hugepages.balance",
-        title: "huge pages even over zones",
-        explanation: "A VM with huge pages on one NUMA zone needs them on that zone. Pages reserved for the \
-            whole host at boot may lie unevenly, so that the node has enough and no zone has.",
+        title: "huge pages are balanced over zones",
+        explanation: "A VM that is pinned to one NUMA zone needs huge pages of that zone. Pages reserved for the \
+            whole host at boot may be unbalanced, so that the host has enough but no zone has.",
         run: balance,
     },
     Check {
         id: "hugepages.kubelet",
-        title: "free huge pages, kernel against kubelet",
-        explanation: "The kubelet's Memory Manager counts huge pages by what pods asked for. If another \
-            program took some, the kubelet admits a VM that then cannot map its memory and dies with SIGBUS.",
+        title: "free huge pages of kernel and kubelet agree",
+        explanation: "The kubelet's Memory Manager counts huge pages by the requests of pods. If another \
+            program uses some, the kubelet admits a VM that cannot map its memory and is killed by SIGBUS.",
         run: kernel_against_kubelet,
     },
     Check {
         id: "memory.swap-ksm",
-        title: "no swap together with KSM",
-        explanation: "Pages that KSM merged come apart when written, which needs memory at once. With swap \
-            on, hosts with many merged pages slow down without warning instead.",
+        title: "KSM and swap are not used together",
+        explanation: "A write to a page that KSM merged needs a new page at once. With swap on, a host with many \
+            merged pages starts to swap and slows down without warning.",
         run: swap_and_ksm,
     },
     Check {
         id: "ksm.owner",
         title: "KSM has one owner",
-        explanation: "KSM steered by two programs (ksmtuned, KubeVirt's virt-handler, Berth) flips between \
-            their settings. Exactly one may own it.",
+        explanation: "If two programs (ksmtuned, KubeVirt's virt-handler, Berth) control KSM, it alternates \
+            between their settings. Exactly one program may control it.",
         run: owner,
     },
     Check {
         id: "ksm.advisor",
-        title: "KSM advisor and its users",
+        title: "KSM advisor does not conflict with other programs",
         explanation: "With the kernel's advisor (advisor_mode scan-time) pages_to_scan cannot be written, and \
-            KubeVirt's KSM handler and ksmtuned stop at that error.",
+            KubeVirt's KSM handler and ksmtuned fail with an error.",
         run: advisor,
     },
 ];
@@ -89,7 +89,7 @@ fn balance(input: &Input) -> Outcome {
     }
     let Some(size) = uneven else {
         let size = used.last().copied().unwrap_or(PageSize::MIB_2);
-        return evidence(Outcome::pass("every zone with CPUs has as many"), size);
+        return evidence(Outcome::pass("every zone with CPUs has the same number"), size);
     };
     let counts: Vec<String> =
         zones.iter().map(|zone| format!("{} in zone {}", pages(zone, size), zone.id)).collect();
@@ -102,25 +102,24 @@ fn balance(input: &Input) -> Outcome {
             format!("echo {most} > {node}/hugepages/{}/nr_hugepages", folder(size))
         })
         .collect();
-    evidence(Outcome::warn(format!("{size} pages are uneven: {}", counts.join(", "))), size).remedy(
-        format!(
-            "{}   # then restart the kubelet, which counts pages at start",
+    evidence(Outcome::warn(format!("{size} pages are unbalanced: {}", counts.join(", "))), size)
+        .remedy(format!(
+            "{}   # then restart the kubelet, which counts pages when it starts",
             commands.join("; ")
-        ),
-    )
+        ))
 }
 
 fn kernel_against_kubelet(input: &Input) -> Outcome {
     let Some(state) = &input.facts.kubelet.memory_state else {
         let fault = input.facts.kubelet.state_faults.get("memory_manager_state");
         return Outcome::skip(fault.map_or_else(
-            || "the kubelet's Memory Manager keeps no account on this host".to_owned(),
+            || "the kubelet's Memory Manager has no checkpoint on this host".to_owned(),
             |(_, why)| why.clone(),
         ));
     };
     if state.policy_name != "Static" {
         return Outcome::skip(format!(
-            "the Memory Manager's policy is {}, which keeps no account",
+            "the Memory Manager's policy is {}, which counts no huge pages",
             state.policy_name
         ));
     }
@@ -140,19 +139,19 @@ fn kernel_against_kubelet(input: &Input) -> Outcome {
                     folder(pool.size)
                 );
                 return Outcome::warn(format!(
-                    "zone {}: the kubelet thinks {kubelet} pages of {} are free, the kernel has {free}",
+                    "zone {}: the kubelet counts {kubelet} free pages of {}, the kernel has {free}",
                     zone.id, pool.size
                 ))
                 .because(path, free)
                 .because(&file, format!("{} free in hugepages-{}", Bytes(table.free), pool.size))
-                .remedy("grep -l hugetlbfs /proc/[0-9]*/numa_maps; grep -s huge /proc/[0-9]*/numa_maps   # finds who took them");
+                .remedy("grep -l hugetlbfs /proc/[0-9]*/numa_maps; grep -s huge /proc/[0-9]*/numa_maps   # finds the processes that use them");
             }
         }
     }
     if compared == 0 {
-        return Outcome::skip("no huge pages in the Memory Manager's account");
+        return Outcome::skip("the Memory Manager's checkpoint has no huge pages");
     }
-    Outcome::pass("the kernel has all that the kubelet counts on")
+    Outcome::pass("the kernel has at least as many free pages as the kubelet counts")
         .because(file, format!("{compared} pools compared"))
 }
 
@@ -160,7 +159,7 @@ fn swap_and_ksm(input: &Input) -> Outcome {
     let memory = &input.facts.memory;
     let running = memory.ksm.as_ref().and_then(|ksm| ksm.running);
     let (Some(swap), Some(running)) = (memory.swap, running) else {
-        return Outcome::skip("swap or KSM is not known, or this kernel has no KSM");
+        return Outcome::skip("swap or KSM is unknown, or this kernel has no KSM");
     };
     let evidence = |outcome: Outcome| {
         outcome
@@ -173,44 +172,44 @@ fn swap_and_ksm(input: &Input) -> Outcome {
         } else {
             "swapoff -a and remove swap from /etc/fstab, or stop KSM"
         };
-        evidence(Outcome::warn(format!("KSM runs and there is swap ({})", swap.human())))
+        evidence(Outcome::warn(format!("KSM runs and swap is on ({})", swap.human())))
             .remedy(remedy)
     } else {
-        evidence(Outcome::pass("not both"))
+        evidence(Outcome::pass("KSM and swap are not both on"))
     }
 }
 
 fn owner(input: &Input) -> Outcome {
     let Some(ksm) = &input.facts.memory.ksm else {
-        return Outcome::skip("this kernel or tree has no KSM");
+        return Outcome::skip("this kernel or captured tree has no KSM");
     };
     let running = ksm.running == Some(true);
     let candidates = &input.facts.ksm.candidates;
-    // virt-handler is on every KubeVirt host; it counts where KSM runs, as it may be what started it.
+    // virt-handler runs on every KubeVirt host; it counts only if KSM runs, because it may have started it.
     let steering: Vec<KsmOwner> =
         candidates.iter().copied().filter(|c| *c != KsmOwner::KubeVirt || running).collect();
     let names: Vec<String> = steering.iter().map(|owner| format!("{owner:?}")).collect();
     let evidence = |outcome: Outcome| outcome.because("/sys/kernel/mm/ksm/run", u8::from(running));
     match (steering.len(), ksm.owner) {
-        (2.., _) => evidence(Outcome::warn(format!("{} may all steer it", names.join(" and "))))
+        (2.., _) => evidence(Outcome::warn(format!("{} may all control it", names.join(" and "))))
             .because("/proc/*/comm", names.join(", "))
             .remedy(
-                "keep one: systemctl disable --now ksmtuned, or take ksmConfiguration out of the KubeVirt \
-                 object, or ksm out of the InfraNode",
+                "keep one of them: systemctl disable --now ksmtuned, or remove ksmConfiguration from the KubeVirt \
+                 object, or ksm from the InfraNode",
             ),
         (_, Some(KsmOwner::Unknown)) => {
-            evidence(Outcome::warn("it runs, and nothing on this host says who started it")).remedy(
-                "find out (tuned profile, an old script), stop that, then: echo 0 > /sys/kernel/mm/ksm/run",
+            evidence(Outcome::warn("KSM runs, and no known program on this host controls it")).remedy(
+                "find the program that started it (tuned profile, old script) and stop it, then: echo 0 > /sys/kernel/mm/ksm/run",
             )
         }
         (_, Some(owner)) => evidence(Outcome::pass(format!("owner: {owner:?}"))),
-        (_, None) => Outcome::skip("the tree has no processes to tell"),
+        (_, None) => Outcome::skip("the captured tree has no processes"),
     }
 }
 
 fn advisor(input: &Input) -> Outcome {
     let Some(advisor) = input.facts.memory.ksm.as_ref().and_then(|ksm| ksm.advisor) else {
-        return Outcome::skip("this kernel has no KSM advisor (6.8 and later have)");
+        return Outcome::skip("this kernel has no KSM advisor (Linux 6.8 and later have it)");
     };
     let others: Vec<String> = input
         .facts
@@ -222,11 +221,11 @@ fn advisor(input: &Input) -> Outcome {
         .collect();
     let outcome = match advisor {
         KsmAdvisor::ScanTime if !others.is_empty() => Outcome::warn(format!(
-            "the advisor makes pages_to_scan unwritable, which {} writes",
+            "the advisor makes pages_to_scan read-only, but {} writes it",
             others.join(" and ")
         ))
         .remedy("echo none > /sys/kernel/mm/ksm/advisor_mode, or stop the other program"),
-        KsmAdvisor::ScanTime => Outcome::pass("the kernel steers the scan"),
+        KsmAdvisor::ScanTime => Outcome::pass("the kernel controls the scan rate"),
         KsmAdvisor::None => Outcome::pass("not in use"),
     };
     outcome.because("/sys/kernel/mm/ksm/advisor_mode", format!("{advisor:?}"))
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_somebody_else_took_are_seen() {
+    fn pages_that_another_program_uses_are_detected() {
         let state = r#"{"policyName":"Static","machineState":{"0":{"memoryMap":{"hugepages-2Mi":
             {"total":16777216,"free":16777216}}}}}"#;
         let mut facts = HostFacts { zones: vec![zone(0, "0", 8, 8)], ..HostFacts::default() };
@@ -275,11 +274,11 @@ mod tests {
         facts.zones = vec![zone(0, "0", 8, 3)];
         let outcome = judge("hugepages.kubelet", &facts);
         assert_eq!(outcome.status, Status::Warn);
-        assert!(outcome.message.contains("thinks 8 pages of 2Mi are free, the kernel has 3"));
+        assert!(outcome.message.contains("counts 8 free pages of 2Mi, the kernel has 3"));
     }
 
     #[test]
-    fn two_owners_are_named() {
+    fn two_owners_are_reported() {
         let mut facts = HostFacts::default();
         facts.memory.ksm =
             Some(Ksm { running: Some(true), owner: Some(KsmOwner::Ksmtuned), ..Ksm::default() });

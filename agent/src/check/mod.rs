@@ -1,7 +1,7 @@
-//! What stands in the way of virtual machines on this host, and what to do about it.
+//! Checks of the host for problems that affect virtual machines, each with a remedy.
 //!
 //! Every check is a pure function from [`Input`] to an [`Outcome`], with a stable id. The list covers
-//! what libvirt's `virt-host-validate qemu` checks, and what users of KubeVirt hosts have stumbled over.
+//! the checks of libvirt's `virt-host-validate qemu` and known problems of KubeVirt hosts.
 
 mod agent;
 pub(crate) mod checkpoints;
@@ -28,40 +28,40 @@ use crate::root::Root;
 use berth_api::Bytes;
 pub use outcome::{Evidence, Outcome, Status};
 
-/// One check.
+/// A check.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Check {
-    /// Stable name, `group.what`.
+    /// Stable name, `group.name`.
     pub id: &'static str,
-    /// What is checked, in a few words.
+    /// What the check verifies, in a few words.
     pub title: &'static str,
-    /// Why it matters and what the results mean.
+    /// Reason for the check and meaning of its results.
     pub explanation: &'static str,
     #[serde(skip)]
     run: fn(&Input) -> Outcome,
 }
 
-/// What the checks look at.
+/// Input of the checks.
 #[derive(Debug)]
 pub struct Input<'a> {
-    /// The facts of the report.
+    /// Facts of the report.
     pub facts: &'a HostFacts,
-    /// Interrupts, which the report does not need.
+    /// Interrupts, which are not in the report.
     pub irqs: Vec<Irq>,
-    /// Ids of the host.
+    /// Machine id and firmware UUID.
     pub identity: Identity,
     /// Disks and the sum of their sizes.
     pub disks: Option<(Vec<String>, Bytes)>,
-    /// SMT as the administrator has set it (`smt/control`): `on`, `off`, `forceoff`, ...
+    /// SMT setting of the administrator (`smt/control`): `on`, `off`, `forceoff`, ...
     pub smt_control: Option<String>,
-    /// The client certificate of an agent that systemd runs, or why it cannot be read.
+    /// Client certificate of an agent that runs as a systemd service, or the error that prevented reading it.
     pub certificate: Option<Result<ClientCertificate, String>>,
-    /// Whether root asks.
+    /// True if the process runs as root.
     pub root: bool,
 }
 
 impl<'a> Input<'a> {
-    /// The facts alone, with nothing of what only checks need.
+    /// Returns an input with facts only.
     #[must_use]
     pub fn of(facts: &'a HostFacts) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Adds to the facts what only checks need.
+    /// Reads the additional input that only checks need.
     #[must_use]
     pub fn observe(root: &Root, facts: &'a HostFacts) -> Self {
         Self {
@@ -95,36 +95,32 @@ impl<'a> Input<'a> {
 pub struct Finding {
     /// The check's stable id.
     pub id: &'static str,
-    /// What was checked.
+    /// Title of the check.
     pub title: &'static str,
-    /// What came out.
+    /// Outcome of the check.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// All findings with their count.
+/// Findings of all checks that ran.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Findings {
-    /// How many of each status.
+    /// Number of checks by status.
     pub summary: Summary,
-    /// One for each check, in the order of the list.
+    /// Findings, in the order of the list of checks.
     pub checks: Vec<Finding>,
 }
 
-/// How many checks came out how.
+/// Number of checks by status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// Fine.
     pub pass: usize,
-    /// To be looked at.
     pub warn: usize,
-    /// Stands in the way.
     pub fail: usize,
-    /// Could not be checked here, or does not apply.
     pub skip: usize,
 }
 
-/// Every check, grouped as they are shown.
+/// Returns all checks, in the order of output.
 #[must_use]
 pub fn all() -> Vec<Check> {
     [
@@ -141,8 +137,8 @@ pub fn all() -> Vec<Check> {
     .concat()
 }
 
-/// Checks whose id is one of these, or lies in a group of that name (`kvm` for `kvm.nested`); all of
-/// them if none is named.
+/// Returns the checks with one of these ids or in a group of that name (`kvm` for `kvm.nested`); all checks if `names` is
+/// empty.
 #[must_use]
 pub fn select(names: &[String]) -> Vec<Check> {
     let matches = |check: &Check, name: &str| {
@@ -198,9 +194,9 @@ mod tests {
         assert_eq!(select(&[]).len(), all().len());
     }
 
-    /// A host of which nothing is known gives no PASS and no FAIL that would be a guess.
+    /// A host without known facts yields neither PASS nor FAIL, because both would be a guess.
     #[test]
-    fn nothing_is_judged_without_facts() {
+    fn all_checks_are_skipped_without_facts() {
         let facts = HostFacts::default();
         let input = Input::of(&facts);
         for finding in run(&all(), &input).checks {

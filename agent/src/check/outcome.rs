@@ -1,61 +1,60 @@
-//! What comes out of a check.
+//! Outcome of a check.
 
 use serde::Serialize;
 
-/// How a check came out.
+/// Status of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Status {
-    /// Fine.
+    /// No problem.
     Pass,
-    /// VMs run, but something will hurt.
+    /// VMs run, but with a disadvantage.
     Warn,
     /// VMs do not run, or the kubelet will not start.
     Fail,
-    /// Could not be checked here, or does not apply; the message says which.
+    /// Could not be checked on this host, or does not apply; the message gives the reason.
     Skip,
 }
 
-/// A file or object, and what it says.
+/// A file or object and its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Evidence {
-    /// Where it was seen.
+    /// File or object.
     pub path: String,
-    /// What was seen.
+    /// Its value.
     pub value: String,
 }
 
 /// The outcome of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// How it came out.
     pub status: Status,
     /// One sentence.
     pub message: String,
-    /// What the judgement rests on.
+    /// Files and objects that the status is derived from.
     pub evidence: Vec<Evidence>,
-    /// Commands or steps a person can paste or follow.
+    /// Commands or steps that solve the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
 impl Outcome {
-    /// Fine.
+    /// Returns an outcome without a problem.
     pub fn pass(message: impl Into<String>) -> Self {
         Self::new(Status::Pass, message)
     }
 
-    /// To be looked at.
+    /// Returns a warning.
     pub fn warn(message: impl Into<String>) -> Self {
         Self::new(Status::Warn, message)
     }
 
-    /// Stands in the way.
+    /// Returns a failure.
     pub fn fail(message: impl Into<String>) -> Self {
         Self::new(Status::Fail, message)
     }
 
-    /// Not checked.
+    /// Returns an outcome that was not checked.
     pub fn skip(message: impl Into<String>) -> Self {
         Self::new(Status::Skip, message)
     }
@@ -73,7 +72,7 @@ impl Outcome {
         self
     }
 
-    /// Says what to do.
+    /// Adds the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());

@@ -1,4 +1,4 @@
-//! Findings for people: one line each, and for what is not fine the evidence and what to do.
+//! Renders findings as text: one line for each check, and for warnings and failures the evidence and the remedy.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,14 @@ use super::{Check, Finding, Findings, Status};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
-/// Columns of a terminal that was never resized.
+/// Columns of a default terminal.
 const WIDTH: usize = 80;
-/// Where the id starts and its longest is done.
+/// Column of the check id.
 const ID: usize = 6;
+/// Column of the message, after the longest id.
 const MESSAGE: usize = 6 + 29;
 
-/// All findings, then the count.
+/// Renders all findings and their count.
 #[must_use]
 pub fn render(findings: &Findings, style: Style) -> String {
     let mut out = String::new();
@@ -64,14 +65,14 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
     }
 }
 
-/// On one line however long: a path or a command that is broken cannot be pasted, and the terminal
-/// breaks it for the eye alone.
+/// Writes the text on one line of any length, because a wrapped path or command cannot be copied. The terminal wraps it
+/// for display.
 fn indented(out: &mut String, label: &str, text: &str, style: Style) {
     let label = style.heading(&format!("{label:<5}"));
     line(out, &format!("{}{label}", " ".repeat(ID)), &printable(text).replace('\n', " "));
 }
 
-/// Every check with what it is for (`check --list`).
+/// Renders the titles and explanations of checks (`check --list`).
 #[must_use]
 pub fn list(checks: &[Check], style: Style) -> String {
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! What keeps tenants' frames from each other, or from leaving.
+//! Checks of tenant networks: isolation, uplinks and interference of other programs.
 
 use super::{Check, Input, Outcome};
 use crate::ledger::MadeFilter;
@@ -9,44 +9,45 @@ use crate::plan::network::filter;
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "network.isolation",
-        title: "tenants are kept apart",
-        explanation: "A shared bridge must look at VLANs, no port may be in VLAN 1 or in none, and no link of a tenant may \
-            have an address of the host: else tenants reach each other, or the host.",
+        title: "tenants are isolated from each other",
+        explanation: "A shared bridge must filter VLANs, every port must be in a VLAN other than 1, and no link of a tenant \
+            may have an IP address of the host. Otherwise tenants reach each other or the host.",
         run: isolation,
     },
     Check {
         id: "network.uplink",
-        title: "tenants' frames leave",
-        explanation: "The uplink of tenants' links must be up and take their size, and every VLAN that a VM is in must be \
-            carried by it.",
+        title: "uplinks carry the tenant networks",
+        explanation: "The uplink of a tenant network must be up and have at least its MTU, and it must carry every VLAN that a \
+            VM uses.",
         run: uplink,
     },
     Check {
         id: "network.stolen",
-        title: "no VLAN is taken by a link",
-        explanation: "A VLAN link on a port of a VLAN-aware bridge gets all frames of that VLAN before the bridge does, so \
-            that VMs in it lose their network without a word.",
+        title: "no other link captures a tenant VLAN",
+        explanation: "A VLAN link on a port of a VLAN-aware bridge receives all frames of that VLAN before the bridge, so that \
+            VMs in this VLAN lose their network without any error.",
         run: stolen,
     },
     Check {
         id: "network.manager",
-        title: "nobody else manages tenants' links",
-        explanation: "NetworkManager and systemd-networkd take away VLANs, ports and addresses they do not know when they \
-            are restarted. They must leave tenants' links and their uplink alone.",
+        title: "no network manager controls tenant links",
+        explanation: "When they restart, NetworkManager and systemd-networkd remove VLANs, ports and addresses that they do not \
+            know. They must not manage the links of tenants and their uplinks.",
         run: manager,
     },
     Check {
         id: "network.guest-frames",
-        title: "no guest speaks to the switch",
-        explanation: "A switch port with BPDU guard goes down when a guest's BPDU reaches it, and all tenants of the host \
-            with it. nftables table `bridge berth` drops BPDUs, discovery and other frames that only switches may send.",
+        title: "control frames of guests are dropped",
+        explanation: "A switch port with BPDU guard shuts down when it receives a BPDU of a guest, and all tenants of the host \
+            lose their network. The nftables table `bridge berth` drops BPDUs, discovery and other frames that only \
+            switches may send.",
         run: guest_frames,
     },
     Check {
         id: "network.netfilter",
-        title: "bridged frames pass",
-        explanation: "With br_netfilter, iptables' FORWARD rules see frames between VMs of one bridge too, and a policy of \
-            DROP drops them. A bridge's own setting does not override the host's.",
+        title: "iptables does not filter bridged frames",
+        explanation: "With br_netfilter, the FORWARD rules of iptables apply to frames between VMs of one bridge too, and a policy \
+            of DROP drops them. The setting of a bridge does not override the setting of the host.",
         run: netfilter,
     },
 ];
@@ -55,9 +56,9 @@ fn ours<'a>(input: &'a Input) -> Vec<&'a Link> {
     input.facts.links.all.iter().filter(|link| link.is_ours()).collect()
 }
 
-const NONE: &str = "this host carries no tenant networks";
+const NONE: &str = "this host has no tenant networks";
 
-/// Bridges that tenants share; a tenant's own has the tenant in its alias.
+/// Returns the bridges that tenants share; the alias of a bridge of a single tenant contains the tenant.
 fn shared<'a>(links: &[&'a Link]) -> Vec<&'a Link> {
     let is_shared = |link: &&&Link| {
         let alias = link.alias.as_deref().unwrap_or_default();
@@ -74,21 +75,21 @@ fn isolation(input: &Input) -> Outcome {
     for bridge in shared(&ours) {
         if bridge.vlan_filtering == Some(false) {
             return Outcome::fail(format!(
-                "{} does not look at VLANs: all tenants on it are one network",
+                "{} does not filter VLANs: all tenants on it are in one network",
                 bridge.name
             ))
             .because(format!("/sys/class/net/{}/bridge/vlan_filtering", bridge.name), 0)
-            .remedy("berth-agent apply sets it again; find out who changed it");
+            .remedy("berth-agent apply sets it again; find the program that changed it");
         }
         for port in input.facts.links.ports(&bridge.name).filter(|port| !port.is_uplink()) {
             let Some(vlans) = &port.vlans else { continue };
             let default = vlans.all.iter().any(|id| !id.for_tenants());
             if default || vlans.pvid.is_none() {
-                let what = if default { "is in VLAN 1" } else { "has no VLAN of its own" };
+                let what = if default { "is in VLAN 1" } else { "is in no VLAN" };
                 return Outcome::warn(format!("{} on {} {what}", port.name, bridge.name))
                     .because(format!("bridge vlan show dev {}", port.name), &vlans.all)
                     .remedy(
-                        "its NetworkAttachmentDefinition needs `vlan` and `preserveDefaultVlan: false`; start the VM anew",
+                        "its NetworkAttachmentDefinition needs `vlan` and `preserveDefaultVlan: false`; restart the VM",
                     );
             }
         }
@@ -99,17 +100,17 @@ fn isolation(input: &Input) -> Outcome {
         let addresses: Vec<&str> =
             link.addresses.iter().chain(&link.link_local).map(String::as_str).collect();
         return Outcome::warn(format!(
-            "{} has an address, so its tenant reaches the host",
+            "{} has an IP address, so its tenant can reach the host",
             link.name
         ))
         .because(format!("ip address show {}", link.name), addresses.join(", "))
-        .remedy(format!("ip address flush dev {}; find out who gave it", link.name));
+        .remedy(format!("ip address flush dev {}; find the program that added it", link.name));
     }
-    Outcome::pass(format!("{} links of tenants", ours.len()))
+    Outcome::pass(format!("{} links of tenant networks", ours.len()))
 }
 
-/// The link through which a bridge of ours leaves the host.
-fn way_out<'a>(input: &'a Input, bridge: &'a Link) -> Option<&'a Link> {
+/// Returns the uplink of a bridge that Berth created.
+fn uplink_of<'a>(input: &'a Input, bridge: &'a Link) -> Option<&'a Link> {
     let links = &input.facts.links;
     let direct = links.ports(&bridge.name).find(|port| port.is_uplink());
     direct.or_else(|| {
@@ -125,26 +126,23 @@ fn uplink(input: &Input) -> Outcome {
         return Outcome::skip(NONE);
     }
     for bridge in bridges {
-        let Some(uplink) = way_out(input, bridge) else { continue };
+        let Some(uplink) = uplink_of(input, bridge) else { continue };
         let name = &uplink.name;
         if uplink.has_no_carrier() {
-            return Outcome::fail(format!(
-                "{name}, by which {} leaves the host, is down",
-                bridge.name
-            ))
-            .because(format!("/sys/class/net/{name}/operstate"), "down")
-            .remedy(format!("ip link set {name} up; check cable and switch port"));
+            return Outcome::fail(format!("{name}, the uplink of {}, is down", bridge.name))
+                .because(format!("/sys/class/net/{name}/operstate"), "down")
+                .remedy(format!("ip link set {name} up; check cable and switch port"));
         }
         if let (Some(most), Some(mtu)) = (uplink.mtu, bridge.mtu)
             && mtu > most
         {
             return Outcome::fail(format!(
-                "{name} takes {most} bytes, and {} sends {mtu}",
+                "the MTU of {name} is {most}, and the MTU of {} is {mtu}",
                 bridge.name
             ))
             .because(format!("/sys/class/net/{name}/mtu"), most)
             .because(format!("/sys/class/net/{}/mtu", bridge.name), mtu)
-            .remedy(format!("ip link set {name} mtu {mtu}, if the network carries it"));
+            .remedy(format!("ip link set {name} mtu {mtu}, if the network supports it"));
         }
         let carried = uplink.vlans.clone().unwrap_or_default().all;
         for port in input.facts.links.ports(&bridge.name).filter(|port| port.name != *name) {
@@ -161,7 +159,7 @@ fn uplink(input: &Input) -> Outcome {
             }
         }
     }
-    Outcome::pass("up, and of the right size")
+    Outcome::pass("uplinks are up and have a sufficient MTU")
 }
 
 fn stolen(input: &Input) -> Outcome {
@@ -169,7 +167,7 @@ fn stolen(input: &Input) -> Outcome {
     let ours = ours(input);
     let shared = shared(&ours);
     if shared.is_empty() {
-        return Outcome::skip("no VLAN-aware bridge of Berth's is here");
+        return Outcome::skip("this host has no VLAN-aware bridge of Berth");
     }
     for bridge in shared {
         for port in links.ports(&bridge.name).filter(|port| port.is_uplink()) {
@@ -178,7 +176,7 @@ fn stolen(input: &Input) -> Outcome {
                 let carried = |id| port.vlans.as_ref().is_some_and(|vlans| vlans.all.contains(id));
                 if let Some(id) = id.filter(|id| carried(*id)) {
                     return Outcome::fail(format!(
-                        "{} gets all frames of VLAN {id}, which {} should have",
+                        "{} receives all frames of VLAN {id} in place of {}",
                         thief.name, bridge.name
                     ))
                     .because(
@@ -194,7 +192,7 @@ fn stolen(input: &Input) -> Outcome {
             }
         }
     }
-    Outcome::pass("none")
+    Outcome::pass("no link captures a VLAN of a tenant")
 }
 
 fn manager(input: &Input) -> Outcome {
@@ -203,7 +201,7 @@ fn manager(input: &Input) -> Outcome {
     if ours.is_empty() {
         return Outcome::skip(NONE);
     }
-    // An uplink that the other has taken out of its bridge is still a network's.
+    // An uplink that the other program removed from its bridge still belongs to a tenant network.
     let networks = &input.facts.ledger.networks;
     let uplink =
         |link: &Link| networks.values().any(|made| made.uplink.as_ref() == Some(&link.name));
@@ -216,7 +214,7 @@ fn manager(input: &Input) -> Outcome {
     let mut managed =
         managed.filter_map(|link| Some((link, links.trouble.managers.get(&link.name)?)));
     let Some((link, manager)) = managed.next() else {
-        return Outcome::pass("nobody does");
+        return Outcome::pass("no network manager controls them");
     };
     use crate::observe::links::Manager;
     let index = link.index.unwrap_or_default();
@@ -238,7 +236,7 @@ fn manager(input: &Input) -> Outcome {
             ),
         ),
     };
-    Outcome::warn(format!("{} manages {} too", manager.name(), link.name))
+    Outcome::warn(format!("{} manages {}", manager.name(), link.name))
         .because(path, "managed")
         .remedy(remedy)
 }
@@ -251,17 +249,17 @@ fn guest_frames(input: &Input) -> Outcome {
         return Outcome::skip(NONE);
     }
     let path = format!("nft list table bridge {TABLE}");
-    let remedy = "berth-agent apply puts it back, and the daemon at once; find out who flushes nftables \
+    let remedy = "berth-agent apply restores it, and a running daemon does so at once; find the program that flushes nftables \
                   (`nft monitor`)";
     let table = match &links.filter {
         BridgeFilter::Unknown => {
             return Outcome::skip(
-                "the kernel shows nf_tables to root only, and a captured tree does not have it",
+                "only root can read nf_tables, and a captured tree does not contain it",
             );
         }
         BridgeFilter::Absent => {
-            return Outcome::warn("guests' BPDUs and discovery frames reach the switch")
-                .because(path, "not there")
+            return Outcome::warn("BPDUs and discovery frames of guests reach the switch")
+                .because(path, "absent")
                 .remedy(remedy);
         }
         BridgeFilter::There(table) => table,
@@ -269,22 +267,22 @@ fn guest_frames(input: &Input) -> Outcome {
     let uplinks = filter::uplinks(links, &input.facts.ledger);
     if *table != filter::table(&MadeFilter::of(uplinks)) {
         return Outcome::warn(
-            "the rules that drop guests' BPDUs and discovery frames were changed",
+            "the rules that drop BPDUs and discovery frames of guests were changed",
         )
         .because(path, "changed")
         .remedy(remedy);
     }
-    // Such a bridge takes part: its port's BPDUs end in it, before any rule sees them (`br_handle_frame`).
+    // A bridge with STP handles BPDUs of its ports before any nftables rule applies (`br_handle_frame`).
     let speaks = |bridge: &&&Link| bridge.bridge.is_some_and(|options| options.stp == Some(true));
     if let Some(bridge) = bridges.iter().find(speaks) {
         return Outcome::warn(format!(
-            "{} speaks STP, so a guest can become its root bridge",
+            "STP is on for {}, so a guest can become the root bridge",
             bridge.name
         ))
         .because(format!("/sys/class/net/{}/bridge/stp_state", bridge.name), 1)
-        .remedy("take `stp: true` out of the network; a bridge with one uplink has no loop");
+        .remedy("remove `stp: true` from the network; a bridge with one uplink has no loop");
     }
-    Outcome::pass("BPDUs, discovery and the like are dropped").because(path, "in place")
+    Outcome::pass("BPDUs, discovery and similar frames are dropped").because(path, "in place")
 }
 
 fn netfilter(input: &Input) -> Outcome {
@@ -293,13 +291,13 @@ fn netfilter(input: &Input) -> Outcome {
     }
     let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
     match input.facts.links.trouble.bridge_calls_iptables {
-        Some(true) => Outcome::warn("iptables' FORWARD rules see frames between VMs")
+        Some(true) => Outcome::warn("FORWARD rules of iptables apply to frames between VMs")
             .because(path, 1)
             .remedy(
                 "iptables -I FORWARD -m physdev --physdev-is-bridged -j ACCEPT (and ip6tables), or sysctl \
-                 net.bridge.bridge-nf-call-iptables=0 if nothing on this host needs it",
+                 net.bridge.bridge-nf-call-iptables=0 if no program on this host needs it",
             ),
-        Some(false) => Outcome::pass("not seen by iptables").because(path, 0),
-        None => Outcome::pass("br_netfilter is not loaded").because(path, "not there"),
+        Some(false) => Outcome::pass("iptables does not apply to bridged frames").because(path, 0),
+        None => Outcome::pass("br_netfilter is not loaded").because(path, "absent"),
     }
 }

@@ -1,4 +1,4 @@
-//! One check on hand-made facts, for the tables of cases in the checks' own modules.
+//! Runs a single check on made-up facts, for unit tests.
 
 use super::{Input, Outcome, select};
 use crate::observe::HostFacts;

@@ -156,7 +156,7 @@ fn trouble_is_seen(host: &mut Host) {
     );
     let said = host.run("berth-agent check network.stolen").unwrap();
     assert!(
-        said.code == 1 && said.output.contains("thief0 gets all frames of VLAN 200"),
+        said.code == 1 && said.output.contains("thief0 receives all frames of VLAN 200"),
         "{}",
         said.output
     );
