@@ -9,6 +9,7 @@ pub mod cli;
 pub mod cluster;
 pub mod conditions;
 pub mod daemon;
+pub mod document;
 pub mod ledger;
 pub mod manifest;
 pub mod netlink;

@@ -117,7 +117,7 @@ impl fmt::Display for Fault {
 const API_VERSION: &str = "berth.dev/v1alpha1";
 
 impl Manifest {
-    /// Reads YAML or JSON.
+    /// Parses YAML or JSON.
     ///
     /// # Errors
     /// If the text is not one InfraNode at all, so that no part of it can be trusted.
@@ -127,9 +127,17 @@ impl Manifest {
             let line = why.lines().next().unwrap_or_default();
             Fault::new("manifest", text.trim(), format!("not one YAML document: {line}"))
         })?;
-        let Value::Object(top) = &tree else {
+        Self::from_tree(&tree)
+    }
+
+    /// Reads the parts of a parsed document.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn from_tree(tree: &Value) -> Result<Self, Fault> {
+        let Value::Object(top) = tree else {
             let message = "an InfraNode was expected, with apiVersion, kind, metadata and spec";
-            return Err(Fault::new("manifest", &tree, message));
+            return Err(Fault::new("manifest", tree, message));
         };
         for (field, expected) in [("apiVersion", API_VERSION), ("kind", "InfraNode")] {
             match top.get(field) {
@@ -158,7 +166,7 @@ impl Manifest {
                 _ => manifest.faults.push(unknown(field, value)),
             }
         }
-        manifest.doubt_absent_parts(&tree);
+        manifest.doubt_absent_parts(tree);
         if manifest.name.is_none() {
             let message = "is missing; it is the name of the Node this is meant for";
             manifest.faults.push(Fault::new("metadata.name", "", message));

@@ -355,7 +355,7 @@ fn reserved_memory_must_add_up_before_there_is_a_checkpoint() {
     let short = with("1Gi");
     assert_eq!(short["status"], "FAIL");
     assert!(
-        short["message"].as_str().unwrap().contains("adds up to 1Gi, and 1124Mi is kept"),
+        short["message"].as_str().unwrap().contains("adds up to 1Gi, but 1124Mi is reserved"),
         "{short}"
     );
 }

@@ -114,9 +114,13 @@ pub struct Findings {
 /// Number of checks by status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
+    /// Passed.
     pub pass: usize,
+    /// Warnings.
     pub warn: usize,
+    /// Failed.
     pub fail: usize,
+    /// Skipped.
     pub skip: usize,
 }
 

@@ -28,6 +28,7 @@ pub struct Evidence {
 /// The outcome of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Outcome {
+    /// Status of the check.
     pub status: Status,
     /// One sentence.
     pub message: String,

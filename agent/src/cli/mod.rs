@@ -109,13 +109,14 @@ struct HostArguments {
     direct_io_path: Vec<String>,
 }
 
-/// A folder to try for O_DIRECT.
-fn absolute(path: &str) -> Result<String, String> {
-    if path.starts_with('/') {
-        Ok(path.to_owned())
-    } else {
-        Err("give an absolute path".to_owned())
-    }
+/// An argument that is not an absolute path.
+#[derive(Debug, thiserror::Error)]
+#[error("give an absolute path")]
+struct NotAbsolute;
+
+/// Parses a folder for the O_DIRECT test.
+fn absolute(path: &str) -> Result<String, NotAbsolute> {
+    path.starts_with('/').then(|| path.to_owned()).ok_or(NotAbsolute)
 }
 
 impl RootArguments {

@@ -1,7 +1,7 @@
-//! Events of the InfraNode: changes made, blocked, failed, and drift repaired.
+//! Emits Kubernetes Events of the InfraNode: changes applied, blocked or failed, and drift corrected.
 //!
-//! A cycle may make a thousand changes, so it has one Event of each kind, which counts and gives the first few.
-//! While the server is away events are lost; what is so is in the status.
+//! A cycle may apply a thousand changes, so it emits one Event for each reason, with the first sentences and a count.
+//! While the API server is unreachable Events are lost; the status has the current state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use kube::{Client, Resource as _};
 use tokio::sync::mpsc::Receiver;
 
 use super::Settings;
-use super::seen::{Seen, Sight};
+use super::store::{Observed, Store};
 use berth_runtime::events::LONGEST;
 use berth_runtime::pace::Pace;
 
@@ -29,10 +29,10 @@ pub struct CycleEvent {
 }
 
 impl CycleEvent {
-    /// As many sentences as an Event holds, and how many more there are.
+    /// Returns as many sentences as an Event can hold, and the number of the others.
     #[must_use]
     pub fn note(&self) -> String {
-        // Room for the count of what is left out.
+        // Room for the number of sentences that do not fit.
         let room = LONGEST - 24;
         let mut note = String::new();
         for (n, sentence) in self.sentences.iter().enumerate() {
@@ -57,28 +57,28 @@ const fn event_type(reason: EventReason) -> EventType {
     }
 }
 
-/// Events that may be written at once, and one more in each while: somebody who undoes each repair must not cost the
-/// cluster a write a second. As many as client-go's correlator lets through for one object.
-const EVENTS: (u32, Duration) = (25, Duration::from_secs(300));
+/// Burst of Events, and the interval for one more: another program that reverts each correction must not cost the cluster
+/// one write per second. The event correlator of client-go has the same limits for one object.
+const RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 
-/// Tells for ever.
-pub(super) async fn tell(
+/// Emits events until the channel closes.
+pub(super) async fn emit(
     client: Client,
     settings: Settings,
-    seen: Arc<Seen>,
+    store: Arc<Store>,
     mut events: Receiver<CycleEvent>,
 ) {
     let reporter = Reporter { controller: AGENT.to_owned(), instance: Some(settings.node.clone()) };
-    // A recorder counts what is told again, whatever its note: so each note has one of its own.
+    // A recorder counts repeated events whatever their notes, so each note gets a new recorder.
     let mut last: BTreeMap<EventReason, (String, Recorder)> = BTreeMap::new();
     let mut lost = false;
-    let mut pace = Pace::new(EVENTS.0, EVENTS.1);
+    let mut pace = Pace::new(RATE_LIMIT.0, RATE_LIMIT.1);
     while let Some(event) = events.recv().await {
         if pace.take(Instant::now()).is_err() {
-            tracing::debug!("too many Events; not told: {}", event.note());
+            tracing::debug!(reason = %event.reason, note = %event.note(), "dropped an Event, too many");
             continue;
         }
-        let Sight::There(object) = seen.infra_node() else { continue };
+        let Observed::Present(object) = store.infra_node() else { continue };
         let reference = ObjectReference {
             api_version: Some(InfraNode::api_version(&()).into_owned()),
             kind: Some(InfraNode::kind(&()).into_owned()),
@@ -102,9 +102,9 @@ pub(super) async fn tell(
         let written = berth_runtime::events::publish(recorder, &event, reference).await;
         match written {
             Ok(()) => lost = false,
-            // Once, as the next ones go the same way.
+            // Logged once, because the next Events will fail too.
             Err(error) if !lost => {
-                tracing::warn!("Events are not written: {error}");
+                tracing::warn!(infra_node = %settings.node, %error, "failed to emit Events");
                 lost = true;
             }
             Err(_) => {}
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_fits_and_counts_the_rest() {
+    fn a_note_fits_into_an_event_and_counts_the_other_sentences() {
         let event = |n: usize| CycleEvent {
             reason: EventReason::Applied,
             sentences: (0..n)

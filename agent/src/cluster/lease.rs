@@ -1,5 +1,5 @@
-//! The sign of life: a Lease of the Node's name, renewed while the daemon's loop goes on. The only thing that is
-//! written though nothing changed.
+//! Heartbeat: a Lease with the name of the Node, renewed while the daemon makes progress. It is the only object that is
+//! written without a change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,36 +11,36 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::seen::{Seen, Sight};
+use super::store::{Observed, Store};
 use super::{Settings, owner};
 use berth_runtime::client::{at_least, jittered, within};
 
-/// Between renewals; each is up to a quarter earlier or later, so that a thousand agents do not come at once.
+/// Renewal interval, with a jitter of a quarter, so that a thousand agents do not renew at the same time.
 const RENEWAL: Duration = Duration::from_secs(30);
-/// After an error.
-const SOON: Duration = Duration::from_secs(5);
-/// Whoever reads the Lease takes an agent for gone after so long, in seconds: three renewals may fail.
+/// Retry interval after an error.
+const RETRY: Duration = Duration::from_secs(5);
+/// Lease duration in seconds, after which readers regard the agent as unresponsive: three renewals may fail.
 const DURATION: i32 = 120;
 
-/// Renews for ever.
+/// Renews the Lease forever.
 pub(super) async fn renew(
     client: Client,
     settings: Settings,
-    seen: Arc<Seen>,
+    store: Arc<Store>,
     alive: Arc<dyn Fn() -> bool + Send + Sync>,
 ) {
     let leases: Api<Lease> = Api::namespaced(client, &settings.namespace);
     let params = PatchParams::apply(AGENT).force();
-    let mut said = String::new();
+    let mut last_error = String::new();
     loop {
-        let Sight::There(node) = seen.node() else {
-            // Whose it is must be known first: it goes with its Node.
+        let Observed::Present(node) = store.node() else {
+            // The Lease is owned by the Node, so the UID of the Node must be known.
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;
         };
         if !alive() {
-            // Said by /healthz, and by whoever watches it.
-            tokio::time::sleep(SOON).await;
+            // /healthz reports it.
+            tokio::time::sleep(RETRY).await;
             continue;
         }
         let name = &settings.node;
@@ -54,21 +54,27 @@ pub(super) async fn renew(
             "spec": {
                 "holderIdentity": name,
                 "leaseDurationSeconds": DURATION,
-                // MicroTime: six digits, no more.
+                // MicroTime has exactly six digits.
                 "renewTime": format!("{:.6}", Timestamp::now()),
             },
         });
         match within(leases.patch(name, &params, &Patch::Apply(&lease))).await {
             Ok(_) => {
-                said.clear();
+                last_error.clear();
                 tokio::time::sleep(jittered(RENEWAL)).await;
             }
             Err(error) => {
-                let pause = SOON.max(at_least(error.rest()));
+                let pause = RETRY.max(at_least(error.rest()));
                 let error = error.to_string();
-                if error != said {
-                    tracing::warn!("Lease {}/{name} was not renewed: {error}", settings.namespace);
-                    said = error;
+                if error != last_error {
+                    tracing::warn!(
+                        kind = "Lease",
+                        namespace = %settings.namespace,
+                        name = %name,
+                        %error,
+                        "failed to renew the Lease"
+                    );
+                    last_error = error;
                 }
                 tokio::time::sleep(jittered(pause)).await;
             }

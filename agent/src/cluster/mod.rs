@@ -1,15 +1,14 @@
-//! The cluster: what it asks of this host comes in ([`watch_object`], [`seen`]), what the host is goes out ([`publisher`],
-//! [`events`]), and a sign of life beside it ([`lease`]); if so told, a NodeResourceTopology too ([`topology`]).
+//! The cluster: [`watch_object`] and [`store`] receive the desired state, [`publisher`] and [`events`] publish the actual state,
+//! [`lease`] sends heartbeats, and [`topology`] publishes the NodeResourceTopology if enabled.
 //!
-//! The agent reads and writes its own InfraNode and its own Node, and nothing else but these. It writes only what differs
-//! from what the server has, by server-side apply and without force: a field that somebody else holds is left to
-//! them, and said. An API server that is away changes nothing on the host: the last spec it gave is kept on disk,
-//! and one write brings it up to date afterwards.
+//! The agent reads and writes only its own InfraNode and its own Node. It writes only differences, by server-side apply
+//! and without force: a field of another manager is left alone and logged. While the API server is unreachable the host
+//! keeps the last spec, which is saved on disk; one write updates the server afterwards.
 
 mod events;
 mod lease;
 mod publisher;
-mod seen;
+mod store;
 mod topology;
 
 use std::path::PathBuf;
@@ -26,9 +25,9 @@ use tokio::task::JoinHandle;
 
 pub use events::CycleEvent;
 pub use publisher::Report;
-pub use seen::{Asked, Generation, Seen};
+pub use store::{DesiredState, Generation, Store};
 
-/// The part of a Node's status that is read; the rest (images above all) is large and not needed.
+/// Fields of a Node's status that the agent reads; the others (mainly images) are large.
 #[derive(Debug, Clone, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStatus {
@@ -39,23 +38,23 @@ pub struct NodeStatus {
         std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
 }
 
-/// A Node as far as it is read.
+/// A Node with only the fields that the agent reads.
 type SlimNode = Object<NotUsed, NodeStatus>;
 
-/// Which cluster, and who we are there.
+/// Cluster and identity of this agent.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// A kubeconfig; `None` for the ServiceAccount of the pod, or what `KUBECONFIG` says.
+    /// Kubeconfig; `None` for the ServiceAccount of the pod or `KUBECONFIG`.
     pub kubeconfig: Option<PathBuf>,
     /// Name of the Node, and of the InfraNode.
     pub node: String,
-    /// Where the Lease lies.
+    /// Namespace of the Lease.
     pub namespace: String,
-    /// Whether it writes a NodeResourceTopology.
+    /// Enables the NodeResourceTopology.
     pub node_resource_topology: bool,
 }
 
-/// The two objects that matter.
+/// API handles of the Node and the InfraNode.
 #[derive(Clone)]
 struct Objects {
     node: String,
@@ -74,12 +73,12 @@ impl Objects {
     }
 }
 
-/// For objects that go when their Node goes.
+/// Returns an owner reference to the Node, for garbage collection.
 fn owner(node: &str, uid: &str) -> serde_json::Value {
     serde_json::json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})
 }
 
-/// Ends all traffic with the cluster when dropped.
+/// Tasks that communicate with the cluster; aborted when dropped.
 #[derive(Debug)]
 pub struct Joined(Vec<JoinHandle<()>>);
 
@@ -89,14 +88,14 @@ impl Drop for Joined {
     }
 }
 
-/// Begins to watch and to publish. Calls `wake` when the spec changed, and asks `alive` before each sign of life; tells
-/// the tales that come.
+/// Starts watching and publishing. Calls `wake` when the spec changed, and `alive` before each heartbeat; emits the events of
+/// the channel.
 ///
 /// # Errors
-/// If the kubeconfig or the ServiceAccount cannot be read. A server that does not answer is waited for.
+/// If the kubeconfig or the ServiceAccount cannot be read. An unreachable server is retried.
 pub async fn join(
     settings: &Settings,
-    seen: &Arc<Seen>,
+    store: &Arc<Store>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     (sender, events): (mpsc::Sender<CycleEvent>, mpsc::Receiver<CycleEvent>),
     alive: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -113,31 +112,31 @@ pub async fn join(
             (client, server, None)
         }
     };
-    seen.remember_server(server);
-    seen.remember_credential(credential.clone());
+    store.set_server(server);
+    store.set_credential(credential.clone());
     let objects = Objects::new(&client, &settings.node);
     let wake = Arc::new(wake);
     let node = {
-        let seen = Arc::clone(seen);
+        let store = Arc::clone(store);
         let name = settings.node.clone();
-        watch_object(objects.nodes.clone(), "Node", name, move |node| seen.see_node(node))
+        watch_object(objects.nodes.clone(), "Node", name, move |node| store.update_node(node))
     };
     let infra_node = {
-        let seen = Arc::clone(seen);
+        let store = Arc::clone(store);
         let name = settings.node.clone();
         watch_object(objects.infra_nodes.clone(), "InfraNode", name, move |object| {
-            if seen.see_infra_node(object) {
+            if store.update_infra_node(object) {
                 wake();
             }
         })
     };
     let topology = settings.node_resource_topology.then(|| {
         let node = settings.node.clone();
-        topology::publish(&client, node, Arc::clone(seen), Arc::clone(&reports), sender)
+        topology::publish(&client, node, Arc::clone(store), Arc::clone(&reports), sender)
     });
-    let publisher = publisher::publish(objects, Arc::clone(seen), reports);
-    let lease = lease::renew(client.clone(), settings.clone(), Arc::clone(seen), alive);
-    let events = events::tell(client, settings.clone(), Arc::clone(seen), events);
+    let publisher = publisher::publish(objects, Arc::clone(store), reports);
+    let lease = lease::renew(client.clone(), settings.clone(), Arc::clone(store), alive);
+    let events = events::emit(client, settings.clone(), Arc::clone(store), events);
     let mut tasks = vec![
         tokio::spawn(node),
         tokio::spawn(infra_node),

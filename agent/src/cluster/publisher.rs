@@ -1,4 +1,4 @@
-//! Writes to the cluster what it does not say yet of this host.
+//! Writes changes of the host to its InfraNode and its Node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,104 +10,103 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::seen::{Generation, InfraNodeSeen, NodeSeen, Seen, Sight};
+use super::store::{Generation, Observed, ObservedInfraNode, ObservedNode, Store};
 use super::{Objects, SlimNode, owner};
 use crate::observe::kubelet::MemoryManagerState;
-use crate::publish::node::{Facts, Field, NodeSays};
+use crate::publish::node::{DesiredNode, Field, Input};
 use crate::publish::resources;
 use berth_runtime::client::{CallError, Pauses, within};
 use berth_runtime::refusal::{Refusals, conflicts, remove};
 
-/// What there is to say after a cycle.
+/// Result of a cycle, to be published.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The host.
+    /// The host as an InfraNode with its status.
     pub node: InfraNode,
-    /// The InfraNode whose spec was acted on.
+    /// Generation of the InfraNode that the cycle applied.
     pub acted_on: Option<Generation>,
-    /// Bridges that VMs can be attached to, by network; `None` if links could not be looked at.
+    /// Bridges that VMs can be attached to, by network; `None` if the links are unknown.
     pub bridges: Option<BTreeMap<String, Vec<LinkName>>>,
-    /// Whether pods run that may have been placed by a label.
-    pub hold: bool,
-    /// The checkpoint of the kubelet's Memory Manager.
+    /// True if pods run that a scheduler may have placed by a label, so that labels must not change.
+    pub labels_in_use: bool,
+    /// Checkpoint of the kubelet's Memory Manager.
     pub memory: Option<MemoryManagerState>,
 }
 
-/// A burst of changes is one write.
-const SETTLE: Duration = Duration::from_millis(100);
-/// What the server did not keep is tried again then: its schema may be a newer one by now.
-const FORGET: Duration = Duration::from_secs(600);
-/// Longest pause between tries.
-const PAUSE: Duration = Duration::from_secs(30);
+/// Debounce: changes within this time are one write.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// Time after which fields that the server dropped are sent again: its schema may have been updated.
+const RETRY_DROPPED: Duration = Duration::from_secs(600);
+/// Longest retry interval.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// What lives from one write to the next.
+/// State between writes.
 struct Publisher {
     objects: Objects,
-    seen: Arc<Seen>,
+    store: Arc<Store>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     refused_status: Refusals,
     refused_node: Refusals,
-    /// Whether the server makes nulls of empty texts in an apply, and then refuses them (seen with 1.20).
+    /// True if the server converts empty strings in an apply to nulls and then refuses them (observed with 1.20).
     empties_are_nulls: bool,
-    /// Bodies that the server took and did not keep: it knows fewer fields than we do.
-    futile: BTreeMap<&'static str, Futile>,
+    /// Bodies that the server accepted but did not store completely, because its schema has fewer fields.
+    dropped: BTreeMap<&'static str, Dropped>,
 }
 
-/// What the server took and did not keep.
-struct Futile {
+/// A body that the server accepted but did not store completely.
+struct Dropped {
     since: Instant,
     uid: String,
     body: Value,
 }
 
-impl Futile {
+impl Dropped {
     fn new(uid: &str, body: Value) -> Self {
         Self { since: Instant::now(), uid: uid.to_owned(), body }
     }
 }
 
-/// Publishes for ever.
+/// Publishes forever.
 pub(super) async fn publish(
     objects: Objects,
-    seen: Arc<Seen>,
+    store: Arc<Store>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
 ) {
     let mut publisher = Publisher {
         objects,
-        seen: Arc::clone(&seen),
+        store: Arc::clone(&store),
         reports,
         refused_status: Refusals::default(),
         refused_node: Refusals::default(),
         empties_are_nulls: false,
-        futile: BTreeMap::new(),
+        dropped: BTreeMap::new(),
     };
-    let mut pauses = Pauses::up_to(PAUSE);
-    let mut said = BTreeSet::new();
+    let mut pauses = Pauses::up_to(MAX_BACKOFF);
+    let mut last = BTreeSet::new();
     loop {
-        seen.changed.notified().await;
-        tokio::time::sleep(SETTLE).await;
+        store.changed.notified().await;
+        tokio::time::sleep(DEBOUNCE).await;
         let (failed, rest) = publisher.write().await;
-        for what in failed.iter().filter(|what| !said.contains(*what)) {
-            tracing::warn!("{what}");
+        for (kind, error) in failed.difference(&last) {
+            tracing::warn!(kind, name = %publisher.objects.node, %error, "failed to write the object");
         }
         if failed.is_empty() {
             pauses.reset();
         } else {
-            // What is said then is what is so then.
-            seen.wake();
+            // The retry publishes the state of that time.
+            store.wake();
             pauses.wait(rest).await;
         }
-        said = failed;
+        last = failed;
     }
 }
 
 impl Publisher {
-    /// Writes all that differs; tells all that could not be written, and for how long the server wants to be left alone.
-    async fn write(&mut self) -> (BTreeSet<String>, Duration) {
+    /// Writes all objects that differ. Returns the errors by kind, and the longest Retry-After of the server.
+    async fn write(&mut self) -> (BTreeSet<(&'static str, String)>, Duration) {
         let (mut failed, mut rest) = (BTreeSet::new(), Duration::ZERO);
         let Some(report) = (self.reports)() else { return (failed, rest) };
-        let node = self.seen.node();
-        let name = self.objects.node.clone();
+        let node = self.store.node();
         let results = [
             ("InfraNode", self.infra_node(&report, &node).await),
             ("Node", self.node(&report, node).await),
@@ -115,7 +114,7 @@ impl Publisher {
         for (kind, result) in results {
             if let Err(error) = result {
                 rest = rest.max(error.rest());
-                failed.insert(format!("{kind} {name} was not written: {}", meaning(&error)));
+                failed.insert((kind, with_hint(&error)));
             }
         }
         (failed, rest)
@@ -124,17 +123,17 @@ impl Publisher {
     async fn infra_node(
         &mut self,
         report: &Report,
-        node: &Sight<NodeSeen>,
+        node: &Observed<ObservedNode>,
     ) -> Result<(), CallError> {
-        match (self.seen.infra_node(), node) {
-            // The watch brings it, and then its status is written.
-            (Sight::Missing, Sight::There(node)) => self.create(&node.uid).await,
-            (Sight::There(object), _) => self.status(report, &object).await,
-            (Sight::Missing | Sight::Unknown, _) => Ok(()),
+        match (self.store.infra_node(), node) {
+            // The watch reports the new object, and then its status is written.
+            (Observed::Absent, Observed::Present(node)) => self.create(&node.uid).await,
+            (Observed::Present(object), _) => self.status(report, &object).await,
+            (Observed::Absent | Observed::Unknown, _) => Ok(()),
         }
     }
 
-    /// Owned by the Node, so that it goes when the Node goes.
+    /// Creates the InfraNode, owned by the Node, so that it is garbage-collected with the Node.
     async fn create(&self, node_uid: &str) -> Result<(), CallError> {
         let name = &self.objects.node;
         let object: DynamicObject = serde_json::from_value(json!({
@@ -151,14 +150,19 @@ impl Publisher {
         let params = PostParams { field_manager: Some(AGENT.to_owned()), ..PostParams::default() };
         match within(self.objects.infra_nodes.create(&params, &object)).await {
             Err(error) if error.code() == Some(409) => Ok(()),
-            other => other.map(|_| tracing::info!("InfraNode {name} was created")),
+            other => other
+                .map(|_| tracing::info!(kind = "InfraNode", name = %name, "created the object")),
         }
     }
 
-    async fn status(&mut self, report: &Report, object: &InfraNodeSeen) -> Result<(), CallError> {
-        let asked = self.seen.asked().and_then(|asked| asked.generation);
-        if report.acted_on.is_none() && asked.is_some() {
-            // Of what was kept on disk; the cycle that the server's answer begins tells more.
+    async fn status(
+        &mut self,
+        report: &Report,
+        object: &ObservedInfraNode,
+    ) -> Result<(), CallError> {
+        let desired = self.store.desired().and_then(|desired| desired.generation);
+        if report.acted_on.is_none() && desired.is_some() {
+            // The report is about the spec that was saved on disk; the next cycle reports the one of the server.
             return Ok(());
         }
         let as_value = |status| serde_json::to_value(status).unwrap_or_default();
@@ -177,59 +181,72 @@ impl Publisher {
             without_generation(&mut body);
         }
         let there = prune(as_value(object.status.as_ref()));
-        if body == there || self.is_futile("InfraNode", &object.uid, &body) {
+        if body == there || self.was_dropped("InfraNode", &object.uid, &body) {
             return Ok(());
         }
         let name = self.objects.node.clone();
         let mut apply = body.clone();
         apply["apiVersion"] = "berth.dev/v1alpha1".into();
         apply["kind"] = "InfraNode".into();
-        // Of the object that was seen, not of one that was made anew since.
+        // With the UID, so that the apply fails if the object was deleted and created again meanwhile.
         apply["metadata"] = json!({"name": name, "uid": object.uid});
         let params = PatchParams::apply(AGENT);
         let patch = Patch::Apply(&apply);
         let api = &self.objects.infra_nodes;
         let mut written = within(api.patch_status(&name, &params, &patch)).await;
-        // The controller speaks for agents that give no sign of life; here is one.
-        let spoken_for = |_: &str, manager: &str| manager == CONTROLLER_STATUS;
-        if written.as_ref().is_err_and(|error| all_conflicts(error, spoken_for)) {
+        // The controller sets conditions of agents that are unresponsive; this agent is not, so it takes them over.
+        let by_controller = |_: &str, manager: &str| manager == CONTROLLER_STATUS;
+        if written.as_ref().is_err_and(|error| all_conflicts(error, by_controller)) {
             written = within(api.patch_status(&name, &params.force(), &patch)).await;
         }
-        // We send none.
+        // The agent sends no nulls.
         let found_null = |error: &CallError| error.is_invalid("\"null\"");
         if !self.empties_are_nulls && written.as_ref().is_err_and(found_null) {
             tracing::info!(
-                "InfraNode {name}: the server cannot keep empty texts, so they are left out"
+                kind = "InfraNode",
+                name = %name,
+                "the API server cannot store empty strings, leaving them out"
             );
             self.empties_are_nulls = true;
-            return self.again();
+            return self.retry();
         }
-        let written = match note(&mut self.refused_status, written, "InfraNode", &name, spoken_for)?
-        {
-            None => return self.again(),
+        let written = match record_refusals(
+            &mut self.refused_status,
+            written,
+            "InfraNode",
+            &name,
+            by_controller,
+        )? {
+            None => return self.retry(),
             Some(written) => written,
         };
-        self.seen.see_status(&written);
-        let Sight::There(kept) = self.seen.infra_node() else { return Ok(()) };
+        self.store.update_status(&written);
+        let Observed::Present(kept) = self.store.infra_node() else { return Ok(()) };
         if prune(as_value(kept.status.as_ref())) == body {
-            self.futile.remove("InfraNode");
+            self.dropped.remove("InfraNode");
         } else {
             tracing::warn!(
-                "InfraNode {name}: the server does not keep all of its status: its CustomResourceDefinition is not this \
-                 agent's; apply the one of this version (deploy/crds)"
+                kind = "InfraNode",
+                name = %name,
+                remedy = "apply deploy/crds of the agent's version",
+                "the API server dropped fields of the status, because its CustomResourceDefinition has another version"
             );
-            self.futile.insert("InfraNode", Futile::new(&object.uid, body));
+            self.dropped.insert("InfraNode", Dropped::new(&object.uid, body));
         }
         Ok(())
     }
 
-    async fn node(&mut self, report: &Report, node: Sight<NodeSeen>) -> Result<(), CallError> {
-        let Sight::There(node) = node else { return Ok(()) };
+    async fn node(
+        &mut self,
+        report: &Report,
+        node: Observed<ObservedNode>,
+    ) -> Result<(), CallError> {
+        let Observed::Present(node) = node else { return Ok(()) };
         let Some(status) = &report.node.status else { return Ok(()) };
         let refused = self.refused_node.fields();
-        let refused = refused.iter().filter_map(|path| Field::of_conflict(path)).collect();
-        let says = NodeSays::new(
-            &Facts {
+        let refused = refused.iter().filter_map(|path| Field::parse(path)).collect();
+        let desired = DesiredNode::new(
+            &Input {
                 labels: &berth_api::node_labels(status),
                 conditions: &status.conditions,
                 resources: &resources::resources(
@@ -237,57 +254,58 @@ impl Publisher {
                     status,
                     report.bridges.as_ref(),
                 ),
-                hold: report.hold,
+                labels_in_use: report.labels_in_use,
                 refused: &refused,
             },
-            &node.told,
+            &node.published,
         );
         let name = self.objects.node.clone();
-        let mut body = says.apply(&name);
-        if !says.differs(&node.told) || self.is_futile("Node", &node.uid, &body) {
+        let mut body = desired.apply(&name);
+        if !desired.differs(&node.published) || self.was_dropped("Node", &node.uid, &body) {
             return Ok(());
         }
-        let futile = body.clone();
+        let sent = body.clone();
         body["metadata"]["uid"] = node.uid.clone().into();
         let params = PatchParams::apply(AGENT);
         let patch = Patch::Apply(&body);
         let api = &self.objects.nodes;
         let mut written = within(api.patch_status(&name, &params, &patch)).await;
-        // Nobody else wants these fields, so they are not left at 0.
-        let was_reset = |path: &str, manager: &str| node.told.was_reset(path, manager);
+        // No other manager needs these fields, so the agent takes them back.
+        let was_reset = |path: &str, manager: &str| node.published.was_reset(path, manager);
         if written.as_ref().is_err_and(|error| all_conflicts(error, was_reset)) {
             written = within(api.patch_status(&name, &params.force(), &patch)).await;
         }
         let written: SlimNode =
-            match note(&mut self.refused_node, written, "Node", &name, was_reset)? {
-                None => return self.again(),
+            match record_refusals(&mut self.refused_node, written, "Node", &name, was_reset)? {
+                None => return self.retry(),
                 Some(written) => written,
             };
-        self.seen.see_node(Some(written));
-        let Sight::There(kept) = self.seen.node() else { return Ok(()) };
-        if says.differs(&kept.told) {
-            tracing::warn!("Node {name}: the server does not keep all that was applied");
-            self.futile.insert("Node", Futile::new(&node.uid, futile));
+        self.store.update_node(Some(written));
+        let Observed::Present(kept) = self.store.node() else { return Ok(()) };
+        if desired.differs(&kept.published) {
+            tracing::warn!(kind = "Node", name = %name, "the API server dropped fields of the apply");
+            self.dropped.insert("Node", Dropped::new(&node.uid, sent));
         } else {
-            self.futile.remove("Node");
+            self.dropped.remove("Node");
         }
         Ok(())
     }
 
-    /// Whether the server did not keep this lately.
-    fn is_futile(&self, kind: &str, uid: &str, body: &Value) -> bool {
-        let told = self.futile.get(kind).filter(|futile| futile.since.elapsed() < FORGET);
-        told.is_some_and(|futile| futile.uid == uid && futile.body == *body)
+    /// Returns true if the server recently dropped fields of this body.
+    fn was_dropped(&self, kind: &str, uid: &str, body: &Value) -> bool {
+        let dropped =
+            self.dropped.get(kind).filter(|dropped| dropped.since.elapsed() < RETRY_DROPPED);
+        dropped.is_some_and(|dropped| dropped.uid == uid && dropped.body == *body)
     }
 
-    /// Without the fields that were refused.
-    fn again(&self) -> Result<(), CallError> {
-        self.seen.wake();
+    /// Writes again, without the fields that were refused.
+    fn retry(&self) -> Result<(), CallError> {
+        self.store.wake();
         Ok(())
     }
 }
 
-/// Leaves out which generation was acted on: it is one of an object that was there before this one.
+/// Removes the observed generation, because it belongs to an earlier object of the same name.
 fn without_generation(body: &mut Value) {
     let conditions = body.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -309,16 +327,16 @@ fn without_empty_text(value: &mut Value) {
     }
 }
 
-/// Whether an apply met conflicts, and all of them are with fields (path, manager) that may be taken over.
+/// Returns true if an apply had conflicts, all about fields (path, manager) that may be taken over.
 fn all_conflicts(error: &CallError, may_take: impl Fn(&str, &str) -> bool) -> bool {
     let held =
         error.status().filter(|status| status.code == 409).map(conflicts).unwrap_or_default();
     !held.is_empty() && held.iter().all(|(path, manager)| may_take(path, manager))
 }
 
-/// Takes note of fields that are another's, but for those that may be taken over once these are left out; `None` if
-/// there were any, else what was written.
-fn note<T>(
+/// Records the fields that another manager owns, except those that may be taken over once the others are left out.
+/// Returns `None` if there were any, otherwise the written object.
+fn record_refusals<T>(
     refusals: &mut Refusals,
     written: Result<T, CallError>,
     kind: &str,
@@ -329,22 +347,24 @@ fn note<T>(
         Ok(written) => Ok(Some(written)),
         Err(error) => {
             let conflict = error.status().filter(|status| status.code == 409);
-            let Some(said) = conflict.and_then(|status| refusals.note(status, &may_take)) else {
+            let Some(fields) = conflict.and_then(|status| refusals.note(status, &may_take)) else {
                 return Err(error);
             };
-            tracing::warn!("{kind} {name}: left to others, who hold these fields: {said}");
+            tracing::warn!(kind, name, %fields, "other managers own these fields, leaving them out");
             Ok(None)
         }
     }
 }
 
-/// The error, with what to do where that is known.
-fn meaning(error: &CallError) -> String {
+/// Returns the error with a hint for known causes.
+fn with_hint(error: &CallError) -> String {
     let hint = match error.code() {
-        Some(403) => "; see the rights in deploy/base, and which Node the credential belongs to",
+        Some(403) => "; check the RBAC rules in deploy/base, and the Node of the credential",
         Some(404) => "; are the CustomResourceDefinitions of deploy/crds applied?",
         Some(422) => "; does the CustomResourceDefinition in the cluster belong to this version?",
-        Some(409) => "; it was made anew meanwhile, or others write it at the same time",
+        Some(409) => {
+            "; it was created again meanwhile, or another manager writes it at the same time"
+        }
         _ => "",
     };
     format!("{error}{hint}")

@@ -1,8 +1,8 @@
-//! Writes the NodeResourceTopology, if so told: what this one says is [`crate::publish::topology`]'s.
+//! Writes the NodeResourceTopology, if enabled; [`crate::publish::topology`] computes it.
 //!
-//! By itself, so that a cluster without that kind holds nothing else up. The object is read before it is written, and
-//! not watched: an idle agent asks for nothing. Others publish these objects too, and lists in them have one owner:
-//! an object that another manager writes is left to that one, and said.
+//! It is a separate task, so that a cluster without that kind does not delay other writes. The object is read before it is
+//! written and not watched, so an idle agent sends no requests. Other programs publish such objects too, and their lists
+//! have a single owner: an object that another manager writes is left alone, with an Event and a log line.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,37 +18,37 @@ use tokio::sync::mpsc::Sender;
 
 use super::events::CycleEvent;
 use super::publisher::Report;
-use super::seen::{Seen, Sight};
+use super::store::{Observed, Store};
 use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, topology};
 use berth_runtime::client::{CallError, Pauses, within};
 
-/// A burst of changes is one write.
-const SETTLE: Duration = Duration::from_millis(100);
-/// Longest pause between tries.
-const PAUSE: Duration = Duration::from_secs(30);
-/// After so long the other may have let go.
-const AGAIN: Duration = Duration::from_secs(600);
+/// Debounce: changes within this time are one write.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// Longest retry interval.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// Time after which an object of another manager is read again.
+const RETRY_REFUSED: Duration = Duration::from_secs(600);
 
-/// What lives from one write to the next.
+/// State between writes.
 struct Publisher {
     api: Api<DynamicObject>,
     node: String,
-    seen: Arc<Seen>,
+    store: Arc<Store>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     events: Sender<CycleEvent>,
-    /// What the server has by our last look or write, with the UID of the Node that owns it.
+    /// Object on the server as of the last read or write, with the UID of its owner, the Node.
     written: Option<(String, Topology)>,
-    /// When the object was found to be another's.
+    /// When another manager was found to write the object.
     refused: Option<Instant>,
-    /// What was said last of why nothing is written.
-    said: String,
+    /// Last logged reason why the object is not written.
+    last_reason: String,
 }
 
-/// Publishes for ever.
+/// Publishes forever.
 pub(super) fn publish(
     client: &Client,
     node: String,
-    seen: Arc<Seen>,
+    store: Arc<Store>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     events: Sender<CycleEvent>,
 ) -> impl Future<Output = ()> + Send + use<> {
@@ -59,88 +59,90 @@ pub(super) fn publish(
     let publisher = Publisher {
         api,
         node,
-        seen,
+        store,
         reports,
         events,
         written: None,
         refused: None,
-        said: String::new(),
+        last_reason: String::new(),
     };
-    publisher.go_on()
+    publisher.run()
 }
 
 impl Publisher {
-    async fn go_on(mut self) {
-        let mut pauses = Pauses::up_to(PAUSE);
+    async fn run(mut self) {
+        let mut pauses = Pauses::up_to(MAX_BACKOFF);
         loop {
-            self.seen.topology.notified().await;
-            tokio::time::sleep(SETTLE).await;
+            self.store.topology.notified().await;
+            tokio::time::sleep(DEBOUNCE).await;
             match self.write().await {
                 Ok(()) => pauses.reset(),
                 Err(error) => {
-                    self.say(format!("was not written: {}", meaning(&error)));
-                    // What is said then is what is so then.
-                    self.seen.topology.notify_one();
+                    let reason = with_hint(&error);
+                    self.warn_once(&format!("{KIND} {} was not written: {reason}", self.node));
+                    // The retry publishes the state of that time.
+                    self.store.topology.notify_one();
                     pauses.wait(error.rest()).await;
                 }
             }
         }
     }
 
-    /// Writes what differs.
+    /// Writes the object if it differs.
     async fn write(&mut self) -> Result<(), CallError> {
-        // The InfraNode, as Events are of it.
-        let (Sight::There(node), Sight::There(_)) = (self.seen.node(), self.seen.infra_node())
+        // The InfraNode must exist, because Events refer to it.
+        let (Observed::Present(node), Observed::Present(_)) =
+            (self.store.node(), self.store.infra_node())
         else {
             return Ok(());
         };
         let Some(report) = (self.reports)() else { return Ok(()) };
         let Some(status) = &report.node.status else { return Ok(()) };
-        let wanted = match topology(status, report.memory.as_ref()) {
-            Ok(wanted) => (node.uid, wanted),
-            Err(why) => {
-                self.say(format!("stays as it is: {why}"));
+        let desired = match topology(status, report.memory.as_ref()) {
+            Ok(desired) => (node.uid, desired),
+            Err(error) => {
+                self.warn_once(&error.to_string());
                 return Ok(());
             }
         };
-        if self.refused.is_some_and(|since| since.elapsed() < AGAIN) {
+        if self.refused.is_some_and(|since| since.elapsed() < RETRY_REFUSED) {
             return Ok(());
         }
-        if self.written.as_ref() == Some(&wanted) {
-            self.said.clear();
+        if self.written.as_ref() == Some(&desired) {
+            self.last_reason.clear();
             return Ok(());
         }
-        let there = within(self.api.get_opt(&self.node)).await?;
-        if let Some(there) = &there {
-            let holders = holders(&there.metadata);
+        let current = within(self.api.get_opt(&self.node)).await?;
+        if let Some(current) = &current {
+            let managers = managers(&current.metadata);
             let others: Vec<&str> =
-                holders.iter().map(String::as_str).filter(|name| *name != AGENT).collect();
+                managers.iter().map(String::as_str).filter(|name| *name != AGENT).collect();
             if !others.is_empty() {
                 self.refuse(&others.join(", "));
                 return Ok(());
             }
-            let owned = there
+            let owned = current
                 .owner_references()
                 .iter()
-                .any(|owner| owner.uid == wanted.0 && owner.name == self.node);
-            if owned && holders.contains(AGENT) && wanted.1.is_said_by(&there.data) {
-                self.is_written(wanted);
+                .any(|owner| owner.uid == desired.0 && owner.name == self.node);
+            if owned && managers.contains(AGENT) && desired.1.equals(&current.data) {
+                self.set_written(desired);
                 return Ok(());
             }
         }
-        // Of the object that was seen, not of one that was made anew since.
-        let uid = there.as_ref().and_then(|there| there.metadata.uid.as_deref());
-        let body = wanted.1.apply(&self.node, &wanted.0, uid);
+        // With the UID, so that the apply fails if the object was deleted and created again meanwhile.
+        let uid = current.as_ref().and_then(|current| current.metadata.uid.as_deref());
+        let body = desired.1.apply(&self.node, &desired.0, uid);
         let params = PatchParams::apply(AGENT);
         match within(self.api.patch(&self.node, &params, &Patch::Apply(&body))).await {
             Ok(_) => {
-                if there.is_none() {
-                    tracing::info!("{KIND} {} was created", self.node);
+                if current.is_none() {
+                    tracing::info!(kind = KIND, name = %self.node, "created the object");
                 }
-                self.is_written(wanted);
+                self.set_written(desired);
                 Ok(())
             }
-            // Somebody came first, or one of before there was a `managedFields`.
+            // Another manager was faster, or its fields are older than `managedFields`.
             Err(error) => match conflict(&error) {
                 Some(others) => {
                     self.refuse(&others);
@@ -151,41 +153,41 @@ impl Publisher {
         }
     }
 
-    fn is_written(&mut self, what: (String, Topology)) {
+    fn set_written(&mut self, what: (String, Topology)) {
         self.written = Some(what);
         self.refused = None;
-        self.said.clear();
+        self.last_reason.clear();
     }
 
     fn refuse(&mut self, others: &str) {
         self.written = None;
         self.refused = Some(Instant::now());
-        let what = format!(
-            "is left to others, who hold its fields: {others}; two would overwrite each other. Either end those and \
-             delete it, or run this agent without --node-resource-topology"
+        let sentence = format!(
+            "{KIND} {} is not written, because other managers own its fields: {others}; either stop them and delete the \
+             object, or run this agent without --node-resource-topology",
+            self.node
         );
-        let sentence = format!("{KIND} {} {what}", self.node);
-        if self.say(what) {
+        if self.warn_once(&sentence) {
             let reason = EventReason::ManagedElsewhere;
             let event = CycleEvent { reason, sentences: vec![sentence] };
-            // Where so much is told already, the log has it.
+            // If the queue is full, the log has it.
             self.events.try_send(event).unwrap_or_default();
         }
     }
 
-    /// Warns, if it is something new.
-    fn say(&mut self, what: String) -> bool {
-        let new = self.said != what;
-        if new {
-            tracing::warn!("{KIND} {} {what}", self.node);
-            self.said = what;
+    /// Logs a reason unless it was the last one. Returns true if it was logged.
+    fn warn_once(&mut self, reason: &str) -> bool {
+        let is_new = self.last_reason != reason;
+        if is_new {
+            tracing::warn!(kind = KIND, name = %self.node, %reason, "the object was not written");
+            reason.clone_into(&mut self.last_reason);
         }
-        new
+        is_new
     }
 }
 
-/// Who writes what the object says.
-fn holders(metadata: &ObjectMeta) -> BTreeSet<String> {
+/// Returns the managers that write fields of the object.
+fn managers(metadata: &ObjectMeta) -> BTreeSet<String> {
     let entries = metadata.managed_fields.iter().flatten().filter(|entry| {
         let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
         FIELDS.iter().any(|field| fields.is_some_and(|all| all.get(format!("f:{field}")).is_some()))
@@ -193,7 +195,7 @@ fn holders(metadata: &ObjectMeta) -> BTreeSet<String> {
     entries.map(|entry| entry.manager.clone().unwrap_or_else(|| "unknown".to_owned())).collect()
 }
 
-/// The server's words for who holds the fields of an apply.
+/// Returns the field conflicts of an apply, in the words of the API server.
 fn conflict(error: &CallError) -> Option<String> {
     let status = error.status().filter(|status| status.code == 409)?;
     let causes = status.details.iter().flat_map(|details| &details.causes);
@@ -204,14 +206,14 @@ fn conflict(error: &CallError) -> Option<String> {
     (!conflicts.is_empty()).then(|| conflicts.join("; "))
 }
 
-/// The error, with what to do where that is known.
-fn meaning(error: &CallError) -> String {
+/// Returns the error with a hint for known causes.
+fn with_hint(error: &CallError) -> String {
     let hint = match error.code() {
-        Some(403) => "; see the rights in deploy/components/node-resource-topology",
+        Some(403) => "; check the RBAC rules in deploy/components/node-resource-topology",
         Some(404) => {
             "; the cluster has no such kind: its CustomResourceDefinition comes with scheduler-plugins"
         }
-        Some(409) => "; it was made anew meanwhile",
+        Some(409) => "; it was created again meanwhile",
         _ => "",
     };
     format!("{error}{hint}")
@@ -223,19 +225,19 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn whoever_writes_zones_or_attributes_holds_the_object() {
-        let holders = |entries: serde_json::Value| {
+    fn managers_of_zones_or_attributes_own_the_object() {
+        let managers = |entries: serde_json::Value| {
             let metadata = json!({"managedFields": entries});
-            holders(&serde_json::from_value(metadata).unwrap()).into_iter().collect::<Vec<_>>()
+            managers(&serde_json::from_value(metadata).unwrap()).into_iter().collect::<Vec<_>>()
         };
         let entry = |manager: &str, fields: serde_json::Value| json!({"manager": manager, "fieldsV1": fields});
-        assert_eq!(holders(json!([])), Vec::<String>::new());
+        assert_eq!(managers(json!([])), Vec::<String>::new());
         assert_eq!(
-            holders(json!([
+            managers(json!([
                 entry("berth-agent", json!({"f:zones": {}, "f:attributes": {}})),
                 entry("nfd", json!({"f:zones": {}})),
                 entry("old", json!({"f:topologyPolicies": {}})),
-                // A person's label takes nothing away.
+                // A label of a user is not a conflict.
                 entry("kubectl", json!({"f:metadata": {"f:labels": {"f:zones": {}}}})),
                 {"fieldsV1": {"f:attributes": {}}},
                 {"manager": "empty"},

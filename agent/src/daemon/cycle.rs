@@ -10,16 +10,16 @@ use berth_api::names::LINK_ALIAS_PREFIX;
 use berth_api::{InfraNode, InfraNodeStatus, LinkName};
 use tokio::sync::mpsc::Sender;
 
+use super::desired::{Desired, DesiredReader};
 use super::events::EventLog;
 use super::link_events::Interest;
 use super::metrics::ResultLabel;
 use super::state::State;
 use super::watch::Event;
-use super::wish::{Wish, Wishes};
-use super::{Settings, known};
+use super::{Settings, last_report};
 use crate::apply::links::trial;
 use crate::apply::{CannotStart, Converged, Hands, Outcome, converge, look};
-use crate::cluster::{CycleEvent, Seen};
+use crate::cluster::{CycleEvent, Store};
 use crate::conditions;
 use crate::manifest::{Fault, Part};
 use crate::observe::links::{LinkKind, Links};
@@ -50,8 +50,8 @@ pub(super) struct Worker {
     unfinished: bool,
     /// Changes of links that failed, and why.
     fell_short: BTreeMap<ChangeId, String>,
-    /// Where wishes come from.
-    wishes: Wishes,
+    /// Reader of the desired state.
+    desired: DesiredReader,
     /// Who is told, where there is a cluster.
     cluster: Option<Cluster>,
     /// Which links' events matter.
@@ -60,7 +60,7 @@ pub(super) struct Worker {
 
 #[derive(Debug)]
 struct Cluster {
-    seen: Arc<Seen>,
+    store: Arc<Store>,
     sender: Sender<CycleEvent>,
     events: EventLog,
 }
@@ -90,7 +90,7 @@ impl Worker {
     ) -> Self {
         Self {
             root,
-            wishes: Wishes::new(settings.source.clone(), !settings.observe),
+            desired: DesiredReader::new(settings.source.clone(), !settings.observe),
             cluster: None,
             settings,
             state,
@@ -143,7 +143,7 @@ impl Worker {
         if begun_by >= Event::Devices || self.devices.is_none() {
             self.look_at_devices();
         }
-        let wish = self.wish();
+        let desired = self.read_desired();
         let root = Arc::clone(&self.root);
         let state = Arc::clone(&self.state);
         let alive = || state.progress();
@@ -157,7 +157,7 @@ impl Worker {
             .collect();
         let servers = || {
             let cluster = self.cluster.as_ref();
-            cluster.map(|cluster| cluster.seen.server_addresses()).unwrap_or_default()
+            cluster.map(|cluster| cluster.store.server_addresses()).unwrap_or_default()
         };
         let hands = hands.in_cluster(&servers).within(self.look_took.clamp(REMOVALS.0, REMOVALS.1));
         let hands = if self.settings.observe { hands.tied() } else { hands };
@@ -171,12 +171,12 @@ impl Worker {
         let pci = self.devices.as_ref().map(|devices| devices.pci.clone()).unwrap_or_default();
         let mut converged = if only_links && self.last.is_some() {
             let look = || timed(&|| (observe::observe_links(&root, &pci), Shape::default()));
-            let (spec, unclear) = wish.of_networks();
+            let (spec, unclear) = desired.networks_only();
             converge(&hands, &spec, &unclear, &waits, &look, &mut log)
         } else {
             let wanted = Wanted { pci: Some(pci), ..Wanted::to_plan() };
             let look = || timed(&|| look(&root, &wanted));
-            converge(&hands, &wish.spec, &wish.unclear, &waits, &look, &mut log)
+            converge(&hands, &desired.spec, &desired.unclear, &waits, &look, &mut log)
         };
         self.look_took = look_took.get();
         self.unfinished = converged.unfinished;
@@ -184,7 +184,7 @@ impl Worker {
             converged = only_links_of(last, converged);
         }
         self.remember_attempts(&converged, begin);
-        self.publish(&wish, converged, begin);
+        self.publish(&desired, converged, begin);
         self.state.end();
     }
 
@@ -213,23 +213,23 @@ impl Worker {
     }
 
     /// From now on the cluster says what is asked for, and hears what is done.
-    pub(super) fn join(&mut self, seen: Arc<Seen>, sender: Sender<CycleEvent>) {
-        self.wishes.join(&self.root, Arc::clone(&seen));
-        self.cluster = Some(Cluster { seen, sender, events: EventLog::default() });
+    pub(super) fn join(&mut self, store: Arc<Store>, sender: Sender<CycleEvent>) {
+        self.desired.join(&self.root, Arc::clone(&store));
+        self.cluster = Some(Cluster { store, sender, events: EventLog::default() });
     }
 
-    fn wish(&mut self) -> Wish {
-        let wanted = match self.wishes.read(&self.root) {
-            Ok(wanted) => wanted,
-            Err(wish) => return *wish,
+    fn read_desired(&mut self) -> Desired {
+        let candidate = match self.desired.read(&self.root) {
+            Ok(candidate) => candidate,
+            Err(desired) => return *desired,
         };
-        let mut another = wanted.meant_for_another(self.node_name().as_deref());
+        let mut another = candidate.meant_for_another(self.node_name().as_deref());
         if another.is_some() {
             // A kubelet that started after us may have told another name.
             self.look_at_devices();
-            another = wanted.meant_for_another(self.node_name().as_deref());
+            another = candidate.meant_for_another(self.node_name().as_deref());
         }
-        wanted.unless(another)
+        candidate.accept(another)
     }
 
     fn node_name(&self) -> Option<String> {
@@ -259,7 +259,7 @@ impl Worker {
         self.attempts.retain(|id, _| left.contains(id));
     }
 
-    fn publish(&mut self, wish: &Wish, converged: Converged, begin: Instant) {
+    fn publish(&mut self, desired: &Desired, converged: Converged, begin: Instant) {
         let Converged { outcomes, mut plan, mut facts, shape, fell_short, unfinished, stopped } =
             converged;
         let stopped_why = stopped.as_ref().map(ToString::to_string);
@@ -268,12 +268,12 @@ impl Worker {
         }
         plan.fail(&self.fell_short);
         if let Ok(mut interest) = self.interest.lock() {
-            interest.update(&facts.links, &wish.spec);
+            interest.update(&facts.links, &desired.spec);
         }
-        let faults: Vec<Fault> = wish.faults.iter().chain(&plan.faults).cloned().collect();
+        let faults: Vec<Fault> = desired.faults.iter().chain(&plan.faults).cloned().collect();
         let mut lines: Vec<String> =
             faults.iter().map(|fault| format!("manifest: {fault}")).collect();
-        lines.extend(wish.waiting.clone());
+        lines.extend(desired.waiting.clone());
         lines.extend(stopped_why.clone());
         lines.extend(facts.notes.warnings.iter().map(ToString::to_string));
         let blocked = outcomes.iter().filter(|outcome| outcome.result == ChangeResult::Blocked);
@@ -282,12 +282,12 @@ impl Worker {
                 format!("blocked: {}: {}", o.what, o.message.clone().unwrap_or_default())
             }));
 
-        let certificate = self.cluster.as_ref().and_then(|cluster| cluster.seen.certificate());
+        let certificate = self.cluster.as_ref().and_then(|cluster| cluster.store.certificate());
         let name = self.node_name().unwrap_or_default();
         let reserved = plan.reserved_cpus.as_ref();
         let mut status = report::status_with(&facts, reserved);
         if let Some(cluster) = &mut self.cluster {
-            cluster.seen.complete(&mut status);
+            cluster.store.complete(&mut status);
             for event in cluster.events.new_events(&outcomes, &faults, &plan.changes) {
                 // While the server is unreachable for long some are lost; the status has the current state.
                 cluster.sender.try_send(event).unwrap_or_default();
@@ -297,9 +297,9 @@ impl Worker {
             facts: &facts,
             plan: &plan,
             faults: &faults,
-            waiting: wish.waiting.as_deref(),
+            waiting: desired.waiting.as_deref(),
             stopped: stopped_why.as_deref(),
-            spec: &wish.spec,
+            spec: &desired.spec,
             kvm: &status.capabilities.kvm,
             certificate,
         });
@@ -308,7 +308,7 @@ impl Worker {
         lines.extend(credential.filter(|one| one.status == "False").map(|one| one.message.clone()));
         self.tell_once(&lines);
 
-        let observed_generation = wish.generation.as_ref().map(|of| of.number);
+        let observed_generation = desired.generation.as_ref().map(|of| of.number);
         for condition in &mut conditions {
             condition.observed_generation = observed_generation;
         }
@@ -325,7 +325,7 @@ impl Worker {
         inner.changes.retain(|(_, change)| change.result != ChangeResult::Blocked);
         inner.add_changes(&outcomes);
         let changes = inner.changes.iter().map(|(_, change)| change.clone()).collect();
-        let mut node = InfraNode::new(&name, wish.spec.clone());
+        let mut node = InfraNode::new(&name, desired.spec.clone());
         let mut status = InfraNodeStatus {
             observed_generation,
             changes,
@@ -334,23 +334,23 @@ impl Worker {
             ..status
         };
         let before = inner.node.take().and_then(|node| node.status);
-        let before = before.or_else(|| self.cluster.as_ref()?.seen.status());
+        let before = before.or_else(|| self.cluster.as_ref()?.store.status());
         if let Some(before) = before {
-            let unclear = wish.unclear.parts.contains(&Part::Networks);
-            known::keep(&mut status, &before, &facts, unclear);
+            let unclear = desired.unclear.parts.contains(&Part::Networks);
+            last_report::carry_over(&mut status, &before, &facts, unclear);
         }
         status.fit();
         inner.metrics.see_networks(&status.networks);
         node.status = Some(status);
         inner.node = Some(node);
-        inner.acted_on.clone_from(&wish.generation);
+        inner.acted_on.clone_from(&desired.generation);
         // What is asked is not known, so what is missing may be meant to be there.
         let unclear =
-            wish.waiting.is_some() || faults.iter().any(|fault| fault.is_of(Part::Networks));
+            desired.waiting.is_some() || faults.iter().any(|fault| fault.is_of(Part::Networks));
         inner.bridges = if unclear { None } else { bridges(&facts.links) };
-        inner.hold = shape.pods.not_drained().is_some();
+        inner.labels_in_use = shape.pods.not_drained().is_some();
         inner.memory.clone_from(&facts.kubelet.memory_state);
-        inner.waiting = wish.waiting.clone().or(stopped_why);
+        inner.waiting = desired.waiting.clone().or(stopped_why);
         inner.faults.clone_from(&faults);
         inner.ready = true;
         inner.metrics.see(&facts, &shape, &plan, faults.len());
@@ -362,7 +362,7 @@ impl Worker {
         }
         drop(inner);
         if let Some(cluster) = &self.cluster {
-            cluster.seen.wake();
+            cluster.store.wake();
         }
         self.last = Some(Converged {
             outcomes: Vec::new(),

@@ -6,16 +6,16 @@
 //! checkpoints, by SIGHUP, or by a slow timer. Health is the progress of this loop.
 
 mod cycle;
+mod desired;
 mod events;
 mod filter_events;
-mod known;
 mod kubelet_events;
+mod last_report;
 mod link_events;
 mod metrics;
 mod site;
 mod state;
 mod watch;
-mod wish;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::cluster::{self, Seen};
+use crate::cluster::{self, Store};
 use crate::root::Root;
 use berth_runtime::pace::Pace;
 use berth_runtime::serve;
@@ -129,7 +129,7 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
         if begun_by == Event::Start {
             tell_systemd(&[sd_notify::NotifyState::Ready]);
         }
-        tell_systemd(&[sd_notify::NotifyState::Status(&state.sentence())]);
+        tell_systemd(&[sd_notify::NotifyState::Status(&state.summary())]);
         // Events of links look at links alone, and must not put off the look at everything.
         if begun_by != Event::Links {
             whole = Instant::now();
@@ -165,9 +165,9 @@ async fn join(
     state: &Arc<State>,
     events: mpsc::Sender<Event>,
 ) -> anyhow::Result<cluster::Joined> {
-    let seen = Arc::new(Seen::default());
+    let store = Arc::new(Store::default());
     let (sender, events_to_emit) = mpsc::channel(64);
-    worker.join(Arc::clone(&seen), sender.clone());
+    worker.join(Arc::clone(&store), sender.clone());
     let reports = {
         let state = Arc::clone(state);
         Arc::new(move || state.report())
@@ -181,7 +181,7 @@ async fn join(
         // With as many events waiting already, this one waits for its place.
         tokio::spawn(async move { events.send(Event::Manifest).await.unwrap_or_default() });
     };
-    cluster::join(settings, &seen, reports, (sender, events_to_emit), alive, wake).await
+    cluster::join(settings, &store, reports, (sender, events_to_emit), alive, wake).await
 }
 
 /// Whether a uevent of the kernel begins a cycle.

@@ -1,4 +1,4 @@
-//! What the daemon says of itself and of the host: written by the cycle, read by whoever asks.
+//! State that the cycle writes and that HTTP, the publishers and systemd read.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,45 +14,45 @@ use crate::manifest::Fault;
 use crate::observe::kubelet::MemoryManagerState;
 use crate::plan::ChangeId;
 
-/// Shared between the loop and its listeners.
+/// State shared between the cycle and its readers.
 #[derive(Debug)]
 pub(super) struct State {
     interval: Duration,
     inner: Mutex<Inner>,
 }
 
-/// What changes.
+/// Mutable part of the state.
 #[derive(Debug)]
 pub(super) struct Inner {
-    /// When something was last done: a cycle, or a step within a long change.
+    /// Time of the last progress: a cycle, or a step of a long change.
     progress: Instant,
-    /// Whether a cycle is under way.
+    /// True while a cycle runs.
     busy: bool,
-    /// Whether a cycle has ended.
+    /// True after the first cycle.
     pub(super) ready: bool,
-    /// Why the manifest is not carried out, if it is not.
+    /// Reason why no desired state is applied.
     pub(super) waiting: Option<String>,
-    /// What is wrong with the manifest.
+    /// Faults of the manifest.
     pub(super) faults: Vec<Fault>,
-    /// The host as an InfraNode.
+    /// The host as an InfraNode with its status.
     pub(super) node: Option<InfraNode>,
-    /// The InfraNode whose spec was acted on.
+    /// Generation of the InfraNode that the last cycle applied.
     pub(super) acted_on: Option<Generation>,
-    /// Bridges in place, by network; `None` if links could not be looked at.
+    /// Existing bridges by network; `None` if the links are unknown.
     pub(super) bridges: Option<BTreeMap<String, Vec<LinkName>>>,
-    /// Whether pods run that may have been placed by a label.
-    pub(super) hold: bool,
-    /// The checkpoint of the kubelet's Memory Manager.
+    /// True if pods run that a scheduler may have placed by a label.
+    pub(super) labels_in_use: bool,
+    /// Checkpoint of the kubelet's Memory Manager.
     pub(super) memory: Option<MemoryManagerState>,
-    /// Changes made, newest first, bounded.
+    /// Last changes, newest first.
     pub(super) changes: Vec<(ChangeId, ChangeStatus)>,
-    /// Numbers for Prometheus.
+    /// Metrics for Prometheus.
     pub(super) metrics: Metrics,
 }
 
-/// Entries of `status.changes`, as its schema has it.
-const MOST_CHANGES: usize = 64;
-/// A cycle that says nothing for so long is stuck. The longest single call is writing a large pool.
+/// `maxItems` of `status.changes` in the CRD.
+const MAX_CHANGES: usize = 64;
+/// Time without progress after which a cycle counts as stuck. The longest single call writes a large pool of huge pages.
 const STUCK: Duration = Duration::from_secs(180);
 
 impl State {
@@ -66,7 +66,7 @@ impl State {
             node: None,
             acted_on: None,
             bridges: None,
-            hold: true,
+            labels_in_use: true,
             memory: None,
             changes: Vec::new(),
             metrics: Metrics::default(),
@@ -74,29 +74,29 @@ impl State {
         Self { interval, inner: Mutex::new(inner) }
     }
 
-    /// What is there; a panic elsewhere leaves it readable.
+    /// Locks the state, which stays readable after a panic of another thread.
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A cycle begins.
+    /// Marks the start of a cycle.
     pub(super) fn begin(&self) {
         self.lock().busy = true;
         self.progress();
     }
 
-    /// A cycle has ended.
+    /// Marks the end of a cycle.
     pub(super) fn end(&self) {
         self.lock().busy = false;
         self.progress();
     }
 
-    /// Something was done.
+    /// Records progress.
     pub(super) fn progress(&self) {
         self.lock().progress = Instant::now();
     }
 
-    /// What there is to say in the cluster, once a cycle has ended.
+    /// Returns the report to publish; `None` before the end of the first cycle.
     pub(super) fn report(&self) -> Option<Report> {
         let inner = self.lock();
         let node = inner.node.clone()?;
@@ -104,20 +104,20 @@ impl State {
             node,
             acted_on: inner.acted_on.clone(),
             bridges: inner.bridges.clone(),
-            hold: inner.hold,
+            labels_in_use: inner.labels_in_use,
             memory: inner.memory.clone(),
         })
     }
 
-    /// Whether the loop goes on.
+    /// Returns true if the daemon makes progress.
     pub(super) fn is_alive(&self) -> bool {
         let inner = self.lock();
-        let rest = if inner.busy { Duration::ZERO } else { self.interval };
-        inner.progress.elapsed() < rest + STUCK
+        let idle = if inner.busy { Duration::ZERO } else { self.interval };
+        inner.progress.elapsed() < idle + STUCK
     }
 
-    /// For `systemctl status`.
-    pub(super) fn sentence(&self) -> String {
+    /// Returns the status line for `systemctl status`.
+    pub(super) fn summary(&self) -> String {
         let inner = self.lock();
         let count =
             |result| inner.changes.iter().filter(|(_, change)| change.result == result).count();
@@ -126,7 +126,7 @@ impl State {
         }
         let (blocked, failed) = (count(ChangeResult::Blocked), count(ChangeResult::Failed));
         match (inner.faults.len(), blocked, failed) {
-            (0, 0, 0) => "the host is as asked".to_owned(),
+            (0, 0, 0) => "the host has the desired state".to_owned(),
             (faults, blocked, failed) => {
                 format!(
                     "{faults} faults in the manifest, {blocked} changes blocked, {failed} failed"
@@ -137,12 +137,12 @@ impl State {
 }
 
 impl Inner {
-    /// Adds what was done to the list, and replaces what stood there of the same change.
+    /// Adds outcomes to the list, and replaces earlier outcomes of the same change.
     pub(super) fn add_changes(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
             self.changes.retain(|(id, _)| !outcome.id.supersedes(id));
             self.changes.insert(0, (outcome.id.clone(), outcome.status()));
         }
-        self.changes.truncate(MOST_CHANGES);
+        self.changes.truncate(MAX_CHANGES);
     }
 }

@@ -1,4 +1,4 @@
-//! The Node: what it should say of the host, what it says, and the one apply between the two.
+//! The Node: its desired and its published fields about the host, and the apply that makes them equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 
 use super::resources::Resources;
 
-/// The part of a Node that matters here.
+/// Fields of a Node as the API server has them.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Told {
-    /// All its labels.
+pub struct PublishedNode {
+    /// All labels.
     pub labels: BTreeMap<String, String>,
-    /// All its conditions, by type.
+    /// All conditions, by type.
     pub conditions: BTreeMap<String, NodeCondition>,
-    /// All its resources.
+    /// Capacity of all resources.
     pub capacity: BTreeMap<String, Quantity>,
-    /// What of them pods can have.
+    /// Allocatable amount of all resources.
     pub allocatable: BTreeMap<String, Quantity>,
-    /// What of all this the agent applied.
+    /// Fields that the agent applied.
     owned: BTreeSet<Field>,
 }
 
@@ -36,18 +36,18 @@ pub enum Field {
     Resource(String),
 }
 
-/// What the Node should say.
+/// Desired fields of the Node.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct NodeSays {
+pub struct DesiredNode {
     labels: BTreeMap<String, String>,
     conditions: BTreeMap<String, NodeCondition>,
     resources: BTreeMap<String, String>,
 }
 
-impl Told {
-    /// What a Node with this metadata and status says.
+impl PublishedNode {
+    /// Returns the fields of a Node with this metadata and status.
     #[must_use]
-    pub fn of(
+    pub fn new(
         metadata: &ObjectMeta,
         conditions: Vec<NodeCondition>,
         capacity: BTreeMap<String, Quantity>,
@@ -56,7 +56,10 @@ impl Told {
         let ours = metadata.managed_fields.iter().flatten().filter(|entry| is_ours(entry));
         Self {
             labels: metadata.labels.clone().unwrap_or_default(),
-            conditions: conditions.into_iter().map(|one| (one.type_.clone(), one)).collect(),
+            conditions: conditions
+                .into_iter()
+                .map(|condition| (condition.type_.clone(), condition))
+                .collect(),
             capacity,
             allocatable,
             owned: ours
@@ -67,18 +70,18 @@ impl Told {
     }
 }
 
-/// Field managers that kubelets write their Node as: the name of the program (k3s and MicroK8s have one for all).
+/// Field managers of kubelets: the name of the program (k3s and MicroK8s have one program for all components).
 const KUBELETS: [&str; 5] = ["kubelet", "k3s", "k3s-server", "k3s-agent", "kubelite"];
 
-impl Told {
-    /// Whether a conflict is with a kubelet that has set one of our resources to 0. It does so with every extended
+impl PublishedNode {
+    /// Returns true if a conflict is with a kubelet that set a resource of Berth to 0. A kubelet does so with every extended
     /// resource when it registers and finds no checkpoint of device plugins (`reconcileExtendedResource`,
-    /// `ShouldResetExtendedResourceCapacity`), and takes the field with it, but never counts it again.
+    /// `ShouldResetExtendedResourceCapacity`). It then owns the field, but never updates it.
     #[must_use]
     pub fn was_reset(&self, path: &str, manager: &str) -> bool {
-        let Some(Field::Resource(name)) = Field::of_conflict(path) else { return false };
-        let is_zero = |there: &BTreeMap<String, Quantity>| {
-            there.get(&name).is_some_and(|amount| amount.0 == "0")
+        let Some(Field::Resource(name)) = Field::parse(path) else { return false };
+        let is_zero = |quantities: &BTreeMap<String, Quantity>| {
+            quantities.get(&name).is_some_and(|amount| amount.0 == "0")
         };
         KUBELETS.contains(&manager)
             && is_our_resource(&name)
@@ -90,7 +93,7 @@ fn is_ours(entry: &ManagedFieldsEntry) -> bool {
     entry.manager.as_deref() == Some(AGENT) && entry.operation.as_deref() == Some("Apply")
 }
 
-/// What an entry of `managedFields` owns, of what the agent writes.
+/// Returns the fields of an entry of `managedFields`, as far as the agent writes them.
 fn owned(fields: &Value) -> BTreeSet<Field> {
     let keys = |path: &str| {
         let keys = fields.pointer(path).and_then(Value::as_object).into_iter().flatten();
@@ -112,78 +115,82 @@ fn owned(fields: &Value) -> BTreeSet<Field> {
         .collect()
 }
 
-/// What is to be said: facts by now, and what holds some of them back.
+/// Input for the desired Node: current facts, and restrictions.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
-    /// Labels; `None` where not known.
+pub struct Input<'a> {
+    /// Labels; `None` if unknown.
     pub labels: &'a BTreeMap<&'static str, Option<String>>,
     /// Conditions of the InfraNode.
     pub conditions: &'a [Condition],
     /// Extended resources.
     pub resources: &'a Resources,
-    /// Whether pods run that may have been placed by a label, so that none of those that are there changes.
-    pub hold: bool,
-    /// Fields that another manager holds with another value: they are left to it.
+    /// True if pods run that a scheduler may have placed by a label, so that published labels must not change.
+    pub labels_in_use: bool,
+    /// Fields that another manager owns with another value, which the agent does not write.
     pub refused: &'a BTreeSet<Field>,
 }
 
-impl NodeSays {
-    /// What a Node that says `told` should say.
+impl DesiredNode {
+    /// Returns the desired fields of a Node with the `published` fields.
     #[must_use]
-    pub fn new(facts: &Facts, told: &Told) -> Self {
-        let allowed = |field: Field| !facts.refused.contains(&field);
+    pub fn new(input: &Input, published: &PublishedNode) -> Self {
+        let allowed = |field: Field| !input.refused.contains(&field);
         let was = |key: &str| {
-            told.labels.get(key).filter(|_| told.owned.contains(&Field::Label(key.to_owned())))
+            published
+                .labels
+                .get(key)
+                .filter(|_| published.owned.contains(&Field::Label(key.to_owned())))
         };
         let label = |(key, value): (&&'static str, &Option<String>)| {
             let value = match (was(key), value) {
                 (Some(was), None) => was.clone(),
-                (Some(was), Some(_)) if facts.hold => was.clone(),
+                (Some(was), Some(_)) if input.labels_in_use => was.clone(),
                 (_, value) => value.clone()?,
             };
             allowed(Field::Label((*key).to_owned())).then(|| ((*key).to_owned(), value))
         };
-        let mut resources = facts.resources.amounts.clone();
+        let mut resources = input.resources.amounts.clone();
         let unknown =
-            |name: &str| facts.resources.unknown.iter().any(|prefix| name.starts_with(prefix));
-        let kept = told.capacity.iter().filter(|(name, _)| {
-            unknown(name) && told.owned.contains(&Field::Resource((*name).clone()))
+            |name: &str| input.resources.unknown.iter().any(|prefix| name.starts_with(prefix));
+        let kept = published.capacity.iter().filter(|(name, _)| {
+            unknown(name) && published.owned.contains(&Field::Resource((*name).clone()))
         });
         resources.extend(kept.map(|(name, amount)| (name.clone(), amount.0.clone())));
         resources.retain(|name, _| allowed(Field::Resource(name.clone())));
         let condition = |condition: &Condition| {
-            let condition = node_condition(condition, told)?;
+            let condition = node_condition(condition, published)?;
             allowed(Field::Condition(condition.type_.clone()))
                 .then(|| (condition.type_.clone(), condition))
         };
         Self {
-            labels: facts.labels.iter().filter_map(label).collect(),
-            conditions: facts.conditions.iter().filter_map(condition).collect(),
+            labels: input.labels.iter().filter_map(label).collect(),
+            conditions: input.conditions.iter().filter_map(condition).collect(),
             resources,
         }
     }
 
-    /// Whether the Node says something else, or still says what is withdrawn, and can be told without harm.
+    /// Returns true if an apply is necessary and safe: published fields differ, or withdrawn ones are still published.
     #[must_use]
-    pub fn differs(&self, told: &Told) -> bool {
-        // An apply that gives up its last condition takes the whole list with it, the kubelet's too: a kubelet that
-        // makes its Node leaves no owner of them behind (seen with 1.36).
+    pub fn differs(&self, published: &PublishedNode) -> bool {
+        // An apply that removes its last condition deletes the whole list, with the conditions of the kubelet: a kubelet
+        // that creates its Node records no owner of them (observed with 1.36).
         let is_condition = |field: &Field| matches!(field, Field::Condition(_));
-        if self.conditions.is_empty() && told.owned.iter().any(is_condition) {
+        if self.conditions.is_empty() && published.owned.iter().any(is_condition) {
             return false;
         }
-        let label = |(key, value)| told.labels.get(key) != Some(value);
+        let label = |(key, value)| published.labels.get(key) != Some(value);
         let resource = |(name, amount): (&String, &String)| {
-            let same = |there: &BTreeMap<String, Quantity>| {
-                there.get(name).is_some_and(|there| there.0 == *amount)
+            let same = |published: &BTreeMap<String, Quantity>| {
+                published.get(name).is_some_and(|published| published.0 == *amount)
             };
-            // Allocatable is the kubelet's to work out: what it makes of a capacity is its word.
-            !same(&told.capacity) || !told.allocatable.contains_key(name)
+            // The kubelet computes allocatable from the capacity, so its amount may differ.
+            !same(&published.capacity) || !published.allocatable.contains_key(name)
         };
-        let condition = |(name, wanted): (&String, &NodeCondition)| {
-            let words =
-                |one: &NodeCondition| (one.status.clone(), one.reason.clone(), one.message.clone());
-            told.conditions.get(name).map(words) != Some(words(wanted))
+        let condition = |(name, desired): (&String, &NodeCondition)| {
+            let content = |condition: &NodeCondition| {
+                (condition.status.clone(), condition.reason.clone(), condition.message.clone())
+            };
+            published.conditions.get(name).map(content) != Some(content(desired))
         };
         let withdrawn = |field: &Field| match field {
             Field::Label(key) => key.starts_with(label::PREFIX) && !self.labels.contains_key(key),
@@ -193,10 +200,10 @@ impl NodeSays {
         self.labels.iter().any(label)
             || self.resources.iter().any(resource)
             || self.conditions.iter().any(condition)
-            || told.owned.iter().any(withdrawn)
+            || published.owned.iter().any(withdrawn)
     }
 
-    /// The body of the server-side apply to `nodes/status`, which labels pass through too.
+    /// Returns the body of the server-side apply to `nodes/status`, which also accepts labels.
     #[must_use]
     pub fn apply(&self, name: &str) -> Value {
         let conditions: Vec<&NodeCondition> = self.conditions.values().collect();
@@ -213,15 +220,16 @@ fn is_our_resource(name: &str) -> bool {
     name == resource::PINNABLE_CPUS || name.starts_with(resource::BRIDGE_PREFIX)
 }
 
-/// The Node's form of a condition. No heartbeat: the agent's Lease is its sign of life, and a time that moves
-/// would be a write of the whole Node each time.
-fn node_condition(condition: &Condition, told: &Told) -> Option<NodeCondition> {
-    // A Node has a `Ready` of its own.
+/// Returns a condition of the InfraNode as a condition of the Node. It has no heartbeat time: the Lease is the heartbeat of
+/// the agent, and a time that changes would write the whole Node each time.
+fn node_condition(condition: &Condition, published: &PublishedNode) -> Option<NodeCondition> {
+    // The condition `Ready` of a Node belongs to the kubelet.
     if condition.type_ == "Ready" {
         return None;
     }
     let type_ = format!("{NODE_CONDITION_PREFIX}{}", condition.type_);
-    let before = told.conditions.get(&type_).filter(|before| before.status == condition.status);
+    let before =
+        published.conditions.get(&type_).filter(|before| before.status == condition.status);
     let since = before.and_then(|before| before.last_transition_time.clone());
     Some(NodeCondition {
         type_,
@@ -234,9 +242,9 @@ fn node_condition(condition: &Condition, told: &Told) -> Option<NodeCondition> {
 }
 
 impl Field {
-    /// The field that the server names in a conflict, as `.metadata.labels.host.berth.dev/kvm`.
+    /// Parses the path of a conflict of the API server, such as `.metadata.labels.host.berth.dev/kvm`.
     #[must_use]
-    pub fn of_conflict(path: &str) -> Option<Self> {
+    pub fn parse(path: &str) -> Option<Self> {
         if let Some(key) = path.strip_prefix(".metadata.labels.") {
             return Some(Self::Label(key.to_owned()));
         }
@@ -261,8 +269,8 @@ mod tests {
             .collect()
     }
 
-    /// A Node on which the agent once applied a label, a condition and two resources, beside a kubelet's.
-    fn told() -> Told {
+    /// Returns a Node on which the agent applied a label, a condition and two resources, in addition to those of a kubelet.
+    fn published() -> PublishedNode {
         let metadata: ObjectMeta = serde_json::from_value(json!({
             "labels": {"host.berth.dev/kvm": "true", "host.berth.dev/mine": "x", "kubernetes.io/os": "linux"},
             "managedFields": [
@@ -287,21 +295,27 @@ mod tests {
             ("berth.dev/pinnable-cpus", "6"),
             ("bridge.network.kubevirt.io/br-a", "1k"),
         ];
-        Told::of(&metadata, vec![condition], quantities(&amounts), quantities(&amounts))
+        PublishedNode::new(&metadata, vec![condition], quantities(&amounts), quantities(&amounts))
     }
 
-    fn says(
-        told: &Told,
+    fn desired(
+        published: &PublishedNode,
         kvm: Option<&str>,
         resources: &Resources,
-        hold: bool,
+        labels_in_use: bool,
         refused: &[Field],
-    ) -> NodeSays {
+    ) -> DesiredNode {
         let labels = BTreeMap::from([(label::KVM, kvm.map(str::to_owned))]);
         let refused = refused.iter().cloned().collect();
-        NodeSays::new(
-            &Facts { labels: &labels, conditions: &[], resources, hold, refused: &refused },
-            told,
+        DesiredNode::new(
+            &Input {
+                labels: &labels,
+                conditions: &[],
+                resources,
+                labels_in_use,
+                refused: &refused,
+            },
+            published,
         )
     }
 
@@ -312,28 +326,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_stays_and_what_is_withdrawn_is_left_out() {
-        let told = told();
+    fn unknown_fields_stay_and_withdrawn_ones_are_removed() {
+        let published = published();
         let unknown = amounts(&[], vec![resource::PINNABLE_CPUS, resource::BRIDGE_PREFIX]);
-        let body = says(&told, None, &unknown, false, &[]).apply("a");
+        let body = desired(&published, None, &unknown, false, &[]).apply("a");
         assert_eq!(body["metadata"]["labels"], json!({"host.berth.dev/kvm": "true"}));
         let both = json!({"berth.dev/pinnable-cpus": "6", "bridge.network.kubevirt.io/br-a": "1k"});
         assert_eq!(body["status"]["capacity"], both);
 
-        let withdrawn = says(&told, Some("true"), &amounts(&[], vec![]), false, &[]);
+        let withdrawn = desired(&published, Some("true"), &amounts(&[], vec![]), false, &[]);
         assert_eq!(withdrawn.apply("a")["status"]["capacity"], json!({}));
-        assert!(!withdrawn.differs(&told), "the last condition would take the kubelet's with it");
-        let mut told = told;
-        told.owned.retain(|field| !matches!(field, Field::Condition(_)));
-        assert!(withdrawn.differs(&told));
+        assert!(
+            !withdrawn.differs(&published),
+            "the last condition would take the kubelet's with it"
+        );
+        let mut published = published;
+        published.owned.retain(|field| !matches!(field, Field::Condition(_)));
+        assert!(withdrawn.differs(&published));
     }
 
     #[test]
-    fn a_label_holds_while_pods_may_lean_on_it() {
-        let told = told();
+    fn a_label_does_not_change_while_pods_may_depend_on_it() {
+        let published = published();
         let resources = amounts(&[], vec![]);
         let label = |hold| {
-            says(&told, Some("false"), &resources, hold, &[]).apply("a")["metadata"]["labels"]
+            desired(&published, Some("false"), &resources, hold, &[]).apply("a")["metadata"]["labels"]
                 [label::KVM]
                 .clone()
         };
@@ -341,29 +358,29 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_is_made_only_where_it_changes_something() {
-        let mut told = told();
-        told.conditions.clear();
-        told.owned.retain(|field| !matches!(field, Field::Condition(_)));
+    fn an_apply_is_sent_only_if_fields_differ() {
+        let mut published = published();
+        published.conditions.clear();
+        published.owned.retain(|field| !matches!(field, Field::Condition(_)));
         let same = amounts(
             &[("berth.dev/pinnable-cpus", "6"), ("bridge.network.kubevirt.io/br-a", "1k")],
             vec![],
         );
-        assert!(!says(&told, Some("true"), &same, false, &[]).differs(&told));
-        // A kubelet that registers anew drops what it does not know.
-        told.capacity.remove("berth.dev/pinnable-cpus");
-        assert!(says(&told, Some("true"), &same, false, &[]).differs(&told));
-        // What a person holds is left to them.
-        let refused = [Field::of_conflict(".status.capacity.berth.dev/pinnable-cpus").unwrap()];
-        told.owned.remove(&refused[0]);
-        assert!(!says(&told, Some("true"), &same, false, &refused).differs(&told));
+        assert!(!desired(&published, Some("true"), &same, false, &[]).differs(&published));
+        // A kubelet that registers again removes resources that it does not know.
+        published.capacity.remove("berth.dev/pinnable-cpus");
+        assert!(desired(&published, Some("true"), &same, false, &[]).differs(&published));
+        // A field of a user is left alone.
+        let refused = [Field::parse(".status.capacity.berth.dev/pinnable-cpus").unwrap()];
+        published.owned.remove(&refused[0]);
+        assert!(!desired(&published, Some("true"), &same, false, &refused).differs(&published));
     }
 
     #[test]
-    fn only_a_kubelets_zero_of_our_resources_is_taken_back() {
-        let mut told = told();
-        told.capacity.insert("berth.dev/pinnable-cpus".to_owned(), Quantity("0".to_owned()));
-        told.capacity.insert("example.com/gpu".to_owned(), Quantity("0".to_owned()));
+    fn only_a_resource_that_a_kubelet_reset_is_taken_over() {
+        let mut published = published();
+        published.capacity.insert("berth.dev/pinnable-cpus".to_owned(), Quantity("0".to_owned()));
+        published.capacity.insert("example.com/gpu".to_owned(), Quantity("0".to_owned()));
         let pinnable = ".status.capacity.berth.dev/pinnable-cpus";
         for (path, manager, is_reset) in [
             (pinnable, "kubelet", true),
@@ -373,12 +390,12 @@ mod tests {
             (".status.capacity.example.com/gpu", "kubelet", false),
             (".metadata.labels.host.berth.dev/kvm", "kubelet", false),
         ] {
-            assert_eq!(told.was_reset(path, manager), is_reset, "{path} {manager}");
+            assert_eq!(published.was_reset(path, manager), is_reset, "{path} {manager}");
         }
     }
 
     #[test]
-    fn conflicts_name_fields() {
+    fn conflict_paths_are_parsed() {
         for (path, field) in [
             (
                 ".metadata.labels.host.berth.dev/kvm",
@@ -392,7 +409,7 @@ mod tests {
             (".spec.taints", None),
             ("", None),
         ] {
-            assert_eq!(Field::of_conflict(path), field, "{path}");
+            assert_eq!(Field::parse(path), field, "{path}");
         }
     }
 }

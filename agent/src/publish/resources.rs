@@ -7,20 +7,20 @@ use berth_api::infra_node::{NetworkScenario, NetworkStatus};
 use berth_api::names::resource;
 use berth_api::{InfraNodeSpec, InfraNodeStatus, LinkName};
 
-/// Extended resources as they should be told.
+/// Desired extended resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Each with its amount. One that is not here is withdrawn.
+    /// Amount by name. A resource that is missing here is withdrawn.
     pub amounts: BTreeMap<String, String>,
-    /// Those whose names begin so are not known, and stay as they were told.
+    /// Name prefixes of resources whose amount is unknown: their published values stay.
     pub unknown: Vec<&'static str>,
 }
 
-/// What the project bridge-marker writes for a bridge: as many as pods could ever ask for.
-const BRIDGE: &str = "1k";
+/// Amount for each bridge, as in the project bridge-marker: more than pods can ever request.
+const BRIDGE_AMOUNT: &str = "1k";
 
-/// The resources of a host with this status. `bridges` are the bridges in place, by network; `None` where the
-/// links could not be looked at.
+/// Returns the resources of a host with this status. `bridges` are the existing bridges by network; `None` if the links are
+/// unknown.
 #[must_use]
 pub fn resources(
     spec: &InfraNodeSpec,
@@ -41,21 +41,21 @@ pub fn resources(
     };
     for network in &spec.networks {
         let bridges = bridges.get(&network.name).map(Vec::as_slice).unwrap_or_default();
-        let told = match network.scenario {
+        let is_published = match network.scenario {
             NetworkScenario::VlanAwareBridge => is_usable(&status.networks, &network.name),
             NetworkScenario::BridgePerTenant | NetworkScenario::Vxlan => {
                 bridges.len() <= resource::BRIDGES_TOLD
             }
             NetworkScenario::SriovVf => false,
         };
-        let told = bridges.iter().filter(|_| told);
+        let published = bridges.iter().filter(|_| is_published);
         let name = |bridge: &LinkName| format!("{}{bridge}", resource::BRIDGE_PREFIX);
-        all.amounts.extend(told.map(|bridge| (name(bridge), BRIDGE.to_owned())));
+        all.amounts.extend(published.map(|bridge| (name(bridge), BRIDGE_AMOUNT.to_owned())));
     }
     all
 }
 
-/// Whether a network with a shared bridge carries anybody, or would: one whose uplink failed carries nobody.
+/// Returns true if a network with a shared bridge carries tenants, or could: it cannot if its uplink failed.
 fn is_usable(networks: &[NetworkStatus], name: &str) -> bool {
     networks
         .iter()
@@ -63,7 +63,7 @@ fn is_usable(networks: &[NetworkStatus], name: &str) -> bool {
         .is_some_and(|network| network.ready > 0 || (network.failed == 0 && network.pending == 0))
 }
 
-/// CPUs that can be pinned on the whole host; `None` if any zone does not know.
+/// Returns the number of CPUs that can be pinned on the host; `None` if it is unknown for any zone.
 fn pinnable(status: &InfraNodeStatus) -> Option<usize> {
     if status.zones.is_empty() {
         return None;
@@ -81,30 +81,30 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_pin_is_no_resource_and_not_known_is_not_nothing() {
-        let told = |zones: Vec<Zone>| {
+    fn no_pinnable_cpus_is_no_resource_and_differs_from_unknown() {
+        let published = |zones: Vec<Zone>| {
             let status = InfraNodeStatus { zones, ..InfraNodeStatus::default() };
-            let told = resources(&InfraNodeSpec::default(), &status, Some(&BTreeMap::new()));
-            (told.amounts.get(resource::PINNABLE_CPUS).cloned(), told.unknown)
+            let found = resources(&InfraNodeSpec::default(), &status, Some(&BTreeMap::new()));
+            (found.amounts.get(resource::PINNABLE_CPUS).cloned(), found.unknown)
         };
         assert_eq!(
-            told(vec![zone(Some("1-3,5")), zone(Some("8-9"))]),
+            published(vec![zone(Some("1-3,5")), zone(Some("8-9"))]),
             (Some("6".to_owned()), vec![])
         );
-        assert_eq!(told(vec![zone(Some("")), zone(Some(""))]), (None, vec![]));
+        assert_eq!(published(vec![zone(Some("")), zone(Some(""))]), (None, vec![]));
         let unknown = (None, vec![resource::PINNABLE_CPUS]);
-        assert_eq!(told(vec![zone(Some("1")), zone(None)]), unknown);
-        assert_eq!(told(vec![]), unknown);
+        assert_eq!(published(vec![zone(Some("1")), zone(None)]), unknown);
+        assert_eq!(published(vec![]), unknown);
     }
 
     #[test]
-    fn bridges_are_told_where_they_carry_somebody() {
+    fn bridges_that_can_carry_tenants_are_published() {
         let spec: InfraNodeSpec = serde_json::from_value(serde_json::json!({"networks": [
             {"name": "shared", "scenario": "VlanAwareBridge"}, {"name": "own", "scenario": "BridgePerTenant"},
         ]}))
         .unwrap();
         let bridge = |name: &str| name.parse::<LinkName>().unwrap();
-        let told = |ready, failed, own: usize| {
+        let published = |ready, failed, own: usize| {
             let networks = vec![NetworkStatus {
                 name: "shared".to_owned(),
                 ready,
@@ -119,9 +119,9 @@ mod tests {
             resources(&spec, &status, Some(&bridges)).amounts.into_keys().collect::<Vec<_>>()
         };
         let prefixed = |name: &str| format!("bridge.network.kubevirt.io/{name}");
-        assert_eq!(told(3, 1, 1), [prefixed("br-shared"), prefixed("tn0")]);
-        assert_eq!(told(0, 3, 17), Vec::<String>::new());
-        assert_eq!(told(0, 0, 0), [prefixed("br-shared")]);
+        assert_eq!(published(3, 1, 1), [prefixed("br-shared"), prefixed("tn0")]);
+        assert_eq!(published(0, 3, 17), Vec::<String>::new());
+        assert_eq!(published(0, 0, 0), [prefixed("br-shared")]);
         assert_eq!(resources(&spec, &InfraNodeStatus::default(), None).unknown.len(), 2);
     }
 }

@@ -1,12 +1,12 @@
 //! The NodeResourceTopology (`topology.node.k8s.io/v1alpha2`), as NodeResourceTopologyMatch of scheduler-plugins reads
-//! it: per NUMA zone what pods can have and what is left. Its words are that project's, not ours.
+//! it: the allocatable and available resources of each NUMA zone, in the terms of that project.
 //!
-//! The plugin judges a pod by `available`, and takes what no zone names for what no zone has. Three things are
-//! not told:
-//! * Devices of plugins: the status does not say how many a zone has. The plugin counts them by host then.
-//! * The fingerprint of pods: it is over all pods that the kubelet's list names, and the allocations are of those
-//!   alone that hold something. One that is wrong is worse than none, as the plugin would never take a report.
-//! * `topologyPolicies`, which the attributes have replaced.
+//! The plugin filters by `available`, and regards a resource that no zone names as absent from all zones. Three things are
+//! not published:
+//! * Devices of plugins: the status has no count by zone. The plugin then counts them by host.
+//! * The fingerprint of pods: it covers all pods in the kubelet's list, but the allocations cover only pods with exclusive
+//!   resources. A wrong fingerprint is worse than none, because the plugin would never accept a report.
+//! * `topologyPolicies`, which the attributes replace.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ use serde_json::{Value, json};
 use crate::observe::kubelet::MemoryManagerState;
 use crate::observe::kubelet::memory_state::MemoryTable;
 
-/// Group and version, as in `apiVersion`.
+/// `apiVersion` of the object.
 pub const API_VERSION: &str = "topology.node.k8s.io/v1alpha2";
-/// Kind.
+/// `kind` of the object.
 pub const KIND: &str = "NodeResourceTopology";
-/// Its fields that only one may write.
+/// Fields that have a single owner.
 pub const FIELDS: [&str; 3] = ["attributes", "topologyPolicies", "zones"];
 
-/// What the object says, apart from its metadata.
+/// The object, apart from its metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Topology {
     attributes: Vec<Attribute>,
@@ -63,51 +63,72 @@ struct Resource {
     available: String,
 }
 
-/// Above, the plugin fails on its own table (`maxNUMAId`); kubelets stop at 64 too.
-const ZONES: u32 = 64;
-/// Numbers that no zone has, as many as are made up for: the plugin tries sets of zones.
-const GAPS: usize = 8;
+/// Limit of zone ids: above, the plugin exceeds its table (`maxNUMAId`); kubelets have the same limit.
+const MAX_ZONES: u32 = 64;
+/// Largest number of missing zone ids that are filled with empty zones, because the plugin enumerates sets of zones.
+const MAX_GAPS: usize = 8;
 
-/// What a host with this status says. `memory` is the checkpoint of the Memory Manager.
+/// Reason why no object is published.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// The configuration of the kubelet is unknown.
+    #[error("the kubelet's configuration is unknown")]
+    NoKubelet,
+    /// No zone is known.
+    #[error("no NUMA zone is known")]
+    NoZone,
+    /// Zone ids have too many gaps.
+    #[error("its {zones} NUMA zones are numbered up to {last}")]
+    TooManyGaps {
+        /// Number of zones.
+        zones: usize,
+        /// Largest id.
+        last: u32,
+    },
+    /// A resource is unknown for all zones, so that the plugin would filter the host.
+    #[error(
+        "the allocatable {0} is unknown for all NUMA zones, and under single-numa-node the scheduler would place no pod here"
+    )]
+    UnknownResource(&'static str),
+}
+
+/// Computes the object of a host with this status. `memory` is the checkpoint of the Memory Manager.
 ///
 /// # Errors
-/// A sentence, if what is known would keep pods away that could run.
+/// If the known facts would make the scheduler filter pods that could run.
 pub fn topology(
     status: &InfraNodeStatus,
     memory: Option<&MemoryManagerState>,
-) -> Result<Topology, String> {
+) -> Result<Topology, TopologyError> {
     let Some(kubelet) = &status.capabilities.kubelet else {
-        return Err("the kubelet's configuration is not known".to_owned());
+        return Err(TopologyError::NoKubelet);
     };
     let known: BTreeMap<u32, &infra_node::Zone> =
         status.zones.iter().rev().map(|zone| (zone.id, zone)).collect();
-    let known: BTreeMap<_, _> = known.into_iter().filter(|(id, _)| *id < ZONES).collect();
+    let known: BTreeMap<_, _> = known.into_iter().filter(|(id, _)| *id < MAX_ZONES).collect();
     let Some(last) = known.keys().last().copied() else {
-        return Err("no NUMA zone is known".to_owned());
+        return Err(TopologyError::NoZone);
     };
-    // The plugin uses zones' numbers as places in its list (`numaScores[numa.NUMAID]`) and would panic on gaps.
+    // The plugin uses zone ids as indexes of its list (`numaScores[numa.NUMAID]`) and would panic on gaps.
     let gaps = (0..last).filter(|id| !known.contains_key(id)).count();
-    if gaps > GAPS {
-        return Err(format!("its {} NUMA zones are numbered up to {last}", known.len()));
+    if gaps > MAX_GAPS {
+        return Err(TopologyError::TooManyGaps { zones: known.len(), last });
     }
-    let host = Host { kubelet, memory, allocations: &status.allocations };
+    let host = HostResources { kubelet, memory, allocations: &status.allocations };
     let zone = |id| known.get(&id).map_or_else(|| empty(id), |zone| host.zone(zone));
     let zones: Vec<Zone> = (0..=last).map(zone).collect();
     if kubelet.topology_manager_policy.as_deref() == Some("single-numa-node") {
         for name in ["cpu", "memory"] {
             if !zones.iter().flat_map(|zone| &zone.resources).any(|resource| resource.name == name)
             {
-                return Err(format!(
-                    "of no NUMA zone is it known how much {name} pods can have, and under single-numa-node the scheduler \
-                     would place none here"
-                ));
+                return Err(TopologyError::UnknownResource(name));
             }
         }
     }
     Ok(Topology { attributes: attributes(kubelet), zones })
 }
 
-/// What the plugin reads of the kubelet; what it does not find it takes for the kubelet's default.
+/// Returns the settings of the kubelet that the plugin reads; it assumes the default for a missing one.
 fn attributes(kubelet: &Kubelet) -> Vec<Attribute> {
     let most = kubelet
         .topology_manager_policy_options
@@ -131,7 +152,7 @@ fn empty(id: u32) -> Zone {
     Zone { name: name(id), type_: "Node", costs: Vec::new(), resources: Vec::new() }
 }
 
-/// An amount, and what of it pods can have, and what of that is left.
+/// Amount of a resource in a zone.
 struct Amount {
     capacity: u64,
     allocatable: u64,
@@ -139,7 +160,7 @@ struct Amount {
 }
 
 impl Amount {
-    /// Sources may disagree for a moment; the smaller one is told.
+    /// Returns the resource. Sources may disagree for a moment; the smaller amount is published.
     fn resource(self, name: impl Into<String>, unit: fn(u64) -> String) -> Resource {
         let allocatable = self.allocatable.min(self.capacity);
         Resource {
@@ -155,14 +176,14 @@ fn bytes(amount: u64) -> String {
     Bytes(amount).to_string()
 }
 
-/// What counts for all zones.
-struct Host<'a> {
+/// Facts about the whole host.
+struct HostResources<'a> {
     kubelet: &'a Kubelet,
     memory: Option<&'a MemoryManagerState>,
     allocations: &'a [Allocation],
 }
 
-impl Host<'_> {
+impl HostResources<'_> {
     fn zone(&self, zone: &infra_node::Zone) -> Zone {
         let cpu = self.cpu(zone).map(|amount| amount.resource("cpu", |count| count.to_string()));
         let memory = self.memory(zone).map(|amount| amount.resource("memory", bytes));
@@ -172,7 +193,7 @@ impl Host<'_> {
             let name = pool.size.resource();
             Some(self.pages(zone, pool, &name)?.resource(name, bytes))
         });
-        let costs = zone.distances.iter().filter(|to| to.zone < ZONES);
+        let costs = zone.distances.iter().filter(|to| to.zone < MAX_ZONES);
         Zone {
             costs: costs.map(|to| Cost { name: name(to.zone), value: to.distance }).collect(),
             resources: cpu.into_iter().chain(memory).chain(pages).collect(),
@@ -180,8 +201,8 @@ impl Host<'_> {
         }
     }
 
-    /// Under the static policy what can be had exclusively. Under `none` no zone binds anybody, and a zone that
-    /// names no CPUs would keep all pods away: so all but those kept by name.
+    /// Under the static policy, returns the CPUs that can be exclusive. Under `none` pods are bound to no zone, and a zone
+    /// without CPUs would filter all pods: so returns all CPUs that are not reserved by list.
     fn cpu(&self, zone: &infra_node::Zone) -> Option<Amount> {
         let cpus = zone.cpus.as_ref()?;
         let (allocatable, taken) = match self.kubelet.cpu_manager_policy.as_deref()? {
@@ -204,7 +225,8 @@ impl Host<'_> {
         })
     }
 
-    /// As the Memory Manager counts; without one nothing is bound to a zone, so all that is not huge pages.
+    /// Returns the memory as the Memory Manager counts it; without a Memory Manager no memory is bound to a zone, so returns
+    /// all memory that is not in huge pages.
     fn memory(&self, zone: &infra_node::Zone) -> Option<Amount> {
         let capacity = zone.memory?.0;
         match self.kubelet.memory_manager_policy.as_deref()? {
@@ -216,15 +238,15 @@ impl Host<'_> {
                 Some(Amount { capacity, allocatable: free, available: free })
             }
             "Static" => {
-                let table = self.promised(zone.id, "memory")?;
+                let table = self.memory_table(zone.id, "memory")?;
                 Some(Amount { capacity, allocatable: table.allocatable, available: table.free })
             }
             _ => None,
         }
     }
 
-    /// What is not used and not promised. The kernel knows of uses that are no pod's, the kubelet of pods that have
-    /// not touched their pages yet.
+    /// Returns the huge pages that are neither used nor allocated. The kernel knows users that are not pods; the kubelet
+    /// knows pods that have not touched their pages yet.
     fn pages(
         &self,
         zone: &infra_node::Zone,
@@ -235,12 +257,13 @@ impl Host<'_> {
         let capacity = in_bytes(pool.total);
         match self.kubelet.memory_manager_policy.as_deref()? {
             "None" => {
-                let promised = pool.total.saturating_sub(self.given_from(zone.id, pool.size));
-                let available = in_bytes(pool.free?.min(promised));
+                let unallocated =
+                    pool.total.saturating_sub(self.allocated_from(zone.id, pool.size));
+                let available = in_bytes(pool.free?.min(unallocated));
                 Some(Amount { capacity, allocatable: capacity, available })
             }
             "Static" => {
-                let table = self.promised(zone.id, name)?;
+                let table = self.memory_table(zone.id, name)?;
                 let available = table.free.min(pool.free.map_or(u64::MAX, in_bytes));
                 Some(Amount { capacity, allocatable: table.allocatable, available })
             }
@@ -248,13 +271,13 @@ impl Host<'_> {
         }
     }
 
-    fn promised(&self, zone: u32, resource: &str) -> Option<&MemoryTable> {
+    fn memory_table(&self, zone: u32, resource: &str) -> Option<&MemoryTable> {
         let state = self.memory.filter(|state| state.policy_name == "Static")?;
         state.machine_state.get(&zone)?.memory_map.get(resource)
     }
 
-    /// Pages of pods that have all they have from this zone.
-    fn given_from(&self, zone: u32, size: PageSize) -> u64 {
+    /// Returns the number of pages of pods that have resources of this zone only.
+    fn allocated_from(&self, zone: u32, size: PageSize) -> u64 {
         let here = self.allocations.iter().filter(|allocation| allocation.zones == [zone]);
         let pages = here.flat_map(|allocation| &allocation.hugepages);
         pages
@@ -265,7 +288,7 @@ impl Host<'_> {
 }
 
 impl Topology {
-    /// The body of a server-side apply: of the object with this UID if there is one, owned by its Node.
+    /// Returns the body of a server-side apply to the object with this UID, if it exists, owned by its Node.
     #[must_use]
     pub fn apply(&self, node: &str, node_uid: &str, uid: Option<&str>) -> Value {
         let mut metadata = json!({
@@ -284,11 +307,11 @@ impl Topology {
         })
     }
 
-    /// Whether an object with these fields says the same.
+    /// Returns true if an object has the same fields.
     #[must_use]
-    pub fn is_said_by(&self, fields: &Value) -> bool {
-        let wanted = json!(self);
-        FIELDS.iter().all(|field| wanted.get(field) == fields.get(field))
+    pub fn equals(&self, fields: &Value) -> bool {
+        let desired = json!(self);
+        FIELDS.iter().all(|field| desired.get(field) == fields.get(field))
     }
 }
 

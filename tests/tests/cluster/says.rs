@@ -151,10 +151,11 @@ pub(crate) fn but_leaves_what_others_hold(plane: &ControlPlane) {
     plane
         .until("the agent says so", SOON, |plane| {
             let log = std::fs::read_to_string(plane.folder().join("agent.log")).ok()?;
-            log.contains(
-                "left to others, who hold these fields: .metadata.labels.host.berth.dev/cpu-vendor",
-            )
-            .then_some(())
+            let refused = |line: &str| {
+                line.contains("other managers own these fields")
+                    && line.contains("fields=.metadata.labels.host.berth.dev/cpu-vendor")
+            };
+            log.lines().any(refused).then_some(())
         })
         .unwrap();
     // The rest goes on.

@@ -92,7 +92,7 @@ fn is_left_to_another_manager(plane: &ControlPlane, tree: &Tree) {
     plane.kubectl_with(&plane.kubeconfig(), &apply, &theirs.to_string()).unwrap();
     let before = plane.kubectl(&["get", "--raw", PATH]).unwrap();
     tree.file(FREE, "2048\n");
-    let said = "NodeResourceTopology rack1-a is left to others, who hold its fields: exporter";
+    let said = "NodeResourceTopology rack1-a is not written, because other managers own its fields: exporter";
     until_logged(plane, said);
     plane
         .until("an Event", SOON, |plane| {

@@ -1,4 +1,4 @@
-//! The object of made-up hosts, told in full, in part, and from garbage.
+//! The object of made-up hosts: complete, incomplete, and random.
 
 use berth_api::infra_node::{AllocatedHugepages, Capabilities, HugepagePool, ZoneDistance};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn kubelet(memory: &str) -> Kubelet {
     }
 }
 
-/// Eight CPUs, of which one is kept and two are pinned; 16 GiB, of which 2 are pages, and half of those are used.
+/// Returns a zone of eight CPUs, one reserved and two pinned, and 16 GiB of memory: 2 GiB are huge pages, half of them used.
 fn zone(id: u32) -> infra_node::Zone {
     let from = id % 64 * 8;
     let cpus =
@@ -45,11 +45,11 @@ fn status(kubelet: Kubelet, zones: Vec<infra_node::Zone>) -> InfraNodeStatus {
     InfraNodeStatus { capabilities, zones, ..InfraNodeStatus::default() }
 }
 
-fn said(status: &InfraNodeStatus, memory: Option<&MemoryManagerState>) -> Value {
+fn published(status: &InfraNodeStatus, memory: Option<&MemoryManagerState>) -> Value {
     json!(topology(status, memory).unwrap())
 }
 
-/// Of a zone: capacity, allocatable and available of a resource.
+/// Returns the capacity, allocatable and available amount of a resource of a zone.
 fn amounts(said: &Value, zone: usize, name: &str) -> Option<[String; 3]> {
     let resources = said["zones"][zone]["resources"].as_array()?;
     let resource = resources.iter().find(|resource| resource["name"] == name)?;
@@ -58,7 +58,7 @@ fn amounts(said: &Value, zone: usize, name: &str) -> Option<[String; 3]> {
 }
 
 #[test]
-fn a_whole_host_is_told_as_the_plugin_reads_it() {
+fn a_complete_host_is_published_as_the_plugin_reads_it() {
     let status = status(kubelet("None"), vec![zone(0)]);
     let body = topology(&status, None).unwrap().apply("a", "uid-of-node", Some("uid"));
     assert_eq!(
@@ -81,29 +81,30 @@ fn a_whole_host_is_told_as_the_plugin_reads_it() {
         })
     );
     let says = topology(&status, None).unwrap();
-    assert!(says.is_said_by(&body));
+    assert!(says.equals(&body));
     let mut other = body.clone();
     other["topologyPolicies"] = json!(["None"]);
-    assert!(!says.is_said_by(&other) && !says.is_said_by(&json!({})));
+    assert!(!says.equals(&other) && !says.equals(&json!({})));
     assert!(says.apply("a", "b", None)["metadata"].get("uid").is_none());
 }
 
 #[test]
-fn pages_of_a_pod_that_has_not_touched_them_are_gone_too() {
+fn pages_of_a_pod_that_has_not_touched_them_are_unavailable() {
     let mut status = status(kubelet("None"), vec![zone(0), zone(1)]);
     let pod = |zones: Vec<u32>, count| Allocation {
         zones,
         hugepages: vec![AllocatedHugepages { size: PageSize::MIB_2, count }],
         ..Allocation::default()
     };
-    // Which zone the last one's pages come from is not known.
+    // The zone of the last pod's pages is unknown.
     status.allocations = vec![pod(vec![0], 768), pod(vec![1], 256), pod(vec![0, 1], 1024)];
-    let available = |zone| amounts(&said(&status, None), zone, "hugepages-2Mi").unwrap()[2].clone();
+    let available =
+        |zone| amounts(&published(&status, None), zone, "hugepages-2Mi").unwrap()[2].clone();
     assert_eq!((available(0).as_str(), available(1).as_str()), ("512Mi", "1Gi"));
 }
 
 #[test]
-fn the_memory_manager_counts_where_there_is_one() {
+fn the_checkpoint_of_the_memory_manager_counts_if_it_exists() {
     let table = |allocatable, free| MemoryTable { allocatable, free, ..MemoryTable::default() };
     let mut state =
         MemoryManagerState { policy_name: "Static".to_owned(), ..MemoryManagerState::default() };
@@ -111,31 +112,33 @@ fn the_memory_manager_counts_where_there_is_one() {
     let memory_map = map.map(|(name, table)| (name.to_owned(), table)).into();
     state.machine_state.insert(0, NodeState { memory_map, ..NodeState::default() });
     let status = status(kubelet("Static"), vec![zone(0), zone(1)]);
-    let all = said(&status, Some(&state));
+    let all = published(&status, Some(&state));
     assert_eq!(amounts(&all, 0, "memory").unwrap(), ["16Gi", "13Gi", "3Gi"]);
-    // Somebody else than pods has half of them.
+    // Another program than pods uses half of them.
     assert_eq!(amounts(&all, 0, "hugepages-2Mi").unwrap(), ["2Gi", "2Gi", "1Gi"]);
     assert_eq!(amounts(&all, 1, "memory"), None);
-    // A checkpoint of another policy counts nothing.
+    // A checkpoint of another policy is ignored.
     state.policy_name = "None".to_owned();
-    assert!(topology(&status, Some(&state)).unwrap_err().contains("how much memory"));
+    assert!(
+        topology(&status, Some(&state)).unwrap_err() == TopologyError::UnknownResource("memory")
+    );
 }
 
 #[test]
-fn without_a_cpu_manager_no_zone_binds_anybody() {
+fn without_a_cpu_manager_pods_are_bound_to_no_zone() {
     let mut loose = kubelet("None");
     loose.cpu_manager_policy = Some("none".to_owned());
     let status = status(loose, vec![zone(0)]);
-    assert_eq!(amounts(&said(&status, None), 0, "cpu").unwrap(), ["8", "7", "7"]);
+    assert_eq!(amounts(&published(&status, None), 0, "cpu").unwrap(), ["8", "7", "7"]);
 }
 
 #[test]
-fn what_is_not_known_is_left_out_and_never_0() {
+fn unknown_resources_are_left_out_and_never_0() {
     let mut unknown = zone(1);
     unknown.pinned_cpus = None;
     unknown.memory = None;
     unknown.hugepages = vec![pool(1024, None)];
-    let all = said(&status(kubelet("None"), vec![zone(0), unknown.clone()]), None);
+    let all = published(&status(kubelet("None"), vec![zone(0), unknown.clone()]), None);
     assert_eq!(all["zones"][1]["resources"], Value::Null);
     assert!(amounts(&all, 0, "cpu").is_some());
 
@@ -146,48 +149,48 @@ fn what_is_not_known_is_left_out_and_never_0() {
         pinned_cpus: Some("".parse().unwrap()),
         ..zone(1)
     };
-    let all = said(&status(kubelet("None"), vec![zone(0), memory_only]), None);
+    let all = published(&status(kubelet("None"), vec![zone(0), memory_only]), None);
     assert_eq!(amounts(&all, 1, "cpu").unwrap(), ["0", "0", "0"]);
 
-    // Under this policy the plugin would keep every pod away.
+    // Under this policy the plugin would filter the host for every pod.
     unknown.id = 0;
     let mut alone = status(kubelet("None"), vec![unknown]);
-    assert!(topology(&alone, None).unwrap_err().contains("how much cpu"));
+    assert!(topology(&alone, None).unwrap_err() == TopologyError::UnknownResource("cpu"));
     alone.capabilities.kubelet.as_mut().unwrap().topology_manager_policy = None;
     assert_eq!(
-        said(&alone, None)["attributes"],
+        published(&alone, None)["attributes"],
         json!([{"name": "topologyManagerScope", "value": "pod"}])
     );
     alone.capabilities.kubelet = None;
-    assert!(topology(&alone, None).unwrap_err().contains("kubelet"));
+    assert!(topology(&alone, None).unwrap_err() == TopologyError::NoKubelet);
 }
 
 #[test]
-fn numbers_of_zones_are_places_in_the_list() {
+fn zone_ids_are_indexes_of_the_list() {
     let names = |ids: &[u32]| {
         let zones = ids.iter().map(|id| zone(*id)).collect();
         let said = topology(&status(kubelet("None"), zones), None).map(|all| json!(all))?;
         let names = said["zones"].as_array().unwrap().iter();
-        Ok::<_, String>(
+        Ok::<_, TopologyError>(
             names.map(|zone| zone["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>(),
         )
     };
     assert_eq!(names(&[2, 0, 2]).unwrap(), ["node-0", "node-1", "node-2"]);
-    let sparse = said(&status(kubelet("None"), vec![zone(2), zone(0)]), None);
+    let sparse = published(&status(kubelet("None"), vec![zone(2), zone(0)]), None);
     assert_eq!(sparse["zones"][1], json!({"name": "node-1", "type": "Node"}));
-    // Number 64 is one more than the plugin has room for.
+    // The largest id of the plugin is 63.
     assert_eq!(names(&[0, 64, u32::MAX]).unwrap(), ["node-0"]);
     assert_eq!(names(&(0..64).collect::<Vec<_>>()).unwrap().len(), 64);
-    assert!(names(&[0, 40]).unwrap_err().contains("up to 40"));
-    assert!(names(&[64]).unwrap_err().contains("no NUMA zone"));
+    assert!(names(&[0, 40]).unwrap_err() == TopologyError::TooManyGaps { zones: 2, last: 40 });
+    assert!(names(&[64]).unwrap_err() == TopologyError::NoZone);
 }
 
 #[test]
-fn the_plugin_learns_how_many_zones_the_kubelet_allows() {
+fn the_limit_of_zones_of_the_kubelet_is_published() {
     let mut many = kubelet("None");
     many.topology_manager_policy_options =
         vec!["max-allowable-numa-nodes=16".to_owned(), "prefer-closest-numa-nodes".to_owned()];
-    let all = said(&status(many, vec![zone(0)]), None);
+    let all = published(&status(many, vec![zone(0)]), None);
     assert_eq!(all["attributes"][2], json!({"name": "topologyManagerMaxNUMANodes", "value": "16"}));
     assert_eq!(all["attributes"].as_array().unwrap().len(), 3);
 }
@@ -221,7 +224,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn available_is_no_more_than_allocatable_and_that_no_more_than_there_is(
+    fn available_is_at_most_allocatable_and_allocatable_at_most_capacity(
         zones in proptest::collection::vec(any_zone(), 0..6),
         policies in (prop_oneof!["static", "none", "x"], prop_oneof!["Static", "None", "x"]),
         tables in proptest::collection::vec((0_u32..6, any::<u64>(), any::<u64>()), 0..6),

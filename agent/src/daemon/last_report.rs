@@ -1,5 +1,5 @@
-//! What was found out before and cannot be seen just now stays told, beside `unknown[]` that says since when it is
-//! only remembered: a kubelet that restarts must not make devices vanish from the status.
+//! Carries over facts of the last report that cannot be read now; `unknown[]` lists them. A restarting kubelet must not remove
+//! devices from the status.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use berth_api::infra_node::{AllocatedContainer, Allocation, Unknown, UnknownReas
 use crate::observe::HostFacts;
 use crate::observe::handed_out::DEVICES;
 
-/// Fills in what this look could not see with what was told before. `unclear` says that which networks are asked for
-/// is not known.
-pub(super) fn keep(
+/// Fills the unknown facts of a status with those of the status before. `unclear` is true if the desired networks are
+/// unknown.
+pub(super) fn carry_over(
     status: &mut InfraNodeStatus,
     before: &InfraNodeStatus,
     facts: &HostFacts,
@@ -21,19 +21,23 @@ pub(super) fn keep(
         status.networks.clone_from(&before.networks);
     }
     if status.unknown.iter().any(|unknown| unknown.path.starts_with("allocations")) {
-        // All pods that have a control group are in there.
+        // The map has all pods with a control group.
         let runs = |uid: &str| facts.handed_out.hugepages.contains_key(uid);
-        keep_allocations(&mut status.allocations, &before.allocations, runs);
+        carry_over_allocations(&mut status.allocations, &before.allocations, runs);
     }
-    let is_silent =
+    let is_unreadable =
         |unknown: &Unknown| unknown.path == DEVICES && unknown.reason == UnknownReason::Unreadable;
-    if status.devices.is_empty() && status.unknown.iter().any(is_silent) {
+    if status.devices.is_empty() && status.unknown.iter().any(is_unreadable) {
         status.devices.clone_from(&before.devices);
     }
 }
 
-/// What a pod has been given it keeps as long as it runs.
-fn keep_allocations(now: &mut Vec<Allocation>, before: &[Allocation], runs: impl Fn(&str) -> bool) {
+/// Carries over the allocations of pods that are still running.
+fn carry_over_allocations(
+    now: &mut Vec<Allocation>,
+    before: &[Allocation],
+    runs: impl Fn(&str) -> bool,
+) {
     let mut all: BTreeMap<String, Allocation> =
         now.drain(..).map(|one| (one.pod_uid.clone(), one)).collect();
     for old in before.iter().filter(|old| runs(&old.pod_uid)) {
@@ -49,7 +53,7 @@ fn keep_allocations(now: &mut Vec<Allocation>, before: &[Allocation], runs: impl
         if one.devices.is_empty() {
             one.devices.clone_from(&old.devices);
         }
-        keep_containers(&mut one.containers, &old.containers);
+        carry_over_containers(&mut one.containers, &old.containers);
         one.zones.extend(&old.zones);
         one.zones.sort_unstable();
         one.zones.dedup();
@@ -57,8 +61,8 @@ fn keep_allocations(now: &mut Vec<Allocation>, before: &[Allocation], runs: impl
     *now = all.into_values().collect();
 }
 
-/// The same by container.
-fn keep_containers(now: &mut Vec<AllocatedContainer>, before: &[AllocatedContainer]) {
+/// Carries over the allocations of containers.
+fn carry_over_containers(now: &mut Vec<AllocatedContainer>, before: &[AllocatedContainer]) {
     for old in before {
         let Some(one) = now.iter_mut().find(|one| one.name == old.name) else {
             now.push(old.clone());
@@ -113,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_that_does_not_answer_takes_nothing_from_pods_that_run() {
+    fn an_unresponsive_kubelet_does_not_change_allocations_of_running_pods() {
         let before = status(
             vec![
                 allocation("a", Some("2-3"), &["nic"], &[1]),
@@ -123,20 +127,20 @@ mod tests {
             &[],
         );
         let now = || vec![allocation("a", Some("4"), &[], &[0])];
-        let mut silent = status(now(), &["allocations.devices"]);
-        keep(&mut silent, &before, &facts(&["a", "b"]), false);
+        let mut unresponsive = status(now(), &["allocations.devices"]);
+        carry_over(&mut unresponsive, &before, &facts(&["a", "b"]), false);
         let kept =
             [allocation("a", Some("4"), &["nic"], &[0, 1]), allocation("b", None, &["gpu"], &[0])];
-        assert_eq!(silent.allocations, kept);
-        // Where all is known, all that is not there is gone.
+        assert_eq!(unresponsive.allocations, kept);
+        // If all allocations are known, missing ones are removed.
         let mut answers = status(now(), &[]);
-        keep(&mut answers, &before, &facts(&["a", "b"]), false);
+        carry_over(&mut answers, &before, &facts(&["a", "b"]), false);
         assert_eq!(answers.allocations, now());
     }
 
-    /// A checkpoint tells the CPUs, and the kubelet that would tell the devices is silent.
+    /// The checkpoint has the CPUs, but the kubelet, which reports the devices, is unresponsive.
     #[test]
-    fn what_containers_have_is_kept_by_container() {
+    fn allocations_are_carried_over_by_container() {
         let container = |name: &str, cpus: Option<&str>, nics: u32| AllocatedContainer {
             name: name.to_owned(),
             cpus: cpus.map(|cpus| cpus.parse().unwrap()),
@@ -159,20 +163,20 @@ mod tests {
             vec![with(vec![container("compute", Some("2-3"), 0)])],
             &["allocations.devices"],
         );
-        keep(&mut now, &before, &facts(&["a"]), false);
+        carry_over(&mut now, &before, &facts(&["a"]), false);
         let kept = [container("compute", Some("2-3"), 1), container("log", None, 2)];
         assert_eq!(now.allocations[0].containers, kept);
     }
 
     #[test]
-    fn networks_stay_where_links_or_what_is_asked_are_not_known() {
+    fn networks_are_carried_over_while_links_or_the_spec_are_unknown() {
         let network = NetworkStatus { name: "n".to_owned(), ..NetworkStatus::default() };
         let before = InfraNodeStatus { networks: vec![network], ..InfraNodeStatus::default() };
         for (incomplete, unclear) in [(true, false), (false, true), (false, false)] {
             let mut facts = HostFacts::default();
             facts.links.incomplete = incomplete;
             let mut now = InfraNodeStatus::default();
-            keep(&mut now, &before, &facts, unclear);
+            carry_over(&mut now, &before, &facts, unclear);
             assert_eq!(now.networks.len(), usize::from(incomplete || unclear));
         }
     }

@@ -1,0 +1,182 @@
+//! Desired state of the host, from a file or from the InfraNode in the cluster.
+
+use std::sync::Arc;
+
+use berth_api::infra_node::InfraNodeSpec;
+
+use super::Source;
+use crate::cluster::{Generation, Store};
+use crate::document::Document;
+use crate::ledger;
+use crate::manifest::{Fault, Manifest, Part, Unclear};
+use crate::root::{ReadError, Root};
+
+/// Desired state for one cycle.
+#[derive(Debug)]
+pub(super) struct Desired {
+    pub(super) spec: InfraNodeSpec,
+    pub(super) unclear: Unclear,
+    pub(super) faults: Vec<Fault>,
+    /// Reason why no part of it is applied.
+    pub(super) waiting: Option<String>,
+    /// Generation of the InfraNode that it comes from.
+    pub(super) generation: Option<Generation>,
+}
+
+impl Desired {
+    /// Neither changes nor restores anything: the host keeps its last valid state.
+    fn none(generation: Option<Generation>) -> Self {
+        Self {
+            spec: InfraNodeSpec::default(),
+            unclear: Unclear::all_but(&[]),
+            faults: Vec::new(),
+            waiting: None,
+            generation,
+        }
+    }
+
+    /// The same, with the reason why the desired state is not available.
+    fn unavailable(error: &Unavailable) -> Self {
+        Self { waiting: Some(waiting(error)), ..Self::none(None) }
+    }
+
+    /// The same, because the manifest as a whole has a fault.
+    fn invalid(place: &str, fault: Fault, generation: Option<Generation>) -> Self {
+        let waiting = waiting(&format!("{place}: {fault}"));
+        Self { waiting: Some(waiting), faults: vec![fault], ..Self::none(generation) }
+    }
+
+    /// Returns the part about networks.
+    pub(super) fn networks_only(&self) -> (InfraNodeSpec, Unclear) {
+        let spec = InfraNodeSpec {
+            enforce: self.spec.enforce,
+            networks: self.spec.networks.clone(),
+            tenant_networks: self.spec.tenant_networks.clone(),
+            ..InfraNodeSpec::default()
+        };
+        let mut unclear = self.unclear.clone();
+        unclear.parts.extend(Unclear::all_but(&[Part::Networks]).parts);
+        (spec, unclear)
+    }
+}
+
+fn waiting(reason: &dyn std::fmt::Display) -> String {
+    format!("{reason}: the host stays as it is")
+}
+
+/// Reason why the desired state is unknown.
+#[derive(Debug, thiserror::Error)]
+enum Unavailable {
+    #[error(transparent)]
+    File(#[from] ReadError),
+    #[error("the agent has not contacted the cluster yet")]
+    NotJoined,
+    #[error("the API server has not answered yet")]
+    NoAnswer,
+}
+
+/// A manifest that parsed, before the check that it is meant for this node.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    place: String,
+    manifest: Manifest,
+    generation: Option<Generation>,
+}
+
+impl Candidate {
+    /// Returns a fault if the manifest is meant for another node.
+    pub(super) fn meant_for_another(&self, node: Option<&str>) -> Option<Fault> {
+        self.manifest.meant_for_another(node)
+    }
+
+    /// Returns the desired state, or none if there is such a fault.
+    pub(super) fn accept(self, another: Option<Fault>) -> Desired {
+        match another {
+            Some(fault) => Desired::invalid(&self.place, fault, self.generation),
+            None => Desired {
+                spec: self.manifest.spec,
+                unclear: self.manifest.unclear,
+                faults: self.manifest.faults,
+                waiting: None,
+                generation: self.generation,
+            },
+        }
+    }
+}
+
+/// Reads the desired state and keeps the last document.
+#[derive(Debug)]
+pub(super) struct DesiredReader {
+    source: Source,
+    /// True if the desired state of the cluster is saved on disk; an agent with `--observe` has no folder for it.
+    saves: bool,
+    store: Option<Arc<Store>>,
+    /// The document of the last read of a file.
+    last: Option<Document>,
+    /// The document that is saved on disk, for a start while the cluster is unreachable.
+    saved: Option<Document>,
+}
+
+/// Place of a manifest, the document if there is one, and its generation.
+type Found = (String, Option<Document>, Option<Generation>);
+
+impl DesiredReader {
+    pub(super) const fn new(source: Source, saves: bool) -> Self {
+        Self { source, saves, store: None, last: None, saved: None }
+    }
+
+    /// Connects the reader to the cluster.
+    pub(super) fn join(&mut self, root: &Root, store: Arc<Store>) {
+        if let Ok(saved) = root.read_large(ledger::ASKED_LAST) {
+            let document = Document::parse(&saved);
+            store.restore_desired(document.clone());
+            self.saved = Some(document);
+        }
+        self.store = Some(store);
+    }
+
+    /// Returns the manifest; if there is none, or it is not clear, the desired state for that case.
+    pub(super) fn read(&mut self, root: &Root) -> Result<Candidate, Box<Desired>> {
+        let (place, document, generation) = match self.document(root) {
+            Ok((place, Some(document), generation)) => (place, document, generation),
+            // No spec has been written yet, which does not mean that all changes are to be reverted.
+            Ok((_, None, generation)) => return Err(Desired::none(generation).into()),
+            Err(error) => return Err(Desired::unavailable(&error).into()),
+        };
+        match document.manifest() {
+            Ok(manifest) => Ok(Candidate { place, manifest: manifest.clone(), generation }),
+            Err(fault) => Err(Desired::invalid(&place, fault.clone(), generation).into()),
+        }
+    }
+
+    fn document(&mut self, root: &Root) -> Result<Found, Unavailable> {
+        let (store, cluster) = match (&self.source, &self.store) {
+            (Source::File(path), _) => {
+                let path = path.to_string_lossy().into_owned();
+                let text = root.read_large(&path)?;
+                let last = self.last.take().filter(|last| last.text() == text);
+                let document = last.unwrap_or_else(|| Document::parse(&text));
+                self.last = Some(document.clone());
+                return Ok((path, Some(document), None));
+            }
+            (Source::Cluster(cluster), Some(store)) => (store, cluster),
+            (Source::Cluster(_), None) => return Err(Unavailable::NotJoined),
+        };
+        let name = &cluster.node;
+        let desired = store.desired().ok_or(Unavailable::NoAnswer)?;
+        let place = format!("InfraNode {name}");
+        let Some(document) = desired.document else { return Ok((place, None, desired.generation)) };
+        if self.saves && desired.generation.is_some() && self.saved.as_ref() != Some(&document) {
+            // Without it a start while the cluster is unreachable changes nothing, but corrects no drift either.
+            match ledger::keep_asked(root, document.text()) {
+                Ok(()) => self.saved = Some(document.clone()),
+                Err(error) => tracing::warn!(
+                    %error,
+                    infra_node = %name,
+                    "failed to save the desired state for a start without the cluster"
+                ),
+            }
+        }
+        Ok((place, Some(document), desired.generation))
+    }
+}
