@@ -3,8 +3,8 @@
 
 use anyhow::{Context, Result, anyhow};
 use berth_api::PageSize;
-use berth_controller::inventory::HostFacts;
-use berth_controller::pod::{Container, Pod, Resources};
+use berth_kubelet_admission::pod::{Container, Pod, Resources};
+use berth_placement::inventory::HostFacts;
 use serde_json::{Value, json};
 
 /// CPUs of a host that can be pinned: 44 in zone 0, whose first two cores are kept, and 48 in zone 1.
@@ -116,7 +116,7 @@ fn both(name: &str, resources: Resources) -> Container {
 
 #[cfg(test)]
 mod tests {
-    use berth_controller::admission::State;
+    use berth_kubelet_admission::State;
 
     use super::*;
 

@@ -133,7 +133,7 @@ impl Launcher {
                     "name": self.instance, "uid": self.instance, "controller": true}],
             },
             "spec": {
-                "schedulerName": berth_controller::sidecar::SCHEDULER,
+                "schedulerName": berth_api::names::SCHEDULER,
                 "automountServiceAccountToken": false,
                 "nodeSelector": {"kubevirt.io/schedulable": "true"},
                 "containers": [{"name": "compute", "image": "none", "resources": {"requests": requests, "limits": limits}}],

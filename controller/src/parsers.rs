@@ -11,12 +11,12 @@ use berth_runtime::cli::style::Style;
 use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
-use crate::admission::State;
 use crate::fleet::{self, Fleet};
-use crate::inventory::HostFacts;
-use crate::launcher::{Configuration, Existing, Machine, Surroundings, predict};
 use crate::plan::{self, Options};
-use crate::pod::Pod;
+use berth_kubelet_admission::State;
+use berth_kubelet_admission::pod::Pod;
+use berth_kubevirt_render::launcher::{Configuration, Existing, Machine, Surroundings, predict};
+use berth_placement::inventory::HostFacts;
 
 /// A parser under its name.
 pub type Parser = (&'static str, fn(&[u8]));

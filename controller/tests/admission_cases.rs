@@ -4,17 +4,17 @@
 mod support;
 
 use berth_api::PageSize;
-use berth_controller::admission::{
+use berth_kubelet_admission::pod::{Pod, Resources};
+use berth_kubelet_admission::{
     CoreSpec, CpuOptions, DevicePool, Host, HostFault, MemoryKind, RefusedBy, Restart, Restored,
     RestoredContainer, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
 };
-use berth_controller::pod::{Pod, Resources};
 use support::{GIB, container, kubelet, launcher, launcher_with_log, spec, state};
 
 use TopologyPolicy::{BestEffort, None as NoPolicy, Restricted, SingleNumaNode};
 use TopologyScope::{Container as ByContainer, Pod as ByPod};
 
-fn cpus(state: &berth_controller::admission::State, uid: &str) -> String {
+fn cpus(state: &berth_kubelet_admission::State, uid: &str) -> String {
     state.admission(uid).expect("admitted").cpus(state.host()).to_string()
 }
 
@@ -47,7 +47,7 @@ fn whole_caches_first_if_told_so() {
 fn zones_of_a_socket_are_as_one_if_told_so() {
     let host = spec(4, 2, 4, 1);
     let mut told = kubelet(Restricted, ByContainer);
-    told.memory_policy = berth_controller::admission::MemoryPolicy::None;
+    told.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
     told.reserved_cpus = "0-1,4-5,8-9,12-13".parse().expect("CPUs");
     let refusal = state(&host, &told).check(&launcher("a", 3, 1)).expect_err("never preferred");
     assert_eq!(refusal.reason, "TopologyAffinityError");
@@ -101,7 +101,7 @@ fn more_zones_than_hints_are_made_for() {
     let fault = Host::new(&nine, &told).expect_err("too many");
     assert_eq!(fault, HostFault::TooManyZones { zones: 9, most: 8 });
     told.topology_policy = NoPolicy;
-    told.memory_policy = berth_controller::admission::MemoryPolicy::None;
+    told.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
     let mut state = state(&nine, &told);
     state.admit(&launcher("a", 3, 1)).expect("without hints");
     assert_eq!(cpus(&state, "a"), "1-3");
@@ -173,7 +173,7 @@ fn huge_pages_of_a_size_the_host_does_not_have() {
     let managed = state(&spec(1, 1, 4, 1), &kubelet(BestEffort, ByPod));
     assert_eq!(managed.check(&pod).expect_err("crashes").refused_by, RefusedBy::Crash);
     let mut told = kubelet(BestEffort, ByPod);
-    told.memory_policy = berth_controller::admission::MemoryPolicy::None;
+    told.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
     let refusal = state(&spec(1, 1, 4, 1), &told).check(&pod).expect_err("none there");
     assert_eq!(refusal.refused_by, RefusedBy::NodeResourcesFit);
     assert_eq!(refusal.reason, "OutOfhugepages-2Mi");
@@ -182,7 +182,7 @@ fn huge_pages_of_a_size_the_host_does_not_have() {
 #[test]
 fn hosts_that_cannot_be() {
     let told = kubelet(Restricted, ByPod);
-    let fault = |change: &dyn Fn(&mut berth_controller::admission::HostSpec)| {
+    let fault = |change: &dyn Fn(&mut berth_kubelet_admission::HostSpec)| {
         let mut host = spec(2, 2, 2, 1);
         change(&mut host);
         Host::new(&host, &told).expect_err("cannot be")
@@ -319,7 +319,7 @@ fn the_kubelets_words() {
         "Best".parse::<TopologyPolicy>().expect_err("no such").to_string(),
         "topologyManagerPolicy: `Best` is not none, best-effort, restricted or single-numa-node"
     );
-    let version: berth_controller::admission::Version = "v1.30.4+k3s1".parse().expect("a version");
+    let version: berth_kubelet_admission::Version = "v1.30.4+k3s1".parse().expect("a version");
     assert_eq!(version.to_string(), "1.30");
-    assert!("1".parse::<berth_controller::admission::Version>().is_err());
+    assert!("1".parse::<berth_kubelet_admission::Version>().is_err());
 }

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::{CpuSet, PageSize};
-use berth_controller::admission::{
+use berth_kubelet_admission::pod::{Container, Pod, Resources};
+use berth_kubelet_admission::{
     CoreSpec, CpuOptions, CpuPolicy, DevicePool, Host, HostSpec, Kubelet, MemoryPolicy,
     ReservedMemory, Restart, State, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
 };
-use berth_controller::pod::{Container, Pod, Resources};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -9,12 +9,13 @@ mod mutation;
 
 use std::collections::BTreeMap;
 
+use berth_api::Problem;
 use berth_api::{Class, CpuSet, InfraNode, PageSize};
-use berth_controller::admission::{MemoryKind, State};
-use berth_controller::engine::{Engine, Needs};
-use berth_controller::inventory::{HostFacts, Problem};
-use berth_controller::pod::{Container, Pod, Resources};
-use berth_controller::rules::PodSpecParts;
+use berth_kubelet_admission::pod::{Container, Pod, Resources};
+use berth_kubelet_admission::{MemoryKind, State};
+use berth_placement::engine::{Engine, Needs};
+use berth_placement::inventory::HostFacts;
+use berth_placement::rules::PodSpecParts;
 use k8s_openapi::api::core::v1;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;

@@ -6,7 +6,7 @@
 mod data;
 
 use berth_api::PageSize;
-use berth_controller::launcher::{
+use berth_kubevirt_render::launcher::{
     Configuration, Existing, Invalid, Launcher, Machine, Surroundings, predict,
 };
 use k8s_openapi::api::core::v1 as core;
@@ -304,7 +304,7 @@ fn a_static_pod_is_known_by_the_uid_of_its_kubelet() {
 }
 
 /// Requests or limits as they are written into a pod.
-fn written(amounts: &berth_controller::pod::Resources) -> Value {
+fn written(amounts: &berth_kubelet_admission::pod::Resources) -> Value {
     let mut all = json!({});
     if amounts.cpu_millis != 0 {
         all["cpu"] = json!(format!("{}m", amounts.cpu_millis));
@@ -327,7 +327,7 @@ fn what_is_predicted_is_what_is_read_later() {
         "metadata": {"name": "web-1", "uid": "u"}, "spec": spec});
     let made = launcher(&instance, &of("v1.8.0"), &Surroundings::default());
     assert_eq!((made.pod.init_containers.len(), made.pod.containers.len()), (3, 2));
-    let list = |containers: &[berth_controller::pod::Container]| -> Value {
+    let list = |containers: &[berth_kubelet_admission::pod::Container]| -> Value {
         let each = containers.iter().map(|it| {
             let restart = if it.is_sidecar { json!("Always") } else { json!(null) };
             json!({"name": it.name, "restartPolicy": restart,

@@ -1,7 +1,7 @@
 //! No manifest, however broken, may end in a panic: what is wrong is said with object, field and value.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use berth_controller::launcher::{
+use berth_kubevirt_render::launcher::{
     Configuration, Invalid, Launcher, Machine, Surroundings, predict,
 };
 use proptest::prelude::*;

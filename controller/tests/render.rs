@@ -21,7 +21,7 @@ mod wrong;
 
 use base64::Engine as _;
 use berth_controller::fleet::{RenderInput, stream};
-use berth_controller::machines::{RenderOptions, Rendered, render};
+use berth_kubevirt_render::machines::{RenderOptions, Rendered, render};
 use serde_json::{Map, Value, json};
 
 const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {server: https://10.0.0.1:6443}\n";
@@ -91,7 +91,7 @@ fn rendered_with(
     let mut problems = Vec::new();
     let found = stream::each("test", &text, &mut problems, |found| found);
     let stream = RenderInput::new(found, problems);
-    let told = |problems: &[berth_controller::inventory::Problem]| {
+    let told = |problems: &[berth_api::Problem]| {
         problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
     };
     assert!(stream.problems.is_empty(), "{}", told(&stream.problems));

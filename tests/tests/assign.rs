@@ -1,7 +1,7 @@
 //! VMs are placed by zones: a real kube-scheduler with the configuration of `deploy/`, the controller as its sidecar with
 //! the rights of `deploy/`, on Nodes without kubelets whose InfraNodes say what kubelets would.
 //!
-//! What a kubelet would do with each pod is said by [`berth_controller::admission`], which real kubelets have judged.
+//! What a kubelet would do with each pod is said by [`berth_kubelet_admission`], which real kubelets have judged.
 
 #![expect(
     clippy::disallowed_methods,

@@ -22,7 +22,10 @@ fn text(file: &str) -> String {
 /// The code of both programs, without its tests.
 fn code() -> String {
     let mut all = String::new();
-    let mut open = vec![repository().join("agent/src"), repository().join("controller/src")];
+    let mut open: Vec<_> = ["agent/src", "controller/src", "crates"]
+        .iter()
+        .map(|folder| repository().join(folder))
+        .collect();
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();

@@ -6,7 +6,7 @@
     reason = "tests look at files and fail by panicking"
 )]
 
-use berth_controller::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
+use berth_kubevirt_render::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
 use berth_tests::cluster::{ControlPlane, Parts};
 use berth_tests::repository;
 use serde_json::{Value, json};

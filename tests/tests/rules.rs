@@ -1,4 +1,4 @@
-//! The stock scheduler's rules in `controller/src/rules`, held against the real kube-scheduler.
+//! The stock scheduler's rules in `crates/placement/src/rules`, held against the real kube-scheduler.
 //!
 //! Random pods with random rules come one at a time to Nodes without kubelets. The scheduler must bind a pod to a host
 //! that our rules allow, and of those to one that our scores find best; and where it finds none, it must count the same
@@ -27,7 +27,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_controller::rules::{
+use berth_placement::rules::{
     Counts, HostId, HostParts, PodId, PodSpecParts, Question, Quirks, Rules, Scorer, Scores,
 };
 use berth_tests::cluster::{ControlPlane, Parts, Version};

@@ -57,26 +57,20 @@ fn host_files_go_through_root() {
     }
 }
 
+/// Crates that decide and touch nothing: their Cargo.toml is the wall.
+const PURE_CRATES: [&str; 4] = ["extender", "kubelet-admission", "kubevirt-render", "placement"];
+
 #[test]
 fn deciding_code_has_no_files_no_clock_no_environment() {
     let mut pure = files("crates/api/src", ".rs");
     pure.extend(files("agent/src/check", ".rs"));
     pure.extend(files("agent/src/report", ".rs"));
     pure.extend(files("agent/src/plan", ".rs"));
-    for folder in [
-        "admission",
-        "engine",
-        "fleet",
-        "inventory",
-        "launcher",
-        "machines",
-        "plan",
-        "profiles",
-        "rules",
-        "sidecar",
-        "tenants",
-    ] {
+    for folder in ["fleet", "plan", "profiles", "tenants"] {
         pure.extend(files(&format!("controller/src/{folder}"), ".rs"));
+    }
+    for krate in PURE_CRATES {
+        pure.extend(files(&format!("crates/{krate}/src"), ".rs"));
     }
     pure.extend(files("agent/src/observe/kvm", "state.rs"));
     for (name, text) in pure {
@@ -117,6 +111,9 @@ fn only_apply_and_the_ledger_change_the_host() {
 fn only_the_command_line_prints() {
     let mut all = files("agent/src", ".rs");
     all.extend(files("controller/src", ".rs"));
+    for krate in PURE_CRATES {
+        all.extend(files(&format!("crates/{krate}/src"), ".rs"));
+    }
     for (name, text) in all {
         let may = name.starts_with("agent/src/cli/") || name.starts_with("controller/src/cli/");
         for forbidden in ["println!", "eprintln!", "io::stdout", "io::stderr"] {
@@ -127,10 +124,11 @@ fn only_the_command_line_prints() {
 
 #[test]
 fn a_file_is_one_idea() {
-    for folder in
-        ["agent/src", "crates/api/src", "benches/src", "controller/src", "crates/runtime/src"]
-    {
+    for folder in ["agent/src", "benches/src", "controller/src", "crates"] {
         for (name, text) in files(folder, ".rs") {
+            if name.contains("/tests/") || name.contains("/examples/") {
+                continue;
+            }
             // What a generator writes is not ours to cut.
             if text.starts_with("// This file is @generated") {
                 continue;

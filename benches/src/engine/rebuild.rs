@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use berth_api::{Class, InfraNode};
-use berth_controller::engine::{Engine, Needs};
-use berth_controller::inventory::HostFacts;
-use berth_controller::launcher::Existing;
-use berth_controller::rules::PodSpecParts;
+use berth_kubevirt_render::launcher::Existing;
+use berth_placement::engine::{Engine, Needs};
+use berth_placement::inventory::HostFacts;
+use berth_placement::rules::PodSpecParts;
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 

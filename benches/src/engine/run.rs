@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use berth_api::Class;
-use berth_controller::engine::{Engine, Needs};
-use berth_controller::inventory::HostFacts;
-use berth_controller::rules::HostId;
+use berth_placement::engine::{Engine, Needs};
+use berth_placement::inventory::HostFacts;
+use berth_placement::rules::HostId;
 use fastrand::Rng;
 
 use super::scan::Scan;

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use berth_controller::admission::State;
-use berth_controller::engine::Engine;
-use berth_controller::inventory::HostFacts;
-use berth_controller::pod::Pod;
-use berth_controller::rules::{Counts, HostId, PodId, Rules};
+use berth_kubelet_admission::State;
+use berth_kubelet_admission::pod::Pod;
+use berth_placement::engine::Engine;
+use berth_placement::inventory::HostFacts;
+use berth_placement::rules::{Counts, HostId, PodId, Rules};
 
 use super::workload::Deployment;
 use crate::fleet::Size;

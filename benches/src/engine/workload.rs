@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use berth_controller::inventory::HostFacts;
-use berth_controller::pod::Pod;
-use berth_controller::rules::PodSpecParts;
+use berth_kubelet_admission::pod::Pod;
+use berth_placement::inventory::HostFacts;
+use berth_placement::rules::PodSpecParts;
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
 use serde::de::DeserializeOwned;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use berth_controller::sidecar::wire;
+use berth_extender::wire;
 use berth_runtime::exchange::{Bytes, Exchange, exchange};
 use berth_runtime::serve::{self, Listen};
 use serde_json::json;

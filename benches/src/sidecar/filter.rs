@@ -100,7 +100,7 @@ fn one(connection: &mut Connection, body: &[u8], hosts: usize) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use berth_controller::sidecar::wire;
+    use berth_extender::wire;
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use berth_api::PageSize;
-use berth_controller::admission::{Refusal, State};
-use berth_controller::pod::{Pod, Resources};
+use berth_kubelet_admission::pod::{Pod, Resources};
+use berth_kubelet_admission::{Refusal, State};
 
 use crate::fleet;
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result};
 use berth_api::{Class, PageSize};
-use berth_controller::engine::{Engine, Needs};
-use berth_controller::pod::Pod;
-use berth_controller::rules::{HostId, PodSpecParts};
+use berth_kubelet_admission::pod::Pod;
+use berth_placement::engine::{Engine, Needs};
+use berth_placement::rules::{HostId, PodSpecParts};
 use fastrand::Rng;
 
 use super::cluster::{Cluster, Host, Totals, Zone};

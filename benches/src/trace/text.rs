@@ -31,7 +31,7 @@ pub(super) fn write(args: &Args, date: Date, host: &str, all: &[Replayed]) -> (S
 most cores), in whole pages; parts are rounded up. Every tenth tenant's VMs have a small sidecar without CPUs of its own
 - nominal load: CPUs that are asked for on average over the trace's days, as a part of all that can be pinned. Tenants are left out, or \
 repeated under new ids and at other times, until it is met. VMs that are there before day 0 come first
-- judge: the kubelet's admission (`berth_controller::admission`, held against the kubelet's own code) for every policy. A VM that finds no \
+- judge: the kubelet's admission (`berth_kubelet_admission`, held against the kubelet's own code) for every policy. A VM that finds no \
 host, or that the kubelet refuses, is lost, as with `runStrategy: Once`; nobody retries
 - kube-scheduler: NodeResourcesFit and NodeResourcesBalancedAllocation with their default weights, sampling as it does by default; the NUMA \
 filter is exact and never stale, better than any that can be had. Full information: every host's kubelet is asked for every VM; like the \

@@ -12,7 +12,7 @@ use anyhow::Context;
 use berth_runtime::cli::{BAD_INPUT, Failure};
 
 use crate::fleet::{Found, stream};
-use crate::inventory::Problem;
+use berth_api::Problem;
 
 /// Larger than a fleet of 50,000 VMs.
 const MOST: u64 = 1 << 30;

@@ -9,7 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use crate::fleet::{Found, Item};
-use crate::inventory::Problem;
+use berth_api::Problem;
 
 /// What placement looks at: group, version, kind, plural; and whether it can do without.
 const KINDS: [(&str, &str, &str, &str, bool); 15] = [

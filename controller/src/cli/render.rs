@@ -8,7 +8,7 @@ use clap::{ValueEnum, ValueHint};
 
 use super::input;
 use crate::fleet::RenderInput;
-use crate::machines::{RenderOptions, render};
+use berth_kubevirt_render::machines::{RenderOptions, render};
 
 /// Print the VirtualMachine that a MachineDeployment's machines would be
 ///

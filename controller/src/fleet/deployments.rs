@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Fleet, Wanted};
-use crate::inventory::Problem;
-use crate::launcher::Machine;
-use crate::machines::{RenderOptions, render};
+use berth_api::Problem;
+use berth_kubevirt_render::launcher::Machine;
+use berth_kubevirt_render::machines::{RenderOptions, render};
 
 /// Machines of one deployment that would be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::object::text;
-use crate::inventory::Problem;
-use crate::machines::{GROUP, KIND};
+use berth_api::Problem;
+use berth_kubevirt_render::machines::{GROUP, KIND};
 
 /// Kinds that are read, with their groups; the core group is empty. Most come with every cluster's dump, so a copy under
 /// another group is another project's kind (Longhorn has a Node, Cluster API a MachineDeployment).

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use berth_api::{HostProfile, InfraNode, VlanClaim};
 use k8s_openapi::api::core::v1;
 
-use crate::inventory::Problem;
-use crate::launcher::{Configuration, Machine, Surroundings};
-use crate::machines::{self, MachineDeployment};
+use berth_api::Problem;
+use berth_kubevirt_render::launcher::{Configuration, Machine, Surroundings};
+use berth_kubevirt_render::machines::{self, MachineDeployment};
 pub use deployments::Created;
-pub use object::{CLASS, Item};
+pub use object::Item;
 use object::{Object, problem, text};
 pub use render_input::RenderInput;
 pub use stream::Found;

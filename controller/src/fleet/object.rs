@@ -8,12 +8,9 @@ use serde_json::Value;
 
 use super::Wanted;
 use super::stream::Found;
-use crate::inventory::Problem;
-use crate::launcher::{Configuration, Invalid, Machine};
-use crate::machines::{GROUP, KIND, MachineDeployment};
-
-/// Says which class a VM is of, where its shape does not: on the VM's template.
-pub const CLASS: &str = CLASS_LABEL;
+use berth_api::Problem;
+use berth_kubevirt_render::launcher::{Configuration, Invalid, Machine};
+use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment};
 
 /// An object by what placement makes of it, and where it was found.
 #[derive(Debug)]
@@ -93,8 +90,9 @@ fn machine(kind: &'static str, object: Value) -> Result<Object, Problem> {
         return Ok(Object::Other(object));
     };
     let template = if kind == "VirtualMachine" { "/spec/template/metadata" } else { "/metadata" };
-    let class =
-        object.pointer(template).and_then(|meta| meta.get("annotations")?.get(CLASS)?.as_str());
+    let class = object
+        .pointer(template)
+        .and_then(|meta| meta.get("annotations")?.get(CLASS_LABEL)?.as_str());
     let is_on = kind == "VirtualMachineInstance"
         || (text(&object, "/spec/runStrategy") != "Halted"
             && object.pointer("/spec/running") != Some(&Value::Bool(false)));

@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::kinds;
 use super::object::read;
 use super::stream::Found;
-use crate::inventory::Problem;
-use crate::machines::{GROUP, KIND, MachineDeployment, RenderContext};
+use berth_api::Problem;
+use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment, RenderContext};
 
 /// MachineDeployments and the objects they are rendered with.
 #[derive(Debug, Default)]

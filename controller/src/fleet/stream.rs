@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::yaml;
-use crate::inventory::Problem;
 use crate::parallel;
+use berth_api::Problem;
 
 /// An object, and where it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]

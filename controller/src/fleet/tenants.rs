@@ -10,7 +10,6 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 
 use super::Fleet;
-use crate::inventory::Problem;
 use crate::profiles;
 use crate::tenants::claims::{Choice, Known, Request, choose};
 use crate::tenants::fault::Fault;
@@ -19,6 +18,7 @@ use crate::tenants::ids::NetworkId;
 use crate::tenants::network::resolve;
 use crate::tenants::objects::attachment::{Tenants, attachment};
 use crate::tenants::objects::{Wanted, flavours};
+use berth_api::Problem;
 
 /// What a tenant would have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -73,7 +73,7 @@ fn like<'f>(fleet: &'f Fleet, name: &str) -> Option<&'f InfraNode> {
     let profile = fleet.profiles.get(name)?;
     let selected = fleet.infra_nodes.values().filter(|infra| {
         let node = infra.metadata.name.as_deref().and_then(|name| fleet.nodes.get(name));
-        let facts = crate::inventory::HostFacts::read(infra, node, &mut Vec::new());
+        let facts = berth_placement::inventory::HostFacts::read(infra, node, &mut Vec::new());
         facts.is_ok_and(|facts| profile.selects(&facts.labels))
     });
     // The first of equals: names are in order.

@@ -6,13 +6,15 @@ use berth_api::{Class, HostProfile};
 use k8s_openapi::api::core::v1;
 
 use super::add::Fixed;
-use crate::engine::{Engine, Needs, Request, class_named};
-use crate::fleet::{CLASS, Fleet, Wanted};
-use crate::inventory::{HostFacts, Problem};
-use crate::launcher::{Existing, Invalid, Launcher, predict};
+use crate::fleet::{Fleet, Wanted};
 use crate::parallel;
-use crate::pod::Guest;
-use crate::rules::PodSpecParts;
+use berth_api::Problem;
+use berth_api::names::CLASS_LABEL;
+use berth_kubelet_admission::pod::Guest;
+use berth_kubevirt_render::launcher::{Existing, Invalid, Launcher, predict};
+use berth_placement::engine::{Engine, Needs, Request, class_named};
+use berth_placement::inventory::HostFacts;
+use berth_placement::rules::PodSpecParts;
 
 /// A VM that wants a host.
 #[derive(Clone, Debug)]
@@ -297,7 +299,7 @@ impl World {
             let by_shape = needs.class;
             let message =
                 format!("is none of Performance, Density and Standard; taken as {by_shape:?}");
-            let field = format!("metadata.annotations[{CLASS}]");
+            let field = format!("metadata.annotations[{CLASS_LABEL}]");
             self.problems.push(Problem::new(&wanted.machine.object, field, other, message));
         }
         needs

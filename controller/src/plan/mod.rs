@@ -18,9 +18,9 @@ pub use table::render;
 pub use unplaced::{Refused, Unplaced};
 pub use usage::{HostUsage, Part, ZoneUsage};
 
-use crate::engine::Request;
 use crate::fleet::{Created, Fleet, Tenant};
-use crate::inventory::Problem;
+use berth_api::Problem;
+use berth_placement::engine::Request;
 use build::{Wish, World};
 
 /// What is asked besides.
@@ -156,7 +156,7 @@ impl Wants {
 }
 
 impl World {
-    fn placed(&self, wish: &Wish, host: crate::rules::HostId) -> Placed {
+    fn placed(&self, wish: &Wish, host: berth_placement::rules::HostId) -> Placed {
         let facts = self.engine.facts(host);
         let state = self.engine.state(host);
         let admission = state.and_then(|state| state.admission(wish.request.uid()));

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::admission::{Host, State, TopologyPolicy, TopologyScope};
-use crate::engine::{Engine, Request};
 use crate::fleet::Fleet;
-use crate::inventory::HostFacts;
-use crate::rules::HostId;
+use berth_kubelet_admission::{Host, State, TopologyPolicy, TopologyScope};
+use berth_placement::engine::{Engine, Request};
+use berth_placement::inventory::HostFacts;
+use berth_placement::rules::HostId;
 
 /// What to set on which of these hosts, if the predictor says that it would help there.
 pub(super) fn remedy(

@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use super::build::Wish;
 use super::{Wants, scope};
-use crate::admission::{State, TopologyPolicy};
-use crate::engine::{Engine, Kind, Reason, Request};
 use crate::fleet::Fleet;
-use crate::rules;
+use berth_kubelet_admission::{State, TopologyPolicy};
+use berth_placement::engine::{Engine, Kind, Reason, Request};
+use berth_placement::rules;
 
 /// A VM that fits nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -197,7 +197,7 @@ fn remedy(
     match reason {
         Reason::MergesPages => format!(
             "switch KSM off on {name} (HostProfile spec.ksm.mode: Off), or let the VM be of another class ({})",
-            crate::fleet::CLASS
+            berth_api::names::CLASS_LABEL
         ),
         Reason::SharesCpus => {
             format!("let the kubelet of {name} pin CPUs (cpuManagerPolicy: static)")

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use crate::admission::State;
-use crate::engine::Engine;
-use crate::inventory::HostFacts;
-use crate::rules::HostId;
+use berth_kubelet_admission::State;
+use berth_placement::engine::Engine;
+use berth_placement::inventory::HostFacts;
+use berth_placement::rules::HostId;
 
 /// Taken, of how much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -84,7 +84,7 @@ fn host(engine: &Engine, id: HostId, facts: &HostFacts) -> HostUsage {
 fn zones(state: Option<&State>) -> Vec<ZoneUsage> {
     let Some(state) = state else { return Vec::new() };
     let host = state.host();
-    let has_account = host.kubelet().memory_policy == crate::admission::MemoryPolicy::Static;
+    let has_account = host.kubelet().memory_policy == berth_kubelet_admission::MemoryPolicy::Static;
     let zones = host.zone_numbers().zip(state.free_by_zone());
     zones
         .map(|(id, zone)| ZoneUsage {

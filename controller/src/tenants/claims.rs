@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use super::fault::Fault;
 use super::ids::NetworkId;
 use super::wires;
-use crate::stable_hash::stable_hash;
+use berth_kubevirt_render::stable_hash::stable_hash;
 
 /// Seconds of quarantine where InfraConfig does not say.
 const QUARANTINE: u32 = 3600;

@@ -7,7 +7,7 @@ use berth_api::infra_node::{
     AllocatedZoneDevices, Allocation,
 };
 use berth_api::{Bytes, PageSize};
-use berth_controller::admission::{MemoryKind, Placement, State};
+use berth_kubelet_admission::{MemoryKind, Placement, State};
 
 /// As an agent would report a pod that the kubelet has admitted: by container, and in sums.
 pub(crate) fn allocation(state: &State, uid: &str) -> Option<Allocation> {

@@ -2,7 +2,7 @@
 
 use berth_api::infra_node::{AllocatedHugepages, Allocation, KvmState};
 use berth_api::{Class, CpuSet, PageSize};
-use berth_controller::admission::State;
+use berth_kubelet_admission::State;
 
 use super::allocation::allocation;
 use super::host::{HostForm, ZoneForm};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::CpuSet;
-use berth_controller::admission::{MemoryKind, State};
+use berth_kubelet_admission::{MemoryKind, State};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 

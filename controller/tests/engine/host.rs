@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::Problem;
 use berth_api::infra_node::{
     Allocation, HugepagePool, Ksm, Kubelet, KvmState, Zone, ZoneDevices, ZoneDistance,
 };
 use berth_api::{Bytes, Class, InfraNode, InfraNodeStatus, PageSize};
-use berth_controller::inventory::{HostFacts, Problem};
+use berth_placement::inventory::HostFacts;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

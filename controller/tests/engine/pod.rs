@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use berth_api::{Class, PageSize};
-use berth_controller::engine::{Engine, Needs, Numa, Request};
-use berth_controller::pod::{Container, Pod, Resources};
-use berth_controller::rules::{Counts, PodSpecParts, Rules};
+use berth_kubelet_admission::pod::{Container, Pod, Resources};
+use berth_placement::engine::{Engine, Needs, Numa, Request};
+use berth_placement::rules::{Counts, PodSpecParts, Rules};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::Deserialize;

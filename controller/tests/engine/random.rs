@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use berth_api::infra_node::AllocatedContainer;
-use berth_controller::admission::State;
-use berth_controller::engine::Engine;
-use berth_controller::rules::HostId;
+use berth_kubelet_admission::State;
+use berth_placement::engine::Engine;
+use berth_placement::rules::HostId;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use berth_controller::engine::Engine;
+use berth_placement::engine::Engine;
 use serde::Deserialize;
 
 use super::host::HostForm;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use berth_api::Class;
 use berth_api::infra_node::KvmState;
-use berth_controller::admission::{
+use berth_kubelet_admission::pod::{Pod, Resources};
+use berth_kubelet_admission::{
     Admission, CpuPolicy, MemoryPolicy, Restored, State, TopologyPolicy,
 };
-use berth_controller::engine::Needs;
-use berth_controller::inventory::{Allocation, HostFacts};
-use berth_controller::pod::{Pod, Resources};
-use berth_controller::rules::{Counts, HostId, Rules};
+use berth_placement::engine::Needs;
+use berth_placement::inventory::{Allocation, HostFacts};
+use berth_placement::rules::{Counts, HostId, Rules};
 
 use super::pod::Built;
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use berth_api::{CpuSet, PageSize};
-use berth_controller::admission::{
+use berth_kubelet_admission::pod::{Container, Pod, Resources};
+use berth_kubelet_admission::{
     CoreSpec, CpuOptions, DevicePool, Host, HostSpec, Kubelet, ReservedMemory, TopologyOptions,
     ZoneSpec,
 };
-use berth_controller::pod::{Container, Pod, Resources};
 use serde::Deserialize;
 
 #[derive(Deserialize)]

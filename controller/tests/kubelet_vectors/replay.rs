@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::{CpuSet, PageSize};
-use berth_controller::admission::{
+use berth_kubelet_admission::pod::{Pod, Resources};
+use berth_kubelet_admission::{
     Admission, MemoryKind, Placement, Refusal, Restart, Restored, RestoredContainer, State,
 };
-use berth_controller::pod::{Pod, Resources};
 
 use super::format::{
     BlockRecord, Case, CountRecord, DeviceRecord, Event, Given, MemoryRecord, Outcome, StateRecord,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_controller::rules::{Counts, HostParts, PodId, PodSpecParts, Quirks, Rules, Scorer};
+use berth_placement::rules::{Counts, HostParts, PodId, PodSpecParts, Quirks, Rules, Scorer};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 

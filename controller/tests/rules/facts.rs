@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_controller::pod::{Container, Pod, Resources};
-use berth_controller::rules::{Counts, HostParts, PodSpecParts, Rules};
+use berth_kubelet_admission::pod::{Container, Pod, Resources};
+use berth_placement::rules::{Counts, HostParts, PodSpecParts, Rules};
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 

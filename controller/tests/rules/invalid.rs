@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use berth_controller::pod::Pod;
-use berth_controller::rules::{Counts, PodSpecParts, Rules};
+use berth_kubelet_admission::pod::Pod;
+use berth_placement::rules::{Counts, PodSpecParts, Rules};
 use k8s_openapi::api::core::v1;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -136,9 +136,9 @@ proptest! {
 
     #[test]
     fn hosts_with_any_labels(labels: BTreeMap<String, String>, name: String, key: String) {
-        use berth_controller::rules::HostParts;
+        use berth_placement::rules::HostParts;
         let mut counts = Counts::new();
-        let allocatable = berth_controller::pod::Resources::default();
+        let allocatable = berth_kubelet_admission::pod::Resources::default();
         let parts = HostParts { name: &name, labels: Some(&labels), taints: &[], is_cordoned: false, allocatable: &allocatable, pods_limit: u64::MAX };
         let host = counts.set_host(&parts).unwrap();
         for (key, value) in &labels {

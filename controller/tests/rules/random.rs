@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_controller::pod::{Container, Pod, Resources};
+use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_controller::pod::{Pod, Resources};
-use berth_controller::rules::Scores;
+use berth_kubelet_admission::pod::{Pod, Resources};
+use berth_placement::rules::Scores;
 use k8s_openapi::api::core::v1::{
     Affinity, NodeSelectorTerm, PodAffinityTerm, Taint, Toleration, TopologySpreadConstraint,
 };

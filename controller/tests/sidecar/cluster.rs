@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use berth_api::Class;
-use berth_controller::admission::State;
-use berth_controller::sidecar::{Answer, Bind, Desk};
+use berth_extender::{Answer, Bind, Desk};
+use berth_kubelet_admission::State;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use berth_controller::sidecar::{Answer, Bind, Desk};
+use berth_extender::{Answer, Bind, Desk};
 use k8s_openapi::api::core::v1;
 use serde_json::json;
 

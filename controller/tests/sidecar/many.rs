@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use berth_controller::sidecar::{Answer, Desk, wire};
+use berth_extender::{Answer, Desk, wire};
 use serde_json::json;
 
 use super::host::{HostForm, ZoneForm};

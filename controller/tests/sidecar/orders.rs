@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use berth_controller::sidecar::{Answer, Bind, Desk};
+use berth_extender::{Answer, Bind, Desk};
 use serde_json::json;
 
 use super::host::{HostForm, ZoneForm};

@@ -1,6 +1,6 @@
 //! Launcher pods as KubeVirt makes them, as far as the sidecar reads them.
 
-use berth_controller::sidecar::Seen;
+use berth_extender::Seen;
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 

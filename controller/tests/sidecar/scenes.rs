@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use berth_api::Class;
-use berth_controller::sidecar::{Answer, Bind, Desk};
+use berth_extender::{Answer, Bind, Desk};
 
 use super::host::{HostForm, ZoneForm};
 use super::pod::{PodForm, on, seen};

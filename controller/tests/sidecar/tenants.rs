@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use berth_controller::sidecar::{Answer, Desk};
+use berth_extender::{Answer, Desk};
 use k8s_openapi::api::core::v1;
 
 use super::pod::{PodForm, on, seen};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use berth_api::Class;
-use berth_controller::pod::Resources;
-use berth_controller::rules::HostParts;
-use berth_controller::sidecar::{Answer, Desk};
+use berth_extender::{Answer, Desk};
+use berth_kubelet_admission::pod::Resources;
+use berth_placement::rules::HostParts;
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 

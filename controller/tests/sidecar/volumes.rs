@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use berth_api::infra_node::Allocation;
-use berth_controller::launcher::Configuration;
-use berth_controller::sidecar::{Answer, Awaited, Bind, Desk, Instance, selected};
+use berth_extender::{Answer, Awaited, Bind, Desk, Instance, selected};
+use berth_kubevirt_render::launcher::Configuration;
 use k8s_openapi::api::core::v1::{self, NodeSelector};
 use serde_json::json;
 

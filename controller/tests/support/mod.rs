@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::PageSize;
-use berth_controller::admission::{
+use berth_kubelet_admission::pod::{Container, Pod, Resources};
+use berth_kubelet_admission::{
     CoreSpec, CpuOptions, CpuPolicy, Host, HostSpec, Kubelet, MemoryPolicy, ReservedMemory, State,
     TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
 };
-use berth_controller::pod::{Container, Pod, Resources};
 
 pub(crate) const GIB: u64 = 1 << 30;
 

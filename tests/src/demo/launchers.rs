@@ -2,8 +2,8 @@
 //! launcher asks for, and from there on a real scheduler and a real kubelet decide.
 
 use anyhow::{Context as _, Result};
-use berth_controller::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
-use berth_controller::pod::{Container, Resources};
+use berth_kubelet_admission::pod::{Container, Resources};
+use berth_kubevirt_render::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use berth_api::{InfraNode, TenantCluster};
-use berth_controller::launcher::Existing;
+use berth_kubevirt_render::launcher::Existing;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 

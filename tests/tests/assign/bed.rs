@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use berth_controller::admission::State;
-use berth_controller::launcher::Existing;
+use berth_kubelet_admission::State;
+use berth_kubevirt_render::launcher::Existing;
 use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
@@ -290,8 +290,8 @@ fn bound_at(pod: &Value) -> u64 {
 }
 
 /// A pod that has what a report lists.
-fn stranger(allocation: &berth_api::infra_node::Allocation) -> berth_controller::pod::Pod {
-    use berth_controller::pod::{Container, Pod, Resources};
+fn stranger(allocation: &berth_api::infra_node::Allocation) -> berth_kubelet_admission::pod::Pod {
+    use berth_kubelet_admission::pod::{Container, Pod, Resources};
     let cpus = allocation.cpus.as_ref().map_or(0, berth_api::CpuSet::len) as u64;
     let own = Resources { cpu_millis: cpus * 1000, memory: 1 << 20, ..Resources::default() };
     let container = Container { requests: own.clone(), limits: own, ..Container::default() };

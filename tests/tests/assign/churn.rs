@@ -1,14 +1,14 @@
 //! Very many VMs that come and go, while the two who place them are killed and paused, reports come late and hosts are drained.
 //!
-//! Kubelets are played by [`berth_controller::admission`]: each takes or refuses what is bound to it, at once and for good.
+//! Kubelets are played by [`berth_kubelet_admission`]: each takes or refuses what is bound to it, at once and for good.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::{Duration, Instant};
 
 use berth_api::InfraNode;
-use berth_controller::admission::State;
-use berth_controller::launcher::Existing;
+use berth_kubelet_admission::State;
+use berth_kubevirt_render::launcher::Existing;
 use berth_tests::cluster::ControlPlane;
 use berth_tests::standins::{client, runtime};
 use k8s_openapi::api::core::v1::{Node, Pod};

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use berth_api::{Class, PageSize};
-use berth_controller::engine::{Engine, Needs, Reason, Request};
-use berth_controller::inventory::HostFacts;
-use berth_controller::pod;
-use berth_controller::rules::{HostId, PodSpecParts};
+use berth_kubelet_admission::pod;
+use berth_placement::engine::{Engine, Needs, Reason, Request};
+use berth_placement::inventory::HostFacts;
+use berth_placement::rules::{HostId, PodSpecParts};
 use k8s_openapi::api::core::v1;
 use serde_json::json;
 

@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt as _};
 use super::errors::{Error, at, found};
 use super::keep::RETRY;
 use super::{Context, machines};
-use crate::machines::steps::{Owner, Vm};
+use berth_kubevirt_render::machines::steps::{Owner, Vm};
 
 /// Longest label, and so the longest name of a MachineDeployment that has machines.
 const LABEL: usize = 63;

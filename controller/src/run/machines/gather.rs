@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 
 use super::errors::{Error, at, found};
 use super::{Context, resource};
-use crate::machines::{MachineDeployment, RenderContext, Scope, referenced_tenants};
 use crate::run::calls::forbidden;
+use berth_kubevirt_render::machines::{
+    MachineDeployment, RenderContext, Scope, referenced_tenants,
+};
 
 /// User data of a deployment's machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

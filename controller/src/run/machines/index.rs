@@ -8,7 +8,7 @@ use berth_api::names;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
-use crate::machines::KIND;
+use berth_kubevirt_render::machines::KIND;
 
 /// Namespace and name.
 pub(super) type Place = (String, String);

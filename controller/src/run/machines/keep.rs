@@ -15,14 +15,14 @@ use super::errors::{Error, at, found};
 use super::make::Maker;
 use super::say::Said;
 use super::{Context, deployments, foreign_machines, machines, policies};
-use crate::inventory::Problem;
-use crate::machines::rollout::Counts;
-use crate::machines::steps::{Owner, Steps, Vm, adoption, backoff_seconds, steps};
-use crate::machines::{
-    KIND, MachineDeployment, RenderContext, Residence, residence, unmet_prerequisite,
-};
 use crate::run::calls::patched_by;
 use crate::run::packed::unpacked;
+use berth_api::Problem;
+use berth_kubevirt_render::machines::rollout::Counts;
+use berth_kubevirt_render::machines::steps::{Owner, Steps, Vm, adoption, backoff_seconds, steps};
+use berth_kubevirt_render::machines::{
+    KIND, MachineDeployment, RenderContext, Residence, residence, unmet_prerequisite,
+};
 
 /// What is wrong for a reason that may pass is looked at again after so long.
 pub(super) const RETRY: Duration = Duration::from_secs(30);
@@ -297,9 +297,13 @@ impl Look<'_> {
             self.machines().list(&params).await,
         )?;
         let vms: Vec<Vm> = list.items.iter().map(|vm| self.context.vm(vm)).collect();
-        if let Ok(fresh) =
-            crate::machines::steps::steps(&self.deployment, &self.owner, &vms, now, None)
-        {
+        if let Ok(fresh) = berth_kubevirt_render::machines::steps::steps(
+            &self.deployment,
+            &self.owner,
+            &vms,
+            now,
+            None,
+        ) {
             let create = steps.create.min(fresh.create);
             *steps = Steps {
                 create,

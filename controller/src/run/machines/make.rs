@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::errors::{Error, at, found, hidden, made, refusal};
 use super::gather::{UserData, secret};
 use super::keep::Look;
-use crate::inventory::Problem;
-use crate::machines::steps::{Vm, name, new_machine};
-use crate::machines::{RenderContext, RenderOptions, user_data};
 use crate::run::calls::made_by;
+use berth_api::Problem;
+use berth_kubevirt_render::machines::steps::{Vm, name, new_machine};
+use berth_kubevirt_render::machines::{RenderContext, RenderOptions, user_data};
 
 /// What machines of a deployment are made with.
 pub(super) struct Maker {

@@ -1,6 +1,6 @@
 //! MachineDeployments: keeps as many VirtualMachines as each asks for, of the kind it asks for.
 //!
-//! What is to be done decides [`crate::machines`]. Everything that changes often is looked up in stores that watches
+//! What is to be done decides [`berth_kubevirt_render::machines`]. Everything that changes often is looked up in stores that watches
 //! keep, so a MachineDeployment that is as it should be costs no request; Secrets and storage are asked for when a machine
 //! is made.
 
@@ -35,7 +35,7 @@ use super::events::Events;
 use super::metrics::Metrics;
 use super::packed::pack;
 use crate::fields::keep_whether_conditions_are_one;
-use crate::machines::{GROUP, KIND};
+use berth_kubevirt_render::machines::{GROUP, KIND};
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 use errors::Error;
 use wake::Wake;
@@ -73,7 +73,7 @@ struct Memory {
     /// It is left to machine-controller.
     is_off: bool,
     /// The numbers that were last seen, and since when they are the same.
-    progress: Option<(crate::machines::rollout::Counts, Instant)>,
+    progress: Option<(berth_kubevirt_render::machines::rollout::Counts, Instant)>,
 }
 
 fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::deployments;
 use super::errors::{Error, at, found};
 use super::keep::Look;
-use crate::inventory::Problem;
+use berth_api::Problem;
 
 /// Field of the status with the namespace of its machines.
 const RECORD: &str = "machineNamespace";

@@ -14,9 +14,9 @@ use super::errors::{Error, at, found};
 use super::keep::Look;
 use super::{Context, deployments, resource};
 use crate::fields::conditions_are_one;
-use crate::inventory::Problem;
-use crate::machines::rollout::Counts;
-use crate::machines::steps::Steps;
+use berth_api::Problem;
+use berth_kubevirt_render::machines::rollout::Counts;
+use berth_kubevirt_render::machines::steps::Steps;
 
 /// Condition: whether machines have all that their template says.
 const HONORED: &str = "TemplateHonored";

@@ -8,7 +8,7 @@ use berth_runtime::exchange::{Bytes, Exchange};
 use super::Sidecar;
 use super::gate::{BRIEFLY, BUDGET, HOLD};
 use super::send::Sender;
-use crate::sidecar::{Answer, wire};
+use berth_extender::{Answer, wire};
 
 /// Its paths.
 pub(super) struct Calls {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::Settings;
 use crate::run::calls::found;
-use crate::sidecar::{Fence, LOOK};
+use berth_extender::{Fence, LOOK};
 
 /// The longest that a call takes, with all its requests to the API server. kube-scheduler waits for ten seconds
 /// (`httpTimeout`): what is answered later is a failure to it, even where the pod was bound.

@@ -11,10 +11,10 @@ use kube::ResourceExt as _;
 
 use super::gate::Kind;
 use super::{Shared, Sidecar};
-use crate::inventory::HostFacts;
-use crate::pod::Resources;
 use crate::profiles::{Choice, choose};
-use crate::rules::HostParts;
+use berth_kubelet_admission::pod::Resources;
+use berth_placement::inventory::HostFacts;
+use berth_placement::rules::HostParts;
 use berth_runtime::watch::Change;
 
 static NOTHING: Resources =

@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::sidecar::{Figures, KubeletRefusal, SIZES, Stages};
+use berth_extender::{Figures, KubeletRefusal, SIZES, Stages};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Call {

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, RwLock};
 use tokio::task::JoinSet;
 
 use super::metrics::Metrics;
-use crate::sidecar::{Awaited, Desk};
+use berth_extender::{Awaited, Desk};
 use berth_runtime::watch::Informer;
 use gate::Gate;
 pub(super) use gate::Listed;

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use super::Sidecar;
 use super::gate::Kind;
 use super::volumes;
-use crate::fleet::CLASS;
-use crate::launcher::Configuration;
-use crate::sidecar::{Awaited, Instance};
+use berth_api::names::CLASS_LABEL;
+use berth_extender::{Awaited, Instance};
+use berth_kubevirt_render::launcher::Configuration;
 use berth_runtime::discovery::is_served;
 use berth_runtime::watch::{Config, Event, always, watch};
 
@@ -179,8 +179,8 @@ fn read(mut object: DynamicObject) -> Option<(String, Instance)> {
         }
     }
     let phase = object.data.pointer_mut("/status/phase").map(Value::take);
-    let class = object.annotations().get(CLASS);
-    let annotations = class.map(|class| json!({CLASS: class}));
+    let class = object.annotations().get(CLASS_LABEL);
+    let annotations = class.map(|class| json!({CLASS_LABEL: class}));
     let metadata = &object.metadata;
     let small = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",

@@ -10,8 +10,8 @@ use kube::Api;
 use super::Sidecar;
 use super::gate::Kind;
 use super::volumes;
-use crate::launcher::kubelet_uid;
-use crate::sidecar::{Desk, Seen};
+use berth_extender::{Desk, Seen};
+use berth_kubevirt_render::launcher::kubelet_uid;
 use berth_runtime::watch::{Config, Event, always, watch};
 
 /// Follows pods for ever, as soon as all is known that they are counted by.

@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::Sidecar;
 use super::gate::{BRIEFLY, BUDGET, HOLD};
 use crate::run::calls::made_by;
-use crate::sidecar::wire::Binding;
-use crate::sidecar::{Bind, SEND};
+use berth_extender::wire::Binding;
+use berth_extender::{Bind, SEND};
 
 /// Sends bindings.
 pub(super) struct Sender {

@@ -11,8 +11,8 @@ use kube::{Api, Client, ResourceExt as _};
 
 use super::Sidecar;
 use super::others::SELECTED;
-use crate::launcher::Configuration;
-use crate::sidecar::selected;
+use berth_extender::selected;
+use berth_kubevirt_render::launcher::Configuration;
 
 /// Namespace and name.
 type Claim = (String, String);

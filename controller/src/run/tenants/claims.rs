@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::error::{Error, at, found};
-use crate::launcher::RESOURCE_NAME;
 use crate::run::calls::{made_by, patched_by};
 use crate::tenants::claims::{self, Choice, Request, choose};
 use crate::tenants::fault::Fault;
@@ -20,6 +19,7 @@ use crate::tenants::ids::NetworkId;
 use crate::tenants::imports::{Attachment, used};
 use crate::tenants::network::HostNetwork;
 use crate::tenants::wires;
+use berth_kubevirt_render::launcher::RESOURCE_NAME;
 use berth_runtime::watch::OptionalInformer;
 
 /// Claims that may be found taken in one look. A list that is so far behind is soon a better one.

@@ -14,12 +14,12 @@ use kube::{Api, Client, ResourceExt as _};
 
 use super::error::{Error, at, found};
 use super::stores::{Followers, Queue, Stores};
-use crate::machines::Scope;
 use crate::run::backoff::Backoff;
 use crate::run::calls::forbidden;
 use crate::run::events::Events;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::{Server, server};
+use berth_kubevirt_render::machines::Scope;
 
 /// A kubeconfig is read again after so long; one that is wrong or not there, sooner.
 const KUBECONFIG: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30));

@@ -10,10 +10,10 @@ use berth_api::{ConditionReason, NetworkBinding, TenantNetwork};
 use serde_json::{Value, json};
 
 use super::{Kind, Wanted};
-use crate::launcher::RESOURCE_NAME;
 use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
 use crate::tenants::network::HostNetwork;
+use berth_kubevirt_render::launcher::RESOURCE_NAME;
 
 /// How many tenants a host network has, which decides whether agents tell the bridges of single tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

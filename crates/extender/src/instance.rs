@@ -1,0 +1,73 @@
+//! What a `VirtualMachineInstance` says that its launcher pod does not.
+
+use berth_api::Class;
+use serde_json::Value;
+
+use berth_api::names::CLASS_LABEL;
+use berth_kubelet_admission::pod::{Guest, Pod};
+use berth_kubevirt_render::launcher::Machine;
+use berth_placement::engine::{Needs, class_named};
+
+/// An instance of a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Instance {
+    pub(super) namespace: Box<str>,
+    guest: Guest,
+    /// What its annotation says; `None` if nothing, or nothing that is known.
+    class: Option<Class>,
+    /// It has ended, and no pod will be made for it any more.
+    pub(super) is_final: bool,
+}
+
+impl Instance {
+    /// Reads an instance: its uid, and what matters here.
+    ///
+    /// # Errors
+    /// Names the object, the field and what is wrong there.
+    pub fn read(object: &Value) -> Result<(String, Self), String> {
+        let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
+        let uid = text("/metadata/uid").unwrap_or_default().to_owned();
+        let machine = Machine::read(object).map_err(|invalid| invalid.to_string())?;
+        let machine = machine.ok_or("not a VirtualMachineInstance of kubevirt.io")?;
+        let annotations = object.pointer("/metadata/annotations");
+        let class = annotations.and_then(|all| all.get(CLASS_LABEL)?.as_str());
+        let phase = text("/status/phase").unwrap_or_default();
+        let is_final = matches!(phase, "Succeeded" | "Failed");
+        let class = class.and_then(class_named);
+        Ok((uid, Self { guest: machine.guest(), class, is_final, ..Self::of(&machine.namespace) }))
+    }
+
+    /// One of which nothing is known but its namespace.
+    #[must_use]
+    pub fn of(namespace: &str) -> Self {
+        Self { namespace: namespace.into(), ..Self::default() }
+    }
+
+    /// What its pod needs of a host.
+    pub(super) fn needs(&self, pod: &Pod) -> Needs {
+        Needs::of_vm(pod, &self.guest, self.class)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_instance_is_read() {
+        let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "web", "namespace": "a", "uid": "u", "annotations": {"berth.dev/class": "Density"}},
+            "spec": {"domain": {"cpu": {"dedicatedCpuPlacement": true, "numa": {"guestMappingPassthrough": {}}},
+                "memory": {"guest": "4Gi", "hugepages": {"pageSize": "1Gi"}}}},
+            "status": {"phase": "Failed"}});
+        let (uid, instance) = Instance::read(&object).unwrap();
+        assert_eq!(uid, "u");
+        assert!(instance.is_final && instance.class == Some(Class::Density));
+        assert_eq!(&*instance.namespace, "a");
+        let guest = Guest { memory: 4 << 30, is_dedicated: true, is_mapped: true };
+        assert_eq!(instance.guest, guest);
+        assert!(Instance::read(&json!({"kind": "Pod"})).is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! A pod that is in the cluster already, as admission sees it: what it asks for is read, never computed.
+
+use std::collections::BTreeMap;
+
+use berth_api::Quantity;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
+
+use super::amounts;
+use super::invalid::Invalid;
+use super::spec::Amounts;
+use berth_kubelet_admission::pod::{Container, Pod, Resources};
+
+/// A pod of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Existing {
+    /// What its containers ask for, and its uid.
+    pub pod: Pod,
+    /// Bytes of a node's disk that it requests.
+    pub ephemeral_storage: u64,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// The VM's instance, if it is a launcher: one pod, or two while it migrates.
+    pub vmi_uid: Option<String>,
+    /// The migration whose target it is.
+    pub migration_uid: Option<String>,
+    /// A stand-in for a launcher, that only has its volumes bound and then goes.
+    pub is_stand_in: bool,
+    /// Its containers have ended, and hold nothing any more.
+    pub is_terminal: bool,
+    /// It is being deleted.
+    pub is_deleted: bool,
+    /// Where it runs.
+    pub node_name: Option<String>,
+    /// Where it shall run when others have left.
+    pub nominated_node_name: Option<String>,
+}
+
+impl Existing {
+    /// Reads a pod.
+    ///
+    /// # Errors
+    ///
+    /// Names the container and the amount that is malformed.
+    pub fn read(pod: &core::Pod) -> Result<Self, Invalid> {
+        let meta = &pod.metadata;
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (namespace, name) = (text(&meta.namespace), text(&meta.name));
+        let called = format!("Pod {namespace}/{name}");
+        let spec =
+            pod.spec.as_ref().ok_or_else(|| Invalid::new(&called, "spec", "there is none"))?;
+        let status = pod.status.clone().unwrap_or_default();
+        let label = |key: &str| {
+            meta.labels
+                .as_ref()
+                .and_then(|labels| labels.get(key))
+                .filter(|value| !value.is_empty())
+        };
+        let is_launcher = label("kubevirt.io").is_some_and(|value| value == "virt-launcher");
+        let key = |key| label(key).filter(|_| is_launcher).cloned();
+        let annotation =
+            |key: &str| meta.annotations.as_ref().is_some_and(|all| all.contains_key(key));
+
+        let resized = |is_init: bool| {
+            let statuses =
+                if is_init { &status.init_container_statuses } else { &status.container_statuses };
+            let statuses = statuses.iter().flatten();
+            statuses.map(|one| (one.name.as_str(), one)).collect::<BTreeMap<_, _>>()
+        };
+        let (mut init_storage, mut storage) = (0, 0u64);
+        let mut list = |field: &str, containers: &[core::Container], is_init: bool| {
+            let statuses = resized(is_init);
+            let read = containers.iter().enumerate().map(|(index, container)| {
+                let at = format!("spec.{field}[{index}].resources");
+                let (mut read, disk) = read_container(&called, &at, container, is_init)?;
+                if let Some(status) = statuses.get(container.name.as_str()) {
+                    keep_allocated(&mut read, status);
+                }
+                if is_init && !read.is_sidecar {
+                    init_storage = disk.max(init_storage);
+                } else {
+                    storage = storage.saturating_add(disk);
+                }
+                Ok(read)
+            });
+            read.collect::<Result<Vec<_>, Invalid>>()
+        };
+        let init_containers =
+            list("initContainers", spec.init_containers.as_deref().unwrap_or_default(), true)?;
+        let containers = list("containers", &spec.containers, false)?;
+        let overhead = amounts(&called, "spec.overhead", spec.overhead.as_ref())?;
+        let (overhead, of_runtime) = amounts::resources(&overhead).map_err(|(name, message)| {
+            Invalid::new(&called, format!("spec.overhead.{name}"), message)
+        })?;
+        let mut pod = Pod { uid: kubelet_uid(pod), init_containers, containers, overhead };
+        if let Some(resources) = &spec.resources {
+            let requests =
+                amounts(&called, "spec.resources.requests", resources.requests.as_ref())?;
+            let limits = amounts(&called, "spec.resources.limits", resources.limits.as_ref())?;
+            let (own, _) =
+                amounts::container("", requests, &limits).map_err(|(field, message)| {
+                    Invalid::new(&called, format!("spec.resources.{field}"), message)
+                })?;
+            share_as_a_pod(&mut pod, &own.requests);
+        }
+        let phase = status.phase.unwrap_or_default();
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        Ok(Self {
+            pod,
+            ephemeral_storage: storage.max(init_storage).saturating_add(of_runtime),
+            namespace,
+            name,
+            vmi_uid: key("kubevirt.io/created-by"),
+            migration_uid: key("kubevirt.io/migrationJobUID"),
+            is_stand_in: is_launcher && annotation("kubevirt.io/ephemeral-provisioning"),
+            is_terminal: matches!(phase.as_str(), "Succeeded" | "Failed"),
+            is_deleted: meta.deletion_timestamp.is_some(),
+            node_name: given(&spec.node_name),
+            nominated_node_name: given(&status.nominated_node_name),
+        })
+    }
+}
+
+/// The uid by which the kubelet knows a pod. A static pod is made by the kubelet under a uid of its own; what is on the API
+/// server is its mirror, with another uid and that of the static pod in an annotation
+/// (`kubetypes.ConfigMirrorAnnotationKey`).
+#[must_use]
+pub fn kubelet_uid(pod: &core::Pod) -> String {
+    let annotations = pod.metadata.annotations.as_ref();
+    let mirrored = annotations.and_then(|all| all.get("kubernetes.io/config.mirror"));
+    mirrored.or(pod.metadata.uid.as_ref()).cloned().unwrap_or_default()
+}
+
+/// In-place resize (KEP-1287): until a kubelet has carried it out, and for ever if it cannot, the container keeps what is
+/// allocated to it, and the scheduler counts the larger of both (`determineContainerReqs`).
+fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
+    let actual = status.resources.as_ref();
+    let lists = [status.allocated_resources.as_ref(), actual.and_then(|it| it.requests.as_ref())];
+    for (list, name) in
+        lists.into_iter().flatten().flat_map(|list| [(list, "cpu"), (list, "memory")])
+    {
+        let Some(quantity) = list.get(name).and_then(|text| text.0.parse::<Quantity>().ok()) else {
+            continue;
+        };
+        let (requests, limits) = (&mut container.requests, &mut container.limits);
+        let (amount, request, limit) = match name {
+            "cpu" => (quantity.millis(), &mut requests.cpu_millis, &mut limits.cpu_millis),
+            _ => (quantity.units(), &mut requests.memory, &mut limits.memory),
+        };
+        *request = u64::try_from(amount).unwrap_or_default().max(*request);
+        if *limit > 0 {
+            *limit = (*limit).max(*request);
+        }
+    }
+}
+
+/// Pod-level resources (KEP-2837): the containers share what the pod requests, and the kubelet gives none of them CPUs or
+/// memory of its own (`PodLevelResourceManagers` is off). So the pod is as one that is not Guaranteed, and what it
+/// requests beyond its containers counts as overhead.
+fn share_as_a_pod(pod: &mut Pod, own: &Resources) {
+    for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
+        (container.limits.cpu_millis, container.limits.memory) = (0, 0);
+    }
+    let of_all = pod.requests();
+    let overhead = &mut pod.overhead;
+    let add = |sum: &mut u64, own: u64, of_all: u64| {
+        let of_containers = of_all.saturating_sub(*sum);
+        *sum = sum.saturating_add(own.saturating_sub(of_containers));
+    };
+    add(&mut overhead.cpu_millis, own.cpu_millis, of_all.cpu_millis);
+    add(&mut overhead.memory, own.memory, of_all.memory);
+    for (size, bytes) in &own.hugepages {
+        let of_all = of_all.hugepages.get(size).copied().unwrap_or_default();
+        add(overhead.hugepages.entry(*size).or_default(), *bytes, of_all);
+    }
+}
+
+fn read_container(
+    called: &str,
+    at: &str,
+    container: &core::Container,
+    is_init: bool,
+) -> Result<(Container, u64), Invalid> {
+    let resources = container.resources.as_ref();
+    let read = |field: &str, list: Option<&BTreeMap<String, Written>>| {
+        amounts(called, &format!("{at}.{field}"), list)
+    };
+    let requests = read("requests", resources.and_then(|it| it.requests.as_ref()))?;
+    let limits = read("limits", resources.and_then(|it| it.limits.as_ref()))?;
+    let (mut read, storage) = amounts::container(&container.name, requests, &limits)
+        .map_err(|(field, message)| Invalid::new(called, format!("{at}.{field}"), message))?;
+    read.is_sidecar = is_init && container.restart_policy.as_deref() == Some("Always");
+    Ok((read, storage))
+}
+
+fn amounts(
+    called: &str,
+    field: &str,
+    list: Option<&BTreeMap<String, Written>>,
+) -> Result<Amounts, Invalid> {
+    let read = list.into_iter().flatten().map(|(name, Written(text))| {
+        let quantity: Result<Quantity, _> = text.parse();
+        let quantity = quantity
+            .map_err(|error| Invalid::new(called, format!("{field}.{name}"), error.to_string()))?;
+        Ok((name.clone(), quantity))
+    });
+    read.collect()
+}

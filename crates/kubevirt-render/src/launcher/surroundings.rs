@@ -1,0 +1,180 @@
+//! Other objects of the cluster that a launcher pod depends on: instance types, preferences, networks, namespaces.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::amounts;
+use super::instancetype::{Instancetype, Preference};
+use super::invalid::{self, Invalid};
+use super::spec::Amounts;
+use berth_kubelet_admission::pod::Resources;
+
+/// What is known of a cluster beside the machines themselves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Surroundings {
+    /// By namespace (`None`: of the cluster) and name.
+    pub(super) instancetypes: BTreeMap<(Option<String>, String), Instancetype>,
+    pub(super) preferences: BTreeMap<(Option<String>, String), Preference>,
+    /// What a network attachment definition takes one of from a device plugin, by `namespace/name`; empty: nothing.
+    pub networks: BTreeMap<String, String>,
+    /// `overhead.podFixed` of runtime classes.
+    pub runtime_classes: BTreeMap<String, Resources>,
+    /// Labels of namespaces.
+    pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    /// Namespaces whose quotas limit CPU limits.
+    pub cpu_limited: BTreeSet<String>,
+    /// Namespaces whose quotas limit memory limits.
+    pub memory_limited: BTreeSet<String>,
+    /// The lowest TSC frequency of the cluster's nodes in Hz, for guests that need a fixed one.
+    pub lowest_tsc_frequency: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Object<T> {
+    kind: String,
+    metadata: Metadata,
+    spec: T,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    name: String,
+    namespace: String,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Ignored {}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Quota {
+    hard: Amounts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RuntimeClass {
+    metadata: Metadata,
+    overhead: Overhead,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Overhead {
+    pod_fixed: Amounts,
+}
+
+/// KubeVirt gives a launcher pod one of the resource that this annotation of a network names, so that it lands where
+/// that is.
+pub const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
+
+impl Surroundings {
+    /// Takes in an object. `false` if its kind does not matter here.
+    ///
+    /// # Errors
+    ///
+    /// Names the field that is malformed. Nothing is taken in then.
+    pub fn add(&mut self, object: &Value) -> Result<bool, Invalid> {
+        let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+        match kind {
+            "VirtualMachineInstancetype" | "VirtualMachineClusterInstancetype" => {
+                let read: Object<Instancetype> = invalid::read(object)?;
+                self.instancetypes.insert(key(object, &read)?, read.spec);
+            }
+            "VirtualMachinePreference" | "VirtualMachineClusterPreference" => {
+                let read: Object<Preference> = invalid::read(object)?;
+                self.preferences.insert(key(object, &read)?, read.spec);
+            }
+            "NetworkAttachmentDefinition" => {
+                let read: Object<Ignored> = invalid::read(object)?;
+                let Metadata { namespace, name, annotations, .. } = read.metadata;
+                let resource = annotations.get(RESOURCE_NAME).cloned().unwrap_or_default();
+                self.networks.insert(format!("{}/{name}", or_default(&namespace)), resource);
+            }
+            "Namespace" => {
+                let read: Object<Ignored> = invalid::read(object)?;
+                self.namespaces.insert(read.metadata.name, read.metadata.labels);
+            }
+            "ResourceQuota" => {
+                let read: Object<Quota> = invalid::read(object)?;
+                let namespace = or_default(&read.metadata.namespace).to_owned();
+                if read.spec.hard.contains_key("limits.cpu") {
+                    self.cpu_limited.insert(namespace.clone());
+                }
+                if read.spec.hard.contains_key("limits.memory") {
+                    self.memory_limited.insert(namespace);
+                }
+            }
+            "RuntimeClass" => {
+                let read: RuntimeClass = invalid::read(object)?;
+                let (fixed, _) =
+                    amounts::resources(&read.overhead.pod_fixed).map_err(|(name, message)| {
+                        let field = format!("overhead.podFixed.{name}");
+                        Invalid::new(invalid::name_of(object), field, message)
+                    })?;
+                self.runtime_classes.insert(read.metadata.name, fixed);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Whether pods of a namespace get a CPU limit without asking (`doesVMIRequireAutoCPULimits`).
+    pub(super) fn limits_cpus(&self, namespace: &str, selector: Option<&LabelSelector>) -> bool {
+        let labels = self.namespaces.get(namespace);
+        let selected =
+            selector.zip(labels).is_some_and(|(selector, labels)| matches(selector, labels));
+        self.cpu_limited.contains(namespace) || selected
+    }
+
+    /// Memory limit to memory request of such a namespace (`getMemoryLimitsRatio`).
+    pub(super) fn memory_limit_ratio(&self, namespace: &str) -> f64 {
+        let labels = self.namespaces.get(namespace);
+        let ratio =
+            labels.and_then(|labels| labels.get("alpha.kubevirt.io/auto-memory-limits-ratio"));
+        // An unusable one is not an error there either, but a warning.
+        ratio.and_then(|text| text.parse().ok()).filter(|r| (1.0..=1e6).contains(r)).unwrap_or(2.0)
+    }
+}
+
+/// An absent namespace is the one that a client would send it to.
+pub(super) fn or_default(namespace: &str) -> &str {
+    if namespace.is_empty() { "default" } else { namespace }
+}
+
+fn key<T>(object: &Value, read: &Object<T>) -> Result<(Option<String>, String), Invalid> {
+    let name = read.metadata.name.clone();
+    if name.is_empty() {
+        return Err(Invalid::new(invalid::name_of(object), "metadata.name", "there is none"));
+    }
+    let of_cluster = read.kind.contains("Cluster");
+    let namespace = (!of_cluster).then(|| or_default(&read.metadata.namespace).to_owned());
+    Ok((namespace, name))
+}
+
+/// A selector without terms matches everything; a broken one nothing, as the controller then assumes none.
+fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let pairs = selector.match_labels.iter().flatten();
+    let terms = selector.match_expressions.iter().flatten();
+    pairs.into_iter().all(|(key, value)| labels.get(key) == Some(value))
+        && terms.into_iter().all(|term| {
+            let found = labels.get(&term.key);
+            let listed =
+                found.is_some_and(|value| term.values.iter().flatten().any(|v| v == value));
+            match term.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => found.is_some(),
+                "DoesNotExist" => found.is_none(),
+                _ => false,
+            }
+        })
+}

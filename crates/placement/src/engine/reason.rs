@@ -1,0 +1,117 @@
+//! Why a pod cannot go to a host: a closed list, in few words for the scheduler and in full for people.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use berth_api::infra_node::KvmState;
+
+use crate::inventory::Unpredictable;
+use crate::rules;
+use berth_kubelet_admission::Refusal;
+
+/// Why not there. `Display` is for people; [`Reason::short`] is the same on every host, as the scheduler counts hosts by
+/// equal texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A rule of the stock scheduler.
+    Rule(rules::Reason),
+    /// No VM can run there.
+    NoKvm(KvmState),
+    /// The agent has not been heard of, so nobody knows what is free.
+    Stale(String),
+    /// Pages of VMs are merged there, which costs latency and tells neighbours of each other.
+    MergesPages,
+    /// Its kubelet has all pods share all CPUs, or is not known to do otherwise.
+    SharesCpus,
+    /// The kubelet would refuse it.
+    Kubelet(Refusal),
+    /// The kubelet would take it, and give it CPUs that another pod has: it reckons with averages where sockets or cores
+    /// are not alike (cpumanager/topology.go).
+    CpusInUse,
+    /// The report does not say what the kubelet would decide by.
+    Unpredictable(Unpredictable),
+    /// KubeVirt could not give the guest its memory where its CPUs are.
+    Numa(String),
+}
+
+impl Reason {
+    /// Few words, without numbers or names.
+    #[must_use]
+    pub fn short(&self) -> Cow<'static, str> {
+        match self {
+            Self::Rule(reason) => reason.short(),
+            Self::NoKvm(_) => "node(s) cannot run VMs".into(),
+            Self::Stale(_) => "node(s) had a stale agent report".into(),
+            Self::MergesPages => "node(s) merge memory pages".into(),
+            Self::SharesCpus => "node(s) pin no CPUs".into(),
+            Self::Kubelet(refusal) => refusal.short().into(),
+            Self::CpusInUse => "node(s) whose kubelet would hand out CPUs that are in use".into(),
+            Self::Unpredictable(Unpredictable::Memory(_)) => {
+                "node(s) had an agent report without zones of memory".into()
+            }
+            Self::Unpredictable(Unpredictable::Devices(_)) => {
+                "node(s) had no agent report of the zones of devices".into()
+            }
+            Self::Numa(_) => "node(s) had too few huge pages beside the CPUs".into(),
+        }
+    }
+
+    /// How near a host was to taking the pod, for choosing which to tell of first: rules that people set come before
+    /// what the host is, and that before what is merely full.
+    #[must_use]
+    pub fn distance(&self) -> u8 {
+        match self {
+            Self::Kubelet(_) | Self::Numa(_) | Self::CpusInUse => 0,
+            Self::Rule(rules::Reason::Resources { .. } | rules::Reason::PodsLimit { .. }) => 1,
+            Self::Rule(
+                rules::Reason::TopologySpread { .. }
+                | rules::Reason::PodAntiAffinity { .. }
+                | rules::Reason::PodAffinity { .. }
+                | rules::Reason::ExistingAntiAffinity { .. },
+            ) => 2,
+            Self::MergesPages | Self::SharesCpus | Self::Stale(_) | Self::Unpredictable(_) => 3,
+            Self::Rule(_) => 4,
+            Self::NoKvm(_) => 5,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(reason) => reason.fmt(f),
+            Self::NoKvm(state) => write!(f, "no VM can run there: {}", kvm(*state)),
+            Self::Stale(why) => f.write_str(why),
+            Self::MergesPages => f.write_str(
+                "its kernel merges equal pages (KSM), which a Performance VM must not share",
+            ),
+            Self::SharesCpus => {
+                f.write_str("its kubelet gives no CPUs to one pod alone (cpuManagerPolicy none)")
+            }
+            Self::Kubelet(refusal) => write!(f, "{}: {}", refusal.reason, refusal.plain),
+            Self::CpusInUse => f.write_str(
+                "its kubelet would hand out CPUs that another pod has, as its sockets or cores are not alike",
+            ),
+            Self::Unpredictable(Unpredictable::Memory(pod)) => write!(
+                f,
+                "its agent reports the memory of pod {pod} without the zones of each container: upgrade the agent, or wait until that pod has gone",
+            ),
+            Self::Unpredictable(Unpredictable::Devices(resource)) => write!(
+                f,
+                "the zones of its {resource} devices are not known, and its kubelet refuses pods whose devices and CPUs are of different zones: status.unknown of the InfraNode says why",
+            ),
+            Self::Numa(shortage) => f.write_str(shortage),
+        }
+    }
+}
+
+const fn kvm(state: KvmState) -> &'static str {
+    match state {
+        KvmState::Ready => "nothing stands in the way",
+        KvmState::NoCpuSupport => "its CPU offers no virtualisation",
+        KvmState::DisabledInFirmware => "virtualisation is switched off in its firmware",
+        KvmState::ModuleNotLoaded => "no KVM module is loaded",
+        KvmState::NoPermission => "/dev/kvm may not be opened",
+        KvmState::SmokeTestFailed => "/dev/kvm opens, but a VM cannot be made",
+    }
+}

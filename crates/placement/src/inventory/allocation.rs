@@ -1,0 +1,292 @@
+//! What a kubelet has handed out, by pod, as its agent reports it.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_api::infra_node::Allocation as Reported;
+use berth_api::{CpuSet, InfraNodeStatus, PageSize, Problem};
+
+use berth_kubelet_admission::pod::{Pod, Resources};
+use berth_kubelet_admission::{MemoryKind, Restored, RestoredContainer, RestoredDevices};
+
+/// What one pod has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allocation {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// Namespace and name, where known.
+    pub name: Option<String>,
+    /// CPUs that are exclusively its containers'.
+    pub cpus: CpuSet,
+    /// Zones of its CPUs and memory.
+    pub zones: Vec<u32>,
+    /// Bytes of huge pages.
+    pub hugepages: Vec<(PageSize, u64)>,
+    /// Bytes that the Memory Manager guarantees to it.
+    pub memory: u64,
+    /// Devices by resource.
+    pub devices: Vec<(Arc<str>, u32)>,
+    /// What each container has of which zones; none if the report has sums alone.
+    reported: Vec<RestoredContainer>,
+    /// Whether the report does not say which of several zones the memory comes from: an agent that reports sums alone.
+    pub is_unplaced: bool,
+}
+
+impl Allocation {
+    /// What it takes of the Node's totals, as far as the report says.
+    #[must_use]
+    pub fn requests(&self) -> Resources {
+        let devices = self.devices.iter();
+        Resources {
+            cpu_millis: (self.cpus.len() as u64).saturating_mul(1000),
+            memory: self.memory,
+            hugepages: self.hugepages.iter().copied().collect(),
+            extended: devices.map(|(name, count)| (name.to_string(), (*count).into())).collect(),
+        }
+    }
+
+    /// What each container has of which zones. Sums alone are taken for one container's.
+    #[must_use]
+    pub fn containers(&self) -> Cow<'_, [RestoredContainer]> {
+        if self.reported.is_empty() {
+            Cow::Owned(vec![self.as_one_container()])
+        } else {
+            Cow::Borrowed(&self.reported)
+        }
+    }
+
+    /// As admission takes it. What the pod requests of the Node's totals is better known from the pod, if there is one.
+    pub fn restored(&self, pod: Option<&Pod>) -> Restored {
+        let requests = pod.map_or_else(|| self.requests(), Pod::requests);
+        Restored { containers: self.containers().into_owned(), requests }
+    }
+
+    /// Sums alone, as one container.
+    fn as_one_container(&self) -> RestoredContainer {
+        let block = |kind, bytes: u64| (bytes > 0).then(|| (kind, self.zones.clone(), bytes));
+        let pages =
+            self.hugepages.iter().map(|(size, bytes)| (MemoryKind::HugePages(*size), *bytes));
+        let kinds = [(MemoryKind::Memory, self.memory)].into_iter().chain(pages);
+        let devices = |(name, count): &(Arc<str>, u32)| RestoredDevices {
+            resource: Arc::clone(name),
+            zone: None,
+            count: *count,
+        };
+        RestoredContainer {
+            cpus: self.cpus.clone(),
+            memory: kinds.filter_map(|(kind, bytes)| block(kind, bytes)).collect(),
+            devices: self.devices.iter().map(devices).collect(),
+        }
+    }
+}
+
+/// The allocations of a report. One that makes no sense is reported as a problem, and what of it makes sense still counts
+/// as taken.
+pub(super) fn allocations(
+    object: &str,
+    status: &InfraNodeStatus,
+    problems: &mut Vec<Problem>,
+) -> Vec<Allocation> {
+    let mut by_uid: BTreeMap<String, Allocation> = BTreeMap::new();
+    let most = status.zones.iter().try_fold(0_u64, |sum, zone| sum.checked_add(zone.memory?.0));
+    let mut reader = Reader {
+        object,
+        status,
+        problems,
+        online: status
+            .zones
+            .iter()
+            .filter_map(|z| z.cpus.as_ref())
+            .flat_map(CpuSet::iter)
+            .collect(),
+        taken: CpuSet::new(),
+        resources: BTreeSet::new(),
+        most: most.unwrap_or(u64::MAX),
+    };
+    for (at, reported) in status.allocations.iter().enumerate() {
+        let read = reader.allocation(at, reported);
+        match by_uid.get_mut(&reported.pod_uid) {
+            Some(all) => {
+                let message = "is there twice; what both have counts as taken";
+                reader.wrong(at, "podUID", &reported.pod_uid, message);
+                all.add(read);
+            }
+            None => drop(by_uid.insert(reported.pod_uid.clone(), read)),
+        }
+    }
+    by_uid.into_values().collect()
+}
+
+impl Allocation {
+    /// Another entry of the same pod.
+    fn add(&mut self, other: Self) {
+        let mut containers = self.containers().into_owned();
+        containers.extend(other.containers().into_owned());
+        self.reported = containers;
+        self.name = self.name.take().or(other.name);
+        self.cpus = self.cpus.union(&other.cpus);
+        self.zones.extend(other.zones);
+        self.zones.sort_unstable();
+        self.zones.dedup();
+        self.memory = self.memory.saturating_add(other.memory);
+        let own = std::mem::take(&mut self.hugepages);
+        self.hugepages = sums(own.into_iter().chain(other.hugepages), u64::saturating_add);
+        let own = std::mem::take(&mut self.devices);
+        self.devices = sums(own.into_iter().chain(other.devices), u32::saturating_add);
+        self.is_unplaced |= other.is_unplaced;
+    }
+}
+
+/// In no more memory than they need, as there is one of these for each pod of a fleet.
+fn sums<K: Ord, N: Copy + Default>(
+    numbers: impl IntoIterator<Item = (K, N)>,
+    add: fn(N, N) -> N,
+) -> Vec<(K, N)> {
+    let mut sums = BTreeMap::new();
+    for (key, number) in numbers {
+        let sum: &mut N = sums.entry(key).or_default();
+        *sum = add(*sum, number);
+    }
+    sums.into_iter().collect()
+}
+
+/// Reads allocations, one after the other.
+struct Reader<'a> {
+    object: &'a str,
+    status: &'a InfraNodeStatus,
+    problems: &'a mut Vec<Problem>,
+    online: CpuSet,
+    /// CPUs of the allocations before.
+    taken: CpuSet,
+    /// Names of resources, each once.
+    resources: BTreeSet<Arc<str>>,
+    /// Bytes of all zones.
+    most: u64,
+}
+
+impl Reader<'_> {
+    fn wrong(&mut self, at: usize, field: &str, value: &dyn std::fmt::Display, message: &str) {
+        let field = format!("status.allocations[{at}].{field}");
+        self.problems.push(Problem::new(self.object, field, value, message));
+    }
+
+    fn allocation(&mut self, at: usize, reported: &Reported) -> Allocation {
+        let own = reported.containers.iter().filter_map(|container| container.cpus.as_ref());
+        let cpus = own.fold(reported.cpus.clone().unwrap_or_default(), |all, own| all.union(own));
+        let cpus = self.cpus(at, cpus);
+        let zones = self.zones(at, "zones", &reported.zones);
+        let mut hugepages = Vec::with_capacity(reported.hugepages.len());
+        for pages in &reported.hugepages {
+            let bytes = pages.count.saturating_mul(pages.size.bytes());
+            let bytes = self.at_most(at, "hugepages", bytes, &pages.count);
+            hugepages.push((pages.size, bytes));
+        }
+        let memory = reported.memory.unwrap_or_default();
+        let memory = self.at_most(at, "memory", memory.0, &memory);
+        let devices = reported.devices.iter();
+        let devices: Vec<_> =
+            devices.map(|one| (self.resource(&one.resource), one.count)).collect();
+        let named = reported.namespace.iter().chain(&reported.pod).cloned().collect::<Vec<_>>();
+        let mut read = Allocation {
+            uid: reported.pod_uid.clone(),
+            name: (!named.is_empty()).then(|| named.join("/")),
+            cpus,
+            zones,
+            hugepages: sums(hugepages, u64::saturating_add),
+            memory,
+            devices: sums(devices, u32::saturating_add),
+            ..Allocation::default()
+        };
+        if reported.containers.is_empty() {
+            let has_memory = read.memory > 0 || !read.hugepages.is_empty();
+            read.is_unplaced = has_memory && read.zones.len() > 1;
+        } else {
+            read.reported = self.containers(at, reported, &read.cpus);
+        }
+        read
+    }
+
+    fn resource(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.resources.get(name) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = name.into();
+        self.resources.insert(Arc::clone(&new));
+        new
+    }
+
+    /// CPUs of the host that belong to no allocation before.
+    fn cpus(&mut self, at: usize, mut cpus: CpuSet) -> CpuSet {
+        let elsewhere = cpus.difference(&self.online);
+        if !elsewhere.is_empty() {
+            self.wrong(at, "cpus", &elsewhere, "is in no zone; not counted");
+            cpus = cpus.difference(&elsewhere);
+        }
+        let twice = cpus.intersection(&self.taken);
+        if !twice.is_empty() {
+            self.wrong(at, "cpus", &twice, "belongs to another allocation too; counted once");
+            cpus = cpus.difference(&twice);
+        }
+        self.taken = self.taken.union(&cpus);
+        cpus
+    }
+
+    fn zones(&mut self, at: usize, field: &str, zones: &[u32]) -> Vec<u32> {
+        let is_there = |zone: &u32| self.status.zones.iter().any(|other| other.id == *zone);
+        let (known, unknown): (Vec<u32>, Vec<u32>) = zones.iter().copied().partition(is_there);
+        for zone in unknown {
+            self.wrong(at, field, &zone, "is no zone of this host");
+        }
+        known
+    }
+
+    fn at_most(
+        &mut self,
+        at: usize,
+        field: &str,
+        bytes: u64,
+        shown: &dyn std::fmt::Display,
+    ) -> u64 {
+        if bytes > self.most {
+            self.wrong(at, field, shown, "is more than the host has; counted as all of it");
+        }
+        bytes.min(self.most)
+    }
+
+    fn containers(
+        &mut self,
+        at: usize,
+        reported: &Reported,
+        cpus: &CpuSet,
+    ) -> Vec<RestoredContainer> {
+        let mut all = Vec::with_capacity(reported.containers.len());
+        let mut left = cpus.clone();
+        for (number, container) in reported.containers.iter().enumerate() {
+            let field = |name: &str| format!("containers[{number}].{name}");
+            let mut read = RestoredContainer {
+                cpus: container.cpus.as_ref().map(|own| own.intersection(cpus)).unwrap_or_default(),
+                ..RestoredContainer::default()
+            };
+            left = left.difference(&read.cpus);
+            read.memory.reserve_exact(container.memory.len());
+            for block in &container.memory {
+                let kind = block.page_size.map_or(MemoryKind::Memory, MemoryKind::HugePages);
+                let zones = self.zones(at, &field("memory.zones"), &block.zones);
+                let size = self.at_most(at, &field("memory.size"), block.size.0, &block.size);
+                read.memory.push((kind, zones, size));
+            }
+            let devices = container.devices.iter().map(|devices| RestoredDevices {
+                resource: self.resource(&devices.resource),
+                zone: devices.zone,
+                count: devices.count,
+            });
+            read.devices = devices.collect();
+            all.push(read);
+        }
+        if !left.is_empty() {
+            all.push(RestoredContainer { cpus: left, ..RestoredContainer::default() });
+        }
+        all
+    }
+}

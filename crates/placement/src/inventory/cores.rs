@@ -1,0 +1,159 @@
+//! Which CPUs of a zone are threads of one core.
+
+use berth_api::infra_node::Zone;
+use berth_api::{CpuSet, InfraNodeStatus};
+
+use berth_kubelet_admission::CoreSpec;
+
+/// The cores of a zone, as the agent tells them; where it does not, as the two usual ways of numbering have it: all
+/// first threads before all second ones (Intel, AMD), or siblings side by side (most of the others).
+pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, at: usize) -> Vec<CoreSpec> {
+    let Some(cpus) = &zone.cpus else { return Vec::new() };
+    let cpus: Vec<u32> = cpus.iter().collect();
+    let socket = zone.socket.unwrap_or_else(|| socket(status, at));
+    let grouped = told(zone, &cpus).unwrap_or_else(|| guessed(status, zone, &cpus));
+    let cache = |cpus: &[u32]| {
+        let first = cpus.first()?;
+        let number = zone.caches.iter().position(|cache| cache.contains(*first))?;
+        // One that serves the whole zone is no uncore cache to the kubelet, which then takes the socket's number for it.
+        (zone.caches.len() > 1).then(|| cache_number(status, at, number))
+    };
+    let core = |cpus: Vec<u32>| CoreSpec { cache: cache(&cpus), cpus, socket };
+    grouped.into_iter().map(core).collect()
+}
+
+/// Caches are numbered zone by zone, in the order in which the agent lists them.
+fn cache_number(status: &InfraNodeStatus, zone: usize, number: usize) -> u32 {
+    let before: usize = status.zones.iter().take(zone).map(|other| other.caches.len()).sum();
+    u32::try_from(before + number).unwrap_or(u32::MAX)
+}
+
+/// By `threads`, if it says each CPU of the zone once.
+fn told(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
+    let threads: Vec<Vec<u32>> = zone.threads.iter().map(|set| set.iter().collect()).collect();
+    let cores = threads.first()?.len();
+    if threads.iter().any(|thread| thread.len() != cores) {
+        return None;
+    }
+    let mut all: Vec<u32> = threads.iter().flatten().copied().collect();
+    all.sort_unstable();
+    if all != cpus {
+        return None;
+    }
+    Some((0..cores).map(|core| threads.iter().map(|thread| thread[core]).collect()).collect())
+}
+
+/// The numbering in which what the kubelet keeps and has pinned is whole cores, since it hands out no halves where a
+/// core has siblings and the option `full-pcpus-only` is on.
+fn guessed(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
+    let each = |cpus: &[u32]| cpus.iter().map(|cpu| vec![*cpu]).collect();
+    let threads = status.capabilities.cpu.threads_per_core.unwrap_or(1);
+    let Some(threads) = usize::try_from(threads).ok().filter(|threads| (2..=8).contains(threads))
+    else {
+        return each(cpus);
+    };
+    if cpus.is_empty() || !cpus.len().is_multiple_of(threads) {
+        return each(cpus);
+    }
+    let cores = cpus.len() / threads;
+    let apart: Vec<Vec<u32>> = (0..cores)
+        .map(|core| (0..threads).map(|thread| cpus[thread * cores + core]).collect())
+        .collect();
+    let beside: Vec<Vec<u32>> = cpus.chunks(threads).map(<[u32]>::to_vec).collect();
+    let broken = |cores: &[Vec<u32>]| -> usize {
+        [&zone.reserved_cpus, &zone.pinned_cpus]
+            .into_iter()
+            .flatten()
+            .map(|set| halves(cores, set))
+            .sum()
+    };
+    let is_one_run = cpus.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    let is_beside = match broken(&beside).cmp(&broken(&apart)) {
+        std::cmp::Ordering::Less => true,
+        std::cmp::Ordering::Equal => is_one_run,
+        std::cmp::Ordering::Greater => false,
+    };
+    if is_beside { beside } else { apart }
+}
+
+/// Cores of which the set has some threads, but not all.
+fn halves(cores: &[Vec<u32>], set: &CpuSet) -> usize {
+    let is_half = |core: &&Vec<u32>| {
+        let inside = core.iter().filter(|cpu| set.contains(**cpu)).count();
+        inside > 0 && inside < core.len()
+    };
+    cores.iter().filter(is_half).count()
+}
+
+/// Zones are numbered socket by socket, the same number on each.
+fn socket(status: &InfraNodeStatus, at: usize) -> u32 {
+    let with_cpus =
+        status.zones.iter().filter(|zone| zone.cpus.as_ref().is_some_and(|c| !c.is_empty()));
+    let zones = with_cpus.count().max(1);
+    let sockets = status.capabilities.cpu.sockets.unwrap_or(1);
+    let sockets = usize::try_from(sockets).unwrap_or(1).clamp(1, zones);
+    u32::try_from(at * sockets / zones).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::infra_node::{Capabilities, Cpu};
+
+    fn status(threads: u32, sockets: u32, zones: &[&str]) -> InfraNodeStatus {
+        let cpu = Cpu { threads_per_core: Some(threads), sockets: Some(sockets), ..Cpu::default() };
+        let zone = |cpus: &&str| Zone { cpus: Some(cpus.parse().unwrap()), ..Zone::default() };
+        InfraNodeStatus {
+            capabilities: Capabilities { cpu, ..Capabilities::default() },
+            zones: zones.iter().map(zone).collect(),
+            ..InfraNodeStatus::default()
+        }
+    }
+
+    fn first(status: &InfraNodeStatus) -> Vec<Vec<u32>> {
+        cores(status, &status.zones[0], 0).into_iter().map(|core| core.cpus).collect()
+    }
+
+    #[test]
+    fn what_the_agent_says_counts() {
+        let mut host = status(2, 1, &["0-3"]);
+        host.zones[0].threads = vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()];
+        assert_eq!(first(&host), [[0, 2], [1, 3]]);
+        host.zones[0].threads = vec!["0-1".parse().unwrap(), "2".parse().unwrap()];
+        assert_eq!(first(&host), [[0, 1], [2, 3]], "nonsense is as good as nothing");
+    }
+
+    #[test]
+    fn without_a_word_the_usual_numbering_is_taken() {
+        assert_eq!(first(&status(2, 1, &["0-1,8-9"])), [[0, 8], [1, 9]]);
+        assert_eq!(first(&status(2, 1, &["0-3"])), [[0, 1], [2, 3]]);
+        assert_eq!(first(&status(1, 1, &["0-1"])), [[0], [1]]);
+        assert_eq!(first(&status(2, 1, &["0-2"])), [[0], [1], [2]], "one core has lost a thread");
+        let mut host = status(2, 1, &["0-3"]);
+        host.zones[0].reserved_cpus = Some("0,2".parse().unwrap());
+        assert_eq!(first(&host), [[0, 2], [1, 3]], "whole cores are kept");
+    }
+
+    #[test]
+    fn cores_that_share_a_cache_have_its_number() {
+        let mut host = status(1, 1, &["0-3", "4-7"]);
+        let caches = |host: &InfraNodeStatus, at: usize| -> Vec<Option<u32>> {
+            cores(host, &host.zones[at], at).iter().map(|core| core.cache).collect()
+        };
+        assert_eq!(caches(&host, 0), [None; 4], "not known");
+        host.zones[0].caches = vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()];
+        host.zones[1].caches = vec!["4,6".parse().unwrap(), "5,7".parse().unwrap()];
+        assert_eq!(caches(&host, 0), [Some(0), Some(0), Some(1), Some(1)]);
+        assert_eq!(caches(&host, 1), [Some(2), Some(3), Some(2), Some(3)]);
+    }
+
+    #[test]
+    fn zones_are_shared_out_to_sockets_in_order() {
+        let host = status(1, 2, &["0", "1", "2", "3"]);
+        let sockets: Vec<u32> =
+            (0..4).map(|at| cores(&host, &host.zones[at], at)[0].socket).collect();
+        assert_eq!(sockets, [0, 0, 1, 1]);
+        let host = status(1, 4_000_000_000, &["0", "1"]);
+        assert_eq!(cores(&host, &host.zones[1], 1)[0].socket, 1);
+    }
+}

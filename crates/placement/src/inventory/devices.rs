@@ -1,0 +1,90 @@
+//! Devices of device plugins by zone, from what the agent reports, and those whose zones are not known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::names::resource;
+use berth_api::{InfraNodeStatus, Problem};
+
+use berth_kubelet_admission::DevicePool;
+use berth_kubelet_admission::pod::Resources;
+
+/// Resources of KubeVirt's own device plugins: `/dev/kvm` and the like are of no zone.
+pub(super) const KUBEVIRT: &str = "devices.kubevirt.io/";
+
+/// Pools of devices for admission, and the resources whose zones are not known.
+pub(super) struct Devices {
+    pub(super) pools: Vec<DevicePool>,
+    pub(super) unplaced: BTreeSet<String>,
+}
+
+/// A resource of the Node is unplaced if the report does not list it, or lists other devices of zones than the Node has:
+/// a plugin has registered or lost devices, and one of both does not know yet. Resources that are written to Nodes, and
+/// that no plugin serves, are told by their names.
+pub(super) fn devices(
+    object: &str,
+    status: &InfraNodeStatus,
+    allocatable: &Resources,
+    problems: &mut Vec<Problem>,
+) -> Devices {
+    let mut by_name: BTreeMap<&str, DevicePool> = BTreeMap::new();
+    let mut unplaced = BTreeSet::new();
+    for (at, reported) in status.devices.iter().enumerate() {
+        let name = reported.resource.as_str();
+        let is_there = |id: u32| status.zones.iter().any(|zone| zone.id == id);
+        let pool = by_name
+            .entry(name)
+            .or_insert_with(|| DevicePool { name: name.to_owned(), ..DevicePool::default() });
+        let count = match reported.zone {
+            None => &mut pool.without_zone,
+            Some(zone) if is_there(zone) => pool.zones.entry(zone).or_default(),
+            Some(zone) => {
+                let field = format!("status.devices[{at}].zone");
+                let message = "is no zone of this host; the zones of this resource are not known";
+                problems.push(Problem::new(object, field, zone, message));
+                unplaced.insert(name.to_owned());
+                continue;
+            }
+        };
+        *count = count.saturating_add(reported.total);
+    }
+    for (name, offered) in &allocatable.extended {
+        let is_of_none = name.starts_with(KUBEVIRT);
+        match by_name.get_mut(name.as_str()) {
+            Some(pool) if pool.zones.is_empty() => {
+                pool.without_zone = u32::try_from(*offered).unwrap_or(u32::MAX);
+            }
+            Some(pool) => {
+                let all = pool.zones.values().fold(pool.without_zone, |a, b| a.saturating_add(*b));
+                if u64::from(all) != *offered {
+                    unplaced.insert(name.clone());
+                }
+            }
+            None if is_of_none => {
+                let without_zone = u32::try_from(*offered).unwrap_or(u32::MAX);
+                let pool = DevicePool { name: name.clone(), without_zone, ..DevicePool::default() };
+                by_name.insert(name, pool);
+            }
+            None if *offered > 0 && !is_written(name) => {
+                unplaced.insert(name.clone());
+            }
+            None => {}
+        }
+    }
+    by_name.retain(|name, _| !unplaced.contains(*name));
+    Devices { pools: by_name.into_values().collect(), unplaced }
+}
+
+/// Whether Berth's agent or the bridge marker writes it to the Node: no device plugin has it, and so no zone.
+fn is_written(name: &str) -> bool {
+    name.starts_with(resource::BRIDGE_PREFIX) || name == resource::PINNABLE_CPUS
+}
+
+/// Devices that the report counts, by resource: what a host without a Node is taken to offer.
+pub(super) fn reported(status: &InfraNodeStatus) -> impl Iterator<Item = (String, u64)> + '_ {
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    for devices in &status.devices {
+        let sum = sums.entry(&devices.resource).or_default();
+        *sum = sum.saturating_add(devices.total.into());
+    }
+    sums.into_iter().map(|(name, count)| (name.to_owned(), count))
+}

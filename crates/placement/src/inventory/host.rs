@@ -1,0 +1,338 @@
+//! A host as placement needs it, read from what its agent reports and, where there is one, from its Node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_api::infra_node::{KvmState, NetworkScenario, NetworkSpec, Zone};
+use berth_api::names::{label, resource};
+use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus, Problem, node_labels};
+use k8s_openapi::api::core::v1;
+
+use super::allocation::{Allocation, allocations};
+use super::cores::cores;
+use super::devices::{self, Devices, KUBEVIRT};
+use super::{kubelet, node};
+use crate::rules::HostParts;
+use berth_kubelet_admission::pod::{Pod, Resources};
+use berth_kubelet_admission::{
+    self as admission, HostSpec, MemoryPolicy, TopologyPolicy, ZoneSpec,
+};
+
+/// What is known of a host, checked.
+#[derive(Clone, Debug)]
+pub struct HostFacts {
+    /// `metadata.name` of the InfraNode and of the Node.
+    pub name: String,
+    /// Labels of the Node; without a Node those that its agent, its kubelet and KubeVirt would give it.
+    pub labels: BTreeMap<String, String>,
+    /// `spec.taints` of the Node.
+    pub taints: Vec<v1::Taint>,
+    /// `spec.unschedulable` of the Node.
+    pub is_cordoned: bool,
+    /// `status.allocatable` of the Node; without a Node what its kubelet would say.
+    pub allocatable: Resources,
+    /// `status.allocatable.pods`.
+    pub pods_limit: u64,
+    /// What its kubelet decides by.
+    pub admission: Arc<admission::Host>,
+    /// Whether VMs can run, or what stands in the way; `None` if that is not known.
+    pub kvm: Option<KvmState>,
+    /// Whether pages of different VMs are merged; `None` if that is not known.
+    pub merges_pages: Option<bool>,
+    /// Why the report cannot be trusted for pinned VMs, if so.
+    pub stale: Option<String>,
+    /// What the kubelet has allocated, by uid.
+    pub allocations: Vec<Allocation>,
+    /// Resources of device plugins whose devices' zones are not known.
+    pub unplaced_devices: BTreeSet<String>,
+    /// CPUs, cores and memory for people.
+    pub zones: Vec<ZoneSize>,
+}
+
+/// What a zone has for VMs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ZoneSize {
+    /// The kernel's number.
+    pub id: u32,
+    /// Its CPUs.
+    pub cpus: CpuSet,
+    /// CPUs that can be pinned.
+    pub pinnable: u32,
+    /// Bytes of memory, huge pages included.
+    pub memory: u64,
+}
+
+/// What a report does not say, though the kubelet decides by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unpredictable {
+    /// Which zones the memory of this pod comes from.
+    Memory(String),
+    /// Which zones the devices of this resource are of.
+    Devices(String),
+}
+
+/// Pods a kubelet takes where nobody said (`maxPods`).
+const PODS: u64 = 110;
+/// What KubeVirt's device plugin offers of `/dev/kvm` and the like (`maxDevices` of virt-handler).
+const DEVICES: u64 = 1000;
+
+impl HostFacts {
+    /// Reads a host.
+    ///
+    /// # Errors
+    /// What stands in the way of placing anything there. What is merely odd is added to `problems`.
+    pub fn read(
+        infra: &InfraNode,
+        node: Option<&v1::Node>,
+        problems: &mut Vec<Problem>,
+    ) -> Result<Self, Problem> {
+        let name = infra.metadata.name.clone().unwrap_or_default();
+        let object = format!("InfraNode {name}");
+        let unusable = |field: &str, value: &dyn std::fmt::Display, why: &str| {
+            Problem::new(&object, field, value, why).leaves_out("nothing is placed on this host")
+        };
+        if name.is_empty() {
+            return Err(unusable("metadata.name", &"", "is missing"));
+        }
+        let Some(status) = &infra.status else {
+            return Err(unusable("status", &"", "is missing: its agent has not reported yet"));
+        };
+        if let Some(other) = owner_of_another_uid(infra, node) {
+            return Err(unusable(
+                "metadata.ownerReferences",
+                &other,
+                "is the uid of an earlier Node of this name: its agent has not reported yet",
+            ));
+        }
+        if status.zones.is_empty() {
+            return Err(unusable("status.zones", &"", "is empty: the agent knows no NUMA zone"));
+        }
+        let version = node::version(node, problems);
+        let settings = kubelet::settings(&object, status, version, problems);
+        let settings = settings.map_err(|(field, why)| unusable(&field, &"", &why))?;
+        let mut zones = Vec::with_capacity(status.zones.len());
+        for (at, zone) in status.zones.iter().enumerate() {
+            let place = format!("status.zones[{at}]");
+            let spec = zone_spec(status, zone, at)
+                .map_err(|(field, why)| unusable(&format!("{place}.{field}"), &"", &why))?;
+            zones.push(spec);
+        }
+        let mut spec =
+            HostSpec { zones, devices: Vec::new(), allocatable: Resources::default(), pods: PODS };
+        let reserved = kubelet::reserved(&settings, &spec, node);
+        let settings = admission::Kubelet { reserved_cpus: reserved, ..settings };
+        let usual = allocatable(&spec, &settings, infra, status);
+        let (allocatable, pods_limit) = node::allocatable(node, &usual, PODS, problems);
+        spec.allocatable = allocatable.clone();
+        spec.pods = pods_limit;
+        let Devices { pools, unplaced } = devices::devices(&object, status, &allocatable, problems);
+        spec.devices = pools;
+        let pinnable = |zone: &ZoneSpec| {
+            let cpus = zone.cores.iter().flat_map(|core| &core.cpus);
+            let free = cpus.filter(|cpu| !settings.reserved_cpus.contains(**cpu)).count();
+            let is_static = settings.cpu_policy == admission::CpuPolicy::Static;
+            if is_static { u32::try_from(free).unwrap_or(u32::MAX) } else { 0 }
+        };
+        let sizes = spec.zones.iter().map(|zone| ZoneSize {
+            id: zone.id,
+            cpus: zone.cores.iter().flat_map(|core| &core.cpus).copied().collect(),
+            pinnable: pinnable(zone),
+            memory: zone.memory,
+        });
+        let sizes = sizes.collect();
+        let admission = admission::Host::new(&spec, &settings)
+            .map_err(|fault| unusable("status", &"", &fault.to_string()))?;
+        let has = &status.capabilities;
+        Ok(Self {
+            labels: labels(&name, status, node),
+            taints: node.and_then(|node| node.spec.as_ref()?.taints.clone()).unwrap_or_default(),
+            is_cordoned: node.and_then(|node| node.spec.as_ref()?.unschedulable).unwrap_or(false),
+            allocations: allocations(&object, status, problems),
+            name,
+            allocatable,
+            pods_limit,
+            admission: Arc::new(admission),
+            kvm: has.kvm.state,
+            merges_pages: has.memory.ksm.as_ref().and_then(|ksm| ksm.running),
+            stale: stale(infra),
+            unplaced_devices: unplaced,
+            zones: sizes,
+        })
+    }
+}
+
+impl HostFacts {
+    /// What the scheduler's rules read of it.
+    #[must_use]
+    pub fn parts(&self) -> HostParts<'_> {
+        HostParts {
+            name: &self.name,
+            labels: Some(&self.labels),
+            taints: &self.taints,
+            is_cordoned: self.is_cordoned,
+            allocatable: &self.allocatable,
+            pods_limit: self.pods_limit,
+        }
+    }
+
+    /// Why what a kubelet would do with a pod cannot be told from the report, if so.
+    #[must_use]
+    pub fn unpredictable(&self, pod: &Pod) -> Option<Unpredictable> {
+        let kubelet = self.admission.kubelet();
+        if kubelet.memory_policy == MemoryPolicy::Static
+            && pod.is_guaranteed()
+            && let Some(one) = self.allocations.iter().find(|one| one.is_unplaced)
+        {
+            let name = one.name.clone().unwrap_or_else(|| one.uid.clone());
+            return Some(Unpredictable::Memory(name));
+        }
+        let aligns = [TopologyPolicy::Restricted, TopologyPolicy::SingleNumaNode];
+        if !aligns.contains(&kubelet.topology_policy) || self.unplaced_devices.is_empty() {
+            return None;
+        }
+        let containers = pod.init_containers.iter().chain(&pod.containers);
+        let mut asked = containers.flat_map(|container| container.limits.extended.keys());
+        let unplaced = asked.find(|name| self.unplaced_devices.contains(*name))?;
+        Some(Unpredictable::Devices(unplaced.clone()))
+    }
+
+    /// What a pod has, if the report lists it.
+    #[must_use]
+    pub fn allocation(&self, uid: &str) -> Option<&Allocation> {
+        let at = self.allocations.binary_search_by(|one| one.uid.as_str().cmp(uid)).ok()?;
+        self.allocations.get(at)
+    }
+}
+
+/// A zone of the report; or the field that is wrong, and why.
+fn zone_spec(
+    status: &InfraNodeStatus,
+    zone: &Zone,
+    at: usize,
+) -> Result<ZoneSpec, (String, String)> {
+    let memory = zone.memory.map_or(0, |memory| memory.0);
+    let mut hugepages = BTreeMap::new();
+    for (number, pool) in zone.hugepages.iter().enumerate() {
+        let bytes = pool.total.checked_mul(pool.size.bytes());
+        let wrong = |why: String| (format!("hugepages[{number}]"), why);
+        let Some(bytes) = bytes.filter(|bytes| *bytes <= memory || memory == 0) else {
+            let (size, total) = (pool.size, pool.total);
+            return Err(wrong(format!("{total} pages of {size} are more than the zone's memory")));
+        };
+        if hugepages.insert(pool.size, bytes).is_some() {
+            return Err(wrong(format!("pages of {} are there twice", pool.size)));
+        }
+    }
+    let mut distances: Vec<u64> = Vec::new();
+    for other in &status.zones {
+        let to = zone.distances.iter().find(|distance| distance.zone == other.id);
+        distances.extend(to.map(|to| u64::from(to.distance)));
+    }
+    if distances.len() != status.zones.len() {
+        distances.clear();
+    }
+    Ok(ZoneSpec { id: zone.id, cores: cores(status, zone, at), memory, hugepages, distances })
+}
+
+/// What the kubelet would offer to pods: everything but what is kept, and huge pages apart from memory.
+fn allocatable(
+    spec: &HostSpec,
+    kubelet: &admission::Kubelet,
+    infra: &InfraNode,
+    status: &InfraNodeStatus,
+) -> Resources {
+    let mut all = Resources::default();
+    let mut cpus = 0_u64;
+    for zone in &spec.zones {
+        let in_zone = zone.cores.iter().flat_map(|core| &core.cpus);
+        cpus += in_zone.filter(|cpu| !kubelet.reserved_cpus.contains(**cpu)).count() as u64;
+        let reserved = kubelet.reserved_memory.iter().find(|kept| kept.zone == zone.id);
+        let kept = reserved.map_or(0, |kept| kept.memory);
+        let huge: u64 = zone.hugepages.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        let free = zone.memory.saturating_sub(huge).saturating_sub(kept);
+        all.memory = all.memory.saturating_add(free);
+        for (size, bytes) in &zone.hugepages {
+            let kept = reserved.and_then(|kept| kept.hugepages.get(size)).copied();
+            let sum = all.hugepages.entry(*size).or_default();
+            *sum = sum.saturating_add(bytes.saturating_sub(kept.unwrap_or_default()));
+        }
+    }
+    all.cpu_millis = cpus.saturating_mul(1000);
+    let kvm = &status.capabilities.kvm;
+    // What a captured tree cannot show is taken to be there.
+    let devices = [
+        ("kvm", kvm.state.map(|state| state == KvmState::Ready)),
+        ("tun", kvm.tun),
+        ("vhost-net", kvm.vhost_net),
+        ("vhost-vsock", kvm.vhost_vsock),
+    ];
+    let there = devices.into_iter().filter(|(_, is_there)| *is_there != Some(false));
+    all.extended.extend(there.map(|(name, _)| (format!("{KUBEVIRT}{name}"), DEVICES)));
+    all.extended.extend(devices::reported(status));
+    all.extended.extend(bridges(&infra.spec).map(|name| (name, DEVICES)));
+    all
+}
+
+/// Bridges that the host is asked to have, by the resources that its agent would write to the Node.
+fn bridges(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
+    let aware = |network: &&NetworkSpec| network.scenario == NetworkScenario::VlanAwareBridge;
+    let shared =
+        spec.networks.iter().filter(aware).filter_map(|network| network.shared_bridge().ok());
+    let own = spec.tenant_networks.iter().filter_map(|tenant| {
+        let network = spec.networks.iter().find(|network| network.name == tenant.network)?;
+        let id = tenant.vlan.map(|vlan| u16::from(vlan).into()).or(tenant.vni)?;
+        network.bridge_of(id).ok()?
+    });
+    shared.chain(own).map(|bridge| format!("{}{bridge}", resource::BRIDGE_PREFIX))
+}
+
+/// The uid of the Node that owns the InfraNode, if the Node that is there now has another one: it was deleted and made
+/// again, and the report is of the time before. The garbage collector deletes such an InfraNode.
+fn owner_of_another_uid(infra: &InfraNode, node: Option<&v1::Node>) -> Option<String> {
+    let uid = node?.metadata.uid.as_ref()?;
+    let owners = infra.metadata.owner_references.iter().flatten();
+    let mut nodes = owners.filter(|owner| owner.kind == "Node").map(|owner| &owner.uid);
+    let first = nodes.next()?;
+    (first != uid && nodes.all(|other| other != uid)).then(|| first.clone())
+}
+
+fn labels(
+    name: &str,
+    status: &InfraNodeStatus,
+    node: Option<&v1::Node>,
+) -> BTreeMap<String, String> {
+    if let Some(node) = node {
+        return node.metadata.labels.clone().unwrap_or_default();
+    }
+    let known = node_labels(status);
+    let known = known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    let mut all: BTreeMap<String, String> = known.collect();
+    let is = |key: &str, value: &str| all.get(key).is_some_and(|found| found == value);
+    let arch = if ["intel", "amd", "hygon"].iter().any(|maker| is(label::CPU_VENDOR, maker)) {
+        Some(("kubernetes.io/arch", "amd64"))
+    } else {
+        None
+    };
+    let others = [
+        Some(("kubernetes.io/hostname", name)),
+        Some(("kubernetes.io/os", "linux")),
+        arch,
+        (!is(label::KVM, "false")).then_some(("kubevirt.io/schedulable", "true")),
+        is(label::CPU_MANAGER, "static").then_some(("cpumanager", "true")),
+        is(label::CPU_MANAGER, "static").then_some(("kubevirt.io/cpumanager", "true")),
+    ];
+    let others =
+        others.into_iter().flatten().map(|(key, value)| (key.to_owned(), value.to_owned()));
+    all.extend(others.collect::<Vec<_>>());
+    all
+}
+
+/// Why the report is not to be trusted: the controller calls conditions Unknown when the agent's Lease has run out.
+fn stale(infra: &InfraNode) -> Option<String> {
+    let conditions = &infra.status.as_ref()?.conditions;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    (ready.status == "Unknown").then(|| {
+        let since = ready.last_transition_time.0;
+        format!("the agent's report is stale since {since}: {}", ready.message)
+    })
+}

@@ -1,0 +1,114 @@
+//! The kubelet's configuration, from what the agent reports of it.
+
+use std::collections::BTreeMap;
+
+use berth_api::{Bytes, CpuSet, InfraNodeStatus, Problem};
+use k8s_openapi::api::core::v1;
+
+use berth_kubelet_admission::{
+    CpuOptions, CpuPolicy, HostSpec, Kubelet, ReservedMemory, TopologyOptions, Version,
+};
+
+/// Everything but which CPUs are kept, which may need the Node ([`reserved`]).
+///
+/// Options that do not change what is admitted, or that are not known here, are a problem that is told, not an end.
+pub(super) fn settings(
+    object: &str,
+    status: &InfraNodeStatus,
+    version: Version,
+    problems: &mut Vec<Problem>,
+) -> Result<Kubelet, (String, String)> {
+    let mut settings = Kubelet {
+        version,
+        cpu_policy: CpuPolicy::None,
+        cpu_options: CpuOptions::default(),
+        reserved_cpus: CpuSet::new(),
+        memory_policy: berth_kubelet_admission::MemoryPolicy::None,
+        reserved_memory: Vec::new(),
+        topology_policy: berth_kubelet_admission::TopologyPolicy::None,
+        topology_scope: berth_kubelet_admission::TopologyScope::Container,
+        topology_options: TopologyOptions::default(),
+    };
+    let Some(kubelet) = &status.capabilities.kubelet else { return Ok(settings) };
+    let place = |field: &str| format!("status.capabilities.kubelet.{field}");
+    let word = |field: &str, error: &dyn std::fmt::Display| (place(field), error.to_string());
+    if let Some(policy) = &kubelet.cpu_manager_policy {
+        settings.cpu_policy = policy.parse().map_err(|error| word("cpuManagerPolicy", &error))?;
+    }
+    if let Some(policy) = &kubelet.memory_manager_policy {
+        settings.memory_policy =
+            policy.parse().map_err(|error| word("memoryManagerPolicy", &error))?;
+    }
+    if let Some(policy) = &kubelet.topology_manager_policy {
+        settings.topology_policy =
+            policy.parse().map_err(|error| word("topologyManagerPolicy", &error))?;
+    }
+    if let Some(scope) = &kubelet.topology_manager_scope {
+        settings.topology_scope =
+            scope.parse().map_err(|error| word("topologyManagerScope", &error))?;
+    }
+    match CpuOptions::parse(&options(&kubelet.cpu_manager_policy_options)) {
+        Ok(options) => settings.cpu_options = options,
+        Err(error) => {
+            return Err(word("cpuManagerPolicyOptions", &error));
+        }
+    }
+    match TopologyOptions::parse(&options(&kubelet.topology_manager_policy_options)) {
+        Ok(options) => settings.topology_options = options,
+        Err(error) => {
+            return Err(word("topologyManagerPolicyOptions", &error));
+        }
+    }
+    if let Some(reserved) = &kubelet.reserved_system_cpus {
+        settings.reserved_cpus = reserved.clone();
+    }
+    for (at, zone) in status.zones.iter().enumerate() {
+        let mut wrong = |field: &str, kept: Bytes, message: &str| {
+            let field = format!("status.zones[{at}].{field}");
+            problems.push(Problem::new(object, field, kept, message));
+        };
+        let mut kept = zone.reserved_memory.unwrap_or_default();
+        if zone.memory.is_some_and(|memory| kept > memory) {
+            wrong("reservedMemory", kept, "is more than the zone has; not counted");
+            kept = Bytes(0);
+        }
+        let mut hugepages = BTreeMap::new();
+        for pages in &zone.reserved_hugepages {
+            let pool = zone.hugepages.iter().find(|pool| pool.size == pages.size);
+            let bytes = pages.count.saturating_mul(pages.size.bytes());
+            if pool.is_none_or(|pool| pool.total < pages.count) {
+                let message = "is more than the zone's pool has; not counted";
+                wrong("reservedHugepages", Bytes(bytes), message);
+            } else {
+                hugepages.insert(pages.size, bytes);
+            }
+        }
+        if kept > Bytes(0) || !hugepages.is_empty() {
+            let reserved = ReservedMemory { zone: zone.id, memory: kept.0, hugepages };
+            settings.reserved_memory.push(reserved);
+        }
+    }
+    Ok(settings)
+}
+
+/// `name`, or `name=value` where the value is not true.
+fn options(listed: &[String]) -> BTreeMap<String, String> {
+    let pair = |option: &String| match option.split_once('=') {
+        Some((name, value)) => (name.to_owned(), value.to_owned()),
+        None => (option.clone(), "true".to_owned()),
+    };
+    listed.iter().map(pair).collect()
+}
+
+/// CPUs that the kubelet keeps: by name, or those it chooses where it is only told how many (`kubeReserved`): the first
+/// ones, core by core. What it was told shows in what its Node lacks.
+pub(super) fn reserved(settings: &Kubelet, spec: &HostSpec, node: Option<&v1::Node>) -> CpuSet {
+    if settings.cpu_policy == CpuPolicy::None || !settings.reserved_cpus.is_empty() {
+        return settings.reserved_cpus.clone();
+    }
+    let all = spec.zones.iter().flat_map(|zone| &zone.cores).flat_map(|core| &core.cpus);
+    let count = all.clone().count() as u64;
+    let Some(left) = node.and_then(super::node::cpu_millis) else { return CpuSet::new() };
+    let kept = count.saturating_mul(1000).saturating_sub(left).div_ceil(1000);
+    all.copied().take(usize::try_from(kept).unwrap_or(usize::MAX)).collect()
+}

@@ -1,0 +1,94 @@
+//! What a Node says that its InfraNode does not: version, and what is left for pods.
+
+use berth_api::{PageSize, Problem, Quantity};
+use k8s_openapi::api::core::v1;
+
+use berth_kubelet_admission::Version;
+use berth_kubelet_admission::pod::Resources;
+
+/// The newest kubelet whose rules are known here; taken where nobody says which one runs.
+const NEWEST: Version = Version { major: 1, minor: 36 };
+
+/// The kubelet's version.
+pub(super) fn version(node: Option<&v1::Node>, problems: &mut Vec<Problem>) -> Version {
+    let Some(info) = node.and_then(|node| node.status.as_ref()?.node_info.as_ref()) else {
+        return NEWEST;
+    };
+    if info.kubelet_version.is_empty() {
+        return NEWEST;
+    }
+    info.kubelet_version.parse().unwrap_or_else(|error| {
+        let message = format!("{error}; the rules of {NEWEST} are taken");
+        problems.push(Problem::new(object(node), "status.nodeInfo.kubeletVersion", "", message));
+        NEWEST
+    })
+}
+
+pub(super) fn object(node: Option<&v1::Node>) -> String {
+    let name = node.and_then(|node| node.metadata.name.as_deref()).unwrap_or_default();
+    format!("Node {name}")
+}
+
+/// Thousandths of CPUs that pods can have.
+pub(super) fn cpu_millis(node: &v1::Node) -> Option<u64> {
+    let cpu = node.status.as_ref()?.allocatable.as_ref()?.get("cpu")?;
+    let cpu: Quantity = cpu.0.parse().ok()?;
+    cpu.millis().try_into().ok()
+}
+
+/// `status.allocatable` and the number of pods; what the Node does not say, or says wrongly, is as usual.
+pub(super) fn allocatable(
+    node: Option<&v1::Node>,
+    usual: &Resources,
+    pods: u64,
+    problems: &mut Vec<Problem>,
+) -> (Resources, u64) {
+    let Some(told) = node.and_then(|node| node.status.as_ref()?.allocatable.as_ref()) else {
+        return (usual.clone(), pods);
+    };
+    let mut all = Resources::default();
+    let mut limit = pods;
+    let (mut has_cpu, mut has_memory) = (false, false);
+    for (name, quantity) in told {
+        let mut wrong = |message: &str| {
+            let field = format!("status.allocatable.{name}");
+            problems.push(Problem::new(object(node), field, &quantity.0, message));
+        };
+        let Ok(amount) = quantity.0.parse::<Quantity>() else {
+            wrong("is no quantity; not counted");
+            continue;
+        };
+        let Ok(whole) = u64::try_from(amount.units()) else {
+            wrong("is negative, or more than any host has; not counted");
+            continue;
+        };
+        match name.as_str() {
+            "cpu" => {
+                has_cpu = true;
+                all.cpu_millis = u64::try_from(amount.millis()).unwrap_or_default();
+            }
+            "memory" => {
+                has_memory = true;
+                all.memory = whole;
+            }
+            "pods" => limit = whole,
+            other => {
+                if let Some(size) = other.strip_prefix("hugepages-") {
+                    match size.parse::<PageSize>() {
+                        Ok(size) => drop(all.hugepages.insert(size, whole)),
+                        Err(_) => wrong("names no size of huge pages; not counted"),
+                    }
+                } else if other.contains('/') {
+                    all.extended.insert(other.to_owned(), whole);
+                }
+            }
+        }
+    }
+    if !has_cpu {
+        all.cpu_millis = usual.cpu_millis;
+    }
+    if !has_memory {
+        all.memory = usual.memory;
+    }
+    (all, limit)
+}

@@ -1,0 +1,138 @@
+//! Whether a host has room: the resources of a pod against what is left of a Node's allocatable.
+//!
+//! NodeResourcesFit's `fitsRequest`, and component-helpers' `resource.PodRequests`. Not part of it: ephemeral storage
+//! and pod-level resources, which [`Pod`] does not have.
+
+use super::reason::Reason;
+use super::symbols::{Symbol, Symbols};
+use berth_kubelet_admission::pod::{Pod, Resources};
+
+/// Amounts of everything that is counted; what is not named is zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amounts {
+    cpu_millis: u64,
+    memory: u64,
+    /// Huge pages by size and extended resources, under their names in a Node, sorted.
+    others: Vec<(Symbol, u64)>,
+}
+
+/// What of a host is taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    left: Amounts,
+    /// How many more pods may come.
+    pods_left: u64,
+    allocatable: Amounts,
+    pods_limit: u64,
+    used: Amounts,
+    pods: u64,
+}
+
+impl Amounts {
+    pub(super) fn of(symbols: &mut Symbols, resources: &Resources) -> Self {
+        let mut others: Vec<(Symbol, u64)> = Vec::new();
+        for (size, bytes) in &resources.hugepages {
+            others.push((symbols.intern(&size.resource()), *bytes));
+        }
+        for (name, amount) in &resources.extended {
+            others.push((symbols.intern(name), *amount));
+        }
+        others.sort_unstable();
+        Self { cpu_millis: resources.cpu_millis, memory: resources.memory, others }
+    }
+
+    fn other(&self, name: Symbol) -> u64 {
+        let at = self.others.binary_search_by_key(&name, |(name, _)| *name);
+        at.ok().and_then(|at| self.others.get(at)).map_or(0, |(_, amount)| *amount)
+    }
+
+    fn combine(&mut self, with: &Self, combined: impl Fn(u64, u64) -> u64) {
+        self.cpu_millis = combined(self.cpu_millis, with.cpu_millis);
+        self.memory = combined(self.memory, with.memory);
+        for (name, amount) in &with.others {
+            match self.others.binary_search_by_key(name, |(name, _)| *name) {
+                Ok(at) => {
+                    if let Some((_, here)) = self.others.get_mut(at) {
+                        *here = combined(*here, *amount);
+                    }
+                }
+                Err(at) => self.others.insert(at, (*name, combined(0, *amount))),
+            }
+        }
+    }
+}
+
+/// What the scheduler sets aside for a pod: its containers and sidecars together, or more if an init container needs
+/// more beside the sidecars that were started before it (KEP-753); and the overhead.
+pub(super) fn requests(symbols: &mut Symbols, pod: &Pod) -> Amounts {
+    Amounts::of(symbols, &pod.requests())
+}
+
+impl Room {
+    pub(super) fn set(&mut self, allocatable: Amounts, pods_limit: u64) {
+        self.allocatable = allocatable;
+        self.pods_limit = pods_limit;
+        self.settle();
+    }
+
+    /// What is left is asked for far more often than it changes.
+    fn settle(&mut self) {
+        let Self { left, pods_left, allocatable, pods_limit, used, pods } = self;
+        left.cpu_millis = allocatable.cpu_millis.saturating_sub(used.cpu_millis);
+        left.memory = allocatable.memory.saturating_sub(used.memory);
+        left.others.clear();
+        let others = allocatable.others.iter();
+        left.others
+            .extend(others.map(|(name, all)| (*name, all.saturating_sub(used.other(*name)))));
+        *pods_left = pods_limit.saturating_sub(*pods);
+    }
+
+    pub(super) fn take(&mut self, amounts: &Amounts) {
+        self.used.combine(amounts, u64::saturating_add);
+        self.pods = self.pods.saturating_add(1);
+        self.settle();
+    }
+
+    pub(super) fn give_back(&mut self, amounts: &Amounts) {
+        self.used.combine(amounts, u64::saturating_sub);
+        self.pods = self.pods.saturating_sub(1);
+        self.settle();
+    }
+
+    pub(super) fn has(&self, wanted: &Amounts) -> bool {
+        self.pods_left > 0
+            && wanted.cpu_millis <= self.left.cpu_millis
+            && wanted.memory <= self.left.memory
+            && self.has_others(wanted)
+    }
+
+    /// Both lists are sorted, so one walk is enough.
+    fn has_others(&self, wanted: &Amounts) -> bool {
+        let mut left = self.left.others.iter();
+        wanted.others.iter().filter(|(_, wanted)| *wanted > 0).all(|(name, wanted)| {
+            left.find(|(other, _)| other >= name)
+                .is_some_and(|(other, left)| other == name && wanted <= left)
+        })
+    }
+
+    /// Everything that there is too little of.
+    pub(super) fn lacks(&self, symbols: &Symbols, wanted: &Amounts) -> Vec<Reason> {
+        let mut lacking = Vec::new();
+        if self.pods >= self.pods_limit {
+            lacking.push(Reason::PodsLimit { limit: self.pods_limit });
+        }
+        let (all, used) = (&self.allocatable, &self.used);
+        let mut look = |what: &str, wanted: u64, all: u64, used: u64| {
+            let free = all.saturating_sub(used);
+            if wanted > free {
+                lacking.push(Reason::Resources { what: what.to_owned(), wanted, free });
+            }
+        };
+        look("cpu", wanted.cpu_millis, all.cpu_millis, used.cpu_millis);
+        look("memory", wanted.memory, all.memory, used.memory);
+        for (name, wanted) in &wanted.others {
+            look(symbols.name(*name), *wanted, all.other(*name), used.other(*name));
+        }
+        lacking
+    }
+}

@@ -1,0 +1,87 @@
+//! What the rules read of a pod, a Node and a namespace, in Kubernetes' own types.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1;
+
+use berth_kubelet_admission::pod::{Pod, Resources};
+
+/// The parts of a pod that decide where it may go.
+#[derive(Clone, Copy, Debug)]
+pub struct PodSpecParts<'a> {
+    /// `metadata.namespace`; the empty one is `default`.
+    pub namespace: &'a str,
+    /// `metadata.labels`.
+    pub labels: Option<&'a BTreeMap<String, String>>,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub is_terminating: bool,
+    /// `spec.nodeSelector`.
+    pub node_selector: Option<&'a BTreeMap<String, String>>,
+    /// `spec.affinity`.
+    pub affinity: Option<&'a v1::Affinity>,
+    /// `spec.tolerations`.
+    pub tolerations: &'a [v1::Toleration],
+    /// `spec.topologySpreadConstraints`.
+    pub spread: &'a [v1::TopologySpreadConstraint],
+    /// What its containers ask for.
+    pub containers: &'a Pod,
+}
+
+impl<'a> PodSpecParts<'a> {
+    /// Of a whole pod, whose containers have been read already.
+    #[must_use]
+    pub fn of(pod: &'a v1::Pod, containers: &'a Pod) -> Self {
+        let spec = pod.spec.as_ref();
+        Self {
+            namespace: pod.metadata.namespace.as_deref().unwrap_or_default(),
+            labels: pod.metadata.labels.as_ref(),
+            is_terminating: pod.metadata.deletion_timestamp.is_some(),
+            node_selector: spec.and_then(|spec| spec.node_selector.as_ref()),
+            affinity: spec.and_then(|spec| spec.affinity.as_ref()),
+            tolerations: spec.and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default(),
+            spread: spec
+                .and_then(|spec| spec.topology_spread_constraints.as_deref())
+                .unwrap_or_default(),
+            containers,
+        }
+    }
+
+    /// The same pod without what it asks of hosts and of other pods: others still see its labels, and its resources count.
+    #[must_use]
+    pub const fn without_rules(self) -> Self {
+        Self { node_selector: None, affinity: None, tolerations: &[], spread: &[], ..self }
+    }
+}
+
+/// The parts of a Node that decide what may come.
+#[derive(Clone, Copy, Debug)]
+pub struct HostParts<'a> {
+    /// `metadata.name`.
+    pub name: &'a str,
+    /// `metadata.labels`.
+    pub labels: Option<&'a BTreeMap<String, String>>,
+    /// `spec.taints`.
+    pub taints: &'a [v1::Taint],
+    /// `spec.unschedulable`.
+    pub is_cordoned: bool,
+    /// `status.allocatable`, but for `pods`.
+    pub allocatable: &'a Resources,
+    /// `status.allocatable.pods`.
+    pub pods_limit: u64,
+}
+
+impl<'a> HostParts<'a> {
+    /// Of a whole Node, whose amounts have been read already.
+    #[must_use]
+    pub fn of(node: &'a v1::Node, allocatable: &'a Resources, pods_limit: u64) -> Self {
+        let spec = node.spec.as_ref();
+        Self {
+            name: node.metadata.name.as_deref().unwrap_or_default(),
+            labels: node.metadata.labels.as_ref(),
+            taints: spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default(),
+            is_cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
+            allocatable,
+            pods_limit,
+        }
+    }
+}

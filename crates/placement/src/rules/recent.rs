@@ -1,0 +1,271 @@
+//! What was compiled a short while ago, found again by what it was compiled from: nine of ten pods are made of the template
+//! that the one before was made of.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
+
+use super::compile::Template;
+use super::fit::Amounts;
+use super::parts::PodSpecParts;
+use berth_kubelet_admission::pod::{Container, Pod};
+
+/// Places to keep something at; what comes to a place that is taken replaces what was there. So memory is bounded.
+const PLACES: usize = 4096;
+
+/// Things by a number that equal ones share.
+#[derive(Debug)]
+struct Recent<T> {
+    places: Vec<Option<(u64, T)>>,
+}
+
+impl<T> Recent<T> {
+    fn find(&self, number: u64, is_it: impl Fn(&T) -> bool) -> Option<&T> {
+        let (known, thing) = self.places.get(place(number))?.as_ref()?;
+        (*known == number && is_it(thing)).then_some(thing)
+    }
+
+    fn keep(&mut self, number: u64, thing: T) {
+        if self.places.is_empty() {
+            self.places.resize_with(PLACES, || None);
+        }
+        if let Some(here) = self.places.get_mut(place(number)) {
+            *here = Some((number, thing));
+        }
+    }
+}
+
+fn place(number: u64) -> usize {
+    usize::try_from(number % PLACES as u64).unwrap_or_default()
+}
+
+impl<T> Default for Recent<T> {
+    fn default() -> Self {
+        Self { places: Vec::new() }
+    }
+}
+
+/// The containers of a pod: kept once for many pods, with what the scheduler counts for them.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// Without a uid, as it is of many.
+    pub(super) pod: Arc<Pod>,
+    pub(super) amounts: Arc<Amounts>,
+    /// The same for containers that request the same.
+    pub(super) number: u64,
+}
+
+/// What a [`Template`] was compiled from.
+#[derive(Debug)]
+struct Source {
+    namespace: String,
+    node_selector: Option<BTreeMap<String, String>>,
+    affinity: Option<Affinity>,
+    tolerations: Vec<Toleration>,
+    spread: Vec<TopologySpreadConstraint>,
+}
+
+/// Templates and containers of pods of late.
+#[derive(Debug, Default)]
+pub(super) struct Recents {
+    templates: Recent<(Source, Arc<Template>)>,
+    asked: Recent<Asked>,
+}
+
+impl Recents {
+    /// The number to keep a template by, and the template if it is there.
+    pub(super) fn template(&self, parts: &PodSpecParts<'_>) -> (u64, Option<&Arc<Template>>) {
+        let number = number_of_rules(parts);
+        let found = self.templates.find(number, |(source, _)| source.is_of(parts));
+        (number, found.map(|(_, template)| template))
+    }
+
+    /// Keeps a template, but for one that is only right for pods with the same labels.
+    pub(super) fn keep_template(
+        &mut self,
+        number: u64,
+        parts: &PodSpecParts<'_>,
+        template: &Arc<Template>,
+    ) {
+        if !reads_labels(parts) {
+            self.templates.keep(number, (Source::of(parts), Arc::clone(template)));
+        }
+    }
+
+    /// The containers of a pod, with their amounts.
+    pub(super) fn asked(&mut self, pod: &Pod, amounts: impl FnOnce(&Pod) -> Amounts) -> Asked {
+        let number = number_of_requests(pod);
+        let is_it = |known: &Asked| {
+            known.pod.containers == pod.containers
+                && known.pod.init_containers == pod.init_containers
+                && known.pod.overhead == pod.overhead
+        };
+        if let Some(known) = self.asked.find(number, is_it) {
+            return known.clone();
+        }
+        let pod = Arc::new(Pod {
+            uid: String::new(),
+            init_containers: pod.init_containers.clone(),
+            containers: pod.containers.clone(),
+            overhead: pod.overhead.clone(),
+        });
+        let asked = Asked { amounts: Arc::new(amounts(&pod)), pod, number };
+        self.asked.keep(number, asked.clone());
+        asked
+    }
+}
+
+impl Source {
+    fn of(parts: &PodSpecParts<'_>) -> Self {
+        Self {
+            namespace: parts.namespace.to_owned(),
+            node_selector: parts.node_selector.cloned(),
+            affinity: parts.affinity.cloned(),
+            tolerations: parts.tolerations.to_vec(),
+            spread: parts.spread.to_vec(),
+        }
+    }
+
+    fn is_of(&self, parts: &PodSpecParts<'_>) -> bool {
+        self.namespace == parts.namespace
+            && self.node_selector.as_ref() == parts.node_selector
+            && self.affinity.as_ref() == parts.affinity
+            && self.tolerations == parts.tolerations
+            && self.spread == parts.spread
+    }
+}
+
+/// `matchLabelKeys` and `mismatchLabelKeys` make a selector of the pod's own labels (KEP-3243, KEP-3633).
+fn reads_labels(parts: &PodSpecParts<'_>) -> bool {
+    let of_spread = parts.spread.iter().any(|one| one.match_label_keys.is_some());
+    let together = parts.affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+    let apart = parts.affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+    let required = [
+        together.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref()),
+        apart.and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref()),
+    ];
+    let preferred = [
+        together.and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref()),
+        apart.and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref()),
+    ];
+    let preferred = preferred.into_iter().flatten().flatten().map(|one| &one.pod_affinity_term);
+    let mut terms = required.into_iter().flatten().flatten().chain(preferred);
+    of_spread
+        || terms.any(|term| term.match_label_keys.is_some() || term.mismatch_label_keys.is_some())
+}
+
+/// Of what tells most templates apart; equality looks at all.
+fn number_of_rules(parts: &PodSpecParts<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    parts.namespace.hash(&mut hasher);
+    parts.node_selector.hash(&mut hasher);
+    for one in parts.tolerations {
+        (&one.key, &one.value, &one.effect).hash(&mut hasher);
+    }
+    for one in parts.spread {
+        one.topology_key.hash(&mut hasher);
+        one.label_selector.as_ref().map(|selector| &selector.match_labels).hash(&mut hasher);
+    }
+    if let Some(affinity) = parts.affinity {
+        let nodes = affinity.node_affinity.as_ref();
+        let required = nodes
+            .and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref())
+            .and_then(|required| required.node_selector_terms.first()?.match_expressions.as_ref());
+        for one in required.into_iter().flatten() {
+            (&one.key, &one.values).hash(&mut hasher);
+        }
+        let preferred =
+            nodes.and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref());
+        for one in preferred.into_iter().flatten() {
+            one.weight.hash(&mut hasher);
+        }
+        let is_some = (affinity.pod_affinity.is_some(), affinity.pod_anti_affinity.is_some());
+        is_some.hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// Of what containers request: limits are that too nearly always.
+fn number_of_requests(pod: &Pod) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let all = |containers: &[Container], hasher: &mut DefaultHasher| {
+        containers.len().hash(hasher);
+        for container in containers {
+            container.requests.hash(hasher);
+        }
+    };
+    all(&pod.init_containers, &mut hasher);
+    all(&pod.containers, &mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+    use super::*;
+    use crate::rules::{Counts, Rules};
+    use berth_kubelet_admission::pod::Resources;
+
+    #[test]
+    fn only_what_is_equal_is_shared() {
+        let mut counts = Counts::new();
+        let mut compile = |parts: &PodSpecParts<'_>| Rules::compile(&mut counts, parts).unwrap();
+        let text = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
+        let (a, b) = (text("a"), text("b"));
+        let pod = |uid: &str, limit: u64| {
+            let limits = Resources { cpu_millis: limit, ..Resources::default() };
+            let containers = vec![Container { limits, ..Container::default() }];
+            Pod { uid: uid.to_owned(), containers, ..Pod::default() }
+        };
+        let (first, second, larger) = (pod("1", 1), pod("2", 1), pod("3", 2));
+        let plain = PodSpecParts {
+            namespace: "n",
+            labels: Some(&a),
+            is_terminating: false,
+            node_selector: Some(&a),
+            affinity: None,
+            tolerations: &[],
+            spread: &[],
+            containers: &first,
+        };
+        let one = compile(&plain);
+        let same = compile(&PodSpecParts { labels: Some(&b), containers: &second, ..plain });
+        assert!(Arc::ptr_eq(&one.template, &same.template));
+        assert!(Arc::ptr_eq(one.containers(), same.containers()));
+        assert_ne!(one.labels, same.labels);
+
+        let other = compile(&PodSpecParts { containers: &larger, ..plain });
+        assert_eq!(other.number_of_requests(), one.number_of_requests());
+        assert!(!Arc::ptr_eq(one.containers(), other.containers()));
+
+        let tolerations =
+            [Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }];
+        let affinity = Affinity::default();
+        let mut spread = [TopologySpreadConstraint {
+            max_skew: 1,
+            topology_key: "zone".to_owned(),
+            when_unsatisfiable: "DoNotSchedule".to_owned(),
+            label_selector: Some(LabelSelector::default()),
+            ..TopologySpreadConstraint::default()
+        }];
+        for parts in [
+            PodSpecParts { namespace: "m", ..plain },
+            PodSpecParts { node_selector: Some(&b), ..plain },
+            PodSpecParts { node_selector: None, ..plain },
+            PodSpecParts { tolerations: &tolerations, ..plain },
+            PodSpecParts { affinity: Some(&affinity), ..plain },
+            PodSpecParts { spread: &spread, ..plain },
+        ] {
+            let [new, again] = [compile(&parts), compile(&parts)];
+            assert!(!Arc::ptr_eq(&one.template, &new.template), "{parts:?}");
+            assert!(Arc::ptr_eq(&again.template, &new.template), "{parts:?}");
+        }
+        spread[0].match_label_keys = Some(vec!["a".to_owned()]);
+        let parts = PodSpecParts { spread: &spread, ..plain };
+        let [new, again] = [compile(&parts), compile(&parts)];
+        assert!(!Arc::ptr_eq(&again.template, &new.template));
+    }
+}
