@@ -11,14 +11,16 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::Context;
 use super::apply::Target;
-use super::reconcile::{Failed, Manner, reconcile};
+use super::reconcile::{Failed, reconcile};
 use crate::profiles::{Said, condition, faults_of_config};
+use berth_runtime::reconcile::Options;
 use berth_runtime::watch::Change;
 
 /// The one that holds.
 pub(super) const NAME: &str = "default";
 
-const MANNER: Manner = Manner { name: "config", at_once: 1, settle: Duration::from_millis(200) };
+const OPTIONS: Options =
+    Options { name: "config", concurrency: 1, debounce: Duration::from_millis(200) };
 
 /// Judges the configuration for ever.
 pub(super) async fn run(context: Arc<Context>) {
@@ -45,7 +47,7 @@ pub(super) async fn run(context: Arc<Context>) {
         }
     };
     let store = context.configs.store().clone();
-    tokio::join!(tell, reconcile(MANNER, Arc::clone(&context), store, queue, config));
+    tokio::join!(tell, reconcile(OPTIONS, Arc::clone(&context), store, queue, config));
 }
 
 async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), Failed> {

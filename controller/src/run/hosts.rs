@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use berth_api::names::condition::{PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN};
 use berth_api::{ConditionReason, HostProfile, InfraNode};
+use berth_runtime::reconcile::Options;
 use berth_runtime::refusal::{conflicts, remove};
 use futures::channel::mpsc::unbounded;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -19,16 +20,17 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::apply::{Others, Target};
-use super::reconcile::{Failed, Manner, reconcile};
+use super::reconcile::{Failed, reconcile};
 use super::silence::Silent;
 use super::survey::{Queues, Told, survey};
 use crate::profiles::{
     Choice, Said, Wanted, condition, labels, profile_status, said_of_host, wanted,
 };
 
-const HOSTS: Manner = Manner { name: "hosts", at_once: 16, settle: Duration::from_millis(100) };
-const PROFILES: Manner =
-    Manner { name: "profiles", at_once: 4, settle: Duration::from_millis(200) };
+const HOSTS: Options =
+    Options { name: "hosts", concurrency: 16, debounce: Duration::from_millis(100) };
+const PROFILES: Options =
+    Options { name: "profiles", concurrency: 4, debounce: Duration::from_millis(200) };
 /// Conditions of an InfraNode that are ours.
 const OURS: [&str; 3] = [PROFILE_OVERRIDDEN, PROFILE_CONFLICT, PROFILE_INCOMPLETE];
 

@@ -3,6 +3,7 @@
 use std::fmt::Error;
 use std::time::Duration;
 
+use berth_runtime::reconcile::Recorder;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -83,14 +84,15 @@ impl Default for Metrics {
     }
 }
 
-impl Metrics {
-    /// A look at an object is done.
-    pub(super) fn reconciled(&self, controller: &'static str, is_ok: bool, took: Duration) {
-        let result = if is_ok { "ok" } else { "error" };
+impl Recorder for Metrics {
+    fn reconciled(&self, controller: &'static str, succeeded: bool, took: Duration) {
+        let result = if succeeded { "ok" } else { "error" };
         self.reconciles.get_or_create(&Done { controller, result }).inc();
         self.seconds.get_or_create(&Controller { controller }).observe(took.as_secs_f64());
     }
+}
 
+impl Metrics {
     /// A request was sent.
     pub(super) fn request(&self, method: &str) {
         self.requests.get_or_create(&Method { method: method.to_owned() }).inc();

@@ -7,7 +7,6 @@
 //! all of them.
 
 pub mod apply;
-mod backoff;
 mod burst;
 mod calls;
 mod config;

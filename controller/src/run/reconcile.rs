@@ -1,40 +1,38 @@
-//! Runs a reconciler: kube-runtime's scheduler, with pauses that grow while an object fails, and what came of it counted
-//! and said once.
+//! Reconcilers of cluster-scoped objects: what they share beside the harness of berth-runtime.
 
-use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_runtime::client::{CallError, jittered};
+use berth_runtime::reconcile::{Action, Options, ReconcileError, run};
 use futures::channel::mpsc::UnboundedReceiver;
-use futures::{FutureExt as _, StreamExt as _};
 use kube::Resource;
-use kube::runtime::controller::{Action, Config, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
 
 use super::Context;
-use super::backoff::Backoff;
 
 /// Why an object could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// The server, or the way to it.
+    /// A request failed.
     #[error("{0}: {1}")]
     Call(String, CallError),
-    /// Something that time may mend.
+    /// A condition that may hold later.
     #[error("{0}")]
     Wait(String),
 }
 
 impl Failed {
-    /// What was tried.
+    /// Returns a function that adds the name of the request to its error.
     pub fn to(what: impl Into<String>) -> impl FnOnce(CallError) -> Self {
         let what = what.into();
         move |error| Self::Call(what, error)
     }
+}
 
-    fn rest(&self) -> Duration {
+impl ReconcileError for Failed {
+    fn retry_after(&self) -> Duration {
         match self {
             Self::Call(_, error) => error.rest(),
             Self::Wait(_) => Duration::ZERO,
@@ -42,52 +40,23 @@ impl Failed {
     }
 }
 
-/// How a reconciler is run.
-#[derive(Debug, Clone, Copy)]
-pub struct Manner {
-    /// Its name in metrics and messages.
-    pub name: &'static str,
-    /// Objects at once.
-    pub at_once: u16,
-    /// A burst of changes is one look.
-    pub settle: Duration,
-}
-
-/// Looks at each object of the queue that is in the store, until dropped. An object that is fine is looked at again
-/// after the time of `--resync`, give or take a quarter.
-pub async fn reconcile<K, F, Looking>(
-    manner: Manner,
+/// Reconciles each object of the queue that is in the store, until the future is dropped. An object that is as desired is
+/// reconciled again after the time of `--resync`, give or take a quarter.
+pub async fn reconcile<K, F, R>(
+    options: Options,
     context: Arc<Context>,
     store: Store<K>,
     queue: UnboundedReceiver<ObjectRef<K>>,
-    look: F,
+    reconcile: R,
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
-    F: Fn(Arc<K>, Arc<Context>) -> Looking,
-    Looking: Future<Output = Result<(), Failed>> + Send + 'static,
+    R: Fn(Arc<K>, Arc<Context>) -> F,
+    F: Future<Output = Result<(), Failed>> + Send + 'static,
 {
-    let backoff = Arc::new(Backoff::new(manner.name));
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
-    let reconciler = |object: Arc<K>, context: Arc<Context>| {
-        let begin = Instant::now();
-        let (metrics, backoff) = (Arc::clone(&metrics), Arc::clone(&backoff));
-        let reference = ObjectRef::from_obj(object.as_ref());
-        look(object, context)
-            .map(move |result| {
-                metrics.reconciled(manner.name, result.is_ok(), begin.elapsed());
-                if result.is_ok() {
-                    backoff.succeeded(&reference);
-                }
-                result.map(|()| Action::requeue(jittered(resync)))
-            })
-            .boxed()
+    let reconcile = |object: Arc<K>| {
+        let reconciled = reconcile(object, Arc::clone(&context));
+        async move { reconciled.await.map(|()| Action::requeue(jittered(resync))) }
     };
-    let policy = |object: Arc<K>, error: &Failed, _| {
-        backoff.failed(ObjectRef::from_obj(object.as_ref()), error, error.rest(), false)
-    };
-    let config = Config::default().concurrency(manner.at_once).debounce(manner.settle);
-    let queue = queue.map(Ok::<_, Infallible>);
-    let done = applier(reconciler, policy, Arc::clone(&context), store, queue, config);
-    // What failed was said by the policy; an object that is gone is no failure.
-    done.for_each(|_| std::future::ready(())).await;
+    run(options, (), store, queue, metrics, reconcile).await;
 }

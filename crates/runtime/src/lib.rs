@@ -16,6 +16,8 @@ pub mod exchange;
 pub mod log;
 pub mod pace;
 #[cfg(feature = "cluster")]
+pub mod reconcile;
+#[cfg(feature = "cluster")]
 pub mod refusal;
 #[cfg(feature = "cluster")]
 mod retry_after;

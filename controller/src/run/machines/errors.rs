@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use berth_runtime::reconcile::ReconcileError;
+
 pub(super) use crate::run::calls::found;
 
 /// What was tried, and what the server said.
@@ -12,9 +14,8 @@ pub(super) struct Error {
     error: kube::Error,
 }
 
-impl Error {
-    /// Returns how long the server wants to be left alone.
-    pub(super) fn rest(&self) -> Duration {
+impl ReconcileError for Error {
+    fn retry_after(&self) -> Duration {
         berth_runtime::client::rest(&self.error)
     }
 }

@@ -16,21 +16,17 @@ mod say;
 mod wake;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_runtime::client::jittered;
+use berth_runtime::reconcile::{Action, Options, run as run_reconciler};
 use futures::stream::poll_fn;
-use futures::{FutureExt as _, StreamExt as _};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::runtime::controller::{Action, Config, applier};
-use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::backoff::Backoff;
 use super::events::Events;
 use super::metrics::Metrics;
 use super::packed::pack;
@@ -40,10 +36,8 @@ use berth_runtime::watch::{OptionalInformer, OptionalKind};
 use errors::Error;
 use wake::Wake;
 
-/// MachineDeployments that are looked at side by side.
-const AT_ONCE: u16 = 8;
-/// Changes within so short a time are one look.
-const SETTLE: Duration = Duration::from_millis(200);
+const OPTIONS: Options =
+    Options { name: "machines", concurrency: 8, debounce: Duration::from_millis(200) };
 
 /// What all looks share.
 pub(super) struct Context {
@@ -58,7 +52,6 @@ pub(super) struct Context {
     foreign: OptionalInformer,
     webhooks: OptionalInformer,
     wake: Arc<Wake>,
-    backoff: Backoff<DynamicObject>,
     memory: Mutex<BTreeMap<String, Memory>>,
 }
 
@@ -150,7 +143,6 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         foreign,
         webhooks,
         wake,
-        backoff: Backoff::new("machines"),
         memory: Mutex::default(),
     });
     let work = async {
@@ -168,26 +160,9 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         for object in store.state() {
             context.wake.deployment(&object, false);
         }
-        let requests = poll_fn(|cx| requests.poll_recv(cx)).map(Ok::<_, Infallible>);
-        let results = applier(
-            move |object, context| {
-                let (metrics, begin) = (Arc::clone(&metrics), Instant::now());
-                let look = reconcile(object, context, resync);
-                let counted = look.inspect(move |result| {
-                    metrics.reconciled("machines", result.is_ok(), begin.elapsed());
-                });
-                counted.boxed()
-            },
-            |object: Arc<DynamicObject>, error: &Error, context: Arc<Context>| {
-                context.again(&object, error)
-            },
-            Arc::clone(&context),
-            store,
-            requests,
-            Config::default().concurrency(AT_ONCE).debounce(SETTLE),
-        );
-        // What failed was told where it failed.
-        results.for_each(|_| std::future::ready(())).await;
+        let requests = poll_fn(|cx| requests.poll_recv(cx));
+        let reconcile = |object| reconcile(object, Arc::clone(&context), resync);
+        run_reconciler(OPTIONS, self::deployments(), store, requests, metrics, reconcile).await;
     };
     tokio::join!(
         work,
@@ -207,16 +182,11 @@ async fn reconcile(
     resync: Duration,
 ) -> Result<Action, Error> {
     let again = keep::keep(&context, &object).await?;
-    context.backoff.succeeded(&reference(&object));
     let resync = jittered(resync);
     Ok(Action::requeue(again.map_or(resync, |again| again.min(resync))))
 }
 
 impl Context {
-    fn again(&self, object: &DynamicObject, error: &Error) -> Action {
-        self.backoff.failed(reference(object), error, error.rest(), false)
-    }
-
     fn remember<T>(&self, object: &DynamicObject, change: impl FnOnce(&mut Memory) -> T) -> T {
         let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         change(all.entry(object.uid().unwrap_or_default()).or_default())
@@ -226,10 +196,6 @@ impl Context {
         let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&object.uid().unwrap_or_default());
     }
-}
-
-fn reference(object: &DynamicObject) -> ObjectRef<DynamicObject> {
-    ObjectRef::from_obj_with(object, deployments())
 }
 
 fn without_managers(object: &mut DynamicObject) {

@@ -8,13 +8,10 @@ use std::time::{Duration, Instant};
 use berth_api::{ConditionReason, InfraConfigSpec, SecretRef, TenantCluster};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Secret;
-use kube::runtime::controller::Action;
-use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, ResourceExt as _};
 
 use super::error::{Error, at, found};
 use super::stores::{Followers, Queue, Stores};
-use crate::run::backoff::Backoff;
 use crate::run::calls::forbidden;
 use crate::run::events::Events;
 use crate::tenants::fault::Fault;
@@ -31,7 +28,6 @@ pub(super) struct Context {
     pub(super) stores: Arc<Stores>,
     events: Arc<Events>,
     kubeconfigs: Arc<Mutex<BTreeMap<String, Read>>>,
-    pub(super) backoff: Arc<Backoff<TenantCluster>>,
     /// Namespaces whose CSI account has its token, by the account's UID.
     pub(super) tokens: Arc<Mutex<BTreeSet<String>>>,
     /// Whether single tenants' bridges are told, by network.
@@ -61,7 +57,6 @@ impl Context {
             client,
             stores,
             kubeconfigs: Arc::default(),
-            backoff: Arc::new(Backoff::new("tenants")),
             tokens: Arc::default(),
             told: Arc::default(),
         };
@@ -77,12 +72,6 @@ impl Context {
     pub(super) fn config(&self) -> InfraConfigSpec {
         let config = self.stores.followers.configs.get("default");
         config.map(|config| config.spec.clone()).unwrap_or_default()
-    }
-
-    /// When to look again after an error.
-    pub(super) fn again(&self, tenant: &TenantCluster, error: &Error) -> Action {
-        let is_conflict = matches!(error, Error::Changed(_));
-        self.backoff.failed(ObjectRef::from_obj(tenant), error, error.rest(), is_conflict)
     }
 
     /// Tells people.

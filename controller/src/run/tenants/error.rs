@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use berth_runtime::reconcile::ReconcileError;
+
 pub(super) use crate::run::calls::found;
 
 /// Why.
@@ -34,9 +36,12 @@ pub(super) fn at<T>(what: impl Into<String>, result: kube::Result<T>) -> Result<
     })
 }
 
-impl Error {
-    /// Returns how long the server wants to be left alone.
-    pub(super) fn rest(&self) -> Duration {
+impl ReconcileError for Error {
+    fn is_conflict(&self) -> bool {
+        matches!(self, Self::Changed(_))
+    }
+
+    fn retry_after(&self) -> Duration {
         match self {
             Self::Server { error, .. } => berth_runtime::client::rest(error),
             Self::Changed(_) | Self::Unsettled(_) | Self::Ended(_) => Duration::ZERO,

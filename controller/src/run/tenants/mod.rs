@@ -16,16 +16,14 @@ mod sweeper;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::stream::poll_fn;
-use futures::{FutureExt as _, StreamExt as _};
 use kube::Client;
-use kube::runtime::controller::{Action, Config, applier};
-use kube::runtime::reflector::ObjectRef;
 
 use berth_api::TenantCluster;
 use berth_runtime::client::jittered;
+use berth_runtime::reconcile::{Action, Options, run as run_reconciler};
 use context::Context;
 use error::Error;
 pub use stores::Followers;
@@ -33,10 +31,9 @@ pub use stores::Followers;
 use super::events::Events;
 use super::metrics::Metrics;
 
-/// Tenants that are looked at side by side. Each waits for the server most of the time.
-const AT_ONCE: u16 = 8;
-/// A tenant's own objects come one by one: news of them within so short a time are one look.
-const SETTLE: Duration = Duration::from_millis(100);
+/// The objects of a tenant change one by one, so changes within a short time are one reconcile.
+const OPTIONS: Options =
+    Options { name: "tenants", concurrency: 8, debounce: Duration::from_millis(100) };
 
 /// Keeps tenants for ever; ends when it is dropped, and may be at any moment. One that is as it should be is looked at
 /// again after the time of `resync`, in case an event was lost.
@@ -53,26 +50,10 @@ pub async fn run(
     let (context, mut queue, watches) = Context::start(client, events, followers);
     let work = async {
         context.ready().await;
-        let queue = poll_fn(|cx| queue.poll_recv(cx)).map(Ok::<_, Infallible>);
-        let results = applier(
-            move |tenant, context| {
-                let (metrics, begin) = (Arc::clone(&metrics), Instant::now());
-                let look = reconcile(tenant, context, resync);
-                let counted = look.inspect(move |result| {
-                    // What another wrote at the same time is for the next look.
-                    let failed = !matches!(result, Ok(_) | Err(Error::Changed(_)));
-                    metrics.reconciled("tenants", !failed, begin.elapsed());
-                });
-                counted.boxed()
-            },
-            |tenant, error, context: Arc<Context>| context.again(&tenant, error),
-            Arc::clone(&context),
-            context.stores.followers.tenants.store().clone(),
-            queue,
-            Config::default().concurrency(AT_ONCE).debounce(SETTLE),
-        );
-        // What failed was told where it failed.
-        results.for_each(|_| std::future::ready(())).await;
+        let queue = poll_fn(|cx| queue.poll_recv(cx));
+        let store = context.stores.followers.tenants.store().clone();
+        let reconcile = |tenant| reconcile(tenant, Arc::clone(&context), resync);
+        run_reconciler(OPTIONS, (), store, queue, metrics, reconcile).await;
     };
     tokio::select! {
         () = work => Err(Error::Ended("the queue of tenants")),
@@ -93,6 +74,5 @@ async fn reconcile(
         let again = keep::keep(&context, tenant.as_ref().clone()).await?;
         Some(jittered(again.map_or(resync, |again| again.min(resync))))
     };
-    context.backoff.succeeded(&ObjectRef::from_obj(tenant.as_ref()));
     Ok(pause.map_or_else(Action::await_change, Action::requeue))
 }

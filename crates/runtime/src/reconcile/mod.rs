@@ -1,0 +1,101 @@
+//! The one harness of reconcilers: kube-runtime's scheduler with a debounce, a backoff for each object that fails, one span
+//! for each reconcile, and a resync of objects that are as desired.
+
+mod backoff;
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::ready;
+use futures::{FutureExt as _, Stream, StreamExt as _};
+use kube::Resource;
+pub use kube::runtime::controller::Action;
+use kube::runtime::controller::{Config, ReconcileRequest, applier};
+use kube::runtime::reflector::{ObjectRef, Store};
+use tracing::Instrument as _;
+
+use backoff::ObjectBackoff;
+
+/// How a reconciler runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Its name in metrics and logs.
+    pub name: &'static str,
+    /// Maximum number of objects that are reconciled at the same time.
+    pub concurrency: u16,
+    /// Requests for an object within this time are one reconcile.
+    pub debounce: Duration,
+}
+
+/// Why a reconcile failed.
+pub trait ReconcileError: std::error::Error + Send + 'static {
+    /// Returns how long the server wants no request, by its `Retry-After`.
+    fn retry_after(&self) -> Duration;
+
+    /// Returns true if another writer was faster, which is ordinary: the next reconcile sees its result.
+    fn is_conflict(&self) -> bool {
+        false
+    }
+}
+
+/// Receives the name of the reconciler, whether a reconcile succeeded, and the time that it took.
+pub trait Recorder: Send + Sync + 'static {
+    /// Records a reconcile.
+    fn reconciled(&self, reconciler: &'static str, succeeded: bool, took: Duration);
+}
+
+/// Reconciles each object of the queue that is in the store, until the future is dropped. An object that fails is retried
+/// after a pause that grows with each failure.
+pub async fn run<K, Q, R, E, F>(
+    options: Options,
+    kind: K::DynamicType,
+    store: Store<K>,
+    queue: Q,
+    recorder: Arc<impl Recorder>,
+    reconcile: R,
+) where
+    K: Resource<DynamicType: Debug + Hash + Eq + Clone + Unpin + Send + Sync>
+        + Clone
+        + Debug
+        + Send
+        + Sync
+        + 'static,
+    Q: Stream<Item: Into<ReconcileRequest<K>>>,
+    R: Fn(Arc<K>) -> F,
+    E: ReconcileError,
+    F: Future<Output = Result<Action, E>> + Send + 'static,
+{
+    let backoff = Arc::new(ObjectBackoff::<K>::new(options.name));
+    let attempt = |object: Arc<K>, _| {
+        let begin = Instant::now();
+        let (recorder, backoff) = (Arc::clone(&recorder), Arc::clone(&backoff));
+        let reference = ObjectRef::from_obj_with(object.as_ref(), kind.clone());
+        let span = tracing::info_span!(
+            "reconcile",
+            kind = %K::kind(&kind),
+            namespace = reference.namespace,
+            name = reference.name
+        );
+        let done = move |result: &Result<Action, E>| {
+            let succeeded = result.as_ref().err().is_none_or(ReconcileError::is_conflict);
+            recorder.reconciled(options.name, succeeded, begin.elapsed());
+            if result.is_ok() {
+                backoff.succeeded(&reference);
+            }
+        };
+        reconcile(object).inspect(done).instrument(span).boxed()
+    };
+    let retry = |object: Arc<K>, error: &E, _| {
+        let reference = ObjectRef::from_obj_with(object.as_ref(), kind.clone());
+        let pause = backoff.failed(reference, error, error.retry_after(), error.is_conflict());
+        Action::requeue(pause)
+    };
+    let config = Config::default().concurrency(options.concurrency).debounce(options.debounce);
+    let queue = queue.map(Ok::<_, Infallible>);
+    let results = applier(attempt, retry, Arc::new(()), store, queue, config);
+    // Failures were logged by the backoff; an object that does not exist any longer is no failure.
+    results.for_each(|_| ready(())).await;
+}
