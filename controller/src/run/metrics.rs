@@ -103,9 +103,9 @@ impl Metrics {
         self.writes.get_or_create(&Written { kind: kind.to_owned() }).inc();
     }
 
-    /// Whether this one leads.
-    pub(super) fn lead(&self, leads: bool) {
-        self.leader.set(leads.into());
+    /// Sets whether this process is the leader.
+    pub(super) fn set_leader(&self, is_leader: bool) {
+        self.leader.set(is_leader.into());
     }
 
     /// In OpenMetrics' text form.

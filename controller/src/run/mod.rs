@@ -12,7 +12,6 @@ mod calls;
 mod config;
 pub mod events;
 mod hosts;
-mod leader;
 pub mod machines;
 mod malformed;
 mod metrics;
@@ -29,8 +28,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use berth_api::names::CONTROLLER;
 use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use berth_runtime::client;
+use berth_runtime::leader_election::{Election, LeaderElector, LeaderGuard};
 use berth_runtime::serve::{self, Listen};
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -44,7 +45,6 @@ use crate::fields::keep_whether_conditions_are_one;
 use apply::Writer;
 use berth_runtime::watch::{Informer, WatchHealth};
 use events::Events;
-use leader::{Candidate, Term};
 pub use metrics::Metrics;
 use silence::Silence;
 use site::Pages;
@@ -125,10 +125,10 @@ impl Context {
     }
 }
 
-/// The Lease of the one that leads.
+/// Name of the leader lease.
 const LEASE: &str = "berth-controller";
-/// How long the end waits for the Lease to be given back.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for the release of the leader lease at the end.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Now, in whole seconds, as conditions carry it.
 #[must_use]
@@ -158,7 +158,7 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
         client::connect(settings.kubeconfig.as_deref(), "", move |method| counted.request(method))
             .await?;
     let watches = Arc::new(WatchHealth::default());
-    let (leading, mut leads) = watch::channel(false);
+    let (leading, mut leadership) = watch::channel(false);
     let extender = Arc::new(sidecar::Listed::new(settings.sidecar.is_some()));
     let pages =
         Arc::new(Pages::new(Arc::clone(&metrics), Arc::clone(&watches), Arc::clone(&extender)));
@@ -167,11 +167,10 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
         let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
         servers.spawn(serve::serve(server, Arc::clone(&pages)));
     }
-    let term = Term::none();
+    let guard = LeaderGuard::default();
     let mut followers = JoinSet::new();
-    let may = term.clone();
-    let fenced = client::fenced(client.clone(), move || may.lasts());
-    let context = Arc::new(context(settings, &fenced, &mut followers, &watches, &metrics));
+    let guarded = client::guarded(client.clone(), guard.clone());
+    let context = Arc::new(context(settings, &guarded, &mut followers, &watches, &metrics));
     if let Some(settings) = &settings.sidecar {
         let shared = sidecar::Shared {
             nodes: context.nodes.clone(),
@@ -181,26 +180,28 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
         sidecar::begin(settings, &client, shared, &metrics, &extender, &mut followers).await?;
     }
     let leases = Api::namespaced(client, &settings.lease_namespace);
-    let mut candidate =
-        Candidate::new(leases, LEASE, settings.identity.clone(), settings.lease_duration, term);
-    tracing::info!(
-        "{} is ready to lead; Lease {}/{LEASE}",
-        settings.identity,
-        settings.lease_namespace
-    );
+    let election = Election {
+        lease: LEASE,
+        identity: settings.identity.clone(),
+        duration: settings.lease_duration,
+        field_manager: CONTROLLER,
+    };
+    let mut elector = LeaderElector::new(leases, election, guard);
+    let (identity, namespace) = (&settings.identity, &settings.lease_namespace);
+    tracing::info!(identity, namespace, lease = LEASE, "started leader election");
     // What is dropped stops where it stands.
     let mut reconcilers = JoinSet::new();
     let result = loop {
         tokio::select! {
-            () = candidate.run(&leading) => {}
-            changed = leads.changed() => {
-                let leads = changed.is_ok() && *leads.borrow_and_update();
-                metrics.lead(leads);
-                if leads {
-                    tracing::info!("this one leads now");
+            () = elector.run(&leading) => {}
+            changed = leadership.changed() => {
+                let is_leader = changed.is_ok() && *leadership.borrow_and_update();
+                metrics.set_leader(is_leader);
+                if is_leader {
+                    tracing::info!(identity, "acquired the leader lease; starting reconcilers");
                     reconcilers = begin(&context);
                 } else {
-                    tracing::warn!("the lead is lost; reconcilers are stopped");
+                    tracing::warn!(identity, "lost the leader lease; stopping reconcilers");
                     reconcilers.shutdown().await;
                 }
             }
@@ -211,10 +212,10 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
             Some(ended) = followers.join_next() => break Err(ended_by_mistake(ended)),
         }
     };
-    tracing::info!("stopping");
+    tracing::info!(identity, "stopping");
     reconcilers.shutdown().await;
-    if tokio::time::timeout(PATIENCE, candidate.release()).await.is_err() {
-        tracing::warn!("the Lease was not given back in time; another leads when it has run out");
+    if tokio::time::timeout(RELEASE_TIMEOUT, elector.release()).await.is_err() {
+        tracing::warn!(identity, "failed to release the leader lease in time; it will expire");
     }
     result
 }

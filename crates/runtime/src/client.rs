@@ -14,6 +14,7 @@ use tower::util::MapRequestLayer;
 use crate::certificate::{self, Validity};
 use crate::cli::text;
 use crate::credential;
+use crate::leader_election::LeaderGuard;
 pub use crate::retry_after::Busy;
 use crate::retry_after::RetryAfterLayer;
 
@@ -90,24 +91,29 @@ pub fn is_bad_kubeconfig(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<KubeconfigError>())
 }
 
-/// The same client for one that may write only while `may` says so: all but reads is refused before it is sent. So whoever
-/// lost the lead while it was stopped sends nothing when it goes on, whatever it was at.
+/// Returns a client that sends requests other than reads only while this process is the leader. So a process that lost the
+/// leader lease while it was stopped sends nothing when it continues, wherever it was.
 #[must_use]
-pub fn fenced(client: Client, may: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Client {
+pub fn guarded(client: Client, guard: LeaderGuard) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let fence = tower::service_fn(move |request: Request<Body>| {
-        let (client, refused) = (client.clone(), request.method() != Method::GET && !may());
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let is_refused = request.method() != Method::GET && !guard.is_leader();
+        let client = client.clone();
         async move {
-            if refused { Err(BoxError::from(Fenced)) } else { Ok(client.send(request).await?) }
+            if is_refused {
+                Err(BoxError::from(NotLeader))
+            } else {
+                Ok(client.send(request).await?)
+            }
         }
     });
-    Client::new(fence, namespace)
+    Client::new(service, namespace)
 }
 
-/// It may not write.
+/// This process may not write.
 #[derive(Debug, thiserror::Error)]
-#[error("not sent: another leads now")]
-struct Fenced;
+#[error("not sent: this process is not the leader")]
+pub struct NotLeader;
 
 /// A call with a limit.
 ///
@@ -139,12 +145,15 @@ pub enum CallError {
     /// No answer in time.
     #[error("the API server does not answer ({} s)", CALL.as_secs())]
     Silent,
+    /// No answer within a limit of the caller.
+    #[error("no answer in time")]
+    TimedOut,
     /// The server does not want to be asked now.
     #[error("{0}")]
     Busy(Busy),
-    /// It was not sent.
+    /// The request was not sent.
     #[error("{0}")]
-    NotSent(String),
+    NotSent(NotLeader),
     /// The server or the way to it.
     #[error("{}", chain(.0))]
     Kube(Box<kube::Error>),
@@ -155,7 +164,7 @@ impl From<kube::Error> for CallError {
         match error {
             kube::Error::Service(inner) => match inner.downcast() {
                 Ok(busy) => Self::Busy(*busy),
-                Err(inner) if inner.is::<Fenced>() => Self::NotSent(inner.to_string()),
+                Err(inner) if inner.is::<NotLeader>() => Self::NotSent(NotLeader),
                 Err(inner) => Self::Kube(Box::new(kube::Error::Service(inner))),
             },
             error => Self::Kube(Box::new(error)),
@@ -184,7 +193,7 @@ impl CallError {
                 kube::Error::Api(status) => Some(status),
                 _ => None,
             },
-            Self::Silent | Self::Busy(_) | Self::NotSent(_) => None,
+            Self::Silent | Self::TimedOut | Self::Busy(_) | Self::NotSent(_) => None,
         }
     }
 
@@ -193,7 +202,7 @@ impl CallError {
     pub fn rest(&self) -> Duration {
         match self {
             Self::Busy(busy) => busy.rest(),
-            Self::Silent | Self::NotSent(_) | Self::Kube(_) => Duration::ZERO,
+            Self::Silent | Self::TimedOut | Self::NotSent(_) | Self::Kube(_) => Duration::ZERO,
         }
     }
 

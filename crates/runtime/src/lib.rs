@@ -13,6 +13,8 @@ pub mod discovery;
 pub mod events;
 #[cfg(feature = "http")]
 pub mod exchange;
+#[cfg(feature = "cluster")]
+pub mod leader_election;
 pub mod log;
 pub mod pace;
 #[cfg(feature = "cluster")]

@@ -123,7 +123,7 @@ impl Sender {
                 return Ok(());
             }
             Ok(Err(error)) => CallError::from(error),
-            Err(_) => CallError::NotSent("no answer in time".to_owned()),
+            Err(_) => CallError::TimedOut,
         };
         // An API server that says no has not bound it. Otherwise the pod itself tells.
         let is_refused = error.code().is_some_and(|code| (400..500).contains(&code));

@@ -1,0 +1,337 @@
+//! Leader election by a Lease, with the rules of client-go's `tools/leaderelection`.
+//!
+//! Another holder's Lease counts as expired once it has not changed for its duration by this process's clock, so clocks may
+//! differ. Each write carries the version that was read, so of two concurrent writes one is refused. A leader stops at two
+//! thirds of the duration after its last renewal, also if the server cannot be reached; and the [`LeaderGuard`] makes the
+//! end of leadership known to all writers, so that a process that was stopped for a while sends nothing afterwards.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{ObjectMeta, PostParams};
+use tokio::sync::watch;
+
+use crate::client::{CallError, jittered};
+
+/// Until when this process is the leader for certain.
+#[derive(Debug, Clone, Default)]
+pub struct LeaderGuard(Arc<Mutex<Option<Instant>>>);
+
+impl LeaderGuard {
+    fn set(&self, until: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+
+    fn until(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if this process is the leader now.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.until().is_some_and(|until| Instant::now() < until)
+    }
+}
+
+/// The Lease of an election, and this process in it.
+#[derive(Debug, Clone)]
+pub struct Election {
+    /// Name of the Lease.
+    pub lease: &'static str,
+    /// Identity of this process among the candidates.
+    pub identity: String,
+    /// Time after which others take over from a leader that does not renew the Lease.
+    pub duration: Duration,
+    /// Field manager of the Lease.
+    pub field_manager: &'static str,
+}
+
+/// A candidate for leadership.
+#[derive(Debug)]
+pub struct LeaderElector {
+    api: Api<Lease>,
+    election: Election,
+    guard: LeaderGuard,
+    /// The Lease as it was last read, and when that version was first read.
+    seen: Option<(Lease, Instant)>,
+    last_error: String,
+}
+
+impl LeaderElector {
+    /// Returns a candidate that is not the leader yet. `guard` is updated while it runs.
+    #[must_use]
+    pub const fn new(api: Api<Lease>, election: Election, guard: LeaderGuard) -> Self {
+        Self { api, election, guard, seen: None, last_error: String::new() }
+    }
+
+    /// Tries to acquire and renew the Lease, and sends whether it holds it. Never ends.
+    pub async fn run(&mut self, leading: &watch::Sender<bool>) {
+        let duration = self.election.duration;
+        loop {
+            let begin = Instant::now();
+            let acquired = self.try_acquire_or_renew().await;
+            if acquired {
+                // No other candidate may take the Lease before.
+                self.guard.set(begin.checked_add(duration * 2 / 3));
+            } else if !self.guard.is_leader() {
+                self.guard.set(None);
+            }
+            let is_leader = self.guard.is_leader();
+            leading.send_if_modified(|before| std::mem::replace(before, is_leader) != is_leader);
+            let pause = if is_leader && !acquired { duration / 15 } else { duration / 4 };
+            let pause = jittered(pause);
+            // The pause ends with the leadership.
+            let pause = self
+                .guard
+                .until()
+                .map_or(pause, |until| pause.min(until.saturating_duration_since(Instant::now())));
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Releases the Lease, so that another candidate can acquire it at once.
+    pub async fn release(mut self) {
+        let was_leader = self.guard.is_leader();
+        self.guard.set(None);
+        if !was_leader {
+            return;
+        }
+        // A renewal may have been in flight.
+        self.read().await.unwrap_or_default();
+        let ours = self.seen.take().filter(|(lease, _)| self.is_ours(lease));
+        let Some((lease, _)) = ours else { return };
+        let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
+        // As client-go does: an empty holder for one second.
+        let spec = LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            renew_time: Some(MicroTime(Timestamp::now())),
+            acquire_time: Some(MicroTime(Timestamp::now())),
+            lease_transitions: transitions,
+            ..LeaseSpec::default()
+        };
+        if let Err(error) = self.write(Lease { spec: Some(spec), ..lease }).await {
+            let lease = self.election.lease;
+            tracing::warn!(lease, %error, "failed to release the leader lease; it will expire");
+        }
+    }
+
+    /// Returns true if the Lease was acquired or renewed.
+    async fn try_acquire_or_renew(&mut self) -> bool {
+        match self.acquire_or_renew().await {
+            Ok(acquired) => {
+                self.last_error.clear();
+                acquired
+            }
+            Err(error) => {
+                // Another candidate has written the Lease.
+                if error.code() == Some(409) {
+                    self.read().await.unwrap_or_default();
+                    return false;
+                }
+                let error = error.to_string();
+                if error != self.last_error {
+                    let lease = self.election.lease;
+                    tracing::warn!(lease, %error, "failed to acquire or renew the leader lease");
+                    self.last_error = error;
+                }
+                false
+            }
+        }
+    }
+
+    async fn acquire_or_renew(&mut self) -> Result<bool, CallError> {
+        // The holder renews without reading: a write of another candidate is a conflict.
+        let is_ours = self.seen.as_ref().is_some_and(|(lease, _)| self.is_ours(lease));
+        if !(is_ours && self.guard.is_leader()) {
+            self.read().await?;
+        }
+        let Some((lease, since)) = self.seen.clone() else {
+            let name = Some(self.election.lease.to_owned());
+            let metadata = ObjectMeta { name, ..ObjectMeta::default() };
+            let lease = Lease { metadata, spec: Some(self.held(None)) };
+            let created = self.limit(self.api.create(&self.params(), &lease)).await?;
+            self.seen = Some((created, Instant::now()));
+            return Ok(true);
+        };
+        let spec = lease.spec.as_ref();
+        let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+        let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
+        let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+        let is_others = !holder.is_empty() && holder != self.election.identity;
+        if is_others && since.elapsed() < duration {
+            return Ok(false);
+        }
+        let spec = self.held(lease.spec.as_ref());
+        self.write(Lease { spec: Some(spec), ..lease }).await?;
+        Ok(true)
+    }
+
+    fn is_ours(&self, lease: &Lease) -> bool {
+        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
+        holder == Some(self.election.identity.as_str())
+    }
+
+    /// Returns the Lease as held by this process from now on.
+    fn held(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
+        let Election { identity, duration, .. } = &self.election;
+        let now = Some(MicroTime(Timestamp::now()));
+        let is_ours = before.is_some_and(|spec| spec.holder_identity.as_ref() == Some(identity));
+        let acquired = before.and_then(|spec| spec.acquire_time.clone()).filter(|_| is_ours);
+        let transitions = before.and_then(|spec| spec.lease_transitions).unwrap_or_default();
+        LeaseSpec {
+            holder_identity: Some(identity.clone()),
+            lease_duration_seconds: i32::try_from(duration.as_secs()).ok(),
+            acquire_time: acquired.or_else(|| now.clone()),
+            renew_time: now,
+            lease_transitions: Some(
+                transitions.saturating_add((before.is_some() && !is_ours).into()),
+            ),
+            ..LeaseSpec::default()
+        }
+    }
+
+    fn params(&self) -> PostParams {
+        let field_manager = Some(self.election.field_manager.to_owned());
+        PostParams { field_manager, ..PostParams::default() }
+    }
+
+    async fn write(&mut self, lease: Lease) -> Result<(), CallError> {
+        let params = self.params();
+        let replace = self.api.replace(self.election.lease, &params, &lease);
+        let written = self.limit(replace).await?;
+        self.seen = Some((written, Instant::now()));
+        Ok(())
+    }
+
+    async fn read(&mut self) -> Result<(), CallError> {
+        let read = self.limit(self.api.get_opt(self.election.lease)).await?;
+        self.seen = match (read, self.seen.take()) {
+            (None, _) => None,
+            (Some(read), Some((before, since))) if before.spec == read.spec => Some((read, since)),
+            (Some(read), _) => Some((read, Instant::now())),
+        };
+        Ok(())
+    }
+
+    /// Limits a call to a third of the duration, so that there is time for a retry.
+    async fn limit<T>(
+        &self,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, CallError> {
+        match tokio::time::timeout(self.election.duration / 3, call).await {
+            Ok(done) => done.map_err(CallError::from),
+            Err(_) => Err(CallError::Silent),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use hyper::{Method, Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A server that has one Lease.
+    #[derive(Clone, Default)]
+    struct Server {
+        lease: Arc<Mutex<Option<Lease>>>,
+    }
+
+    impl Server {
+        fn client(&self) -> Client {
+            let server = self.clone();
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let server = server.clone();
+                async move { Ok::<_, tower::BoxError>(server.answer(request).await) }
+            });
+            Client::new(service, "berth-system")
+        }
+
+        async fn answer(&self, request: Request<Body>) -> Response<Body> {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            let mut known = self.lease.lock().unwrap();
+            if head.method != Method::GET {
+                let mut lease: Lease = serde_json::from_slice(&body).unwrap();
+                let version =
+                    known.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
+                if lease.metadata.resource_version != version {
+                    return refusal(409, "Conflict");
+                }
+                let next = version.map_or(1, |version| version.parse::<u32>().unwrap() + 1);
+                lease.metadata.resource_version = Some(next.to_string());
+                *known = Some(lease);
+            }
+            match &*known {
+                Some(lease) => Response::new(Body::from(serde_json::to_vec(lease).unwrap())),
+                None => refusal(404, "NotFound"),
+            }
+        }
+
+        fn elector(&self, identity: &str, seconds: u64) -> (LeaderElector, LeaderGuard) {
+            let guard = LeaderGuard::default();
+            let election = Election {
+                lease: "test",
+                identity: identity.to_owned(),
+                duration: Duration::from_secs(seconds),
+                field_manager: "test",
+            };
+            let api = Api::namespaced(self.client(), "berth-system");
+            (LeaderElector::new(api, election, guard.clone()), guard)
+        }
+
+        fn spec(&self) -> LeaseSpec {
+            self.lease.lock().unwrap().clone().unwrap().spec.unwrap()
+        }
+    }
+
+    fn refusal(code: u16, reason: &str) -> Response<Body> {
+        let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+            "status": "Failure", "message": reason, "reason": reason, "code": code});
+        let mut response = Response::new(Body::from(serde_json::to_vec(&status).unwrap()));
+        *response.status_mut() = code.try_into().unwrap();
+        response
+    }
+
+    #[tokio::test]
+    async fn one_candidate_leads_until_it_releases_the_lease() {
+        let server = Server::default();
+        let (mut a, a_guard) = server.elector("a", 15);
+        let (mut b, b_guard) = server.elector("b", 15);
+        assert!(a.try_acquire_or_renew().await);
+        assert!(!a_guard.is_leader(), "run sets the guard");
+        a_guard.set(Instant::now().checked_add(Duration::from_secs(10)));
+        assert!(!b.try_acquire_or_renew().await, "another holds it");
+        assert!(a.try_acquire_or_renew().await, "it is renewed");
+        assert_eq!(server.spec().lease_transitions, Some(0));
+        a.release().await;
+        assert!(!a_guard.is_leader());
+        assert_eq!(server.spec().holder_identity.as_deref(), Some(""));
+        assert!(b.try_acquire_or_renew().await);
+        assert_eq!(server.spec().lease_transitions, Some(1));
+        assert!(!b_guard.is_leader());
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() {
+        let server = Server::default();
+        let (mut a, a_guard) = server.elector("a", 1);
+        let (mut b, _) = server.elector("b", 1);
+        assert!(a.try_acquire_or_renew().await);
+        a_guard.set(Instant::now().checked_add(Duration::from_secs(10)));
+        assert!(!b.try_acquire_or_renew().await, "it is read for the first time");
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        assert!(b.try_acquire_or_renew().await, "it has not changed for its duration");
+        assert!(!a.try_acquire_or_renew().await, "a renewal without reading is a conflict");
+        assert!(!a.try_acquire_or_renew().await);
+        assert_eq!(server.spec().holder_identity.as_deref(), Some("b"));
+    }
+}
