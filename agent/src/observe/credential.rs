@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use berth_runtime::certificate::{self, Expiry};
+use berth_runtime::cli::text::chain;
 use k8s_openapi::jiff::Timestamp;
 use kube::config::Kubeconfig;
 
@@ -26,11 +27,12 @@ pub fn observe(root: &Root) -> Option<Result<ClientCertificate, String>> {
     let text = root.read(KUBECONFIG).ok()?;
     let kubeconfig = Kubeconfig::from_yaml(&text).map_err(|error| error.to_string());
     let validity = kubeconfig.and_then(|kubeconfig| {
-        certificate::of(&kubeconfig, |path| {
+        let validity = certificate::of(&kubeconfig, |path| {
             // A relative path is from the kubeconfig's folder.
             let path = Path::new("/etc/berth").join(path).to_string_lossy().into_owned();
             root.read(&path).map_err(|error| error.to_string())
-        })
+        });
+        validity.map_err(|error| chain(&error))
     });
     let certificate = |validity: certificate::Validity| ClientCertificate {
         end: Timestamp::try_from(validity.not_after)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use berth_extender::wire;
-use berth_runtime::exchange::{Bytes, Exchange, exchange};
+use berth_runtime::exchange::{BodyError, Bytes, Exchange, exchange};
 use berth_runtime::serve::{self, Listen};
 use serde_json::json;
 
@@ -21,7 +21,7 @@ pub(crate) struct ExtenderArgs {
 struct All;
 
 impl Exchange for All {
-    async fn answer(&self, _path: &str, body: Result<Bytes, String>) -> Option<String> {
+    async fn answer(&self, _path: &str, body: Result<Bytes, BodyError>) -> Option<String> {
         let body = body.ok()?;
         let answer = match wire::filter(&body) {
             Ok(read) => {

@@ -1,27 +1,33 @@
-//! What reconcilers ask a server in the same way.
+//! Parameters and results of requests that reconcilers share.
 
 use berth_api::names::CONTROLLER;
 pub(super) use berth_runtime::client::found;
 use kube::api::{PatchParams, PostParams};
 
-/// Of what is made or replaced: by the controller, which a server would not know otherwise.
+/// Returns the parameters of a create or replace, with the controller as the field manager.
 pub(super) fn made_by() -> PostParams {
     PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() }
 }
 
-/// Of what is patched otherwise than by apply.
+/// Returns the parameters of a patch other than an apply, with the controller as the field manager.
 pub(super) fn patched_by() -> PatchParams {
     PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
 }
 
-/// Tells apart that a right is missing: the server says which one, of whom, and where.
-pub(super) fn forbidden<T>(result: kube::Result<T>) -> kube::Result<Result<T, String>> {
+/// A read that this controller has no right to, with the server's message: it names the right, the user and the place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot be read, as a right is missing that an administrator may grant there (docs/security.md): {0}"
+)]
+pub(super) struct Forbidden(String);
+
+/// Separates a missing right (403) from other errors.
+pub(super) fn forbidden<T>(result: kube::Result<T>) -> kube::Result<Result<T, Forbidden>> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Err(format!(
-            "cannot be read, as a right is missing that an administrator may grant there (docs/security.md): {}",
-            status.message
-        ))),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            Ok(Err(Forbidden(status.message.clone())))
+        }
         Err(error) => Err(error),
     }
 }

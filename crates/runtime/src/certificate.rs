@@ -55,23 +55,44 @@ pub fn user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
     user.auth_info.as_ref()
 }
 
+/// Why a client certificate cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// The file that the kubeconfig names cannot be read.
+    #[error("failed to read the client certificate")]
+    File(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The kubeconfig's own data are not base64.
+    #[error("client-certificate-data is not base64")]
+    Base64(#[source] base64::DecodeError),
+    /// The text is not PEM.
+    #[error("the client certificate is not PEM")]
+    Pem(#[source] pem::PemError),
+    /// The PEM text has other entries only.
+    #[error("the PEM text has no certificate")]
+    Missing,
+    /// The certificate cannot be decoded.
+    #[error("the client certificate is not X.509: {0}")]
+    X509(x509_cert::der::Error),
+}
+
 /// Returns the validity of a kubeconfig's client certificate; `None` if it has none. `read` reads a file that the
 /// kubeconfig names.
 ///
 /// # Errors
 /// If the certificate cannot be read.
-pub fn of(
+pub fn of<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     kubeconfig: &Kubeconfig,
-    read: impl FnOnce(&Path) -> Result<String, String>,
-) -> Result<Option<Validity>, String> {
+    read: impl FnOnce(&Path) -> Result<String, E>,
+) -> Result<Option<Validity>, CertificateError> {
     let Some(user) = user(kubeconfig) else { return Ok(None) };
     let text = match (&user.client_certificate_data, &user.client_certificate) {
         (Some(data), _) => {
-            let bytes = STANDARD.decode(data.trim());
-            let bytes = bytes.map_err(|error| format!("client-certificate-data: {error}"))?;
+            let bytes = STANDARD.decode(data.trim()).map_err(CertificateError::Base64)?;
             String::from_utf8_lossy(&bytes).into_owned()
         }
-        (None, Some(path)) => read(Path::new(path))?,
+        (None, Some(path)) => {
+            read(Path::new(path)).map_err(|error| CertificateError::File(error.into()))?
+        }
         (None, None) => return Ok(None),
     };
     validity(&text).map(Some)
@@ -81,11 +102,11 @@ pub fn of(
 ///
 /// # Errors
 /// If there is none.
-pub fn validity(text: &str) -> Result<Validity, String> {
-    let all = pem::parse_many(text).map_err(|error| format!("no PEM: {error}"))?;
-    let first = all.iter().find(|one| one.tag() == "CERTIFICATE").ok_or("no certificate in it")?;
-    let certificate = Certificate::from_der(first.contents())
-        .map_err(|error| format!("no X.509 certificate: {error}"))?;
+pub fn validity(text: &str) -> Result<Validity, CertificateError> {
+    let all = pem::parse_many(text).map_err(CertificateError::Pem)?;
+    let first = all.iter().find(|one| one.tag() == "CERTIFICATE");
+    let first = first.ok_or(CertificateError::Missing)?;
+    let certificate = Certificate::from_der(first.contents()).map_err(CertificateError::X509)?;
     let validity = certificate.tbs_certificate.validity;
     Ok(Validity {
         not_before: UNIX_EPOCH + validity.not_before.to_unix_duration(),
@@ -96,6 +117,7 @@ pub fn validity(text: &str) -> Result<Validity, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::text::chain;
 
     /// Of user berth:agent:rack1-a, valid from 2026-01-01 to 2026-01-31; self-signed, by `openssl ca -selfsign -startdate
     /// 20260101000000Z -enddate 20260131000000Z`.
@@ -130,17 +152,19 @@ mod tests {
                 users: [{{name: other, user: {{token: x}}}}, {{name: u, user: {user}}}]}}"
             );
             of(&Kubeconfig::from_yaml(&text).unwrap(), |path| {
-                (path == Path::new("/pki/agent.crt"))
-                    .then(|| PEM.to_owned())
-                    .ok_or_else(|| "not there".to_owned())
+                (path == Path::new("/pki/agent.crt")).then(|| PEM.to_owned()).ok_or("not there")
             })
+            .map_err(|error| chain(&error))
         };
         let known = validity(PEM).unwrap();
         assert_eq!(with("{client-certificate: /pki/agent.crt}"), Ok(Some(known)));
         let data = STANDARD.encode(PEM);
         assert_eq!(with(&format!("{{client-certificate-data: {data}}}")), Ok(Some(known)));
         assert_eq!(with("{token: x}"), Ok(None));
-        assert_eq!(with("{client-certificate: /pki/other.crt}"), Err("not there".to_owned()));
+        assert_eq!(
+            with("{client-certificate: /pki/other.crt}"),
+            Err("failed to read the client certificate: not there".to_owned())
+        );
         assert!(with("{client-certificate-data: bm8=}").unwrap_err().contains("no certificate"));
     }
 }

@@ -114,6 +114,6 @@ fn files(path: &Path) -> Vec<Option<String>> {
     clippy::disallowed_methods,
     reason = "a credential is no file of the host that is looked at"
 )]
-pub(crate) fn read(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+pub(crate) fn read(path: &Path) -> std::io::Result<String> {
+    std::fs::read_to_string(path)
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 pub use hyper::body::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -15,13 +15,27 @@ use hyper_util::rt::TokioIo;
 
 use crate::serve::Server;
 
+/// Why there is no body.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The body exceeds the limit.
+    #[error("the body is longer than {limit} bytes")]
+    TooLong {
+        /// Maximum length, in bytes.
+        limit: usize,
+    },
+    /// The client ended the request early.
+    #[error("failed to read the body: {0}")]
+    Incomplete(Box<dyn std::error::Error + Send + Sync>),
+}
+
 /// What a daemon answers to a POST.
 pub trait Exchange: Send + Sync + 'static {
     /// The answer to a body, or to why there is none; `None` if it has no such path.
     fn answer(
         &self,
         path: &str,
-        body: Result<Bytes, String>,
+        body: Result<Bytes, BodyError>,
     ) -> impl Future<Output = Option<String>> + Send;
 }
 
@@ -56,7 +70,8 @@ async fn respond(
     let (head, body) = request.into_parts();
     let body = match Limited::new(body, most).collect().await {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) => Err(format!("the body cannot be read: {error} ({most} bytes at most)")),
+        Err(error) if error.is::<LengthLimitError>() => Err(BodyError::TooLong { limit: most }),
+        Err(error) => Err(BodyError::Incomplete(error)),
     };
     match site.answer(head.uri.path(), body).await {
         Some(answer) => {

@@ -31,7 +31,7 @@ pub enum Listen {
 }
 
 impl FromStr for Listen {
-    type Err = String;
+    type Err = ListenError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Some(path) = text.strip_prefix("unix:") {
@@ -39,7 +39,7 @@ impl FromStr for Listen {
             return if absolute {
                 Ok(Self::Unix(path.into()))
             } else {
-                Err("unix: needs an absolute path".to_owned())
+                Err(ListenError::RelativePath)
             };
         }
         // An IPv6 address may come without brackets, as it does from a pod's environment.
@@ -48,22 +48,35 @@ impl FromStr for Listen {
             Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
         };
         let address = text.parse().ok().or_else(plain);
-        address.map(Self::Tcp).ok_or_else(|| "give ADDRESS:PORT or unix:/PATH".to_owned())
+        address.map(Self::Tcp).ok_or(ListenError::Invalid)
     }
 }
 
+/// Why a text is not an address to listen on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    /// Neither an address nor a unix socket.
+    #[error("give ADDRESS:PORT or unix:/PATH")]
+    Invalid,
+    /// A unix socket with a relative path.
+    #[error("unix: needs an absolute path")]
+    RelativePath,
+    /// Other hosts can reach the address.
+    #[error(
+        "must be a loopback address: the answers are for this host alone; for other clients run a proxy that \
+         authenticates them"
+    )]
+    NotLoopback,
+}
+
 impl Listen {
-    /// One that only this host can reach.
+    /// Parses an address that only this host can reach.
     ///
     /// # Errors
-    /// If it is none, or others can reach it.
-    pub fn on_this_host(text: &str) -> Result<Self, String> {
+    /// If it is no address, or other hosts can reach it.
+    pub fn on_this_host(text: &str) -> Result<Self, ListenError> {
         match text.parse()? {
-            Self::Tcp(address) if !address.ip().is_loopback() => Err(
-                "only loopback: what it tells of the host is for the host alone; put a proxy before it that asks who \
-                 is there"
-                    .to_owned(),
-            ),
+            Self::Tcp(address) if !address.ip().is_loopback() => Err(ListenError::NotLoopback),
             listen => Ok(listen),
         }
     }

@@ -78,7 +78,8 @@ impl Context {
             match read {
                 Ok(object) => self.take_in(around, object, kind),
                 Err(why) => {
-                    around.forbidden.insert((kind, namespace.clone(), name.clone()), why);
+                    let key = (*kind, namespace.clone(), name.clone());
+                    around.forbidden.insert(key, why.to_string());
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use berth_runtime::exchange::{Bytes, Exchange};
+use berth_runtime::exchange::{BodyError, Bytes, Exchange};
 
 use super::Sidecar;
 use super::gate::{BRIEFLY, BUDGET, HOLD};
@@ -86,13 +86,13 @@ impl Calls {
 }
 
 impl Exchange for Calls {
-    async fn answer(&self, path: &str, body: Result<Bytes, String>) -> Option<String> {
+    async fn answer(&self, path: &str, body: Result<Bytes, BodyError>) -> Option<String> {
         let began = Instant::now();
         let (call, (answer, result)) = match (path, &body) {
             ("/filter", Ok(body)) => ("filter", self.filter(body).await),
             ("/bind", Ok(body)) => ("bind", self.bind(body).await),
-            ("/filter", Err(why)) => ("filter", (wire::filter_error(why), "error")),
-            ("/bind", Err(why)) => ("bind", (wire::bound(why), "error")),
+            ("/filter", Err(why)) => ("filter", (wire::filter_error(&why.to_string()), "error")),
+            ("/bind", Err(why)) => ("bind", (wire::bound(&why.to_string()), "error")),
             _ => return None,
         };
         self.sidecar.metrics.assignment.decided(call, result, began.elapsed());
