@@ -1,4 +1,4 @@
-//! Client certificates of kubeconfigs: until when they are valid.
+//! Validity of the client certificates of kubeconfigs.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,31 +9,31 @@ use kube::config::{AuthInfo, Kubeconfig};
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
-/// Warned of so long before the end at most: a certificate of a year needs no warning of four months.
+/// Longest time between a warning and the expiry: a certificate of a year needs no warning of four months.
 const LONGEST_NOTICE: Duration = Duration::from_secs(14 * 86_400);
 
-/// When a certificate is valid.
+/// Time in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// From then on.
+    /// Start of the validity.
     pub not_before: SystemTime,
-    /// Until then.
+    /// End of the validity.
     pub not_after: SystemTime,
 }
 
-/// How long a certificate is valid yet.
+/// Remaining validity of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
-    /// Long enough.
+    /// No renewal is due.
     Far,
-    /// For less than a third of its time, and less than two weeks: kubelets renew theirs at that time.
+    /// Less than a third of the lifetime and less than two weeks; kubelets renew their certificates at that time.
     Soon,
-    /// No longer.
+    /// The certificate has expired.
     Expired,
 }
 
 impl Validity {
-    /// Judges it at a time.
+    /// Returns the remaining validity at a time.
     #[must_use]
     pub fn at(&self, now: SystemTime) -> Expiry {
         let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
@@ -101,7 +101,7 @@ pub fn of<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
 /// Returns the validity of the first certificate in a PEM text: the client's own, as intermediate ones follow.
 ///
 /// # Errors
-/// If there is none.
+/// If the text has no certificate that can be decoded.
 pub fn validity(text: &str) -> Result<Validity, CertificateError> {
     let all = pem::parse_many(text).map_err(CertificateError::Pem)?;
     let first = all.iter().find(|one| one.tag() == "CERTIFICATE");
@@ -125,7 +125,7 @@ mod tests {
     const DAY: Duration = Duration::from_secs(86_400);
 
     #[test]
-    fn an_end_is_told_in_time() {
+    fn an_expiry_is_reported_in_time() {
         let validity = validity(&format!("Certificate of an agent\n{PEM}")).unwrap();
         let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
         assert_eq!(validity, Validity { not_before: begin, not_after: begin + DAY * 30 });

@@ -1,4 +1,4 @@
-//! The way to the API server.
+//! The client of the API server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use crate::leader_election::LeaderGuard;
 pub use crate::retry_after::Busy;
 use crate::retry_after::RetryAfterLayer;
 
-/// A server that does not take a connection in so long is away.
+/// Time limit for a connection to the server.
 const CONNECT: Duration = Duration::from_secs(5);
-/// A call that takes longer is given up. Watches have limits of their own.
+/// Time limit for a call. Watches have separate limits.
 pub const CALL: Duration = Duration::from_secs(20);
 
-/// A client and what it was made of.
+/// A client and its configuration.
 #[derive(Clone)]
 pub struct Connected {
-    /// No connection is made yet.
+    /// The client; it connects with the first request.
     pub client: Client,
     /// Name or address of the server, and its port.
     pub server: (String, u16),
-    /// Of the kubeconfig, if it has a client certificate.
+    /// Validity of the client certificate, if the kubeconfig has one.
     pub certificate: Option<Validity>,
 }
 
@@ -40,8 +40,8 @@ impl std::fmt::Debug for Connected {
     }
 }
 
-/// A client for the cluster of a kubeconfig, else of the pod or of `KUBECONFIG`. `hint` is added to what is said where there
-/// is no cluster; `count` is told the method of each request.
+/// Returns a client for the cluster of a kubeconfig, otherwise of the pod or of `KUBECONFIG`. `hint` is appended to the error
+/// if there is no cluster; `count` is called with the method of each request.
 ///
 /// # Errors
 /// If the kubeconfig or the ServiceAccount cannot be read.
@@ -55,7 +55,7 @@ pub async fn connect(
         Some(path) => {
             let name = path.display();
             let kubeconfig = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
-            // One that cannot be read is an error of the next step, in its own words.
+            // If it cannot be read, the next step fails with its error.
             certificate = certificate::of(&kubeconfig, credential::read).unwrap_or_default();
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
                 .await
@@ -63,14 +63,14 @@ pub async fn connect(
         }
         None => Config::infer().await.with_context(|| {
             format!(
-                "no cluster: in a pod the ServiceAccount's token is used, elsewhere say --kubeconfig FILE{hint}"
+                "no cluster: in a pod the ServiceAccount's token is used, elsewhere give --kubeconfig FILE{hint}"
             )
         })?,
     };
     config.connect_timeout = Some(CONNECT);
-    // A dead watch is noticed by its silence, a call by its own limit.
+    // Watches detect a dead connection by an idle timeout, and each call has a time limit.
     config.read_timeout = None;
-    // Whoever calls decides when to try again: what is said then is what is so then.
+    // Callers decide when to retry, and send their latest state then.
     config.default_retry = false;
     let usual = if config.cluster_url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
@@ -80,12 +80,12 @@ pub async fn connect(
         count(request.method().as_str());
         request
     });
-    // Counted below the other layer, which does not send what the server does not want yet.
+    // Counted below the other layer, which does not send requests before their `Retry-After` is over.
     let client = builder.with_layer(&counted).with_layer(&RetryAfterLayer::default()).build();
     Ok(Connected { client, server, certificate })
 }
 
-/// Whether an error of [`connect`] is a kubeconfig that makes no sense, or is not there: no retry helps.
+/// Returns true if an error of [`connect`] is a kubeconfig that is invalid or does not exist: no retry helps.
 #[must_use]
 pub fn is_bad_kubeconfig(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<KubeconfigError>())
@@ -115,15 +115,15 @@ pub fn guarded(client: Client, guard: LeaderGuard) -> Client {
 #[error("not sent: this process is not the leader")]
 pub struct NotLeader;
 
-/// A call with a limit.
+/// Limits the time of a call.
 ///
 /// # Errors
-/// As the call, and if there is no answer in time.
+/// If the call fails, or has no answer in time.
 pub async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, CallError> {
     match tokio::time::timeout(CALL, call).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(CallError::Silent),
+        Err(_) => Err(CallError::NoAnswer),
     }
 }
 
@@ -139,22 +139,22 @@ pub fn found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     }
 }
 
-/// Why a call came to nothing.
+/// Error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// No answer in time.
     #[error("the API server does not answer ({} s)", CALL.as_secs())]
-    Silent,
+    NoAnswer,
     /// No answer within a limit of the caller.
     #[error("no answer in time")]
     TimedOut,
-    /// The server does not want to be asked now.
+    /// The server refused the request with a `Retry-After`.
     #[error("{0}")]
     Busy(Busy),
     /// The request was not sent.
     #[error("{0}")]
     NotSent(NotLeader),
-    /// The server or the way to it.
+    /// The server's answer, or a failed connection.
     #[error("{}", chain(.0))]
     Kube(Box<kube::Error>),
 }
@@ -172,10 +172,10 @@ impl From<kube::Error> for CallError {
     }
 }
 
-/// kube says some of its reasons, but not those of a connection that could not be made.
+/// Returns the text of an error with its sources: kube's own text lacks those of a failed connection.
 fn chain(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
-        // What kube makes of a watch's object that it cannot read.
+        // kube returns this for an object of a watch that it cannot parse.
         if status.code == 0 && status.message.is_empty() {
             return "the API server sent an object that cannot be understood".to_owned();
         }
@@ -185,7 +185,7 @@ fn chain(error: &kube::Error) -> String {
 }
 
 impl CallError {
-    /// The server's answer, if it gave one.
+    /// Returns the server's answer, if there was one.
     #[must_use]
     pub fn status(&self) -> Option<&kube::core::Status> {
         match self {
@@ -193,33 +193,33 @@ impl CallError {
                 kube::Error::Api(status) => Some(status),
                 _ => None,
             },
-            Self::Silent | Self::TimedOut | Self::Busy(_) | Self::NotSent(_) => None,
+            Self::NoAnswer | Self::TimedOut | Self::Busy(_) | Self::NotSent(_) => None,
         }
     }
 
-    /// How long the server wants to be left alone.
+    /// Returns the time until `Retry-After` is over.
     #[must_use]
     pub fn rest(&self) -> Duration {
         match self {
             Self::Busy(busy) => busy.rest(),
-            Self::Silent | Self::TimedOut | Self::NotSent(_) | Self::Kube(_) => Duration::ZERO,
+            Self::NoAnswer | Self::TimedOut | Self::NotSent(_) | Self::Kube(_) => Duration::ZERO,
         }
     }
 
-    /// Whether the server found what we sent invalid, and says this of it.
+    /// Returns true if the server refused the object as invalid (422) with a message that contains these words.
     #[must_use]
     pub fn is_invalid(&self, words: &str) -> bool {
         self.status().is_some_and(|status| status.code == 422 && status.message.contains(words))
     }
 
-    /// The HTTP status that the server answered with.
+    /// Returns the HTTP status of the server's answer.
     #[must_use]
     pub fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
     }
 }
 
-/// Returns how long the server wants to be left alone, by its `Retry-After`.
+/// Returns the time until the `Retry-After` of an error is over.
 #[must_use]
 pub fn rest(error: &kube::Error) -> Duration {
     let busy = match error {
@@ -229,7 +229,7 @@ pub fn rest(error: &kube::Error) -> Duration {
     busy.map_or(Duration::ZERO, Busy::rest)
 }
 
-/// Pauses between tries: doubled each time, with a random part so that a thousand agents do not come at once.
+/// Backoff of one loop: doubled with each retry, with jitter so that a thousand agents do not retry at the same time.
 #[derive(Debug)]
 pub struct Pauses {
     next: Duration,
@@ -240,35 +240,35 @@ impl Pauses {
     /// The first pause.
     pub const FIRST: Duration = Duration::from_secs(1);
 
-    /// Never longer than this.
+    /// Returns a backoff that grows up to a limit.
     #[must_use]
     pub const fn up_to(most: Duration) -> Self {
         Self { next: Self::FIRST, most }
     }
 
-    /// Short again.
+    /// Starts again from the first pause.
     pub const fn reset(&mut self) {
         self.next = Self::FIRST;
     }
 
-    /// At least as long as the server wants to be left alone.
+    /// Sleeps for the next pause, and at least for `rest`.
     pub async fn wait(&mut self, rest: Duration) {
         tokio::time::sleep(jittered(self.next.max(at_least(rest)))).await;
         self.next = (self.next * 2).min(self.most);
     }
 }
 
-/// A time that is this one or longer once it is jittered.
+/// Returns a time that is at least `time` after it was jittered.
 #[must_use]
 pub fn at_least(time: Duration) -> Duration {
-    // Both divisions round down, so a nanosecond or two may be lost.
+    // Both divisions round down, which may lose two nanoseconds.
     time * 4 / 3 + Duration::from_nanos(2)
 }
 
-/// Between 0.75 and 1.25 of a time.
+/// Returns a random time between 0.75 and 1.25 of a time.
 #[must_use]
 pub fn jittered(time: Duration) -> Duration {
-    // What the standard library seeds its maps with is random enough for this.
+    // The seeds of the standard library's maps are random enough for this.
     let random =
         std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0_u8);
     let part = u32::try_from(random % 512).unwrap_or_default();

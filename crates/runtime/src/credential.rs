@@ -1,7 +1,7 @@
-//! A kubeconfig that is renewed while the daemon runs: read again when one of its files has changed.
+//! A kubeconfig that is read again when one of its files has changed, while the daemon runs.
 //!
 //! kube reads token files again by itself, but a kubeconfig and certificates only once. Requests go through one client
-//! that passes them to the latest one; watches that are open go on with theirs.
+//! that passes them to the latest connection; watches that are open keep their connection.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use tower::BoxError;
 use crate::certificate::{Validity, user};
 use crate::client::{Connected, connect};
 
-/// Between looks at the files.
+/// Period of the check of the files.
 const PERIOD: Duration = Duration::from_secs(20);
 
 /// The latest connection of a kubeconfig.
@@ -86,7 +86,7 @@ impl Credential {
                         tracing::warn!(
                             path,
                             error,
-                            "failed to read the changed kubeconfig; going on with the old one"
+                            "failed to read the changed kubeconfig; the old one stays in use"
                         );
                         said = error;
                     }
@@ -112,7 +112,7 @@ fn files(path: &Path) -> Vec<Option<String>> {
 /// Reads a file of a kubeconfig.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a credential is no file of the host that is looked at"
+    reason = "a credential is no file of the host that is observed"
 )]
 pub(crate) fn read(path: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(path)

@@ -1,4 +1,4 @@
-//! Answers to what a program on the same host posts: JSON both ways, and an answer may take its time.
+//! HTTP server for one program on the same host, which posts JSON. An answer may take long.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -29,9 +29,9 @@ pub enum BodyError {
     Incomplete(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// What a daemon answers to a POST.
+/// Answers of a daemon to POST requests.
 pub trait Exchange: Send + Sync + 'static {
-    /// The answer to a body, or to why there is none; `None` if it has no such path.
+    /// Returns the answer to a body or its error; `None` if there is no such path.
     fn answer(
         &self,
         path: &str,
@@ -39,8 +39,8 @@ pub trait Exchange: Send + Sync + 'static {
     ) -> impl Future<Output = Option<String>> + Send;
 }
 
-/// Answers until the end. A body has so many bytes at most. Whoever asks is trusted to take its answers: connections
-/// are kept, as one that is closed while a question is under way is an error to the other side.
+/// Serves until the future is dropped. A body has `most` bytes at most. The client is trusted to read its answers, so
+/// connections have no time limit: one that is closed during a request is an error to the client.
 pub async fn exchange(server: Server, most: usize, site: Arc<impl Exchange>) {
     loop {
         let (site, stream) = (Arc::clone(&site), server.accept().await);
@@ -51,7 +51,7 @@ pub async fn exchange(server: Server, most: usize, site: Arc<impl Exchange>) {
             });
             let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
             if let Err(error) = connection.await {
-                tracing::debug!("a client went away: {error}");
+                tracing::debug!(%error, "the client closed the connection");
             }
         });
     }

@@ -225,7 +225,7 @@ impl LeaderElector {
     ) -> Result<T, CallError> {
         match tokio::time::timeout(self.election.duration / 3, call).await {
             Ok(done) => done.map_err(CallError::from),
-            Err(_) => Err(CallError::Silent),
+            Err(_) => Err(CallError::NoAnswer),
         }
     }
 }

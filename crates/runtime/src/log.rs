@@ -1,17 +1,17 @@
-//! The log, to standard error.
+//! Logging to standard error.
 
 use clap::ValueEnum;
 
-/// Its form.
+/// Format of the log.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum LogFormat {
-    /// A line for people; without a time under systemd, whose journal has it
+    /// Lines for people; without a time under systemd, whose journal adds it
     Text,
     /// JSON
     Json,
 }
 
-/// Begins it. What kube says of its calls is left out, as whoever calls says it with what it means.
+/// Starts logging. Messages of kube are left out, as callers log its errors with their meaning.
 pub fn begin(format: LogFormat) {
     use tracing_subscriber::filter::{LevelFilter, Targets};
     use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};

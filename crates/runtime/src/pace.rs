@@ -1,8 +1,8 @@
-//! How often something may happen where somebody keeps provoking it: some at once, then one for each while.
+//! Rate limit with a burst: a token bucket.
 
 use std::time::{Duration, Instant};
 
-/// A count that refills with time.
+/// A token bucket.
 #[derive(Debug)]
 pub struct Pace {
     left: u32,
@@ -12,16 +12,16 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `most` at once, and one more each `every`.
+    /// Returns a full bucket of `most` tokens that gains one each `every`.
     #[must_use]
     pub fn new(most: u32, every: Duration) -> Self {
         Self { left: most, most, every, counted: Instant::now() }
     }
 
-    /// Takes one.
+    /// Takes a token.
     ///
     /// # Errors
-    /// How long it is until there is one again, if there is none.
+    /// The time until the next token, if the bucket is empty.
     pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
         while self.left < self.most && now.duration_since(self.counted) >= self.every {
             self.left += 1;
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_storm_is_cut_short() {
+    fn a_burst_is_limited() {
         let every = Duration::from_secs(300);
         let mut pace = Pace::new(25, every);
         let begin = Instant::now();

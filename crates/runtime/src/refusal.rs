@@ -1,4 +1,4 @@
-//! Fields that another manager holds: they are left to it, and said.
+//! Fields that another field manager owns: they are left to it, and reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use kube::core::Status;
 use serde_json::Value;
 
-/// After so long the other may have let go.
+/// Time after which the other manager may have released a field.
 const AGAIN: Duration = Duration::from_secs(600);
 
-/// Fields that a conflict (409) of an apply is about, and what the server says of each: the manager that holds it.
+/// Returns the fields of a conflict (409) of an apply, each with the manager that owns it.
 #[must_use]
 pub fn conflicts(status: &Status) -> BTreeMap<String, String> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
@@ -17,7 +17,7 @@ pub fn conflicts(status: &Status) -> BTreeMap<String, String> {
     conflicts.map(|cause| (cause.field.clone(), manager(&cause.message).to_owned())).collect()
 }
 
-/// `conflict with "kubectl-edit" using berth.dev/v1alpha1`.
+/// Returns the manager of a message such as `conflict with "kubectl-edit" using berth.dev/v1alpha1`.
 fn manager(message: &str) -> &str {
     message.split('"').nth(1).unwrap_or(message)
 }
@@ -27,8 +27,8 @@ fn manager(message: &str) -> &str {
 pub struct Refusals(BTreeMap<String, Instant>);
 
 impl Refusals {
-    /// Takes note of a conflict (409) of an apply, but for fields (path, manager) that `may_take` allows. Gives the
-    /// fields with their managers in the server's words if it named any that were not known.
+    /// Records the fields of a conflict (409) of an apply, except those (path, manager) that `may_take` accepts. Returns
+    /// the fields with the server's messages if any was not known.
     pub fn note(
         &mut self,
         status: &Status,
@@ -48,14 +48,14 @@ impl Refusals {
         (!new.is_empty()).then(|| new.join("; "))
     }
 
-    /// Forgets those of long ago, and gives the rest.
+    /// Forgets old fields, and returns the rest.
     pub fn fields(&mut self) -> BTreeSet<String> {
         self.0.retain(|_, since| since.elapsed() < AGAIN);
         self.0.keys().cloned().collect()
     }
 }
 
-/// Takes the field at a path as `.status.zones[id=1].memory` out of an object.
+/// Removes the field at a path such as `.status.zones[id=1].memory` from an object.
 pub fn remove(object: &mut Value, path: &str) {
     let mut steps = steps(path);
     let Some(last) = steps.pop() else { return };
@@ -82,7 +82,7 @@ enum Step {
     Key(String, String),
 }
 
-/// The server quotes text in keys and not numbers. Names with dots in them do not occur in an InfraNode.
+/// Splits a path. The server quotes text in keys, but not numbers. Names with dots do not occur in an InfraNode.
 fn steps(path: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     for part in path.split('.').filter(|part| !part.is_empty()) {
@@ -118,7 +118,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_path_leads_to_one_field() {
+    fn a_path_removes_one_field() {
         let mut object = json!({"status": {"zones": [{"id": 0, "cores": 2}, {"id": 1, "cores": 2}],
             "conditions": [{"type": "Ready", "status": "True"}]}});
         remove(&mut object, ".status.zones[id=1].cores");

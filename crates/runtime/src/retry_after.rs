@@ -1,8 +1,8 @@
-//! `Retry-After`: a request that the server refused with it is not sent again before that time, whoever repeats it.
+//! `Retry-After`: a request that the server refused with it is not sent again before that time, by any caller.
 //!
 //! kube passes a refusal on without the header, so a layer of the client reads it, returns it as an error, and refuses
-//! the same request locally until the time is over. Watches, reconcilers and everything else that repeats a request
-//! keep to it without knowing of it; that they also wait only saves them tries.
+//! the same request locally until the time is over. So watches, reconcilers and all other callers respect it; their own
+//! waits only save retries.
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
@@ -17,15 +17,15 @@ use hyper::{Method, Request, Response};
 use kube::client::{Body, DynBody};
 use tower::{BoxError, Layer, Service};
 
-/// Longest `Retry-After` that is kept to; a longer one is taken for a mistake.
+/// Longest `Retry-After` that is respected; a longer time is taken for a mistake.
 const LONGEST: Duration = Duration::from_secs(120);
 /// Maximum length of a refusal's body, in bytes.
 const LONGEST_BODY: usize = 1 << 14;
 
 /// A refusal with `Retry-After`.
 #[derive(Debug, Clone, thiserror::Error)]
-// The time that is left is not shown: a message that changes would be written again each time.
-#[error("{message} ({code}, to be asked again after {} s)", .retry_after.as_secs())]
+// The remaining time is not shown: a message that changes would be written again each time.
+#[error("{message} ({code}, retry after {} s)", .retry_after.as_secs())]
 pub struct Busy {
     code: u16,
     message: String,
@@ -34,14 +34,14 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Returns the time that is left.
+    /// Returns the remaining time.
     #[must_use]
     pub fn rest(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 }
 
-/// Method and path: what selects objects (`fieldSelector`, `watch`) does not make it another request.
+/// Method and path: requests that differ in selectors or `watch` only are the same.
 type Key = (Method, String);
 type Answer = Response<Box<DynBody>>;
 
@@ -72,7 +72,7 @@ impl<S> Layer<S> for RetryAfterLayer {
     }
 }
 
-/// A client that keeps to `Retry-After`.
+/// A client that respects `Retry-After`.
 #[derive(Debug, Clone)]
 pub(crate) struct RetryAfter<S> {
     inner: S,
@@ -108,7 +108,7 @@ where
     }
 }
 
-/// Returns the time of a refusal. It may be a date, but not an API server's.
+/// Returns the `Retry-After` of a refusal. HTTP allows a date, but API servers send seconds.
 fn retry_after(answer: &Answer) -> Option<Duration> {
     let code = answer.status();
     let text = answer.headers().get(RETRY_AFTER)?.to_str().ok()?;
@@ -121,7 +121,7 @@ async fn refusal(answer: Answer, retry_after: Duration) -> Busy {
     let until = Instant::now() + retry_after;
     let code = answer.status().as_u16();
     let (mut body, mut message) = (answer.into_body(), Vec::new());
-    // The refusal counts, whatever becomes of its message.
+    // The refusal counts even if its message cannot be read.
     while message.len() < LONGEST_BODY
         && let Some(Ok(frame)) = body.frame().await
     {
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers everything with this code and header, and counts.
+    /// A server that answers all requests with this code and header, and counts them.
     fn server(
         code: u16,
         header: Option<&'static str>,
@@ -164,7 +164,7 @@ mod tests {
         })
     }
 
-    /// How many of three equal requests and one of another method reach a server.
+    /// Returns how many of three equal requests and one of another method reach a server.
     fn sent(code: u16, header: Option<&'static str>) -> usize {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let count: Arc<AtomicUsize> = Arc::default();
@@ -184,7 +184,7 @@ mod tests {
     fn a_refused_request_is_sent_again_only_when_the_server_says() {
         assert_eq!(sent(429, Some("5")), 2);
         assert_eq!(sent(503, Some("1")), 2);
-        // Over at once, no time at all, and no refusal.
+        // A time of zero, no time, and no refusal.
         assert_eq!(sent(429, Some("0")), 4);
         assert_eq!(sent(503, None), 4);
         assert_eq!(sent(200, Some("5")), 4);

@@ -1,4 +1,4 @@
-//! Answers over HTTP: `/metrics`, `/healthz`, `/readyz` and what a daemon has beside them.
+//! HTTP server for `/metrics`, `/healthz`, `/readyz` and other pages of a daemon.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,10 +21,10 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Where the daemon answers.
+/// Address of an HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// An address.
+    /// A TCP address.
     Tcp(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
@@ -91,12 +91,12 @@ impl fmt::Display for Listen {
     }
 }
 
-/// A socket that is listened on.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Server {
-    /// On an address.
+    /// On a TCP address.
     Tcp(TcpListener),
-    /// On a path.
+    /// On a unix socket.
     Unix(UnixListener),
 }
 
@@ -106,12 +106,12 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 impl Server {
-    /// The next connection; out of file descriptors, it is asked for again a moment later.
+    /// Accepts the next connection; without free file descriptors it retries a second later.
     pub(crate) async fn accept(&self) -> Box<dyn Stream> {
         loop {
             let accepted: std::io::Result<Box<dyn Stream>> = match self {
                 Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                    // Answers are small, and waited for.
+                    // Answers are small, and the client waits for them.
                     stream.set_nodelay(true).unwrap_or_default();
                     Box::new(stream) as Box<dyn Stream>
                 }),
@@ -132,18 +132,18 @@ const CONNECTIONS: usize = 16;
 /// Time limit for the head of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for a connection with its one request and answer. hyper has no write timeout, so a client that never
-/// reads its answer would hold the connection for ever.
+/// reads its answer would hold the connection open.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Begins to listen.
+/// Starts to listen.
 ///
 /// # Errors
-/// If the address is in use, or the path cannot be made.
+/// If the address is in use, or the socket cannot be created.
 pub async fn bind(listen: &Listen) -> anyhow::Result<Server> {
     Ok(match listen {
         Listen::Tcp(address) => Server::Tcp(TcpListener::bind(address).await?),
         Listen::Unix(path) => {
-            // A socket that a crash left behind; that no other agent lives is known by the lock.
+            // A socket that a crash left behind: the agent's lock proves that no other agent runs.
             if path.exists() {
                 nix::unistd::unlink(path)?;
             }
@@ -152,16 +152,16 @@ pub async fn bind(listen: &Listen) -> anyhow::Result<Server> {
     })
 }
 
-/// What a daemon answers to the path of a GET.
+/// Pages of a daemon.
 pub trait Site: Send + Sync + 'static {
-    /// The answer; `None` if it has no such page.
+    /// Returns the page at a path.
     fn page(&self, path: &str) -> Option<Page>;
 
-    /// The paths that it has.
+    /// Returns the paths of all pages.
     fn paths(&self) -> &'static [&'static str];
 }
 
-/// An answer.
+/// A page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     code: u16,
@@ -170,19 +170,19 @@ pub struct Page {
 }
 
 impl Page {
-    /// All is well.
+    /// Returns the page of a daemon that is healthy (200).
     #[must_use]
     pub fn fine() -> Self {
         Self::text(200, "ok")
     }
 
-    /// Not now, and why.
+    /// Returns the page of a daemon that is not ready (503), with the reason.
     #[must_use]
     pub fn unavailable(why: &str) -> Self {
         Self::text(503, why)
     }
 
-    /// Numbers for Prometheus, as prometheus-client writes them.
+    /// Returns a page of metrics, as prometheus-client encodes them.
     #[must_use]
     pub fn metrics(rendered: Result<String, fmt::Error>) -> Self {
         let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -192,7 +192,7 @@ impl Page {
         }
     }
 
-    /// JSON.
+    /// Returns a page of JSON.
     #[must_use]
     pub const fn json(body: String) -> Self {
         Self { code: 200, kind: "application/json", body }
@@ -203,8 +203,8 @@ impl Page {
     }
 }
 
-/// Answers until the end. When all connections are taken the oldest one is closed for the new one: an answer takes
-/// milliseconds, so the oldest is the one whose client does not read, and no client can keep a probe from `/healthz`.
+/// Serves until the future is dropped. When all connections are in use, the oldest is closed in favour of the new one: an
+/// answer takes milliseconds, so the client of the oldest does not read, and no client can keep a probe from `/healthz`.
 pub async fn serve(server: Server, site: Arc<impl Site>) {
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
@@ -217,7 +217,10 @@ pub async fn serve(server: Server, site: Arc<impl Site>) {
         }
         open.push_back(tokio::spawn(async move {
             if timeout(CONNECTION_TIMEOUT, answer(stream, site)).await.is_err() {
-                tracing::debug!("closed a connection whose client did not read its answer in time");
+                tracing::debug!(
+                    seconds = CONNECTION_TIMEOUT.as_secs(),
+                    "closed a connection whose client did not read its answer in time"
+                );
             }
         }));
     }
@@ -230,10 +233,10 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, site: Arc<impl Site
     });
     let mut builder = http1::Builder::new();
     let builder = builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    // One request for each connection, so that its time limit is the answer's.
+    // One request for each connection, so that the time limit of the connection is that of the answer.
     let builder = builder.keep_alive(false);
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!("a client went away: {error}");
+        tracing::debug!(%error, "the client closed the connection");
     }
 }
 
@@ -266,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_host_is_answered() {
+    fn only_loopback_addresses_are_accepted() {
         for fine in ["127.0.0.1:9477", "[::1]:80", "unix:/run/berth/agent.sock"] {
             assert_eq!(Listen::on_this_host(fine).unwrap().to_string(), fine);
         }
@@ -303,11 +306,11 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             tokio::spawn(serve(Server::Tcp(listener), Arc::new(Large)));
-            let mut silent = Vec::new();
+            let mut idle = Vec::new();
             for _ in 0..3 * CONNECTIONS {
                 let mut client = TcpStream::connect(address).await.unwrap();
                 client.write_all(b"GET /report HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
-                silent.push(client);
+                idle.push(client);
             }
             let probe = async {
                 let mut client = TcpStream::connect(address).await.unwrap();

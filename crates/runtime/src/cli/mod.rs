@@ -1,4 +1,4 @@
-//! What Berth's command lines share, so that all of them end, print and explain themselves alike.
+//! Exit codes, output, colour, completion and manual pages of all command lines.
 
 pub mod pages;
 pub mod style;
@@ -14,12 +14,12 @@ pub const BAD_INPUT: u8 = 2;
 /// Exit code for a host, a cluster or an output that could not be reached or changed.
 pub const UNREACHABLE: u8 = 3;
 
-/// Why a program ends without doing what it was asked to.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub code: u8,
-    /// What is wrong, for people.
+    /// The error, for people.
     pub error: anyhow::Error,
 }
 
@@ -29,7 +29,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// The exit code of a program; a failure is told first.
+/// Returns the exit code of a program, and prints its failure.
 #[must_use]
 pub fn end(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
     result.unwrap_or_else(|failure| {
@@ -38,10 +38,10 @@ pub fn end(program: &str, result: Result<ExitCode, Failure>) -> ExitCode {
     })
 }
 
-/// Prints to standard output. A reader that has seen enough (`| head`) is no error.
+/// Prints to standard output. A reader that closes the pipe (`| head`) is no error.
 ///
 /// # Errors
-/// [`UNREACHABLE`] if standard output takes nothing (a full disk).
+/// [`UNREACHABLE`] if standard output cannot be written (a full disk).
 pub fn print(text: &str) -> Result<ExitCode, Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -52,7 +52,7 @@ pub fn print(text: &str) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Prints one line to standard error; there is nobody to tell if that fails.
+/// Prints one line to standard error, and ignores a failure to do so.
 pub fn complain(line: &str) {
     writeln!(std::io::stderr(), "{}", text::printable(line)).unwrap_or_default();
 }

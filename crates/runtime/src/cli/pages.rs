@@ -1,9 +1,9 @@
-//! Completion scripts and manual pages, made from the same words as `--help`.
+//! Completion scripts and manual pages, generated from the texts of `--help`.
 
 use clap::Command;
 use clap_complete::Shell;
 
-/// The completion script of a program for a shell.
+/// Returns the completion script of a program for a shell.
 #[must_use]
 pub fn completion(mut command: Command, shell: Shell) -> String {
     let name = command.get_name().to_owned();
@@ -20,7 +20,7 @@ pub fn completion(mut command: Command, shell: Shell) -> String {
     }
 }
 
-/// The reference in Markdown: what `--help` says, command by command.
+/// Returns the reference in Markdown: the output of `--help`, command by command.
 #[must_use]
 pub fn reference(mut command: Command) -> String {
     command.build();
@@ -41,7 +41,7 @@ pub fn reference(mut command: Command) -> String {
     page
 }
 
-/// The manual page in troff. `more` is printed as typed at its end: title and text.
+/// Returns the manual page in troff. The sections of `more` (title and text) follow verbatim at its end.
 ///
 /// # Errors
 /// If clap cannot render it, which would be a bug.
@@ -65,7 +65,7 @@ pub fn manual(mut command: Command, more: &[(&str, &str)]) -> std::io::Result<St
         let section = section.replace(".SH DESCRIPTION", &format!(".SH \"{title}\""));
         page.extend_from_slice(section.replace(".SH OPTIONS", ".SS Options").as_bytes());
     }
-    // As typed: a filled paragraph would run the examples into one another.
+    // Verbatim: a filled paragraph would join the lines of the examples.
     for (title, text) in more {
         let text = text.replace('-', "\\-");
         page.extend_from_slice(format!(".SH \"{title}\"\n.nf\n{text}.fi\n").as_bytes());

@@ -1,40 +1,40 @@
 //! Text for terminals of 80 columns.
 
-/// Text of a host as it may go to a terminal: firmware and link aliases can hold anything, and an
-/// escape sequence in them is not for the reader's terminal to obey.
+/// Replaces control characters of a text from a host: firmware and link aliases can contain escape sequences, which the
+/// reader's terminal must not execute.
 #[must_use]
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
-/// As [`printable`], on one line: for values that go into the object.
+/// Does as [`printable`], on one line: for values of API objects.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
-/// An error with those below it, each once: clients say "transport error" first, and the reason last.
+/// Returns the text of an error and its sources, each once: clients return "transport error" first, and the reason last.
 pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
+    let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
-        let inner_said = inner.to_string();
-        if !said.contains(&inner_said) {
-            said = format!("{said}: {inner_said}");
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
         }
         source = inner.source();
     }
-    said
+    text
 }
 
-/// Adds a line of two parts, without white space at its end.
+/// Appends a line of two parts, without trailing white space.
 pub fn line(out: &mut String, first: &str, second: &str) {
     let text = format!("{first}{second}");
     out.push_str(text.trim_end());
     out.push('\n');
 }
 
-/// Breaks at spaces and after commas; a piece that is longer by itself is broken anywhere.
+/// Breaks a text at spaces and after commas; a longer piece is broken anywhere.
 #[must_use]
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

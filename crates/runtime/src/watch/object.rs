@@ -77,7 +77,7 @@ where
         let stream = match timeout(CALL, api.watch(&params, &version)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Some(error.into()),
-            Err(_) => return Some(CallError::Silent),
+            Err(_) => return Some(CallError::NoAnswer),
         };
         let mut stream = std::pin::pin!(stream);
         let before = version.clone();
