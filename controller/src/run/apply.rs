@@ -1,4 +1,4 @@
-//! Writes by server-side apply. That only the one who leads writes is seen to by the client, which is fenced.
+//! Writes by server-side apply. The client refuses writes of a process that is not the leader.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 
 use super::metrics::Metrics;
 
-/// Whose fields of others are.
+/// What happens to fields that another field manager owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
-    /// Theirs: the server refuses with a conflict (409) that names them.
+    /// They stay: the server refuses the apply with a conflict (409) that names them.
     Win,
-    /// Taken over.
+    /// They are taken over.
     Lose,
 }
 
-/// The way to write.
+/// Writes objects, and counts the writes.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Writer {
     }
 }
 
-/// The object that is written.
+/// An object to write.
 #[derive(Debug, Clone)]
 pub struct Target {
     resource: ApiResource,
@@ -43,7 +43,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// An object that is there: it is not made anew if it has gone meanwhile.
+    /// Returns an existing object; an apply does not create it again if it was deleted.
     #[must_use]
     pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Self {
         let metadata = object.meta();
@@ -55,13 +55,13 @@ impl Target {
         }
     }
 
-    /// An object that may have to be made.
+    /// Returns an object that an apply creates if it does not exist.
     #[must_use]
     pub fn named(resource: ApiResource, namespace: Option<&str>, name: &str) -> Self {
         Self { resource, namespace: namespace.map(str::to_owned), name: name.to_owned(), uid: None }
     }
 
-    /// With what every object has.
+    /// Adds the kind, name and UID.
     fn complete(&self, mut body: Value) -> Value {
         if let Some(fields) = body.as_object_mut() {
             fields.insert("apiVersion".to_owned(), self.resource.api_version.clone().into());
@@ -81,10 +81,10 @@ impl Writer {
         Self { client, metrics }
     }
 
-    /// Applies fields of an object (`spec`, `metadata.labels`, ...): all that the controller holds of it.
+    /// Applies all fields of an object that the controller owns (`spec`, `metadata.labels`, ...).
     ///
     /// # Errors
-    /// The server's answer; or [`CallError::NotSent`] if another leads now.
+    /// The server's answer; or [`CallError::NotSent`] if this process is not the leader.
     pub async fn apply(
         &self,
         target: &Target,
@@ -94,7 +94,7 @@ impl Writer {
         self.patch(target, &Self::params(CONTROLLER, others), body, Part::Main).await
     }
 
-    /// Applies the status of an object: all that the controller says in it.
+    /// Applies all fields of the status that the controller owns.
     ///
     /// # Errors
     /// As [`Self::apply`].
@@ -106,7 +106,7 @@ impl Writer {
         self.apply_status_as(CONTROLLER_STATUS, target, status).await
     }
 
-    /// As [`Self::apply_status`], what is held under another name: all that this one says in it.
+    /// Applies all fields of the status that `manager` owns.
     ///
     /// # Errors
     /// As [`Self::apply`].
@@ -116,7 +116,7 @@ impl Writer {
         target: &Target,
         status: Value,
     ) -> Result<DynamicObject, CallError> {
-        // It is ours, or an agent's that gives no sign of life.
+        // The fields are the controller's, or those of an agent that is unresponsive.
         let params = Self::params(manager, Others::Lose);
         self.patch(target, &params, json!({"status": status}), Part::Status).await
     }

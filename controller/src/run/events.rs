@@ -1,4 +1,4 @@
-//! Events of objects: what began to be so. While the server is away they are lost; what is so is in conditions.
+//! Events of objects: what has changed. They are lost while the server is unavailable; the state is in conditions.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +11,10 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 
-/// Events of one object at once, and one more in each while; as client-go's correlator.
+/// Events of one object in a burst, and the time in which one more is allowed; as client-go's correlator.
 const PACE: (u32, Duration) = (25, Duration::from_secs(300));
 
-/// Tells.
+/// Emits Events, limited for each object.
 pub struct Events {
     recorder: Recorder,
     paces: Mutex<HashMap<String, Pace>>,
@@ -27,7 +27,7 @@ impl std::fmt::Debug for Events {
 }
 
 impl Events {
-    /// By a controller of this name.
+    /// Returns an emitter for the controller with this identity.
     #[must_use]
     pub fn new(client: Client, identity: &str) -> Self {
         let reporter =
@@ -35,17 +35,17 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter), paces: Mutex::default() }
     }
 
-    /// Warns of an object.
+    /// Emits a warning about an object.
     pub async fn warn<K: Resource<DynamicType = ()>>(&self, object: &K, reason: &str, note: &str) {
         self.warn_of(object.object_ref(&()), reason, note).await;
     }
 
-    /// As [`Self::warn`], of an object whose kind is not known here.
+    /// Emits a warning about an object by its reference.
     pub async fn warn_of(&self, reference: ObjectReference, reason: &str, note: &str) {
         self.tell_of(EventType::Warning, reference, reason, note).await;
     }
 
-    /// Says something of an object that may be as it should be.
+    /// Emits an Event about an object by its reference.
     pub async fn tell_of(
         &self,
         type_: EventType,
@@ -68,14 +68,14 @@ impl Events {
             secondary: None,
         };
         if let Err(error) = publish(&self.recorder, &event, reference).await {
-            tracing::warn!("an Event was not written: {error}");
+            tracing::warn!(reason, %error, "failed to write an Event");
         }
     }
 
     fn may(&self, reference: &ObjectReference) -> bool {
         let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        // Objects that went away are not kept for ever.
+        // Deleted objects are forgotten.
         if paces.len() > 10_000 {
             paces.clear();
         }

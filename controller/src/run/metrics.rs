@@ -1,4 +1,4 @@
-//! Numbers for Prometheus.
+//! Metrics of the controller.
 
 use std::fmt::Error;
 use std::time::Duration;
@@ -36,7 +36,7 @@ struct Written {
     kind: String,
 }
 
-/// All of them.
+/// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -45,7 +45,7 @@ pub struct Metrics {
     requests: Family<Method, Counter>,
     writes: Family<Written, Counter>,
     leader: Gauge,
-    /// Of the scheduler's sidecar.
+    /// Metrics of the scheduler extender.
     pub(super) assignment: Assignment,
 }
 
@@ -64,12 +64,12 @@ impl Default for Metrics {
         let r = &mut registry;
         r.register(
             "berth_controller_reconciles",
-            "Looks at objects by result",
+            "Reconciles by result",
             Clone::clone(&reconciles),
         );
         r.register(
             "berth_controller_reconcile_seconds",
-            "Time that looks took",
+            "Duration of reconciles",
             Clone::clone(&seconds),
         );
         r.register(
@@ -78,7 +78,11 @@ impl Default for Metrics {
             Clone::clone(&requests),
         );
         r.register("berth_controller_writes", "Objects written, by kind", Clone::clone(&writes));
-        r.register("berth_controller_leader", "1 if this one leads", Clone::clone(&leader));
+        r.register(
+            "berth_controller_leader",
+            "1 if this process is the leader",
+            Clone::clone(&leader),
+        );
         let assignment = Assignment::register(r);
         Self { registry, assignment, reconciles, seconds, requests, writes, leader }
     }
@@ -93,12 +97,12 @@ impl Recorder for Metrics {
 }
 
 impl Metrics {
-    /// A request was sent.
+    /// Counts a request.
     pub(super) fn request(&self, method: &str) {
         self.requests.get_or_create(&Method { method: method.to_owned() }).inc();
     }
 
-    /// An object was written.
+    /// Counts a written object.
     pub(super) fn wrote(&self, kind: &str) {
         self.writes.get_or_create(&Written { kind: kind.to_owned() }).inc();
     }
@@ -108,7 +112,7 @@ impl Metrics {
         self.leader.set(is_leader.into());
     }
 
-    /// In OpenMetrics' text form.
+    /// Returns the metrics in the text format of OpenMetrics.
     pub(super) fn render(&self) -> Result<String, Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;

@@ -1,10 +1,9 @@
-//! The daemon: reconcilers that one of several controllers runs at a time.
+//! The daemon: reconcilers, which run on the leader of several replicas.
 //!
-//! Every one follows the objects ([`follow`]) and answers over HTTP, so that the next to lead is ready at once. Who leads
-//! ([`leader`]) runs the reconcilers, one file each: they take objects from stores, ask the pure modules what should be,
-//! and write what differs ([`apply`]). When the lead is lost they are dropped where they stand: whatever they were at is
-//! done again by the next one, as each looks at what there is. The scheduler's [`sidecar`] is apart from that: it runs on
-//! all of them.
+//! Each replica watches the objects and serves HTTP, so that the next leader is ready at once. The leader runs the
+//! reconcilers, one module each: they take objects from informer stores, compute the desired state by the pure modules,
+//! and write the differences ([`apply`]). When the leader lease is lost they are dropped at any point: the next leader
+//! reconciles from the actual state. The scheduler extender ([`sidecar`]) runs on all replicas.
 
 pub mod apply;
 mod burst;
@@ -50,34 +49,34 @@ use silence::Silence;
 use site::Pages;
 use survey::Survey;
 
-/// What the daemon is told on its command line.
+/// Settings of the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// A kubeconfig; `None` for the ServiceAccount of the pod, or what `KUBECONFIG` says.
+    /// A kubeconfig; `None` for the ServiceAccount of the pod, or `KUBECONFIG`.
     pub kubeconfig: Option<PathBuf>,
-    /// Where the Lease of the one that leads lies, and those of the agents.
+    /// Namespace of the leader lease and of the agents' Leases.
     pub lease_namespace: String,
-    /// For how long others wait for one that leads and gives no sign of life.
+    /// Time after which another replica takes over from a leader that does not renew its lease.
     pub lease_duration: Duration,
-    /// Who this one is, among several.
+    /// Identity of this replica.
     pub identity: String,
-    /// Where it answers.
+    /// Addresses of the HTTP server.
     pub listen: Vec<Listen>,
-    /// Between looks at objects that nothing happened to.
+    /// Period of the reconcile of objects without changes.
     pub resync: Duration,
-    /// The scheduler's sidecar, if there is to be one.
+    /// The scheduler extender, if it is enabled.
     pub sidecar: Option<sidecar::Settings>,
 }
 
-/// What all reconcilers share.
+/// State that all reconcilers share.
 pub struct Context {
-    /// For reading, and for what is written otherwise than by apply. Fenced: it writes while this one leads.
+    /// Client for reads, and for writes other than apply. It writes only while this process is the leader.
     pub client: Client,
-    /// For applying.
+    /// Writes by server-side apply.
     pub writer: Writer,
-    /// For telling.
+    /// Emits Events.
     pub events: Arc<Events>,
-    /// All Nodes: their labels and addresses.
+    /// All Nodes, trimmed.
     pub nodes: Informer<Node>,
     /// All InfraNodes.
     pub infra_nodes: Informer<InfraNode>,
@@ -89,7 +88,7 @@ pub struct Context {
     pub configs: Informer<InfraConfig>,
     /// All VlanClaims.
     pub claims: Informer<VlanClaim>,
-    /// Between looks at objects that nothing happened to.
+    /// Period of the reconcile of objects without changes.
     pub resync: Duration,
     watches: Arc<WatchHealth>,
     metrics: Arc<Metrics>,
@@ -106,7 +105,7 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// What holds for all tenants now; defaults if nobody has said.
+    /// Returns the configuration for all tenants; defaults if there is none.
     #[must_use]
     pub fn config(&self) -> Arc<InfraConfig> {
         let defaults =
@@ -130,7 +129,7 @@ const LEASE: &str = "berth-controller";
 /// Time limit for the release of the leader lease at the end.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Now, in whole seconds, as conditions carry it.
+/// Returns the current time in whole seconds, for conditions.
 #[must_use]
 pub fn now() -> Time {
     Time(Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default())
@@ -139,17 +138,17 @@ pub fn now() -> Time {
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If it cannot start: no cluster, an address in use.
+/// If it cannot start: there is no cluster, or an address is in use.
 pub fn run(settings: &Settings) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let result = runtime.block_on(keep(settings));
-    // A look-up of the server's name that hangs must not hold up the end.
+    let result = runtime.block_on(run_until_signal(settings));
+    // A DNS lookup that hangs must not delay the end.
     runtime.shutdown_background();
     result
 }
 
-async fn keep(settings: &Settings) -> anyhow::Result<()> {
+async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = Arc::new(Metrics::default());
@@ -168,16 +167,16 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
         servers.spawn(serve::serve(server, Arc::clone(&pages)));
     }
     let guard = LeaderGuard::default();
-    let mut followers = JoinSet::new();
+    let mut watch_tasks = JoinSet::new();
     let guarded = client::guarded(client.clone(), guard.clone());
-    let context = Arc::new(context(settings, &guarded, &mut followers, &watches, &metrics));
+    let context = Arc::new(context(settings, &guarded, &mut watch_tasks, &watches, &metrics));
     if let Some(settings) = &settings.sidecar {
         let shared = sidecar::Shared {
             nodes: context.nodes.clone(),
             infra_nodes: context.infra_nodes.clone(),
             profiles: context.profiles.clone(),
         };
-        sidecar::begin(settings, &client, shared, &metrics, &extender, &mut followers).await?;
+        sidecar::begin(settings, &client, shared, &metrics, &extender, &mut watch_tasks).await?;
     }
     let leases = Api::namespaced(client, &settings.lease_namespace);
     let election = Election {
@@ -189,7 +188,7 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
     let mut elector = LeaderElector::new(leases, election, guard);
     let (identity, namespace) = (&settings.identity, &settings.lease_namespace);
     tracing::info!(identity, namespace, lease = LEASE, "started leader election");
-    // What is dropped stops where it stands.
+    // Reconcilers stop when the set is dropped.
     let mut reconcilers = JoinSet::new();
     let result = loop {
         tokio::select! {
@@ -199,7 +198,7 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
                 metrics.set_leader(is_leader);
                 if is_leader {
                     tracing::info!(identity, "acquired the leader lease; starting reconcilers");
-                    reconcilers = begin(&context);
+                    reconcilers = start_reconcilers(&context);
                 } else {
                     tracing::warn!(identity, "lost the leader lease; stopping reconcilers");
                     reconcilers.shutdown().await;
@@ -207,9 +206,9 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
             }
             _ = end.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
-            // None of them ends by itself; systemd or the kubelet starts it anew.
-            Some(ended) = reconcilers.join_next() => break Err(ended_by_mistake(ended)),
-            Some(ended) = followers.join_next() => break Err(ended_by_mistake(ended)),
+            // No task ends by itself; systemd or the kubelet restarts the program.
+            Some(ended) = reconcilers.join_next() => break Err(unexpected_end(ended)),
+            Some(ended) = watch_tasks.join_next() => break Err(unexpected_end(ended)),
         }
     };
     tracing::info!(identity, "stopping");
@@ -223,7 +222,7 @@ async fn keep(settings: &Settings) -> anyhow::Result<()> {
 fn context(
     settings: &Settings,
     client: &Client,
-    followers: &mut JoinSet<()>,
+    tasks: &mut JoinSet<()>,
     watches: &Arc<WatchHealth>,
     metrics: &Arc<Metrics>,
 ) -> Context {
@@ -231,18 +230,18 @@ fn context(
         client: client.clone(),
         writer: Writer::new(client.clone(), Arc::clone(metrics)),
         events: Arc::new(Events::new(client.clone(), &settings.identity)),
-        nodes: Informer::start(client, followers, watches, trim_node),
-        infra_nodes: Informer::start(client, followers, watches, |_| {}),
-        profiles: Informer::start(client, followers, watches, |profile| {
+        nodes: Informer::start(client, tasks, watches, trim_node),
+        infra_nodes: Informer::start(client, tasks, watches, |_| {}),
+        profiles: Informer::start(client, tasks, watches, |profile| {
             profile.metadata.managed_fields = None
         }),
-        tenants: Informer::start(client, followers, watches, |tenant| {
+        tenants: Informer::start(client, tasks, watches, |tenant| {
             keep_whether_conditions_are_one(&mut tenant.metadata);
         }),
-        configs: Informer::start(client, followers, watches, |config| {
+        configs: Informer::start(client, tasks, watches, |config| {
             config.metadata.managed_fields = None
         }),
-        claims: Informer::start(client, followers, watches, |claim| {
+        claims: Informer::start(client, tasks, watches, |claim| {
             claim.metadata.managed_fields = None
         }),
         resync: settings.resync,
@@ -255,8 +254,8 @@ fn context(
     }
 }
 
-/// The reconcilers; each goes on for ever.
-fn begin(context: &Arc<Context>) -> JoinSet<()> {
+/// Starts the reconcilers, which never end.
+fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let mut all = JoinSet::new();
     all.spawn(hosts::run(Arc::clone(context)));
     all.spawn(config::run(Arc::clone(context)));
@@ -267,18 +266,18 @@ fn begin(context: &Arc<Context>) -> JoinSet<()> {
     let followers = context.followers();
     all.spawn(async move {
         let Err(error) = tenants::run(client, events, metrics, followers, resync).await;
-        tracing::error!("tenants: {error}");
+        tracing::error!(%error, "the reconciler of tenants ended");
     });
     all
 }
 
-fn ended_by_mistake(ended: Result<(), tokio::task::JoinError>) -> anyhow::Error {
+fn unexpected_end(ended: Result<(), tokio::task::JoinError>) -> anyhow::Error {
     let why = ended.err().map(|error| format!(": {error}")).unwrap_or_default();
-    anyhow::anyhow!("a part ended by a mistake of berth-controller's own{why}")
+    anyhow::anyhow!("a task ended unexpectedly, which is a bug of berth-controller{why}")
 }
 
-/// Images and conditions of a Node are most of it, and change all the time. Its taints and amounts are for the sidecar, its
-/// addresses and its pods' networks for NetworkPolicies.
+/// Removes images and conditions of a Node, which are most of it and change often. The extender reads its taints and
+/// resources, and NetworkPolicies its addresses and pod CIDRs.
 fn trim_node(node: &mut Node) {
     node.metadata.managed_fields = None;
     node.metadata.annotations = None;

@@ -1,20 +1,20 @@
-//! Objects kept as JSON text: the content of ten thousand of them, as trees of maps, takes about ten times as much.
+//! Objects stored as JSON text: as trees of maps, the content of ten thousand of them takes about ten times the memory.
 
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-/// Replaces the content by its text. Metadata stays as it is. A packed object cannot be serialized.
+/// Replaces the content of an object by its JSON text. Metadata stay. A packed object cannot be serialized.
 pub(super) fn pack(object: &mut DynamicObject) {
     let mut text = std::mem::take(&mut object.data).to_string();
     text.shrink_to_fit();
     object.data = Value::String(text);
 }
 
-/// Replaces the text by the content; an object that is not packed stays as it is.
+/// Returns an object with its content parsed again; an object that is not packed is returned unchanged.
 #[must_use]
 pub(super) fn unpacked(object: &DynamicObject) -> DynamicObject {
     let data = match &object.data {
-        // It was made of a value, so it is one.
+        // The text was written from a value, so it can be parsed.
         Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
         data => data.clone(),
     };
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_comes_back_as_it_was() {
+    fn an_unpacked_object_equals_the_original() {
         let object: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "A", "metadata": {"name": "a"}, "spec": {"b": [1, "x"], "c": null},
         }))

@@ -1,4 +1,4 @@
-//! What the daemon answers over HTTP: `/metrics`, `/healthz`, `/readyz`.
+//! HTTP pages of the daemon: `/metrics`, `/healthz`, `/readyz`.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use berth_runtime::watch::WatchHealth;
 use super::metrics::Metrics;
 use super::sidecar::Listed;
 
-/// Its pages.
+/// Pages of the daemon.
 #[derive(Debug)]
 pub(super) struct Pages {
     metrics: Arc<Metrics>,
     watches: Arc<WatchHealth>,
-    /// Of the scheduler extender, if there is to be one.
+    /// State of the scheduler extender, if it is enabled.
     extender: Arc<Listed>,
 }
 
@@ -26,8 +26,8 @@ impl Pages {
         Self { metrics, watches, extender }
     }
 
-    /// What is not listed yet, of the reconcilers' objects and of the extender's: a rolling update goes on only when one
-    /// that has all of them can answer kube-scheduler.
+    /// Returns the kinds that are not listed yet, of the reconcilers and of the extender: a rolling update continues only
+    /// when the new replica can answer kube-scheduler.
     fn unready(&self) -> Option<String> {
         let all = [self.watches.unlisted(), self.extender.unready()];
         let all: Vec<String> = all.into_iter().flatten().collect();
@@ -38,7 +38,7 @@ impl Pages {
 impl Site for Pages {
     fn page(&self, path: &str) -> Option<Page> {
         Some(match path {
-            // A part that ends ends the program; that it answers shows that it goes on.
+            // The program ends with any of its tasks, so an answer proves that all of them run.
             "/healthz" => Page::fine(),
             "/readyz" => match self.unready() {
                 None => Page::fine(),
