@@ -1,5 +1,5 @@
-//! Who may talk to whom, by the NetworkPolicies that are rendered for a tenant: judged by an evaluator of its own, and
-//! written into `docs/isolation.md`.
+//! Permitted connections, by the NetworkPolicies that are rendered for a tenant: evaluated by an independent evaluator, and
+//! written to `docs/isolation.md`.
 //!
 //! After a change of the policies run this test with `BERTH_UPDATE=1` and read the difference.
 
@@ -8,7 +8,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
-    reason = "tests look at files, and fail by panicking"
+    reason = "tests read files, and fail by panicking"
 )]
 
 #[path = "policies/documented.rs"]
@@ -32,7 +32,7 @@ const NO: [bool; 2] = [false, false];
 /// With `Egress` only.
 const EGRESS: [bool; 2] = [false, true];
 
-/// From, to, protocol and port, and who may. What it should be, not what the renderer says: each line is a decision.
+/// From, to, protocol and port, and the verdict. Each line is a decision, not the output of the renderer.
 const TABLE: [(&str, &str, &str, u16, [bool; 2]); 64] = [
     // Inside.
     ("VM", "VM of the same tenant", TCP, 22, YES),
@@ -112,7 +112,7 @@ const INBOUND: [bool; 2] = [false, true];
 /// The other tenant is isolated `InCluster`, so it cannot leave; only its destination would be open.
 const EGRESS_IN: [bool; 2] = [false, false];
 
-/// One verdict, the same for both families and whatever a network plugin takes an `ipBlock` to mean.
+/// Returns the verdict, which is the same for both families and for both meanings of `ipBlock` in network plugins.
 fn verdict(scene: &Scene, from: &str, to: &str, port: Port<'_>) -> bool {
     let mut all = Vec::new();
     for blocks_apply_to_pods in [false, true] {
@@ -134,7 +134,7 @@ fn verdict(scene: &Scene, from: &str, to: &str, port: Port<'_>) -> bool {
 }
 
 #[test]
-fn who_may_talk_to_whom() {
+fn permitted_connections() {
     let scenes = ["InCluster", "Egress"].map(Scene::of);
     let mut wrong = Vec::new();
     let mut table =
@@ -163,7 +163,7 @@ fn who_may_talk_to_whom() {
 
 /// Without isolation there is no policy of Berth's, and everything is open.
 #[test]
-fn without_isolation_nothing_is_closed() {
+fn without_isolation_everything_is_allowed() {
     let scene = Scene::of("Off");
     for (from, to, protocol, number, _) in TABLE {
         if ["VM of another tenant", "source of a clone here"]
@@ -180,7 +180,7 @@ fn without_isolation_nothing_is_closed() {
 
 /// Whatever the other tenant may send: pods with labels of CDI or KubeVirt are those of the infra cluster only.
 #[test]
-fn labels_of_an_open_tenant_open_no_other() {
+fn labels_of_an_open_tenant_do_not_open_another() {
     let scene = Scene::with_other("InCluster", "Off");
     for (from, to, number) in [
         ("VM of another tenant, labelled cdi-uploadproxy", "uploader", 8443),

@@ -267,7 +267,7 @@ fn what_is_wrong_is_said(plane: &ControlPlane) {
     let greedy = until(plane, "greedy", "NetworkReady", "False NetworkIdInUse");
     let message = said(&greedy, "NetworkReady").1;
     assert!(
-        message.contains(&format!("asks for VLAN {taken} on trunk, which tenant one has")),
+        message.contains(&format!("requests VLAN {taken} on trunk, which tenant one has")),
         "{message}"
     );
     tenant(plane, "lost", &json!({"network": {"name": "trnk"}}));

@@ -11,13 +11,13 @@ use serde::Serialize;
 
 use super::Fleet;
 use crate::profiles;
-use crate::tenants::claims::{Choice, Known, Request, choose};
+use crate::tenants::claims::{Choice, ClaimState, Request, choose};
 use crate::tenants::fault::Fault;
-use crate::tenants::hosts::Host;
+use crate::tenants::hosts::HostState;
 use crate::tenants::ids::NetworkId;
 use crate::tenants::network::resolve;
-use crate::tenants::objects::attachment::{Tenants, attachment};
-use crate::tenants::objects::{Wanted, flavours};
+use crate::tenants::objects::attachment::{TenantCount, attachment};
+use crate::tenants::objects::{DesiredObject, flavours};
 use berth_api::Problem;
 
 /// What a tenant would have.
@@ -49,9 +49,9 @@ impl Fleet {
         }
         let shaped = self.shaped();
         let host = |(infra, labels): &(InfraNode, BTreeMap<String, String>)| {
-            Arc::new(Host::of(infra, Some(labels)))
+            Arc::new(HostState::new(infra, Some(labels)))
         };
-        let hosts: Vec<Arc<Host>> = shaped.iter().map(host).collect();
+        let hosts: Vec<Arc<HostState>> = shaped.iter().map(host).collect();
         for (infra, _) in shaped {
             self.infra_nodes.insert(infra.name_any(), infra);
         }
@@ -116,9 +116,9 @@ impl Fleet {
     fn network(
         &self,
         tenant: &TenantCluster,
-        hosts: &[Arc<Host>],
+        hosts: &[Arc<HostState>],
         claims: &[Arc<berth_api::VlanClaim>],
-    ) -> Result<Option<(NetworkId, Wanted)>, Fault> {
+    ) -> Result<Option<(NetworkId, DesiredObject)>, Fault> {
         let (Some(asked), Some(network)) = (&tenant.spec.network, resolve(tenant, hosts)?) else {
             return Ok(None);
         };
@@ -128,18 +128,18 @@ impl Fleet {
             uid: &uid,
             network: &asked.name,
             by_vni: network.by_vni(),
-            fixed: NetworkId::asked(asked),
-            before: tenant.status.as_ref().and_then(NetworkId::of_status),
+            fixed: NetworkId::requested(asked),
+            recorded: tenant.status.as_ref().and_then(NetworkId::from_status),
         };
-        let known = Known {
+        let known = ClaimState {
             config: &self.around.config,
             claims,
             refused: &BTreeSet::new(),
             foreign: &BTreeMap::new(),
         };
-        let (Choice::Have(id) | Choice::TakeOver(id, _) | Choice::Create(id)) =
+        let (Choice::Held(id) | Choice::TakeOver(id, _) | Choice::Create(id)) =
             choose(request, known)?;
-        let count = Tenants(self.around.tenants.len());
+        let count = TenantCount(self.around.tenants.len());
         Ok(Some((id, attachment(&name, asked, &network, id, count)?)))
     }
 
@@ -179,7 +179,7 @@ impl Fleet {
         node
     }
 
-    fn take_in(&mut self, object: &Wanted) {
+    fn take_in(&mut self, object: &DesiredObject) {
         self.around.add(&object.body);
         if let Err(invalid) = self.surroundings.add(&object.body) {
             self.problems.push(super::problem(invalid));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
 
-use crate::tenants::wires;
+use crate::tenants::shared_wire;
 
 /// Sentences with field and value; none if all makes sense. `networks` are the host networks of all HostProfiles.
 #[must_use]
@@ -15,7 +15,7 @@ pub fn faults_of_config(
     claims: &[Arc<VlanClaim>],
 ) -> Vec<String> {
     let mut faults = pools(config, networks);
-    faults.extend(wires::faults(config, networks, claims));
+    faults.extend(shared_wire::config_problems(config, networks, claims));
     faults.extend(cluster(config));
     let names = config.custom_network_policies.iter().map(|policy| policy.name.as_str());
     faults.extend(twice("customNetworkPolicies", names));
@@ -111,7 +111,7 @@ fn twice<'a>(field: &'a str, names: impl Iterator<Item = &'a str>) -> impl Itera
     let mut seen = BTreeMap::new();
     names.for_each(|name| *seen.entry(name).or_insert(0_u32) += 1);
     let twice = seen.into_iter().filter(|(_, count)| *count > 1);
-    twice.map(move |(name, count)| format!("{field}: `{name}` is there {count} times"))
+    twice.map(move |(name, count)| format!("{field}: `{name}` is listed {count} times"))
 }
 
 /// A label's key, or what keys begin with and a `*`.
@@ -170,7 +170,7 @@ mod tests {
             ),
             (
                 json!({"infraStorageClasses": [{"name": "a"}, {"name": "a"}]}),
-                "`a` is there 2 times",
+                "`a` is listed 2 times",
             ),
             (
                 json!({"clusterDNS": {"namespaceLabels": {"a": "b"}, "podLabels": {}}}),

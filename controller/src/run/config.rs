@@ -1,4 +1,4 @@
-//! InfraConfig: read live by whoever needs it, and judged here.
+//! Reconciler of InfraConfig: validates it. Its readers take it from a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::profiles::{Said, condition, faults_of_config};
 use berth_runtime::reconcile::Options;
 use berth_runtime::watch::Change;
 
-/// The one that holds.
+/// Name of the InfraConfig that is read.
 pub(super) const NAME: &str = "default";
 
 const OPTIONS: Options =
     Options { name: "config", concurrency: 1, debounce: Duration::from_millis(200) };
 
-/// Judges the configuration for ever.
+/// Validates the configuration until it is dropped.
 pub(super) async fn run(context: Arc<Context>) {
     let mut changes = context.configs.changes();
     let mut claims = context.claims.changes();
@@ -33,15 +33,15 @@ pub(super) async fn run(context: Arc<Context>) {
             for config in context.configs.all() {
                 wake.unbounded_send(ObjectRef::from_obj(config.as_ref())).unwrap_or_default();
             }
-            // A profile may have brought the network that a pool names.
+            // A profile may add the network that a pool names.
             tokio::select! {
                 change = changes.recv() => match change {
                     Some(Change::Object(_, Some(_)) | Change::Relisted) => {}
-                    Some(Change::Object(_, None)) => tracing::info!("the InfraConfig is gone: defaults hold"),
+                    Some(Change::Object(_, None)) => tracing::info!(name = NAME, "InfraConfig is deleted, defaults apply"),
                     None => return,
                 },
                 () = context.config_changed.notified() => {}
-                // A claim may be another tenant's too, on a network that may share the wire.
+                // A claim may conflict with another tenant's, on a network that may share the wire.
                 change = claims.recv() => if change.is_none() { return },
             }
         }
@@ -54,9 +54,9 @@ async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), F
     let name = config.name_any();
     let (status, reason, message) = if name == NAME {
         let claims = context.claims.all();
-        let faults = faults_of_config(&config.spec, context.survey.fleet().networks(), &claims);
+        let faults = faults_of_config(&config.spec, context.fleet.get().networks(), &claims);
         if faults.is_empty() {
-            ("True", ConditionReason::Accepted, "all of it can be followed".to_owned())
+            ("True", ConditionReason::Accepted, "valid".to_owned())
         } else {
             ("False", ConditionReason::InvalidSpec, faults.join("; "))
         }

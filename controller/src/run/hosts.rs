@@ -1,7 +1,7 @@
-//! Hosts: what each InfraNode asks for, the Node's labels, and what there is to say of both.
+//! Reconciler of hosts: spec and conditions of InfraNodes, and labels of Nodes.
 //!
-//! The one writer of `InfraNode.spec`. What is so decides [`crate::profiles`]; here it is written, and a conflict that
-//! was not seen beforehand is given way to.
+//! It is the only writer of `InfraNode.spec`. [`crate::profiles`] decides; a field that another manager owns, which was not
+//! known before, is left to that manager.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::apply::{Others, Target};
+use super::fleet_watch::{Changes, Queues, watch_fleet};
 use super::reconcile::{Failed, reconcile};
-use super::silence::Silent;
-use super::survey::{Queues, Told, survey};
+use super::unresponsive::Unresponsive;
 use crate::profiles::{
     Choice, Said, Wanted, condition, labels, profile_status, said_of_host, wanted,
 };
@@ -31,12 +31,12 @@ const HOSTS: Options =
     Options { name: "hosts", concurrency: 16, debounce: Duration::from_millis(100) };
 const PROFILES: Options =
     Options { name: "profiles", concurrency: 4, debounce: Duration::from_millis(200) };
-/// Conditions of an InfraNode that are ours.
-const OURS: [&str; 3] = [PROFILE_OVERRIDDEN, PROFILE_CONFLICT, PROFILE_INCOMPLETE];
+/// Conditions of an InfraNode that this reconciler writes.
+const OWNED_CONDITIONS: [&str; 3] = [PROFILE_OVERRIDDEN, PROFILE_CONFLICT, PROFILE_INCOMPLETE];
 
-/// Keeps hosts as their profiles say, for ever.
+/// Reconciles hosts and profiles until it is dropped.
 pub(super) async fn run(context: Arc<Context>) {
-    let told = Told::by(&context);
+    let changes = Changes::subscribe(&context);
     tokio::join!(
         context.nodes.ready(),
         context.infra_nodes.ready(),
@@ -46,7 +46,7 @@ pub(super) async fn run(context: Arc<Context>) {
     let (hosts, host_queue) = unbounded();
     let (profiles, profile_queue) = unbounded();
     let queues = Queues { hosts, profiles };
-    let (fell, mut fallen) = tokio::sync::mpsc::unbounded_channel::<String>();
+    let (unresponsive_sender, mut unresponsive) = tokio::sync::mpsc::unbounded_channel::<String>();
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), &context.lease_namespace);
     let reported = || {
         let all = context.infra_nodes.all();
@@ -55,15 +55,15 @@ pub(super) async fn run(context: Arc<Context>) {
         };
         all.iter().filter(has_agent).map(|host| host.name_any()).collect()
     };
-    let silent = async {
-        while let Some(node) = fallen.recv().await {
+    let trigger_unresponsive = async {
+        while let Some(node) = unresponsive.recv().await {
             queues.host(&node);
         }
     };
     tokio::join!(
-        survey(Arc::clone(&context), queues.clone(), told),
-        context.silence.follow(leases, reported, fell),
-        silent,
+        watch_fleet(Arc::clone(&context), queues.clone(), changes),
+        context.agent_leases.watch(leases, reported, unresponsive_sender),
+        trigger_unresponsive,
         reconcile(
             HOSTS,
             Arc::clone(&context),
@@ -83,12 +83,12 @@ pub(super) async fn run(context: Arc<Context>) {
 
 async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), Failed> {
     let name = infra_node.name_any();
-    // One without its Node goes with it, by its owner reference.
+    // Its owner reference deletes an InfraNode without a Node.
     let Some(node) = context.nodes.get(&name) else { return Ok(()) };
     if infra_node.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let fleet = context.survey.fleet();
+    let fleet = context.fleet.get();
     let none = std::collections::BTreeMap::new();
     let node_labels = node.metadata.labels.as_ref().unwrap_or(&none);
     let mut wanted = wanted(&fleet, node_labels, &infra_node, &context.tenants.all());
@@ -96,17 +96,17 @@ async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), F
         Some(wanted) if wanted.differs => write(&context, &infra_node, wanted).await,
         _ => Ok(()),
     };
-    // What is so is said also if not all could be written.
+    // Conditions are written even if the spec could not be.
     let choice = fleet.choice(&name);
-    let said = say(&context, &infra_node, choice, wanted.as_ref()).await;
+    let updated = update_conditions(&context, &infra_node, choice, wanted.as_ref()).await;
     let labelled = match choice {
         Choice::One(profile) => label(&context, &node, profile).await,
         Choice::None | Choice::Tie(_) => Ok(()),
     };
-    written.and(said).and(labelled)
+    written.and(updated).and(labelled)
 }
 
-/// Applies the spec; fields that another turns out to hold are left out, and once more.
+/// Applies the spec. On a conflict, the fields of other managers are left out, and it is applied once more.
 async fn write(
     context: &Context,
     infra_node: &InfraNode,
@@ -137,8 +137,8 @@ async fn write(
     }
 }
 
-/// Says in the InfraNode's conditions what is so beside what its agent says.
-async fn say(
+/// Updates the reconciler's conditions of an InfraNode, and those of its agent while the agent is unresponsive.
+async fn update_conditions(
     context: &Context,
     infra_node: &InfraNode,
     choice: &Choice,
@@ -152,34 +152,36 @@ async fn say(
         .iter()
         .map(|said| condition(said, before, infra_node.metadata.generation, &now))
         .collect();
-    let told: Vec<&Condition> =
-        before.iter().filter(|one| OURS.contains(&one.type_.as_str())).collect();
+    let written: Vec<&Condition> =
+        before.iter().filter(|one| OWNED_CONDITIONS.contains(&one.type_.as_str())).collect();
     let is_same = |one: &&Condition| {
         let alike = |other: &Condition| other.status == one.status && other.message == one.message;
         conditions.iter().any(|other| other.type_ == one.type_ && alike(other))
     };
-    let silent = context.silence.untold(&infra_node.name_any()).filter(|_| {
-        before.iter().any(|one| !OURS.contains(&one.type_.as_str()) && !is_unresponsive(one))
+    let unresponsive = context.agent_leases.unreported(&infra_node.name_any()).filter(|_| {
+        before
+            .iter()
+            .any(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()) && !is_unresponsive(one))
     });
-    if silent.is_none() && told.len() == conditions.len() && told.iter().all(is_same) {
+    if unresponsive.is_none() && written.len() == conditions.len() && written.iter().all(is_same) {
         return Ok(());
     }
     let new: Vec<Said> = said
         .into_iter()
         .filter(|said| {
-            !told.iter().any(|one| one.type_ == said.type_ && one.message == said.message)
+            !written.iter().any(|one| one.type_ == said.type_ && one.message == said.message)
         })
         .collect();
-    let agents = before.iter().filter(|one| !OURS.contains(&one.type_.as_str()));
+    let agents = before.iter().filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
     conditions.extend(agents.filter_map(|one| {
-        let unknown = |silent: &Silent| {
+        let unknown = |reason: &Unresponsive| {
             let lease = format!("{}/{}", context.lease_namespace, infra_node.name_any());
-            let message = match silent {
-                Silent::Since(since) => format!(
-                    "the agent gives no sign of life: its Lease {lease} was last renewed at {since}"
+            let message = match reason {
+                Unresponsive::Since(since) => format!(
+                    "the agent is unresponsive: its Lease {lease} was last renewed at {since}"
                 ),
-                Silent::NoLease => {
-                    format!("the agent gives no sign of life: there is no Lease {lease}")
+                Unresponsive::NoLease => {
+                    format!("the agent is unresponsive: there is no Lease {lease}")
                 }
             };
             let type_ = one.type_.clone();
@@ -192,15 +194,15 @@ async fn say(
                 observed_generation: None,
             }
         };
-        // What was said so stays until the agent says otherwise.
+        // They stay until the agent writes its own again.
         let stays = is_unresponsive(one).then(|| one.clone());
-        stays.or_else(|| silent.as_ref().map(unknown))
+        stays.or_else(|| unresponsive.as_ref().map(unknown))
     }));
     let status = json!({"conditions": conditions});
     let what = format!("InfraNode {}: conditions", infra_node.name_any());
     context.writer.apply_status(&Target::of(infra_node), status).await.map_err(Failed::to(what))?;
-    if silent.is_some() {
-        context.silence.told(&infra_node.name_any());
+    if unresponsive.is_some() {
+        context.agent_leases.mark_reported(&infra_node.name_any());
     }
     for said in new {
         context.events.warn(infra_node, said.reason.as_str(), &said.message).await;
@@ -213,7 +215,7 @@ fn is_unresponsive(condition: &Condition) -> bool {
     condition.reason.parse() == Ok(ConditionReason::AgentUnresponsive)
 }
 
-/// Labels the Node. By force: a kubelet may label its own Node, and must not lure VMs.
+/// Labels the Node. By force: a kubelet may label its own Node, and must not attract VMs.
 async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<(), Failed> {
     let wanted = labels(profile);
     let there = |(key, value): (&String, &String)| node.labels().get(key) == Some(value);
@@ -227,7 +229,7 @@ async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<
 }
 
 async fn profile(profile: Arc<HostProfile>, context: Arc<Context>) -> Result<(), Failed> {
-    let status = profile_status(&profile, &context.survey.fleet(), &super::now());
+    let status = profile_status(&profile, &context.fleet.get(), &super::now());
     if profile.status.as_ref() == Some(&status) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Objects that cannot be understood: told where whoever wrote them looks, in a condition and an Event.
+//! Objects that cannot be understood: reported where whoever wrote them looks, in a condition and an Event.
 //!
 //! The server refuses most of them by their schemas. What is left was written under older ones, by another version, or
 //! breaks a rule that no schema can say. What was known of such an object before holds until it is corrected.
@@ -22,50 +22,50 @@ use super::Context;
 use super::apply::Target;
 use crate::profiles::{Said, condition};
 
-/// Kinds whose `Ready` is the controller's; that of an InfraNode is its agent's.
+/// Kinds with a `Ready` condition of the controller; the agent writes that of an InfraNode.
 const WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
-/// Before one is told again that could not be.
-const AGAIN: Duration = Duration::from_secs(30);
+/// Delay after a failed report.
+const RETRY: Duration = Duration::from_secs(30);
 
-/// Tells of them for ever.
+/// Reports malformed objects until it is dropped.
 pub(super) async fn run(context: Arc<Context>) {
     let malformed = context.watches.malformed();
-    let mut told: BTreeMap<ObjectKey, Option<String>> = BTreeMap::new();
+    let mut reported: BTreeMap<ObjectKey, Option<String>> = BTreeMap::new();
     loop {
         let all = malformed.all();
-        told.retain(|key, _| all.contains_key(key));
-        let mut is_told = true;
-        for (key, odd) in all {
-            let version = odd.metadata.resource_version.clone();
-            if told.get(&key) == Some(&version) {
+        reported.retain(|key, _| all.contains_key(key));
+        let mut all_reported = true;
+        for (key, object) in all {
+            let version = object.metadata.resource_version.clone();
+            if reported.get(&key) == Some(&version) {
                 continue;
             }
-            match tell(&context, &odd).await {
+            match report(&context, &object).await {
                 Ok(()) => {
-                    told.insert(key, version);
+                    reported.insert(key, version);
                 }
                 Err(error) => {
-                    is_told = false;
-                    tracing::warn!("{} {}: that it is malformed: {error}", key.0, key.2);
+                    all_reported = false;
+                    tracing::warn!(kind = %key.0, name = %key.2, %error, "failed to report malformed object");
                 }
             }
         }
-        let again = async {
-            if is_told {
+        let retry = async {
+            if all_reported {
                 std::future::pending().await
             } else {
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY).await;
             }
         };
         tokio::select! {
             () = malformed.changed() => {}
-            () = again => {}
+            () = retry => {}
         }
     }
 }
 
-async fn tell(context: &Context, odd: &MalformedObject) -> Result<(), CallError> {
-    let MalformedObject { resource, metadata, .. } = odd;
+async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), CallError> {
+    let MalformedObject { resource, metadata, .. } = malformed;
     let name = metadata.name.as_deref().unwrap_or_default();
     let client = context.client.clone();
     let api: Api<DynamicObject> = match &metadata.namespace {
@@ -75,7 +75,7 @@ async fn tell(context: &Context, odd: &MalformedObject) -> Result<(), CallError>
     let Some(object) = within(api.get_opt(name)).await? else { return Ok(()) };
     let object = serde_json::to_value(object).unwrap_or_default();
     // Corrected meanwhile.
-    let Some(message) = (odd.problem)(object.clone()) else { return Ok(()) };
+    let Some(message) = (malformed.problem)(object.clone()) else { return Ok(()) };
     let message = berth_runtime::cli::text::printable(&message);
     let before: Vec<Condition> = object["status"]["conditions"]
         .as_array()
@@ -83,8 +83,8 @@ async fn tell(context: &Context, odd: &MalformedObject) -> Result<(), CallError>
         .flatten()
         .filter_map(|one| serde_json::from_value(one.clone()).ok())
         .collect();
-    let is_said = |one: &Condition| one.type_ == READY && one.message == message;
-    if before.iter().any(is_said) {
+    let is_reported = |one: &Condition| one.type_ == READY && one.message == message;
+    if before.iter().any(is_reported) {
         return Ok(());
     }
     if WITH_STATUS.contains(&resource.kind.as_str()) {
@@ -97,7 +97,7 @@ async fn tell(context: &Context, odd: &MalformedObject) -> Result<(), CallError>
         let ready = condition(&said, &before, metadata.generation, &super::now());
         let namespace = metadata.namespace.as_deref();
         let target = Target::named(resource.clone(), namespace, name);
-        // Under a name of its own: whatever else the status says stays.
+        // With a separate field manager, so that the rest of the status stays.
         let body = json!({"conditions": [ready]});
         context.writer.apply_status_as(CONTROLLER_MALFORMED, &target, body).await?;
     }

@@ -10,6 +10,7 @@ mod burst;
 mod calls;
 mod config;
 pub mod events;
+mod fleet_watch;
 mod hosts;
 pub mod machines;
 mod malformed;
@@ -17,10 +18,9 @@ mod metrics;
 mod packed;
 pub mod reconcile;
 pub mod sidecar;
-mod silence;
 mod site;
-mod survey;
 pub mod tenants;
+mod unresponsive;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,10 +44,10 @@ use crate::fields::keep_whether_conditions_are_one;
 use apply::Writer;
 use berth_runtime::watch::{Informer, WatchHealth};
 use events::Events;
+use fleet_watch::FleetStore;
 pub use metrics::Metrics;
-use silence::Silence;
 use site::Pages;
-use survey::Survey;
+use unresponsive::AgentLeases;
 
 /// Settings of the command line.
 #[derive(Debug, Clone)]
@@ -93,8 +93,8 @@ pub struct Context {
     watches: Arc<WatchHealth>,
     metrics: Arc<Metrics>,
     lease_namespace: String,
-    survey: Survey,
-    silence: Silence,
+    fleet: FleetStore,
+    agent_leases: AgentLeases,
     config_changed: Notify,
 }
 
@@ -248,8 +248,8 @@ fn context(
         watches: Arc::clone(watches),
         metrics: Arc::clone(metrics),
         lease_namespace: settings.lease_namespace.clone(),
-        survey: Survey::default(),
-        silence: Silence::default(),
+        fleet: FleetStore::default(),
+        agent_leases: AgentLeases::default(),
         config_changed: Notify::new(),
     }
 }

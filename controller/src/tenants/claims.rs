@@ -1,8 +1,7 @@
-//! Which VLAN or VNI a tenant gets.
+//! Chooses the VLAN or VNI of a tenant.
 //!
-//! What is said here is only a proposal: creating the VlanClaim is the lock, and the server takes one of each name. So it
-//! does not matter how old the lists are that this is decided by; a name that the server refuses is given to [`choose`]
-//! again in `refused`, and the next one is proposed.
+//! The choice is a proposal: the creation of the VlanClaim is the lock, as the API server accepts each name once. So the
+//! age of the lists does not matter: the caller passes a refused name to [`choose`] in `refused`, and gets the next one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,13 +12,13 @@ use kube::ResourceExt as _;
 
 use super::fault::Fault;
 use super::ids::NetworkId;
-use super::wires;
+use super::shared_wire;
 use berth_kubevirt_render::stable_hash::stable_hash;
 
-/// Seconds of quarantine where InfraConfig does not say.
+/// Default of InfraConfig's `spec.vlanQuarantineSeconds`.
 const QUARANTINE: u32 = 3600;
 
-/// Who asks, and for what.
+/// Request of a tenant.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Name of the TenantCluster.
@@ -28,77 +27,77 @@ pub struct Request<'a> {
     pub uid: &'a str,
     /// The host network.
     pub network: &'a str,
-    /// Whether tenants of that network are told apart by VNIs.
+    /// Whether tenants of that network have VNIs, not VLANs.
     pub by_vni: bool,
-    /// The only one that will do.
+    /// VLAN or VNI in its spec: no other is acceptable.
     pub fixed: Option<NetworkId>,
-    /// The one that its status says it has.
-    pub before: Option<NetworkId>,
+    /// VLAN or VNI in its status.
+    pub recorded: Option<NetworkId>,
 }
 
-/// What is known of the others.
+/// State of pools and of other tenants' claims.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct ClaimState<'a> {
     /// Pools and quarantine.
     pub config: &'a InfraConfigSpec,
     /// All claims.
     pub claims: &'a [Arc<VlanClaim>],
-    /// Names of claims that the server has, though they are not in `claims` yet.
+    /// Names of claims that the API server has, though they are not in `claims` yet.
     pub refused: &'a BTreeSet<String>,
-    /// What NetworkAttachmentDefinitions of others use on the same network, and their names.
+    /// VLANs and VNIs that NetworkAttachmentDefinitions of others use on the same network, with their names.
     pub foreign: &'a BTreeMap<NetworkId, String>,
 }
 
-/// What to do about it.
+/// Result of [`choose`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Choice<'a> {
-    /// It has one already.
-    Have(NetworkId),
-    /// A claim in quarantine of an earlier TenantCluster of this name: make it this one's.
+    /// The tenant has this claim already.
+    Held(NetworkId),
+    /// Take over a claim in quarantine of an earlier TenantCluster of this name.
     TakeOver(NetworkId, &'a VlanClaim),
-    /// Make a claim of this one.
+    /// Create a claim.
     Create(NetworkId),
 }
 
-/// How long a VLAN stays unused after its tenant is gone.
+/// Returns the time for which a VLAN stays unused after the deletion of its tenant.
 #[must_use]
 pub fn quarantine(config: &InfraConfigSpec) -> SignedDuration {
     SignedDuration::from_secs(config.vlan_quarantine_seconds.unwrap_or(QUARANTINE).into())
 }
 
-/// When the quarantine of a claim ends; `None` if it is not in quarantine.
+/// Returns the end of a claim's quarantine; `None` if it is not in quarantine.
 #[must_use]
 pub fn quarantine_ends(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Timestamp> {
     let released = claim.status.as_ref()?.released_at.as_ref()?.0;
     Some(released.checked_add(quarantine(config)).unwrap_or(Timestamp::MAX))
 }
 
-/// Chooses.
+/// Chooses a VLAN or VNI.
 ///
 /// # Errors
-/// If there is none left, or the one asked for cannot be had; it says by whom they are taken.
-pub fn choose<'a>(request: Request<'_>, known: Known<'a>) -> Result<Choice<'a>, Fault> {
+/// If none is free, or the requested one is not; the fault names the users.
+pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<'a>, Fault> {
     if let Some(id) = held(request, known.claims) {
         return match request.fixed {
             Some(fixed) if fixed != id => Err(Fault::new(
                 ConditionReason::NetworkIdImmutable,
                 format!(
-                    "spec.network asks for {fixed}, but the tenant has {id}: delete it and make it anew"
+                    "spec.network requests {fixed}, but the tenant has {id}: delete the tenant and create it again"
                 ),
             )),
-            _ => Ok(Choice::Have(id)),
+            _ => Ok(Choice::Held(id)),
         };
     }
     check_fixed(request)?;
-    if let Some((id, claim)) = left_behind(request, known) {
+    if let Some((id, claim)) = released_by_namesake(request, known) {
         return Ok(Choice::TakeOver(id, claim));
     }
     let taken = taken(request, known);
-    let contested = wires::contested(known.config, request.network);
+    let contested = shared_wire::contested_vlans(known.config, request.network);
     if let Some(fixed) = request.fixed {
         if let Some(other) = fixed.vlan().and_then(|vlan| contested.get(&vlan)) {
             let message = format!(
-                "spec.network asks for {fixed} on {}, which is in the pool of network {other} too, and both may share a \
+                "spec.network requests {fixed} on {}, which is in the pool of network {other} too, and both may share a \
                  wire: change InfraConfig's spec.vlanPools, or name both networks in different spec.segments",
                 request.network
             );
@@ -108,7 +107,7 @@ pub fn choose<'a>(request: Request<'_>, known: Known<'a>) -> Result<Choice<'a>, 
             None => Ok(Choice::Create(fixed)),
             Some(by) => {
                 let message = format!(
-                    "spec.network asks for {fixed} on {}, which {by}: ask for another",
+                    "spec.network requests {fixed} on {}, which {by}: request another",
                     request.network
                 );
                 Err(Fault::new(ConditionReason::NetworkIdInUse, message))
@@ -116,8 +115,8 @@ pub fn choose<'a>(request: Request<'_>, known: Known<'a>) -> Result<Choice<'a>, 
         };
     }
     let pool = Pool::of(known.config, request)?;
-    let before = request.before.filter(|id| pool.contains(*id));
-    // Without the claim it would be another tenant's by now; if it is free, the tenant's VMs stay where they are.
+    let before = request.recorded.filter(|id| pool.contains(*id));
+    // Without its claim, another tenant could have it by now. If it is free, the tenant's VMs stay on it.
     let is_contested = |id: &NetworkId| id.vlan().is_some_and(|vlan| contested.contains_key(&vlan));
     let preferred = pool.by_preference(request).filter(|id| !is_contested(id));
     let mut ids = before.into_iter().chain(preferred);
@@ -127,8 +126,8 @@ pub fn choose<'a>(request: Request<'_>, known: Known<'a>) -> Result<Choice<'a>, 
     }
 }
 
-/// The one that a tenant has by its claims. There may be several, of controllers that did not see each other: what the
-/// status says holds, and without it the lowest, so that all choose the same.
+/// Returns the VLAN or VNI of a tenant's claims. Two controllers that did not see each other may have created several: the
+/// one in the status counts, else the lowest, so that all controllers choose the same.
 #[must_use]
 pub fn held(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
     let own = |claim: &VlanClaim| {
@@ -136,9 +135,9 @@ pub fn held(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId
     };
     let ids = || {
         let own = claims.iter().map(Arc::as_ref).filter(|claim| own(claim));
-        own.filter_map(NetworkId::of_claim).filter(|id| id.is_vni() == request.by_vni)
+        own.filter_map(NetworkId::from_claim).filter(|id| id.is_vni() == request.by_vni)
     };
-    request.before.filter(|before| ids().any(|id| id == *before)).or_else(|| ids().min())
+    request.recorded.filter(|before| ids().any(|id| id == *before)).or_else(|| ids().min())
 }
 
 fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
@@ -152,7 +151,7 @@ fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
             wrong("spec.network.vni: must be from 1 to 16777215".to_owned())
         }
         Some(id) if id.is_vni() != request.by_vni => wrong(format!(
-            "spec.network asks for {id}, but tenants of {} are told apart by {}",
+            "spec.network requests {id}, but tenants of {} have {}",
             request.network,
             if request.by_vni { "VNIs" } else { "VLANs" }
         )),
@@ -160,15 +159,18 @@ fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
     }
 }
 
-/// A claim of an earlier tenant of the same name, whose frames nobody else will meet.
-fn left_behind<'a>(request: Request<'_>, known: Known<'a>) -> Option<(NetworkId, &'a VlanClaim)> {
+/// Returns a released claim of an earlier tenant of the same name, as the quarantine only protects other tenants.
+fn released_by_namesake<'a>(
+    request: Request<'_>,
+    known: ClaimState<'a>,
+) -> Option<(NetworkId, &'a VlanClaim)> {
     let all = known.claims.iter().map(Arc::as_ref).filter(|claim| {
         claim.spec.tenant == request.tenant
             && claim.spec.network == request.network
-            // One that is not released may be a newer tenant's, of which this controller has not heard.
+            // A claim that is not released may belong to a newer tenant that this controller has not seen.
             && quarantine_ends(claim, known.config).is_some()
     });
-    let all = all.filter_map(|claim| Some((NetworkId::of_claim(claim)?, claim)));
+    let all = all.filter_map(|claim| Some((NetworkId::from_claim(claim)?, claim)));
     let elsewhere = on_other_networks(request, known);
     all.filter(|(id, claim)| {
         id.is_vni() == request.by_vni
@@ -177,10 +179,10 @@ fn left_behind<'a>(request: Request<'_>, known: Known<'a>) -> Option<(NetworkId,
             && !known.foreign.contains_key(id)
             && !elsewhere.contains_key(id)
     })
-    .min_by_key(|(id, _)| (Some(*id) != request.before, *id))
+    .min_by_key(|(id, _)| (Some(*id) != request.recorded, *id))
 }
 
-/// Why one cannot be had, as the end of a sentence that begins with it.
+/// Reason why a VLAN or VNI is not free, as the end of a sentence that begins with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Taken {
     #[error("tenant {0} has")]
@@ -194,7 +196,7 @@ enum Taken {
 }
 
 impl Taken {
-    fn by(claim: &VlanClaim, tenant: String, known: Known<'_>) -> Self {
+    fn by(claim: &VlanClaim, tenant: String, known: ClaimState<'_>) -> Self {
         match quarantine_ends(claim, known.config) {
             Some(until) => Self::Quarantine(tenant, until),
             None => Self::Tenant(tenant),
@@ -202,14 +204,14 @@ impl Taken {
     }
 }
 
-/// What tenants of other networks have that may share a wire with this one.
-fn on_other_networks(request: Request<'_>, known: Known<'_>) -> BTreeMap<NetworkId, Taken> {
+/// Returns the VLANs and VNIs of tenants on other networks that may share a wire with this one.
+fn on_other_networks(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, Taken> {
     let mut all = BTreeMap::new();
     for claim in known.claims.iter().map(Arc::as_ref) {
         let VlanClaimSpec { network, tenant, tenant_uid, .. } = &claim.spec;
-        if let Some(id) = NetworkId::of_claim(claim)
+        if let Some(id) = NetworkId::from_claim(claim)
             && tenant_uid != request.uid
-            && wires::may_share(known.config, network, request.network)
+            && shared_wire::may_share_wire(known.config, network, request.network)
         {
             let tenant = format!("{tenant} (on network {network})");
             all.insert(id, Taken::by(claim, tenant, known));
@@ -218,7 +220,7 @@ fn on_other_networks(request: Request<'_>, known: Known<'_>) -> BTreeMap<Network
     all
 }
 
-fn taken(request: Request<'_>, known: Known<'_>) -> BTreeMap<NetworkId, Taken> {
+fn taken(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, Taken> {
     let mut all: BTreeMap<NetworkId, Taken> = known
         .foreign
         .iter()
@@ -226,7 +228,8 @@ fn taken(request: Request<'_>, known: Known<'_>) -> BTreeMap<NetworkId, Taken> {
         .collect();
     all.extend(on_other_networks(request, known));
     for claim in known.claims.iter().map(Arc::as_ref) {
-        let Some(id) = NetworkId::of_claim(claim).filter(|_| claim.spec.network == request.network)
+        let Some(id) =
+            NetworkId::from_claim(claim).filter(|_| claim.spec.network == request.network)
         else {
             continue;
         };
@@ -284,7 +287,7 @@ fn exhausted(
     Fault::new(ConditionReason::PoolExhausted, message)
 }
 
-/// What tenants of a network may get.
+/// VLANs or VNIs for tenants of a network.
 #[derive(Debug)]
 struct Pool {
     ids: Ids,
@@ -350,8 +353,8 @@ impl Pool {
         }
     }
 
-    /// All of them, from where the tenant's name points to: one that is made anew gets what it had, and two that are made
-    /// at one instant seldom ask for the same.
+    /// Returns all of them, starting at the hash of the tenant's name: a tenant that is created again gets the one it had, and
+    /// two tenants that are created at the same time seldom request the same.
     fn by_preference(&self, request: Request<'_>) -> impl Iterator<Item = NetworkId> {
         let len = self.len();
         let hash = hash_of(&[request.tenant, request.network]);
@@ -361,7 +364,7 @@ impl Pool {
     }
 }
 
-/// Of texts; where one ends and the next begins matters.
+/// Returns a hash of texts that depends on the boundaries between them.
 pub(super) fn hash_of(parts: &[&str]) -> u64 {
     stable_hash(parts.iter().flat_map(|part| part.bytes().chain([0])))
 }

@@ -1,4 +1,4 @@
-//! Claims: what is chosen, by controllers of which any may be killed, and none knows everything.
+//! Choices of controllers that may be killed at any moment, and that know a part of the claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::tenants::sweep::{Alive, Sweep, sweep};
+use crate::tenants::claim_gc::{ClaimAction, LiveTenant, actions};
 
 fn config(ranges: &str) -> InfraConfigSpec {
     serde_json::from_value(json!({
@@ -25,7 +25,7 @@ fn vlan(id: u16) -> NetworkId {
 }
 
 fn request<'a>(tenant: &'a str, uid: &'a str) -> Request<'a> {
-    Request { tenant, uid, network: "trunk", by_vni: false, fixed: None, before: None }
+    Request { tenant, uid, network: "trunk", by_vni: false, fixed: None, recorded: None }
 }
 
 fn claim(id: u16, tenant: &str, uid: &str, released: Option<i64>) -> Arc<VlanClaim> {
@@ -47,9 +47,9 @@ fn among(
     let refused: BTreeSet<String> = refused.iter().map(|name| (*name).to_owned()).collect();
     let foreign: BTreeMap<NetworkId, String> =
         foreign.iter().map(|id| (vlan(*id), "legacy/net".to_owned())).collect();
-    let known = Known { config: &config, claims, refused: &refused, foreign: &foreign };
+    let known = ClaimState { config: &config, claims, refused: &refused, foreign: &foreign };
     choose(request, known).map(|choice| match choice {
-        Choice::Have(id) => ("have".to_owned(), id),
+        Choice::Held(id) => ("have".to_owned(), id),
         Choice::Create(id) => ("create".to_owned(), id),
         Choice::TakeOver(id, claim) => (format!("take over {}", claim.spec.tenant_uid), id),
     })
@@ -60,17 +60,17 @@ fn created(id: u16) -> (String, NetworkId) {
 }
 
 #[test]
-fn a_tenant_made_anew_asks_for_the_same_and_others_for_others() {
+fn a_recreated_tenant_requests_the_same_vlan_and_others_request_others() {
     let first = among(request("abc", "1"), "100-199", &[], &[], &[]).unwrap();
     assert_eq!(first, among(request("abc", "2"), "100-199", &[], &[], &[]).unwrap());
-    // The hash is part of what users see: after an upgrade a tenant asks for the same.
+    // Users see the hash: after an upgrade a tenant requests the same.
     assert_eq!(first.1.number(), 175);
     let other = among(request("abd", "3"), "100-199", &[], &[], &[]).unwrap();
     assert_ne!(first, other);
 }
 
 #[test]
-fn what_is_taken_is_passed_over() {
+fn vlans_in_use_are_skipped() {
     let claims = [claim(100, "x", "9", None), claim(101, "y", "8", Some(0))];
     let chosen = among(request("abc", "1"), "100-104", &claims, &["trunk-102"], &[103]);
     assert_eq!(chosen, Ok(created(104)));
@@ -81,7 +81,7 @@ fn what_is_taken_is_passed_over() {
         "network trunk: all 4 VLANs of 100-103 are taken: 2 by tenants, 1 in quarantine, the first until \
          1970-01-01T00:01:00Z, 1 by NetworkAttachmentDefinitions of others; widen spec.vlanPools"
     );
-    // VLAN 1 is in no pool, whoever writes it there; and other networks' pools are other networks'.
+    // VLAN 1 is in no pool, even if a user adds it; and pools of other networks do not count.
     assert_eq!(
         among(request("abc", "1"), "1", &[], &[], &[]).unwrap_err().reason,
         ConditionReason::NoPool
@@ -96,7 +96,7 @@ fn what_is_taken_is_passed_over() {
 }
 
 #[test]
-fn one_that_is_asked_for_need_not_be_in_a_pool_but_free() {
+fn a_requested_vlan_may_be_outside_the_pool_but_must_be_free() {
     let fixed = |id| Request { fixed: Some(vlan(id)), ..request("abc", "1") };
     let claims = [claim(300, "x", "9", None), claim(301, "y", "8", Some(0))];
     assert_eq!(among(fixed(299), "100", &claims, &[], &[]), Ok(created(299)));
@@ -110,10 +110,10 @@ fn one_that_is_asked_for_need_not_be_in_a_pool_but_free() {
         assert!(fault.message.contains(said), "{fault}");
     }
     let fault = among(fixed(120), "100", &[claim(110, "abc", "1", None)], &[], &[]).unwrap_err();
-    assert!(fault.message.contains("asks for VLAN 120, but the tenant has VLAN 110"), "{fault}");
+    assert!(fault.message.contains("requests VLAN 120, but the tenant has VLAN 110"), "{fault}");
     let vni = Request { fixed: Some(NetworkId::Vni(5)), ..request("abc", "1") };
     let fault = among(vni, "100", &[], &[], &[]).unwrap_err();
-    assert!(fault.message.contains("told apart by VLANs"), "{fault}");
+    assert!(fault.message.contains("have VLANs"), "{fault}");
 }
 
 #[test]
@@ -135,17 +135,17 @@ fn after_a_restart_the_claim_is_found() {
     let own = claim(107, "abc", "1", None);
     let have = |id| Ok(("have".to_owned(), vlan(id)));
     assert_eq!(among(request("abc", "1"), "100-199", &[own], &[], &[]), have(107));
-    // Two controllers that did not see each other's claims agree, on what the status says or else on the lowest.
+    // Two controllers that did not see each other's claims agree on the VLAN in the status, else on the lowest.
     let both = [claim(109, "abc", "1", None), claim(108, "abc", "1", None)];
     assert_eq!(among(request("abc", "1"), "100-199", &both, &[], &[]), have(108));
-    let told = Request { before: Some(vlan(109)), ..request("abc", "1") };
-    assert_eq!(among(told, "100-199", &both, &[], &[]), have(109));
-    // Claims that were lost are made anew where the machines are.
-    assert_eq!(among(told, "100-199", &[], &[], &[]), Ok(created(109)));
+    let with_status = Request { recorded: Some(vlan(109)), ..request("abc", "1") };
+    assert_eq!(among(with_status, "100-199", &both, &[], &[]), have(109));
+    // Lost claims are created again for the VLAN that the machines use.
+    assert_eq!(among(with_status, "100-199", &[], &[], &[]), Ok(created(109)));
 }
 
 #[test]
-fn a_later_tenant_of_the_same_name_takes_over_what_was_released() {
+fn a_later_tenant_of_the_same_name_takes_over_a_released_claim() {
     let released = [claim(120, "abc", "old", Some(0))];
     let chosen = among(request("abc", "new"), "100-199", &released, &[], &[]);
     assert_eq!(chosen, Ok(("take over old".to_owned(), vlan(120))));
@@ -160,7 +160,7 @@ fn a_later_tenant_of_the_same_name_takes_over_what_was_released() {
 }
 
 #[test]
-fn claims_go_when_nobody_needs_them() {
+fn unneeded_claims_are_released_and_deleted() {
     let claims = [
         claim(101, "held", "1", None),
         claim(102, "held", "1", None),
@@ -170,23 +170,23 @@ fn claims_go_when_nobody_needs_them() {
         claim(106, "young", "5", None),
         claim(107, "back", "6", Some(0)),
     ];
-    let alive = |name: &str, id: Option<u16>| Alive {
+    let live_tenant = |name: &str, id: Option<u16>| LiveTenant {
         name: name.to_owned(),
         has: id.map(|id| ("trunk".to_owned(), vlan(id))),
     };
     let alive = BTreeMap::from([
-        ("1".to_owned(), alive("held", Some(101))),
-        ("5".to_owned(), alive("young", None)),
-        ("6".to_owned(), alive("back", Some(107))),
+        ("1".to_owned(), live_tenant("held", Some(101))),
+        ("5".to_owned(), live_tenant("young", None)),
+        ("6".to_owned(), live_tenant("back", Some(107))),
     ]);
     let (todo, next) =
-        sweep(&claims, &alive, &config("100-199"), Timestamp::from_second(60).unwrap());
+        actions(&claims, &alive, &config("100-199"), Timestamp::from_second(60).unwrap());
     let todo: Vec<String> = todo
         .iter()
         .map(|one| match one {
-            Sweep::Release(claim) => format!("release {}", claim.name_any()),
-            Sweep::Keep(claim) => format!("keep {}", claim.name_any()),
-            Sweep::Delete(claim) => format!("delete {}", claim.name_any()),
+            ClaimAction::Release(claim) => format!("release {}", claim.name_any()),
+            ClaimAction::Reclaim(claim) => format!("keep {}", claim.name_any()),
+            ClaimAction::Delete(claim) => format!("delete {}", claim.name_any()),
         })
         .collect();
     assert_eq!(
@@ -212,8 +212,8 @@ impl Server {
         is_free
     }
 
-    /// One controller's whole attempt; it sees only the first `seen` claims, and may be killed before it can say in the
-    /// status what it got.
+    /// Attempt of one controller. It sees only the first `seen` claims, and may be killed before it writes the
+    /// status.
     fn place(
         &mut self,
         tenant: &str,
@@ -229,16 +229,20 @@ impl Server {
         let uid = format!("uid-{tenant}");
         let before = statuses.get(tenant).copied();
         loop {
-            let known =
-                Known { config: &config, claims: &claims, refused: &refused, foreign: &foreign };
-            let id = match choose(Request { before, ..request(tenant, &uid) }, known) {
-                Ok(Choice::Have(id)) => id,
+            let known = ClaimState {
+                config: &config,
+                claims: &claims,
+                refused: &refused,
+                foreign: &foreign,
+            };
+            let id = match choose(Request { recorded: before, ..request(tenant, &uid) }, known) {
+                Ok(Choice::Held(id)) => id,
                 Ok(Choice::Create(id)) => {
                     if !self.create(id, tenant, &uid) {
                         let name = id.claim_name("trunk");
                         let there = self.claims.iter().find(|one| one.name_any() == name).unwrap();
                         if there.spec.tenant_uid != uid {
-                            assert!(refused.insert(name), "the same is never asked for twice");
+                            assert!(refused.insert(name), "the same is never requested twice");
                             continue;
                         }
                     }
@@ -248,7 +252,7 @@ impl Server {
                 Err(_) => return,
             };
             if !killed {
-                // The first that says so in the status wins.
+                // The first to write the status wins.
                 statuses.entry(tenant.to_owned()).or_insert(id);
             }
             return;
@@ -267,7 +271,7 @@ proptest! {
         for (tenant, seen, killed) in steps {
             server.place(&format!("t{tenant}"), seen, &pool, &mut statuses, killed);
         }
-        // At the end all are looked at by a controller that sees everything.
+        // At the end, a controller that sees all claims reconciles all tenants.
         for tenant in 0..6 {
             server.place(&format!("t{tenant}"), usize::MAX, &pool, &mut statuses, false);
         }
@@ -278,7 +282,7 @@ proptest! {
             let claim = server.claims.iter().find(|one| one.name_any() == name).unwrap();
             prop_assert_eq!(&claim.spec.tenant, tenant);
         }
-        // Whoever has none, found all of them taken.
+        // A tenant without a VLAN found all of them in use.
         if statuses.len() < 6 {
             prop_assert_eq!(server.claims.len(), usize::from(size));
         }
@@ -303,7 +307,7 @@ fn other_networks_on_the_wire_count() {
     assert_eq!(among(request("abc", "1"), "100-102", &theirs, &[], &[]).unwrap(), created(100));
     let left = [on("other", 101, "xyz", None), claim(101, "abc", "0", Some(0))];
     assert_eq!(among(request("abc", "1"), "101-102", &left, &[], &[]).unwrap(), created(102));
-    // What it has it keeps, whoever else has it.
+    // A tenant keeps its VLAN, even if another tenant has it too.
     let both = [on("other", 101, "xyz", None), claim(101, "abc", "1", None)];
     let has = ("have".to_owned(), vlan(101));
     assert_eq!(among(request("abc", "1"), "100-102", &both, &[], &[]).unwrap(), has);
@@ -318,6 +322,6 @@ fn other_networks_on_the_wire_count() {
     assert_eq!(fault.reason, ConditionReason::PoolExhausted);
     assert!(fault.message.contains("1 are in the pools of other too"), "{fault}");
     // One that had it before has it again.
-    let before = Request { before: Some(vlan(7)), ..request("abc", "1") };
+    let before = Request { recorded: Some(vlan(7)), ..request("abc", "1") };
     assert_eq!(among(before, "5-7", &[], &[], &[]).unwrap(), created(7));
 }

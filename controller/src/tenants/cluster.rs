@@ -1,5 +1,4 @@
-//! Facts of the infra cluster that NetworkPolicies of tenants are rendered from: who answers DNS queries, and which
-//! addresses are the cluster's own.
+//! Facts of the infra cluster for NetworkPolicies of tenants: the pods of cluster DNS, and the cluster's own addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,16 +12,16 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
-/// Label that Kubernetes puts on every namespace since 1.21, and that nobody may change.
+/// Immutable label of every namespace since Kubernetes 1.21.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
-/// Where cluster DNS is.
+/// Namespace of cluster DNS.
 pub const SYSTEM: &str = "kube-system";
-/// Label of its Services: CoreDNS, kube-dns and the distributions' own charts have it.
+/// Label of its Services; CoreDNS, kube-dns and the distributions' own charts have it.
 pub const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 
 /// Entries of `except` in an `ipBlock`, for each family.
 const MOST: usize = 256;
-/// Networks are not made larger than this to stay within [`MOST`]: there are no more of them.
+/// Shortest prefix to which networks are widened to stay within [`MOST`]: 256 networks have this length.
 const LARGEST: u8 = 8;
 
 /// Addresses that are not the internet's: private (RFC 1918, 4193), shared (RFC 6598), link-local (RFC 3927, 4291),
@@ -39,8 +38,43 @@ const NOT_PUBLIC: [&str; 9] = [
     "fe80::/10",
 ];
 
-/// What is known of a kind: its objects, or why it cannot be listed.
-pub type Listed<K> = Result<Vec<Arc<K>>, String>;
+/// Objects of a kind, or the reason why they are unknown.
+pub type Listed<K> = Result<Vec<Arc<K>>, UnknownFact>;
+
+/// Reason why a fact of the infra cluster is unknown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownFact {
+    /// The first list of a kind has not arrived.
+    #[error("{0} are not listed yet")]
+    NotListed(&'static str),
+    /// The API server refuses to list a kind.
+    #[error("{kind} cannot be listed: {reason}")]
+    ListFailed {
+        /// Plural of the kind.
+        kind: String,
+        /// Error of the API server, with its causes.
+        reason: String,
+    },
+    /// No Service selects the pods of cluster DNS.
+    #[error(
+        "no Service of namespace {} has label {}={}, port 53 and a selector: name the pods in InfraConfig's spec.clusterDNS",
+        SYSTEM, DNS_LABEL.0, DNS_LABEL.1
+    )]
+    NoDnsService,
+    /// The namespace of cluster DNS cannot be selected by its name. Kubernetes sets the label since 1.21.
+    #[error(
+        "namespace {0} has no label {1}: kubectl label namespace {0} {1}={0}",
+        SYSTEM,
+        NAMESPACE_NAME
+    )]
+    NoNamespaceLabel,
+    /// `spec.clusterDNS` of InfraConfig would select every pod.
+    #[error("InfraConfig default: spec.clusterDNS has no labels")]
+    ClusterDnsWithoutLabels,
+    /// The API server's Service has no endpoints.
+    #[error("the EndpointSlice default/kubernetes has no addresses")]
+    NoApiServerAddress,
+}
 
 /// Objects that facts are taken from.
 #[derive(Clone, Debug)]
@@ -80,10 +114,10 @@ pub struct Backend {
 /// Facts of the infra cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterFacts {
-    /// Who answers DNS queries; why that is unknown.
-    pub dns: Result<Dns, String>,
-    /// Addresses of the API server; why they are unknown.
-    pub api_server: Result<BTreeSet<IpAddr>, String>,
+    /// Cluster DNS, or the reason why it is unknown.
+    pub dns: Result<Dns, UnknownFact>,
+    /// Addresses of the API server, or the reason why they are unknown.
+    pub api_server: Result<BTreeSet<IpAddr>, UnknownFact>,
     /// Addresses of Nodes.
     pub nodes: BTreeSet<IpAddr>,
     /// Networks of pods and Services, as far as they are known.
@@ -91,7 +125,7 @@ pub struct ClusterFacts {
 }
 
 impl ClusterFacts {
-    /// Takes the facts out of objects.
+    /// Derives the facts from objects.
     #[must_use]
     pub fn of(objects: &Objects, nodes: &[Arc<Node>]) -> Self {
         let mut networks: BTreeSet<IpNet> =
@@ -109,7 +143,7 @@ impl ClusterFacts {
         }
     }
 
-    /// What an isolated pod must not reach at public addresses: networks of either family, few and in order.
+    /// Returns the networks that an isolated pod must not reach, of both families, aggregated and sorted.
     #[must_use]
     pub fn excluded(&self, config: &InfraConfigSpec) -> (Vec<Ipv4Net>, Vec<Ipv6Net>) {
         let single =
@@ -135,8 +169,8 @@ impl ClusterFacts {
     }
 }
 
-/// The finest networks of which there are no more than [`MOST`]. Public addresses of thousands of Nodes are excluded with
-/// their neighbours: too much is closed then, never too little.
+/// Returns the longest prefixes that give at most [`MOST`] networks. Public addresses of thousands of Nodes are excluded with
+/// their neighbours: policies then allow less than they could, never more.
 fn few<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
     let lengths = (LARGEST..=bits).rev();
     let mut found = lengths.map(networks).find(|all| all.len() <= MOST).unwrap_or_default();
@@ -160,9 +194,7 @@ pub fn pod_networks(node: &Node) -> BTreeSet<IpNet> {
     all.filter_map(|cidr| cidr.parse().ok()).collect()
 }
 
-fn dns(services: &Listed<Service>, system: &Listed<Namespace>) -> Result<Dns, String> {
-    const INSTEAD: &str = "name the pods in InfraConfig's spec.clusterDNS";
-    let (key, value) = DNS_LABEL;
+fn dns(services: &Listed<Service>, system: &Listed<Namespace>) -> Result<Dns, UnknownFact> {
     let services = services.as_ref().map_err(Clone::clone)?;
     let mut dns = Dns::default();
     let mut services: Vec<&Service> = services.iter().map(Arc::as_ref).collect();
@@ -175,7 +207,7 @@ fn dns(services: &Listed<Service>, system: &Listed<Namespace>) -> Result<Dns, St
         if selector.is_empty() {
             continue;
         }
-        // Metrics of the same pods are no tenant's business.
+        // Tenants do not need the metrics port of the same pods.
         let ports = spec.ports.iter().flatten().filter(|port| port.port == 53);
         let ports = ports.map(|port| {
             let target = port.target_port.clone().unwrap_or(IntOrString::Int(port.port));
@@ -187,17 +219,12 @@ fn dns(services: &Listed<Service>, system: &Listed<Namespace>) -> Result<Dns, St
         }
     }
     if dns.backends.is_empty() {
-        return Err(format!(
-            "no Service of namespace {SYSTEM} has label {key}={value}, port 53 and a selector: {INSTEAD}"
-        ));
+        return Err(UnknownFact::NoDnsService);
     }
     let system = system.as_ref().map_err(Clone::clone)?;
     let labels = system.first().map(|namespace| namespace.labels().clone()).unwrap_or_default();
     if labels.get(NAMESPACE_NAME).is_none_or(|name| name != SYSTEM) {
-        // Before Kubernetes 1.21.
-        return Err(format!(
-            "namespace {SYSTEM} has no label {NAMESPACE_NAME}: kubectl label namespace {SYSTEM} {NAMESPACE_NAME}={SYSTEM}"
-        ));
+        return Err(UnknownFact::NoNamespaceLabel);
     }
     dns.namespace = [(NAMESPACE_NAME.to_owned(), SYSTEM.to_owned())].into();
     Ok(dns)
@@ -206,7 +233,7 @@ fn dns(services: &Listed<Service>, system: &Listed<Namespace>) -> Result<Dns, St
 fn api_server(
     service: &Listed<Service>,
     endpoints: &Listed<EndpointSlice>,
-) -> Result<BTreeSet<IpAddr>, String> {
+) -> Result<BTreeSet<IpAddr>, UnknownFact> {
     let service = service.as_ref().map_err(Clone::clone)?;
     let endpoints = endpoints.as_ref().map_err(Clone::clone)?;
     let of_endpoints = endpoints.iter().flat_map(|slice| &slice.endpoints);
@@ -215,7 +242,7 @@ fn api_server(
         .filter_map(|address| address.parse().ok())
         .collect();
     if all.is_empty() {
-        return Err("the EndpointSlice default/kubernetes has no addresses".to_owned());
+        return Err(UnknownFact::NoApiServerAddress);
     }
     for spec in service.iter().filter_map(|service| service.spec.as_ref()) {
         let ips = spec.cluster_ip.iter().chain(spec.cluster_ips.iter().flatten());

@@ -10,6 +10,10 @@ fn listed<K: DeserializeOwned>(objects: Value) -> Listed<K> {
     Ok(objects.into_iter().map(Arc::new).collect())
 }
 
+fn failed(kind: &str, reason: &str) -> UnknownFact {
+    UnknownFact::ListFailed { kind: kind.to_owned(), reason: reason.to_owned() }
+}
+
 /// As kubeadm leaves a cluster.
 fn usual() -> Objects {
     Objects {
@@ -89,12 +93,16 @@ fn a_usual_cluster() {
 }
 
 #[test]
-fn what_is_unknown_says_why() {
+fn unknown_facts_have_a_reason() {
     let without = |change: fn(&mut Objects)| {
         let mut objects = usual();
         change(&mut objects);
         let facts = ClusterFacts::of(&objects, &[]);
-        facts.dns.err().or_else(|| facts.api_server.err()).unwrap_or_default()
+        facts
+            .dns
+            .err()
+            .or_else(|| facts.api_server.err())
+            .map_or_else(String::new, |why| why.to_string())
     };
     for (why, words) in [
         (
@@ -106,25 +114,25 @@ fn what_is_unknown_says_why() {
             without(|all| all.dns = listed(json!([{"spec": {"ports": [{"port": 53}]}}]))),
             "spec.clusterDNS",
         ),
-        (
-            without(|all| all.dns = Err("services cannot be listed".to_owned())),
-            "services cannot be listed",
-        ),
+        (without(|all| all.dns = Err(failed("services", "refused"))), "services cannot be listed"),
         (
             without(|all| all.system = listed(json!([{"metadata": {"name": "kube-system"}}]))),
             "kubectl label namespace kube-system kubernetes.io/metadata.name=kube-system",
         ),
         (without(|all| all.api_endpoints = Ok(Vec::new())), "default/kubernetes has no addresses"),
-        (without(|all| all.api_endpoints = Err("forbidden".to_owned())), "forbidden"),
+        (
+            without(|all| all.api_endpoints = Err(failed("endpointslices", "forbidden"))),
+            "forbidden",
+        ),
         // These are additions: a server may not have the kind.
-        (without(|all| all.service_networks = Err("no such kind".to_owned())), ""),
+        (without(|all| all.service_networks = Err(failed("servicecidrs", "no such kind"))), ""),
     ] {
         assert!(why.contains(words) && why.is_empty() == words.is_empty(), "{words}: {why}");
     }
 }
 
 #[test]
-fn thousands_of_public_nodes_close_more_and_never_less() {
+fn thousands_of_public_nodes_exclude_more_and_never_less() {
     // Every third address of a /16, so that no two are neighbours.
     let address = |at: u32| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at * 3));
     let many = |count: u32| {

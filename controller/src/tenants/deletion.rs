@@ -1,7 +1,7 @@
-//! In which order a tenant goes: machines, then its network on the hosts, then its VLAN or VNI, then its namespace.
+//! Order of a tenant's deletion: machines, network on the hosts, VLAN or VNI, namespace.
 //!
-//! Nothing is remembered between steps. Each follows from what is still there, so a deletion that was cut short at any
-//! moment goes on where it was.
+//! There is no state between steps. Each step follows from the objects that exist, so an interrupted deletion continues
+//! where it stopped.
 
 use std::sync::Arc;
 
@@ -10,91 +10,91 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use super::fault::some_of;
-use super::hosts::Host;
+use super::fault::abbreviated;
+use super::hosts::HostState;
 use super::ids::NetworkId;
 
-/// A host whose agent is silent for so long is not waited for: it may be gone for good. What is still on it keeps its
-/// VLAN through the quarantine.
-pub const PATIENCE: SignedDuration = SignedDuration::from_mins(10);
+/// Time after which a host with an unresponsive agent is no longer waited for, as it may never return. Its links keep the
+/// VLAN during the quarantine.
+pub const UNRESPONSIVE_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
-/// A tenant's namespace.
+/// State of a tenant's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// There is none.
+    /// It does not exist.
     Absent,
-    /// Berth made it.
-    Ours,
-    /// Berth made it, and it is being deleted.
-    Going,
-    /// Somebody else made it.
-    NotOurs,
+    /// Berth created it.
+    Owned,
+    /// Berth created it, and it is being deleted.
+    Terminating,
+    /// Another user or controller created it.
+    NotOwned,
 }
 
-/// Something in the namespace that machines are made of.
+/// An object in the namespace that is part of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Machine {
     /// Its kind, as `VirtualMachine`.
     pub kind: String,
     /// Its name.
     pub name: String,
-    /// Whether Berth made it.
-    pub is_ours: bool,
+    /// Whether Berth created it.
+    pub is_owned: bool,
     /// Whether it is being deleted.
-    pub is_going: bool,
+    pub is_deleting: bool,
 }
 
-/// All that the next step follows from.
+/// Input of the next step.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
+pub struct DeletionState<'a> {
     /// The tenant.
     pub tenant: &'a TenantCluster,
     /// Its namespace.
     pub namespace: Namespace,
-    /// What is in it.
+    /// Machines in it.
     pub machines: &'a [Machine],
     /// Its claims that are not released, by name.
     pub claims: &'a [(String, NetworkId)],
     /// Berth's objects in it.
     pub objects: usize,
     /// The hosts.
-    pub hosts: &'a [Arc<Host>],
+    pub hosts: &'a [Arc<HostState>],
     /// Now.
     pub now: Timestamp,
 }
 
-/// What is to be done.
+/// Action of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing: something else has to happen.
+    /// Wait for another controller or for a host.
     Wait,
     /// Delete these.
     DeleteMachines(Vec<Machine>),
-    /// Take VLAN or VNI out of the status: hosts carry what stands there.
-    TakeOffHosts,
-    /// Begin the quarantine of these claims.
+    /// Remove VLAN or VNI from the status, so that hosts remove the network.
+    ClearNetworkId,
+    /// Start the quarantine of these claims.
     Release(Vec<String>),
     /// Delete Berth's objects in a namespace that stays.
     DeleteObjects,
     /// Delete the namespace.
     DeleteNamespace,
-    /// Take the finalizer away.
+    /// Remove the finalizer.
     Finish,
 }
 
-/// The next step, and what is told of it.
+/// A step, and its condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Next {
-    /// What to do.
+pub struct Step {
+    /// Action.
     pub action: Action,
     /// Reason of the condition.
     pub reason: ConditionReason,
-    /// What it waits for.
+    /// Message of the condition.
     pub message: String,
 }
 
-/// A tenant as a server has it. Of one that cannot be read there are its metadata, and the VLAN or VNI that hosts carry: its
-/// deletion needs no more.
+/// Parses a tenant. If its spec cannot be parsed, the result has its metadata and its VLAN or VNI: its deletion needs only
+/// these.
 #[must_use]
 pub fn readable(object: &Value) -> Option<TenantCluster> {
     if let Ok(tenant) = serde_json::from_value(object.clone()) {
@@ -111,93 +111,98 @@ pub fn readable(object: &Value) -> Option<TenantCluster> {
     Some(tenant)
 }
 
-/// Decides on the next step.
+/// Returns the next step.
 #[must_use]
-pub fn next(view: View<'_>) -> Next {
-    let step = |action, reason, message: String| Next { action, reason, message };
+pub fn next(view: DeletionState<'_>) -> Step {
+    let step = |action, reason, message: String| Step { action, reason, message };
     if let Some(machines) = machines(view) {
         return machines;
     }
     let status = view.tenant.status.clone().unwrap_or_default();
     if status.vlan.is_some() || status.vni.is_some() {
-        let id = NetworkId::of_status(&status);
+        let id = NetworkId::from_status(&status);
         let id = id.map_or_else(|| "its network".to_owned(), |id| id.to_string());
-        let message = format!("machines are gone; {id} is taken off the hosts");
-        return step(Action::TakeOffHosts, ConditionReason::DeletingNetwork, message);
+        let message = format!("machines are deleted; {id} is removed from the hosts");
+        return step(Action::ClearNetworkId, ConditionReason::DeletingNetwork, message);
     }
     let (waiting, given_up) = hosts(view);
     if !waiting.is_empty() {
-        let message = format!("network is to go off {}", some_of(&waiting));
+        let message = format!("network is still on {}", abbreviated(&waiting));
         return step(Action::Wait, ConditionReason::DeletingNetwork, message);
     }
     let without = if given_up.is_empty() {
         String::new()
     } else {
-        format!("; not waited for {}", some_of(&given_up))
+        format!("; not waited for {}", abbreviated(&given_up))
     };
     if !view.claims.is_empty() {
         let names: Vec<String> = view.claims.iter().map(|(name, _)| name.clone()).collect();
-        let message = format!("{} go into quarantine{without}", some_of(&names));
+        let message = format!("{} start their quarantine{without}", abbreviated(&names));
         return step(Action::Release(names), ConditionReason::ReleasingClaim, message);
     }
     let namespace = TenantCluster::namespace_of(&view.tenant.name_any());
     match view.namespace {
-        Namespace::Ours => {
+        Namespace::Owned => {
             let message = format!("namespace {namespace} is deleted{without}");
             step(Action::DeleteNamespace, ConditionReason::NamespaceTerminating, message)
         }
-        Namespace::Going => {
+        Namespace::Terminating => {
             let message = format!("namespace {namespace} is being deleted{without}");
             step(Action::Wait, ConditionReason::NamespaceTerminating, message)
         }
-        Namespace::NotOurs if view.objects > 0 => {
+        Namespace::NotOwned if view.objects > 0 => {
             let message = format!(
-                "namespace {namespace} is not Berth's and stays; Berth's objects go{without}"
+                "namespace {namespace} was not created by Berth and stays; Berth's objects are deleted{without}"
             );
             step(Action::DeleteObjects, ConditionReason::DeletingObjects, message)
         }
-        Namespace::NotOurs | Namespace::Absent => {
+        Namespace::NotOwned | Namespace::Absent => {
             step(Action::Finish, ConditionReason::Deleted, format!("nothing is left{without}"))
         }
     }
 }
 
-/// In a namespace that somebody else made, only what Berth made is Berth's to delete.
-fn machines(view: View<'_>) -> Option<Next> {
+/// Returns the step that deletes machines. In a namespace that Berth did not create, only Berth's objects are deleted.
+fn machines(view: DeletionState<'_>) -> Option<Step> {
     if view.machines.is_empty() {
         return None;
     }
-    let may = |machine: &&Machine| view.namespace != Namespace::NotOurs || machine.is_ours;
-    let doomed: Vec<Machine> =
-        view.machines.iter().filter(|machine| !machine.is_going && may(machine)).cloned().collect();
+    let may = |machine: &&Machine| view.namespace != Namespace::NotOwned || machine.is_owned;
+    let doomed: Vec<Machine> = view
+        .machines
+        .iter()
+        .filter(|machine| !machine.is_deleting && may(machine))
+        .cloned()
+        .collect();
     let named = |machines: &mut dyn Iterator<Item = &Machine>| {
-        some_of(&machines.map(|one| format!("{} {}", one.kind, one.name)).collect::<Vec<_>>())
+        abbreviated(&machines.map(|one| format!("{} {}", one.kind, one.name)).collect::<Vec<_>>())
     };
-    let mut message = format!("machines go first: {}", named(&mut view.machines.iter()));
-    let mut foreign = view.machines.iter().filter(|machine| !machine.is_going && !may(machine));
+    let mut message = format!("machines are deleted first: {}", named(&mut view.machines.iter()));
+    let mut foreign = view.machines.iter().filter(|machine| !machine.is_deleting && !may(machine));
     let foreign = named(&mut foreign);
     if !foreign.is_empty() {
-        message = format!("{message}; {foreign} are not Berth's, delete them");
+        message = format!("{message}; {foreign} were not created by Berth, delete them");
     }
     let action = if doomed.is_empty() { Action::Wait } else { Action::DeleteMachines(doomed) };
-    Some(Next { action, reason: ConditionReason::DeletingMachines, message })
+    Some(Step { action, reason: ConditionReason::DeletingMachines, message })
 }
 
-/// The hosts that still have the network, and those that cannot be asked any more.
-fn hosts(view: View<'_>) -> (Vec<String>, Vec<String>) {
+/// Returns the hosts that still have the network, and those that are not waited for.
+fn hosts(view: DeletionState<'_>) -> (Vec<String>, Vec<String>) {
     let namespace = TenantCluster::namespace_of(&view.tenant.name_any());
     let ids: Vec<NetworkId> = view.claims.iter().map(|(_, id)| *id).collect();
     let (mut waiting, mut given_up) = (Vec::new(), Vec::new());
     for host in view.hosts {
-        if !host.carries(view.tenant) && !host.asked.contains_key(&namespace) {
+        if !host.carries(view.tenant) && !host.desired.contains_key(&namespace) {
             continue;
         }
-        let Some(why) = host.why_still(&namespace, &ids) else { continue };
-        let silent = host.silent_since.and_then(|since| since.checked_add(PATIENCE).ok());
+        let Some(why) = host.removal_pending_reason(&namespace, &ids) else { continue };
+        let timeout =
+            host.unresponsive_since.and_then(|since| since.checked_add(UNRESPONSIVE_TIMEOUT).ok());
         if host.labels.is_none() {
-            given_up.push(format!("{} (its Node is gone)", host.name));
-        } else if silent.is_some_and(|end| end <= view.now) {
-            given_up.push(format!("{} (its agent is silent)", host.name));
+            given_up.push(format!("{} (its Node does not exist)", host.name));
+        } else if timeout.is_some_and(|end| end <= view.now) {
+            given_up.push(format!("{} (its agent is unresponsive)", host.name));
         } else {
             waiting.push(format!("{} ({why})", host.name));
         }

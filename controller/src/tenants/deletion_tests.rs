@@ -1,4 +1,4 @@
-//! Deletions: the order, and that it is kept when they are cut short.
+//! Order of deletions, also when they are interrupted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,33 +15,33 @@ fn tenant(vlan: Option<u16>) -> TenantCluster {
     tenant
 }
 
-fn host(asked: bool, has_answered: bool) -> Host {
+fn host(asked: bool, has_reported: bool) -> HostState {
     let id = NetworkId::Vlan(120.try_into().unwrap());
     let network =
         json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}});
-    let mut host = Host {
+    let mut host = HostState {
         name: "rack1-a".to_owned(),
         labels: Some(BTreeMap::new()),
         networks: vec![serde_json::from_value(network).unwrap()],
-        has_answered,
-        ..Host::default()
+        has_reported,
+        ..HostState::default()
     };
     if asked {
-        host.asked.insert("cluster-abc".to_owned(), ("trunk".to_owned(), id));
+        host.desired.insert("cluster-abc".to_owned(), ("trunk".to_owned(), id));
     }
     host
 }
 
-fn machine(is_ours: bool, is_going: bool) -> Machine {
-    Machine { kind: "VirtualMachine".to_owned(), name: "web-1".to_owned(), is_ours, is_going }
+fn machine(is_owned: bool, is_deleting: bool) -> Machine {
+    Machine { kind: "VirtualMachine".to_owned(), name: "web-1".to_owned(), is_owned, is_deleting }
 }
 
 fn claims() -> Vec<(String, NetworkId)> {
     vec![("trunk-120".to_owned(), NetworkId::Vlan(120.try_into().unwrap()))]
 }
 
-fn view<'a>(tenant: &'a TenantCluster, namespace: Namespace) -> View<'a> {
-    View {
+fn view<'a>(tenant: &'a TenantCluster, namespace: Namespace) -> DeletionState<'a> {
+    DeletionState {
         tenant,
         namespace,
         machines: &[],
@@ -53,83 +53,89 @@ fn view<'a>(tenant: &'a TenantCluster, namespace: Namespace) -> View<'a> {
 }
 
 #[test]
-fn machines_go_first_and_foreign_ones_are_left_alone() {
+fn machines_are_deleted_first_and_others_objects_stay() {
     let tenant = tenant(Some(120));
     let machines = [machine(false, false)];
-    let told = next(View { machines: &machines, ..view(&tenant, Namespace::Ours) });
-    assert_eq!(told.action, Action::DeleteMachines(machines.to_vec()));
-    let told = next(View { machines: &machines, ..view(&tenant, Namespace::NotOurs) });
-    assert_eq!(told.action, Action::Wait);
+    let step = next(DeletionState { machines: &machines, ..view(&tenant, Namespace::Owned) });
+    assert_eq!(step.action, Action::DeleteMachines(machines.to_vec()));
+    let step = next(DeletionState { machines: &machines, ..view(&tenant, Namespace::NotOwned) });
+    assert_eq!(step.action, Action::Wait);
     assert!(
-        told.message.ends_with("VirtualMachine web-1 are not Berth's, delete them"),
-        "{told:?}"
+        step.message.ends_with("VirtualMachine web-1 were not created by Berth, delete them"),
+        "{step:?}"
     );
     let going = [machine(false, true)];
-    let told = next(View { machines: &going, ..view(&tenant, Namespace::Ours) });
-    assert_eq!((told.action, told.reason), (Action::Wait, ConditionReason::DeletingMachines));
+    let step = next(DeletionState { machines: &going, ..view(&tenant, Namespace::Owned) });
+    assert_eq!((step.action, step.reason), (Action::Wait, ConditionReason::DeletingMachines));
 }
 
 #[test]
-fn the_claim_stays_until_the_hosts_say_that_the_network_is_off() {
+fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
     let has = tenant(Some(120));
-    assert_eq!(next(view(&has, Namespace::Ours)).action, Action::TakeOffHosts);
+    assert_eq!(next(view(&has, Namespace::Owned)).action, Action::ClearNetworkId);
     let tenant = tenant(None);
     let claims = claims();
-    let with = |hosts: &[Host]| {
-        let hosts: Vec<Arc<Host>> = hosts.iter().cloned().map(Arc::new).collect();
-        let view = View { claims: &claims, hosts: &hosts, ..view(&tenant, Namespace::Ours) };
-        let told = next(view);
-        (told.action == Action::Release(vec!["trunk-120".to_owned()]), told.message)
+    let with = |hosts: &[HostState]| {
+        let hosts: Vec<Arc<HostState>> = hosts.iter().cloned().map(Arc::new).collect();
+        let view =
+            DeletionState { claims: &claims, hosts: &hosts, ..view(&tenant, Namespace::Owned) };
+        let step = next(view);
+        (step.action == Action::Release(vec!["trunk-120".to_owned()]), step.message)
     };
-    assert_eq!(with(&[host(true, true)]).1, "network is to go off rack1-a (still asked for it)");
+    assert_eq!(with(&[host(true, true)]).1, "network is still on rack1-a (its spec still has it)");
     assert_eq!(
         with(&[host(false, false)]).1,
-        "network is to go off rack1-a (its agent has not answered yet)"
+        "network is still on rack1-a (its agent has not reported yet)"
     );
     assert!(with(&[host(false, true)]).0);
-    let mut stuck = host(false, true);
-    stuck.stuck = vec![(
+    let mut failed_removals = host(false, true);
+    failed_removals.failed_removals = vec![(
         "remove tn120 and tn120-v of tenant cluster-abc".to_owned(),
         "tap1 is in use".to_owned(),
     )];
-    assert!(with(&[stuck.clone()]).1.contains("tap1 is in use"));
-    stuck.stuck = vec![("remove VLAN 120 from eth1 on br-trunk".to_owned(), "busy".to_owned())];
-    assert!(!with(&[stuck.clone()]).0);
+    assert!(with(&[failed_removals.clone()]).1.contains("tap1 is in use"));
+    failed_removals.failed_removals =
+        vec![("remove VLAN 120 from eth1 on br-trunk".to_owned(), "busy".to_owned())];
+    assert!(!with(&[failed_removals.clone()]).0);
     // Another's.
-    stuck.stuck = vec![("remove tn7 of tenant cluster-abcd".to_owned(), "busy".to_owned())];
-    assert!(with(&[stuck]).0);
+    failed_removals.failed_removals =
+        vec![("remove tn7 of tenant cluster-abcd".to_owned(), "busy".to_owned())];
+    assert!(with(&[failed_removals]).0);
 }
 
 #[test]
-fn hosts_that_are_gone_or_silent_for_long_are_not_waited_for() {
+fn missing_and_unresponsive_hosts_are_not_waited_for() {
     let (tenant, claims) = (tenant(None), claims());
-    let mut silent = host(true, true);
-    let with = |host: &Host| {
+    let mut unresponsive = host(true, true);
+    let with = |host: &HostState| {
         let hosts = [Arc::new(host.clone())];
-        next(View { claims: &claims, hosts: &hosts, ..view(&tenant, Namespace::Ours) })
+        next(DeletionState { claims: &claims, hosts: &hosts, ..view(&tenant, Namespace::Owned) })
     };
-    silent.silent_since = Some(Timestamp::from_second(9_900).unwrap());
-    assert_eq!(with(&silent).action, Action::Wait);
-    silent.silent_since = Some(Timestamp::from_second(9_000).unwrap());
-    let told = with(&silent);
-    assert!(matches!(told.action, Action::Release(_)));
-    assert!(told.message.ends_with("not waited for rack1-a (its agent is silent)"), "{told:?}");
+    unresponsive.unresponsive_since = Some(Timestamp::from_second(9_900).unwrap());
+    assert_eq!(with(&unresponsive).action, Action::Wait);
+    unresponsive.unresponsive_since = Some(Timestamp::from_second(9_000).unwrap());
+    let step = with(&unresponsive);
+    assert!(matches!(step.action, Action::Release(_)));
+    assert!(
+        step.message.ends_with("not waited for rack1-a (its agent is unresponsive)"),
+        "{step:?}"
+    );
     let mut gone = host(true, false);
     gone.labels = None;
-    assert!(with(&gone).message.ends_with("not waited for rack1-a (its Node is gone)"));
+    assert!(with(&gone).message.ends_with("not waited for rack1-a (its Node does not exist)"));
 }
 
 #[test]
-fn a_namespace_that_berth_did_not_make_stays() {
+fn a_namespace_that_berth_did_not_create_stays() {
     let tenant = tenant(None);
-    let objects = View { objects: 3, ..view(&tenant, Namespace::NotOurs) };
+    let objects = DeletionState { objects: 3, ..view(&tenant, Namespace::NotOwned) };
     assert_eq!(next(objects).action, Action::DeleteObjects);
-    assert_eq!(next(view(&tenant, Namespace::NotOurs)).action, Action::Finish);
-    assert_eq!(next(view(&tenant, Namespace::Ours)).action, Action::DeleteNamespace);
-    assert_eq!(next(view(&tenant, Namespace::Going)).action, Action::Wait);
+    assert_eq!(next(view(&tenant, Namespace::NotOwned)).action, Action::Finish);
+    assert_eq!(next(view(&tenant, Namespace::Owned)).action, Action::DeleteNamespace);
+    assert_eq!(next(view(&tenant, Namespace::Terminating)).action, Action::Wait);
 }
 
-/// A world in which a deletion is carried out, and the order in which things went.
+/// A simulated cluster in which a deletion runs, and the order of the deletions.
 #[derive(Clone, Debug)]
 struct World {
     tenant: TenantCluster,
@@ -137,13 +143,13 @@ struct World {
     machines: Vec<Machine>,
     claims: Vec<(String, NetworkId)>,
     objects: usize,
-    host: Arc<Host>,
+    host: Arc<HostState>,
     went: Vec<&'static str>,
 }
 
 impl World {
-    fn next(&self) -> Next {
-        next(View {
+    fn next(&self) -> Step {
+        next(DeletionState {
             tenant: &self.tenant,
             namespace: self.namespace,
             machines: &self.machines,
@@ -154,19 +160,19 @@ impl World {
         })
     }
 
-    /// What others do in the meantime: KubeVirt, the hosts' reconciler, the agent, the namespace's controller.
+    /// Simulates other controllers: KubeVirt, the hosts' reconciler, the agent, the namespace's controller.
     fn others(&mut self) {
-        if self.machines.iter().any(|machine| machine.is_going) {
-            self.machines.retain(|machine| !machine.is_going);
+        if self.machines.iter().any(|machine| machine.is_deleting) {
+            self.machines.retain(|machine| !machine.is_deleting);
             self.went.push("machines");
         } else if self.tenant.status.as_ref().is_some_and(|status| status.vlan.is_none())
-            && Arc::make_mut(&mut self.host).asked.remove("cluster-abc").is_some()
+            && Arc::make_mut(&mut self.host).desired.remove("cluster-abc").is_some()
         {
-            Arc::make_mut(&mut self.host).has_answered = false;
-        } else if !self.host.has_answered {
-            Arc::make_mut(&mut self.host).has_answered = true;
+            Arc::make_mut(&mut self.host).has_reported = false;
+        } else if !self.host.has_reported {
+            Arc::make_mut(&mut self.host).has_reported = true;
             self.went.push("network");
-        } else if self.namespace == Namespace::Going {
+        } else if self.namespace == Namespace::Terminating {
             self.namespace = Namespace::Absent;
             self.went.push("namespace");
         }
@@ -174,12 +180,12 @@ impl World {
 }
 
 proptest! {
-    /// Cut short after any step, and with others as slow as they like, the order is the same and nothing is left.
+    /// The order is the same and nothing is left, even if the deletion is interrupted after any step and other controllers are slow.
     #[test]
-    fn the_order_is_kept_however_often_it_is_cut_short(moments in prop::collection::vec(0..3_u8, 40..80)) {
+    fn the_order_is_kept_however_often_it_is_interrupted(moments in prop::collection::vec(0..3_u8, 40..80)) {
         let mut world = World {
             tenant: tenant(Some(120)),
-            namespace: Namespace::Ours,
+            namespace: Namespace::Owned,
             machines: vec![machine(true, false), machine(false, false)],
             claims: claims(),
             objects: 5,
@@ -192,26 +198,26 @@ proptest! {
                 world.others();
                 continue;
             }
-            // Decided, and cut short before anything was done.
+            // Interrupted after the decision, before the action.
             let step = world.next();
             match step.action {
                 Action::Wait => world.others(),
                 Action::DeleteMachines(some) => {
-                    // Cut short in the middle.
+                    // Interrupted in the middle.
                     let some = if moment == 1 { some.first().cloned() } else { None };
                     for machine in &mut world.machines {
-                        machine.is_going |= some.as_ref().is_none_or(|one| one == machine);
+                        machine.is_deleting |= some.as_ref().is_none_or(|one| one == machine);
                     }
                 }
-                Action::TakeOffHosts => world.tenant = tenant(None),
+                Action::ClearNetworkId => world.tenant = tenant(None),
                 Action::Release(names) => {
                     prop_assert!(world.went.contains(&"network"));
                     prop_assert_eq!(names.len(), 1);
                     world.claims.clear();
                     world.went.push("claim");
                 }
-                Action::DeleteObjects => prop_assert!(false, "the namespace is ours"),
-                Action::DeleteNamespace => world.namespace = Namespace::Going,
+                Action::DeleteObjects => prop_assert!(false, "Berth created the namespace"),
+                Action::DeleteNamespace => world.namespace = Namespace::Terminating,
                 Action::Finish => is_done = true,
             }
         }

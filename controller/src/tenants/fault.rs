@@ -1,4 +1,4 @@
-//! Why a part of a tenant's desired state is not applied, for its condition and its event.
+//! Fault of a part of a tenant, for its condition and its event.
 
 use berth_api::ConditionReason;
 
@@ -20,9 +20,9 @@ impl Fault {
     }
 }
 
-/// The first few of a list, and how many more there are.
+/// Returns the first entries of a list, and the number of the others.
 #[must_use]
-pub fn some_of(all: &[String]) -> String {
+pub fn abbreviated(all: &[String]) -> String {
     const NAMED: usize = 4;
     let named = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
     match all.len().saturating_sub(NAMED) {

@@ -1,4 +1,4 @@
-//! What tenants need to know of a host, out of its InfraNode and its Node; and which of them carry a tenant.
+//! State of a host that tenants depend on, from its InfraNode and its Node; and the hosts that carry a tenant.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,49 +10,49 @@ use kube::ResourceExt as _;
 
 use super::ids::NetworkId;
 
-/// As `maxItems` of `status.hosts.notReady` in the CRD.
+/// `maxItems` of `status.hosts.notReady` in the CRD.
 const NAMED: usize = 16;
 
-/// A host, as far as tenants are concerned. Made once for all tenants when its InfraNode changes.
+/// State of a host, as far as tenants depend on it. Derived once for all tenants when its InfraNode changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Host {
+pub struct HostState {
     /// Its name.
     pub name: String,
-    /// Of its InfraNode: another one of that name has nothing of what this one had.
+    /// UID of its InfraNode: another InfraNode of the same name starts without reports.
     pub uid: Option<String>,
     /// Labels of its Node; `None` if there is no such Node.
     pub labels: Option<BTreeMap<String, String>>,
     /// `spec.networks`.
     pub networks: Vec<NetworkSpec>,
-    /// Bytes that each network's links take, where the report tells.
+    /// MTU of each network, if the report has it.
     pub mtus: BTreeMap<String, u32>,
-    /// `spec.tenantNetworks`: what each is asked to have, by `cluster-<id>`.
-    pub asked: BTreeMap<String, (String, NetworkId)>,
-    /// Whether its status is about this spec.
-    pub has_answered: bool,
-    /// Of what it is asked to have, what its last answer was about: that is not in doubt because another tenant came.
-    pub answered: BTreeMap<String, (String, NetworkId)>,
-    /// `status.networks`: how many are not ready and not named.
+    /// `spec.tenantNetworks`: host network and VLAN or VNI, by `cluster-<id>`.
+    pub desired: BTreeMap<String, (String, NetworkId)>,
+    /// Whether `status.observedGeneration` is the generation of the spec.
+    pub has_reported: bool,
+    /// The part of `desired` that the last report is about: it stays valid when another tenant is added.
+    pub reported: BTreeMap<String, (String, NetworkId)>,
+    /// `status.networks`: number of tenants that are not ready and not named.
     pub unnamed: BTreeMap<String, u32>,
-    /// Tenants that are not ready, by network and `cluster-<id>`, and why.
+    /// Tenants that are not ready, by network and `cluster-<id>`, with the reason.
     pub not_ready: BTreeMap<(String, String), String>,
-    /// Removals of links and VLANs that could not be done, and why.
-    pub stuck: Vec<(String, String)>,
-    /// Since when its agent has not been heard of.
-    pub silent_since: Option<Timestamp>,
+    /// Removals of links and VLANs that failed, with the reason.
+    pub failed_removals: Vec<(String, String)>,
+    /// Time since which its agent is unresponsive.
+    pub unresponsive_since: Option<Timestamp>,
 }
 
-impl Host {
-    /// Out of the objects.
+impl HostState {
+    /// Derives the state from the objects.
     #[must_use]
-    pub fn of(infra: &InfraNode, labels: Option<&BTreeMap<String, String>>) -> Self {
+    pub fn new(infra: &InfraNode, labels: Option<&BTreeMap<String, String>>) -> Self {
         let status = infra.status.clone().unwrap_or_default();
         let mut host = Self {
             name: infra.name_any(),
             uid: infra.metadata.uid.clone(),
             labels: labels.cloned(),
             networks: infra.spec.networks.clone(),
-            has_answered: status.observed_generation.is_some()
+            has_reported: status.observed_generation.is_some()
                 && status.observed_generation == infra.metadata.generation,
             ..Self::default()
         };
@@ -61,7 +61,7 @@ impl Host {
         }
         for tenant in &infra.spec.tenant_networks {
             if let Some(id) = NetworkId::join(tenant.vlan, tenant.vni) {
-                host.asked.insert(tenant.name.clone(), (tenant.network.clone(), id));
+                host.desired.insert(tenant.name.clone(), (tenant.network.clone(), id));
             }
         }
         for network in &status.networks {
@@ -74,7 +74,7 @@ impl Host {
                     TenantNetworkState::Pending => "pending",
                     TenantNetworkState::Failed => "failed",
                 };
-                let message = tenant.message.as_deref().unwrap_or("the agent does not say why");
+                let message = tenant.message.as_deref().unwrap_or("the agent gives no reason");
                 let key = (network.name.clone(), tenant.tenant.clone());
                 host.not_ready.insert(key, format!("{state}: {message}"));
             }
@@ -82,39 +82,39 @@ impl Host {
         for change in status.changes.iter().filter(|change| change.what.starts_with("remove ")) {
             if change.result != ChangeResult::Done {
                 let message = change.message.clone().unwrap_or_default();
-                host.stuck.push((change.what.clone(), message));
+                host.failed_removals.push((change.what.clone(), message));
             }
         }
-        // Whoever watches the agents' Leases sets it so.
+        // The reconciler of hosts sets this status when the agent's Lease expires.
         let unknown = status.conditions.iter().find(|one| one.type_ == "Ready");
-        host.silent_since =
+        host.unresponsive_since =
             unknown.filter(|one| one.status == "Unknown").map(|one| one.last_transition_time.0);
-        if host.has_answered {
-            host.answered.clone_from(&host.asked);
+        if host.has_reported {
+            host.reported.clone_from(&host.desired);
         }
         host
     }
 
-    /// With what is still known from before, if it has not answered since.
+    /// Adds the reports of the previous state, if the host has not reported since.
     #[must_use]
-    pub fn after(mut self, before: &Self) -> Self {
-        if !self.has_answered && self.uid == before.uid && self.networks == before.networks {
+    pub fn with_previous(mut self, before: &Self) -> Self {
+        if !self.has_reported && self.uid == before.uid && self.networks == before.networks {
             let stays = |(tenant, has): &(&String, &(String, NetworkId))| {
-                self.asked.get(*tenant) == Some(*has)
+                self.desired.get(*tenant) == Some(*has)
             };
-            let stay = before.answered.iter().filter(stays);
-            self.answered = stay.map(|(tenant, has)| (tenant.clone(), has.clone())).collect();
+            let stay = before.reported.iter().filter(stays);
+            self.reported = stay.map(|(tenant, has)| (tenant.clone(), has.clone())).collect();
         }
         self
     }
 
-    /// Its part of a host network, if it has it.
+    /// Returns the spec of a host network, if the host has it.
     #[must_use]
     pub fn network(&self, name: &str) -> Option<&NetworkSpec> {
         self.networks.iter().find(|network| network.name == name)
     }
 
-    /// Whether it is to carry a tenant's network.
+    /// Returns true if the host carries a tenant's network.
     #[must_use]
     pub fn carries(&self, tenant: &TenantCluster) -> bool {
         let network = tenant.spec.network.as_ref();
@@ -122,19 +122,24 @@ impl Host {
             && self.labels.as_ref().is_some_and(|labels| tenant.selects(labels))
     }
 
-    /// Why a tenant's network is not ready on it; `None` if it is.
+    /// Returns the reason why a tenant's network is not ready on the host; `None` if it is ready.
     #[must_use]
-    pub fn why_not(&self, namespace: &str, network: &str, id: NetworkId) -> Option<String> {
-        if self.silent_since.is_some() {
-            return Some("nothing is known: its agent is silent".to_owned());
+    pub fn not_ready_reason(
+        &self,
+        namespace: &str,
+        network: &str,
+        id: NetworkId,
+    ) -> Option<String> {
+        if self.unresponsive_since.is_some() {
+            return Some("unknown: its agent is unresponsive".to_owned());
         }
-        match self.asked.get(namespace) {
+        match self.desired.get(namespace) {
             Some((on, has)) if on == network && *has == id => {}
-            Some((on, has)) => return Some(format!("still asked for {has} on {on}")),
-            None => return Some("not asked for yet".to_owned()),
+            Some((on, has)) => return Some(format!("its spec still has {has} on {on}")),
+            None => return Some("its spec does not have it yet".to_owned()),
         }
-        if !self.answered.contains_key(namespace) {
-            return Some("its agent has not answered yet".to_owned());
+        if !self.reported.contains_key(namespace) {
+            return Some("its agent has not reported yet".to_owned());
         }
         let key = (network.to_owned(), namespace.to_owned());
         if let Some(why) = self.not_ready.get(&key) {
@@ -142,34 +147,36 @@ impl Host {
         }
         match self.unnamed.get(network) {
             Some(0) => None,
-            // It may be among those that its report had no room for.
-            Some(more) => Some(format!("not known: {more} more are not ready than it can name")),
-            None => Some("its agent says nothing of this network".to_owned()),
+            // It may be among the tenants that the report has no room for.
+            Some(more) => {
+                Some(format!("unknown: {more} more tenants are not ready than the report names"))
+            }
+            None => Some("its agent does not report this network".to_owned()),
         }
     }
 
-    /// What a tenant's network waits for that is to go from it; `None` if it is off, as far as its agent knows.
+    /// Returns the reason why a tenant's network is not removed from the host; `None` if it is, by its agent's report.
     #[must_use]
-    pub fn why_still(&self, namespace: &str, ids: &[NetworkId]) -> Option<String> {
-        if self.asked.contains_key(namespace) {
-            return Some("still asked for it".to_owned());
+    pub fn removal_pending_reason(&self, namespace: &str, ids: &[NetworkId]) -> Option<String> {
+        if self.desired.contains_key(namespace) {
+            return Some("its spec still has it".to_owned());
         }
-        if !self.has_answered {
-            return Some("its agent has not answered yet".to_owned());
+        if !self.has_reported {
+            return Some("its agent has not reported yet".to_owned());
         }
-        // In the words of agent/src/plan/network: `removal` and `tenants`.
+        // By the text of `ChangeId` in agent/src/plan/network/id.rs, which `status.changes` has.
         let whose = format!(" of tenant {namespace}");
         let vlans: Vec<String> = ids.iter().map(|id| format!("remove {id} from ")).collect();
         let ours = |what: &str| {
             what.ends_with(&whose) || vlans.iter().any(|vlan| what.starts_with(vlan.as_str()))
         };
-        let (what, why) = self.stuck.iter().find(|(what, _)| ours(what))?;
+        let (what, why) = self.failed_removals.iter().find(|(what, _)| ours(what))?;
         Some(format!("{what}: {why}"))
     }
 }
 
-/// Bytes that a VM's frames may have on a host network: what the spec says, else what the uplink takes, less what a
-/// tunnel adds (as `agent/src/plan/network/wanted.rs` reckons).
+/// Returns the MTU of a host network for VMs: that of the spec, else that of the uplink without the header of a
+/// tunnel (as `agent/src/plan/network/wanted.rs` computes it).
 fn mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     if spec.mtu.is_some() {
         return spec.mtu;
@@ -193,12 +200,12 @@ fn mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     uplinks.iter().find(is)?.mtu
 }
 
-/// How far a tenant's network is on the hosts that are to carry it.
+/// Returns the readiness of a tenant's network on the hosts that carry it.
 #[must_use]
 pub fn readiness(
     tenant: &TenantCluster,
     id: Option<NetworkId>,
-    hosts: &[Arc<Host>],
+    hosts: &[Arc<HostState>],
 ) -> TenantHosts {
     let Some(network) = &tenant.spec.network else { return TenantHosts::default() };
     let namespace = TenantCluster::namespace_of(&tenant.name_any());
@@ -206,7 +213,7 @@ pub fn readiness(
     for host in hosts.iter().filter(|host| host.carries(tenant)) {
         all.selected = all.selected.saturating_add(1);
         let why = match id {
-            Some(id) => host.why_not(&namespace, &network.name, id),
+            Some(id) => host.not_ready_reason(&namespace, &network.name, id),
             None => Some("the tenant has no VLAN or VNI yet".to_owned()),
         };
         match why {
@@ -227,13 +234,13 @@ mod tests {
 
     use super::*;
 
-    fn host(spec: Value, status: Value) -> Host {
+    fn host(spec: Value, status: Value) -> HostState {
         let infra: InfraNode = serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
             "metadata": {"name": "rack1-a", "generation": 4}, "spec": spec, "status": status,
         }))
         .unwrap();
-        Host::of(&infra, Some(&BTreeMap::new()))
+        HostState::new(&infra, Some(&BTreeMap::new()))
     }
 
     fn trunk() -> Value {
@@ -248,7 +255,7 @@ mod tests {
         TenantCluster::new("abc", serde_json::from_value(network).unwrap())
     }
 
-    fn said(spec: Value, status: Value) -> String {
+    fn reason(spec: Value, status: Value) -> String {
         let id = NetworkId::Vlan(120.try_into().unwrap());
         let all = readiness(&tenant(), Some(id), &[Arc::new(host(spec, status))]);
         assert_eq!(all.selected, 1);
@@ -257,43 +264,43 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_ready_where_the_agent_says_so_of_this_spec() {
+    fn a_network_is_ready_where_the_agent_reports_it_for_this_spec() {
         let networks = |more: Value| {
             let mut one = json!({"name": "trunk", "ready": 1, "pending": 0, "failed": 0});
             one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             json!({"observedGeneration": 4, "networks": [one]})
         };
-        assert_eq!(said(trunk(), networks(json!({}))), "");
+        assert_eq!(reason(trunk(), networks(json!({}))), "");
         let mut old = networks(json!({}));
         old["observedGeneration"] = 3.into();
-        assert_eq!(said(trunk(), old), "its agent has not answered yet");
+        assert_eq!(reason(trunk(), old), "its agent has not reported yet");
         let not = json!({"tenant": "cluster-abc", "vlan": 120, "state": "Failed", "message": "no uplink"});
         assert_eq!(
-            said(trunk(), networks(json!({"failed": 1, "notReady": [not]}))),
+            reason(trunk(), networks(json!({"failed": 1, "notReady": [not]}))),
             "failed: no uplink"
         );
         assert_eq!(
-            said(trunk(), networks(json!({"failed": 9}))),
-            "not known: 9 more are not ready than it can name"
+            reason(trunk(), networks(json!({"failed": 9}))),
+            "unknown: 9 more tenants are not ready than the report names"
         );
         assert_eq!(
-            said(trunk(), json!({"observedGeneration": 4})),
-            "its agent says nothing of this network"
+            reason(trunk(), json!({"observedGeneration": 4})),
+            "its agent does not report this network"
         );
         let mut other = trunk();
         other["tenantNetworks"][0]["vlan"] = 121.into();
-        assert_eq!(said(other, networks(json!({}))), "still asked for VLAN 121 on trunk");
+        assert_eq!(reason(other, networks(json!({}))), "its spec still has VLAN 121 on trunk");
         let mut none = trunk();
         none.as_object_mut().unwrap().remove("tenantNetworks");
-        assert_eq!(said(none, networks(json!({}))), "not asked for yet");
-        let mut silent = networks(json!({}));
-        silent["conditions"] = json!([{"type": "Ready", "status": "Unknown", "reason": "Silent", "message": "",
+        assert_eq!(reason(none, networks(json!({}))), "its spec does not have it yet");
+        let mut unresponsive = networks(json!({}));
+        unresponsive["conditions"] = json!([{"type": "Ready", "status": "Unknown", "reason": "AgentUnresponsive", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-        assert_eq!(said(trunk(), silent), "nothing is known: its agent is silent");
+        assert_eq!(reason(trunk(), unresponsive), "unknown: its agent is unresponsive");
     }
 
     #[test]
-    fn what_an_agent_answered_does_not_hold_for_another_object_of_that_name() {
+    fn reports_do_not_count_for_another_object_of_the_same_name() {
         let networks = json!([{"name": "trunk", "ready": 1, "pending": 0, "failed": 0}]);
         let with = |uid: &str, observed: i64| {
             let mut host = host(
@@ -305,10 +312,10 @@ mod tests {
         };
         let id = NetworkId::Vlan(120.try_into().unwrap());
         let answered = with("a", 4);
-        let why_not = |host: Host| host.why_not("cluster-abc", "trunk", id);
-        assert_eq!(why_not(with("a", 3).after(&answered)), None);
-        let why = why_not(with("b", 3).after(&answered));
-        assert_eq!(why.as_deref(), Some("its agent has not answered yet"));
+        let not_ready_reason = |host: HostState| host.not_ready_reason("cluster-abc", "trunk", id);
+        assert_eq!(not_ready_reason(with("a", 3).with_previous(&answered)), None);
+        let why = not_ready_reason(with("b", 3).with_previous(&answered));
+        assert_eq!(why.as_deref(), Some("its agent has not reported yet"));
     }
 
     #[test]
@@ -326,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_as_long_as_the_uplink_takes() {
+    fn the_mtu_is_that_of_the_uplink() {
         let status = json!({"capabilities": {"uplinks": [
             {"name": "eth1", "kind": "Physical", "mtu": 9000, "addresses": ["10.0.0.1/24"]},
         ]}});

@@ -1,4 +1,4 @@
-//! What tells tenants apart on a host network: a VLAN, or a VXLAN network identifier.
+//! Identifier of a tenant on a host network: a VLAN, or a VXLAN network identifier.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub enum NetworkId {
 }
 
 impl NetworkId {
-    /// The number alone.
+    /// Returns the number.
     #[must_use]
     pub fn number(self) -> u32 {
         match self {
@@ -23,13 +23,13 @@ impl NetworkId {
         }
     }
 
-    /// Whether it is a VNI.
+    /// Returns true for a VNI.
     #[must_use]
     pub const fn is_vni(self) -> bool {
         matches!(self, Self::Vni(_))
     }
 
-    /// The VLAN, if it is one.
+    /// Returns the VLAN, if it is one.
     #[must_use]
     pub const fn vlan(self) -> Option<VlanId> {
         match self {
@@ -38,7 +38,7 @@ impl NetworkId {
         }
     }
 
-    /// The name of its claim.
+    /// Returns the name of its claim.
     #[must_use]
     pub fn claim_name(self, network: &str) -> String {
         match self {
@@ -47,7 +47,7 @@ impl NetworkId {
         }
     }
 
-    /// Its claim for a tenant.
+    /// Returns its claim for a tenant.
     #[must_use]
     pub fn claim(self, network: &str, tenant: &str, uid: &str) -> VlanClaim {
         let (vlan, vni) = self.split();
@@ -61,7 +61,7 @@ impl NetworkId {
         VlanClaim::new(&self.claim_name(network), spec)
     }
 
-    /// As objects have it, in two fields.
+    /// Returns the two fields `vlan` and `vni` of objects.
     #[must_use]
     pub const fn split(self) -> (Option<VlanId>, Option<u32>) {
         match self {
@@ -70,7 +70,7 @@ impl NetworkId {
         }
     }
 
-    /// From the two fields that objects have. On servers without CEL both may be set; then it is neither.
+    /// Parses the two fields `vlan` and `vni` of objects. On servers without CEL both may be set, which is neither.
     #[must_use]
     pub const fn join(vlan: Option<VlanId>, vni: Option<u32>) -> Option<Self> {
         match (vlan, vni) {
@@ -80,21 +80,21 @@ impl NetworkId {
         }
     }
 
-    /// What a claim is of.
+    /// Returns the VLAN or VNI of a claim.
     #[must_use]
-    pub const fn of_claim(claim: &VlanClaim) -> Option<Self> {
+    pub const fn from_claim(claim: &VlanClaim) -> Option<Self> {
         Self::join(claim.spec.vlan, claim.spec.vni)
     }
 
-    /// What a tenant has by its status.
+    /// Returns the VLAN or VNI in a tenant's status.
     #[must_use]
-    pub const fn of_status(status: &TenantClusterStatus) -> Option<Self> {
+    pub const fn from_status(status: &TenantClusterStatus) -> Option<Self> {
         Self::join(status.vlan, status.vni)
     }
 
-    /// What a tenant asks for, if for a certain one.
+    /// Returns the VLAN or VNI that a tenant's spec requests, if any.
     #[must_use]
-    pub const fn asked(network: &TenantNetwork) -> Option<Self> {
+    pub const fn requested(network: &TenantNetwork) -> Option<Self> {
         Self::join(network.vlan, network.vni)
     }
 }

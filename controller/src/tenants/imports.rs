@@ -1,7 +1,7 @@
-//! VLANs that NetworkAttachmentDefinitions of others use: nobody claimed them, but VMs are on them.
+//! VLANs that NetworkAttachmentDefinitions of other users have: they have no claim, but VMs use them.
 //!
-//! Read are the fields of the CNI plugins `bridge` (`vlan`, `vlanTrunk`) and `sriov` (`vlan`), in a single configuration
-//! or in a list of `plugins`. What cannot be read uses nothing that is known.
+//! The fields of the CNI plugins `bridge` (`vlan`, `vlanTrunk`) and `sriov` (`vlan`) are read, in a single configuration or
+//! in a list of `plugins`. A configuration that cannot be parsed is ignored.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ pub struct Attachment<'a> {
     pub config: &'a str,
 }
 
-/// What others than the tenant's own namespace use on a host network, each with the name of the first that does.
+/// Returns the VLANs and VNIs that definitions of other namespaces use on a host network, each with the first name in order.
 #[must_use]
 pub fn used<'a>(
     attachments: impl Iterator<Item = Attachment<'a>>,
@@ -96,7 +96,7 @@ fn ids(
             config.vlan.into_iter().chain(trunks).filter_map(vlan).collect()
         }
         "bridge" => {
-            // A bridge of one tenant: its name tells whose.
+            // A bridge of one tenant has the number in its name.
             let Some(prefix) = network.bridge_prefix.as_deref() else { return Vec::new() };
             let number: Option<u32> =
                 config.bridge.strip_prefix(prefix).and_then(|number| number.parse().ok());
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn vlans_of_others_are_seen() {
+    fn vlans_of_other_definitions_are_found() {
         let shared = HostNetwork::for_tests(NetworkScenario::VlanAwareBridge);
         assert_eq!(
             seen(&shared, r#"{"type":"bridge","bridge":"br-trunk","vlan":120}"#),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenants_own_are_no_others() {
+    fn definitions_of_the_tenant_do_not_count() {
         let attachment = Attachment {
             namespace: "cluster-abc",
             name: "net",

@@ -1,4 +1,4 @@
-//! The address of a tenant's own API server, out of its kubeconfig.
+//! Address of a tenant's API server, from its kubeconfig.
 
 use std::net::IpAddr;
 
@@ -39,22 +39,33 @@ struct Cluster {
     server: String,
 }
 
-/// Where an API server is.
+/// Host of an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// By address.
+    /// An address.
     Address(IpAddr),
-    /// By a name, which a NetworkPolicy cannot have.
+    /// A host name, which a NetworkPolicy cannot have.
     Name(String),
 }
 
-/// Finds the server of the current context.
+/// Reason why a kubeconfig names no API server. It has none of its text, which comes from a Secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidKubeconfig {
+    /// The text cannot be parsed.
+    #[error("is not a kubeconfig, or no YAML")]
+    NotParsed,
+    /// The cluster of the current context has no URL.
+    #[error("names no server: clusters[].cluster.server is not https://HOST:PORT")]
+    NoServer,
+}
+
+/// Returns the server of the current context.
 ///
 /// # Errors
-/// If it is no kubeconfig, or names no server; without its text, which comes from a Secret.
-pub fn server(text: &str) -> Result<Server, &'static str> {
+/// If the text is not a kubeconfig, or names no server.
+pub fn server(text: &str) -> Result<Server, InvalidKubeconfig> {
     let config: Kubeconfig =
-        serde_saphyr::from_str(text).map_err(|_| "is not a kubeconfig, or no YAML")?;
+        serde_saphyr::from_str(text).map_err(|_| InvalidKubeconfig::NotParsed)?;
     let current = config.contexts.iter().find(|one| one.name == config.current_context);
     let cluster = match current {
         Some(context) => config.clusters.iter().find(|one| one.name == context.context.cluster),
@@ -63,12 +74,12 @@ pub fn server(text: &str) -> Result<Server, &'static str> {
     let url = cluster.map(|one| one.cluster.server.as_str()).unwrap_or_default();
     let host = url.strip_prefix("https://").and_then(host_of);
     let Some(host) = host.filter(|host| !host.is_empty()) else {
-        return Err("names no server: clusters[].cluster.server is not https://HOST:PORT");
+        return Err(InvalidKubeconfig::NoServer);
     };
     Ok(host.parse().map_or_else(|_| Server::Name(host.to_owned()), Server::Address))
 }
 
-/// The host of what follows `https://`.
+/// Returns the host of a URL after `https://`.
 fn host_of(rest: &str) -> Option<&str> {
     let authority = rest.split(['/', '?', '#']).next()?;
     let host = authority.rsplit('@').next()?;
@@ -84,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    fn of(url: &str) -> Result<Server, &'static str> {
+    fn of(url: &str) -> Result<Server, InvalidKubeconfig> {
         server(&format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: b\ncontexts:\n- name: b\n  context: {{cluster: two}}\n\
              clusters:\n- name: one\n  cluster: {{server: https://192.0.2.1}}\n- name: two\n  cluster: {{server: '{url}'}}\n"
@@ -101,15 +112,15 @@ mod tests {
             Ok(Server::Name("api.example.org".to_owned()))
         );
         for wrong in ["", "http://10.1.2.3", "https://", "https://:6443"] {
-            assert!(of(wrong).unwrap_err().contains("names no server"), "{wrong}");
+            assert_eq!(of(wrong), Err(InvalidKubeconfig::NoServer), "{wrong}");
         }
-        assert!(server("- a").unwrap_err().contains("is not a kubeconfig"));
+        assert_eq!(server("- a"), Err(InvalidKubeconfig::NotParsed));
         assert!(server("").is_err());
     }
 
     proptest! {
         #[test]
-        fn garbage_is_an_error_or_an_answer(text in "\\PC{0,60}") {
+        fn any_text_gives_an_error_or_a_server(text in "\\PC{0,60}") {
             drop(server(&text));
             drop(of(&text.replace('\'', "")));
         }

@@ -1,5 +1,5 @@
-//! What the infra cluster keeps for a tenant: its VLAN or VNI, its objects, how far its network is on the hosts, and in
-//! which order all of it goes again. Pure.
+//! Desired state of a tenant in the infra cluster: its VLAN or VNI, its objects, the readiness of its network on hosts, and
+//! the order of its deletion. Pure.
 //!
 //! ```text
 //! InfraNodes, Nodes ──► hosts ──► network ──┐
@@ -7,9 +7,10 @@
 //!                                    hosts, claims, objects ──► status
 //! ```
 
+pub mod affected_tenants;
+pub mod claim_gc;
 pub mod claims;
 pub mod cluster;
-pub mod concern;
 pub mod deletion;
 pub mod fault;
 pub mod hosts;
@@ -18,6 +19,5 @@ pub mod imports;
 pub mod kubeconfig;
 pub mod network;
 pub mod objects;
+pub mod shared_wire;
 pub mod status;
-pub mod sweep;
-pub mod wires;

@@ -1,12 +1,12 @@
-//! What a host network is, by the hosts that have it: all that are to carry a tenant must have it alike.
+//! Properties of a host network, from the hosts that have it: all hosts of a tenant must have it alike.
 
 use std::sync::Arc;
 
 use berth_api::infra_node::NetworkScenario;
 use berth_api::{ConditionReason, LinkName, TenantCluster};
 
-use super::fault::{Fault, some_of};
-use super::hosts::Host;
+use super::fault::{Fault, abbreviated};
+use super::hosts::HostState;
 use super::ids::NetworkId;
 
 /// A host network.
@@ -14,31 +14,31 @@ use super::ids::NetworkId;
 pub struct HostNetwork {
     /// Its name.
     pub name: String,
-    /// How tenants are kept apart on it.
+    /// How it separates tenants.
     pub scenario: NetworkScenario,
     /// The bridge of all tenants (`VlanAwareBridge`).
     pub shared_bridge: Option<LinkName>,
-    /// What bridges of single tenants begin with (`BridgePerTenant`, `Vxlan`).
+    /// Prefix of the names of bridges of single tenants (`BridgePerTenant`, `Vxlan`).
     pub bridge_prefix: Option<String>,
-    /// The longest frame that every host takes; `None` if no report tells.
+    /// Smallest MTU of all hosts; `None` if no report has one.
     pub mtu: Option<u32>,
 }
 
 impl HostNetwork {
-    /// Whether tenants are told apart by VNIs.
+    /// Returns true if tenants have VNIs, not VLANs.
     #[must_use]
     pub fn by_vni(&self) -> bool {
         self.scenario == NetworkScenario::Vxlan
     }
 
-    /// The bridge of a tenant, by the rule that the agents go by.
+    /// Returns the bridge of a tenant, by the same rule as the agents.
     #[must_use]
     pub fn bridge_of(&self, id: NetworkId) -> Option<String> {
         let own = || Some(format!("{}{}", self.bridge_prefix.as_ref()?, id.number()));
         self.shared_bridge.as_ref().map(ToString::to_string).or_else(own)
     }
 
-    /// One as hosts have it where the spec names no bridge.
+    /// Returns a network with default names of bridges.
     #[cfg(test)]
     pub(super) fn for_tests(scenario: NetworkScenario) -> Self {
         let shared = scenario == NetworkScenario::VlanAwareBridge;
@@ -53,11 +53,14 @@ impl HostNetwork {
     }
 }
 
-/// The network that a tenant asks for.
+/// Returns the host network in a tenant's spec.
 ///
 /// # Errors
-/// If no host has it, or hosts have it in different ways.
-pub fn resolve(tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Result<Option<HostNetwork>, Fault> {
+/// If no host has it, or two hosts have it with different properties.
+pub fn resolve(
+    tenant: &TenantCluster,
+    hosts: &[Arc<HostState>],
+) -> Result<Option<HostNetwork>, Fault> {
     let Some(wanted) = &tenant.spec.network else { return Ok(None) };
     let name = &wanted.name;
     let mut found: Option<(&str, HostNetwork)> = None;
@@ -68,7 +71,7 @@ pub fn resolve(tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Result<Option<Hos
             [NetworkScenario::BridgePerTenant, NetworkScenario::Vxlan].contains(&spec.scenario);
         let shared_bridge = match shared.then(|| spec.shared_bridge()).transpose() {
             Ok(bridge) => bridge,
-            // Its agent says the same.
+            // Its agent reports the same.
             Err(error) => {
                 let message =
                     format!("InfraNode {}: spec.networks[{name}].bridge: {error}", host.name);
@@ -89,13 +92,13 @@ pub fn resolve(tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Result<Option<Hos
                 known.mtu = one.mtu;
                 if *known != one {
                     let message = format!(
-                        "hosts {first} and {} have network {name} in different ways ({:?} and {:?}, bridge {} and {}): VMs \
-                         could not be attached alike; make them the same, or select hosts by spec.nodeSelector",
+                        "hosts {first} and {} have network {name} with different properties ({:?} and {:?}, bridge {} and \
+                         {}): VMs could not be attached alike; make them the same, or select hosts by spec.nodeSelector",
                         host.name,
                         known.scenario,
                         one.scenario,
-                        bridge_in_words(known),
-                        bridge_in_words(&one),
+                        bridge_name(known),
+                        bridge_name(&one),
                     );
                     return Err(Fault::new(ConditionReason::HostNetworksDiffer, message));
                 }
@@ -109,12 +112,12 @@ pub fn resolve(tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Result<Option<Hos
     }
 }
 
-fn bridge_in_words(network: &HostNetwork) -> String {
+fn bridge_name(network: &HostNetwork) -> String {
     let named = network.shared_bridge.as_ref().map(ToString::to_string);
     named.or_else(|| network.bridge_prefix.clone()).unwrap_or_else(|| "none".to_owned())
 }
 
-fn nowhere(name: &str, tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Fault {
+fn nowhere(name: &str, tenant: &TenantCluster, hosts: &[Arc<HostState>]) -> Fault {
     let have: Vec<String> =
         hosts.iter().filter(|host| host.network(name).is_some()).map(|h| h.name.clone()).collect();
     let message = if have.is_empty() {
@@ -124,15 +127,15 @@ fn nowhere(name: &str, tenant: &TenantCluster, hosts: &[Arc<Host>]) -> Fault {
             .collect();
         others.sort();
         others.dedup();
-        let there = if others.is_empty() { "none".to_owned() } else { some_of(&others) };
+        let there = if others.is_empty() { "none".to_owned() } else { abbreviated(&others) };
         format!("spec.network.name: no host has network {name}; there are: {there}")
     } else {
         let selector: Vec<String> =
             tenant.spec.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
         format!(
             "spec.nodeSelector: no Node of a host with network {name} has the labels {}; it is on {}",
-            some_of(&selector),
-            some_of(&have)
+            abbreviated(&selector),
+            abbreviated(&have)
         )
     };
     Fault::new(ConditionReason::NoHosts, message)
@@ -146,13 +149,13 @@ mod tests {
 
     use super::*;
 
-    fn host(name: &str, network: Value, mtu: Option<u32>) -> Arc<Host> {
-        Arc::new(Host {
+    fn host(name: &str, network: Value, mtu: Option<u32>) -> Arc<HostState> {
+        Arc::new(HostState {
             name: name.to_owned(),
             labels: Some(BTreeMap::from([("host".to_owned(), name.to_owned())])),
             networks: vec![serde_json::from_value(network).unwrap()],
             mtus: mtu.map(|mtu| ("trunk".to_owned(), mtu)).into_iter().collect(),
-            ..Host::default()
+            ..HostState::default()
         })
     }
 
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_frame_of_all_hosts_counts() {
+    fn the_smallest_mtu_of_all_hosts_counts() {
         let same = || json!({"name": "trunk", "scenario": "VlanAwareBridge"});
         let hosts =
             [host("a", same(), Some(9000)), host("b", same(), Some(1500)), host("c", same(), None)];

@@ -1,4 +1,4 @@
-//! What is told of a tenant: conditions, in the words of the parts that they are about.
+//! Status of a tenant: one condition for each part, and Ready.
 
 use berth_api::names::CONTROLLER_TENANTS;
 use berth_api::{ConditionReason, TenantCluster, TenantClusterStatus, TenantHosts};
@@ -7,36 +7,37 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::fault::{Fault, some_of};
+use super::fault::{Fault, abbreviated};
 use super::ids::NetworkId;
 
-/// Conditions that this part of the controller writes. `MachinesReady` is another's.
-pub const OURS: [&str; 5] = ["Ready", "NetworkReady", "HostsReady", POLICIES_READY, "ObjectsReady"];
+/// Conditions of the tenants' reconciler. The machines' reconciler writes `MachinesReady`.
+pub const OWNED_CONDITIONS: [&str; 5] =
+    ["Ready", "NetworkReady", "HostsReady", POLICIES_READY, "ObjectsReady"];
 
 /// Condition that a tenant's NetworkPolicies are applied. Machines wait for it.
 pub const POLICIES_READY: &str = "PoliciesReady";
 
-/// How far a part is.
-pub type Part = Result<Told, Fault>;
+/// State of a part.
+pub type Part = Result<ReadyPart, Fault>;
 
-/// What is told of a part that is as asked.
+/// Reason and message of a part that is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// The reason of the condition.
+pub struct ReadyPart {
+    /// Reason of the condition.
     pub reason: ConditionReason,
-    /// For a person.
+    /// Message of the condition.
     pub message: String,
 }
 
-impl Told {
-    /// The usual reason.
+impl ReadyPart {
+    /// Returns a part with reason `Ready`.
     #[must_use]
     pub const fn ready(message: String) -> Self {
         Self { reason: ConditionReason::Ready, message }
     }
 }
 
-/// How far all parts are.
+/// State of all parts.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// VLAN or VNI, and the NetworkAttachmentDefinition.
@@ -47,19 +48,46 @@ pub struct Parts {
     pub objects: Part,
     /// The hosts.
     pub hosts: TenantHosts,
-    /// What the tenant has.
+    /// The tenant's VLAN or VNI.
     pub id: Option<NetworkId>,
     /// `namespace/name` of the NetworkAttachmentDefinition.
     pub attachment: Option<String>,
 }
 
-/// Several faults of one part as one.
+impl Parts {
+    /// Returns the state of a tenant whose parts are all ready, on the pod network only.
+    #[must_use]
+    pub fn new(hosts: TenantHosts, id: Option<NetworkId>) -> Self {
+        Self {
+            network: Ok(ReadyPart {
+                reason: ConditionReason::PodNetworkOnly,
+                message: "has the pod network only".to_owned(),
+            }),
+            policies: Ok(ReadyPart::ready(String::new())),
+            objects: Ok(ReadyPart::ready(String::new())),
+            hosts,
+            id,
+            attachment: None,
+        }
+    }
+
+    /// Sets a fault on each part that has none.
+    pub fn fail_all(&mut self, fault: &Fault) {
+        for part in [&mut self.network, &mut self.policies, &mut self.objects] {
+            if part.is_ok() {
+                *part = Err(fault.clone());
+            }
+        }
+    }
+}
+
+/// Joins the faults of a part.
 ///
 /// # Errors
-/// If there are any.
-pub fn all_or(faults: &[Fault], told: Told) -> Part {
+/// The joined fault, with the reason of the first one.
+pub fn all_or(faults: &[Fault], ready: ReadyPart) -> Part {
     match faults.first() {
-        None => Ok(told),
+        None => Ok(ready),
         Some(first) => {
             let all: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
             Err(Fault::new(first.reason, all.join("; ")))
@@ -67,9 +95,13 @@ pub fn all_or(faults: &[Fault], told: Told) -> Part {
     }
 }
 
-/// The status that should be; all that this part of the controller says, and nothing of the others'.
+/// Returns the desired status: all fields of the tenants' reconciler, and none of the machines'.
 #[must_use]
-pub fn status(tenant: &TenantCluster, parts: &Parts, now: Timestamp) -> TenantClusterStatus {
+pub fn desired_status(
+    tenant: &TenantCluster,
+    parts: &Parts,
+    now: Timestamp,
+) -> TenantClusterStatus {
     let (vlan, vni) = parts.id.map_or((None, None), NetworkId::split);
     let hosts = hosts(tenant, &parts.hosts);
     let mut conditions = vec![
@@ -89,7 +121,7 @@ pub fn status(tenant: &TenantCluster, parts: &Parts, now: Timestamp) -> TenantCl
     let first = conditions.iter().find(|one| one.status != "True").map(|one| one.reason.clone());
     let first = first.as_ref();
     let ready = if not.is_empty() {
-        ("True", ConditionReason::Ready.as_str(), "all is as asked".to_owned())
+        ("True", ConditionReason::Ready.as_str(), "all parts are ready".to_owned())
     } else {
         (
             "False",
@@ -97,7 +129,7 @@ pub fn status(tenant: &TenantCluster, parts: &Parts, now: Timestamp) -> TenantCl
             not.join("; "),
         )
     };
-    conditions.insert(0, make(tenant, "Ready", ready.0, ready.1, ready.2, now));
+    conditions.insert(0, new_condition(tenant, "Ready", ready.0, ready.1, ready.2, now));
     TenantClusterStatus {
         observed_generation: tenant.metadata.generation,
         namespace: Some(TenantCluster::namespace_of(&tenant.name_any())),
@@ -110,9 +142,9 @@ pub fn status(tenant: &TenantCluster, parts: &Parts, now: Timestamp) -> TenantCl
     }
 }
 
-/// The status of a tenant in deletion. `has` is what hosts are still to carry.
+/// Returns the status of a tenant in deletion. `has` is the VLAN or VNI that hosts still carry.
 #[must_use]
-pub fn going(
+pub fn deleting_status(
     tenant: &TenantCluster,
     has: Option<NetworkId>,
     reason: ConditionReason,
@@ -120,22 +152,22 @@ pub fn going(
     now: Timestamp,
 ) -> TenantClusterStatus {
     let (vlan, vni) = has.map_or((None, None), NetworkId::split);
-    let told = format!("is being deleted: {message}");
+    let message = format!("is being deleted: {message}");
     TenantClusterStatus {
         observed_generation: tenant.metadata.generation,
         namespace: Some(TenantCluster::namespace_of(&tenant.name_any())),
         vlan,
         vni,
-        conditions: vec![make(tenant, "Ready", "False", reason.as_str(), told, now)],
+        conditions: vec![new_condition(tenant, "Ready", "False", reason.as_str(), message, now)],
         ..TenantClusterStatus::default()
     }
 }
 
 fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> Part {
     let Some(network) = &tenant.spec.network else {
-        return Ok(Told {
+        return Ok(ReadyPart {
             reason: ConditionReason::PodNetworkOnly,
-            message: "has no network of its own".to_owned(),
+            message: "has the pod network only".to_owned(),
         });
     };
     if hosts.selected == 0 {
@@ -143,28 +175,34 @@ fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> Part {
         return Err(Fault::new(ConditionReason::NoHosts, message));
     }
     if hosts.ready == hosts.selected {
-        return Ok(Told::ready(format!("ready on all {} hosts", hosts.selected)));
+        return Ok(ReadyPart::ready(format!("ready on all {} hosts", hosts.selected)));
     }
     let named: Vec<String> =
         hosts.not_ready.iter().map(|host| format!("{} ({})", host.name, host.message)).collect();
-    let message =
-        format!("ready on {} of {} hosts; not on {}", hosts.ready, hosts.selected, some_of(&named));
+    let message = format!(
+        "ready on {} of {} hosts; not on {}",
+        hosts.ready,
+        hosts.selected,
+        abbreviated(&named)
+    );
     Err(Fault::new(ConditionReason::HostsNotReady, message))
 }
 
 fn condition(tenant: &TenantCluster, type_: &str, part: &Part, now: Timestamp) -> Condition {
     match part {
-        Ok(told) => make(tenant, type_, "True", told.reason.as_str(), told.message.clone(), now),
+        Ok(ready) => {
+            new_condition(tenant, type_, "True", ready.reason.as_str(), ready.message.clone(), now)
+        }
         Err(fault) => {
-            make(tenant, type_, "False", fault.reason.as_str(), fault.message.clone(), now)
+            new_condition(tenant, type_, "False", fault.reason.as_str(), fault.message.clone(), now)
         }
     }
 }
 
-/// As long as a condition's message may be (`metav1.Condition`).
-const LONGEST: usize = 32_768;
+/// Longest message of a condition (`metav1.Condition`).
+const MAX_MESSAGE: usize = 32_768;
 
-fn make(
+fn new_condition(
     tenant: &TenantCluster,
     type_: &str,
     status: &str,
@@ -180,16 +218,16 @@ fn make(
         observed_generation: tenant.metadata.generation,
         last_transition_time: before.map_or(Time(now), |one| one.last_transition_time.clone()),
         reason: reason.to_owned(),
-        message: message.chars().take(LONGEST).collect(),
+        message: message.chars().take(MAX_MESSAGE).collect(),
     }
 }
 
-/// Whether what is there is not what should be, among the fields that are ours.
+/// Returns true if the desired status differs from the actual one, in the fields of the tenants' reconciler.
 #[must_use]
-pub fn is_new(should: &TenantClusterStatus, tenant: &TenantCluster) -> bool {
+pub fn differs(should: &TenantClusterStatus, tenant: &TenantCluster) -> bool {
     let mut there = tenant.status.clone().unwrap_or_default();
     there.machines = None;
-    there.conditions.retain(|one| OURS.contains(&one.type_.as_str()));
+    there.conditions.retain(|one| OWNED_CONDITIONS.contains(&one.type_.as_str()));
     let mut should = should.clone();
     for status in [&mut there, &mut should] {
         status.conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
@@ -197,9 +235,13 @@ pub fn is_new(should: &TenantClusterStatus, tenant: &TenantCluster) -> bool {
     there != should
 }
 
-/// The apply that makes it so. With a resource version it is refused if anything was written in between.
+/// Returns the body of the apply. With `only_if_unchanged`, the API server refuses it if the object was written since.
 #[must_use]
-pub fn apply(tenant: &TenantCluster, status: &TenantClusterStatus, only_if_same: bool) -> Value {
+pub fn apply(
+    tenant: &TenantCluster,
+    status: &TenantClusterStatus,
+    only_if_unchanged: bool,
+) -> Value {
     debug_assert!(status.machines.is_none(), "{CONTROLLER_TENANTS} counts no machines");
     let mut body = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
@@ -209,11 +251,11 @@ pub fn apply(tenant: &TenantCluster, status: &TenantClusterStatus, only_if_same:
     let entries = tenant.metadata.managed_fields.as_deref().unwrap_or_default();
     if crate::fields::conditions_are_one(entries) {
         let there = tenant.status.iter().flat_map(|status| &status.conditions);
-        let others = there.filter(|one| !OURS.contains(&one.type_.as_str()));
-        let ours = status.conditions.iter();
-        body["status"]["conditions"] = json!(ours.chain(others).collect::<Vec<_>>());
+        let others = there.filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
+        let owned = status.conditions.iter();
+        body["status"]["conditions"] = json!(owned.chain(others).collect::<Vec<_>>());
     }
-    if only_if_same {
+    if only_if_unchanged {
         body["metadata"]["resourceVersion"] = tenant.resource_version().into();
     }
     body
@@ -229,9 +271,9 @@ mod tests {
 
     fn parts() -> Parts {
         Parts {
-            network: Ok(Told::ready("VLAN 120".to_owned())),
-            policies: Ok(Told::ready("2 policies".to_owned())),
-            objects: Ok(Told::ready("all there".to_owned())),
+            network: Ok(ReadyPart::ready("VLAN 120".to_owned())),
+            policies: Ok(ReadyPart::ready("2 policies".to_owned())),
+            objects: Ok(ReadyPart::ready("all there".to_owned())),
             hosts: TenantHosts { selected: 2, ready: 2, not_ready: Vec::new() },
             id: Some(NetworkId::Vlan(120.try_into().unwrap())),
             attachment: Some("cluster-abc/tenant-abc".to_owned()),
@@ -244,25 +286,25 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_the_same_keeps_its_time_and_is_not_written_again() {
+    fn an_unchanged_condition_keeps_its_time_and_is_not_written_again() {
         let mut tenant = tenant();
-        let first = status(&tenant, &parts(), at(100));
-        assert!(is_new(&first, &tenant));
+        let first = desired_status(&tenant, &parts(), at(100));
+        assert!(differs(&first, &tenant));
         tenant.status = Some(first.clone());
-        let again = status(&tenant, &parts(), at(200));
+        let again = desired_status(&tenant, &parts(), at(200));
         assert_eq!(first, again);
-        assert!(!is_new(&again, &tenant));
-        // What others say there is theirs.
+        assert!(!differs(&again, &tenant));
+        // Conditions of other reconcilers do not count.
         let mut machines = first.conditions[0].clone();
         machines.type_ = "MachinesReady".to_owned();
         tenant.status.as_mut().unwrap().conditions.push(machines);
-        assert!(!is_new(&again, &tenant));
+        assert!(!differs(&again, &tenant));
     }
 
     #[test]
-    fn where_conditions_are_one_value_the_others_stay_in_it() {
+    fn where_conditions_are_one_value_those_of_others_stay_in_it() {
         let mut tenant = tenant();
-        let mut should = status(&tenant, &parts(), at(100));
+        let mut should = desired_status(&tenant, &parts(), at(100));
         let mut machines = should.conditions[0].clone();
         machines.type_ = "MachinesReady".to_owned();
         tenant.status =
@@ -280,13 +322,13 @@ mod tests {
     }
 
     #[test]
-    fn ready_says_what_is_not() {
+    fn ready_names_the_parts_that_are_not() {
         let mut parts = parts();
         parts.hosts.ready = 1;
         parts.hosts.not_ready =
             vec![berth_api::TenantHost { name: "b".to_owned(), message: "no uplink".to_owned() }];
-        let told = status(&tenant(), &parts, at(0));
-        let ready = &told.conditions[0];
+        let status = desired_status(&tenant(), &parts, at(0));
+        let ready = &status.conditions[0];
         assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "HostsNotReady"));
         assert_eq!(ready.message, "HostsReady: ready on 1 of 2 hosts; not on b (no uplink)");
         let mut tenant = tenant();
@@ -296,7 +338,7 @@ mod tests {
         tenant.status =
             Some(TenantClusterStatus { conditions: vec![machines], ..Default::default() });
         parts.hosts.ready = 2;
-        let told = status(&tenant, &parts, at(0));
-        assert_eq!(told.conditions[0].reason, "MachinesNotReady");
+        let status = desired_status(&tenant, &parts, at(0));
+        assert_eq!(status.conditions[0].reason, "MachinesNotReady");
     }
 }

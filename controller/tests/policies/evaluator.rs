@@ -34,7 +34,7 @@ pub(crate) enum End {
     Address(IpAddr),
 }
 
-/// What is connected to.
+/// Destination of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Port<'a> {
     pub(crate) protocol: &'a str,
@@ -58,7 +58,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Whether a connection is allowed: by the policies of its source and by those of its destination.
+    /// Returns true if a connection is allowed: by the policies of its source and by those of its destination.
     pub(crate) fn allows(&self, from: &End, to: &End, port: Port<'_>, is_v6: bool) -> bool {
         let way_out = match from {
             End::Pod(pod) => self.passes(Direction::Egress, pod, to, to, port, is_v6),
@@ -213,7 +213,7 @@ fn selects(selector: &Value, labels: &Labels) -> bool {
         })
 }
 
-/// Whether a CIDR contains an address, bit by bit.
+/// Returns true if a CIDR contains an address, bit by bit.
 fn contains(cidr: &str, address: IpAddr) -> bool {
     let (network, length) = cidr.split_once('/').expect("a CIDR");
     let (network, length): (IpAddr, u32) = (network.parse().unwrap(), length.parse().unwrap());

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, VlanId};
 use berth_controller::fleet::{Fleet, items};
 use berth_controller::profiles;
-use berth_controller::tenants::hosts::Host as Reported;
+use berth_controller::tenants::hosts::HostState as Reported;
 use berth_controller::tenants::ids::NetworkId;
 use berth_controller::tenants::network::resolve;
-use berth_controller::tenants::objects::attachment::{Tenants, attachment};
+use berth_controller::tenants::objects::attachment::{TenantCount, attachment};
 use berth_tests::host::Host;
 use berth_tests::repository;
 use k8s_openapi::api::core::v1::Node;
@@ -118,11 +118,13 @@ impl Asked {
     pub(crate) fn configuration(&self, tenant: &str) -> String {
         let object = &self.tenants[tenant];
         let labels = BTreeMap::new();
-        let hosts = self.hosts.each_ref().map(|infra| Arc::new(Reported::of(infra, Some(&labels))));
+        let hosts =
+            self.hosts.each_ref().map(|infra| Arc::new(Reported::new(infra, Some(&labels))));
         let network = resolve(object, &hosts).unwrap().unwrap();
         let asked = object.spec.network.as_ref().unwrap();
         let id = NetworkId::Vlan(self.vlan(tenant));
-        let wanted = attachment(tenant, asked, &network, id, Tenants(self.tenants.len())).unwrap();
+        let wanted =
+            attachment(tenant, asked, &network, id, TenantCount(self.tenants.len())).unwrap();
         wanted.body["spec"]["config"].as_str().unwrap().to_owned()
     }
 

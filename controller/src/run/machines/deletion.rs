@@ -1,5 +1,6 @@
-//! A MachineDeployment that is being deleted: its machines go first. From its metadata alone, so that it ends whatever has
-//! become of it: unreadable, of another provider, or taken over by machine-controller.
+//! Finalizes a MachineDeployment that is being deleted: its machines are deleted first. Only its metadata is used, so that
+//! the deletion succeeds even if the object cannot be parsed, has another provider, or belongs to machine-controller by
+//! now.
 
 use std::time::Duration;
 
@@ -8,22 +9,22 @@ use berth_runtime::client::jittered;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 
+use super::context::{Context, RETRY};
 use super::errors::{Error, at, found};
-use super::keep::RETRY;
-use super::{Context, machines};
+use super::resources::machines;
 use berth_kubevirt_render::machines::steps::{Owner, Vm};
 
-/// Longest label, and so the longest name of a MachineDeployment that has machines.
+/// Longest label value, and so the longest name of a MachineDeployment with machines.
 const LABEL: usize = 63;
 
 impl Context {
-    /// Deletes the machines of a MachineDeployment, then takes the finalizer away; says when to reconcile again.
+    /// Deletes the machines of a MachineDeployment, then removes the finalizer. Returns the delay of the next reconcile.
     pub(super) async fn finalize(&self, object: &DynamicObject) -> Result<Option<Duration>, Error> {
         if !object.finalizers().iter().any(|one| one == FINALIZER) {
             self.forget(object);
             return Ok(None);
         }
-        let own = self.machines_made_for(object).await?;
+        let own = self.list_machines_of(object).await?;
         for vm in own.iter().filter(|vm| vm.metadata.deletion_timestamp.is_none()) {
             let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
             let api: Api<DynamicObject> =
@@ -43,8 +44,8 @@ impl Context {
         Ok(Some(jittered(RETRY)))
     }
 
-    /// The VirtualMachines that were made for a MachineDeployment, of all namespaces, by its uid; from the server.
-    pub(super) async fn machines_made_for(
+    /// Lists the VirtualMachines of a MachineDeployment in all namespaces, by its UID, from the API server.
+    pub(super) async fn list_machines_of(
         &self,
         object: &DynamicObject,
     ) -> Result<Vec<DynamicObject>, Error> {
@@ -55,7 +56,7 @@ impl Context {
         let owner = Owner { uid: object.uid().unwrap_or_default(), shares_namespace: false };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &machines());
         let list = api.list(&ListParams::default().labels(&format!("md={name}"))).await;
-        // Where KubeVirt is not installed there are none.
+        // Without KubeVirt there are none.
         let list = at(|| format!("list VirtualMachines of md={name}"), found(list))?;
         let mut all = list.map(|list| list.items).unwrap_or_default();
         all.retain(|vm| {

@@ -1,4 +1,4 @@
-//! What can go wrong between the controller and the server; time may mend all of it.
+//! Errors between the controller and the API server; a retry may succeed after each.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use berth_runtime::reconcile::ReconcileError;
 
 pub(super) use crate::run::calls::found;
 
-/// What was tried, and what the server said.
+/// Failed request, and the error of the API server.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {error}")]
 pub(super) struct Error {
@@ -20,13 +20,13 @@ impl ReconcileError for Error {
     }
 }
 
-/// The result of a call, with what it was.
+/// Adds verb and object to an error.
 pub(super) fn at<T>(what: impl FnOnce() -> String, result: kube::Result<T>) -> Result<T, Error> {
     result.map_err(|error| Error { what: what(), error })
 }
 
-/// What is there already is no error.
-pub(super) fn made<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
+/// Treats an object that exists already as `None`.
+pub(super) fn ignore_conflict<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     match result {
         Ok(made) => Ok(Some(made)),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
@@ -34,7 +34,7 @@ pub(super) fn made<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     }
 }
 
-/// What a server says of an object that it will not take, however often it is sent.
+/// Returns the message of a refusal that a retry does not change.
 pub(super) fn refusal<T>(result: &kube::Result<T>) -> Option<String> {
     match result {
         Err(kube::Error::Api(status)) if [400, 403, 422].contains(&status.code) => {
@@ -44,12 +44,12 @@ pub(super) fn refusal<T>(result: &kube::Result<T>) -> Option<String> {
     }
 }
 
-/// An error without the server's words: they quote the object that was sent, which has values from Secrets. Code, reason
-/// and the paths of fields stay.
+/// Removes the message of an error: it quotes the object that was sent, which has values from Secrets. Code, reason and the
+/// paths of fields stay.
 pub(super) fn hidden(error: kube::Error) -> kube::Error {
     match error {
         kube::Error::Api(mut status) => {
-            // How long to wait stays in the details.
+            // The details have the delay for a retry, so they stay.
             let causes = status.details.as_mut().map(|details| std::mem::take(&mut details.causes));
             let fields = causes.into_iter().flatten().map(|cause| cause.field);
             let fields: Vec<String> = fields.collect();

@@ -1,4 +1,4 @@
-//! A tenant's VLAN or VNI: chosen by [`crate::tenants::claims`], had by whoever creates its claim.
+//! Claims the VLAN or VNI of a tenant: [`crate::tenants::claims`] chooses it, and the creator of its VlanClaim has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,32 +18,32 @@ use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
 use crate::tenants::imports::{Attachment, used};
 use crate::tenants::network::HostNetwork;
-use crate::tenants::wires;
+use crate::tenants::shared_wire;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 use berth_runtime::watch::OptionalInformer;
 
-/// Claims that may be found taken in one look. A list that is so far behind is soon a better one.
-const TRIES: usize = 32;
-/// Annotation of a claim that was created before the claims of other networks were read, of which none is a rival.
+/// Attempts in one reconcile. A store that misses more claims is soon updated.
+const MAX_ATTEMPTS: usize = 32;
+/// Annotation of a claim that was created before the claims of other networks were read, and has no rival among them.
 const VERIFIED: &str = "berth.dev/verified";
-/// How often a rival's claim is read by the one of two that need not withdraw at once, and how long it waits between.
-const LOOKS: usize = 4;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+/// Number of reads of a rival's claim by the one of two tenants that need not withdraw at once, and the delay between them.
+const RIVAL_READS: usize = 4;
+const RIVAL_READ_DELAY: Duration = Duration::from_millis(200);
 
-/// What a tenant got, and what is to be said of it.
+/// VLAN or VNI of a tenant, and a note for its condition.
 #[derive(Debug)]
-pub(super) struct Got {
+pub(super) struct Claimed {
     pub(super) id: NetworkId,
     pub(super) note: Option<String>,
 }
 
 impl Context {
-    /// The tenant's VLAN or VNI, claimed.
+    /// Claims a VLAN or VNI for the tenant.
     pub(super) async fn claim(
         &self,
         tenant: &TenantCluster,
         network: &HostNetwork,
-    ) -> Result<Result<Got, Fault>, Error> {
+    ) -> Result<Result<Claimed, Fault>, Error> {
         let (name, uid) = (tenant.name_any(), tenant.uid().unwrap_or_default());
         let asked = tenant.spec.network.as_ref();
         let request = Request {
@@ -51,18 +51,18 @@ impl Context {
             uid: &uid,
             network: &network.name,
             by_vni: network.by_vni(),
-            fixed: asked.and_then(NetworkId::asked),
-            before: tenant.status.as_ref().and_then(NetworkId::of_status),
+            fixed: asked.and_then(NetworkId::requested),
+            recorded: tenant.status.as_ref().and_then(NetworkId::from_status),
         };
         let (mut all, config) = (self.stores.followers.claims.all(), self.config());
         let foreign = if claims::held(request, &all).is_some() {
             BTreeMap::new()
         } else {
-            self.foreign(tenant, network)
+            self.foreign_ids(tenant, network)
         };
         let mut refused = BTreeSet::new();
-        for _ in 0..TRIES {
-            let known = claims::Known {
+        for _ in 0..MAX_ATTEMPTS {
+            let known = claims::ClaimState {
                 config: &config,
                 claims: &all,
                 refused: &refused,
@@ -72,11 +72,11 @@ impl Context {
                 Ok(choice) => choice,
                 Err(fault) => return Ok(Err(fault)),
             };
-            let got = |id, note| Ok(Ok(Got { id, note }));
+            let claimed = |id, note| Ok(Ok(Claimed { id, note }));
             let new = match choice {
-                // The status says so, and nothing is taken from a tenant.
-                Choice::Have(id) if request.before == Some(id) => return got(id, None),
-                Choice::Have(id) => {
+                // The status has it, and a tenant keeps its VLAN.
+                Choice::Held(id) if request.recorded == Some(id) => return claimed(id, None),
+                Choice::Held(id) => {
                     let name = id.claim_name(&network.name);
                     let held = all.iter().find(|claim| claim.name_any() == name);
                     held.map(|claim| (id, claim.as_ref().clone()))
@@ -84,9 +84,9 @@ impl Context {
                 Choice::TakeOver(id, claim) => match self.take_over(claim, &uid).await {
                     Ok(()) => {
                         let note = format!("{id} was that of an earlier tenant of this name");
-                        return got(id, Some(note));
+                        return claimed(id, Some(note));
                     }
-                    // It is another's by now, or gone.
+                    // Another tenant has it by now, or it is deleted.
                     Err(Error::Changed(_)) => {
                         refused.insert(claim.name_any());
                         None
@@ -103,16 +103,16 @@ impl Context {
             };
             let Some((id, claim)) = new else { continue };
             if claim.annotations().contains_key(VERIFIED) {
-                return got(id, moved(request, id));
+                return claimed(id, moved(request, id));
             }
             let others = self.sharing(request, &config, &all);
             let Some(rival) = self.rival(id, request, &others).await? else {
                 if !others.is_empty() {
                     self.verify(&claim).await?;
                 }
-                return got(id, moved(request, id));
+                return claimed(id, moved(request, id));
             };
-            tracing::info!(tenant = %name, claim = %claim.name_any(), rival = %rival, "gave a claim up");
+            tracing::info!(tenant = %name, claim = %claim.name_any(), rival = %rival, "withdraw VlanClaim, as another tenant has the same VLAN or VNI");
             self.withdraw(&claim).await?;
             all.retain(|one| one.name_any() != claim.name_any());
             refused.insert(claim.name_any());
@@ -124,7 +124,7 @@ impl Context {
         Api::all(self.client.clone())
     }
 
-    /// Other networks that may share the wire.
+    /// Returns the other networks that may share the wire.
     fn sharing(
         &self,
         request: Request<'_>,
@@ -134,7 +134,8 @@ impl Context {
         let hosts = self.stores.hosts();
         let of_hosts = hosts.iter().flat_map(|host| &host.networks).map(|one| one.name.as_str());
         let of_claims = claims.iter().map(|claim| claim.spec.network.as_str());
-        let all = wires::sharing(config, request.network, of_hosts.chain(of_claims));
+        let all =
+            shared_wire::networks_sharing_wire(config, request.network, of_hosts.chain(of_claims));
         all.into_iter().map(str::to_owned).collect()
     }
 
@@ -142,7 +143,7 @@ impl Context {
     ///
     /// A claim locks the name of one network only. So each of two tenants on two networks creates its own claim first and
     /// reads the other's name afterwards: whatever the order, at least one of them sees the other's claim and withdraws. Of
-    /// two that see each other the later name withdraws at once, and the other one looks again.
+    /// two that see each other the later name withdraws at once, and the other one reads again.
     ///
     /// A claim without a rival is marked as verified, and only one that is not is withdrawn, both by the version that was
     /// read: of two controllers at work for one tenant, one cannot withdraw what the other has verified.
@@ -154,16 +155,17 @@ impl Context {
     ) -> Result<Option<String>, Error> {
         for other in others {
             let name = id.claim_name(other);
-            let looks = if id.claim_name(request.network) < name { LOOKS } else { 1 };
+            let reads = if id.claim_name(request.network) < name { RIVAL_READS } else { 1 };
             let mut is_there = false;
-            for look in 0..looks {
-                if look > 0 {
-                    tokio::time::sleep(BETWEEN_LOOKS).await;
+            for read in 0..reads {
+                if read > 0 {
+                    tokio::time::sleep(RIVAL_READ_DELAY).await;
                 }
                 let there = found(self.claims().get(&name).await);
                 let there = at(format!("get VlanClaim {name}"), there)?;
                 is_there = there.is_some_and(|claim| {
-                    claim.spec.tenant_uid != request.uid && NetworkId::of_claim(&claim) == Some(id)
+                    claim.spec.tenant_uid != request.uid
+                        && NetworkId::from_claim(&claim) == Some(id)
                 });
                 if !is_there {
                     break;
@@ -176,7 +178,7 @@ impl Context {
         Ok(None)
     }
 
-    /// Marks a claim: no tenant of another network has its VLAN or VNI.
+    /// Marks a claim as verified: no tenant of another network has its VLAN or VNI.
     async fn verify(&self, claim: &VlanClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let mut verified = claim.clone();
@@ -196,7 +198,7 @@ impl Context {
         at(format!("delete VlanClaim {name}"), deleted).map(drop)
     }
 
-    /// Creates a claim. `None` if it is another tenant's.
+    /// Creates a claim. Returns `None` if another tenant has it.
     async fn create(
         &self,
         id: NetworkId,
@@ -212,11 +214,11 @@ impl Context {
         let params = made_by();
         match self.claims().create(&params, &claim).await {
             Ok(created) => {
-                tracing::info!(tenant = %request.tenant, claim = %name, "claimed");
+                tracing::info!(tenant = %request.tenant, claim = %name, "created VlanClaim");
                 Ok(Some(created))
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                // By another controller, or by this one before it was ended.
+                // Created by another controller, or by this one before it was restarted.
                 let there = at(format!("get {what}"), found(self.claims().get(&name).await))?;
                 Ok(there.filter(|there| {
                     there.spec.tenant_uid == request.uid && there.spec.network == request.network
@@ -226,15 +228,15 @@ impl Context {
         }
     }
 
-    /// Makes a claim in quarantine that of a later tenant of the same name.
+    /// Transfers a claim in quarantine to a later tenant of the same name.
     async fn take_over(&self, claim: &VlanClaim, uid: &str) -> Result<(), Error> {
         let name = claim.name_any();
         let mut new = claim.clone();
         new.spec = VlanClaimSpec { tenant_uid: uid.to_owned(), ..new.spec };
-        // It was there all the time, for every tenant of another network to see.
+        // It existed all the time, so tenants of other networks have seen it.
         new.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
         let params = made_by();
-        // With its resource version: if anybody wrote it in between, it is refused.
+        // With its resource version: the API server refuses it if another client wrote the claim in between.
         let result = self.claims().replace(&name, &params, &new).await;
         let new = match result {
             Err(kube::Error::Api(status)) if status.code == 404 => {
@@ -242,11 +244,15 @@ impl Context {
             }
             result => at(format!("replace VlanClaim {name}"), result)?,
         };
-        self.mark(&new, Value::Null).await
+        self.set_released_at(&new, Value::Null).await
     }
 
-    /// Says in a claim since when it is in quarantine, or that it is not.
-    pub(super) async fn mark(&self, claim: &VlanClaim, released_at: Value) -> Result<(), Error> {
+    /// Writes the start of the quarantine to a claim, or null.
+    pub(super) async fn set_released_at(
+        &self,
+        claim: &VlanClaim,
+        released_at: Value,
+    ) -> Result<(), Error> {
         let name = claim.name_any();
         let patch = json!({
             "metadata": {"resourceVersion": claim.resource_version()},
@@ -257,7 +263,7 @@ impl Context {
         at(format!("patch status of VlanClaim {name}"), result).map(drop)
     }
 
-    fn foreign(
+    fn foreign_ids(
         &self,
         tenant: &TenantCluster,
         network: &HostNetwork,
@@ -276,10 +282,10 @@ impl Context {
     }
 }
 
-/// What is said of a tenant whose claim was lost to another.
+/// Returns the note for a tenant that lost its claim to another.
 fn moved(request: Request<'_>, id: NetworkId) -> Option<String> {
-    let before = request.before.filter(|before| *before != id)?;
+    let before = request.recorded.filter(|before| *before != id)?;
     Some(format!(
-        "was {before}, whose claim is not its own: machines that run there must be restarted"
+        "was {before}, whose claim belongs to another tenant: machines that run there must be restarted"
     ))
 }

@@ -1,5 +1,5 @@
-//! Watches what NetworkPolicies need to know of the infra cluster: the Services of its DNS, its API server, networks of
-//! Services. [`crate::tenants::cluster`] makes facts of them.
+//! Watches the objects of the infra cluster that NetworkPolicies depend on: Services of cluster DNS, the API server,
+//! networks of Services. [`crate::tenants::cluster`] derives the facts.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -19,14 +19,14 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::tenants::cluster::{
-    ClusterFacts, DNS_LABEL, Listed, Objects, SYSTEM, addresses, pod_networks,
+    ClusterFacts, DNS_LABEL, Listed, Objects, SYSTEM, UnknownFact, addresses, pod_networks,
 };
 use berth_runtime::discovery::is_served;
 use berth_runtime::watch::{Change, Informer};
 
-/// A kind that the server does not have is looked for again after so long: a server that is upgraded keeps its clients.
+/// Time between probes for a kind that the API server does not serve: an upgrade of the server may add it.
 const PROBE: Duration = Duration::from_secs(600);
-/// Namespace and name of the API server's own Service.
+/// Namespace and name of the API server's Service.
 const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
 /// One watch.
@@ -39,28 +39,28 @@ enum Watched {
     ServiceNetworks,
 }
 
-/// How many there are.
+/// Number of watches.
 const WATCHES: usize = 5;
 
-/// The facts as they are now.
+/// Current facts of the infra cluster.
 #[derive(Debug)]
 pub(super) struct Cluster {
     objects: Mutex<Objects>,
     facts: RwLock<Arc<ClusterFacts>>,
     nodes: Informer<Node>,
-    /// Lists that have come, or were refused.
+    /// Kinds that were listed or refused.
     answered: watch::Sender<BTreeSet<Watched>>,
 }
 
 impl Cluster {
-    /// Starts watching. `changed` is called whenever the facts are others; the futures never end.
+    /// Starts the watches. `changed` is called when the facts change; the futures do not end.
     pub(super) fn start(
         client: &Client,
         nodes: Informer<Node>,
         changed: impl Fn() + Clone + Send + Sync + 'static,
     ) -> (Arc<Self>, Vec<BoxFuture<'static, ()>>) {
-        fn unknown<K>(kind: &str) -> Listed<K> {
-            Err(format!("{kind} are not listed yet"))
+        fn unknown<K>(kind: &'static str) -> Listed<K> {
+            Err(UnknownFact::NotListed(kind))
         }
         let objects = Objects {
             dns: unknown("services"),
@@ -100,13 +100,13 @@ impl Cluster {
         (this, all)
     }
 
-    /// Waits until every kind was listed or refused.
+    /// Waits until every kind is listed or refused.
     pub(super) async fn ready(&self) {
         drop(self.answered.subscribe().wait_for(|all| all.len() == WATCHES).await);
         self.renew();
     }
 
-    /// The facts.
+    /// Returns the current facts.
     pub(super) fn facts(&self) -> Arc<ClusterFacts> {
         Arc::clone(&self.facts.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -132,7 +132,7 @@ impl Cluster {
         .boxed()
     }
 
-    /// EndpointSlices are served since Kubernetes 1.21; before, Endpoints say the same.
+    /// EndpointSlices are served since Kubernetes 1.21; Endpoints have the same addresses before.
     fn endpoints(
         self: &Arc<Self>,
         client: &Client,
@@ -176,7 +176,7 @@ impl Cluster {
         .boxed()
     }
 
-    /// Only what facts are taken from: Nodes write their status all the time.
+    /// Handles changes of Nodes, but only of the fields that facts depend on: Nodes write their status all the time.
     fn follow_nodes(
         self: &Arc<Self>,
         changed: impl Fn() + Send + 'static,
@@ -205,7 +205,7 @@ impl Cluster {
         self.answered.send_if_modified(|all| all.insert(watched));
     }
 
-    /// Whether the facts are others now.
+    /// Derives the facts again, and returns true if they changed.
     fn renew(&self) -> bool {
         let nodes = self.nodes.all();
         let new = {
@@ -221,7 +221,7 @@ impl Cluster {
     }
 }
 
-/// Watches a kind. What was listed once stays known while the server does not answer.
+/// Watches a kind. A list stays known while the API server does not answer.
 async fn follow<K>(api: Api<K>, config: Config, put: impl Fn(Listed<K>))
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -230,31 +230,30 @@ where
     let (store, writer) = reflector::store();
     let events = watcher(api, config).default_backoff().reflect(writer);
     let mut events = std::pin::pin!(events);
-    let (mut is_listed, mut said) = (false, String::new());
+    let (mut is_listed, mut last_error) = (false, String::new());
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init | Event::InitApply(_)) => {}
             Ok(Event::InitDone | Event::Apply(_) | Event::Delete(_)) => {
                 is_listed = true;
-                said.clear();
+                last_error.clear();
                 put(Ok(store.state()));
             }
             Err(error) => {
-                let why =
-                    format!("{kind} cannot be listed: {}", berth_runtime::cli::text::chain(&error));
-                if said != why {
-                    tracing::warn!(%kind, error = %error, "failed to watch");
-                    said.clone_from(&why);
+                let reason = berth_runtime::cli::text::chain(&error);
+                if last_error != reason {
+                    tracing::warn!(%kind, error = %reason, "failed to watch");
+                    last_error.clone_from(&reason);
                 }
                 if !is_listed {
-                    put(Err(why));
+                    put(Err(UnknownFact::ListFailed { kind: kind.to_string(), reason }));
                 }
             }
         }
     }
 }
 
-/// Whether the server has a kind; what it does not answer is asked again.
+/// Returns true if the API server serves a kind. Retries until it answers.
 async fn serves<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
     let resource = ApiResource::erase::<K>(&());
     loop {
@@ -270,7 +269,7 @@ async fn serves<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
 
 fn slice(endpoints: &Endpoints) -> EndpointSlice {
     let subsets = endpoints.subsets.iter().flatten();
-    // Both kinds of addresses are the server's.
+    // Ready and not ready addresses both belong to the API server.
     let all =
         subsets.flat_map(|one| one.addresses.iter().chain(&one.not_ready_addresses).flatten());
     let addresses: Vec<String> = all.map(|address| address.ip.clone()).collect();

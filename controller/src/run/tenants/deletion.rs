@@ -1,4 +1,4 @@
-//! One look at a tenant that is to go: the steps that [`crate::tenants::deletion`] says, as far as they go now.
+//! Finalizes a tenant that is being deleted: runs the steps of [`crate::tenants::deletion`] that are possible now.
 
 use std::time::Duration;
 
@@ -13,26 +13,26 @@ use serde_json::json;
 
 use super::context::Context;
 use super::error::{Error, at, found};
-use super::objects::is_ours;
-use crate::tenants::deletion::{Action, Machine, Namespace, View, next, readable};
+use super::objects::is_owned;
+use crate::tenants::deletion::{Action, DeletionState, Machine, Namespace, next, readable};
 use crate::tenants::ids::NetworkId;
 use crate::tenants::objects::Kind;
 use crate::tenants::status;
 
-/// What others have to do first is looked at again after so long.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Steps of one look; there are fewer.
+/// Delay while another controller or a host has to act.
+const RETRY: Duration = Duration::from_secs(3);
+/// Most steps in one reconcile; there are fewer.
 const STEPS: usize = 12;
 
-/// What machines are made of, whoever makes them.
-const MACHINES: [(&str, &str, &str, &str); 3] = [
+/// Kinds of machines, of any creator.
+const MACHINE_KINDS: [(&str, &str, &str, &str); 3] = [
     ("cluster.k8s.io", "v1alpha1", "MachineDeployment", "machinedeployments"),
     ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines"),
     ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances"),
 ];
 
-/// Goes on with a deletion; says when to look again.
-pub(super) async fn go_on(
+/// Continues a deletion. Returns the delay of the next reconcile.
+pub(super) async fn finalize(
     context: &Context,
     tenant: &TenantCluster,
 ) -> Result<Option<Duration>, Error> {
@@ -41,21 +41,23 @@ pub(super) async fn go_on(
         return Ok(None);
     }
     for _ in 0..STEPS {
-        // A step must not be taken twice because the watch is slow.
-        let fresh = context.fresh(&name).await?;
+        // The store may be old, and a step must not run twice.
+        let fresh = context.get_tenant(&name).await?;
         let Some(tenant) = fresh.filter(|one| one.uid() == tenant.uid()) else { return Ok(None) };
         let space = context.find_namespace(&tenant).await?;
-        let machines = context.machines(&tenant, space).await?;
+        let machines = context.list_machines(&tenant, space).await?;
         let all = context.stores.followers.claims.all();
         let own = all.iter().filter(|claim| {
             let released = claim.status.as_ref().is_some_and(|status| status.released_at.is_some());
             Some(&claim.spec.tenant_uid) == tenant.uid().as_ref() && !released
         });
-        let claims: Vec<(String, NetworkId)> =
-            own.filter_map(|claim| Some((claim.name_any(), NetworkId::of_claim(claim)?))).collect();
-        let objects: usize = Kind::ALL.iter().map(|kind| context.ours(*kind, &name).len()).sum();
+        let claims: Vec<(String, NetworkId)> = own
+            .filter_map(|claim| Some((claim.name_any(), NetworkId::from_claim(claim)?)))
+            .collect();
+        let objects: usize =
+            Kind::ALL.iter().map(|kind| context.owned_objects(*kind, &name).len()).sum();
         let now = Timestamp::now();
-        let step = next(View {
+        let step = next(DeletionState {
             tenant: &tenant,
             namespace: space,
             machines: &machines,
@@ -64,14 +66,14 @@ pub(super) async fn go_on(
             hosts: &context.stores.hosts(),
             now,
         });
-        let has = tenant.status.as_ref().and_then(NetworkId::of_status);
-        let has = has.filter(|_| step.action != Action::TakeOffHosts);
-        let should = status::going(&tenant, has, step.reason, &step.message, now);
-        context.say(&tenant, &should).await?;
+        let has = tenant.status.as_ref().and_then(NetworkId::from_status);
+        let has = has.filter(|_| step.action != Action::ClearNetworkId);
+        let should = status::deleting_status(&tenant, has, step.reason, &step.message, now);
+        context.update_status(&tenant, &should).await?;
         match step.action {
-            Action::Wait => return Ok(Some(PATIENCE)),
-            // Said already: that is all of it.
-            Action::TakeOffHosts => {}
+            Action::Wait => return Ok(Some(RETRY)),
+            // The status update above has done it.
+            Action::ClearNetworkId => {}
             Action::DeleteMachines(machines) => {
                 for machine in &machines {
                     context.delete_machine(&tenant, machine).await?;
@@ -79,52 +81,52 @@ pub(super) async fn go_on(
             }
             Action::Release(names) => {
                 for claim in all.iter().filter(|claim| names.contains(&claim.name_any())) {
-                    context.mark(claim, json!(now)).await?;
+                    context.set_released_at(claim, json!(now)).await?;
                 }
                 return Ok(Some(Duration::from_millis(300)));
             }
             Action::DeleteObjects => {
                 for kind in Kind::ALL {
-                    for object in context.ours(kind, &name) {
+                    for object in context.owned_objects(kind, &name) {
                         context.delete(kind, &object).await?;
                     }
                 }
-                return Ok(Some(PATIENCE));
+                return Ok(Some(RETRY));
             }
             Action::DeleteNamespace => {
                 context.delete_namespace(&tenant).await?;
-                return Ok(Some(PATIENCE));
+                return Ok(Some(RETRY));
             }
             Action::Finish => {
-                let Some(tenant) = context.fresh(&name).await? else { return Ok(None) };
+                let Some(tenant) = context.get_tenant(&name).await? else { return Ok(None) };
                 let others: Vec<String> =
                     tenant.finalizers().iter().filter(|one| *one != FINALIZER).cloned().collect();
-                context.finalizers(&tenant, &others).await?;
-                tracing::info!("TenantCluster {name}: {}", step.message);
+                context.set_finalizers(&tenant, &others).await?;
+                tracing::info!(tenant = %name, result = %step.message, "finalized TenantCluster");
                 return Ok(None);
             }
         }
     }
-    Ok(Some(PATIENCE))
+    Ok(Some(RETRY))
 }
 
 fn resource_of(kind: &str) -> Option<ApiResource> {
     let (group, version, kind, plural) =
-        *MACHINES.iter().find(|(_, _, known, _)| *known == kind)?;
+        *MACHINE_KINDS.iter().find(|(_, _, known, _)| *known == kind)?;
     Some(ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural))
 }
 
 impl Context {
-    /// A tenant as the server has it now, whether it can be read or not.
-    async fn fresh(&self, name: &str) -> Result<Option<TenantCluster>, Error> {
+    /// Reads a tenant from the API server, even if it cannot be parsed.
+    async fn get_tenant(&self, name: &str) -> Result<Option<TenantCluster>, Error> {
         let object =
             at(format!("get TenantCluster {name}"), found(self.tenants().get(name).await))?;
         let object = object.and_then(|object| serde_json::to_value(object).ok());
         Ok(object.as_ref().and_then(readable))
     }
 
-    /// Everything of machines that is in a tenant's namespace.
-    async fn machines(
+    /// Lists all machines in a tenant's namespace.
+    async fn list_machines(
         &self,
         tenant: &TenantCluster,
         space: Namespace,
@@ -134,7 +136,7 @@ impl Context {
             return Ok(all);
         }
         let namespace = TenantCluster::namespace_of(&tenant.name_any());
-        for (_, _, kind, _) in MACHINES {
+        for (_, _, kind, _) in MACHINE_KINDS {
             let Some(resource) = resource_of(kind) else { continue };
             let api: Api<DynamicObject> =
                 Api::namespaced_with(self.client.clone(), &namespace, &resource);
@@ -144,8 +146,8 @@ impl Context {
             all.extend(list.items.iter().map(|object| Machine {
                 kind: kind.to_owned(),
                 name: object.name_any(),
-                is_ours: is_ours(object.labels()),
-                is_going: object.metadata.deletion_timestamp.is_some(),
+                is_owned: is_owned(object.labels()),
+                is_deleting: object.metadata.deletion_timestamp.is_some(),
             }));
         }
         Ok(all)
@@ -166,8 +168,8 @@ impl Context {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
         let what = format!("delete Namespace {name}");
         let there = at(what.clone(), found(api.get_metadata(&name).await))?;
-        // Looked at once more, right before: it is all of the tenant's data.
-        let Some(there) = there.filter(|there| is_ours(there.labels())) else { return Ok(()) };
+        // Read again right before, as the namespace has all data of the tenant.
+        let Some(there) = there.filter(|there| is_owned(there.labels())) else { return Ok(()) };
         let only = Preconditions { uid: there.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };
         at(what, found(api.delete(&name, &params).await)).map(drop)

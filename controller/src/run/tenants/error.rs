@@ -1,4 +1,4 @@
-//! What ends one look at a tenant before its end.
+//! Errors that end a reconcile of a tenant.
 
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use berth_runtime::reconcile::ReconcileError;
 
 pub(super) use crate::run::calls::found;
 
-/// Why.
+/// Error of a reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else wrote it in between; the next look sees what.
+    /// Another client wrote the object in between; the next reconcile reads it.
     #[error("{0} was changed by another at the same time")]
     Changed(String),
-    /// The server refused, or could not be reached.
+    /// The API server refused a request, or could not be reached.
     #[error("{what}: {error}")]
     Server {
         /// Verb and object.
         what: String,
-        /// Its words.
+        /// Its error.
         error: Box<kube::Error>,
     },
-    /// Objects of the tenant could not be written, as its status says.
+    /// Objects of the tenant could not be applied; its status has the reason.
     #[error("{0}")]
-    Unsettled(String),
-    /// Something that never ends has ended.
+    NotApplied(String),
+    /// A task that does not end has ended.
     #[error("{0} ended")]
     Ended(&'static str),
 }
 
-/// Says of which object a server speaks, and tells apart what the next look settles by itself.
+/// Adds verb and object to an error, and separates conflicts, which the next reconcile resolves.
 pub(super) fn at<T>(what: impl Into<String>, result: kube::Result<T>) -> Result<T, Error> {
     result.map_err(|error| match &error {
         kube::Error::Api(status) if status.code == 409 => Error::Changed(what.into()),
@@ -44,7 +44,7 @@ impl ReconcileError for Error {
     fn retry_after(&self) -> Duration {
         match self {
             Self::Server { error, .. } => berth_runtime::client::rest(error),
-            Self::Changed(_) | Self::Unsettled(_) | Self::Ended(_) => Duration::ZERO,
+            Self::Changed(_) | Self::NotApplied(_) | Self::Ended(_) => Duration::ZERO,
         }
     }
 }

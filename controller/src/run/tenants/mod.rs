@@ -1,29 +1,34 @@
-//! TenantClusters: keeps what [`crate::tenants`] says a tenant should have.
+//! Reconciler of TenantClusters. Their desired state is in [`crate::tenants`].
 //!
-//! Everything is looked up in stores that watches keep, so a tenant that is as it should be costs no request. It does no
-//! harm if two run at once: a claim is had by whoever creates it, the first who says so in the status wins, and all else
-//! is applied as the same from the same objects.
+//! All input comes from stores of watches, so a reconcile without a difference sends no request. Two controllers may run at
+//! the same time: the creator of a claim has it, the first to write the status wins, and all other objects are applied with
+//! the same content.
 
+mod apply;
+mod build;
+mod claim_gc;
 mod claims;
 mod cluster;
 mod context;
 mod deletion;
 mod error;
-mod keep;
 mod objects;
+mod prepare;
+mod read;
+mod reconcile;
 mod stores;
-mod sweeper;
+mod update_status;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::poll_fn;
-use kube::Client;
-
 use berth_api::TenantCluster;
 use berth_runtime::client::jittered;
 use berth_runtime::reconcile::{Action, Options, run as run_reconciler};
+use futures::stream::poll_fn;
+use kube::Client;
+
 use context::Context;
 use error::Error;
 pub use stores::Followers;
@@ -31,15 +36,12 @@ pub use stores::Followers;
 use super::events::Events;
 use super::metrics::Metrics;
 
-/// The objects of a tenant change one by one, so changes within a short time are one reconcile.
+/// The objects of a tenant change one after the other, so changes within a short time are one reconcile.
 const OPTIONS: Options =
     Options { name: "tenants", concurrency: 8, debounce: Duration::from_millis(100) };
 
-/// Keeps tenants for ever; ends when it is dropped, and may be at any moment. One that is as it should be is looked at
-/// again after the time of `resync`, in case an event was lost.
-///
-/// # Errors
-/// If the watches cannot go on.
+/// Reconciles tenants until it is dropped, which may happen at any moment. Each tenant is reconciled again after `resync`,
+/// in case an event was lost.
 pub async fn run(
     client: Client,
     events: Arc<Events>,
@@ -58,7 +60,7 @@ pub async fn run(
     tokio::select! {
         () = work => Err(Error::Ended("the queue of tenants")),
         () = watches => Err(Error::Ended("the watches")),
-        () = sweeper::sweep(&context) => Err(Error::Ended("the sweep of claims")),
+        () = claim_gc::run(&context) => Err(Error::Ended("the garbage collection of claims")),
     }
 }
 
@@ -69,9 +71,9 @@ async fn reconcile(
 ) -> Result<Action, Error> {
     let going = tenant.metadata.deletion_timestamp.is_some();
     let pause = if going {
-        deletion::go_on(&context, &tenant).await?
+        deletion::finalize(&context, &tenant).await?
     } else {
-        let again = keep::keep(&context, tenant.as_ref().clone()).await?;
+        let again = reconcile::reconcile(&context, tenant.as_ref().clone()).await?;
         Some(jittered(again.map_or(resync, |again| again.min(resync))))
     };
     Ok(pause.map_or_else(Action::await_change, Action::requeue))

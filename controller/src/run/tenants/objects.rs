@@ -1,4 +1,4 @@
-//! Objects of tenants: applied where they differ, and deleted where nobody wants them.
+//! Applies and deletes single objects of tenants.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -16,16 +16,14 @@ use crate::run::calls::made_by;
 use crate::run::packed::{pack, unpacked};
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::access::{NAME as CSI, csi_secret};
-use crate::tenants::objects::{Kind, Wanted, differs};
+use crate::tenants::objects::{DesiredObject, Kind, differs};
 use berth_runtime::watch::OptionalInformer;
 
-/// The server's own answer to a write, and when it came. The watch has it soon.
-pub(super) type Recent = (Instant, DynamicObject);
-/// After so long it must have it.
-const SOON: Duration = Duration::from_secs(10);
+/// Time after which the watch has a written object.
+const WATCH_DELAY: Duration = Duration::from_secs(10);
 
-/// Whether Berth made an object.
-pub(super) fn is_ours(labels: &std::collections::BTreeMap<String, String>) -> bool {
+/// Returns true if Berth created the object.
+pub(super) fn is_owned(labels: &std::collections::BTreeMap<String, String>) -> bool {
     labels.get(MANAGED_BY.0).is_some_and(|by| by == MANAGED_BY.1)
 }
 
@@ -39,24 +37,28 @@ impl Context {
         }
     }
 
-    /// The newest that is known of an object.
-    pub(super) fn known(&self, kind: Kind, namespace: &str, name: &str) -> Option<DynamicObject> {
+    /// Returns the newest known version of an object, from the store or from the answer to the last write.
+    pub(super) fn cached(&self, kind: Kind, namespace: &str, name: &str) -> Option<DynamicObject> {
         let stored = self.stores.kind(kind).and_then(|all| all.get(namespace, name));
         let version = |object: &DynamicObject| -> Option<u64> {
             object.metadata.resource_version.as_ref()?.parse().ok()
         };
-        let recent = self.stores.news.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = self.stores.triggers.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let written = recent.get(&(kind, namespace.to_owned(), name.to_owned()));
         let newer = written.filter(|(at, object)| {
             let watched = stored.as_ref().and_then(|stored| version(stored));
-            at.elapsed() < SOON && watched < version(object)
+            at.elapsed() < WATCH_DELAY && watched < version(object)
         });
         newer.map(|(_, object)| unpacked(object)).or_else(|| stored.as_deref().map(unpacked))
     }
 
-    /// Makes an object as it should be, if it is not. `may_adopt` is false in a namespace that is not Berth's: there
-    /// somebody else may have made objects of the same names.
-    pub(super) async fn settle(&self, wanted: Wanted, may_adopt: bool) -> Result<(), Fault> {
+    /// Applies an object if it differs. `may_adopt` is false in a namespace that Berth did not create: there another user
+    /// may have created objects of the same names.
+    pub(super) async fn apply_object(
+        &self,
+        wanted: DesiredObject,
+        may_adopt: bool,
+    ) -> Result<(), Fault> {
         let wanted = wanted.marked();
         let (kind, name) = (wanted.kind, wanted.name().to_owned());
         let namespace =
@@ -73,13 +75,13 @@ impl Context {
             let message = format!("CustomResourceDefinition {crd} is not installed");
             return Err(Fault::new(ConditionReason::CrdMissing, message));
         }
-        let known = self.known(kind, &namespace, &name);
-        let known = known.filter(|object| kind == Kind::Namespace || is_ours(object.labels()));
+        let known = self.cached(kind, &namespace, &name);
+        let known = known.filter(|object| kind == Kind::Namespace || is_owned(object.labels()));
         let api = self.api(kind, &namespace);
         match &known {
             Some(there) => {
                 let mut there = serde_json::to_value(there).unwrap_or(Value::Null);
-                // In a list the server's own kinds do not say what they are.
+                // In a list, built-in kinds have no `apiVersion` and `kind`.
                 for field in ["apiVersion", "kind"] {
                     there[field] = wanted.body[field].clone();
                 }
@@ -89,9 +91,9 @@ impl Context {
             }
             None if !may_adopt => {
                 let there = found(api.get_metadata(&name).await).map_err(refused)?;
-                if there.is_some_and(|there| !is_ours(there.labels())) {
+                if there.is_some_and(|there| !is_owned(there.labels())) {
                     let message = format!(
-                        "{what} is there already and not Berth's; delete it, or hand it over by label {}={}",
+                        "{what} exists and was not created by Berth; delete it, or hand it over by label {}={}",
                         MANAGED_BY.0, MANAGED_BY.1
                     );
                     return Err(Fault::new(ConditionReason::NotOwned, message));
@@ -100,15 +102,15 @@ impl Context {
             None => {}
         }
         let mut params = PatchParams::apply(CONTROLLER);
-        // What is ours is made as it should be again; what is not ours yet is not taken from its owner.
+        // Fields of an owned object are forced; an object of another owner is not taken over.
         params.force = known.is_some();
         match api.patch(&name, &params, &Patch::Apply(&wanted.body)).await {
             Ok(mut object) => {
                 object.metadata.managed_fields = None;
                 pack(&mut object);
                 let mut recent =
-                    self.stores.news.recent.lock().unwrap_or_else(PoisonError::into_inner);
-                recent.retain(|_, (at, _)| at.elapsed() < SOON);
+                    self.stores.triggers.recent.lock().unwrap_or_else(PoisonError::into_inner);
+                recent.retain(|_, (at, _)| at.elapsed() < WATCH_DELAY);
                 recent.insert((kind, namespace, name), (Instant::now(), object));
                 Ok(())
             }
@@ -116,12 +118,12 @@ impl Context {
         }
     }
 
-    /// Sees to it that the account of the tenant's CSI driver has a token: the driver runs in the tenant's cluster and has
-    /// no other way in. Servers before 1.24 make one by themselves.
+    /// Ensures a token for the account of the tenant's CSI driver: the driver runs in the tenant's cluster and has no other
+    /// credential. API servers before 1.24 create one themselves.
     pub(super) async fn csi_token(&self, tenant: &str) -> Result<(), Fault> {
         let namespace = TenantCluster::namespace_of(tenant);
-        // It is there soon, if it is not yet.
-        let Some(account) = self.known(Kind::ServiceAccount, &namespace, CSI) else {
+        // The store has the account soon.
+        let Some(account) = self.cached(Kind::ServiceAccount, &namespace, CSI) else {
             return Ok(());
         };
         let uid = account.uid().unwrap_or_default();
@@ -143,40 +145,40 @@ impl Context {
         Ok(())
     }
 
-    /// Berth's objects of a kind for a tenant.
-    pub(super) fn ours(&self, kind: Kind, tenant: &str) -> Vec<DynamicObject> {
+    /// Returns the objects of a kind that Berth created for a tenant.
+    pub(super) fn owned_objects(&self, kind: Kind, tenant: &str) -> Vec<DynamicObject> {
         let Some(known) = self.stores.kind(kind) else { return Vec::new() };
         let namespace = TenantCluster::namespace_of(tenant);
         let all = known.filter(|object| {
             object.metadata.namespace.as_ref() == Some(&namespace)
-                && is_ours(object.labels())
+                && is_owned(object.labels())
                 && object.labels().get(TENANT).is_some_and(|label| label == tenant)
         });
         all.iter().map(|object| object.as_ref().clone()).collect()
     }
 
-    /// Deletes Berth's objects of a kind that are not among these.
+    /// Deletes the objects of a kind that Berth created and that are not desired.
     pub(super) async fn prune(
         &self,
         kind: Kind,
         tenant: &str,
-        wanted: &[&Wanted],
+        wanted: &[&DesiredObject],
     ) -> Result<(), Fault> {
-        for object in self.ours(kind, tenant) {
+        for object in self.owned_objects(kind, tenant) {
             let name = object.name_any();
             let is_wanted = wanted.iter().any(|one| one.kind == kind && one.name() == name);
             if is_wanted || object.metadata.deletion_timestamp.is_some() {
                 continue;
             }
             self.delete(kind, &object).await.map_err(|error| {
-                let message = format!("{} {name} is not wanted any more: {error}", kind.name());
+                let message = format!("{} {name} is no longer desired: {error}", kind.name());
                 Fault::new(ConditionReason::DeleteFailed, message)
             })?;
         }
         Ok(())
     }
 
-    /// Deletes this very object.
+    /// Deletes the object, by its UID.
     pub(super) async fn delete(&self, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let only = Preconditions { uid: object.uid(), resource_version: None };

@@ -1,8 +1,8 @@
-//! What is known of tenants and of what they have, and whom news of it concern.
+//! Stores of the objects that tenants depend on, and the triggers of reconciles when these objects change.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_api::names::{MANAGED_BY, TENANT};
 use berth_api::{InfraConfig, InfraNode, TenantCluster, VlanClaim};
@@ -20,34 +20,34 @@ use tokio::task::JoinSet;
 use super::cluster::Cluster;
 use crate::fields::keep_whether_conditions_are_one;
 use crate::run::packed::pack;
-use crate::tenants::concern::Concern;
-use crate::tenants::hosts::Host;
+use crate::tenants::affected_tenants::AffectedTenants;
+use crate::tenants::hosts::HostState;
 use crate::tenants::objects::Kind;
 use berth_runtime::watch::{Change, Informer};
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 
 pub(super) type Queue = UnboundedReceiver<ReconcileRequest<TenantCluster>>;
 
-/// News of hosts are gathered for so long before all tenants are looked at: a host has news of many tenants at once.
-const GATHER: Duration = Duration::from_millis(500);
+/// Delay in which changes of hosts are collected before tenants are reconciled: one host changes for many tenants at once.
+const DEBOUNCE: Duration = Duration::from_millis(500);
 
-/// What others follow too.
+/// Stores that other reconcilers use too.
 #[derive(Clone, Debug)]
 pub struct Followers {
     /// All tenants.
     pub tenants: Informer<TenantCluster>,
     /// All claims of VLANs and VNIs.
     pub claims: Informer<VlanClaim>,
-    /// What holds for all.
+    /// The InfraConfig.
     pub configs: Informer<InfraConfig>,
-    /// What hosts are and should be.
+    /// All InfraNodes.
     pub infra_nodes: Informer<InfraNode>,
-    /// Their labels.
+    /// All Nodes.
     pub nodes: Informer<Node>,
 }
 
 impl Followers {
-    /// Followers of one's own, for whoever runs nothing but tenants.
+    /// Starts watches for a program that runs only the reconciler of tenants.
     #[must_use]
     pub fn begin(client: &Client, tasks: &mut JoinSet<()>) -> Self {
         let waiting = Arc::default();
@@ -63,47 +63,50 @@ impl Followers {
     }
 }
 
-/// What is known without asking.
+/// Time and answer of a write. The watch has the same soon.
+pub(super) type Recent = (Instant, DynamicObject);
+
+/// Stores of the reconciler of tenants.
 #[derive(Debug)]
 pub(super) struct Stores {
     pub(super) followers: Followers,
     kinds: BTreeMap<Kind, OptionalInformer>,
-    hosts: RwLock<BTreeMap<String, Arc<Host>>>,
+    hosts: RwLock<BTreeMap<String, Arc<HostState>>>,
     pub(super) cluster: Arc<Cluster>,
-    pub(super) news: Arc<News>,
+    pub(super) triggers: Arc<Triggers>,
 }
 
-/// Who has to look at something.
+/// Triggers of reconciles.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct Triggers {
     queue: UnboundedSender<ReconcileRequest<TenantCluster>>,
-    /// Whom news of hosts concern, until they have been told.
-    concerned: Mutex<Concern>,
-    concern: Notify,
-    /// Something about claims is new.
-    pub(super) sweep: Notify,
-    /// Objects as the server gave them back, until the watch has them.
-    pub(super) recent: Mutex<BTreeMap<(Kind, String, String), super::objects::Recent>>,
+    /// Tenants that changes of hosts affect, until they are queued.
+    affected: Mutex<AffectedTenants>,
+    affected_changed: Notify,
+    /// Notified when a claim or a tenant changes.
+    pub(super) claims: Notify,
+    /// Objects from answers to writes, until the watch has them.
+    pub(super) recent: Mutex<BTreeMap<(Kind, String, String), Recent>>,
 }
 
 impl Stores {
-    /// Begins. The future is what keeps them: it never ends.
+    /// Starts all watches. The returned future runs them and does not end.
     pub(super) fn start(
         client: &Client,
         followers: Followers,
     ) -> (Arc<Self>, Queue, BoxFuture<'static, ()>) {
         let (queue, requests) = unbounded_channel();
-        let news = Arc::new(News {
+        let triggers = Arc::new(Triggers {
             queue,
-            concerned: Mutex::default(),
-            concern: Notify::new(),
-            sweep: Notify::new(),
+            affected: Mutex::default(),
+            affected_changed: Notify::new(),
+            claims: Notify::new(),
             recent: Mutex::default(),
         });
         let mut watches: Vec<BoxFuture<'static, ()>> = Vec::new();
         let mut kinds = BTreeMap::new();
         for kind in Kind::ALL {
-            let told = Arc::clone(&news);
+            let on_event = Arc::clone(&triggers);
             let manner = OptionalKind {
                 resource: kind.resource(),
                 labels: selector(kind),
@@ -111,65 +114,66 @@ impl Stores {
             };
             let (followed, follow) =
                 OptionalInformer::start(client, manner, move |object, is_gone| {
-                    told.of(kind, object, is_gone)
+                    on_event.object_changed(kind, object, is_gone)
                 });
             kinds.insert(kind, followed);
             watches.push(follow.boxed());
         }
-        let told = Arc::clone(&news);
+        let on_change = Arc::clone(&triggers);
         let (cluster, follow) =
-            Cluster::start(client, followers.nodes.clone(), move || told.look_at_all());
+            Cluster::start(client, followers.nodes.clone(), move || on_change.trigger_all());
         watches.extend(follow);
-        let stores = Arc::new(Self { followers, kinds, hosts: RwLock::default(), cluster, news });
-        watches.extend(stores.listen());
-        let gathered = Arc::clone(&stores);
-        watches.push(async move { gathered.gather().await }.boxed());
+        let stores =
+            Arc::new(Self { followers, kinds, hosts: RwLock::default(), cluster, triggers });
+        watches.extend(stores.subscribe());
+        let debounced = Arc::clone(&stores);
+        watches.push(async move { debounced.trigger_affected().await }.boxed());
         let watches = futures::future::select_all(watches).map(drop).boxed();
         (stores, requests, watches)
     }
 
-    /// Hears of what others follow too.
-    fn listen(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 5] {
+    /// Handles changes of the shared stores.
+    fn subscribe(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 5] {
         let Followers { tenants, claims, configs, infra_nodes, nodes } = &self.followers;
         [
-            self.hear(tenants.changes(), |stores, change: Change<TenantCluster>| {
-                stores.news.sweep.notify_one();
+            self.on_change(tenants.changes(), |stores, change: Change<TenantCluster>| {
+                stores.triggers.claims.notify_one();
                 match either(change) {
-                    Some(tenant) => stores.news.look_at(&tenant.name_any()),
-                    None => stores.news.look_at_all(),
+                    Some(tenant) => stores.triggers.trigger(&tenant.name_any()),
+                    None => stores.triggers.trigger_all(),
                 }
             }),
-            self.hear(claims.changes(), |stores, change: Change<VlanClaim>| {
-                stores.news.sweep.notify_one();
+            self.on_change(claims.changes(), |stores, change: Change<VlanClaim>| {
+                stores.triggers.claims.notify_one();
                 match either(change) {
-                    Some(claim) => stores.news.look_at(&claim.spec.tenant),
-                    None => stores.news.look_at_all(),
+                    Some(claim) => stores.triggers.trigger(&claim.spec.tenant),
+                    None => stores.triggers.trigger_all(),
                 }
             }),
-            self.hear(configs.changes(), |stores, _: Change<InfraConfig>| {
-                stores.news.sweep.notify_one();
-                stores.news.look_at_all();
+            self.on_change(configs.changes(), |stores, _: Change<InfraConfig>| {
+                stores.triggers.claims.notify_one();
+                stores.triggers.trigger_all();
             }),
-            self.hear(infra_nodes.changes(), Self::look_at_hosts::<InfraNode>),
-            self.hear(nodes.changes(), Self::look_at_hosts::<Node>),
+            self.on_change(infra_nodes.changes(), Self::host_changed::<InfraNode>),
+            self.on_change(nodes.changes(), Self::host_changed::<Node>),
         ]
     }
 
-    fn hear<K: Send + Sync + 'static>(
+    fn on_change<K: Send + Sync + 'static>(
         self: &Arc<Self>,
         mut changes: UnboundedReceiver<Change<K>>,
-        tell: fn(&Self, Change<K>),
+        handle: fn(&Self, Change<K>),
     ) -> BoxFuture<'static, ()> {
         let stores = Arc::clone(self);
         async move {
             while let Some(change) = changes.recv().await {
-                tell(&stores, change);
+                handle(&stores, change);
             }
         }
         .boxed()
     }
 
-    /// Waits until everything that is there is known.
+    /// Waits until all stores have their first list.
     pub(super) async fn ready(&self) {
         let Followers { tenants, claims, configs, infra_nodes, nodes } = &self.followers;
         tenants.ready().await;
@@ -181,118 +185,118 @@ impl Stores {
         for kind in self.kinds.values() {
             kind.ready().await;
         }
-        // A store has its first list a moment before its news are told.
-        self.renew_all();
-        self.news.look_at_all();
+        // A store has its first list a moment before its changes are handled.
+        self.rebuild_all();
+        self.triggers.trigger_all();
     }
 
-    /// What is known of a kind.
+    /// Returns the store of a kind.
     pub(super) fn kind(&self, kind: Kind) -> Option<&OptionalInformer> {
         self.kinds.get(&kind)
     }
 
-    /// The hosts, by name.
-    pub(super) fn hosts(&self) -> Vec<Arc<Host>> {
+    /// Returns the states of all hosts, sorted by name.
+    pub(super) fn hosts(&self) -> Vec<Arc<HostState>> {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Makes hosts anew of which there is news, and has tenants looked at if that changed anything for them.
-    fn look_at_hosts<K: Resource<DynamicType = ()>>(&self, change: Change<K>) {
+    /// Derives the states of changed hosts again, and triggers the tenants that a difference affects.
+    fn host_changed<K: Resource<DynamicType = ()>>(&self, change: Change<K>) {
         match either(change) {
-            Some(object) => self.renew(vec![object.name_any()]),
-            None => self.renew_all(),
+            Some(object) => self.rebuild(vec![object.name_any()]),
+            None => self.rebuild_all(),
         }
     }
 
-    fn renew_all(&self) {
+    fn rebuild_all(&self) {
         let there = self.followers.infra_nodes.all();
         let known = self.hosts();
         let names = there.iter().map(|node| node.name_any());
-        self.renew(names.chain(known.iter().map(|host| host.name.clone())).collect());
+        self.rebuild(names.chain(known.iter().map(|host| host.name.clone())).collect());
     }
 
-    fn renew(&self, names: Vec<String>) {
+    fn rebuild(&self, names: Vec<String>) {
         let mut hosts = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
-        let mut whom = Concern::default();
+        let mut affected = AffectedTenants::default();
         for name in names {
             let node = self.followers.nodes.get(&name);
             let labels = node.as_ref().map(|node| node.labels());
             let before = hosts.get(&name).cloned();
             let after = self.followers.infra_nodes.get(&name).map(|infra| {
-                let host = Host::of(&infra, labels);
+                let host = HostState::new(&infra, labels);
                 Arc::new(match &before {
-                    Some(before) => host.after(before),
+                    Some(before) => host.with_previous(before),
                     None => host,
                 })
             });
             if before != after {
-                whom.add(Concern::of(before.as_deref(), after.as_deref()));
+                affected.merge(AffectedTenants::between(before.as_deref(), after.as_deref()));
             }
             match after {
                 Some(host) => drop(hosts.insert(name, host)),
                 None => drop(hosts.remove(&name)),
             }
         }
-        if whom != Concern::default() {
-            self.news.concern(whom);
+        if affected != AffectedTenants::default() {
+            self.triggers.trigger_some(affected);
         }
     }
 
-    async fn gather(&self) {
+    async fn trigger_affected(&self) {
         loop {
-            self.news.concern.notified().await;
-            tokio::time::sleep(GATHER).await;
-            let is_going = |tenant: &TenantCluster| tenant.metadata.deletion_timestamp.is_some();
+            self.triggers.affected_changed.notified().await;
+            tokio::time::sleep(DEBOUNCE).await;
+            let is_deleting = |tenant: &TenantCluster| tenant.metadata.deletion_timestamp.is_some();
             let tenants = self.followers.tenants.store();
-            let too = match self.news.concerned() {
-                Concern::All => tenants.state(),
-                Concern::Some { tenants: some, going } => {
+            let others = match self.triggers.affected() {
+                AffectedTenants::All => tenants.state(),
+                AffectedTenants::Some { tenants: some, deleting } => {
                     let names = some.iter().filter_map(|name| name.strip_prefix("cluster-"));
-                    names.for_each(|name| self.news.look_at(name));
-                    if going { tenants.state_filter(is_going) } else { Vec::new() }
+                    names.for_each(|name| self.triggers.trigger(name));
+                    if deleting { tenants.state_filter(is_deleting) } else { Vec::new() }
                 }
             };
-            too.iter().for_each(|tenant| self.news.look_at(&tenant.name_any()));
+            others.iter().for_each(|tenant| self.triggers.trigger(&tenant.name_any()));
         }
     }
 }
 
-impl News {
-    /// Has a tenant looked at.
-    fn look_at(&self, tenant: &str) {
-        // Without a receiver all is over.
+impl Triggers {
+    /// Triggers a reconcile of a tenant.
+    fn trigger(&self, tenant: &str) {
+        // Without a receiver the program ends.
         drop(self.queue.send(ObjectRef::new(tenant).into()));
     }
 
-    /// Has all tenants looked at.
-    pub(super) fn look_at_all(&self) {
-        self.concern(Concern::All);
+    /// Triggers reconciles of all tenants.
+    pub(super) fn trigger_all(&self) {
+        self.trigger_some(AffectedTenants::All);
     }
 
-    fn concern(&self, whom: Concern) {
-        self.concerned.lock().unwrap_or_else(PoisonError::into_inner).add(whom);
-        self.concern.notify_one();
+    fn trigger_some(&self, affected: AffectedTenants) {
+        self.affected.lock().unwrap_or_else(PoisonError::into_inner).merge(affected);
+        self.affected_changed.notify_one();
     }
 
-    fn concerned(&self) -> Concern {
-        let mut concerned = self.concerned.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *concerned)
+    fn affected(&self) -> AffectedTenants {
+        let mut affected = self.affected.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *affected)
     }
 
-    /// There is news of an object that a tenant may have.
-    fn of(&self, kind: Kind, object: &DynamicObject, is_gone: bool) {
+    /// Handles a change of an object that a tenant may own.
+    fn object_changed(&self, kind: Kind, object: &DynamicObject, is_gone: bool) {
         if is_gone {
             let namespace = object.namespace().unwrap_or_default();
             let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
             recent.remove(&(kind, namespace, object.name_any()));
         }
         if let Some(tenant) = object.labels().get(TENANT) {
-            self.look_at(tenant);
+            self.trigger(tenant);
         }
     }
 }
 
-/// The object that a change is of, as it is or was; none if it may be any.
+/// Returns the changed object, or its last state; `None` if any object may have changed.
 fn either<K>(change: Change<K>) -> Option<Arc<K>> {
     match change {
         Change::Relisted => None,
@@ -300,10 +304,10 @@ fn either<K>(change: Change<K>) -> Option<Arc<K>> {
     }
 }
 
-/// What is compared only with what is wanted is packed.
+/// Objects that are only compared are kept as text.
 fn trim(kind: Kind) -> fn(&mut DynamicObject) {
     match kind {
-        // All of them are looked through for VLANs.
+        // All of them are searched for VLANs.
         Kind::NetworkAttachmentDefinition => |object| object.metadata.managed_fields = None,
         _ => |object| {
             object.metadata.managed_fields = None;
@@ -314,9 +318,9 @@ fn trim(kind: Kind) -> fn(&mut DynamicObject) {
 
 fn selector(kind: Kind) -> Option<String> {
     match kind {
-        // Others' VLANs are not to be given to tenants.
+        // Definitions of other users too, as their VLANs are not free.
         Kind::NetworkAttachmentDefinition => None,
-        // Also those that somebody else made.
+        // Namespaces of other creators too.
         Kind::Namespace => Some(TENANT.to_owned()),
         _ => Some(format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
     }

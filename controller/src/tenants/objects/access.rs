@@ -1,4 +1,4 @@
-//! What the tenant's KubeVirt CSI driver may do in its namespace, named and granted as KKP has it
+//! Permissions of the tenant's KubeVirt CSI driver in its namespace, with the names and rules of KKP
 //! (`pkg/provider/cloud/kubevirt/csi.go` of kubermatic/kubermatic).
 
 use berth_api::TenantCluster;
@@ -7,12 +7,12 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
-use super::{Kind, Wanted};
+use super::{DesiredObject, Kind};
 
-/// Of all of them.
+/// Name of all these objects.
 pub const NAME: &str = "kubevirt-csi";
 
-/// Group, resources and verbs. Whoever grants these must have them, or the right to escalate.
+/// Group, resources and verbs. A user who grants these must have them, or the verb `escalate`.
 const RULES: [(&str, &[&str], &[&str]); 6] = [
     ("cdi.kubevirt.io", &["datavolumes"], &["get", "create", "delete"]),
     ("kubevirt.io", &["virtualmachineinstances", "virtualmachines"], &["get", "list"]),
@@ -30,7 +30,7 @@ const RULES: [(&str, &[&str], &[&str]); 6] = [
     ("", &["persistentvolumeclaims"], &["get", "list", "watch", "update", "patch"]),
 ];
 
-/// The Secret that the account's token is put into, as KKP makes it.
+/// Returns the Secret for the token of the account, as in KKP.
 #[must_use]
 pub fn csi_secret(tenant: &str) -> Secret {
     let labels = [(MANAGED_BY.0, MANAGED_BY.1), (TENANT, tenant)];
@@ -48,23 +48,23 @@ pub fn csi_secret(tenant: &str) -> Secret {
     }
 }
 
-/// What lets the controller itself read Secrets and ConfigMaps of the tenant, and make those of its machines: it has that
-/// right in no other namespace. A binding of a ClusterRole needs the right `bind` alone; a Role of its own would need
-/// `escalate`, with which any right can be granted.
+/// Returns the RoleBinding by which the controller reads Secrets and ConfigMaps of the tenant and creates those of its
+/// machines: it has this permission in no other namespace. To bind a ClusterRole it only needs the verb `bind`; a separate
+/// Role would need `escalate`, with which any permission can be granted.
 #[must_use]
-pub fn of_controller(tenant: &str) -> Wanted {
+pub fn of_controller(tenant: &str) -> DesiredObject {
     let (namespace, name) = CONTROLLER_ACCOUNT;
     let role_ref = json!({
         "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": CONTROLLER_TENANT_ROLE,
     });
     let subjects = json!([{"kind": "ServiceAccount", "name": name, "namespace": namespace}]);
     let content = json!({"roleRef": role_ref, "subjects": subjects});
-    Wanted::new(Kind::RoleBinding, tenant, CONTROLLER_TENANT_ROLE, content)
+    DesiredObject::new(Kind::RoleBinding, tenant, CONTROLLER_TENANT_ROLE, content)
 }
 
-/// Account, role and binding, and the controller's own binding.
+/// Returns account, role and binding of the CSI driver, and the controller's binding.
 #[must_use]
-pub fn access(tenant: &str) -> Vec<Wanted> {
+pub fn access(tenant: &str) -> Vec<DesiredObject> {
     let rules: Vec<_> = RULES
         .iter()
         .map(|(group, resources, verbs)| {
@@ -75,9 +75,9 @@ pub fn access(tenant: &str) -> Vec<Wanted> {
     let namespace = TenantCluster::namespace_of(tenant);
     let subjects = json!([{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}]);
     vec![
-        Wanted::new(Kind::ServiceAccount, tenant, NAME, json!({})),
-        Wanted::new(Kind::Role, tenant, NAME, json!({"rules": rules})),
-        Wanted::new(
+        DesiredObject::new(Kind::ServiceAccount, tenant, NAME, json!({})),
+        DesiredObject::new(Kind::Role, tenant, NAME, json!({"rules": rules})),
+        DesiredObject::new(
             Kind::RoleBinding,
             tenant,
             NAME,

@@ -1,35 +1,35 @@
-//! The NetworkAttachmentDefinition by which a tenant's VMs get to its network.
+//! NetworkAttachmentDefinition that attaches a tenant's VMs to its network.
 //!
-//! Fields are those of the CNI plugins `bridge`, `sriov` and `macvtap`. Two that look harmless are not:
+//! The fields are those of the CNI plugins `bridge`, `sriov` and `macvtap`. Two that look harmless are not:
 //! `preserveDefaultVlan` is written although `false` is today's default, as older plugins left every port in VLAN 1; and
-//! no gateway or masquerading is asked for, which would put an address of the host on the tenant's bridge.
+//! there is no gateway or masquerading, which would add an address of the host to the tenant's bridge.
 
 use berth_api::infra_node::NetworkScenario;
 use berth_api::names::resource;
 use berth_api::{ConditionReason, NetworkBinding, TenantNetwork};
 use serde_json::{Value, json};
 
-use super::{Kind, Wanted};
+use super::{DesiredObject, Kind};
 use crate::tenants::fault::Fault;
 use crate::tenants::ids::NetworkId;
 use crate::tenants::network::HostNetwork;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 
-/// How many tenants a host network has, which decides whether agents tell the bridges of single tenants.
+/// Number of tenants of a host network. With few tenants, agents report the bridges of single tenants as resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tenants(pub usize);
+pub struct TenantCount(pub usize);
 
-/// The definition for a tenant.
+/// Returns the definition for a tenant.
 ///
 /// # Errors
-/// If VMs cannot be attached to that network in the way asked for.
+/// If the network does not support the requested binding.
 pub fn attachment(
     tenant: &str,
     asked: &TenantNetwork,
     network: &HostNetwork,
     id: NetworkId,
-    tenants: Tenants,
-) -> Result<Wanted, Fault> {
+    tenants: TenantCount,
+) -> Result<DesiredObject, Fault> {
     let sriov = network.scenario == NetworkScenario::SriovVf;
     let default = if sriov { NetworkBinding::Sriov } else { NetworkBinding::Bridge };
     let binding = asked.binding.unwrap_or(default);
@@ -38,7 +38,7 @@ pub fn attachment(
         NetworkBinding::Sriov => virtual_function(tenant, asked, network, id)?,
         NetworkBinding::Macvtap => macvtap(tenant, network, id),
     };
-    let mut wanted = Wanted::new(
+    let mut wanted = DesiredObject::new(
         Kind::NetworkAttachmentDefinition,
         tenant,
         &name,
@@ -57,7 +57,7 @@ fn bridge(
     asked: &TenantNetwork,
     network: &HostNetwork,
     id: NetworkId,
-    tenants: Tenants,
+    tenants: TenantCount,
 ) -> Result<Parts, Fault> {
     let name = NetworkBinding::Bridge.definition_name(tenant);
     let Some(bridge) = network.bridge_of(id) else {
@@ -88,9 +88,9 @@ fn bridge(
     if let Some(mtu) = network.mtu {
         config["mtu"] = mtu.into();
     }
-    // Of many bridges of single tenants agents tell none: with the annotation such a VM would land nowhere.
-    let told = network.shared_bridge.is_some() || tenants.0 <= resource::BRIDGES_TOLD;
-    let resource = told.then(|| format!("{}{bridge}", resource::BRIDGE_PREFIX));
+    // Agents do not report many bridges of single tenants: with the annotation no host would have room for the VM.
+    let is_reported = network.shared_bridge.is_some() || tenants.0 <= resource::BRIDGES_TOLD;
+    let resource = is_reported.then(|| format!("{}{bridge}", resource::BRIDGE_PREFIX));
     Ok((name, resource, config))
 }
 
@@ -121,7 +121,7 @@ fn virtual_function(
     Ok((name, Some(resource.clone()), config))
 }
 
-/// The device plugin's entry is named as a bridge of this tenant would be.
+/// The resource of the device plugin has the name that a bridge of this tenant would have.
 fn macvtap(tenant: &str, network: &HostNetwork, id: NetworkId) -> Parts {
     let name = NetworkBinding::Macvtap.definition_name(tenant);
     let prefix = network.bridge_prefix.as_deref().unwrap_or("tn");
@@ -150,7 +150,7 @@ mod tests {
             _ => NetworkId::Vlan(1234.try_into().unwrap()),
         };
         let network = HostNetwork::for_tests(scenario);
-        let wanted = attachment("abc", &asked, &network, id, Tenants(tenants))?;
+        let wanted = attachment("abc", &asked, &network, id, TenantCount(tenants))?;
         let config = wanted.body["spec"]["config"].as_str().unwrap();
         let resource = wanted.body["metadata"]["annotations"][RESOURCE_NAME].clone();
         Ok((serde_json::from_str(config).unwrap(), resource))
@@ -200,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn ways_that_a_network_has_not_are_refused() {
-        for (scenario, asked, said) in [
+    fn unsupported_bindings_are_refused() {
+        for (scenario, asked, words) in [
             (NetworkScenario::SriovVf, json!({}), "spec.network.sriovResource"),
             (NetworkScenario::SriovVf, json!({"binding": "Bridge"}), "has no bridges"),
             (NetworkScenario::Vxlan, json!({"binding": "Sriov"}), "has no VLANs"),
         ] {
             let fault = made(scenario, asked, 1).unwrap_err();
-            assert!(fault.message.contains(said), "{fault}");
+            assert!(fault.message.contains(words), "{fault}");
         }
     }
 }

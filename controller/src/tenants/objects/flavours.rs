@@ -3,21 +3,21 @@
 
 use serde_json::json;
 
-use super::{Kind, Wanted};
+use super::{DesiredObject, Kind};
 
 /// Name, CPUs and memory.
 const SIZES: [(&str, u32, &str); 3] =
     [("standard-2", 2, "8Gi"), ("standard-4", 4, "16Gi"), ("standard-8", 8, "32Gi")];
 
-/// All of them.
+/// Returns the instance types and the preference.
 #[must_use]
-pub fn flavours(tenant: &str) -> Vec<Wanted> {
+pub fn flavours(tenant: &str) -> Vec<DesiredObject> {
     let size = |(name, cpus, memory): (&str, u32, &str)| {
         let spec = json!({"spec": {"cpu": {"guest": cpus}, "memory": {"guest": memory}}});
-        Wanted::new(Kind::Instancetype, tenant, name, spec)
+        DesiredObject::new(Kind::Instancetype, tenant, name, spec)
     };
-    let mut all: Vec<Wanted> = SIZES.into_iter().map(size).collect();
+    let mut all: Vec<DesiredObject> = SIZES.into_iter().map(size).collect();
     let spec = json!({"spec": {"cpu": {"preferredCPUTopology": "preferSockets"}}});
-    all.push(Wanted::new(Kind::Preference, tenant, "sockets-advantage", spec));
+    all.push(DesiredObject::new(Kind::Preference, tenant, "sockets-advantage", spec));
     all
 }

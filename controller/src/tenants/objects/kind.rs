@@ -2,16 +2,16 @@
 
 use kube::api::{ApiResource, GroupVersionKind};
 
-/// A kind that Berth makes for tenants, or has to know of.
+/// A kind that Berth creates for tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Of a tenant.
+    /// Namespace of a tenant.
     Namespace,
-    /// Whom the tenant's CSI driver is.
+    /// Account of the tenant's CSI driver.
     ServiceAccount,
-    /// What it may do.
+    /// Its permissions.
     Role,
-    /// That it may.
+    /// Binds account and role.
     RoleBinding,
     /// Between pods.
     NetworkPolicy,
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the order in which they are made.
+    /// All kinds, in the order of creation.
     pub const ALL: [Self; 8] = [
         Self::Namespace,
         Self::NetworkPolicy,
@@ -65,20 +65,20 @@ impl Kind {
         }
     }
 
-    /// As manifests name it.
+    /// Returns the kind's name in manifests.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.words().2
     }
 
-    /// Group and version.
+    /// Returns `group/version`.
     #[must_use]
     pub fn api_version(self) -> String {
         let (group, version, ..) = self.words();
         if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
     }
 
-    /// The name of its CustomResourceDefinition; `None` for what every server has.
+    /// Returns the name of its CustomResourceDefinition; `None` for a built-in kind.
     #[must_use]
     pub fn crd(self) -> Option<String> {
         let (group, _, _, plural) = self.words();
@@ -89,7 +89,7 @@ impl Kind {
         is_custom.then(|| format!("{plural}.{group}"))
     }
 
-    /// For a client.
+    /// Returns the kind for an untyped client.
     #[must_use]
     pub fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = self.words();

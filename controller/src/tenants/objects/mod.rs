@@ -1,4 +1,4 @@
-//! The objects that a tenant is to have, as server-side apply takes them: what Berth says, and nothing else.
+//! Desired objects of a tenant for server-side apply: only the fields that Berth owns.
 
 pub mod access;
 pub mod attachment;
@@ -20,24 +20,24 @@ pub use kind::Kind;
 /// Annotation: hash of the content that was applied.
 const MARK: &str = "berth.dev/applied";
 
-/// An object that is to be.
+/// An object for server-side apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// What it is.
+pub struct DesiredObject {
+    /// Its kind.
     pub kind: Kind,
-    /// All of it.
+    /// The manifest.
     pub body: Value,
 }
 
-impl Wanted {
-    /// Its name.
+impl DesiredObject {
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.body["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// With a mark of its content, so that a field that is no longer wanted is a difference too: what is there has another
-    /// mark then, and the apply takes the field away.
+    /// Adds an annotation with the hash of its content. So a field that is no longer desired is a difference too: the actual
+    /// object has another hash, and the apply removes the field.
     #[must_use]
     pub fn marked(mut self) -> Self {
         let mark = format!("{:016x}", hash_of(&[&self.body.to_string()]));
@@ -45,7 +45,7 @@ impl Wanted {
         self
     }
 
-    /// An object in a tenant's namespace, with Berth's labels.
+    /// Returns an object in a tenant's namespace, with Berth's labels.
     fn new(kind: Kind, tenant: &str, name: &str, content: Value) -> Self {
         let mut body = json!({
             "apiVersion": kind.api_version(),
@@ -63,10 +63,10 @@ impl Wanted {
     }
 }
 
-/// A tenant's namespace. Its labels are what Cluster API's tools and KKP look for; that Berth made it is told by the label
-/// that all its objects have, so a namespace that was there before is taken without it, and never deleted.
+/// Returns a tenant's namespace, with the labels that Cluster API's tools and KKP select by. A namespace that existed before is
+/// labelled without [`MANAGED_BY`], so that it is never deleted.
 #[must_use]
-pub fn namespace(tenant: &TenantCluster, made_by_berth: bool) -> Wanted {
+pub fn namespace(tenant: &TenantCluster, made_by_berth: bool) -> DesiredObject {
     let id = tenant.name_any();
     let mut labels = json!({ TENANT: id, "cluster.x-k8s.io/cluster-name": id });
     if made_by_berth {
@@ -80,24 +80,24 @@ pub fn namespace(tenant: &TenantCluster, made_by_berth: bool) -> Wanted {
         "kind": Kind::Namespace.name(),
         "metadata": { "name": TenantCluster::namespace_of(&id), "labels": labels },
     });
-    Wanted { kind: Kind::Namespace, body }
+    DesiredObject { kind: Kind::Namespace, body }
 }
 
-/// Whether an object that is there is not as wanted: a field that is wanted is absent or another. What others added is
-/// theirs, but a list is one value: more or fewer entries make another.
+/// Returns true if a desired field is absent from the actual object, or has another value. Fields of other managers do not
+/// count, but a list is one value: more or fewer entries are a difference.
 #[must_use]
-pub fn differs(wanted: &Value, there: &Value) -> bool {
-    match (wanted, there) {
-        (Value::Object(wanted), Value::Object(there)) => wanted
+pub fn differs(desired: &Value, actual: &Value) -> bool {
+    match (desired, actual) {
+        (Value::Object(desired), Value::Object(actual)) => desired
             .iter()
-            .any(|(key, value)| there.get(key).is_none_or(|there| differs(value, there))),
-        // A server leaves an empty list or map out.
-        (Value::Object(wanted), Value::Null) => !wanted.is_empty(),
-        (Value::Array(wanted), Value::Array(there)) => {
-            wanted.len() != there.len()
-                || wanted.iter().zip(there).any(|(wanted, there)| differs(wanted, there))
+            .any(|(key, value)| actual.get(key).is_none_or(|actual| differs(value, actual))),
+        // The API server omits empty lists and maps.
+        (Value::Object(desired), Value::Null) => !desired.is_empty(),
+        (Value::Array(desired), Value::Array(actual)) => {
+            desired.len() != actual.len()
+                || desired.iter().zip(actual).any(|(desired, actual)| differs(desired, actual))
         }
-        _ => wanted != there,
+        _ => desired != actual,
     }
 }
 
@@ -106,36 +106,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_add_is_no_difference_but_lists_are_whole() {
-        let wanted = json!({"a": {"b": 1}, "l": [{"x": 1}]});
+    fn added_fields_are_no_difference_but_added_entries_are() {
+        let desired = json!({"a": {"b": 1}, "l": [{"x": 1}]});
         assert!(!differs(
-            &wanted,
+            &desired,
             &json!({"a": {"b": 1, "c": 2}, "l": [{"x": 1, "y": 2}], "z": 3})
         ));
-        assert!(differs(&wanted, &json!({"a": {"b": 2}, "l": [{"x": 1}]})));
-        assert!(differs(&wanted, &json!({"a": {"b": 1}, "l": [{"x": 1}, {"x": 2}]})));
-        assert!(differs(&wanted, &json!({"a": {"b": 1}, "l": []})));
-        assert!(differs(&wanted, &json!({"a": {"b": 1}})));
+        assert!(differs(&desired, &json!({"a": {"b": 2}, "l": [{"x": 1}]})));
+        assert!(differs(&desired, &json!({"a": {"b": 1}, "l": [{"x": 1}, {"x": 2}]})));
+        assert!(differs(&desired, &json!({"a": {"b": 1}, "l": []})));
+        assert!(differs(&desired, &json!({"a": {"b": 1}})));
     }
 
     #[test]
-    fn what_is_no_longer_wanted_is_a_difference() {
-        let wanted = |labels: Value| {
-            Wanted { kind: Kind::Namespace, body: json!({"metadata": {"labels": labels}}) }.marked()
+    fn a_removed_field_is_a_difference() {
+        let desired = |labels: Value| {
+            DesiredObject { kind: Kind::Namespace, body: json!({"metadata": {"labels": labels}}) }
+                .marked()
         };
-        let (more, less) = (wanted(json!({"a": "1", "b": "2"})), wanted(json!({"a": "1"})));
+        let (more, less) = (desired(json!({"a": "1", "b": "2"})), desired(json!({"a": "1"})));
         assert!(!differs(&more.body, &more.body));
         assert!(differs(&less.body, &more.body));
     }
 
     #[test]
-    fn a_namespace_says_whose_it_is() {
+    fn a_namespace_has_the_labels_of_its_tenant() {
         let spec = serde_json::from_value(json!({"projectID": "p1"})).unwrap();
         let tenant = TenantCluster::new("abc", spec);
-        let ours = namespace(&tenant, true);
-        assert_eq!(ours.name(), "cluster-abc");
+        let owned = namespace(&tenant, true);
+        assert_eq!(owned.name(), "cluster-abc");
         assert_eq!(
-            ours.body["metadata"]["labels"],
+            owned.body["metadata"]["labels"],
             json!({
                 "app.kubernetes.io/managed-by": "berth", "berth.dev/tenant": "abc",
                 "cluster.x-k8s.io/cluster-name": "abc", "kubermatic.k8c.io/project-id": "p1",

@@ -6,27 +6,27 @@ use std::net::{IpAddr, Ipv4Addr};
 use berth_api::{ConditionReason, InfraConfigSpec};
 use serde_json::{Value, json};
 
-use crate::tenants::cluster::ClusterFacts;
+use crate::tenants::cluster::{ClusterFacts, UnknownFact};
 use crate::tenants::fault::Fault;
 
 /// The address that NodeLocal DNSCache has on every Node unless it is configured otherwise. Whatever answers there is on
 /// the pod's own host, and link-local addresses are not routed.
 const NODE_LOCAL_DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
-/// Of DNS.
+/// Port of DNS.
 const DOMAIN: u16 = 53;
 
-/// All pods of the policy's namespace.
+/// Returns the peer for all pods of the policy's namespace.
 pub(super) fn same_namespace() -> Value {
     json!({"podSelector": {}})
 }
 
-/// One address.
+/// Returns the peer for one address.
 pub(super) fn single(address: IpAddr) -> Value {
     let length = if address.is_ipv4() { 32 } else { 128 };
     json!({"ipBlock": {"cidr": format!("{address}/{length}")}})
 }
 
-/// TCP ports.
+/// Returns TCP ports of a rule.
 pub(super) fn tcp(ports: &BTreeSet<u16>) -> Value {
     ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect()
 }
@@ -36,12 +36,15 @@ fn udp_and_tcp(ports: &[u16]) -> Vec<Value> {
     ports.iter().flat_map(both).collect()
 }
 
-/// Rules for the cluster's DNS: its pods as selectors, as a plugin sees them behind their Service, and the addresses on
-/// which NodeLocal DNSCache answers in their place.
+/// Returns the rules for cluster DNS: selectors of its pods, as network plugins match pods behind a Service, and the
+/// addresses of NodeLocal DNSCache.
 ///
 /// # Errors
-/// If it is unknown who answers.
-pub(super) fn dns(config: &InfraConfigSpec, cluster: &ClusterFacts) -> Result<Vec<Value>, String> {
+/// If the pods of cluster DNS are unknown.
+pub(super) fn dns(
+    config: &InfraConfigSpec,
+    cluster: &ClusterFacts,
+) -> Result<Vec<Value>, UnknownFact> {
     let pods = |namespace: Value, pods: Value, ports: Value| {
         json!({
             "to": [{"namespaceSelector": {"matchLabels": namespace}, "podSelector": {"matchLabels": pods}}],
@@ -51,7 +54,7 @@ pub(super) fn dns(config: &InfraConfigSpec, cluster: &ClusterFacts) -> Result<Ve
     let (mut rules, mut addresses) = (Vec::new(), vec![single(NODE_LOCAL_DNS)]);
     match &config.cluster_dns {
         Some(dns) if dns.namespace_labels.is_empty() || dns.pod_labels.is_empty() => {
-            return Err("InfraConfig default: spec.clusterDNS has no labels".to_owned());
+            return Err(UnknownFact::ClusterDnsWithoutLabels);
         }
         Some(dns) => {
             let ports = if dns.ports.is_empty() { vec![DOMAIN] } else { dns.ports.clone() };
@@ -74,7 +77,7 @@ pub(super) fn dns(config: &InfraConfigSpec, cluster: &ClusterFacts) -> Result<Ve
     Ok(rules)
 }
 
-/// Rules for name servers of VMs.
+/// Returns the rules for name servers of VMs.
 pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<Value> {
     let mut rules = Vec::new();
     for (index, server) in servers.iter().enumerate() {
@@ -90,14 +93,14 @@ pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<V
     rules
 }
 
-/// Public addresses of both families, without those of the infra cluster.
+/// Returns public addresses of both families, without those of the infra cluster.
 ///
 /// # Errors
-/// If those of the API server are unknown: it would be reachable.
+/// If the addresses of the API server are unknown: they would be reachable.
 pub(super) fn internet(
     config: &InfraConfigSpec,
     cluster: &ClusterFacts,
-) -> Result<Vec<Value>, String> {
+) -> Result<Vec<Value>, UnknownFact> {
     cluster.api_server.as_ref().map_err(Clone::clone)?;
     let (v4, v6) = cluster.excluded(config);
     let texts = |all: Vec<String>| (!all.iter().any(|net| net.ends_with("/0"))).then_some(all);

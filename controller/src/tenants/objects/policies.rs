@@ -1,6 +1,6 @@
-//! NetworkPolicies of a tenant's namespace: what its pods reach on the pod network, and what reaches them.
+//! NetworkPolicies of a tenant's namespace, for traffic on the pod network in both directions.
 //!
-//! No rule is ever empty: `{}` in a list of rules allows everything, so what is unknown is left out, and a fault says so.
+//! No rule is empty: `{}` in a list of rules allows everything. A rule with unknown facts is left out, with a fault.
 //! Policies are additive; custom ones can only open more. `docs/isolation.md` has the resulting table.
 
 use std::collections::BTreeSet;
@@ -13,22 +13,22 @@ use berth_api::{
 use serde_json::{Value, json};
 
 use super::peers::{dns, internet, name_servers, same_namespace, single};
-use super::{Kind, Wanted, workloads};
-use crate::tenants::cluster::ClusterFacts;
+use super::{DesiredObject, Kind, workloads};
+use crate::tenants::cluster::{ClusterFacts, UnknownFact};
 use crate::tenants::fault::Fault;
 
 const ISOLATION: &str = "cluster-isolation";
 
-/// What the policies are rendered from.
+/// Input of [`policies`].
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// The tenant's id.
     pub tenant: &'a str,
-    /// What it asks for.
+    /// Its spec.
     pub asked: Option<&'a NetworkPolicies>,
-    /// What holds for all tenants.
+    /// Configuration of all tenants.
     pub config: &'a InfraConfigSpec,
-    /// What is known of the infra cluster.
+    /// Facts of the infra cluster.
     pub cluster: &'a ClusterFacts,
     /// The tenant's own API server, if its address is known.
     pub api_server: Option<IpAddr>,
@@ -38,13 +38,22 @@ pub struct Input<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
     /// Berth's own.
-    pub isolation: Vec<Wanted>,
+    pub isolation: Vec<DesiredObject>,
     /// Those of the lists of InfraConfig and of the tenant.
-    pub custom: Vec<Wanted>,
-    /// What is wrong with those that cannot be rendered.
+    pub custom: Vec<DesiredObject>,
+    /// Policies that cannot be rendered.
     pub faults: Vec<Fault>,
-    /// Whether facts are missing: then `isolation` allows less than it should, and what is in force stays better as it is.
+    /// Whether facts are missing. Then `isolation` allows less than desired, and policies in force should stay.
     pub lacks_facts: bool,
+}
+
+/// Reason why a policy of a list cannot be rendered.
+#[derive(Debug, thiserror::Error)]
+enum InvalidPolicy {
+    #[error("another policy has this name; rename it")]
+    DuplicateName,
+    #[error("the spec cannot be serialized: {0}")]
+    Serialize(#[from] serde_json::Error),
 }
 
 /// Renders all policies of a tenant.
@@ -66,8 +75,8 @@ pub fn policies(input: Input<'_>) -> Policies {
         for policy in list {
             match custom(input.tenant, source, policy, &mut taken) {
                 Ok(wanted) => all.custom.push(wanted),
-                Err(message) => {
-                    let message = format!("{place}[{}]: {message}", policy.name);
+                Err(error) => {
+                    let message = format!("{place}[{}]: {error}", policy.name);
                     all.faults.push(Fault::new(ConditionReason::InvalidPolicy, message));
                 }
             }
@@ -78,7 +87,7 @@ pub fn policies(input: Input<'_>) -> Policies {
 
 fn isolate(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
     let Input { tenant, config, cluster, .. } = input;
-    let mut known = |what: &str, rules: Result<Vec<Value>, String>| {
+    let mut known = |what: &str, rules: Result<Vec<Value>, UnknownFact>| {
         rules.unwrap_or_else(|why| {
             all.lacks_facts = true;
             let fault = Fault::new(ConditionReason::ClusterFactsUnknown, format!("{what}: {why}"));
@@ -93,7 +102,7 @@ fn isolate(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
     out.extend(name_servers(&servers.unwrap_or_default(), &mut all.faults));
     out.extend(input.api_server.map(|address| json!({"to": [single(address)]})));
     let of = |name: &str, spec: Value| {
-        Wanted::new(Kind::NetworkPolicy, tenant, name, json!({"spec": spec}))
+        DesiredObject::new(Kind::NetworkPolicy, tenant, name, json!({"spec": spec}))
     };
     if isolation == Isolation::Egress {
         out.extend(internet.iter().map(|block| json!({"to": [block]})));
@@ -107,11 +116,11 @@ fn isolate(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
                 "ingress": [{"from": [same_namespace()]}], "egress": out,
             }),
         ));
-        // Where anything may come in they would only close.
+        // Without isolation of ingress, these would only restrict it.
         all.isolation.push(of(workloads::CDI, workloads::cdi()));
         all.isolation.push(of(workloads::VIRT_API, workloads::virt_api()));
     }
-    // Without isolation it would close importers in.
+    // Without isolation of egress, this would only restrict importers.
     all.isolation.push(of(workloads::IMPORTER, workloads::importer(config, &internet)));
 }
 
@@ -120,16 +129,17 @@ fn custom(
     source: &str,
     policy: &CustomNetworkPolicy,
     taken: &mut BTreeSet<String>,
-) -> Result<Wanted, String> {
+) -> Result<DesiredObject, InvalidPolicy> {
     if !taken.insert(policy.name.clone()) {
-        return Err("a policy of this name is there already; give it another".to_owned());
+        return Err(InvalidPolicy::DuplicateName);
     }
-    let mut spec = serde_json::to_value(&policy.spec).map_err(|error| error.to_string())?;
+    let mut spec = serde_json::to_value(&policy.spec)?;
     if spec.get("podSelector").is_none_or(Value::is_null) {
-        // KKP's lists leave it out, which is all pods there; a server wants it said.
+        // KKP's lists omit it, which selects all pods; the API server requires the field.
         spec["podSelector"] = json!({});
     }
-    let mut wanted = Wanted::new(Kind::NetworkPolicy, tenant, &policy.name, json!({"spec": spec}));
+    let mut wanted =
+        DesiredObject::new(Kind::NetworkPolicy, tenant, &policy.name, json!({"spec": spec}));
     wanted.body["metadata"]["labels"][CUSTOM_POLICY] = source.into();
     Ok(wanted)
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::*;
-use crate::tenants::cluster::{Backend, Dns};
+use crate::tenants::cluster::{Backend, Dns, UnknownFact};
 
 fn cluster() -> ClusterFacts {
     let labels = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
@@ -72,7 +72,7 @@ fn inside_the_cluster_only_in_both_directions() {
             ],
         })
     );
-    let names: Vec<&str> = all.isolation.iter().map(Wanted::name).collect();
+    let names: Vec<&str> = all.isolation.iter().map(DesiredObject::name).collect();
     assert_eq!(
         names,
         ["cluster-isolation", "berth-allow-cdi", "berth-allow-virt-api", "allow-kubevirt-importer"]
@@ -80,10 +80,10 @@ fn inside_the_cluster_only_in_both_directions() {
 }
 
 #[test]
-fn what_is_unknown_opens_nothing_and_is_said() {
+fn unknown_facts_allow_nothing_and_give_faults() {
     let mut blind = cluster();
-    blind.dns = Err("no Service".to_owned());
-    blind.api_server = Err("services cannot be listed".to_owned());
+    blind.dns = Err(UnknownFact::NotListed("services"));
+    blind.api_server = Err(UnknownFact::NotListed("endpoints"));
     for isolation in ["InCluster", "Egress"] {
         let servers = json!({"dnsConfig": {"nameservers": ["ten.dot.one"]}});
         let all = rendered(isolation, servers, &blind);
@@ -95,9 +95,9 @@ fn what_is_unknown_opens_nothing_and_is_said() {
             [
                 (
                     ConditionReason::ClusterFactsUnknown,
-                    "addresses of the infra API server: services cannot be listed"
+                    "addresses of the infra API server: endpoints are not listed yet"
                 ),
-                (ConditionReason::ClusterFactsUnknown, "cluster DNS: no Service"),
+                (ConditionReason::ClusterFactsUnknown, "cluster DNS: services are not listed yet"),
             ]
         );
         assert!(said[2].1.contains("nameservers[0]: `ten.dot.one`"), "{said:?}");
@@ -165,7 +165,7 @@ fn cluster_dns_may_be_named() {
         "podLabels": {"dns.operator.openshift.io/daemonset-dns": "default"}, "ports": [5353],
     }});
     let mut blind = cluster();
-    blind.dns = Err("no Service".to_owned());
+    blind.dns = Err(UnknownFact::NotListed("services"));
     let all = rendered("Egress", config, &blind);
     assert!(all.faults.is_empty() && !all.lacks_facts);
     let text = spec(&all, "cluster-isolation").to_string();
@@ -176,7 +176,7 @@ fn cluster_dns_may_be_named() {
 }
 
 #[test]
-fn policies_of_lists_are_marked_and_never_stand_in_for_ours() {
+fn policies_of_lists_are_labelled_and_never_replace_berths() {
     let policy = |name: &str| CustomNetworkPolicy { name: name.to_owned(), ..Default::default() };
     let asked = NetworkPolicies {
         isolation: Some(Isolation::Off),
@@ -193,8 +193,9 @@ fn policies_of_lists_are_marked_and_never_stand_in_for_ours() {
         cluster: &cluster(),
         api_server: None,
     });
-    let mark =
-        |one: &Wanted| one.body["metadata"]["labels"][CUSTOM_POLICY].as_str().unwrap().to_owned();
+    let mark = |one: &DesiredObject| {
+        one.body["metadata"]["labels"][CUSTOM_POLICY].as_str().unwrap().to_owned()
+    };
     let marked: Vec<(&str, String)> =
         all.custom.iter().map(|one| (one.name(), mark(one))).collect();
     let expected = [("both", "infra-config"), ("common", "infra-config"), ("own", "tenant")];

@@ -21,7 +21,7 @@ pub(super) const VIRT_API: &str = "berth-allow-virt-api";
 
 /// On which upload servers take data, and importers report progress.
 const CDI_PORT: u16 = 8443;
-/// Of image sources that name no port.
+/// Ports of image sources without a port.
 const WEB: [u16; 2] = [80, 443];
 
 /// Namespaces of the infra cluster itself. Without it a tenant could give its pods the labels of CDI or of KubeVirt, and
@@ -116,7 +116,7 @@ fn urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
     versions.flat_map(|versions| versions.values().map(String::as_str))
 }
 
-/// Where a URL leads.
+/// Destination of a URL.
 #[derive(Debug, PartialEq, Eq)]
 enum Source {
     /// By a name, which a NetworkPolicy cannot have: a port of the internet.

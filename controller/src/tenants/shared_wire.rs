@@ -1,4 +1,4 @@
-//! Which host networks may share a wire, by InfraConfig's `spec.segments`, and what follows for VLANs.
+//! Host networks that may share a wire, by InfraConfig's `spec.segments`, and the consequences for VLANs.
 //!
 //! A VLAN tag has no network's name in it: where two networks share a trunk, one VLAN of both is one layer 2.
 
@@ -10,12 +10,12 @@ use kube::ResourceExt as _;
 
 use super::ids::NetworkId;
 
-/// VLANs that are named in one message.
+/// Number of VLANs that one message names.
 const NAMED: usize = 8;
 
-/// Whether two different networks may share a wire: unless each is in a segment of its own.
+/// Returns true if two different networks may share a wire: unless they are in different segments.
 #[must_use]
-pub fn may_share(config: &InfraConfigSpec, one: &str, other: &str) -> bool {
+pub fn may_share_wire(config: &InfraConfigSpec, one: &str, other: &str) -> bool {
     if one == other {
         return false;
     }
@@ -25,14 +25,14 @@ pub fn may_share(config: &InfraConfigSpec, one: &str, other: &str) -> bool {
     }
 }
 
-/// The segment of a network. One that stands in two is in none: the declaration contradicts itself.
+/// Returns the segment of a network. A network in two segments has none, as the declaration contradicts itself.
 fn segment<'a>(config: &'a InfraConfigSpec, network: &str) -> Option<&'a str> {
     let mut all = config.segments.iter().filter(|one| one.networks.iter().any(|n| n == network));
     let first = all.next()?;
     all.all(|other| other.name == first.name).then_some(first.name.as_str())
 }
 
-/// VLANs of all pools of each network.
+/// Returns the VLANs of all pools of each network.
 fn pools(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
     let mut all: BTreeMap<&str, VlanSet> = BTreeMap::new();
     for pool in &config.vlan_pools {
@@ -44,13 +44,13 @@ fn pools(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
     all
 }
 
-/// VLANs of a network's pool that are in the pool of another network which may share the wire, and that network.
+/// Returns the VLANs of a network's pool that another network's pool has too, with that network, if both may share a wire.
 #[must_use]
-pub fn contested(config: &InfraConfigSpec, network: &str) -> BTreeMap<VlanId, String> {
+pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<VlanId, String> {
     let pools = pools(config);
     let mut all = BTreeMap::new();
     let Some(own) = pools.get(network) else { return all };
-    for (other, set) in pools.iter().filter(|(other, _)| may_share(config, network, other)) {
+    for (other, set) in pools.iter().filter(|(other, _)| may_share_wire(config, network, other)) {
         for id in own.intersection(set).iter() {
             all.entry(id).or_insert_with(|| (*other).to_owned());
         }
@@ -58,9 +58,9 @@ pub fn contested(config: &InfraConfigSpec, network: &str) -> BTreeMap<VlanId, St
     all
 }
 
-/// Other networks that may share a wire with this one, of those that configuration, hosts and claims name.
+/// Returns the networks in configuration, hosts and claims that may share a wire with this one.
 #[must_use]
-pub fn sharing<'a>(
+pub fn networks_sharing_wire<'a>(
     config: &'a InfraConfigSpec,
     network: &str,
     known: impl Iterator<Item = &'a str>,
@@ -68,66 +68,67 @@ pub fn sharing<'a>(
     let pools = config.vlan_pools.iter().map(|pool| pool.network.as_str());
     let segments = config.segments.iter().flat_map(|one| one.networks.iter().map(String::as_str));
     let all = pools.chain(segments).chain(known);
-    all.filter(|other| may_share(config, network, other)).collect()
+    all.filter(|other| may_share_wire(config, network, other)).collect()
 }
 
-/// What is wrong with segments, pools and claims, each with names and values. `networks` are the host networks of all
+/// Returns the problems of segments, pools and claims, with names and values. `networks` are the host networks of all
 /// HostProfiles.
 #[must_use]
-pub fn faults(
+pub fn config_problems(
     config: &InfraConfigSpec,
     networks: &BTreeSet<String>,
     claims: &[Arc<VlanClaim>],
 ) -> Vec<String> {
-    let mut faults = segment_faults(config, networks);
+    let mut problems = segment_problems(config, networks);
     let pools = pools(config);
     for (one, set) in &pools {
         for (other, same) in pools.range(*one..).skip(1) {
             let both = set.intersection(same);
-            if !both.is_empty() && may_share(config, one, other) {
-                faults.push(format!(
+            if !both.is_empty() && may_share_wire(config, one, other) {
+                problems.push(format!(
                     "vlanPools[{one}] and vlanPools[{other}] both have VLANs {both}, and the networks may share a wire: no \
                      new tenant gets one of these; make the pools disjoint, or name the networks in different segments"
                 ));
             }
         }
     }
-    faults.extend(shared_claims(config, claims));
-    faults
+    problems.extend(conflicting_claims(config, claims));
+    problems
 }
 
-fn segment_faults(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<String> {
-    let mut faults = Vec::new();
+fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<String> {
+    let mut problems = Vec::new();
     let (mut names, mut places) = (BTreeMap::new(), BTreeMap::new());
     for segment in &config.segments {
         *names.entry(segment.name.as_str()).or_insert(0_u32) += 1;
         for network in &segment.networks {
             let name = &segment.name;
             if !networks.contains(network) {
-                faults.push(format!(
+                problems.push(format!(
                     "segments[{name}]: no HostProfile has a host network of the name `{network}`"
                 ));
             }
             if let Some(before) = places.insert(network.as_str(), name)
                 && before != name
             {
-                faults.push(format!(
-                    "segments[{name}]: network `{network}` is in segment {before} too; it is taken to be in none"
+                problems.push(format!(
+                    "segments[{name}]: network `{network}` is in segment {before} too; it counts as in none"
                 ));
             }
         }
     }
     let twice = names.into_iter().filter(|(_, count)| *count > 1);
-    faults.extend(twice.map(|(name, count)| format!("segments: `{name}` is there {count} times")));
-    faults
+    problems
+        .extend(twice.map(|(name, count)| format!("segments: `{name}` is listed {count} times")));
+    problems
 }
 
-/// Claims that two tenants have of the same VLAN or VNI where the networks may share a wire: made by older releases, or
-/// before the segments were declared. Nothing is taken from either.
-fn shared_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
+/// Returns claims of two tenants to the same VLAN or VNI on networks that may share a wire: older releases created them, or
+/// they are older than the segments. Both tenants keep theirs.
+fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
     let mut by_id: BTreeMap<NetworkId, Vec<&VlanClaim>> = BTreeMap::new();
     for claim in claims.iter().map(Arc::as_ref) {
-        if let Some(id) = NetworkId::of_claim(claim) {
+        if let Some(id) = NetworkId::from_claim(claim) {
             by_id.entry(id).or_default().push(claim);
         }
     }
@@ -138,7 +139,7 @@ fn shared_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<Str
             for other in same.iter().skip(at + 1) {
                 let (one, other) = (&one.spec, &other.spec);
                 if one.tenant_uid != other.tenant_uid
-                    && may_share(config, &one.network, &other.network)
+                    && may_share_wire(config, &one.network, &other.network)
                 {
                     all.push(format!(
                         "{id} is tenant {}'s on {} and tenant {}'s on {}",
@@ -156,7 +157,7 @@ fn shared_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<Str
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     vec![format!(
         "VlanClaims of networks that may share a wire: {}{more}; both keep it: name the networks in different segments if \
-         their wires are separate, else delete one of the tenants and make it again",
+         their wires are separate, else delete one of the tenants and create it again",
         all.join(", ")
     )]
 }
@@ -184,29 +185,29 @@ mod tests {
     }
 
     fn found(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
-        faults(config, &["a", "b", "c"].map(str::to_owned).into(), claims)
+        config_problems(config, &["a", "b", "c"].map(str::to_owned).into(), claims)
     }
 
     #[test]
     fn networks_share_a_wire_unless_declared_otherwise() {
         let none = two_pools(json!([]));
-        assert!(may_share(&none, "a", "b") && !may_share(&none, "a", "a"));
+        assert!(may_share_wire(&none, "a", "b") && !may_share_wire(&none, "a", "a"));
         let declared = two_pools(json!([
             {"name": "east", "networks": ["a", "x"]}, {"name": "west", "networks": ["b"]},
         ]));
         for (one, other, shares) in
             [("a", "b", false), ("a", "x", true), ("a", "c", true), ("b", "c", true)]
         {
-            assert_eq!(may_share(&declared, one, other), shares, "{one} {other}");
-            assert_eq!(may_share(&declared, other, one), shares, "{other} {one}");
+            assert_eq!(may_share_wire(&declared, one, other), shares, "{one} {other}");
+            assert_eq!(may_share_wire(&declared, other, one), shares, "{other} {one}");
         }
         // A contradiction declares nothing.
         let both = two_pools(json!([
             {"name": "east", "networks": ["a", "b"]}, {"name": "west", "networks": ["b"]},
         ]));
-        assert!(may_share(&both, "a", "b"));
+        assert!(may_share_wire(&both, "a", "b"));
         assert!(found(&both, &[])[0].contains("network `b` is in segment east too"));
-        let around = sharing(&declared, "b", ["c", "y", "b"].into_iter());
+        let around = networks_sharing_wire(&declared, "b", ["c", "y", "b"].into_iter());
         assert_eq!(around.into_iter().collect::<Vec<_>>(), ["c", "y"]);
     }
 
@@ -224,14 +225,14 @@ mod tests {
             {"name": "3", "networks": ["c"]},
         ]));
         assert_eq!(found(&apart, &[]), Vec::<String>::new());
-        assert!(contested(&apart, "b").is_empty());
-        let contested = contested(&two_pools(json!([])), "b");
+        assert!(contested_vlans(&apart, "b").is_empty());
+        let contested = contested_vlans(&two_pools(json!([])), "b");
         assert_eq!(contested.len(), 51);
         assert_eq!(contested[&300.try_into().unwrap()], "c");
     }
 
     #[test]
-    fn claims_that_are_there_twice_are_named() {
+    fn claims_to_the_same_vlan_are_named() {
         let none = config(json!({}));
         let two = [claim("a", 120, "one"), claim("b", 120, "two"), claim("b", 121, "three")];
         let all = found(&none, &two);
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_segments_have_field_and_value() {
+    fn problems_of_segments_have_field_and_value() {
         let wrong = config(json!({"segments": [
             {"name": "x", "networks": ["a", "z"]}, {"name": "x", "networks": ["c"]}]}));
         let all = found(&wrong, &[]);
@@ -256,7 +257,7 @@ mod tests {
             all,
             [
                 "segments[x]: no HostProfile has a host network of the name `z`",
-                "segments: `x` is there 2 times"
+                "segments: `x` is listed 2 times"
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! What becomes of claims whose tenant does not need them any more: quarantine, then the end.
+//! Garbage collection of claims whose tenant no longer needs them: quarantine, then deletion.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,40 +9,39 @@ use k8s_openapi::jiff::Timestamp;
 use super::claims::quarantine_ends;
 use super::ids::NetworkId;
 
-/// A TenantCluster that exists, be it in deletion.
+/// A TenantCluster that exists, in deletion or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Alive {
+pub struct LiveTenant {
     /// Its name.
     pub name: String,
-    /// Its host network and the id that its status says it has there.
+    /// Host network, and the VLAN or VNI in its status.
     pub has: Option<(String, NetworkId)>,
 }
 
-/// What to do with one claim.
+/// Action on one claim.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sweep<'a> {
-    /// Its quarantine begins. The caller asks the server first whether the tenant is really gone: a list that is a little
-    /// old does not know the newest.
+pub enum ClaimAction<'a> {
+    /// Start its quarantine. The caller first reads the tenant from the API server, as a store may lack the newest ones.
     Release(&'a VlanClaim),
-    /// It was released, but its tenant has it: a takeover that was cut short.
-    Keep(&'a VlanClaim),
-    /// Its quarantine is over.
+    /// End its quarantine, as its tenant has it: the controller ended during a takeover.
+    Reclaim(&'a VlanClaim),
+    /// Delete it, as its quarantine is over.
     Delete(&'a VlanClaim),
 }
 
-/// What there is to do now, and when there is more to do.
+/// Returns the actions that are due, and the time of the next one.
 #[must_use]
-pub fn sweep<'a>(
+pub fn actions<'a>(
     claims: &'a [Arc<VlanClaim>],
-    alive: &BTreeMap<String, Alive>,
+    alive: &BTreeMap<String, LiveTenant>,
     config: &InfraConfigSpec,
     now: Timestamp,
-) -> (Vec<Sweep<'a>>, Option<Timestamp>) {
+) -> (Vec<ClaimAction<'a>>, Option<Timestamp>) {
     let mut todo = Vec::new();
     let mut next: Option<Timestamp> = None;
     for claim in claims.iter().map(Arc::as_ref) {
-        let id = NetworkId::of_claim(claim);
-        // A tenant whose status does not say yet what it has may have any of its claims.
+        let id = NetworkId::from_claim(claim);
+        // A tenant without a VLAN or VNI in its status may have any of its claims.
         let needed = alive.get(&claim.spec.tenant_uid).map(|tenant| {
             tenant
                 .has
@@ -50,10 +49,10 @@ pub fn sweep<'a>(
                 .map(|(network, has)| *network == claim.spec.network && Some(*has) == id)
         });
         match (quarantine_ends(claim, config), needed) {
-            (None, None | Some(Some(false))) => todo.push(Sweep::Release(claim)),
-            (Some(_), Some(Some(true))) => todo.push(Sweep::Keep(claim)),
+            (None, None | Some(Some(false))) => todo.push(ClaimAction::Release(claim)),
+            (Some(_), Some(Some(true))) => todo.push(ClaimAction::Reclaim(claim)),
             (Some(end), None | Some(Some(false))) if end <= now => {
-                todo.push(Sweep::Delete(claim));
+                todo.push(ClaimAction::Delete(claim));
             }
             (Some(end), None | Some(Some(false))) => {
                 next = Some(next.map_or(end, |next| next.min(end)));

@@ -1,22 +1,25 @@
-//! In which namespace a MachineDeployment's machines are: resolved from its fields, and recorded in its status before the
-//! first machine is made. An edit that would leave machines behind, or make a second set, is refused.
+//! Namespace of a MachineDeployment's machines: derived from its fields, and recorded in its status before the first machine
+//! is created. An edit that would leave machines behind, or create a second set, is refused.
 
 use berth_api::names::CONTROLLER_STATUS;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::deployments;
 use super::errors::{Error, at, found};
-use super::keep::Look;
+use super::resources::deployments;
+use super::validated::ValidatedDeployment;
 use berth_api::Problem;
 
 /// Field of the status with the namespace of its machines.
 const RECORD: &str = "machineNamespace";
 
-impl Look<'_> {
-    /// Records where the machines of a MachineDeployment are; what is wrong if they are elsewhere already.
-    pub(super) async fn settle(&self, has_tenant: bool) -> Result<Option<Problem>, Error> {
+impl ValidatedDeployment<'_> {
+    /// Records the namespace of the machines. Returns a problem if they are in another namespace already.
+    pub(super) async fn record_namespace(
+        &self,
+        has_tenant: bool,
+    ) -> Result<Option<Problem>, Error> {
         let Self { context, object, namespace: home, .. } = self;
         let status = object.data.get("status");
         let recorded = status.and_then(|status| status.get(RECORD)).and_then(Value::as_str);
@@ -26,10 +29,10 @@ impl Look<'_> {
         let left = match recorded {
             // Asked of the server: the watch may lack one that was made a moment ago.
             Some(_) => {
-                let made = context.machines_made_for(object).await?;
+                let made = context.list_machines_of(object).await?;
                 made.iter().filter_map(kube::ResourceExt::namespace).collect()
             }
-            None => context.wake.namespaces_of(object),
+            None => context.triggers.namespaces_of(object),
         };
         let left = left.into_iter().find(|namespace| namespace != home);
         let wrong = |from: &str, why: &str| {

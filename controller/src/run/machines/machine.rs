@@ -1,7 +1,7 @@
-//! Making one machine: its VirtualMachine, then the Secret with its user data, which the VirtualMachine owns.
+//! Creates one machine: its VirtualMachine, then the Secret with its user data, which the VirtualMachine owns.
 //!
-//! If all ends between the two the next look makes the Secret: a machine without it never gets ready, so only those that
-//! are not are asked about.
+//! If the controller ends between the two, the next reconcile creates the Secret. A machine without it never becomes ready,
+//! so Secrets are only read for machines that are not ready.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -9,27 +9,27 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::errors::{Error, at, found, hidden, made, refusal};
-use super::gather::{UserData, secret};
-use super::keep::Look;
+use super::errors::{Error, at, found, hidden, ignore_conflict, refusal};
+use super::user_data::{UserData, secret};
+use super::validated::ValidatedDeployment;
 use crate::run::calls::made_by;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::steps::{Vm, name, new_machine};
 use berth_kubevirt_render::machines::{RenderContext, RenderOptions, user_data};
 
-/// What machines of a deployment are made with.
-pub(super) struct Maker {
+/// Input that all machines of a deployment have in common.
+pub(super) struct MachineTemplate {
     around: RenderContext,
     data: UserData,
-    /// What is odd about the template.
+    /// Parts of the template that are not honored.
     pub(super) notes: Vec<Problem>,
 }
 
-impl Look<'_> {
-    /// Gathers what machines are made with, and sees whether the deployment makes sense.
-    pub(super) async fn maker(&self) -> Result<Result<Maker, Vec<Problem>>, Error> {
+impl ValidatedDeployment<'_> {
+    /// Reads the input of machines, and renders one to validate the template.
+    pub(super) async fn template(&self) -> Result<Result<MachineTemplate, Vec<Problem>>, Error> {
         let mut around = self.around.clone();
-        self.context.gather(&self.deployment, &self.namespace, &mut around).await?;
+        self.context.read_references(&self.deployment, &self.namespace, &mut around).await?;
         let (tenant, config) = (self.tenant(), &self.around.config);
         let data =
             self.context.user_data(&self.deployment, tenant, &self.namespace, config).await?;
@@ -41,7 +41,7 @@ impl Look<'_> {
         };
         let data = match data {
             Ok(data) => data,
-            Err(message) => return Ok(Err(wrong(message))),
+            Err(error) => return Ok(Err(wrong(error.to_string()))),
         };
         let choice = self.render_options(&name(&self.deployment, 0), &data);
         let rendered = match new_machine(&self.deployment, &self.owner, &around, &choice) {
@@ -51,7 +51,7 @@ impl Look<'_> {
         match user_data::with_keys(&data.user, &rendered.ssh_public_keys) {
             Ok(user) => {
                 let notes = rendered.notes;
-                Ok(Ok(Maker { around, data: UserData { user, ..data }, notes }))
+                Ok(Ok(MachineTemplate { around, data: UserData { user, ..data }, notes }))
             }
             Err(error) => Ok(Err(wrong(format!("its user data {error}")))),
         }
@@ -66,16 +66,20 @@ impl Look<'_> {
         }
     }
 
-    /// Makes one; what is wrong if the server refuses it.
-    pub(super) async fn create(&self, maker: &Maker) -> Result<Option<Problem>, Error> {
+    /// Creates a machine. Returns the problem if the API server refuses it.
+    pub(super) async fn create(
+        &self,
+        template: &MachineTemplate,
+    ) -> Result<Option<Problem>, Error> {
         let name = name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
-        let choice = self.render_options(&name, &maker.data);
-        // It was seen to make sense a moment ago.
-        let Ok(mut rendered) = new_machine(&self.deployment, &self.owner, &maker.around, &choice)
+        let choice = self.render_options(&name, &template.data);
+        // `template` has rendered one before.
+        let Ok(mut rendered) =
+            new_machine(&self.deployment, &self.owner, &template.around, &choice)
         else {
             return Ok(None);
         };
-        if maker.data.network.is_some() {
+        if template.data.network.is_some() {
             add_network_data(&mut rendered.machine, &name);
         }
         let what = || format!("create VirtualMachine {}/{name}", self.namespace);
@@ -84,7 +88,7 @@ impl Look<'_> {
             Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
         };
         let created = self.machines().create(&made_by(), &body).await;
-        // A server quotes what it refuses.
+        // The API server quotes the object that it refuses.
         let created = if rendered.has_secrets { created.map_err(hidden) } else { created };
         if let Some(words) = refusal(&created) {
             let called = self.deployment.called();
@@ -92,30 +96,28 @@ impl Look<'_> {
             let problem = Problem::new(called, "", "", message);
             return Ok(Some(problem.leaves_out("no machine is made")));
         }
-        let Some(created) = at(what, made(created))? else { return Ok(None) };
-        tracing::info!(
-            "{}: VirtualMachine {}/{name} is made",
-            self.deployment.called(),
-            self.namespace
-        );
-        self.give(&name, &created.uid().unwrap_or_default(), &maker.data).await.map(|()| None)
+        let Some(created) = at(what, ignore_conflict(created))? else { return Ok(None) };
+        tracing::info!(namespace = %self.namespace, machine = %name, "created VirtualMachine");
+        self.create_secret(&name, &created.uid().unwrap_or_default(), &template.data)
+            .await
+            .map(|()| None)
     }
 
-    /// Makes a machine's Secret.
-    async fn give(&self, machine: &str, uid: &str, data: &UserData) -> Result<(), Error> {
+    /// Creates a machine's Secret.
+    async fn create_secret(&self, machine: &str, uid: &str, data: &UserData) -> Result<(), Error> {
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
         let what = || format!("create Secret {}/userdata-{machine}", self.namespace);
         let body = match serde_json::from_value(secret(machine, &self.namespace, uid, data)) {
             Ok(body) => body,
             Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
         };
-        at(what, made(api.create(&made_by(), &body).await.map_err(hidden)))?;
+        at(what, ignore_conflict(api.create(&made_by(), &body).await.map_err(hidden)))?;
         self.context.remember(self.object, |memory| memory.equipped.insert(machine.to_owned()));
         Ok(())
     }
 
-    /// Gives machines their user data that have none, as something came between.
-    pub(super) async fn equip(&self) -> Result<Vec<Problem>, Error> {
+    /// Creates the Secrets of machines that have none, because the controller ended after it created the VirtualMachine.
+    pub(super) async fn ensure_user_data(&self) -> Result<Vec<Problem>, Error> {
         let equipped = self.context.remember(self.object, |memory| {
             memory.equipped.retain(|name| self.vms.iter().any(|vm| vm.name == *name));
             memory.equipped.clone()
@@ -129,7 +131,7 @@ impl Look<'_> {
                 && !equipped.contains(&vm.name)
         };
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
-        let mut maker = None;
+        let mut template = None;
         for vm in self.vms.iter().filter(lacks) {
             let secret = format!("userdata-{}", vm.name);
             let what = || format!("get Secret {}/{secret}", self.namespace);
@@ -138,14 +140,14 @@ impl Look<'_> {
                     .remember(self.object, |memory| memory.equipped.insert(vm.name.clone()));
                 continue;
             }
-            if maker.is_none() {
-                match self.maker().await? {
-                    Ok(made) => maker = Some(made),
+            if template.is_none() {
+                match self.template().await? {
+                    Ok(valid) => template = Some(valid),
                     Err(problems) => return Ok(problems),
                 }
             }
-            if let Some(maker) = &maker {
-                self.give(&vm.name, &vm.uid, &maker.data).await?;
+            if let Some(template) = &template {
+                self.create_secret(&vm.name, &vm.uid, &template.data).await?;
             }
         }
         Ok(Vec::new())

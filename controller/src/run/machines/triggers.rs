@@ -1,4 +1,4 @@
-//! Who is looked at when something happens: the deployments that it concerns, and no others.
+//! Triggers: reconciles the MachineDeployments that a change of an object affects, and no others.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,31 +10,32 @@ use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::index::{Index, Place, Whose, deployment_of, place};
-use super::{deployments, policies};
+use super::index::{Index, ObjectKey, Ownership, deployment_of, object_key};
+use super::policies;
+use super::resources::deployments;
 use berth_runtime::watch::OptionalInformer;
 
-/// Those that wait to be looked at.
+/// Queue of MachineDeployments to reconcile.
 pub(super) type Queue = UnboundedSender<ReconcileRequest<DynamicObject>>;
 
-/// What is kept of who belongs to whom.
-pub(super) struct Wake {
+/// Indexes, and the queue.
+pub(super) struct Triggers {
     queue: Queue,
-    /// Of deployments, machines and tenants. They are followed by what tells of news, so they come after it.
+    /// Stores of deployments, machines and tenants. They call the triggers, so they are set after construction.
     stores: OnceLock<[OptionalInformer; 3]>,
     by_name: Index<String>,
     by_namespace: Index<String>,
-    /// Machines by their namespace and their deployment's name.
-    machines: Index<Place>,
-    /// What deployments go by of each tenant, as it was last.
+    /// Machines by namespace and name of their deployment.
+    machines: Index<ObjectKey>,
+    /// Facts of each tenant at its last change.
     tenants: Mutex<BTreeMap<String, Facts>>,
 }
 
-/// What a tenant's machines are made by: its uid and spec, how they are attached to its network, and whether its
+/// Facts of a tenant that its machines depend on: UID, generation, attachment to its network, and whether its
 /// NetworkPolicies are in force.
 type Facts = (Option<String>, Option<i64>, Option<String>, bool);
 
-impl Wake {
+impl Triggers {
     pub(super) fn new(queue: Queue) -> Self {
         Self {
             queue,
@@ -46,7 +47,7 @@ impl Wake {
         }
     }
 
-    /// Where objects are looked up; before anything is told.
+    /// Sets the stores, before the first change.
     pub(super) fn set(
         &self,
         deployments: &OptionalInformer,
@@ -58,37 +59,37 @@ impl Wake {
         self.stores.set(stores).unwrap_or_default();
     }
 
-    fn look_at(&self, (namespace, name): Place) {
+    fn trigger(&self, (namespace, name): ObjectKey) {
         let mut reference = ObjectRef::new_with(&name, deployments());
         reference.namespace = Some(namespace);
-        // Without a receiver all is over.
+        // Without a receiver the program ends.
         drop(self.queue.send(reference.into()));
     }
 
-    fn look_at_all(&self, places: Vec<Place>) {
-        places.into_iter().for_each(|place| self.look_at(place));
+    fn trigger_all(&self, keys: Vec<ObjectKey>) {
+        keys.into_iter().for_each(|key| self.trigger(key));
     }
 
-    /// News of a deployment.
+    /// Handles a change of a deployment.
     pub(super) fn deployment(&self, object: &DynamicObject, is_gone: bool) {
-        let place = place(object);
-        self.by_name.note(place.1.clone(), place.clone(), !is_gone);
-        self.by_namespace.note(place.0.clone(), place.clone(), !is_gone);
-        self.look_at(place);
+        let key = object_key(object);
+        self.by_name.update(key.1.clone(), key.clone(), !is_gone);
+        self.by_namespace.update(key.0.clone(), key.clone(), !is_gone);
+        self.trigger(key);
     }
 
-    /// News of a machine.
+    /// Handles a change of a machine.
     pub(super) fn machine(&self, machine: &DynamicObject, is_gone: bool) {
         let Some(deployment) = deployment_of(machine) else { return };
-        let place = place(machine);
-        self.machines.note((place.0.clone(), deployment.clone()), place, !is_gone);
+        let key = object_key(machine);
+        self.machines.update((key.0.clone(), deployment.clone()), key, !is_gone);
         self.owners(machine, deployment);
     }
 
-    /// News of a machine's instance. One whose machine is not there concerns nobody: machines are what counts.
+    /// Handles a change of an instance. An instance without a machine affects no deployment.
     pub(super) fn instance(&self, instance: &DynamicObject, _: bool) {
         let Some([_, machines, _]) = self.stores.get() else { return };
-        let (namespace, name) = place(instance);
+        let (namespace, name) = object_key(instance);
         let machine = machines.get(&namespace, &name);
         if let Some((machine, deployment)) =
             machine.as_deref().and_then(|machine| Some((machine, deployment_of(machine)?)))
@@ -98,26 +99,27 @@ impl Wake {
     }
 
     fn owners(&self, machine: &DynamicObject, deployment: &String) {
-        match Whose::of(machine) {
-            Whose::Of(place) => self.look_at(place),
-            Whose::Uid(uid) => {
+        match Ownership::of(machine) {
+            Ownership::Deployment(key) => self.trigger(key),
+            Ownership::Uid(uid) => {
                 let Some([deployments, ..]) = self.stores.get() else { return };
                 let mut all = self.by_name.at(deployment);
                 all.retain(|(namespace, name)| {
                     deployments.get(namespace, name).and_then(|one| one.uid()) == Some(uid.clone())
                 });
-                self.look_at_all(all);
+                self.trigger_all(all);
             }
-            Whose::Anybodys => self.look_at_all(self.by_name.at(deployment)),
+            Ownership::Unknown => self.trigger_all(self.by_name.at(deployment)),
         }
     }
 
-    /// News of a tenant. Its status changes with every machine; what machines are made by, seldom.
+    /// Handles a change of a tenant. Its status changes with every machine; the facts that machines depend on change
+    /// seldom.
     pub(super) fn tenant(&self, tenant: &DynamicObject, is_gone: bool) {
         let Some([_, _, tenants]) = self.stores.get() else { return };
         let name = tenant.name_any();
         let field = |pointer: &str| tenant.data.pointer(pointer)?.as_str().map(str::to_owned);
-        // The namespace stands there as soon as it is reconciled.
+        // The status has the namespace from the first reconcile on.
         let attachment = field("/status/networkAttachmentDefinition");
         let attachment = attachment.or_else(|| field("/status/namespace"));
         let is_isolated = policies::not_in_force(tenant).is_none();
@@ -134,30 +136,30 @@ impl Wake {
         if is_same {
             return;
         }
-        // Where a namespace is no tenant's, deployments name theirs themselves.
-        let concerns = |namespace: &String| match namespace.strip_prefix("cluster-") {
+        // Deployments in a namespace without a tenant name theirs themselves.
+        let is_affected = |namespace: &String| match namespace.strip_prefix("cluster-") {
             Some(other) => other == name || tenants.named(other).is_none(),
             None => true,
         };
-        self.look_at_all(self.by_namespace.of(concerns));
+        self.trigger_all(self.by_namespace.matching(is_affected));
     }
 
-    /// News of machine-controller's own machines.
+    /// Handles a change of a Machine of machine-controller.
     pub(super) fn foreign(&self, machine: &DynamicObject, _: bool) {
-        self.look_at_all(self.by_namespace.at(&machine.namespace().unwrap_or_default()));
+        self.trigger_all(self.by_namespace.at(&machine.namespace().unwrap_or_default()));
     }
 
-    /// Machines of a namespace that carry a deployment's name.
-    pub(super) fn machines_of(&self, namespace: &str, deployment: &str) -> Vec<Place> {
+    /// Returns the machines of a namespace with a deployment's name in their label.
+    pub(super) fn machines_of(&self, namespace: &str, deployment: &str) -> Vec<ObjectKey> {
         self.machines.at(&(namespace.to_owned(), deployment.to_owned()))
     }
 
-    /// Namespaces with machines that were made for a deployment, by its uid. Of all namespaces, so for rare use.
+    /// Returns the namespaces with machines of a deployment, by its UID. It searches all namespaces, so for rare use.
     pub(super) fn namespaces_of(&self, object: &DynamicObject) -> Vec<String> {
         let Some([_, machines, _]) = self.stores.get() else { return Vec::new() };
         let name = object.name_any();
-        let all = self.machines.of(|(_, deployment)| *deployment == name);
-        let is_its = |(namespace, name): &Place| {
+        let all = self.machines.matching(|(_, deployment)| *deployment == name);
+        let is_its = |(namespace, name): &ObjectKey| {
             let machine = machines.get(namespace, name)?;
             let owner = machine.owner_references().iter().find(|one| one.controller == Some(true));
             let marked = machine.annotations().get(names::MACHINE_DEPLOYMENT_UID);
@@ -167,8 +169,8 @@ impl Wake {
         all.iter().filter_map(is_its).collect()
     }
 
-    /// Deployments of a namespace.
-    pub(super) fn beside(&self, namespace: &str) -> Vec<Place> {
+    /// Returns the deployments of a namespace.
+    pub(super) fn deployments_in(&self, namespace: &str) -> Vec<ObjectKey> {
         self.by_namespace.at(&namespace.to_owned())
     }
 }

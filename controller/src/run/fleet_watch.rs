@@ -1,5 +1,5 @@
-//! Which profile holds for which host, kept up to date: looked at anew when something changes that it depends on, and
-//! then exactly those hosts and profiles are woken for which it came out otherwise.
+//! Keeps the [`Fleet`] up to date: computes it again when its input changes, and triggers the hosts and profiles whose
+//! result changed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,27 +18,27 @@ use super::burst::Burst;
 use crate::profiles::{Fleet, Host};
 use berth_runtime::watch::Change;
 
-/// A burst of changes is one look.
+/// Delay in which changes are collected.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// What is known now.
+/// Last computed fleet.
 #[derive(Debug, Default)]
-pub(super) struct Survey(Mutex<Arc<Fleet>>);
+pub(super) struct FleetStore(Mutex<Arc<Fleet>>);
 
-impl Survey {
-    /// The last look.
+impl FleetStore {
+    /// Returns the last computed fleet.
     #[must_use]
-    pub(super) fn fleet(&self) -> Arc<Fleet> {
+    pub(super) fn get(&self) -> Arc<Fleet> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn set(&self, fleet: Fleet) -> Arc<Fleet> {
+    fn replace(&self, fleet: Fleet) -> Arc<Fleet> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut known, Arc::new(fleet))
     }
 }
 
-/// Those who wait for objects to look at.
+/// Queues of the reconcilers.
 #[derive(Debug, Clone)]
 pub(super) struct Queues {
     pub(super) hosts: UnboundedSender<ObjectRef<InfraNode>>,
@@ -46,7 +46,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Whoever waited may be gone, and the program with it.
+    /// Triggers a host. Without a receiver the program ends.
     pub(super) fn host(&self, name: &str) {
         self.hosts.unbounded_send(ObjectRef::new(name)).unwrap_or_default();
     }
@@ -56,16 +56,16 @@ impl Queues {
     }
 }
 
-/// What is told of.
-pub(super) struct Told {
+/// Changes of the input.
+pub(super) struct Changes {
     pub(super) nodes: UnboundedReceiver<Change<Node>>,
     pub(super) infra_nodes: UnboundedReceiver<Change<InfraNode>>,
     pub(super) profiles: UnboundedReceiver<Change<HostProfile>>,
     pub(super) tenants: UnboundedReceiver<Change<TenantCluster>>,
 }
 
-impl Told {
-    pub(super) fn by(context: &Context) -> Self {
+impl Changes {
+    pub(super) fn subscribe(context: &Context) -> Self {
         Self {
             nodes: context.nodes.changes(),
             infra_nodes: context.infra_nodes.changes(),
@@ -75,48 +75,56 @@ impl Told {
     }
 }
 
-/// Looks for ever.
-pub(super) async fn survey(context: Arc<Context>, queues: Queues, mut told: Told) {
-    look(&context, &queues);
-    // Whoever leads anew looks at all of them once.
-    all(&context, &queues);
+/// Watches the input until it is dropped.
+pub(super) async fn watch_fleet(context: Arc<Context>, queues: Queues, mut changes: Changes) {
+    recompute(&context, &queues);
+    // A new leader reconciles all of them once.
+    trigger_all(&context, &queues);
     let mut burst = Burst::default();
     loop {
         let now = Instant::now();
         burst.take(now).iter().for_each(|host| queues.host(host));
         let due = burst.due(now);
-        let next_one = next(&context, &queues, &mut told, &mut burst);
-        let anew = match due {
-            Some(due) => timeout_at(due, next_one).await.unwrap_or_default(),
-            None => next_one.await,
+        let handled = handle_next(&context, &queues, &mut changes, &mut burst);
+        let is_changed = match due {
+            Some(due) => timeout_at(due, handled).await.unwrap_or_default(),
+            None => handled.await,
         };
-        if anew {
+        if is_changed {
             let end = Instant::now() + SETTLE;
-            while timeout_at(end, next(&context, &queues, &mut told, &mut burst)).await.is_ok() {}
-            look(&context, &queues);
+            while timeout_at(end, handle_next(&context, &queues, &mut changes, &mut burst))
+                .await
+                .is_ok()
+            {}
+            recompute(&context, &queues);
         }
     }
 }
 
-/// Wakes whom the next change concerns; whether all is to be looked at anew.
-async fn next(context: &Context, queues: &Queues, told: &mut Told, burst: &mut Burst) -> bool {
+/// Triggers the objects that the next change affects. Returns true if the fleet must be computed again.
+async fn handle_next(
+    context: &Context,
+    queues: &Queues,
+    changes: &mut Changes,
+    burst: &mut Burst,
+) -> bool {
     tokio::select! {
-        Some(change) = told.nodes.recv() => match change {
+        Some(change) = changes.nodes.recv() => match change {
             Change::Relisted => true,
             Change::Object(before, after) => node_facts(before.as_deref()) != node_facts(after.as_deref()),
         },
-        Some(change) = told.infra_nodes.recv() => match change {
-            Change::Relisted => { all(context, queues); true }
+        Some(change) = changes.infra_nodes.recv() => match change {
+            Change::Relisted => { trigger_all(context, queues); true }
             Change::Object(before, after) => {
-                // Its own write is news too, and must not be what asks for the next one.
+                // A write of this controller is a change too, and must not trigger the next one at once.
                 if let Some(after) = &after {
                     burst.note(after.name_any());
                 }
                 host_facts(before.as_deref()) != host_facts(after.as_deref())
             }
         },
-        Some(change) = told.profiles.recv() => match change {
-            Change::Relisted => { all(context, queues); true }
+        Some(change) = changes.profiles.recv() => match change {
+            Change::Relisted => { trigger_all(context, queues); true }
             Change::Object(before, after) => {
                 if let Some(after) = &after {
                     queues.profile(&after.name_any());
@@ -124,28 +132,28 @@ async fn next(context: &Context, queues: &Queues, told: &mut Told, burst: &mut B
                 profile_facts(before.as_deref()) != profile_facts(after.as_deref())
             }
         },
-        Some(change) = told.tenants.recv() => {
+        Some(change) = changes.tenants.recv() => {
             match change {
-                Change::Relisted => all(context, queues),
-                Change::Object(before, after) => tenant(context, burst, before.as_deref(), after.as_deref()),
+                Change::Relisted => trigger_all(context, queues),
+                Change::Object(before, after) => tenant_changed(context, burst, before.as_deref(), after.as_deref()),
             }
             false
         }
-        // They last as long as the program.
+        // The receivers last as long as the program.
         else => std::future::pending().await,
     }
 }
 
-fn all(context: &Context, queues: &Queues) {
+fn trigger_all(context: &Context, queues: &Queues) {
     context.infra_nodes.all().iter().for_each(|host| queues.host(&host.name_any()));
     context.profiles.all().iter().for_each(|profile| queues.profile(&profile.name_any()));
 }
 
-fn look(context: &Context, queues: &Queues) {
+fn recompute(context: &Context, queues: &Queues) {
     let nodes = context.nodes.all();
     let infra_nodes: Vec<_> =
         nodes.iter().map(|node| context.infra_nodes.get(&node.name_any())).collect();
-    // What a profile says counts, not what is said of it.
+    // Only the spec of a profile counts, not its status.
     let bare = |profile: Arc<HostProfile>| {
         let mut profile = (*profile).clone();
         profile.status = None;
@@ -156,8 +164,8 @@ fn look(context: &Context, queues: &Queues) {
     let profiles: Vec<_> = context.profiles.all().into_iter().map(bare).collect();
     let hosts = nodes.iter().zip(&infra_nodes);
     let hosts = hosts.map(|(node, infra_node)| Host { node, infra_node: infra_node.as_deref() });
-    let before = context.survey.set(Fleet::of(&profiles, hosts));
-    let after = context.survey.fleet();
+    let before = context.fleet.replace(Fleet::of(&profiles, hosts));
+    let after = context.fleet.get();
     for (node, infra_node) in nodes.iter().zip(&infra_nodes) {
         let name = node.name_any();
         let Some(infra_node) = infra_node else { continue };
@@ -182,7 +190,7 @@ fn look(context: &Context, queues: &Queues) {
     }
 }
 
-/// What a choice depends on.
+/// Input of the choice of a profile.
 fn node_facts(node: Option<&Node>) -> impl PartialEq {
     let addresses = |node: &Node| node.status.as_ref().and_then(|status| status.addresses.clone());
     node.map(|node| (node.metadata.uid.clone(), node.metadata.labels.clone(), addresses(node)))
@@ -200,8 +208,8 @@ fn profile_facts(profile: Option<&HostProfile>) -> impl PartialEq {
     profile.map(|profile| (profile.spec.clone(), profile.metadata.deletion_timestamp.clone()))
 }
 
-/// Wakes the hosts that carry a tenant, or did.
-fn tenant(
+/// Triggers the hosts that carry a tenant, or did.
+fn tenant_changed(
     context: &Context,
     burst: &mut Burst,
     before: Option<&TenantCluster>,

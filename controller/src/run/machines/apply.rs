@@ -1,0 +1,159 @@
+//! Applies the steps of a MachineDeployment: adopts, creates and deletes machines.
+
+use std::time::{Duration, Instant};
+
+use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
+use serde_json::Value;
+
+use super::errors::{Error, at, found};
+use super::machine::MachineTemplate;
+use super::validated::ValidatedDeployment;
+use crate::run::calls::patched_by;
+use berth_api::Problem;
+use berth_kubevirt_render::machines::rollout::Counts;
+use berth_kubevirt_render::machines::steps::{
+    Steps, Vm, adoption, backoff_seconds, steps as fresh_steps,
+};
+use berth_kubevirt_render::machines::unmet_prerequisite;
+
+/// Result of applying steps.
+#[derive(Default)]
+pub(super) struct Applied {
+    pub(super) problems: Vec<Problem>,
+    /// Parts of the template that are not honored; `None` if no machine was rendered.
+    pub(super) notes: Option<Vec<Problem>>,
+    /// Prerequisite that machines wait for.
+    pub(super) awaited: Option<String>,
+}
+
+impl Applied {
+    fn take(&mut self, template: Result<MachineTemplate, Vec<Problem>>) -> Option<MachineTemplate> {
+        match template {
+            Ok(template) => {
+                self.notes = Some(template.notes.clone());
+                Some(template)
+            }
+            Err(problems) => {
+                self.problems.extend(problems);
+                None
+            }
+        }
+    }
+}
+
+impl ValidatedDeployment<'_> {
+    /// Applies the steps. While NetworkPolicies of the tenant are missing, no machine is created or deleted.
+    pub(super) async fn apply(
+        &self,
+        steps: &mut Steps,
+        now: i64,
+        missing_policies: Option<String>,
+    ) -> Result<Applied, Error> {
+        self.adopt(steps).await?;
+        let applied = match missing_policies.filter(|_| steps.create > 0) {
+            Some(reason) => {
+                // A replacement cannot be created either, so existing machines stay.
+                steps.create = 0;
+                steps.delete.clear();
+                let message = format!("no machine is made before its tenant is isolated: {reason}");
+                let problem = Problem::new(self.deployment.called(), "", "", message);
+                Applied { problems: vec![problem], ..Applied::default() }
+            }
+            None => self.create_missing(steps, now).await?,
+        };
+        self.delete(steps).await?;
+        if steps.is_complete {
+            self.context.remember(self.object, |memory| {
+                memory.failures = 0;
+                memory.paused_until = None;
+            });
+        }
+        Ok(applied)
+    }
+
+    async fn adopt(&self, steps: &Steps) -> Result<(), Error> {
+        for name in &steps.adopt {
+            let patch = Patch::Merge(adoption(&self.deployment, &self.owner));
+            let adopted = self.machines().patch(name, &patched_by(), &patch).await;
+            at(|| format!("adopt VirtualMachine {}/{name}", self.namespace), found(adopted))?;
+            tracing::info!(namespace = %self.namespace, machine = %name, "adopted VirtualMachine");
+        }
+        Ok(())
+    }
+
+    /// Creates missing machines, by a list from the API server: the store may lack the last one that was created.
+    async fn create_missing(&self, steps: &mut Steps, now: i64) -> Result<Applied, Error> {
+        let mut applied =
+            Applied { problems: self.ensure_user_data().await?, ..Applied::default() };
+        // An invalid template is reported even while no machine is to be created.
+        let is_new = self.object.data.pointer("/status/observedGeneration").and_then(Value::as_i64)
+            != self.object.metadata.generation;
+        if steps.create == 0 {
+            if is_new {
+                applied.take(self.template().await?);
+            }
+            return Ok(applied);
+        }
+        applied.awaited = self.tenant().and_then(unmet_prerequisite);
+        if applied.awaited.is_some() {
+            // A machine that cannot be replaced stays.
+            steps.create = 0;
+            steps.delete.clear();
+            return Ok(applied);
+        }
+        let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
+        let list = at(
+            || format!("list VirtualMachines of {}", self.namespace),
+            self.machines().list(&params).await,
+        )?;
+        let vms: Vec<Vm> = list.items.iter().map(|vm| self.context.vm(vm)).collect();
+        if let Ok(fresh) = fresh_steps(&self.deployment, &self.owner, &vms, now, None) {
+            let create = steps.create.min(fresh.create);
+            *steps = Steps {
+                create,
+                requeue_after: steps.requeue_after.or(fresh.requeue_after),
+                ..fresh
+            };
+        }
+        if steps.create == 0 || self.has_foreign_machines().await? {
+            steps.create = 0;
+            return Ok(applied);
+        }
+        let template = applied.take(self.template().await?);
+        let mut count = 0_u32;
+        for _ in 0..template.as_ref().map_or(0, |_| steps.create) {
+            let Some(template) = &template else { break };
+            if let Some(refused) = self.create(template).await? {
+                applied.problems.push(refused);
+                break;
+            }
+            count = count.saturating_add(1);
+        }
+        // As the watch will report in a moment, so that the status is not written twice.
+        let Counts { replicas, updated, .. } = &mut steps.counts;
+        *replicas = replicas.saturating_add(count);
+        *updated = updated.saturating_add(count);
+        Ok(applied)
+    }
+
+    async fn delete(&self, steps: &Steps) -> Result<(), Error> {
+        let known = |name: &String| self.vms.iter().find(|vm| vm.name == *name);
+        for vm in steps.delete.iter().filter_map(known) {
+            let preconditions = Preconditions { uid: Some(vm.uid.clone()), resource_version: None };
+            let params =
+                DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+            let name = &vm.name;
+            let deleted = self.machines().delete(name, &params).await;
+            at(|| format!("delete VirtualMachine {}/{name}", self.namespace), found(deleted))?;
+            if vm.has_failed {
+                self.context.remember(self.object, |memory| {
+                    memory.failures = memory.failures.saturating_add(1);
+                    let pause = Duration::from_secs(backoff_seconds(memory.failures).into());
+                    memory.paused_until = Instant::now().checked_add(pause);
+                });
+                tracing::info!(namespace = %self.namespace, machine = %name, "deleted failed VirtualMachine");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! State that all reconciles of MachineDeployments share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::api::DynamicObject;
+use kube::{Client, ResourceExt as _};
+
+use super::triggers::Triggers;
+use crate::run::events::Events;
+use berth_kubevirt_render::machines::rollout::Counts;
+use berth_runtime::watch::OptionalInformer;
+
+/// Delay after a fault that may pass.
+pub(super) const RETRY: Duration = Duration::from_secs(30);
+
+/// Stores and clients that all reconciles of MachineDeployments share.
+pub(super) struct Context {
+    pub(super) client: Client,
+    pub(super) events: Arc<Events>,
+    pub(super) deployments: OptionalInformer,
+    pub(super) machines: OptionalInformer,
+    pub(super) instances: OptionalInformer,
+    pub(super) tenants: OptionalInformer,
+    pub(super) configs: OptionalInformer,
+    /// Machines of machine-controller, and webhooks, one of which may be its own.
+    pub(super) foreign: OptionalInformer,
+    pub(super) webhooks: OptionalInformer,
+    pub(super) triggers: Arc<Triggers>,
+    pub(super) memory: Mutex<BTreeMap<String, Memory>>,
+}
+
+/// State of one MachineDeployment that no object has.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory {
+    /// Number of machines that failed in a row, and the time until which none is created.
+    pub(super) failures: u32,
+    pub(super) paused_until: Option<Instant>,
+    /// Machines whose Secret with user data is known to exist.
+    pub(super) equipped: BTreeSet<String>,
+    /// machine-controller reconciles it.
+    pub(super) is_foreign: bool,
+    /// Last observed counts, and the time since which they are the same.
+    pub(super) progress: Option<(Counts, Instant)>,
+}
+
+impl Context {
+    pub(super) fn remember<T>(
+        &self,
+        object: &DynamicObject,
+        change: impl FnOnce(&mut Memory) -> T,
+    ) -> T {
+        let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        change(all.entry(object.uid().unwrap_or_default()).or_default())
+    }
+
+    pub(super) fn forget(&self, object: &DynamicObject) {
+        let mut all = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&object.uid().unwrap_or_default());
+    }
+}

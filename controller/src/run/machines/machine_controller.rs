@@ -1,0 +1,47 @@
+//! Detects machine-controller, which reconciles the same MachineDeployments where it is installed.
+
+use berth_api::EventReason;
+use kube::api::{DynamicObject, ListParams};
+use kube::runtime::events::EventType;
+use kube::{Api, Resource as _, ResourceExt as _};
+
+use super::context::Context;
+use super::errors::{Error, at, found};
+use super::resources::{deployments, foreign_machines};
+use super::validated::ValidatedDeployment;
+
+impl Context {
+    /// Returns true if machine-controller reconciles the MachineDeployment: two controllers would create twice as many machines.
+    pub(super) async fn is_foreign(&self, object: &DynamicObject) -> bool {
+        let namespace = object.namespace();
+        let foreign = self.foreign.all().iter().any(|machine| machine.namespace() == namespace);
+        let webhook =
+            self.webhooks.all().iter().any(|hook| hook.name_any().contains("machine-controller"));
+        let is_foreign = foreign || webhook;
+        let was_foreign =
+            self.remember(object, |memory| std::mem::replace(&mut memory.is_foreign, is_foreign));
+        if is_foreign && !was_foreign {
+            let why =
+                if webhook { "its webhook exists" } else { "there are Machines in its namespace" };
+            let note = format!("left to machine-controller, as {why}");
+            tracing::info!(reason = why, "left MachineDeployment to machine-controller");
+            // Its status belongs to machine-controller, so there is only an event.
+            let reference = object.object_ref(&deployments());
+            let reason = EventReason::ManagedByMachineController.as_str();
+            self.events.tell_of(EventType::Normal, reference, reason, &note).await;
+        }
+        is_foreign
+    }
+}
+
+impl ValidatedDeployment<'_> {
+    /// Returns true if machine-controller has created Machines for it since. Its kind may be too new for the watch.
+    pub(super) async fn has_foreign_machines(&self) -> Result<bool, Error> {
+        let namespace = self.object.namespace().unwrap_or_default();
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.context.client.clone(), &namespace, &foreign_machines());
+        let list = api.list(&ListParams::default().limit(1)).await;
+        let list = at(|| format!("list Machines of {namespace}"), found(list))?;
+        Ok(list.is_some_and(|list| !list.items.is_empty()))
+    }
+}

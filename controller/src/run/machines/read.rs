@@ -1,0 +1,120 @@
+//! Reads the input of rendering: defaults and tenants from stores; and, when a machine is created, the objects that its
+//! MachineDeployment refers to, from the API server.
+
+use berth_api::{InfraConfig, TenantCluster};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::DynamicObject;
+use kube::{Api, ResourceExt as _};
+use serde_json::Value;
+
+use super::context::Context;
+use super::errors::{Error, at, found};
+use super::references::References;
+use super::resources::resource;
+use crate::run::calls::forbidden;
+use berth_kubevirt_render::machines::{
+    MachineDeployment, RenderContext, Scope, referenced_tenants,
+};
+
+impl Context {
+    /// Returns the defaults, and the tenants that a deployment may belong to, from stores.
+    pub(super) fn render_context(&self, deployment: &MachineDeployment) -> RenderContext {
+        let mut around = RenderContext { is_exhaustive: true, ..RenderContext::default() };
+        let named = referenced_tenants(deployment);
+        for tenant in named.iter().filter_map(|name| self.tenants.named(name)) {
+            let value = serde_json::to_value(&*tenant).unwrap_or_default();
+            if let Ok(tenant) = serde_json::from_value::<TenantCluster>(value) {
+                around.tenants.insert(tenant.name_any(), tenant);
+            }
+        }
+        let config = self.configs.named("default");
+        let config = config.and_then(|config| serde_json::to_value(&*config).ok());
+        if let Some(config) =
+            config.and_then(|config| serde_json::from_value::<InfraConfig>(config).ok())
+        {
+            around.config = config.spec;
+        }
+        around
+    }
+
+    /// Adds every object that the deployment refers to.
+    pub(super) async fn read_references(
+        &self,
+        deployment: &MachineDeployment,
+        namespace: &str,
+        around: &mut RenderContext,
+    ) -> Result<(), Error> {
+        let value = deployment.spec.template.spec.provider_spec.value.clone().unwrap_or_default();
+        let mut references = References::default();
+        references.walk(&value, namespace);
+        let scope = Scope::new(&[&deployment.metadata.namespace, namespace], &around.config);
+        // What it may not refer to is not read either.
+        references.entries.retain(|(_, namespace, name)| scope.permits(namespace, name));
+        for class in around
+            .config
+            .infra_storage_classes
+            .iter()
+            .filter(|class| class.is_default_class == Some(true))
+        {
+            references.classes.insert(class.name.clone());
+        }
+        for (kind, namespace, name) in &references.entries {
+            let what = || format!("get {kind} {namespace}/{name}");
+            let read = if *kind == "Secret" {
+                let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+                let secret = at(what, forbidden(found(api.get(name).await)))?;
+                secret.map(|secret| secret.and_then(|secret| serde_json::to_value(secret).ok()))
+            } else {
+                let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+                let map = at(what, forbidden(found(api.get(name).await)))?;
+                map.map(|map| map.and_then(|map| serde_json::to_value(map).ok()))
+            };
+            match read {
+                Ok(object) => Self::add(around, object, kind),
+                Err(why) => {
+                    around
+                        .forbidden
+                        .insert((kind, namespace.clone(), name.clone()), why.to_string());
+                }
+            }
+        }
+        for class in &references.classes {
+            for (group, kind, plural, version) in [
+                ("storage.k8s.io", "StorageClass", "storageclasses", "v1"),
+                ("cdi.kubevirt.io", "StorageProfile", "storageprofiles", "v1beta1"),
+            ] {
+                let resource = resource(group, version, kind, plural);
+                let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+                let object = at(|| format!("get {kind} {class}"), found(api.get(class).await))?;
+                Self::add(
+                    around,
+                    object.and_then(|object| serde_json::to_value(object).ok()),
+                    kind,
+                );
+            }
+        }
+        for name in &references.instancetypes {
+            let group = "instancetype.kubevirt.io";
+            let kind = "VirtualMachineInstancetype";
+            let own = resource(group, "v1beta1", kind, "virtualmachineinstancetypes");
+            let own: Api<DynamicObject> =
+                Api::namespaced_with(self.client.clone(), namespace, &own);
+            let object =
+                at(|| format!("get {kind} {namespace}/{name}"), found(own.get(name).await))?;
+            Self::add(around, object.and_then(|object| serde_json::to_value(object).ok()), kind);
+            let kind = "VirtualMachineClusterInstancetype";
+            let all = resource(group, "v1beta1", kind, "virtualmachineclusterinstancetypes");
+            let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &all);
+            let object = at(|| format!("get {kind} {name}"), found(all.get(name).await))?;
+            Self::add(around, object.and_then(|object| serde_json::to_value(object).ok()), kind);
+        }
+        Ok(())
+    }
+
+    fn add(around: &mut RenderContext, object: Option<Value>, kind: &str) {
+        if let Some(mut object) = object {
+            object["kind"] = kind.into();
+            around.add(&object);
+        }
+    }
+}

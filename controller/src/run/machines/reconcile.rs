@@ -1,0 +1,180 @@
+//! Reconciles a MachineDeployment, in numbered steps.
+
+use std::time::{Duration, Instant};
+
+use berth_api::names::{FINALIZER, TENANT_PREFIX};
+use berth_runtime::client::jittered;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DynamicObject, Patch};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use super::apply::Applied;
+use super::context::{Context, RETRY};
+use super::errors::{Error, at, found};
+use super::policies;
+use super::resources::deployments;
+use super::update_status::Report;
+use super::validated::ValidatedDeployment;
+use crate::run::calls::patched_by;
+use crate::run::packed::unpacked;
+use berth_api::Problem;
+use berth_kubevirt_render::machines::steps::{Owner, Vm, steps};
+use berth_kubevirt_render::machines::{KIND, MachineDeployment, Residence, residence};
+
+/// Reconciles a MachineDeployment. Returns the delay of the next reconcile, if it is shorter than a resync.
+pub(super) async fn reconcile(
+    context: &Context,
+    object: &DynamicObject,
+) -> Result<Option<Duration>, Error> {
+    // 1. Finalize: Berth deletes its machines, even if the object is invalid or belongs to another controller by now.
+    if object.metadata.deletion_timestamp.is_some() {
+        return context.finalize(object).await;
+    }
+    // 2. Read (stores only). An object of another provider has another controller.
+    let value = serde_json::to_value(object).unwrap_or_default();
+    let provider = value.pointer("/spec/template/spec/providerSpec/value/cloudProvider");
+    if provider.is_some_and(|provider| provider != "kubevirt") || context.is_foreign(object).await {
+        return Ok(None);
+    }
+    // 3. Validate (no client).
+    let deployment = match MachineDeployment::read("the cluster", value) {
+        Ok(deployment) => deployment,
+        Err(problem) => return context.report_invalid(object, problem, None).await,
+    };
+    let around = context.render_context(&deployment);
+    let Residence { tenant, namespace } = match residence(&deployment, &around) {
+        Ok(residence) => residence,
+        Err(problem) => return context.report_invalid(object, problem, Some(RETRY)).await,
+    };
+    let has_tenant = tenant.is_some();
+    let shares_namespace = object.namespace().as_deref() == Some(namespace.as_str());
+    let owner = Owner { uid: object.uid().unwrap_or_default(), shares_namespace };
+    let vms = context.vms(&deployment, &namespace);
+    let validated =
+        ValidatedDeployment { context, object, deployment, owner, namespace, around, vms };
+    // 4. Prepare (client required): finalizer, and the record of the machines' namespace.
+    let has_finalizer = object.finalizers().iter().any(|one| one == FINALIZER);
+    if !has_finalizer && validated.has_foreign_machines().await? {
+        return Ok(Some(jittered(RETRY)));
+    }
+    validated.ensure_finalizer().await?;
+    if let Some(problem) = validated.record_namespace(has_tenant).await? {
+        return context.report_invalid(object, problem, Some(RETRY)).await;
+    }
+    if let Some(problem) = validated.obstacle() {
+        return context.report_invalid(object, problem, Some(RETRY)).await;
+    }
+    // 5. Build the steps (no client).
+    let now = Timestamp::now().as_second();
+    let decided =
+        steps(&validated.deployment, &validated.owner, &validated.vms, now, validated.pause());
+    let mut steps = match decided {
+        Ok(steps) => steps,
+        Err(error) => {
+            let called = validated.deployment.called();
+            let problem = Problem::new(called, error.field, &error.value, error.message);
+            return context.report_invalid(object, problem, None).await;
+        }
+    };
+    // 6. Apply (client required): adopt, create, delete.
+    let missing = context.missing_policies(&validated.namespace);
+    let applied = validated.apply(&mut steps, now, missing).await?;
+    // 7. Update the status (client required).
+    let Applied { problems, notes, awaited } = applied;
+    let report = if problems.is_empty() {
+        Report::progress(&validated, &steps, awaited)
+    } else {
+        Report::invalid(&problems)
+    };
+    let report = report.with_notes(notes.as_deref());
+    context.update_status(object, Some(steps.counts), &report).await?;
+    let requeue = steps.requeue_after.map(|seconds| Duration::from_secs(seconds.into()));
+    Ok(requeue.or_else(|| (!problems.is_empty()).then(|| jittered(RETRY))).or(report.requeue_after))
+}
+
+impl Context {
+    /// Writes to the status that the deployment is invalid.
+    async fn report_invalid(
+        &self,
+        object: &DynamicObject,
+        problem: Problem,
+        retry: Option<Duration>,
+    ) -> Result<Option<Duration>, Error> {
+        self.update_status(object, None, &Report::invalid(&[problem])).await?;
+        Ok(retry.map(jittered))
+    }
+
+    /// Writes the list of finalizers, if no other wrote the object in between.
+    pub(super) async fn set_finalizers(
+        &self,
+        object: &DynamicObject,
+        all: &[String],
+    ) -> Result<(), Error> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &namespace, &deployments());
+        let patch = json!({"metadata": {
+            "finalizers": all, "uid": object.uid(), "resourceVersion": object.resource_version(),
+        }});
+        let patched = found(api.patch(&name, &patched_by(), &Patch::Merge(patch)).await);
+        at(|| format!("patch {KIND} {namespace}/{name}"), patched).map(drop)
+    }
+
+    /// Returns the tenant of a namespace, if it is being deleted: a MachineDeployment of another namespace would create its
+    /// machines again.
+    fn deleting_tenant(&self, namespace: &str) -> Option<String> {
+        let name = namespace.strip_prefix(TENANT_PREFIX)?;
+        let tenant = self.tenants.get("", name)?;
+        tenant.metadata.deletion_timestamp.is_some().then(|| name.to_owned())
+    }
+
+    /// Returns the reason why NetworkPolicies of a namespace's tenant are not in force; `None` if they are, or if the namespace
+    /// belongs to no tenant.
+    fn missing_policies(&self, namespace: &str) -> Option<String> {
+        let tenant = self.tenants.named(namespace.strip_prefix(TENANT_PREFIX)?)?;
+        policies::not_in_force(&tenant)
+    }
+
+    fn vms(&self, deployment: &MachineDeployment, namespace: &str) -> Vec<Vm> {
+        let all = self.triggers.machines_of(namespace, &deployment.metadata.name);
+        let there = all.iter().filter_map(|(namespace, name)| self.machines.get(namespace, name));
+        there.map(|vm| self.vm(&vm)).collect()
+    }
+
+    pub(super) fn vm(&self, vm: &DynamicObject) -> Vm {
+        let instance = self.instances.get(&vm.namespace().unwrap_or_default(), &vm.name_any());
+        let instance = instance.and_then(|one| serde_json::to_value(unpacked(&one)).ok());
+        Vm::from_objects(&serde_json::to_value(unpacked(vm)).unwrap_or_default(), instance.as_ref())
+    }
+}
+
+impl ValidatedDeployment<'_> {
+    /// Returns the reason why no machine can be created or deleted now.
+    fn obstacle(&self) -> Option<Problem> {
+        let message = if self.context.machines.is_missing() {
+            "KubeVirt is not installed: there are no VirtualMachines".to_owned()
+        } else {
+            let tenant = self.context.deleting_tenant(&self.namespace)?;
+            format!("tenant {tenant} is being deleted: no machines are created")
+        };
+        Some(Problem::new(self.deployment.called(), "", "", message))
+    }
+
+    /// Returns the seconds until machines may be created again after failed ones.
+    fn pause(&self) -> Option<u32> {
+        let until = self.context.remember(self.object, |memory| memory.paused_until)?;
+        let left = until.checked_duration_since(Instant::now())?;
+        Some(u32::try_from(left.as_secs()).unwrap_or(u32::MAX).saturating_add(1))
+    }
+
+    /// Adds the finalizer before the first machine is created.
+    async fn ensure_finalizer(&self) -> Result<(), Error> {
+        if self.object.finalizers().iter().any(|one| one == FINALIZER) {
+            return Ok(());
+        }
+        let mut all = self.object.finalizers().to_vec();
+        all.push(FINALIZER.to_owned());
+        self.context.set_finalizers(self.object, &all).await
+    }
+}

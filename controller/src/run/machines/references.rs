@@ -1,0 +1,62 @@
+//! Objects that the providerSpec of a MachineDeployment refers to.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// Objects that a providerSpec refers to.
+#[derive(Debug, Default)]
+pub(super) struct References {
+    /// Kind, namespace and name of Secrets and ConfigMaps.
+    pub(super) entries: BTreeSet<(&'static str, String, String)>,
+    /// StorageClasses.
+    pub(super) classes: BTreeSet<String>,
+    pub(super) instancetypes: BTreeSet<String>,
+}
+
+impl References {
+    /// Collects the references of a value and of all values in it.
+    pub(super) fn walk(&mut self, value: &Value, namespace: &str) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        match value {
+            Value::Object(map) => {
+                for (key, value) in map {
+                    match key.to_ascii_lowercase().as_str() {
+                        "secretkeyref" => {
+                            self.entries.insert((
+                                "Secret",
+                                text(&value["namespace"]),
+                                text(&value["name"]),
+                            ));
+                        }
+                        "configmapkeyref" => {
+                            self.entries.insert((
+                                "ConfigMap",
+                                text(&value["namespace"]),
+                                text(&value["name"]),
+                            ));
+                        }
+                        "extraheaderssecretref" => {
+                            self.entries.insert(("Secret", namespace.to_owned(), text(value)));
+                        }
+                        "storageclassname" => {
+                            self.classes.insert(text(value));
+                        }
+                        "instancetype" | "flavor" => {
+                            self.instancetypes.insert(text(&value["name"]));
+                        }
+                        _ => {}
+                    }
+                    self.walk(value, namespace);
+                }
+                // A name that is itself a reference is looked up when it is read; an empty one is none.
+                self.entries
+                    .retain(|(_, namespace, name)| !namespace.is_empty() && !name.is_empty());
+                self.classes.retain(|name| !name.is_empty());
+                self.instancetypes.retain(|name| !name.is_empty());
+            }
+            Value::Array(items) => items.iter().for_each(|item| self.walk(item, namespace)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Kinds of the objects that machines are made of, and the fields of them that stores keep.
+
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use serde_json::{Value, json};
+
+use crate::run::packed::pack;
+use berth_kubevirt_render::machines::{GROUP, KIND};
+
+pub(super) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+pub(super) fn deployments() -> ApiResource {
+    resource(GROUP, "v1alpha1", KIND, "machinedeployments")
+}
+
+/// Objects that machine-controller creates for a MachineDeployment.
+pub(super) fn foreign_machines() -> ApiResource {
+    resource(GROUP, "v1alpha1", "Machine", "machines")
+}
+
+pub(super) fn machines() -> ApiResource {
+    resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
+}
+
+pub(super) fn without_managers(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+}
+
+/// The store has ten thousand of them, so it only keeps the fields that are read.
+pub(super) fn trim_machine(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+    let strategy = object.data.pointer("/spec/runStrategy").cloned().unwrap_or_default();
+    object.data = json!({"spec": {"runStrategy": strategy}});
+    pack(object);
+}
+
+pub(super) fn trim_instance(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+    object.metadata.annotations = None;
+    let phase = object.data.pointer("/status/phase").cloned().unwrap_or_default();
+    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let ready: Vec<Value> =
+        conditions.into_iter().flatten().filter(|one| one["type"] == "Ready").cloned().collect();
+    object.data = json!({"status": {"phase": phase, "conditions": ready}});
+    pack(object);
+}
+
+pub(super) fn trim_all(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+    object.data = Value::Null;
+}

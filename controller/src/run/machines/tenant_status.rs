@@ -1,0 +1,79 @@
+//! Counts the machines of a tenant in the status of its TenantCluster.
+
+use berth_api::ConditionReason;
+use berth_api::names::CONTROLLER_STATUS;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::errors::{Error, at, found};
+use super::resources::resource;
+use super::update_status::{Report, conditions};
+use crate::fields::conditions_are_one;
+
+impl Context {
+    /// Writes the counts of all machines of the deployment's tenant to the tenant's status.
+    pub(super) async fn update_tenant_status(&self, object: &DynamicObject) -> Result<(), Error> {
+        let namespace = object.namespace().unwrap_or_default();
+        let Some(tenant) = namespace.strip_prefix("cluster-") else { return Ok(()) };
+        let Some(known) = self.tenants.named(tenant) else { return Ok(()) };
+        let all = self.triggers.deployments_in(&namespace);
+        let own = all.iter().filter_map(|(namespace, name)| self.deployments.get(namespace, name));
+        let (mut desired, mut current, mut ready, mut wrong) = (0_u64, 0_u64, 0_u64, Vec::new());
+        for one in own {
+            let number = |pointer: &str| one.data.pointer(pointer).and_then(Value::as_u64);
+            desired += number("/spec/replicas").unwrap_or(1);
+            current += number("/status/replicas").unwrap_or(0);
+            ready += number("/status/readyReplicas").unwrap_or(0);
+            let conditions = one.data.pointer("/status/conditions").and_then(Value::as_array);
+            let is_wrong = |one: &Value| one["type"] == "Valid" && one["status"] == "False";
+            if conditions.into_iter().flatten().any(is_wrong) {
+                wrong.push(one.name_any());
+            }
+        }
+        let (is_so, reason, message) = if !wrong.is_empty() {
+            (
+                false,
+                ConditionReason::InvalidSpec,
+                format!("MachineDeployments are invalid: {}", wrong.join(", ")),
+            )
+        } else if ready < desired {
+            (false, ConditionReason::MachinesNotReady, format!("{ready} of {desired} machines run"))
+        } else {
+            (true, ConditionReason::MachinesReady, format!("{ready} of {desired} machines run"))
+        };
+        let before = known.data.get("status").cloned().unwrap_or_default();
+        let report = Report {
+            conditions: vec![("MachinesReady", is_so, reason, message)],
+            requeue_after: None,
+        };
+        let machines = json!({"desired": desired, "current": current, "ready": ready});
+        let conditions: Vec<Value> =
+            conditions(&before, &report).as_array().cloned().unwrap_or_default();
+        let is_known = |condition: &Value| {
+            before["conditions"].as_array().is_some_and(|known| known.contains(condition))
+        };
+        if before["machines"] == machines && conditions.iter().all(is_known) {
+            return Ok(());
+        }
+        let tenants = resource("berth.dev", "v1alpha1", "TenantCluster", "tenantclusters");
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &tenants);
+        let mut body = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": tenant, "uid": known.uid()},
+            "status": {"machines": machines, "conditions": conditions},
+        });
+        if conditions_are_one(known.metadata.managed_fields.as_deref().unwrap_or_default()) {
+            let there = before["conditions"].as_array().into_iter().flatten();
+            let others =
+                there.filter(|one| conditions.iter().all(|own| own["type"] != one["type"]));
+            body["status"]["conditions"] = others.chain(&conditions).cloned().collect();
+            // The conditions of others in this write must be the current ones.
+            body["metadata"]["resourceVersion"] = known.resource_version().into();
+        }
+        let params = PatchParams::apply(CONTROLLER_STATUS).force();
+        let patched = api.patch_status(tenant, &params, &Patch::Apply(body)).await;
+        at(|| format!("status of TenantCluster {tenant}"), found(patched)).map(drop)
+    }
+}

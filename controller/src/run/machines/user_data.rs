@@ -1,0 +1,125 @@
+//! User data of machines: read from the Secret that a MachineDeployment or its tenant names, and copied to a Secret of each
+//! machine.
+
+use berth_api::{InfraConfigSpec, SecretRef, TenantCluster, names};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::errors::{Error, at, found};
+use crate::run::calls::{Forbidden, forbidden};
+use berth_kubevirt_render::machines::{MachineDeployment, Scope};
+
+/// User data of a deployment's machines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct UserData {
+    pub(super) user: String,
+    pub(super) network: Option<String>,
+}
+
+/// Reason why there are no user data for a deployment's machines.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UserDataError {
+    #[error(
+        "there are no user data, and without them no machine joins its cluster: name a Secret in annotation {}, or in the \
+         TenantCluster's spec.userDataSecretRef",
+        names::USER_DATA_SECRET
+    )]
+    NoReference,
+    #[error("{place}: Secret {secret}{problem}")]
+    Secret {
+        /// Field that names the Secret.
+        place: String,
+        /// Namespace and name.
+        secret: String,
+        problem: SecretProblem,
+    },
+}
+
+/// Reason why a Secret has no user data; its text follows the Secret's name.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SecretProblem {
+    #[error(" {0}")]
+    NotPermitted(String),
+    #[error(" does not exist")]
+    NotFound,
+    #[error(": {0}")]
+    Forbidden(Forbidden),
+    #[error(" has entry {0}, which is no text")]
+    NotText(String),
+    #[error(" has no entry {0}")]
+    NoEntry(String),
+}
+
+impl Context {
+    /// Returns the user data of a deployment's machines, or the reason why there are none.
+    pub(super) async fn user_data(
+        &self,
+        deployment: &MachineDeployment,
+        tenant: Option<&TenantCluster>,
+        namespace: &str,
+        config: &InfraConfigSpec,
+    ) -> Result<Result<UserData, UserDataError>, Error> {
+        let annotated = deployment.metadata.annotations.get(names::USER_DATA_SECRET);
+        let (place, secret) =
+            match (annotated, tenant.and_then(|tenant| tenant.spec.user_data_secret_ref.clone())) {
+                (Some(name), _) => (
+                    format!("metadata.annotations[{}]", names::USER_DATA_SECRET),
+                    SecretRef { name: name.clone(), ..SecretRef::default() },
+                ),
+                (None, Some(secret)) => ("its tenant's spec.userDataSecretRef".to_owned(), secret),
+                (None, None) => {
+                    return Ok(Err(UserDataError::NoReference));
+                }
+            };
+        let of = secret.namespace.clone().unwrap_or_else(|| namespace.to_owned());
+        let key = secret.key.as_deref().unwrap_or("userdata");
+        let scope = Scope::new(&[namespace], config);
+        let error = |problem| UserDataError::Secret {
+            place: place.clone(),
+            secret: format!("{of}/{}", secret.name),
+            problem,
+        };
+        if !scope.permits(&of, &secret.name) {
+            return Ok(Err(error(SecretProblem::NotPermitted(scope.refusal()))));
+        }
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &of);
+        let what = || format!("get Secret {of}/{}", secret.name);
+        let found = match at(what, forbidden(found(api.get(&secret.name).await)))? {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Err(error(SecretProblem::NotFound))),
+            Err(forbidden) => return Ok(Err(error(SecretProblem::Forbidden(forbidden)))),
+        };
+        let data = found.data.unwrap_or_default();
+        let text = |key: &str| data.get(key).map(|bytes| String::from_utf8(bytes.0.clone()));
+        match text(key) {
+            Some(Ok(user)) => {
+                let network = text("networkdata").and_then(Result::ok);
+                Ok(Ok(UserData { user, network }))
+            }
+            Some(Err(_)) => Ok(Err(error(SecretProblem::NotText(key.to_owned())))),
+            None => Ok(Err(error(SecretProblem::NoEntry(key.to_owned())))),
+        }
+    }
+}
+
+/// Returns the Secret of one machine.
+pub(super) fn secret(machine: &str, namespace: &str, uid: &str, data: &UserData) -> Value {
+    let mut entries = json!({"userdata": data.user});
+    if let Some(network) = &data.network {
+        entries["networkdata"] = network.as_str().into();
+    }
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": {
+            "name": format!("userdata-{machine}"), "namespace": namespace,
+            "labels": {names::MACHINE: machine, names::MANAGED_BY.0: names::MANAGED_BY.1},
+            "ownerReferences": [{
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": machine, "uid": uid,
+                "controller": true, "blockOwnerDeletion": true,
+            }],
+        },
+        "stringData": entries,
+    })
+}

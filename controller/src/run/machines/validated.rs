@@ -1,0 +1,36 @@
+//! A MachineDeployment that passed validation.
+
+use berth_api::TenantCluster;
+use berth_api::names::TENANT_PREFIX;
+use kube::Api;
+use kube::api::DynamicObject;
+
+use super::context::Context;
+use super::resources::machines;
+use berth_kubevirt_render::machines::steps::{Owner, Vm};
+use berth_kubevirt_render::machines::{MachineDeployment, RenderContext};
+
+/// A MachineDeployment that passed validation, and its machines.
+pub(super) struct ValidatedDeployment<'a> {
+    pub(super) context: &'a Context,
+    pub(super) object: &'a DynamicObject,
+    pub(super) deployment: MachineDeployment,
+    pub(super) owner: Owner,
+    /// Namespace of its VirtualMachines.
+    pub(super) namespace: String,
+    pub(super) around: RenderContext,
+    /// VirtualMachines with its name as their label.
+    pub(super) vms: Vec<Vm>,
+}
+
+impl ValidatedDeployment<'_> {
+    pub(super) fn machines(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.context.client.clone(), &self.namespace, &machines())
+    }
+
+    /// Returns the tenant of the machines' namespace, if it has one.
+    pub(super) fn tenant(&self) -> Option<&TenantCluster> {
+        let name = self.namespace.strip_prefix(TENANT_PREFIX)?;
+        self.around.tenants.get(name)
+    }
+}

@@ -1,0 +1,115 @@
+//! Step 6 of a reconcile: applies the objects of a tenant, and deletes those that are no longer desired.
+
+use berth_api::TenantCluster;
+use berth_api::names::TENANT;
+use kube::ResourceExt as _;
+
+use super::build::{Attachment, Desired};
+use super::context::Context;
+use super::error::Error;
+use super::read::Observed;
+use crate::tenants::deletion::Namespace;
+use crate::tenants::fault::Fault;
+use crate::tenants::objects::policies::Policies;
+use crate::tenants::objects::{DesiredObject, Kind};
+use crate::tenants::status::{Part, Parts, ReadyPart, all_or};
+
+impl Context {
+    /// Applies all objects, and sets the state of each part.
+    pub(super) async fn apply(
+        &self,
+        tenant: &TenantCluster,
+        desired: Desired,
+        observed: Observed,
+        parts: &mut Parts,
+    ) -> Result<(), Error> {
+        let name = tenant.name_any();
+        // The creator of the namespace may have created objects in it.
+        let may_adopt = observed.namespace == Namespace::Owned;
+        match desired.attachment {
+            Some(Attachment { object: Ok(object), message }) => {
+                let namespace = TenantCluster::namespace_of(&name);
+                parts.attachment = Some(format!("{namespace}/{}", object.name()));
+                parts.network = self.apply_attachment(&name, object, message, may_adopt).await;
+            }
+            Some(Attachment { object: Err(fault), .. }) => parts.network = Err(fault),
+            None if tenant.spec.network.is_none() => {
+                let kind = Kind::NetworkAttachmentDefinition;
+                if let Err(fault) = self.prune(kind, &name, &[]).await {
+                    parts.network = Err(fault);
+                }
+            }
+            None => {}
+        }
+        // A Secret that could not be read is an error of the reconcile, which is repeated.
+        let kubeconfig = observed.api_server?.err();
+        let (policies, note) = (desired.policies, desired.policies_note);
+        parts.policies = self.apply_policies(&name, policies, note, kubeconfig, may_adopt).await;
+        parts.objects = self.apply_objects(&name, &desired.objects, may_adopt).await;
+        Ok(())
+    }
+
+    async fn apply_attachment(
+        &self,
+        tenant: &str,
+        object: DesiredObject,
+        message: String,
+        may_adopt: bool,
+    ) -> Part {
+        self.apply_object(object.clone(), may_adopt).await?;
+        self.prune(Kind::NetworkAttachmentDefinition, tenant, &[&object]).await?;
+        Ok(ReadyPart::ready(message))
+    }
+
+    async fn apply_policies(
+        &self,
+        tenant: &str,
+        policies: Policies,
+        note: Option<String>,
+        kubeconfig: Option<Fault>,
+        may_adopt: bool,
+    ) -> Part {
+        let Policies { isolation, custom, mut faults, lacks_facts } = policies;
+        let desired: Vec<&DesiredObject> = isolation.iter().chain(&custom).collect();
+        let namespace = TenantCluster::namespace_of(tenant);
+        // A policy in force was built from more facts: it stays until they are known again.
+        let stays = |one: &DesiredObject| {
+            lacks_facts
+                && isolation.contains(one)
+                && self.cached(Kind::NetworkPolicy, &namespace, one.name()).is_some()
+        };
+        for one in desired.iter().filter(|one| !stays(one)) {
+            faults.extend(self.apply_object((*one).clone(), may_adopt).await.err());
+        }
+        faults.extend(self.prune(Kind::NetworkPolicy, tenant, &desired).await.err());
+        // Last, as the first fault gives the reason, and machines wait for all reasons but this one.
+        faults.extend(kubeconfig);
+        let note = note.map_or_else(String::new, |note| format!("; {note}"));
+        all_or(&faults, ReadyPart::ready(format!("{} NetworkPolicies{note}", desired.len())))
+    }
+
+    async fn apply_objects(
+        &self,
+        tenant: &str,
+        desired: &[DesiredObject],
+        may_adopt: bool,
+    ) -> Part {
+        let mut faults = Vec::new();
+        for one in desired {
+            if let Err(fault) = self.apply_object(one.clone(), may_adopt).await
+                && !faults.contains(&fault)
+            {
+                faults.push(fault);
+            }
+        }
+        if faults.is_empty() {
+            faults.extend(self.csi_token(tenant).await.err());
+        }
+        let all: Vec<&DesiredObject> = desired.iter().collect();
+        for kind in [Kind::Instancetype, Kind::Preference] {
+            faults.extend(self.prune(kind, tenant, &all).await.err());
+        }
+        let label = format!("{TENANT}={tenant}");
+        all_or(&faults, ReadyPart::ready(format!("{} objects with label {label}", desired.len())))
+    }
+}

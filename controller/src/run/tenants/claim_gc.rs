@@ -1,0 +1,89 @@
+//! Releases claims without a tenant, and deletes them after their quarantine. [`crate::tenants::claim_gc`] decides.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::TenantCluster;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, Preconditions};
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::error::{Error, at, found};
+use crate::tenants::claim_gc::{ClaimAction, LiveTenant, actions};
+use crate::tenants::ids::NetworkId;
+
+/// Delay in which changes are collected.
+const DEBOUNCE: Duration = Duration::from_secs(1);
+/// Longest time between two runs without a change.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Runs garbage collection until it is dropped.
+pub(super) async fn run(context: &Context) {
+    context.ready().await;
+    loop {
+        let claims = context.stores.followers.claims.all();
+        let tenants = context.stores.followers.tenants.all();
+        let alive: BTreeMap<String, LiveTenant> = tenants
+            .iter()
+            .filter_map(|tenant| Some((tenant.uid()?, live_tenant(tenant))))
+            .collect();
+        let (todo, next) = actions(&claims, &alive, &context.config(), Timestamp::now());
+        for one in todo {
+            match context.apply_claim_action(one).await {
+                // Another client wrote it: the watch triggers the next run.
+                Ok(()) | Err(Error::Changed(_)) => {}
+                Err(error) => tracing::warn!(%error, "failed to collect VlanClaim"),
+            }
+        }
+        let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
+        let pause = due.map_or(INTERVAL, |due| due.clamp(DEBOUNCE, INTERVAL));
+        tokio::select! {
+            () = context.stores.triggers.claims.notified() => tokio::time::sleep(DEBOUNCE).await,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+fn live_tenant(tenant: &TenantCluster) -> LiveTenant {
+    let network = tenant.spec.network.as_ref().map(|network| network.name.clone());
+    let id = tenant.status.as_ref().and_then(NetworkId::from_status);
+    LiveTenant { name: tenant.name_any(), has: network.zip(id) }
+}
+
+impl Context {
+    async fn apply_claim_action(&self, one: ClaimAction<'_>) -> Result<(), Error> {
+        match one {
+            ClaimAction::Reclaim(claim) => self.set_released_at(claim, Value::Null).await,
+            ClaimAction::Release(claim) => {
+                // The store may be old; this read is not.
+                let api: Api<TenantCluster> = Api::all(self.client.clone());
+                let name = &claim.spec.tenant;
+                let tenant = at(format!("get TenantCluster {name}"), found(api.get(name).await))?;
+                let tenant =
+                    tenant.filter(|one| one.uid().as_ref() == Some(&claim.spec.tenant_uid));
+                if let Some(tenant) = tenant {
+                    match live_tenant(&tenant).has {
+                        Some((network, has))
+                            if network != claim.spec.network
+                                || Some(has) != NetworkId::from_claim(claim) => {}
+                        _ => return Ok(()),
+                    }
+                }
+                tracing::info!(claim = %claim.name_any(), tenant = %name, "start quarantine of VlanClaim");
+                self.set_released_at(claim, json!(Timestamp::now())).await
+            }
+            ClaimAction::Delete(claim) => {
+                let name = claim.name_any();
+                let only =
+                    Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
+                let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+                let api: Api<berth_api::VlanClaim> = Api::all(self.client.clone());
+                tracing::info!(claim = %name, "delete VlanClaim after its quarantine");
+                at(format!("delete VlanClaim {name}"), found(api.delete(&name, &params).await))
+                    .map(drop)
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Step 1 of a reconcile: finalizer, namespace, and the permission to read Secrets in it.
+
+use berth_api::TenantCluster;
+use berth_api::names::FINALIZER;
+use kube::ResourceExt as _;
+use kube::api::{Api, ApiResource, DynamicObject, Patch};
+use serde_json::json;
+
+use super::context::Context;
+use super::error::{Error, at, found};
+use super::objects::is_owned;
+use crate::run::calls::{made_by, patched_by};
+use crate::tenants::deletion::{Namespace, readable};
+use crate::tenants::objects::access::of_controller;
+use crate::tenants::objects::{Kind, namespace};
+
+impl Context {
+    /// Untyped, so that the deletion of a tenant does not depend on parsing the server's answer.
+    pub(super) fn tenants(&self) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &ApiResource::erase::<TenantCluster>(&()))
+    }
+
+    /// Adds the finalizer before anything is created for the tenant.
+    pub(super) async fn ensure_finalizer(
+        &self,
+        tenant: TenantCluster,
+    ) -> Result<TenantCluster, Error> {
+        if tenant.finalizers().iter().any(|one| one == FINALIZER) {
+            return Ok(tenant);
+        }
+        let mut all = tenant.finalizers().to_vec();
+        all.push(FINALIZER.to_owned());
+        self.set_finalizers(&tenant, &all).await
+    }
+
+    /// Writes the list of finalizers, unless the object was written since it was read.
+    pub(super) async fn set_finalizers(
+        &self,
+        tenant: &TenantCluster,
+        all: &[String],
+    ) -> Result<TenantCluster, Error> {
+        let name = tenant.name_any();
+        let patch = json!({"metadata": {
+            "uid": tenant.uid(), "resourceVersion": tenant.resource_version(), "finalizers": all,
+        }});
+        let params = patched_by();
+        let result = self.tenants().patch(&name, &params, &Patch::Merge(patch)).await;
+        let what = format!("patch TenantCluster {name}");
+        // For a tenant that is deleted by now, nothing was created.
+        let patched = at(what, found(result))?;
+        let patched = patched.and_then(|patched| serde_json::to_value(patched).ok());
+        let patched = patched.as_ref().and_then(readable);
+        patched.ok_or_else(|| Error::Changed(format!("TenantCluster {name}")))
+    }
+
+    /// Ensures the tenant's namespace and the controller's RoleBinding in it.
+    pub(super) async fn prepare_namespace(
+        &self,
+        tenant: &TenantCluster,
+    ) -> Result<Namespace, Error> {
+        let namespace = self.ensure_namespace(tenant).await?;
+        if namespace != Namespace::Terminating {
+            // Before any Secret in it is read. The status reports a failure of the same object in step 6.
+            let binding = of_controller(&tenant.name_any());
+            drop(self.apply_object(binding, namespace == Namespace::Owned).await);
+        }
+        Ok(namespace)
+    }
+
+    /// Creates the tenant's namespace if it is missing, and applies its labels.
+    async fn ensure_namespace(&self, tenant: &TenantCluster) -> Result<Namespace, Error> {
+        let mut state = self.find_namespace(tenant).await?;
+        if state == Namespace::Absent {
+            let desired = namespace(tenant, true);
+            let what = format!("create Namespace {}", desired.name());
+            let api: Api<DynamicObject> =
+                Api::all_with(self.client.clone(), &Kind::Namespace.resource());
+            let object = serde_json::from_value(desired.body).map_err(kube::Error::SerdeError);
+            let object = at(what.clone(), object)?;
+            // Not by an apply, which would adopt a namespace that a user creates at the same moment.
+            at(what, api.create(&made_by(), &object).await)?;
+            state = Namespace::Owned;
+        }
+        if state != Namespace::Terminating {
+            let desired = namespace(tenant, state == Namespace::Owned);
+            if let Err(fault) = self.apply_object(desired, true).await {
+                tracing::warn!(tenant = %tenant.name_any(), error = %fault, "failed to apply Namespace");
+            }
+        }
+        Ok(state)
+    }
+
+    /// Returns the state of a tenant's namespace.
+    pub(super) async fn find_namespace(&self, tenant: &TenantCluster) -> Result<Namespace, Error> {
+        let name = TenantCluster::namespace_of(&tenant.name_any());
+        let metadata = match self.cached(Kind::Namespace, "", &name) {
+            Some(cached) => Some(cached.metadata),
+            None => {
+                let api: Api<DynamicObject> =
+                    Api::all_with(self.client.clone(), &Kind::Namespace.resource());
+                let read = found(api.get_metadata(&name).await);
+                at(format!("get Namespace {name}"), read)?.map(|object| object.metadata)
+            }
+        };
+        Ok(match metadata {
+            None => Namespace::Absent,
+            Some(meta) if !is_owned(&meta.labels.clone().unwrap_or_default()) => {
+                Namespace::NotOwned
+            }
+            Some(meta) if meta.deletion_timestamp.is_some() => Namespace::Terminating,
+            Some(_) => Namespace::Owned,
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Step 2 of a reconcile: reads hosts, configuration, facts of the infra cluster, and the tenant's kubeconfig.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_api::{ConditionReason, InfraConfigSpec, SecretRef, TenantCluster};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, ResourceExt as _};
+
+use super::context::{ApiServer, Context, KubeconfigRead};
+use super::error::{Error, at, found};
+use crate::run::calls::forbidden;
+use crate::tenants::cluster::ClusterFacts;
+use crate::tenants::deletion::Namespace;
+use crate::tenants::fault::Fault;
+use crate::tenants::hosts::HostState;
+use crate::tenants::kubeconfig::server;
+use berth_kubevirt_render::machines::Scope;
+
+/// Age at which a kubeconfig is read again: a valid one, and an invalid or missing one.
+const KUBECONFIG: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30));
+
+/// What a reconcile reads before it builds objects.
+pub(super) struct Observed {
+    pub(super) namespace: Namespace,
+    pub(super) hosts: Vec<Arc<HostState>>,
+    pub(super) config: InfraConfigSpec,
+    pub(super) cluster: Arc<ClusterFacts>,
+    /// The tenant's own API server.
+    pub(super) api_server: Result<ApiServer, Error>,
+}
+
+impl Context {
+    /// Reads all input of a reconcile.
+    pub(super) async fn read(&self, tenant: &TenantCluster, namespace: Namespace) -> Observed {
+        let api_server = if namespace == Namespace::Terminating {
+            Ok(Ok(None))
+        } else {
+            self.api_server(tenant).await
+        };
+        Observed {
+            namespace,
+            hosts: self.stores.hosts(),
+            config: self.config(),
+            cluster: self.stores.cluster.facts(),
+            api_server,
+        }
+    }
+
+    /// Returns the tenant's own API server, if it has one. Secrets are read, not watched: the permission to watch them is a
+    /// permission to read all of them.
+    async fn api_server(&self, tenant: &TenantCluster) -> Result<ApiServer, Error> {
+        let Some(secret) = tenant.spec.kubeconfig_secret_ref.clone() else { return Ok(Ok(None)) };
+        let name = tenant.name_any();
+        let known = {
+            let all = self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner);
+            all.get(&name).filter(|read| read.of == secret).cloned()
+        };
+        if let Some(read) = known {
+            let long = if read.answer.is_ok() { KUBECONFIG.0 } else { KUBECONFIG.1 };
+            if read.at.elapsed() < long {
+                return Ok(read.answer);
+            }
+        }
+        let answer = self.read_kubeconfig(&name, &secret).await?;
+        let read = KubeconfigRead { of: secret, at: Instant::now(), answer: answer.clone() };
+        self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner).insert(name, read);
+        Ok(answer)
+    }
+
+    async fn read_kubeconfig(&self, tenant: &str, of: &SecretRef) -> Result<ApiServer, Error> {
+        let own = || TenantCluster::namespace_of(tenant);
+        let namespace = of.namespace.clone().unwrap_or_else(own);
+        let key = of.key.as_deref().unwrap_or("kubeconfig");
+        let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{}", of.name);
+        let fault = |message: String| Err(Fault::new(ConditionReason::InvalidKubeconfig, message));
+        let (own, config) = (own(), self.config());
+        let scope = Scope::new(&[&own], &config);
+        if !scope.permits(&namespace, &of.name) {
+            return Ok(fault(format!("{place} {}", scope.refusal())));
+        }
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
+        let read = found(api.get(&of.name).await);
+        // In its own namespace the RoleBinding was created a moment ago, and takes effect soon.
+        let read = if namespace == own { read.map(Ok) } else { forbidden(read) };
+        let secret = match at(format!("get {place}"), read)? {
+            Ok(Some(secret)) => secret,
+            Ok(None) => return Ok(fault(format!("{place} does not exist"))),
+            Err(why) => return Ok(fault(format!("{place} {why}"))),
+        };
+        let data = secret.data.unwrap_or_default();
+        let Some(bytes) = data.get(key) else {
+            return Ok(fault(format!("{place} has no entry {key}")));
+        };
+        let text = String::from_utf8_lossy(&bytes.0);
+        Ok(match server(&text) {
+            Ok(server) => Ok(Some(server)),
+            Err(error) => fault(format!("{place}: entry {key} {error}")),
+        })
+    }
+}

@@ -1,0 +1,131 @@
+//! Reconciles a TenantCluster that is not being deleted, in numbered steps, one file each.
+
+use std::time::Duration;
+
+use berth_api::{ConditionReason, TenantCluster};
+use k8s_openapi::jiff::Timestamp;
+
+use super::build::{Input, build};
+use super::claims::Claimed;
+use super::context::Context;
+use super::error::Error;
+use crate::tenants::deletion::Namespace;
+use crate::tenants::fault::Fault;
+use crate::tenants::hosts::readiness;
+use crate::tenants::ids::NetworkId;
+use crate::tenants::network::{HostNetwork, resolve};
+use crate::tenants::objects::attachment::TenantCount;
+use crate::tenants::status::{self, Parts};
+
+/// Delay after a fault that may pass.
+const RETRY: Duration = Duration::from_secs(15);
+
+/// Reasons of faults that are answers of the API server.
+const REFUSED: [ConditionReason; 2] = [ConditionReason::ApplyFailed, ConditionReason::DeleteFailed];
+
+/// Reconciles a tenant. Returns the delay of the next reconcile, if it is shorter than a resync.
+pub(super) async fn reconcile(
+    context: &Context,
+    tenant: TenantCluster,
+) -> Result<Option<Duration>, Error> {
+    // 1. Prepare (client required): finalizer, namespace, and the permission to read Secrets in it.
+    let tenant = context.ensure_finalizer(tenant).await?;
+    let namespace = context.prepare_namespace(&tenant).await?;
+    // 2. Read (client required).
+    let observed = context.read(&tenant, namespace).await;
+    // 3. Validate (no client).
+    let network = resolve(&tenant, &observed.hosts);
+    // 4. Claim a VLAN or VNI (client required), whatever the state of the namespace.
+    let (tenant, claimed) = context.ensure_claim(tenant, &network).await?;
+    let id = retained_id(&tenant, &claimed);
+    let hosts = readiness(&tenant, id, &observed.hosts);
+    let mut parts = Parts::new(hosts, id);
+    if let Err(fault) = &claimed {
+        parts.attachment = tenant
+            .status
+            .as_ref()
+            .filter(|_| id.is_some())
+            .and_then(|status| status.network_attachment_definition.clone());
+        parts.network = Err(fault.clone());
+    }
+    if namespace == Namespace::Terminating {
+        parts.fail_all(&namespace_terminating(&tenant));
+    } else {
+        // 5. Build (no client).
+        let desired = build(Input {
+            tenant: &tenant,
+            network: network.as_ref().ok().and_then(Option::as_ref),
+            claimed: claimed.as_ref().ok().and_then(Option::as_ref),
+            tenants: |network| TenantCount(context.tenants_of(network)),
+            observed: &observed,
+        });
+        // 6. Apply (client required).
+        context.apply(&tenant, desired, observed, &mut parts).await?;
+    }
+    // 7. Update the status (client required).
+    let desired = status::desired_status(&tenant, &parts, Timestamp::now());
+    context.update_status(&tenant, &desired).await?;
+    requeue(&parts)
+}
+
+/// Returns the VLAN or VNI that a tenant has: the claimed one or, while hosts are missing or differ, the one in its status.
+fn retained_id(
+    tenant: &TenantCluster,
+    claimed: &Result<Option<Claimed>, Fault>,
+) -> Option<NetworkId> {
+    match claimed {
+        Ok(claimed) => claimed.as_ref().map(|claimed| claimed.id),
+        Err(fault) => {
+            let is_retained = matches!(
+                fault.reason,
+                ConditionReason::NoHosts
+                    | ConditionReason::HostNetworksDiffer
+                    | ConditionReason::InvalidHostNetwork
+                    | ConditionReason::NetworkIdImmutable
+            );
+            tenant.status.as_ref().and_then(NetworkId::from_status).filter(|_| is_retained)
+        }
+    }
+}
+
+fn namespace_terminating(tenant: &TenantCluster) -> Fault {
+    let name = kube::ResourceExt::name_any(tenant);
+    let message = format!("namespace {} is being deleted", TenantCluster::namespace_of(&name));
+    Fault::new(ConditionReason::NamespaceTerminating, message)
+}
+
+/// Faults that the API server gives are left to the backoff.
+fn requeue(parts: &Parts) -> Result<Option<Duration>, Error> {
+    let faults = [&parts.network, &parts.policies, &parts.objects];
+    let faults: Vec<&Fault> = faults.into_iter().filter_map(|part| part.as_ref().err()).collect();
+    if let Some(fault) = faults.iter().find(|fault| REFUSED.contains(&fault.reason)) {
+        return Err(Error::NotApplied(fault.to_string()));
+    }
+    Ok((!faults.is_empty()).then_some(RETRY))
+}
+
+impl Context {
+    /// Claims a VLAN or VNI and records it in the status, from which the hosts take it.
+    async fn ensure_claim(
+        &self,
+        tenant: TenantCluster,
+        network: &Result<Option<HostNetwork>, Fault>,
+    ) -> Result<(TenantCluster, Result<Option<Claimed>, Fault>), Error> {
+        let network = match network {
+            Ok(Some(network)) => network,
+            Ok(None) => return Ok((tenant, Ok(None))),
+            Err(fault) => return Ok((tenant, Err(fault.clone()))),
+        };
+        let claimed = match self.claim(&tenant, network).await? {
+            Ok(claimed) => claimed,
+            Err(fault) => return Ok((tenant, Err(fault))),
+        };
+        let recorded = tenant.status.as_ref().and_then(NetworkId::from_status);
+        let tenant = if recorded == Some(claimed.id) {
+            tenant
+        } else {
+            self.record_network_id(tenant, claimed.id).await?
+        };
+        Ok((tenant, Ok(Some(claimed))))
+    }
+}

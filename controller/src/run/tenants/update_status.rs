@@ -1,0 +1,63 @@
+//! Step 7 of a reconcile: writes the status and emits events.
+
+use berth_api::names::CONTROLLER_TENANTS;
+use berth_api::{TenantCluster, TenantClusterStatus};
+use kube::ResourceExt as _;
+use kube::api::{Api, Patch, PatchParams};
+
+use super::context::Context;
+use super::error::{Error, at};
+use crate::tenants::ids::NetworkId;
+use crate::tenants::status;
+
+impl Context {
+    /// Writes a tenant's VLAN or VNI to its status, from which hosts take it. Of two controllers with different claims, the
+    /// first to write wins.
+    pub(super) async fn record_network_id(
+        &self,
+        tenant: TenantCluster,
+        id: NetworkId,
+    ) -> Result<TenantCluster, Error> {
+        let mut status = tenant.status.clone().unwrap_or_default();
+        status.machines = None;
+        status.conditions.retain(|one| status::OWNED_CONDITIONS.contains(&one.type_.as_str()));
+        (status.vlan, status.vni) = id.split();
+        let name = tenant.name_any();
+        let params = PatchParams::apply(CONTROLLER_TENANTS).force();
+        let body = Patch::Apply(status::apply(&tenant, &status, true));
+        let api: Api<TenantCluster> = Api::all(self.client.clone());
+        at(
+            format!("patch status of TenantCluster {name}"),
+            api.patch_status(&name, &params, &body).await,
+        )
+    }
+
+    /// Writes the status if it differs, and emits an event for each new fault.
+    pub(super) async fn update_status(
+        &self,
+        tenant: &TenantCluster,
+        desired: &TenantClusterStatus,
+    ) -> Result<(), Error> {
+        if !status::differs(desired, tenant) {
+            return Ok(());
+        }
+        let name = tenant.name_any();
+        let params = PatchParams::apply(CONTROLLER_TENANTS).force();
+        // A status built from an old object must not overwrite the VLAN of a newer one.
+        let body = Patch::Apply(status::apply(tenant, desired, true));
+        let result = self.tenants().patch_status(&name, &params, &body).await;
+        at(format!("patch status of TenantCluster {name}"), result)?;
+        for one in desired.conditions.iter().filter(|one| one.status == "False") {
+            // These change all the time while a tenant starts.
+            if ["Ready", "HostsReady"].contains(&one.type_.as_str()) {
+                continue;
+            }
+            let before = tenant.status.iter().flat_map(|status| &status.conditions);
+            let mut same = before.filter(|other| other.type_ == one.type_);
+            if same.all(|other| other.reason != one.reason || other.message != one.message) {
+                self.warn(tenant, &one.reason, &one.message).await;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,213 @@
+//! Detects unresponsive agents: those whose Lease has not changed for its duration.
+//!
+//! Only the clock of this program counts, as those of hosts may be wrong. An agent with a report and without a Lease
+//! stopped before it created one, or its Lease was deleted: it counts as unresponsive after a while.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, ResourceExt as _};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Time between checks for expired Leases.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time after which an agent without a Lease counts as unresponsive: an agent creates its Lease when it starts.
+const ABSENT: Duration = Duration::from_secs(60);
+
+/// Leases of agents.
+#[derive(Debug, Default)]
+pub(super) struct AgentLeases {
+    renewals: Mutex<BTreeMap<String, Renewal>>,
+    absent: Mutex<Absent>,
+}
+
+/// Agents without a Lease.
+#[derive(Debug, Default)]
+struct Absent {
+    /// Time since which the Lease is missing, as far as this program has watched Leases.
+    since: BTreeMap<String, Instant>,
+    /// Agents that are reported as unresponsive.
+    reported: BTreeSet<String>,
+}
+
+/// Reason why an agent is unresponsive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unresponsive {
+    /// Last renewal of its Lease, as the agent wrote it.
+    Since(String),
+    /// It has no Lease.
+    NoLease,
+}
+
+/// Last renewal of a Lease.
+#[derive(Debug, Clone)]
+struct Renewal {
+    /// As the agent wrote it.
+    renewed: String,
+    seen: Instant,
+    lasts: Duration,
+    /// Whether the expiry is reported.
+    reported: bool,
+}
+
+impl AgentLeases {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Renewal>> {
+        self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn absent(&self) -> MutexGuard<'_, Absent> {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the reason why an agent is unresponsive, if it is and that is not reported yet.
+    pub(super) fn unreported(&self, node: &str) -> Option<Unresponsive> {
+        if let Some(renewal) = self.lock().get(node) {
+            return (renewal.has_expired() && !renewal.reported)
+                .then(|| Unresponsive::Since(renewal.renewed.clone()));
+        }
+        let absent = self.absent();
+        let has_expired = absent.since.get(node).is_some_and(|since| since.elapsed() >= ABSENT);
+        (has_expired && !absent.reported.contains(node)).then_some(Unresponsive::NoLease)
+    }
+
+    /// Marks the expiry as reported, so that it is reported once. An agent that runs but cannot renew its Lease writes its
+    /// own conditions again.
+    pub(super) fn mark_reported(&self, node: &str) {
+        match self.lock().get_mut(node) {
+            Some(renewal) => renewal.reported = true,
+            None => drop(self.absent().reported.insert(node.to_owned())),
+        }
+    }
+
+    fn observe(&self, lease: &Lease) {
+        let Some(spec) = &lease.spec else { return };
+        let renewed = spec.renew_time.as_ref().map(|time| time.0.to_string()).unwrap_or_default();
+        let seconds =
+            u64::try_from(spec.lease_duration_seconds.unwrap_or_default()).unwrap_or_default();
+        let mut all = self.lock();
+        let known = all.get(&lease.name_any()).filter(|known| known.renewed == renewed).cloned();
+        let new = Renewal { renewed, seen: Instant::now(), lasts: Duration::ZERO, reported: false };
+        let renewal = Renewal { lasts: Duration::from_secs(seconds), ..known.unwrap_or(new) };
+        all.insert(lease.name_any(), renewal);
+    }
+
+    /// Returns the Nodes whose agents became unresponsive since the last call, among those with a report.
+    fn newly_unresponsive(
+        &self,
+        known: &mut BTreeSet<String>,
+        reported: Vec<String>,
+    ) -> Vec<String> {
+        let all = self.lock();
+        let mut out: BTreeSet<String> = all
+            .iter()
+            .filter(|(_, renewal)| renewal.has_expired())
+            .map(|(name, _)| name.clone())
+            .collect();
+        let mut absent = self.absent();
+        let without: BTreeSet<String> =
+            reported.into_iter().filter(|name| !all.contains_key(name)).collect();
+        absent.since.retain(|name, _| without.contains(name));
+        absent.reported.retain(|name| without.contains(name));
+        for name in without {
+            let since = *absent.since.entry(name.clone()).or_insert_with(Instant::now);
+            if since.elapsed() >= ABSENT {
+                out.insert(name);
+            }
+        }
+        let new = out.difference(known).cloned().collect();
+        *known = out;
+        new
+    }
+
+    /// Watches Leases until it is dropped, and sends the Nodes whose agents become unresponsive. `reported` returns the
+    /// hosts with a report of an agent.
+    pub(super) async fn watch(
+        &self,
+        leases: Api<Lease>,
+        reported: impl Fn() -> Vec<String>,
+        unresponsive: UnboundedSender<String>,
+    ) {
+        let mut events = watcher(leases, watcher::Config::default()).default_backoff().boxed();
+        let (mut known, mut last_error) = (BTreeSet::new(), String::new());
+        let mut ticks = tokio::time::interval(INTERVAL);
+        let mut listed = BTreeSet::new();
+        let mut is_listed = false;
+        loop {
+            tokio::select! {
+                event = events.next() => match event {
+                    Some(Ok(Event::Apply(lease))) => self.observe(&lease),
+                    Some(Ok(Event::Init)) => listed.clear(),
+                    Some(Ok(Event::InitApply(lease))) => {
+                        listed.insert(lease.name_any());
+                        self.observe(&lease);
+                    }
+                    Some(Ok(Event::InitDone)) => {
+                        is_listed = true;
+                        self.lock().retain(|name, _| listed.contains(name));
+                    }
+                    Some(Ok(Event::Delete(lease))) => {
+                        self.lock().remove(&lease.name_any());
+                    }
+                    Some(Err(error)) => {
+                        let error = berth_runtime::cli::text::chain(&error);
+                        if error != last_error {
+                            tracing::warn!(%error, "failed to watch Leases of agents");
+                            last_error = error;
+                        }
+                    }
+                    None => return,
+                },
+                _ = ticks.tick() => {
+                    let reported = if is_listed { reported() } else { Vec::new() };
+                    for node in self.newly_unresponsive(&mut known, reported) {
+                        tracing::info!(%node, "agent is unresponsive");
+                        unresponsive.send(node).unwrap_or_default();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Renewal {
+    fn has_expired(&self) -> bool {
+        !self.lasts.is_zero() && self.seen.elapsed() >= self.lasts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_has_reported_and_has_no_lease_is_unresponsive() {
+        let leases = AgentLeases::default();
+        let mut known = BTreeSet::new();
+        let reported = || vec!["a".to_owned(), "b".to_owned()];
+        let lease = serde_json::json!({"metadata": {"name": "b"},
+            "spec": {"leaseDurationSeconds": 40, "renewTime": "2026-01-01T00:00:00.000000Z"}});
+        leases.observe(&serde_json::from_value(lease).unwrap());
+        assert_eq!(
+            leases.newly_unresponsive(&mut known, reported()),
+            [""; 0],
+            "it may be starting"
+        );
+        assert_eq!(leases.unreported("a"), None);
+        let long_ago = Instant::now().checked_sub(ABSENT).unwrap();
+        leases.absent().since.insert("a".to_owned(), long_ago);
+        assert_eq!(leases.newly_unresponsive(&mut known, reported()), ["a"]);
+        assert_eq!(
+            (leases.unreported("a"), leases.unreported("b")),
+            (Some(Unresponsive::NoLease), None)
+        );
+        leases.mark_reported("a");
+        assert_eq!(leases.newly_unresponsive(&mut known, reported()), [""; 0], "once");
+        assert_eq!(leases.unreported("a"), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! Tenants that a change of a host affects: most often one of the thousand that it carries.
+
+use std::collections::BTreeSet;
+
+use super::hosts::HostState;
+use super::ids::NetworkId;
+
+/// Tenants to reconcile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AffectedTenants {
+    /// All of them.
+    All,
+    /// Some tenants; and if `deleting`, all tenants in deletion, as these wait for hosts.
+    Some {
+        /// Their namespaces.
+        tenants: BTreeSet<String>,
+        /// Whether tenants in deletion are affected too.
+        deleting: bool,
+    },
+}
+
+impl Default for AffectedTenants {
+    fn default() -> Self {
+        Self::Some { tenants: BTreeSet::new(), deleting: false }
+    }
+}
+
+impl AffectedTenants {
+    /// Returns the tenants that the difference between two states of a host affects; `None` is an absent host.
+    #[must_use]
+    pub fn between(before: Option<&HostState>, after: Option<&HostState>) -> Self {
+        let (Some(before), Some(after)) = (before, after) else { return Self::All };
+        // Input of host networks, and counts that name no tenant.
+        let shared = |host: &HostState| {
+            (
+                host.labels.clone(),
+                host.networks.clone(),
+                host.mtus.clone(),
+                host.unresponsive_since,
+                host.unnamed.clone(),
+            )
+        };
+        if shared(before) != shared(after) {
+            return Self::All;
+        }
+        let all = before.desired.keys().chain(after.desired.keys());
+        let is_other = |tenant: &&String| part(before, tenant) != part(after, tenant);
+        let tenants = all.filter(is_other).cloned().collect();
+        let deleting = before.has_reported != after.has_reported
+            || before.failed_removals != after.failed_removals;
+        Self::Some { tenants, deleting }
+    }
+
+    /// Adds other tenants.
+    pub fn merge(&mut self, other: Self) {
+        match (self, other) {
+            (Self::All, _) => {}
+            (this, Self::All) => *this = Self::All,
+            (Self::Some { tenants, deleting }, Self::Some { tenants: more, deleting: too }) => {
+                tenants.extend(more);
+                *deleting |= too;
+            }
+        }
+    }
+}
+
+/// Returns the part of a host's state that belongs to one tenant.
+fn part<'a>(
+    host: &'a HostState,
+    tenant: &str,
+) -> Option<(&'a (String, NetworkId), bool, Option<&'a String>)> {
+    let asked = host.desired.get(tenant)?;
+    let why = host.not_ready.get(&(asked.0.clone(), tenant.to_owned()));
+    Some((asked, host.reported.contains_key(tenant), why))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use berth_api::InfraNode;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn host(tenants: &[(&str, u16)], answered: bool, not_ready: Value) -> HostState {
+        let asked: Vec<Value> = tenants
+            .iter()
+            .map(|(name, vlan)| json!({"name": name, "network": "trunk", "vlan": vlan}))
+            .collect();
+        let infra: InfraNode = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
+            "metadata": {"name": "rack1-a", "generation": 4},
+            "spec": {
+                "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}}],
+                "tenantNetworks": asked,
+            },
+            "status": {
+                "observedGeneration": if answered { 4 } else { 3 },
+                "networks": [{"name": "trunk", "ready": 1, "pending": 0, "failed": 1, "notReady": not_ready}],
+            },
+        }))
+        .unwrap();
+        HostState::new(&infra, Some(&BTreeMap::new()))
+    }
+
+    fn some(tenants: &[&str], deleting: bool) -> AffectedTenants {
+        AffectedTenants::Some {
+            tenants: tenants.iter().map(|name| (*name).to_owned()).collect(),
+            deleting,
+        }
+    }
+
+    fn failed(tenant: &str) -> Value {
+        json!([{"tenant": tenant, "vlan": 7, "state": "Failed", "message": "no uplink"}])
+    }
+
+    #[test]
+    fn a_new_tenant_affects_no_other() {
+        let id = NetworkId::Vlan(100.try_into().unwrap());
+        let first = host(&[("cluster-a", 100)], true, failed("cluster-x"));
+        let asked = host(&[("cluster-a", 100), ("cluster-b", 101)], false, failed("cluster-x"));
+        let asked = asked.with_previous(&first);
+        assert_eq!(
+            AffectedTenants::between(Some(&first), Some(&asked)),
+            some(&["cluster-b"], true)
+        );
+        assert_eq!(asked.not_ready_reason("cluster-a", "trunk", id), None);
+        let new = NetworkId::Vlan(101.try_into().unwrap());
+        assert_eq!(
+            asked.not_ready_reason("cluster-b", "trunk", new).unwrap(),
+            "its agent has not reported yet"
+        );
+        let done = host(&[("cluster-a", 100), ("cluster-b", 101)], true, failed("cluster-x"));
+        let done = done.with_previous(&asked);
+        assert_eq!(AffectedTenants::between(Some(&asked), Some(&done)), some(&["cluster-b"], true));
+        assert_eq!(done.not_ready_reason("cluster-b", "trunk", new), None);
+    }
+
+    #[test]
+    fn a_changed_vlan_or_a_returning_tenant_is_unknown_until_the_next_report() {
+        let first = host(&[("cluster-a", 100)], true, json!([]));
+        let other = host(&[("cluster-a", 102)], false, json!([])).with_previous(&first);
+        assert!(other.reported.is_empty());
+        let gone = host(&[], false, json!([])).with_previous(&first);
+        let back = host(&[("cluster-a", 100)], false, json!([])).with_previous(&gone);
+        assert!(back.reported.is_empty());
+        assert_eq!(AffectedTenants::between(Some(&gone), Some(&back)), some(&["cluster-a"], false));
+    }
+
+    #[test]
+    fn shared_state_affects_all_tenants() {
+        let first = host(&[("cluster-a", 100)], true, json!([]));
+        let mut moved = first.clone();
+        moved.labels = None;
+        assert_eq!(AffectedTenants::between(Some(&first), Some(&moved)), AffectedTenants::All);
+        assert_eq!(AffectedTenants::between(None, Some(&first)), AffectedTenants::All);
+        let failing = host(&[("cluster-a", 100)], true, failed("cluster-a"));
+        let named = host(&[("cluster-a", 100)], true, failed("cluster-x"));
+        assert_eq!(
+            AffectedTenants::between(Some(&failing), Some(&named)),
+            some(&["cluster-a"], false)
+        );
+    }
+
+    #[test]
+    fn affected_tenants_merge() {
+        let mut all = AffectedTenants::default();
+        all.merge(some(&["a"], false));
+        all.merge(some(&["b"], true));
+        assert_eq!(all, some(&["a", "b"], true));
+        all.merge(AffectedTenants::All);
+        all.merge(some(&["c"], false));
+        assert_eq!(all, AffectedTenants::All);
+    }
+}
