@@ -16,28 +16,28 @@ use crate::observe::kubelet::StartedWith;
 use crate::plan::kubelet::{next_start, restart_needed};
 use crate::plan::{Change, Plan};
 
-/// What is judged.
+/// Input of the conditions.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// The host.
+    /// Facts of the host.
     pub facts: &'a HostFacts,
-    /// What is left to do.
+    /// Plan of the pending changes.
     pub plan: &'a Plan,
-    /// What is wrong with the spec.
+    /// Faults of the spec.
     pub faults: &'a [Fault],
-    /// Why nothing of the spec is carried out.
+    /// Reason why the spec is not applied.
     pub waiting: Option<&'a str>,
-    /// Why nothing may be changed, whatever is left to do.
+    /// Reason why no change can be applied.
     pub stopped: Option<&'a str>,
-    /// Whether VMs can be made, as it is reported.
+    /// KVM, as reported.
     pub kvm: &'a Kvm,
-    /// What is asked for, as far as it is clear.
+    /// Desired state, without the parts that have faults.
     pub spec: &'a InfraNodeSpec,
-    /// The agent's client certificate, if it has one.
+    /// Client certificate of the agent, if it has one.
     pub certificate: Option<Validity>,
 }
 
-/// Types of the conditions that the agent writes; others are the controller's.
+/// Types of the conditions that the agent writes; the controller writes others.
 pub const TYPES: [&str; 6] = [
     "VirtualizationReady",
     "HostTuned",
@@ -69,23 +69,24 @@ impl Verdict {
     }
 }
 
-/// When each condition last changed.
+/// Status and time of the last transition of each condition.
 #[derive(Debug, Default)]
-pub struct Memory(BTreeMap<&'static str, (&'static str, Timestamp)>);
+pub struct History(BTreeMap<&'static str, (&'static str, Timestamp)>);
 
-impl Memory {
-    /// The conditions; a time changes only with its status.
-    pub fn judge(&mut self, input: &Input) -> Vec<Condition> {
+impl History {
+    /// Returns the conditions. The transition time changes only with the status.
+    pub fn evaluate(&mut self, input: &Input) -> Vec<Condition> {
         let tuned = host_tuned(input);
         let networks = networks_ready(input);
         let kubelet = kubelet_aligned(input);
-        let credential = input.certificate.map(|one| credential_valid(&one, SystemTime::now()));
-        // The first that is not so says why.
+        let credential =
+            input.certificate.map(|validity| credential_valid(&validity, SystemTime::now()));
+        // `Ready` is the first condition that is not true.
         let parts = [Some(&tuned), networks.as_ref()];
         let ready =
             parts.into_iter().flatten().find(|verdict| verdict.status != "True").unwrap_or(&tuned);
         let ready = Some(ready.clone());
-        let judged = [
+        let verdicts = [
             Some(virtualization_ready(input.kvm)),
             Some(tuned.clone()),
             networks,
@@ -95,25 +96,25 @@ impl Memory {
         ];
         TYPES
             .into_iter()
-            .zip(judged)
-            .filter_map(|(name, judged)| Some(self.condition(name, judged?)))
+            .zip(verdicts)
+            .filter_map(|(name, verdict)| Some(self.condition(name, verdict?)))
             .collect()
     }
 
     fn condition(&mut self, name: &'static str, verdict: Verdict) -> Condition {
         let Verdict { status, reason, message } = verdict;
-        // As objects carry it; a fraction would be lost on the way, and the object look changed.
+        // Objects store times in seconds; with a fraction the object would always differ.
         let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-        let known = self.0.entry(name).or_insert((status, now));
-        if known.0 != status {
-            *known = (status, now);
+        let last = self.0.entry(name).or_insert((status, now));
+        if last.0 != status {
+            *last = (status, now);
         }
         Condition {
             type_: name.to_owned(),
             status: status.to_owned(),
             reason: reason.to_string(),
             message,
-            last_transition_time: Time(known.1),
+            last_transition_time: Time(last.1),
             observed_generation: None,
         }
     }
@@ -122,22 +123,24 @@ impl Memory {
 fn virtualization_ready(kvm: &Kvm) -> Verdict {
     use ConditionReason as Reason;
     match kvm.state {
-        Some(KvmState::Ready) => Verdict::is_true(Reason::Ready, "virtual machines can be made"),
+        Some(KvmState::Ready) => Verdict::is_true(Reason::Ready, "virtual machines can run"),
         Some(KvmState::NoCpuSupport) => {
-            Verdict::is_false(Reason::NoCpuSupport, "the CPU offers neither VMX nor SVM")
+            Verdict::is_false(Reason::NoCpuSupport, "the CPU supports neither VMX nor SVM")
         }
-        Some(KvmState::DisabledInFirmware) => {
-            Verdict::is_false(Reason::DisabledInFirmware, "the firmware has switched it off")
-        }
+        Some(KvmState::DisabledInFirmware) => Verdict::is_false(
+            Reason::DisabledInFirmware,
+            "virtualisation is disabled in the firmware",
+        ),
         Some(KvmState::ModuleNotLoaded) => {
             Verdict::is_false(Reason::ModuleNotLoaded, "no KVM module is loaded")
         }
         Some(KvmState::NoPermission) => {
-            Verdict::is_false(Reason::NoPermission, "/dev/kvm may not be opened")
+            Verdict::is_false(Reason::NoPermission, "the agent has no permission to open /dev/kvm")
         }
-        Some(KvmState::SmokeTestFailed) => {
-            Verdict::is_false(Reason::SmokeTestFailed, "/dev/kvm opens, but no VM can be made")
-        }
+        Some(KvmState::SmokeTestFailed) => Verdict::is_false(
+            Reason::SmokeTestFailed,
+            "/dev/kvm can be opened, but no VM can be created",
+        ),
         None => Verdict::unknown(Reason::Unknown, "see unknown[] for capabilities.kvm.state"),
     }
 }
@@ -152,12 +155,13 @@ fn host_tuned(input: &Input) -> Verdict {
     let left: Vec<&Change> =
         input.plan.changes.iter().filter(|change| change.links().is_none()).collect();
     match left.iter().find(|change| change.blocked.is_some()).or_else(|| left.first()) {
-        None => Verdict::is_true(ConditionReason::Applied, "the host is as asked"),
+        None => Verdict::is_true(ConditionReason::Applied, "the host has the desired state"),
         Some(_) if let Some(why) = input.stopped => {
             Verdict::is_false(ConditionReason::RollbackLedgerUnavailable, why)
         }
         Some(change) => {
-            let why = change.blocked.as_deref().unwrap_or("was tried and is not so");
+            let why =
+                change.blocked.as_deref().unwrap_or("the change failed or was applied partially");
             let reason = if change.drift {
                 ConditionReason::DriftDetected
             } else if change.blocked.is_some() {
@@ -166,13 +170,14 @@ fn host_tuned(input: &Input) -> Verdict {
                 ConditionReason::PartiallyApplied
             };
             let left = left.len();
-            let message = format!("{left} changes left, the first: {}: {why}", change.sentence());
+            let message =
+                format!("{left} changes are pending, the first: {}: {why}", change.sentence());
             Verdict::is_false(reason, message)
         }
     }
 }
 
-/// `None` where no network is asked for and nothing of one is left.
+/// Returns `None` if no network is desired and none is left.
 fn networks_ready(input: &Input) -> Option<Verdict> {
     let networks = &input.plan.networks;
     if let Some(why) = input.waiting {
@@ -182,7 +187,7 @@ fn networks_ready(input: &Input) -> Option<Verdict> {
         return Some(Verdict::is_false(ConditionReason::InvalidSpec, first.to_string()));
     }
     if input.facts.links.incomplete {
-        // What was in place goes on, and what it carries is kept in the status.
+        // Existing networks continue to work, and the status keeps them.
         let why = "the kernel did not list the host's links";
         return (!input.spec.networks.is_empty())
             .then(|| Verdict::unknown(ConditionReason::LinksUnknown, why));
@@ -201,7 +206,7 @@ fn networks_ready(input: &Input) -> Option<Verdict> {
     if let Some((network, first)) = waiting.next() {
         let failed = first.state == TenantNetworkState::Failed;
         let message = format!(
-            "{} of {} tenant networks are not in place, the first: {} on {}: {}",
+            "{} of {} tenant networks are not ready, the first: {} on {}: {}",
             1 + waiting.count(),
             ready as usize + networks.iter().map(|n| n.not_ready.len()).sum::<usize>(),
             first.tenant,
@@ -212,26 +217,26 @@ fn networks_ready(input: &Input) -> Option<Verdict> {
         return Some(Verdict::is_false(reason, message));
     }
     if let Some(change) = left {
-        let why = change.blocked.as_deref().unwrap_or("not done yet");
+        let why = change.blocked.as_deref().unwrap_or("not applied yet");
         return Some(Verdict::is_false(
             ConditionReason::ChangesPending,
             format!("{}: {why}", change.id),
         ));
     }
     (!networks.is_empty()).then(|| {
-        Verdict::is_true(ConditionReason::Applied, format!("{ready} tenant networks are in place"))
+        Verdict::is_true(ConditionReason::Applied, format!("{ready} tenant networks are ready"))
     })
 }
 
-/// `None` where the kubelet is none of Berth's business, and needs nothing.
+/// Returns `None` if Berth does not manage the kubelet and it needs no restart.
 fn kubelet_aligned(input: &Input) -> Option<Verdict> {
     let kubelet = &input.facts.kubelet;
     let mode = input.spec.cpu.as_ref().and_then(|cpu| cpu.kubelet);
-    let minds = !matches!(mode, None | Some(KubeletMode::Ignore));
+    let is_managed = !matches!(mode, None | Some(KubeletMode::Ignore));
     if kubelet.config.is_none() {
         let fault = kubelet.config_fault.as_ref();
         let why = fault.map_or("no kubelet was found", |(_, why)| why.as_str());
-        return minds.then(|| Verdict::unknown(ConditionReason::ConfigurationUnknown, why));
+        return is_managed.then(|| Verdict::unknown(ConditionReason::ConfigurationUnknown, why));
     }
     let refused = next_start(input.facts);
     if let Some(why) = restart_needed(input.facts) {
@@ -242,7 +247,7 @@ fn kubelet_aligned(input: &Input) -> Option<Verdict> {
         };
         return Some(Verdict::is_false(reason, why));
     }
-    if !minds {
+    if !is_managed {
         return None;
     }
     if let Some(refused) = refused {
@@ -250,13 +255,16 @@ fn kubelet_aligned(input: &Input) -> Option<Verdict> {
     }
     if let StartedWith::Unknown(why) = &kubelet.started_with {
         let why = format!(
-            "what the kubelet was started with is not known: {why}; after its next start it is (systemctl restart {})",
+            "the configuration that the kubelet was started with is unknown: {why}; a restart makes it known (systemctl restart {})",
             kubelet.unit
         );
         return Some(Verdict::unknown(ConditionReason::ConfigurationUnknown, why));
     }
     Some(match &input.plan.kubelet {
-        None => Verdict::is_true(ConditionReason::Applied, "the kubelet keeps what the host keeps"),
+        None => Verdict::is_true(
+            ConditionReason::Applied,
+            "the kubelet reserves the same CPUs and memory as the host",
+        ),
         Some(advice) => {
             let fields: Vec<&str> =
                 advice.differences.iter().map(|difference| difference.field).collect();
@@ -268,10 +276,11 @@ fn kubelet_aligned(input: &Input) -> Option<Verdict> {
     })
 }
 
-/// Judges a client certificate. The message has its end, not the time that is left, so that it does not change.
+/// Returns the condition of a client certificate. The message has its expiration time, not the remaining time, so that it does
+/// not change.
 fn credential_valid(certificate: &Validity, now: SystemTime) -> Verdict {
     let end = Timestamp::try_from(certificate.not_after)
-        .map_or_else(|_| "a time that cannot be shown".to_owned(), |end| end.to_string());
+        .map_or_else(|_| "an unknown time".to_owned(), |end| end.to_string());
     let message = format!("the agent's client certificate is valid until {end}");
     let renew = "renew it (deploy/agent-kubeconfig.sh)";
     match certificate.at(now) {
@@ -292,16 +301,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_warned_of_before_its_end() {
+    fn a_certificate_is_reported_before_it_expires() {
         let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
         let day = |n: u64| begin + Duration::from_secs(n * 86_400);
         let certificate = Validity { not_before: begin, not_after: day(30) };
-        let judged = |n| credential_valid(&certificate, day(n));
+        let verdict = |n| credential_valid(&certificate, day(n));
         let valid = "the agent's client certificate is valid until 2026-01-31T00:00:00Z";
-        assert_eq!(judged(1), Verdict::is_true(ConditionReason::Valid, valid));
-        let Verdict { status, reason, message } = judged(22);
+        assert_eq!(verdict(1), Verdict::is_true(ConditionReason::Valid, valid));
+        let Verdict { status, reason, message } = verdict(22);
         assert_eq!((status, reason), ("False", ConditionReason::ExpiresSoon));
         assert!(message.starts_with(valid) && message.contains("agent-kubeconfig.sh"), "{message}");
-        assert_eq!(judged(31).reason, ConditionReason::Expired);
+        assert_eq!(verdict(31).reason, ConditionReason::Expired);
     }
 }

@@ -1,7 +1,8 @@
-//! Berth's node agent, in the order data flows through it.
+//! Berth's node agent, in the order of its data flow.
 //!
-//! [`root`] opens the host's files, [`observe`] reads them into plain facts and [`notes`], [`report`]
-//! says the facts as an InfraNode, [`check`] judges them. [`cli`] is the only part that prints.
+//! [`root`] opens the host's files, [`observe`] reads them into plain facts and [`notes`], [`report`] converts the facts to
+//! an InfraNode, and [`check`] evaluates them. [`plan`] compares them with the desired state, [`apply`] changes the host, and
+//! [`daemon`] repeats this and publishes the results through [`cluster`]. [`cli`] is the only module that prints.
 
 pub mod apply;
 pub mod check;

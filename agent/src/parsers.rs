@@ -1,8 +1,7 @@
-//! Every parser that meets bytes from a host, by name.
+//! List of all parsers of host files and kernel messages, for the fuzz targets in `fuzz/` and for the test that replays
+//! their corpus.
 //!
-//! One list for the fuzz targets in `fuzz/` and for the test that replays their corpus, so that
-//! neither can forget one. A parser here must return for any input: no panic, no hang, no memory
-//! beyond a small multiple of the input.
+//! A parser must return for any input: no panic, no endless loop, and memory of at most a small multiple of the input.
 
 use std::hint::black_box;
 
@@ -23,7 +22,7 @@ use berth_api::{Bytes, CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanI
 use rtnetlink::packet_core::NetlinkMessage;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
-/// A parser under its name.
+/// Name of a parser, and the parser.
 pub type Parser = (&'static str, fn(&[u8]));
 
 /// All parsers.

@@ -167,7 +167,7 @@ impl DesiredReader {
         let place = format!("InfraNode {name}");
         let Some(document) = desired.document else { return Ok((place, None, desired.generation)) };
         if self.saves && desired.generation.is_some() && self.saved.as_ref() != Some(&document) {
-            // Without it a start while the cluster is unreachable changes nothing, but corrects no drift either.
+            // Without the file, a start while the API server is unreachable leaves the host as it is, but corrects no drift.
             match ledger::keep_asked(root, document.text()) {
                 Ok(()) => self.saved = Some(document.clone()),
                 Err(error) => tracing::warn!(

@@ -1,5 +1,5 @@
-//! The kernel's events of nf_tables: another program that flushes all rules (`systemctl restart nftables`, a
-//! firewall's reload) takes those along that keep guests' control frames from the uplinks.
+//! Watches the kernel's events of nf_tables: a program that flushes all rules (`systemctl restart nftables`, a reload of a
+//! firewall) also removes the rules that drop control frames of guests.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,18 +10,19 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::sync::mpsc::Sender;
 
 use super::link_events::{Interest, PAUSE};
-use super::watch::Event;
+use super::watch::Trigger;
 use crate::netlink::parts;
 use crate::nftables::{NFNLGRP_NFTABLES, TABLE, concerns};
 
-/// A kube-proxy that writes thousands of rules sends some MiB at once.
+/// When kube-proxy writes thousands of rules, the kernel sends some MiB at once.
 const BUFFER: usize = 4 << 20;
 
-/// Sends an event for each change of Berth's table. The kernel loads nf_tables for a listener, so it waits for a
-/// host network.
-pub(super) async fn watch(interest: Arc<Mutex<Interest>>, events: Sender<Event>) {
-    let asked = Arc::clone(&interest.lock().unwrap_or_else(PoisonError::into_inner).asked);
-    asked.notified().await;
+/// Sends an event for each change of Berth's table. A listener makes the kernel load nf_tables, so it starts only when a host
+/// network is desired.
+pub(super) async fn watch(interest: Arc<Mutex<Interest>>, events: Sender<Trigger>) {
+    let network_desired =
+        Arc::clone(&interest.lock().unwrap_or_else(PoisonError::into_inner).network_desired);
+    network_desired.notified().await;
     let socket = match socket() {
         Ok(socket) => socket,
         Err(error) => {
@@ -32,13 +33,13 @@ pub(super) async fn watch(interest: Arc<Mutex<Interest>>, events: Sender<Event>)
     loop {
         let matters = match socket.recv_from_full().await {
             Ok((datagram, _)) => parts(&datagram).any(|message| concerns(message, TABLE)),
-            // More came than the socket holds.
+            // The socket overflowed.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
                 true
             }
         };
-        if matters && events.try_send(Event::Links).is_err() && events.is_closed() {
+        if matters && events.try_send(Trigger::Links).is_err() && events.is_closed() {
             return;
         }
     }

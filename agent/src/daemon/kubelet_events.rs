@@ -1,6 +1,7 @@
-//! Changes of the kubelet's checkpoints, and control groups of pods that come and go: what it hands out and takes
-//! back. A pod's group outlives its entries by some seconds, and pages have no entry but the group. And the kubelet's own
-//! group: what waits until it is stopped is done then, and not a timer's interval later.
+//! Watches the kubelet's checkpoints and the control groups of pods, which change when resources are allocated or released.
+//! The group of a pod exists some seconds longer than its checkpoint entries, and huge pages have no other entry than the
+//! group. It also watches the control group of the kubelet, so that changes that wait for a stopped kubelet are applied at
+//! once and not by the timer.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,41 +10,41 @@ use futures::StreamExt as _;
 use inotify::{EventMask, Inotify, WatchMask, Watches};
 use tokio::sync::mpsc::Sender;
 
-use super::watch::Event;
+use super::watch::Trigger;
 use crate::observe::handed_out::{self, LOGS};
 use crate::observe::kubelet::process;
 use crate::observe::pods::{FOLDERS, pod_uid};
 
-/// Its usual folder. One elsewhere (`--root-dir`) is looked at by the timer.
+/// Default folder of the kubelet. Another one (`--root-dir`) is only read by the timer.
 const FOLDER: &str = "var/lib/kubelet";
 /// Checkpoints of the CPU, memory and device managers.
 const CHECKPOINTS: [&str; 3] =
     ["cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"];
-/// Where the kubelet makes its first group.
-const TOPS: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/hugetlb"];
-/// Where systemd has the groups of services.
+/// Parents of the top group of pods.
+const PARENTS: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/hugetlb"];
+/// Parents of the groups of systemd services.
 const SERVICES: [&str; 2] = ["sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice"];
-/// A kubelet that is not installed yet is looked for so often.
-const AGAIN: Duration = Duration::from_secs(60);
+/// Retry interval while no kubelet is installed.
+const RETRY: Duration = Duration::from_secs(60);
 
-/// Watches for ever. `root` is where the host's files are.
-pub(super) async fn watch(root: PathBuf, events: Sender<Event>) {
+/// Watches forever. `root` is the folder of the host's files.
+pub(super) async fn watch(root: PathBuf, events: Sender<Trigger>) {
     loop {
         let folder = root.join(FOLDER);
-        match follow(&root, &folder, &events).await {
+        match watch_folder(&root, &folder, &events).await {
             Ok(()) => return,
             Err(error) => {
-                tracing::debug!("{}: not watched: {error}", folder.display());
-                tokio::time::sleep(AGAIN).await;
+                tracing::debug!(folder = %folder.display(), %error, "failed to watch the kubelet's folder");
+                tokio::time::sleep(RETRY).await;
             }
         }
     }
 }
 
-/// Until the folder goes away, or nobody listens any longer.
-async fn follow(root: &Path, folder: &Path, events: &Sender<Event>) -> std::io::Result<()> {
+/// Watches until the folder is removed or the receiver is dropped.
+async fn watch_folder(root: &Path, folder: &Path, events: &Sender<Trigger>) -> std::io::Result<()> {
     let inotify = Inotify::init()?;
-    // The kubelet writes beside the file and renames, or writes into it, by version.
+    // Depending on its version, the kubelet writes the file, or a temporary file and renames it.
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVED_TO | WatchMask::DELETE;
     let own = inotify.watches().add(folder, mask | WatchMask::ONLYDIR | WatchMask::DELETE_SELF)?;
     let mut lasting = vec![own];
@@ -57,12 +58,12 @@ async fn follow(root: &Path, folder: &Path, events: &Sender<Event>) -> std::io::
     while let Some(event) = stream.next().await {
         let event = event?;
         if event.mask.contains(EventMask::IGNORED) && !lasting.contains(&event.wd) {
-            // A class's group is gone; it is watched anew when it comes back.
+            // The group of a QoS class was removed; it is watched again when it is created.
             continue;
         }
         let Some(name) = event.name else {
-            // The folder itself, or more events than the kernel keeps: begin anew, with a look at all.
-            events.send(Event::Pods).await.unwrap_or_default();
+            // The folder itself was removed, or the queue of the kernel overflowed: start again, with a full cycle.
+            events.send(Trigger::Pods).await.unwrap_or_default();
             return Err(std::io::ErrorKind::NotFound.into());
         };
         let name = name.to_string_lossy();
@@ -75,23 +76,23 @@ async fn follow(root: &Path, folder: &Path, events: &Sender<Event>) -> std::io::
         let ours = CHECKPOINTS.iter().any(|checkpoint| name == *checkpoint)
             || (event.mask.contains(EventMask::ISDIR)
                 && (is_service || pod_uid(&name).is_some() || handed_out::pod(&name).is_some()));
-        if ours && events.send(Event::Pods).await.is_err() {
+        if ours && events.send(Trigger::Pods).await.is_err() {
             return Ok(());
         }
     }
     Err(std::io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Watches the groups that are there, or for the first of them; those of services; and the folders of logs, which tell pods' names.
+/// Watches the groups of pods and services that exist, or their parents, and the log folders, which contain the names of pods.
 fn watch_groups(root: &Path, watches: &mut Watches) {
     let mask = WatchMask::CREATE | WatchMask::DELETE | WatchMask::ONLYDIR;
-    for folder in TOPS.iter().chain(&FOLDERS).chain(&SERVICES).chain([&LOGS]) {
+    for folder in PARENTS.iter().chain(&FOLDERS).chain(&SERVICES).chain([&LOGS]) {
         let folder = root.join(folder);
-        // Of a dozen only some are there, by the kernel's and the kubelet's way.
+        // Only some of them exist, depending on the cgroup version and the cgroup driver.
         if folder.is_dir()
             && let Err(error) = watches.add(&folder, mask)
         {
-            tracing::debug!("{}: not watched: {error}", folder.display());
+            tracing::debug!(folder = %folder.display(), %error, "failed to watch a folder");
         }
     }
 }

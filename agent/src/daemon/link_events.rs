@@ -1,7 +1,7 @@
-//! The kernel's events of links and addresses, of those that tenant networks are made of.
+//! Watches the kernel's events of the links and addresses that tenant networks use.
 //!
-//! A host with pods has links come and go all day, so an event is looked at in its bytes first; and thousands
-//! may come at once, so what is lost (ENOBUFS) is made up for by a look at everything.
+//! On a host with pods, links are created and deleted all day, so an event is filtered by its bytes before it is parsed.
+//! Thousands may arrive at once; if some are lost (ENOBUFS), all links are read.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,24 +17,24 @@ use rtnetlink::packet_core::NlasIterator;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
-use super::watch::Event;
+use super::watch::Trigger;
 use crate::netlink::{RTM_NEWLINK, kind, link_number, parts};
 use crate::observe::links::Links;
 
-/// Which links matter.
+/// Links whose events start a cycle.
 #[derive(Debug, Default)]
 pub(super) struct Interest {
-    /// By the kernel's number: ours, the uplinks, and ports of our bridges.
+    /// Indexes of the links that Berth created, of uplinks, and of ports of its bridges.
     indexes: BTreeSet<u32>,
-    /// By name: what is asked for and may come.
+    /// Names of desired links that may be created.
     names: BTreeSet<String>,
-    /// Whether any link that comes may be meant: an uplink that is not there and is known by its address.
+    /// True if any new link may be a desired uplink, because one that is selected by address does not exist.
     any: bool,
-    /// Notified once a host network is asked for.
-    pub(super) asked: Arc<Notify>,
+    /// Notified when a host network is desired.
+    pub(super) network_desired: Arc<Notify>,
 }
 
-/// Multicast groups (`enum rtnetlink_groups`). A bridge port's VLANs come with its link.
+/// Multicast groups (`enum rtnetlink_groups`). Events of a link include its VLANs as a bridge port.
 const GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
 const RTNLGRP_LINK: u32 = 1;
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
@@ -47,34 +47,35 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 
-/// An uplink that goes down with a thousand VLAN links on it sends some 20 MB.
+/// When an uplink with a thousand VLAN links goes down, the kernel sends about 20 MB.
 const BUFFER: usize = 16 << 20;
+/// Pause after an overflow of the socket.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 impl Interest {
-    /// In one link.
-    pub(super) fn in_one(index: u32, name: &str) -> Self {
+    /// Selects a single link.
+    pub(super) fn single(index: u32, name: &str) -> Self {
         Self { indexes: [index].into(), names: [name.to_owned()].into(), ..Self::default() }
     }
 
-    /// Follows the links of a host that is asked for this.
+    /// Updates the selection to the links of the host and the desired spec.
     pub(super) fn update(&mut self, links: &Links, spec: &InfraNodeSpec) {
-        let asked = Arc::clone(&self.asked);
+        let network_desired = Arc::clone(&self.network_desired);
         if !spec.networks.is_empty() {
-            asked.notify_one();
+            network_desired.notify_one();
         }
-        *self = Self { asked, ..Self::of(links, spec) };
+        *self = Self { network_desired, ..Self::new(links, spec) };
     }
 
-    /// What matters on a host with these links that is asked for this.
-    fn of(links: &Links, spec: &InfraNodeSpec) -> Self {
+    /// Selects the links of a host and of the desired spec.
+    fn new(links: &Links, spec: &InfraNodeSpec) -> Self {
         let uplinks = || spec.networks.iter().filter_map(|network| network.uplink.as_ref());
         let by_name = |selector: &UplinkSelector| selector.name.as_ref().map(ToString::to_string);
         let mut names: BTreeSet<String> = uplinks().filter_map(by_name).collect();
         names.extend(
             spec.networks.iter().filter_map(|n| n.bridge.as_ref().map(ToString::to_string)),
         );
-        let asked = !spec.networks.is_empty();
+        let has_networks = !spec.networks.is_empty();
         let ours: BTreeSet<&str> =
             links.all.iter().filter(|link| link.is_ours()).map(|link| link.name.as_str()).collect();
         names.extend(ours.iter().map(|name| (*name).to_owned()));
@@ -83,23 +84,22 @@ impl Interest {
             link.is_ours()
                 || on_ours
                 || names.contains(link.name.as_str())
-                || (asked && link.is_uplink())
+                || (has_networks && link.is_uplink())
         };
         let indexes = links.all.iter().filter(matters).filter_map(|link| link.index).collect();
-        let there = |selector: &UplinkSelector| {
+        let exists = |selector: &UplinkSelector| {
             links.uplinks().any(|link| {
                 let mac = selector.mac.map(|mac| mac.to_string());
                 (selector.mac.is_some() && (link.permanent_mac == selector.mac || link.mac == mac))
                     || (selector.pci_address.is_some() && link.pci_address == selector.pci_address)
             })
         };
-        let any = uplinks().any(|selector| selector.name.is_none() && !there(selector));
+        let any = uplinks().any(|selector| selector.name.is_none() && !exists(selector));
         Self { indexes, names, any, ..Self::default() }
     }
 }
 
-/// Opens a socket for events. Without root its buffer is as small as the kernel's limit, and overruns come
-/// sooner.
+/// Opens a socket for events. Without root its buffer is limited by the kernel, and overflows occur earlier.
 pub(super) fn socket() -> io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
     let inner = socket.socket_mut();
@@ -113,11 +113,11 @@ pub(super) fn socket() -> io::Result<TokioSocket> {
     Ok(socket)
 }
 
-/// Tells of events that matter, until nobody listens.
+/// Sends an event for each relevant message, until the receiver is dropped.
 pub(super) async fn watch(
     socket: TokioSocket,
     interest: Arc<Mutex<Interest>>,
-    events: Sender<Event>,
+    events: Sender<Trigger>,
 ) {
     loop {
         let matters = match socket.recv_from_full().await {
@@ -125,19 +125,19 @@ pub(super) async fn watch(
                 let interest = interest.lock().unwrap_or_else(PoisonError::into_inner);
                 parts(&datagram).any(|message| concerns(message, &interest))
             }
-            // More came than the socket holds; what, only a look at everything can tell.
+            // The socket overflowed: all links must be read.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
                 true
             }
         };
-        if matters && events.try_send(Event::Links).is_err() && events.is_closed() {
+        if matters && events.try_send(Trigger::Links).is_err() && events.is_closed() {
             return;
         }
     }
 }
 
-/// Whether a message of the kernel is about a link that matters.
+/// Returns true if a message of the kernel is about a selected link.
 pub(super) fn concerns(message: &[u8], interest: &Interest) -> bool {
     let Some(kind) = kind(message) else { return false };
     let known = link_number(message).is_some_and(|index| interest.indexes.contains(&index));
@@ -188,8 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn only_links_that_matter_count() {
-        let interest = Interest::in_one(7, "bond0");
+    fn only_messages_about_selected_links_are_relevant() {
+        let interest = Interest::single(7, "bond0");
         let seven = 7_u32.to_ne_bytes();
         for (event, expected) in [
             (message(RTM_NEWLINK, 7, &[]), true),
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_no_event_of_ours(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn random_bytes_are_not_relevant(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             prop_assert!(!concerns(&bytes, &Interest::default()));
         }
     }

@@ -1,4 +1,4 @@
-//! Numbers for Prometheus: what changes all the time, and so is not in the object.
+//! Metrics for Prometheus: numbers that change too often for the status.
 
 use std::fmt::Error;
 use std::sync::atomic::AtomicU64;
@@ -43,7 +43,7 @@ pub(super) struct ResultLabel {
     pub(super) result: &'static str,
 }
 
-/// All of them.
+/// Metrics of the agent.
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Registry,
@@ -92,24 +92,20 @@ impl Default for Metrics {
 impl Metrics {
     fn registered(mut self) -> Self {
         let r = &mut self.registry;
-        r.register("berth_agent_cycles", "Times the host was looked at", self.cycles.clone());
+        r.register("berth_agent_cycles", "Reconcile cycles", self.cycles.clone());
         r.register(
             "berth_agent_cycle_seconds",
-            "Time the last cycle took",
+            "Duration of the last reconcile cycle",
             self.cycle_seconds.clone(),
         );
         r.register("berth_agent_changes", "Changes to the host by result", self.changes.clone());
         r.register(
             "berth_agent_drift",
-            "Settings that somebody else had changed",
+            "Corrections of settings that another program had changed",
             self.drift.clone(),
         );
         r.register("berth_agent_manifest_faults", "Faults in the manifest", self.faults.clone());
-        r.register(
-            "berth_agent_changes_waiting",
-            "Changes that are left to do",
-            self.waiting.clone(),
-        );
+        r.register("berth_agent_changes_waiting", "Changes that are pending", self.waiting.clone());
         r.register(
             "berth_hugepages",
             "Huge pages by NUMA zone, size and state",
@@ -120,12 +116,12 @@ impl Metrics {
         r.register("berth_ksm_running", "1 if ksmd merges pages", self.ksm_running.clone());
         r.register(
             "berth_tenant_networks",
-            "Tenants' networks on this host by host network and state",
+            "Tenant networks on this host by host network and state",
             self.networks.clone(),
         );
         r.register(
             "berth_agent_client_certificate_expiration_timestamp_seconds",
-            "End of the client certificate, in seconds since 1970",
+            "Expiration time of the client certificate, in seconds since 1970",
             self.certificate.clone(),
         );
         r.register("process_cpu_seconds", "CPU time of the agent", self.cpu_seconds.clone());
@@ -137,8 +133,8 @@ impl Metrics {
         self
     }
 
-    /// Takes over what was seen.
-    pub(super) fn see(&self, facts: &HostFacts, shape: &Shape, plan: &Plan, faults: usize) {
+    /// Updates the metrics of the host.
+    pub(super) fn update_host(&self, facts: &HostFacts, shape: &Shape, plan: &Plan, faults: usize) {
         self.faults.set(number(faults as u64));
         let blocked = plan.blocked();
         self.waiting.get_or_create(&Kind { kind: "blocked" }).set(number(blocked as u64));
@@ -174,36 +170,37 @@ impl Metrics {
         self.ksm_running.set((ksm.run == Some(1)).into());
     }
 
-    /// Tenants' networks, as the status has them.
-    pub(super) fn see_networks(&self, networks: &[NetworkStatus]) {
-        // One that has gone is no longer told of.
+    /// Updates the metrics of tenant networks.
+    pub(super) fn update_networks(&self, networks: &[NetworkStatus]) {
+        // Removed networks have no metrics.
         self.networks.clear();
-        for one in networks {
+        for network in networks {
             for (state, count) in
-                [("ready", one.ready), ("pending", one.pending), ("failed", one.failed)]
+                [("ready", network.ready), ("pending", network.pending), ("failed", network.failed)]
             {
-                let label = Network { network: one.name.clone(), state };
+                let label = Network { network: network.name.clone(), state };
                 self.networks.get_or_create(&label).set(count.into());
             }
         }
     }
 
-    /// The client certificate; without one there is no number.
-    pub(super) fn see_certificate(&self, certificate: Option<Validity>) {
+    /// Updates the expiration time of the client certificate; without a certificate there is no value.
+    pub(super) fn update_certificate(&self, certificate: Option<Validity>) {
         self.certificate.clear();
-        let end = certificate.and_then(|one| one.not_after.duration_since(UNIX_EPOCH).ok());
+        let end =
+            certificate.and_then(|validity| validity.not_after.duration_since(UNIX_EPOCH).ok());
         if let Some(end) = end {
             self.certificate.get_or_create(&Vec::new()).set(end.as_secs_f64());
         }
     }
 
-    /// What the agent itself takes.
-    pub(super) fn see_self(&self, cpu_seconds: f64, resident_bytes: f64) {
+    /// Updates the resource usage of the agent.
+    pub(super) fn update_process(&self, cpu_seconds: f64, resident_bytes: f64) {
         self.cpu_seconds.set(cpu_seconds);
         self.resident.set(resident_bytes);
     }
 
-    /// In OpenMetrics' text form.
+    /// Returns the metrics in the text format of OpenMetrics.
     pub(super) fn render(&self) -> Result<String, Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;

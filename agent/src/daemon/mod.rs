@@ -1,9 +1,9 @@
-//! The daemon: keeps the host as asked, and says how it is.
+//! The daemon: reconciles the host with its desired state, and publishes the actual state.
 //!
-//! One loop. Each cycle reads what is asked for (a manifest in a file, or the InfraNode in the cluster), converges
-//! the host (a thread of its own, as the kernel may take its time), and publishes what came of it. A cycle is
-//! begun by a change of what is asked for, by the kernel (CPU, memory and device hotplug, links), by the kubelet's
-//! checkpoints, by SIGHUP, or by a slow timer. Health is the progress of this loop.
+//! It is a single loop. Each cycle reads the desired state (a manifest in a file, or the InfraNode in the cluster),
+//! converges the host (in a separate thread, because calls of the kernel may block), and publishes the result. A cycle is
+//! triggered by a change of the desired state, by the kernel (hotplug of CPUs, memory and devices, links), by the kubelet's
+//! checkpoints, by SIGHUP, or by a timer. The daemon is healthy while this loop makes progress.
 
 mod cycle;
 mod desired;
@@ -13,8 +13,12 @@ mod kubelet_events;
 mod last_report;
 mod link_events;
 mod metrics;
+mod problems;
+mod publisher;
+mod retries;
 mod site;
 mod state;
+mod status;
 mod watch;
 
 use std::path::PathBuf;
@@ -33,62 +37,62 @@ use berth_runtime::serve;
 pub use berth_runtime::serve::Listen;
 use cycle::Worker;
 use state::State;
-use watch::Event;
+use watch::Trigger;
 
-/// What the daemon is told on its command line.
+/// Settings of the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Who says what the host is to be.
+    /// Source of the desired state.
     pub source: Source,
-    /// The Node's name, if it is neither the host's nor the kubelet's.
+    /// Name of the Node, if it is neither the host's nor the kubelet's.
     pub node_name: Option<String>,
-    /// Whether it only looks and tells, and changes nothing.
+    /// True if the agent only reports and never changes the host.
     pub observe: bool,
-    /// Where it answers.
+    /// Addresses of the HTTP server.
     pub listen: Vec<Listen>,
-    /// The slow timer.
+    /// Interval of the timer.
     pub interval: Duration,
 }
 
-/// Who says what the host is to be.
+/// Source of the desired state.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// A manifest, an absolute path.
+    /// A manifest file, as an absolute path.
     File(PathBuf),
     /// The InfraNode in a cluster.
     Cluster(cluster::Settings),
 }
 
-/// After a change of the manifest or an event more of the same are waited for, this long.
-const SETTLE: Duration = Duration::from_millis(100);
-/// But not longer than this.
-const SETTLE_AT_MOST: Duration = Duration::from_secs(2);
-/// The same for events of links.
-const LINKS_SETTLE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
-/// Cycles that events of links may begin at once, and one more in each second: somebody may keep undoing what is
-/// repaired.
-const REPAIRS: (u32, Duration) = (20, Duration::from_secs(1));
-/// How long the end waits for a change that is being made.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Debounce of triggers: a cycle starts after this time without another one.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// Longest debounce.
+const MAX_DEBOUNCE: Duration = Duration::from_secs(2);
+/// Debounce and longest debounce of link events.
+const LINKS_DEBOUNCE: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_millis(200));
+/// Burst of cycles that link events may start, and the interval for one more: another program may revert each correction.
+const LINK_CYCLES: (u32, Duration) = (20, Duration::from_secs(1));
+/// Time that a shutdown waits for a change in progress.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Runs until SIGTERM or SIGINT, and then leaves the host as it is.
+/// Runs until SIGTERM or SIGINT, and leaves the host unchanged then.
 ///
 /// # Errors
-/// If it cannot start: an address in use, no inotify, no netlink.
+/// If the daemon cannot start: an address in use, no inotify, no netlink.
 pub fn run(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // The cycle and a scrape beside it; the rest are look-ups of the API server's name, which may hang.
+        // One for the cycle, one for a scrape; the others resolve the name of the API server, which may block.
         .max_blocking_threads(8)
         .thread_keep_alive(Duration::from_secs(5))
         .build()?;
-    let result = runtime.block_on(keep(root, settings));
-    // A change that hangs in the kernel must not hold up the end.
+    let result = runtime.block_on(reconcile(root, settings));
+    // A change that blocks in the kernel must not delay the exit.
     runtime.shutdown_background();
     result
 }
 
-async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
+async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let root = Arc::new(root);
     let state = Arc::new(State::new(settings.interval));
     let (sender, mut events) = mpsc::channel(64);
@@ -112,12 +116,12 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
         Source::File(_) => None,
         Source::Cluster(cluster) => Some(join(cluster, &mut worker, &state, sender).await?),
     };
-    let mut begun_by = Event::Start;
-    let mut pace = Pace::new(REPAIRS.0, REPAIRS.1);
-    let mut whole = Instant::now();
+    let mut trigger = Trigger::Start;
+    let mut pace = Pace::new(LINK_CYCLES.0, LINK_CYCLES.1);
+    let mut last_full = Instant::now();
     loop {
         let mut cycle = tokio::task::spawn_blocking(move || {
-            worker.run(begun_by);
+            worker.run(trigger);
             worker
         });
         let done = tokio::select! {
@@ -125,25 +129,25 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
             _ = end.recv() => return stop(&root, Some(cycle)).await,
             _ = interrupt.recv() => return stop(&root, Some(cycle)).await,
         };
-        worker = done.context("the cycle ended by a mistake of berth-agent's own")?;
-        if begun_by == Event::Start {
-            tell_systemd(&[sd_notify::NotifyState::Ready]);
+        worker = done.context("the cycle panicked, which is a bug of berth-agent")?;
+        if trigger == Trigger::Start {
+            notify_systemd(&[sd_notify::NotifyState::Ready]);
         }
-        tell_systemd(&[sd_notify::NotifyState::Status(&state.summary())]);
-        // Events of links look at links alone, and must not put off the look at everything.
-        if begun_by != Event::Links {
-            whole = Instant::now();
+        notify_systemd(&[sd_notify::NotifyState::Status(&state.summary())]);
+        // A cycle of link events reads only links, and must not delay the next full cycle.
+        if trigger != Trigger::Links {
+            last_full = Instant::now();
         }
-        let next = worker.next_in(settings.interval, whole.elapsed());
+        let next = worker.next_in(settings.interval, last_full.elapsed());
         let next = Instant::now() + next;
-        begun_by = tokio::select! {
-            () = sleep_until(next) => Event::Timer,
-            Some(event) = events.recv() => settled(event, &mut events).await,
-            _ = reload.recv() => Event::Manifest,
+        trigger = tokio::select! {
+            () = sleep_until(next) => Trigger::Timer,
+            Some(event) = events.recv() => debounced(event, &mut events).await,
+            _ = reload.recv() => Trigger::Manifest,
             _ = end.recv() => return stop(&root, None).await,
             _ = interrupt.recv() => return stop(&root, None).await,
         };
-        if begun_by == Event::Links {
+        if trigger == Trigger::Links {
             let turn = async {
                 while let Err(wait) = pace.take(std::time::Instant::now()) {
                     tokio::time::sleep(wait).await;
@@ -158,12 +162,12 @@ async fn keep(root: Root, settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
-/// Ties the loop to the cluster.
+/// Connects the daemon to the cluster.
 async fn join(
     settings: &cluster::Settings,
     worker: &mut Worker,
     state: &Arc<State>,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<Trigger>,
 ) -> anyhow::Result<cluster::Joined> {
     let store = Arc::new(Store::default());
     let (sender, events_to_emit) = mpsc::channel(64);
@@ -178,33 +182,33 @@ async fn join(
     };
     let wake = move || {
         let events = events.clone();
-        // With as many events waiting already, this one waits for its place.
-        tokio::spawn(async move { events.send(Event::Manifest).await.unwrap_or_default() });
+        // If the channel is full, this trigger waits.
+        tokio::spawn(async move { events.send(Trigger::Manifest).await.unwrap_or_default() });
     };
     cluster::join(settings, &store, reports, (sender, events_to_emit), alive, wake).await
 }
 
-/// Whether a uevent of the kernel begins a cycle.
+/// Returns true if a uevent of the kernel starts a cycle.
 #[must_use]
 pub fn is_relevant(uevent: &[u8]) -> bool {
-    watch::judge(uevent).is_some()
+    watch::trigger(uevent).is_some()
 }
 
-/// Whether a netlink message is about the link of this number or name.
+/// Returns true if a netlink message is about the link with this index or name.
 #[must_use]
 pub fn concerns_link(message: &[u8], index: u32, name: &str) -> bool {
-    link_events::concerns(message, &link_events::Interest::in_one(index, name))
+    link_events::concerns(message, &link_events::Interest::single(index, name))
 }
 
-/// Waits until events stop coming, and says what the most telling of them was.
-async fn settled(first: Event, events: &mut mpsc::Receiver<Event>) -> Event {
+/// Waits until no more triggers arrive, and returns the one that includes the others.
+async fn debounced(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigger {
     let begin = Instant::now();
     let mut most = first;
-    // A tenant without a network waits for no burst to end.
-    let patience =
-        |most| if most == Event::Links { LINKS_SETTLE } else { (SETTLE, SETTLE_AT_MOST) };
-    while begin.elapsed() < patience(most).1 {
-        match timeout(patience(most).0, events.recv()).await {
+    // Link events have a short debounce, because a tenant may be without a network.
+    let limits =
+        |most| if most == Trigger::Links { LINKS_DEBOUNCE } else { (DEBOUNCE, MAX_DEBOUNCE) };
+    while begin.elapsed() < limits(most).1 {
+        match timeout(limits(most).0, events.recv()).await {
             Ok(Some(event)) => most = most.max(event),
             Ok(None) | Err(_) => break,
         }
@@ -213,36 +217,40 @@ async fn settled(first: Event, events: &mut mpsc::Receiver<Event>) -> Event {
 }
 
 async fn stop(root: &Root, cycle: Option<tokio::task::JoinHandle<Worker>>) -> anyhow::Result<()> {
-    tracing::info!("stopping; the host stays as it is");
-    tell_systemd(&[sd_notify::NotifyState::Stopping]);
+    tracing::info!(signal = "SIGTERM or SIGINT", "stopping, the host stays as it is");
+    notify_systemd(&[sd_notify::NotifyState::Stopping]);
     if let Some(cycle) = cycle
-        && timeout(PATIENCE, cycle).await.is_err()
+        && timeout(SHUTDOWN_TIMEOUT, cycle).await.is_err()
     {
-        tracing::warn!("a change is still being made; it is looked at again at the next start");
-        // But one on trial is not left to a start that may not come.
+        tracing::warn!(timeout = ?SHUTDOWN_TIMEOUT, "a change is still in progress, the next start verifies it");
+        // But a change on trial is rolled back now, because there may be no next start.
         let boot_id = crate::observe::boot_id(root).unwrap_or_default();
         match crate::apply::links::trial::recover(root, &boot_id) {
-            Ok(said) => said.iter().for_each(|said| tracing::warn!("{said}")),
-            Err(error) => tracing::error!("{error}"),
+            Ok(recovered) => {
+                if let Some(recovered) = recovered {
+                    tracing::warn!(%recovered, "rolled back a change on trial");
+                }
+            }
+            Err(error) => tracing::error!(%error, "failed to roll back a change on trial"),
         }
     }
     Ok(())
 }
 
-/// Tells systemd that we live, as long as the loop goes on.
+/// Notifies the watchdog of systemd while the daemon makes progress.
 async fn watchdog(state: Arc<State>) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
     loop {
         if state.is_alive() {
-            tell_systemd(&[sd_notify::NotifyState::Watchdog]);
+            notify_systemd(&[sd_notify::NotifyState::Watchdog]);
         }
         tokio::time::sleep(limit / 3).await;
     }
 }
 
-/// Without systemd there is nobody to tell.
-fn tell_systemd(what: &[sd_notify::NotifyState]) {
+/// Notifies systemd; without systemd this is a no-op.
+fn notify_systemd(what: &[sd_notify::NotifyState]) {
     if let Err(error) = sd_notify::notify(what) {
-        tracing::debug!("systemd was not told: {error}");
+        tracing::debug!(%error, "failed to notify systemd");
     }
 }

@@ -1,4 +1,4 @@
-//! What the daemon answers over HTTP, on this host alone: `/metrics`, `/healthz`, `/readyz`, `/report`.
+//! HTTP responses of the daemon, served on this host only: `/metrics`, `/healthz`, `/readyz`, `/report`.
 
 use berth_runtime::serve::{Page, Site};
 
@@ -8,19 +8,19 @@ impl Site for State {
     fn page(&self, path: &str) -> Option<Page> {
         Some(match path {
             "/healthz" if self.is_alive() => Page::fine(),
-            "/healthz" => Page::unavailable("the loop is stuck"),
+            "/healthz" => Page::unavailable("the reconcile loop is stuck"),
             "/readyz" => {
                 let inner = self.lock();
                 match (&inner.waiting, inner.ready) {
                     (Some(why), _) => Page::unavailable(why),
                     (None, true) => Page::fine(),
-                    (None, false) => Page::unavailable("the first cycle is not done"),
+                    (None, false) => Page::unavailable("the first cycle has not finished"),
                 }
             }
             "/metrics" => Page::metrics(self.lock().metrics.render()),
             "/report" => match self.lock().node.as_ref().map(serde_json::to_string_pretty) {
                 Some(Ok(body)) => Page::json(body + "\n"),
-                _ => Page::unavailable("the first cycle is not done"),
+                _ => Page::unavailable("the first cycle has not finished"),
             },
             _ => return None,
         })

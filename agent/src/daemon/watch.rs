@@ -1,4 +1,5 @@
-//! What begins a cycle before its time: the manifest's folder and the kubelet's (inotify), and the kernel (uevents).
+//! Watches for events that start a cycle before the timer: changes of the manifest and of the kubelet's files (inotify), and
+//! uevents and netlink messages of the kernel.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,26 +18,26 @@ use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinHandle;
 
-/// Why a cycle is begun; later ones say more.
+/// Trigger of a cycle; later variants include the work of earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Event {
-    /// It was time.
+pub(super) enum Trigger {
+    /// The timer.
     Timer,
-    /// A link that matters changed.
+    /// A link of a tenant network changed.
     Links,
-    /// The kubelet has handed something out, or taken it back.
+    /// The kubelet allocated or released resources.
     Pods,
-    /// CPUs or memory came or went.
-    Shape,
-    /// Devices came or went.
+    /// CPUs or memory were added or removed.
+    Capacity,
+    /// Devices were added or removed.
     Devices,
     /// The manifest may have changed.
     Manifest,
-    /// The first.
+    /// Start of the daemon.
     Start,
 }
 
-/// Ends the watching when dropped.
+/// Tasks of the watches; aborted when dropped.
 #[derive(Debug)]
 pub(super) struct Watches(Vec<JoinHandle<()>>);
 
@@ -46,20 +47,20 @@ impl Drop for Watches {
     }
 }
 
-/// The kernel's own multicast group; udev's is the next.
+/// Multicast group of the kernel; the next one is udev's.
 const KERNEL: u32 = 1;
-/// After an error of the kernel the next try waits this long.
+/// Pause after an error of the socket.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Watches all of them.
+/// Starts all watches.
 ///
 /// # Errors
-/// If inotify cannot watch the manifest's folder. Without uevents the timer alone has to do.
+/// If inotify cannot watch the manifest's folder. Without uevents only the timer starts cycles.
 pub(super) fn begin(
     root: &Root,
     manifest: Option<&Path>,
     interest: Arc<Mutex<Interest>>,
-    events: Sender<Event>,
+    events: Sender<Trigger>,
 ) -> anyhow::Result<Watches> {
     let mut watches = Vec::new();
     if let Some(manifest) = manifest {
@@ -74,17 +75,19 @@ pub(super) fn begin(
         Ok(socket) => {
             watches.push(tokio::spawn(link_events::watch(socket, interest, events.clone())));
         }
-        Err(error) => tracing::warn!("no events of links, only the timer: {error}"),
+        Err(error) => {
+            tracing::warn!(%error, "failed to listen for link events, relying on the timer")
+        }
     }
     match uevent_socket() {
         Ok(socket) => watches.push(tokio::spawn(uevents(socket, events))),
-        Err(error) => tracing::warn!("no events of the kernel, only the timer: {error}"),
+        Err(error) => tracing::warn!(%error, "failed to listen for uevents, relying on the timer"),
     }
     Ok(Watches(watches))
 }
 
-/// Editors and ConfigMaps replace the file, so it is the folder that is watched.
-fn manifest_changes(manifest: &Path, events: Sender<Event>) -> anyhow::Result<JoinHandle<()>> {
+/// Watches the folder of the manifest, because editors and ConfigMaps replace the file.
+fn manifest_changes(manifest: &Path, events: Sender<Trigger>) -> anyhow::Result<JoinHandle<()>> {
     let (folder, name) = nearest_folder(manifest);
     let inotify = Inotify::init().context("inotify")?;
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::CREATE | WatchMask::DELETE;
@@ -96,18 +99,19 @@ fn manifest_changes(manifest: &Path, events: Sender<Event>) -> anyhow::Result<Jo
     let name = name.to_owned();
     Ok(tokio::spawn(async move {
         while let Some(event) = stream.next().await {
-            // A ConfigMap's files are links to `..data`, which is what changes.
-            let ours =
+            // Files of a ConfigMap are symbolic links into `..data`, which is replaced.
+            let is_manifest =
                 |found: &OsStr| found == name || found.as_encoded_bytes().starts_with(b"..data");
-            let is_ours = event.ok().is_none_or(|event| event.name.as_deref().is_none_or(ours));
-            if is_ours && events.send(Event::Manifest).await.is_err() {
+            let is_relevant =
+                event.ok().is_none_or(|event| event.name.as_deref().is_none_or(is_manifest));
+            if is_relevant && events.send(Trigger::Manifest).await.is_err() {
                 return;
             }
         }
     }))
 }
 
-/// The manifest's folder and its name there; where the folder is not there yet, the first above that is.
+/// Returns the folder and file name of the manifest; if the folder does not exist, the nearest parent that exists.
 fn nearest_folder(manifest: &Path) -> (PathBuf, &OsStr) {
     let mut folder = manifest.parent().unwrap_or_else(|| Path::new("/"));
     let mut name = manifest.file_name().unwrap_or_default();
@@ -124,14 +128,14 @@ fn uevent_socket() -> std::io::Result<TokioSocket> {
     Ok(socket)
 }
 
-async fn uevents(socket: TokioSocket, events: Sender<Event>) {
+async fn uevents(socket: TokioSocket, events: Sender<Trigger>) {
     loop {
         let event = match socket.recv_from_full().await {
-            Ok((message, _)) => judge(&message),
-            // ENOBUFS: more came than the socket holds; what they were is not known, so look at all.
+            Ok((message, _)) => trigger(&message),
+            // ENOBUFS: the socket overflowed and events are lost, so all devices are read.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
-                Some(Event::Devices)
+                Some(Trigger::Devices)
             }
         };
         if let Some(event) = event
@@ -142,18 +146,18 @@ async fn uevents(socket: TokioSocket, events: Sender<Event>) {
     }
 }
 
-/// What a uevent means to us: `add@/devices/...`, then `KEY=value`, each ending in NUL.
-pub(crate) fn judge(message: &[u8]) -> Option<Event> {
+/// Returns the trigger of a uevent: `add@/devices/...`, then `KEY=value`, each terminated by NUL.
+pub(crate) fn trigger(message: &[u8]) -> Option<Trigger> {
     let text = String::from_utf8_lossy(message);
     let value =
         |key: &str| text.split('\0').find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     let path = value("DEVPATH").unwrap_or_default();
     match value("SUBSYSTEM")? {
-        "cpu" | "memory" | "node" => Some(Event::Shape),
-        // Every pod brings a virtual link; none of them is hardware.
+        "cpu" | "memory" | "node" => Some(Trigger::Capacity),
+        // Every pod has a virtual link, which is not hardware.
         "net" if path.starts_with("/devices/virtual/") => None,
-        "pci" | "net" | "nvme" | "iommu" => Some(Event::Devices),
-        "module" if path.contains("/kvm") || path.contains("/vhost") => Some(Event::Devices),
+        "pci" | "net" | "nvme" | "iommu" => Some(Trigger::Devices),
+        "module" if path.contains("/kvm") || path.contains("/vhost") => Some(Trigger::Devices),
         _ => None,
     }
 }
@@ -163,25 +167,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_hardware_that_matters_counts() {
+    fn only_relevant_hardware_triggers_a_cycle() {
         for (message, event) in [
             (
                 "offline@/x\0ACTION=offline\0DEVPATH=/devices/system/cpu/cpu3\0SUBSYSTEM=cpu\0",
-                Some(Event::Shape),
+                Some(Trigger::Capacity),
             ),
-            ("add@/x\0DEVPATH=/devices/pci0/0000:01:00.0\0SUBSYSTEM=pci\0", Some(Event::Devices)),
+            ("add@/x\0DEVPATH=/devices/pci0/0000:01:00.0\0SUBSYSTEM=pci\0", Some(Trigger::Devices)),
             ("add@/x\0DEVPATH=/devices/virtual/net/veth1\0SUBSYSTEM=net\0", None),
-            ("add@/x\0DEVPATH=/module/kvm_amd\0SUBSYSTEM=module\0", Some(Event::Devices)),
+            ("add@/x\0DEVPATH=/module/kvm_amd\0SUBSYSTEM=module\0", Some(Trigger::Devices)),
             ("add@/x\0DEVPATH=/module/xfs\0SUBSYSTEM=module\0", None),
             ("", None),
             ("libudev\0\0\u{1}", None),
         ] {
-            assert_eq!(judge(message.as_bytes()), event, "{message:?}");
+            assert_eq!(trigger(message.as_bytes()), event, "{message:?}");
         }
     }
 
     #[test]
-    fn a_folder_that_is_not_there_yet_is_waited_for_above() {
+    fn the_nearest_parent_of_a_missing_folder_is_watched() {
         let folder = tempfile::tempdir().unwrap();
         let manifest = folder.path().join("berth/infranode.yaml");
         let (watched, name) = nearest_folder(&manifest);

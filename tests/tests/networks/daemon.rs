@@ -166,7 +166,7 @@ fn trouble_is_seen(host: &mut Host) {
         said.output
     );
     host.must("ip link del thief0").unwrap();
-    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '3 tenant networks are in place'");
+    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '3 tenant networks are ready'");
     host.must("sysctl -q net.bridge.bridge-nf-call-iptables=1").unwrap();
     let said = host.run("berth-agent check network").unwrap();
     assert!(said.output.contains("WARN  network.netfilter"), "{}", said.output);

@@ -123,7 +123,7 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
     host.must(&format!("berth-agent run --standalone {MANIFEST} </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid")).unwrap();
     until(
         host,
-        "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are in place'",
+        "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'",
     );
     let resident =
         host.must("awk '/VmRSS/ {print $2}' /proc/$(cat /run/agent.pid)/status").unwrap();
@@ -139,7 +139,7 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
     until(host, "[ $(ip -br link | grep -cE '^tn[0-9]+(-v@own0)? +UP') -ge 1000 ]");
     until(
         host,
-        "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are in place'",
+        "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'",
     );
     assert_eq!(status(host)["status"]["networks"][0]["ready"], 1000);
     // Removal is paced: somebody else's links are made meanwhile.

@@ -1,0 +1,201 @@
+//! Publishes the results of a cycle: to the state that HTTP and the cluster read, as metrics, Events and log lines.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use berth_api::infra_node::ChangeResult;
+use berth_api::{InfraNode, InfraNodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tokio::sync::mpsc::Sender;
+
+use super::desired::Desired;
+use super::events::EventLog;
+use super::link_events::Interest;
+use super::metrics::ResultLabel;
+use super::problems::{Problem, ProblemLog};
+use super::state::{Inner, State};
+use super::status;
+use crate::apply::{Converged, Outcome};
+use crate::cluster::{CycleEvent, Store};
+use crate::conditions;
+use crate::manifest::{Fault, Part};
+use crate::report;
+
+/// Publishes results, and keeps what later results are compared with.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    state: Arc<State>,
+    /// Links whose events start a cycle.
+    interest: Arc<Mutex<Interest>>,
+    conditions: conditions::History,
+    problems: ProblemLog,
+    cluster: Option<Cluster>,
+}
+
+#[derive(Debug)]
+struct Cluster {
+    store: Arc<Store>,
+    sender: Sender<CycleEvent>,
+    events: EventLog,
+}
+
+/// Results of one cycle.
+#[derive(Debug)]
+pub(super) struct Cycle<'a> {
+    pub(super) begin: Instant,
+    /// Name of the Node; empty if it is unknown.
+    pub(super) node: String,
+    pub(super) desired: &'a Desired,
+    pub(super) converged: &'a Converged,
+    /// CPU time and resident memory of the agent.
+    pub(super) usage: Option<(f64, f64)>,
+}
+
+impl Publisher {
+    pub(super) fn new(state: Arc<State>, interest: Arc<Mutex<Interest>>) -> Self {
+        Self {
+            state,
+            interest,
+            conditions: conditions::History::default(),
+            problems: ProblemLog::default(),
+            cluster: None,
+        }
+    }
+
+    /// Connects the publisher to the cluster.
+    pub(super) fn join(&mut self, store: Arc<Store>, sender: Sender<CycleEvent>) {
+        self.cluster = Some(Cluster { store, sender, events: EventLog::default() });
+    }
+
+    /// Publishes the results of a cycle.
+    pub(super) fn publish(&mut self, cycle: &Cycle) {
+        let Cycle { desired, converged: Converged { outcomes, plan, facts, stopped, .. }, .. } =
+            *cycle;
+        if let Ok(mut interest) = self.interest.lock() {
+            interest.update(&facts.links, &desired.spec);
+        }
+        let stopped = stopped.as_ref().map(ToString::to_string);
+        let faults: Vec<Fault> = desired.faults.iter().chain(&plan.faults).cloned().collect();
+        let mut report = report::status_with(facts, plan.reserved_cpus.as_ref());
+        if let Some(cluster) = &mut self.cluster {
+            cluster.store.complete(&mut report);
+            for event in cluster.events.new_events(outcomes, &faults, &plan.changes) {
+                // While the server is unreachable for long some are lost; the status has the current state.
+                cluster.sender.try_send(event).unwrap_or_default();
+            }
+        }
+        let certificate = self.cluster.as_ref().and_then(|cluster| cluster.store.certificate());
+        let conditions = self.conditions.evaluate(&conditions::Input {
+            facts,
+            plan,
+            faults: &faults,
+            waiting: desired.waiting.as_deref(),
+            stopped: stopped.as_deref(),
+            spec: &desired.spec,
+            kvm: &report.capabilities.kvm,
+            certificate,
+        });
+        self.problems.update(problems(cycle, &faults, stopped.as_deref(), &conditions));
+
+        let mut inner = self.state.lock();
+        inner.count_outcomes(outcomes);
+        // The last report of this process, or of the one before.
+        let last = inner.node.take().and_then(|node| node.status);
+        let last = last.or_else(|| self.cluster.as_ref()?.store.status());
+        let input = status::Input {
+            facts,
+            desired,
+            networks: &plan.networks,
+            conditions,
+            changes: inner.changes.iter().map(|(_, change)| change.clone()).collect(),
+            before: last.as_ref(),
+        };
+        inner.store(cycle, status::build(report, input), faults, stopped);
+        inner.metrics.update_certificate(certificate);
+        drop(inner);
+        if let Some(cluster) = &self.cluster {
+            cluster.store.wake();
+        }
+    }
+}
+
+impl Inner {
+    /// Counts outcomes, and adds them to the list of changes.
+    fn count_outcomes(&mut self, outcomes: &[Outcome]) {
+        for outcome in outcomes.iter().filter(|o| o.result != ChangeResult::Blocked) {
+            let result = label(outcome.result);
+            self.metrics.changes.get_or_create(&ResultLabel { result }).inc();
+        }
+        let corrected = outcomes.iter().filter(|o| o.drift && o.result == ChangeResult::Done);
+        self.metrics.drift.inc_by(corrected.count() as u64);
+        // Changes that are still blocked are among the outcomes.
+        self.changes.retain(|(_, change)| change.result != ChangeResult::Blocked);
+        self.add_changes(outcomes);
+    }
+
+    /// Stores the status and the metrics of a cycle.
+    fn store(
+        &mut self,
+        cycle: &Cycle,
+        status: InfraNodeStatus,
+        faults: Vec<Fault>,
+        stopped: Option<String>,
+    ) {
+        let Cycle { desired, converged: Converged { plan, facts, shape, .. }, .. } = *cycle;
+        self.metrics.update_networks(&status.networks);
+        let mut node = InfraNode::new(&cycle.node, desired.spec.clone());
+        node.status = Some(status);
+        self.node = Some(node);
+        self.acted_on.clone_from(&desired.generation);
+        // While the desired state is unknown, a bridge that is missing may be desired.
+        let unclear =
+            desired.waiting.is_some() || faults.iter().any(|fault| fault.is_of(Part::Networks));
+        self.bridges = if unclear { None } else { status::bridges(&facts.links) };
+        self.labels_in_use = shape.pods.not_drained().is_some();
+        self.memory.clone_from(&facts.kubelet.memory_state);
+        self.waiting = desired.waiting.clone().or(stopped);
+        self.metrics.update_host(facts, shape, plan, faults.len());
+        self.faults = faults;
+        self.ready = true;
+        self.metrics.cycles.inc();
+        self.metrics.cycle_seconds.set(cycle.begin.elapsed().as_secs_f64());
+        if let Some((cpu_seconds, resident_bytes)) = cycle.usage {
+            self.metrics.update_process(cpu_seconds, resident_bytes);
+        }
+    }
+}
+
+/// Returns all problems that this cycle found.
+fn problems(
+    cycle: &Cycle,
+    faults: &[Fault],
+    stopped: Option<&str>,
+    conditions: &[Condition],
+) -> BTreeSet<Problem> {
+    let Converged { outcomes, facts, .. } = cycle.converged;
+    let blocked = outcomes.iter().filter(|outcome| outcome.result == ChangeResult::Blocked);
+    // While the API server rejects the credential, the condition is only in the log.
+    let credential = conditions.iter().find(|one| one.type_ == "CredentialValid");
+    let expiring = credential.filter(|condition| condition.status == "False");
+    let mut problems: BTreeSet<Problem> = faults.iter().cloned().map(Problem::Fault).collect();
+    problems.extend(cycle.desired.waiting.clone().map(Problem::NotApplied));
+    problems.extend(stopped.map(|reason| Problem::Suspended(reason.to_owned())));
+    let warnings = facts.notes.warnings.iter();
+    problems.extend(warnings.map(|warning| Problem::Warning(warning.to_string())));
+    problems.extend(blocked.map(|outcome| Problem::Blocked {
+        change: outcome.what.clone(),
+        reason: outcome.message.clone().unwrap_or_default(),
+    }));
+    problems.extend(expiring.map(|condition| Problem::Certificate(condition.message.clone())));
+    problems
+}
+
+const fn label(result: ChangeResult) -> &'static str {
+    match result {
+        ChangeResult::Done => "Done",
+        ChangeResult::Partial => "Partial",
+        ChangeResult::Blocked => "Blocked",
+        ChangeResult::Failed => "Failed",
+    }
+}

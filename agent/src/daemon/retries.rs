@@ -1,0 +1,107 @@
+//! Exponential backoff of changes that failed or were applied only partially.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use berth_api::infra_node::ChangeResult;
+
+use crate::apply::Converged;
+use crate::plan::{AttemptId, Change, ChangeId};
+
+/// The first and the longest retry interval.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
+/// Retry interval of a failed change of links after a link event.
+const RETRY_LINKS: Duration = Duration::from_secs(5);
+
+/// Changes that failed, and when to retry them.
+#[derive(Debug, Default)]
+pub(super) struct RetryTracker {
+    attempts: BTreeMap<AttemptId, Attempt>,
+    /// Failed changes of links, with their errors.
+    link_failures: BTreeMap<ChangeId, String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Attempt {
+    next: Instant,
+    backoff: Duration,
+}
+
+impl RetryTracker {
+    /// Allows all retries at once, after an event that may have removed the cause.
+    pub(super) fn reset(&mut self) {
+        self.attempts.clear();
+    }
+
+    /// Allows retries of link changes soon. Not at once, because the event may come from the failed change itself.
+    pub(super) fn expedite_links(&mut self, now: Instant) {
+        let failures = &self.link_failures;
+        let of_links = self.attempts.iter_mut().filter(|(id, _)| failures.contains_key(&id.change));
+        for (_, attempt) in of_links {
+            attempt.next = attempt.next.min(now + RETRY_LINKS);
+            attempt.backoff = BACKOFF.0 / 2;
+        }
+    }
+
+    /// Returns the attempts that must wait.
+    pub(super) fn postponed(&self, now: Instant) -> BTreeSet<AttemptId> {
+        let postponed = self.attempts.iter().filter(|(_, attempt)| attempt.next > now);
+        postponed.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Returns the time until the next retry. An attempt that is due but was not made is blocked, and waits for the timer.
+    pub(super) fn next_in(&self, now: Instant) -> Option<Duration> {
+        let next = self.attempts.values().map(|attempt| attempt.next).filter(|next| *next > now);
+        next.map(|next| next.saturating_duration_since(now)).min()
+    }
+
+    /// Returns the failed changes of links, with their errors.
+    pub(super) const fn link_failures(&self) -> &BTreeMap<ChangeId, String> {
+        &self.link_failures
+    }
+
+    /// Records the failures of a cycle, and forgets changes that are no longer pending.
+    pub(super) fn record(&mut self, converged: &Converged, now: Instant) {
+        for id in &converged.fell_short {
+            let first = Attempt { next: now, backoff: BACKOFF.0 / 2 };
+            let attempt = self.attempts.entry(id.clone()).or_insert(first);
+            attempt.backoff = (attempt.backoff * 2).min(BACKOFF.1);
+            attempt.next = now + attempt.backoff;
+        }
+        let of_links = converged.plan.changes.iter().filter(|change| change.links().is_some());
+        let pending_links: BTreeSet<&ChangeId> = of_links.map(|change| &change.id).collect();
+        for outcome in converged.outcomes.iter().filter(|o| o.result != ChangeResult::Blocked) {
+            let error = outcome.message.clone().unwrap_or_default();
+            self.link_failures.insert(outcome.id.clone(), error);
+        }
+        self.link_failures.retain(|id, _| pending_links.contains(id));
+        let possible = converged.plan.changes.iter().filter(|change| change.blocked.is_none());
+        let pending: BTreeSet<AttemptId> = possible.map(Change::desired).collect();
+        self.attempts.retain(|id, _| pending.contains(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_postponed_attempt_waits_until_its_retry_or_a_reset() {
+        let now = Instant::now();
+        let id = AttemptId { change: ChangeId::KubeletCheckpoint, values: Vec::new() };
+        let attempt = Attempt { next: now + BACKOFF.0, backoff: BACKOFF.0 };
+        let mut retries =
+            RetryTracker { attempts: [(id.clone(), attempt)].into(), ..RetryTracker::default() };
+        assert_eq!(retries.next_in(now), Some(BACKOFF.0));
+        assert!(retries.postponed(now).contains(&id));
+        assert!(retries.postponed(now + BACKOFF.0).is_empty(), "the retry is due");
+        // A link event does not concern it.
+        retries.expedite_links(now);
+        assert_eq!(retries.next_in(now), Some(BACKOFF.0));
+        retries.link_failures.insert(id.change.clone(), String::new());
+        retries.expedite_links(now);
+        assert_eq!(retries.next_in(now), Some(RETRY_LINKS));
+        retries.reset();
+        assert_eq!(retries.next_in(now), None);
+    }
+}

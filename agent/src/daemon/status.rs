@@ -1,0 +1,67 @@
+//! Builds the status of the InfraNode from the results of a cycle. Pure.
+
+use std::collections::BTreeMap;
+
+use berth_api::infra_node::ChangeStatus;
+use berth_api::names::LINK_ALIAS_PREFIX;
+use berth_api::{InfraNodeStatus, LinkName};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::desired::Desired;
+use super::last_report;
+use crate::manifest::Part;
+use crate::observe::HostFacts;
+use crate::observe::links::{LinkKind, Links};
+use crate::plan::NetworkState;
+
+/// Results of a cycle.
+#[derive(Debug)]
+pub(super) struct Input<'a> {
+    /// The capabilities and zones of the host.
+    pub(super) facts: &'a HostFacts,
+    pub(super) desired: &'a Desired,
+    pub(super) networks: &'a [NetworkState],
+    pub(super) conditions: Vec<Condition>,
+    pub(super) changes: Vec<ChangeStatus>,
+    /// The last status, for facts that are unknown now.
+    pub(super) before: Option<&'a InfraNodeStatus>,
+}
+
+/// Completes a report of the host to the status of its InfraNode.
+pub(super) fn build(report: InfraNodeStatus, input: Input) -> InfraNodeStatus {
+    let Input { facts, desired, networks, mut conditions, changes, before } = input;
+    let observed_generation = desired.generation.as_ref().map(|generation| generation.number);
+    for condition in &mut conditions {
+        condition.observed_generation = observed_generation;
+    }
+    let mut status = InfraNodeStatus {
+        observed_generation,
+        changes,
+        conditions,
+        networks: networks.iter().map(NetworkState::status).collect(),
+        ..report
+    };
+    if let Some(before) = before {
+        let unclear = desired.unclear.parts.contains(&Part::Networks);
+        last_report::carry_over(&mut status, before, facts, unclear);
+    }
+    status.fit();
+    status
+}
+
+/// Returns the bridges that Berth created and that are up, by network; `None` if the links are unknown.
+pub(super) fn bridges(links: &Links) -> Option<BTreeMap<String, Vec<LinkName>>> {
+    if links.incomplete {
+        return None;
+    }
+    let mut bridges: BTreeMap<String, Vec<LinkName>> = BTreeMap::new();
+    for link in
+        links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.up == Some(true))
+    {
+        let alias = link.alias.as_deref().and_then(|alias| alias.strip_prefix(LINK_ALIAS_PREFIX));
+        let Some(alias) = alias else { continue };
+        let network = alias.split_once('/').map_or(alias, |(network, _)| network);
+        bridges.entry(network.to_owned()).or_default().push(link.name.clone());
+    }
+    Some(bridges)
+}
