@@ -1,4 +1,4 @@
-//! The program as a person and their shell meet it.
+//! The command line: completion, exit codes and messages.
 
 #![expect(
     clippy::disallowed_methods,
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use common::{Tree, agent, agent_on, stderr, stdout};
 
-/// What Bash would offer for the last of these words, which may be empty.
+/// Returns the completions of Bash for the last of these words, which may be empty.
 fn completions(words: &[&str]) -> String {
     let script = stdout(&agent(&["completion", "bash"]));
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
@@ -40,19 +40,19 @@ fn bash_completes_commands_options_and_checks() {
 }
 
 #[test]
-fn a_root_one_folder_too_high_is_pointed_out() {
+fn a_root_that_is_one_folder_too_high_causes_a_warning() {
     let tree = Tree::new();
     tree.folder("captured/sys");
     let output = agent_on(&tree, &["report"]);
     assert_eq!(output.status.code(), Some(0));
     let path = tree.path().display();
     assert!(stderr(&output).contains(&format!(
-        "warning: --root {path}: neither proc/ nor sys/ is in it; did you mean {path}/captured?"
+        "warning: --root {path}: it contains neither proc/ nor sys/; did you mean {path}/captured?"
     )));
 }
 
 #[test]
-fn a_full_disk_is_not_called_bad_usage() {
+fn a_full_disk_is_not_reported_as_invalid_usage() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_berth-agent"))
         .args(["check", "--list"])
@@ -64,7 +64,7 @@ fn a_full_disk_is_not_called_bad_usage() {
 }
 
 #[test]
-fn a_path_that_was_asked_for_and_is_not_there_is_said() {
+fn a_missing_direct_io_path_causes_a_warning() {
     let output = agent(&["report", "--direct-io-path", "relative"]);
     assert_eq!(output.status.code(), Some(2));
     let output = agent(&["report", "--direct-io-path", "/no/such"]);
@@ -74,15 +74,15 @@ fn a_path_that_was_asked_for_and_is_not_there_is_said() {
 }
 
 #[test]
-fn the_list_of_checks_is_for_programs_too() {
+fn the_list_of_checks_is_available_as_json() {
     let list = stdout(&agent(&["check", "--list", "-o", "json"]));
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     assert!(list[0]["explanation"].as_str().unwrap().ends_with('.'));
 }
 
-/// What `tests/capture.sh` takes along is what the agent reads: the capture tells what the host told.
+/// `tests/capture.sh` captures all files that the agent reads, so that both reports are equal.
 #[test]
-fn a_capture_of_this_machine_tells_what_the_machine_told() {
+fn a_capture_of_this_machine_has_the_report_of_the_machine() {
     let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/capture.sh");
     let tree = Tree::new();
     let archive = tree.path().join("capture.tgz");

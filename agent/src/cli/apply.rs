@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
 use super::look;
-use super::manifest::{ManifestArguments, tell};
+use super::manifest::{ManifestArguments, print_faults};
 use super::plan::{Output, SAMPLE};
 use crate::apply::{self, Converged, Hands, Outcome, converge, links};
 use crate::ledger::{self, ASKED_LAST, KUBELET};
@@ -20,21 +20,20 @@ use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, pr
 /// Arguments of `apply`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Make the host as asked, once",
-    long_about = "Makes the host as an InfraNode manifest asks, and says what became of each change:\n\n\
-        Done     made, and read back\nPartial  some of it; both numbers are said\n\
-        Blocked  not tried, as something in use stands in the way\nFailed   tried, and the kernel refused; its \
-        error is said\n\n\
-        What was found before the first change is saved in /var/lib/berth first, so that `berth-agent revert` can \
-        put it back. Run twice, the second run changes nothing. Needs root. `berth-agent plan` shows the changes \
-        before.",
-    after_help = format!("A manifest:\n{SAMPLE}\nExit code 0 if all is done, 1 if something is blocked or partial, \
-        2 if the manifest has a fault (then nothing is changed), 3 if something failed.")
+    about = "Apply the desired state once",
+    long_about = "Gives the host the state that an InfraNode manifest describes, and prints the outcome of each change:\n\n\
+        Done     applied and verified\nPartial  applied partially; both numbers are printed\n\
+        Blocked  not applied, because a resource is in use\nFailed   the kernel refused the change; its \
+        error is printed\n\n\
+        Original values are saved in /var/lib/berth before the first change, so that `berth-agent revert` can \
+        restore them. A second run is a no-op. Needs root. `berth-agent plan` shows the changes in advance.",
+    after_help = format!("A manifest:\n{SAMPLE}\nExit code 0 if all changes are applied, 1 if a change is blocked or partial, \
+        2 if the manifest has a fault (then no change is applied), 3 if a change failed.")
 )]
 pub(super) struct Arguments {
     #[command(flatten)]
     manifest: ManifestArguments,
-    /// Form of the outcomes
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
@@ -42,15 +41,16 @@ pub(super) struct Arguments {
 /// Arguments of `revert`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Put back every value found before Berth first changed it",
-    long_about = "Puts back every value found before Berth first changed it, and removes what Berth made.\n\n\
-        Values that a reboot resets belong to the boot they were found in: what was set since another boot is \
-        not undone. Nothing in use is taken away; what is blocked for that reason is said, and can be put back \
-        later by running it again. Stop the daemon first (systemctl stop berth-agent).",
-    after_help = "Exit code 0 if all is as found, 1 if something is blocked, 3 if something failed."
+    about = "Restore all values that Berth has changed",
+    long_about = "Restores the original value of each setting that Berth has changed, and removes the links and files \
+        that Berth created.\n\n\
+        Original values that a reboot resets are valid for one boot only: values that were set since another boot are \
+        not restored. Resources in use are not removed; these changes are reported as blocked, and another run can \
+        restore them. Stop the daemon first (systemctl stop berth-agent).",
+    after_help = "Exit code 0 if all values are restored, 1 if a change is blocked, 3 if a change failed."
 )]
 pub(super) struct RevertArguments {
-    /// Form of the outcomes
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
@@ -58,7 +58,7 @@ pub(super) struct RevertArguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let (root, _lock, mut facts) = begin()?;
-    try_again(&root, &mut facts)?;
+    forget_rollbacks(&root, &mut facts)?;
     let shape = shape::observe(&root, &facts);
     let input = plan::Input {
         spec: &manifest.spec,
@@ -70,28 +70,29 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let faults = manifest.faults.iter().cloned().chain(manifest.meant_for_another(node));
     let faults: Vec<_> = faults.chain(plan::plan(input).faults).collect();
     if !faults.is_empty() {
-        tell(&faults);
-        complain("berth-agent: nothing was changed");
+        print_faults(&faults);
+        complain("berth-agent: no change was applied");
         return Ok(ExitCode::from(BAD_INPUT));
     }
-    finish(&root, &facts, &manifest, arguments.output, "the host is as asked")
+    finish(&root, &facts, &manifest, arguments.output, "the host has the desired state")
 }
 
 pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
     let (root, _lock, facts) = begin()?;
-    // Else an agent that starts before the cluster answers would do it all again.
+    // Otherwise an agent that starts before the API server answers would apply it again.
     if root.exists(ASKED_LAST) {
         root.remove(ASKED_LAST).map_err(|error| unreachable(&error.to_string()))?;
     }
     let nothing = Manifest { spec: InfraNodeSpec::default(), ..Manifest::default() };
-    let code = finish(&root, &facts, &nothing, arguments.output, "the host is as found")?;
-    // Without an agent it would only grow old.
+    let code =
+        finish(&root, &facts, &nothing, arguments.output, "the host has its original state")?;
+    // It is useless without an agent.
     root.remove(KUBELET).map_err(|error| unreachable(&error.to_string()))?;
     Ok(code)
 }
 
-/// Whoever says `apply` wants what was tried and taken back to be tried again.
-fn try_again(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
+/// Forgets changes of links that were rolled back, because a user who runs `apply` wants to try them again.
+fn forget_rollbacks(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
     let mut tried = false;
     for made in facts.ledger.networks.values_mut() {
         tried |= made.trial.take().is_some();
@@ -102,7 +103,7 @@ fn try_again(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the host for changes: as root, and alone.
+/// Opens the host for changes: as root, and with the lock.
 fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Err(unreachable("only root can change the host; `berth-agent plan` needs no root"));
@@ -111,19 +112,19 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     let lock = lock(&root)?;
     let boot_id = crate::observe::boot_id(&root).unwrap_or_default();
     let recovered = links::trial::recover(&root, &boot_id);
-    if let Some(said) = recovered.map_err(|error| unreachable(&error.to_string()))? {
-        complain(&format!("berth-agent: {said}"));
+    if let Some(recovered) = recovered.map_err(|error| unreachable(&error.to_string()))? {
+        complain(&format!("berth-agent: {recovered}"));
     }
     let facts = look(&root, &Wanted::to_plan());
     Ok((root, lock, facts))
 }
 
-/// Takes the lock of the state folder, which at most one agent of a host has.
+/// Takes the lock of the state folder, so that only one agent changes the host.
 pub(super) fn lock(root: &Root) -> Result<Lock, Failure> {
     let made = root.make_folder(ledger::FOLDER);
     made.map_err(|error| {
         unreachable(&format!(
-            "{error}; Berth keeps there what it found, and changes nothing without it"
+            "{error}; Berth saves original values there, and applies no change without it"
         ))
     })?;
     root.lock(ledger::LOCK).map_err(|error| unreachable(&error.to_string()))
@@ -134,14 +135,14 @@ fn finish(
     facts: &HostFacts,
     manifest: &Manifest,
     output: Output,
-    fine: &str,
+    success: &str,
 ) -> Result<ExitCode, Failure> {
     let Some(boot_id) = facts.boot_id.as_deref() else {
         return Err(unreachable(&crate::apply::CannotStart::BootId.to_string()));
     };
     let style = Style::for_stdout();
     let hands = Hands::new(root, boot_id, &|| {});
-    let mut told = |outcome: &Outcome| {
+    let mut print_outcome = |outcome: &Outcome| {
         if matches!(output, Output::Table) {
             print(&render(outcome, style)).map(drop).unwrap_or_default();
         }
@@ -152,13 +153,13 @@ fn finish(
         &manifest.unclear,
         &std::collections::BTreeSet::new(),
         &|| apply::look(root, &Wanted::to_plan()),
-        &mut told,
+        &mut print_outcome,
     );
     if let Some(why) = &converged.stopped {
         return Err(unreachable(&why.to_string()));
     }
     print(&match output {
-        Output::Table => sum(&converged, fine),
+        Output::Table => summary(&converged, success),
         Output::Json => serde_json::to_string_pretty(&converged.outcomes)? + "\n",
     })?;
     let any =
@@ -191,7 +192,7 @@ fn render(outcome: &Outcome, style: Style) -> String {
     out
 }
 
-fn sum(converged: &Converged, fine: &str) -> String {
+fn summary(converged: &Converged, success: &str) -> String {
     let count = |result| converged.outcomes.iter().filter(|o| o.result == result).count();
     let done = count(ChangeResult::Done);
     let mut parts = Vec::new();
@@ -209,7 +210,7 @@ fn sum(converged: &Converged, fine: &str) -> String {
     }
     let mut out = String::new();
     if converged.outcomes.len() == done && converged.plan.is_empty() {
-        parts.push(fine.to_owned());
+        parts.push(success.to_owned());
     }
     for note in &converged.plan.notes {
         line(&mut out, "note: ", &printable(note));
@@ -220,7 +221,7 @@ fn sum(converged: &Converged, fine: &str) -> String {
             &mut out,
             "note: ",
             &format!(
-                "{fields} of the kubelet's configuration should differ; `berth-agent plan` shows them and the way there"
+                "{fields} of the kubelet's configuration should differ; `berth-agent plan` shows them and the steps"
             ),
         );
     }

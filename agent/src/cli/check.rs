@@ -15,17 +15,17 @@ use berth_runtime::cli::{Failure, PROBLEMS, print};
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Check the host for what stands in the way of virtual machines",
-    long_about = "Checks the host for what stands in the way of virtual machines. Each check has a stable id, \
-        a result, the evidence (where it looked and what it saw) and, if something is wrong, what to do.\n\n\
-        PASS  fine\nWARN  VMs run, but something will hurt\nFAIL  VMs do not run, or the kubelet will not start\n\
-        SKIP  could not be checked here, or does not apply; the message says which",
+    about = "Check the host for problems that affect virtual machines",
+    long_about = "Checks the host for problems that affect virtual machines. Each check has a stable id, a status, \
+        the evidence (files and their values) and, if there is a problem, the remedy.\n\n\
+        PASS  no problem\nWARN  VMs run, but with a disadvantage\nFAIL  VMs do not run, or the kubelet will not start\n\
+        SKIP  could not be checked on this host, or does not apply; the message gives the reason",
     after_help = "Examples:\n  \
-        berth-agent check                    everything\n  \
+        berth-agent check                    all checks\n  \
         berth-agent check kvm kubelet        two groups\n  \
         berth-agent check kvm.nested         one check\n  \
-        berth-agent check --list             what each check is for\n\n\
-        Exit code 1 if a check failed; warnings do not count."
+        berth-agent check --list             explain each check\n\n\
+        Exit code 1 if a check failed; warnings do not change the exit code."
 )]
 pub(super) struct Arguments {
     /// Checks or groups of checks to run (default: all)
@@ -33,23 +33,23 @@ pub(super) struct Arguments {
     ids: Vec<String>,
     #[command(flatten)]
     host: HostArguments,
-    /// Form of the findings
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Explain the checks in place of running them
+    /// Explain the checks instead of running them
     #[arg(long)]
     list: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Output {
-    /// For people, on 80 columns
+    /// Text for a terminal of 80 columns
     Table,
-    /// For programs
+    /// JSON
     Json,
 }
 
-/// Ids of all checks and their groups, for the shell to complete.
+/// Returns the ids of all checks and their groups, for shell completion.
 fn names() -> PossibleValuesParser {
     let ids: Vec<&'static str> = check::all().iter().map(|check| check.id).collect();
     let groups: BTreeSet<&'static str> = ids.iter().filter_map(|id| id.split('.').next()).collect();

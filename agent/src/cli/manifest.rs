@@ -1,4 +1,4 @@
-//! The manifest that `plan`, `apply` and `run` are given.
+//! The manifest argument of `plan`, `apply` and `run`.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::manifest::{Fault, Manifest, Part};
 use crate::root::Root;
 use berth_runtime::cli::{BAD_INPUT, Failure, complain};
 
-/// A manifest and the node it is for.
+/// Manifest, and the node it is meant for.
 #[derive(Debug, clap::Args)]
 pub(super) struct ManifestArguments {
     /// InfraNode manifest, YAML or JSON; `-` reads standard input
@@ -18,12 +18,12 @@ pub(super) struct ManifestArguments {
     /// Name of this node, if it is neither the host's nor the kubelet's
     #[arg(long, value_name = "NAME")]
     pub(super) node_name: Option<String>,
-    /// Only this part of the manifest; may be given several times
+    /// Use only this part of the manifest; may be repeated
     #[arg(long, value_enum, value_name = "PART")]
     only: Vec<OnlyPart>,
 }
 
-/// A part of the manifest by name.
+/// Part of the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnlyPart {
     /// spec.cpu
@@ -50,10 +50,11 @@ impl OnlyPart {
     }
 }
 
-const MOST: u64 = 16 << 20;
+/// Largest size of a manifest.
+const MAX_BYTES: u64 = 16 << 20;
 
 impl ManifestArguments {
-    /// Reads it; what is wrong with single parts is in its faults.
+    /// Reads the manifest. Faults of single parts are in its `faults`.
     pub(super) fn read(&self) -> Result<Manifest, Failure> {
         let text = read_text(&self.filename)?;
         let mut manifest = Manifest::parse(&text)
@@ -66,8 +67,8 @@ impl ManifestArguments {
     }
 }
 
-/// Tells all that is wrong with a manifest.
-pub(super) fn tell(faults: &[Fault]) {
+/// Prints the faults of a manifest.
+pub(super) fn print_faults(faults: &[Fault]) {
     for fault in faults {
         complain(&format!("berth-agent: {fault}"));
     }
@@ -76,7 +77,7 @@ pub(super) fn tell(faults: &[Fault]) {
 fn read_text(path: &Path) -> Result<String, Failure> {
     if path == Path::new("-") {
         let mut text = String::new();
-        let read = std::io::stdin().lock().take(MOST).read_to_string(&mut text);
+        let read = std::io::stdin().lock().take(MAX_BYTES).read_to_string(&mut text);
         return read.map(|_| text).map_err(|error| bad(&format!("standard input: {error}")));
     }
     let absolute =

@@ -1,4 +1,4 @@
-//! The command line: reads arguments, calls the library, prints, and chooses the exit code.
+//! The command line: parses arguments, calls the library, prints results, and sets the exit code.
 
 mod apply;
 mod check;
@@ -19,34 +19,34 @@ use crate::observe::{self, HostFacts, Wanted, direct_io};
 use crate::root::Root;
 
 const EXAMPLES: &str = "  \
-  berth-agent report                     what this host can do, for people
+  berth-agent report                     what this host can do, as text
   berth-agent report -o yaml             the same as an InfraNode manifest
-  berth-agent report --root ./captured   a captured tree in place of this host
-  berth-agent check                      what stands in the way, and what to do
-  berth-agent check --list               what each check is for
-  berth-agent plan -f infranode.yaml     what would change; changes nothing
-  berth-agent apply -f infranode.yaml    make the host so
-  berth-agent revert                     put back every value found
-  berth-agent run --standalone infranode.yaml   keep the host so
+  berth-agent report --root ./captured   a captured tree instead of this host
+  berth-agent check                      problems that affect VMs, with remedies
+  berth-agent check --list               explain each check
+  berth-agent plan -f infranode.yaml     show pending changes (dry run)
+  berth-agent apply -f infranode.yaml    apply the changes once
+  berth-agent revert                     restore all original values
+  berth-agent run --standalone infranode.yaml   run the daemon
 ";
 
 const EXIT_CODES: &str = "  \
-  0  fine
-  1  a check failed, or a change is blocked or only partly made
-  2  bad usage or input
+  0  success
+  1  a check failed, or a change is blocked or applied only partially
+  2  invalid usage or input
   3  the host could not be reached or changed
 ";
 
-/// Makes bare-metal hosts ready for the virtual machines of many tenant clusters.
+/// Prepares bare-metal hosts for the virtual machines of many tenant clusters.
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-agent",
     version,
-    about = "Finds out what this host can do for virtual machines, and makes it so",
-    long_about = "Finds out what this host can do for virtual machines, and what stands in the way; shapes the host \
-        as an InfraNode manifest asks, and puts back what it changed.\n\n\
-        `report`, `check` and `plan` need no root and no cluster, and change nothing. Without root some facts \
-        stay unknown; they are listed with the reason.",
+    about = "Reports what this host can do for virtual machines, and applies its desired state",
+    long_about = "Reports what this host can do for virtual machines, and problems that affect them; applies the desired \
+        state of an InfraNode manifest, and restores the original values.\n\n\
+        `report`, `check` and `plan` need neither root nor a cluster, and are read-only. Without root some facts \
+        are unknown; they are listed with the reason.",
     after_help = format!("Examples:\n{EXAMPLES}\nExit codes:\n{EXIT_CODES}"),
     max_term_width = 100
 )]
@@ -86,20 +86,20 @@ enum Command {
     },
 }
 
-/// Which host to look at.
+/// Selects the host.
 #[derive(Debug, clap::Args)]
 struct RootArguments {
-    /// Folder with a captured proc/, sys/, etc/, dev/ and var/ to read in place of this host
+    /// Folder with a captured proc/, sys/, etc/, dev/ and var/ to read instead of this host
     #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
     root: PathBuf,
 }
 
-/// Which host to look at, and how.
+/// Selects the host, and how to read it.
 #[derive(Debug, clap::Args)]
 struct HostArguments {
     #[command(flatten)]
     root: RootArguments,
-    /// Folder whose file system is tried for O_DIRECT; may be given several times
+    /// Folder whose file system is tested for O_DIRECT; may be repeated
     #[arg(
         long,
         value_name = "DIR",
@@ -129,14 +129,14 @@ impl RootArguments {
             let path = self.root.display();
             let hint =
                 inner.map(|name| format!("; did you mean {path}/{name}?")).unwrap_or_default();
-            complain(&format!("warning: --root {path}: neither proc/ nor sys/ is in it{hint}"));
+            complain(&format!("warning: --root {path}: it contains neither proc/ nor sys/{hint}"));
         }
         Ok(root)
     }
 }
 
 impl HostArguments {
-    /// Reads the host, and says on standard error what looks wrong with it.
+    /// Reads the host, and prints warnings to standard error.
     fn observe(&self) -> Result<(Root, HostFacts), Failure> {
         let root = self.root.open()?;
         let wanted = Wanted { direct_io_paths: self.direct_io_path.clone(), ..Wanted::default() };
@@ -145,7 +145,7 @@ impl HostArguments {
     }
 }
 
-/// Reads the host, and says on standard error what looks wrong with it.
+/// Reads the host, and prints warnings to standard error.
 fn look(root: &Root, wanted: &Wanted) -> HostFacts {
     let facts = observe::observe(root, wanted);
     for warning in &facts.notes.warnings {
@@ -178,7 +178,7 @@ pub fn main() -> ExitCode {
     berth_runtime::cli::end("berth-agent", result)
 }
 
-/// The manual page in troff, made from the same words as `--help`.
+/// Returns the manual page in troff, generated from the texts of `--help`.
 ///
 /// # Errors
 /// If clap cannot render it, which would be a bug.

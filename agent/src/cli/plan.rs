@@ -4,29 +4,29 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::manifest::{ManifestArguments, tell};
+use super::manifest::{ManifestArguments, print_faults};
 use super::{RootArguments, look};
 use crate::observe::{Wanted, shape};
 use crate::plan;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, print};
 
-/// A manifest that shows every field of this part of the spec.
+/// A manifest with every field of the spec.
 pub(super) const SAMPLE: &str = "  \
   apiVersion: berth.dev/v1alpha1
   kind: InfraNode
   metadata: {name: rack1-a}
   spec:
-    enforce: true                         # false: report drift, do not repair it
+    enforce: true                         # false: report drift, do not correct it
     cpu:
       reserved: {coresPerZone: 1}         # or {cpus: \"0-1,48-49\"}: whole cores
-      housekeeping: true                  # keep services and interrupts on them
+      housekeeping: true                  # move services and interrupts to them
       kubelet: Advise                     # Advise | Stage | Ignore
     hugepages:
     - {size: 2Mi, zone: 0, count: 1024}   # without zone: spread over zones
     ksm: {mode: Auto}                     # Observe | Off | On | Auto
     transparentHugepages: Madvise         # Always | Madvise | Never
-    networks:                             # that carry tenants
+    networks:                             # host networks of tenants
     - name: tenant-trunk
       scenario: VlanAwareBridge           # BridgePerTenant | Vxlan | SriovVf
       uplink: {name: bond0}               # or mac, or pciAddress
@@ -39,29 +39,29 @@ pub(super) const SAMPLE: &str = "  \
 /// Arguments of `plan`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Show what would change to make the host as asked; changes nothing",
-    long_about = "Shows what would change to make the host as an InfraNode manifest asks: each change with what it \
-        was, what it will be, what it costs, and what blocks it. Changes nothing, and needs no root.\n\n\
-        ~  a change    <  a value that goes back to what was found    x  blocked\n\n\
-        A field that is absent is left as it is; a field that is taken away again goes back to what Berth found.",
-    after_help = format!("A manifest:\n{SAMPLE}\nExit code 0 if all of it is possible or there is nothing to do, \
-        1 if something is blocked, 2 if the manifest has a fault.")
+    about = "Show the changes that would be applied (dry run)",
+    long_about = "Shows the changes that would give the host the state that an InfraNode manifest describes: for each \
+        change the current and the desired value, its cost, and what blocks it. This is a dry run, and needs no root.\n\n\
+        ~  a change    <  an original value that is restored    x  blocked\n\n\
+        A field that is absent is not managed; when a field is removed, its original value is restored.",
+    after_help = format!("A manifest:\n{SAMPLE}\nExit code 0 if all changes are possible or none is necessary, \
+        1 if a change is blocked, 2 if the manifest has a fault.")
 )]
 pub(super) struct Arguments {
     #[command(flatten)]
     manifest: ManifestArguments,
     #[command(flatten)]
     root: RootArguments,
-    /// Form of the plan
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum Output {
-    /// For people, on 80 columns
+    /// Text for a terminal of 80 columns
     Table,
-    /// For programs
+    /// JSON
     Json,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     plan.node = node.unwrap_or_default().to_owned();
     let all = manifest.faults.iter().cloned().chain(manifest.meant_for_another(node));
     plan.faults = all.chain(plan.faults).collect();
-    tell(&plan.faults);
+    print_faults(&plan.faults);
     print(&match arguments.output {
         Output::Table => plan::table::render(&plan, Style::for_stdout()),
         Output::Json => serde_json::to_string_pretty(&plan)? + "\n",

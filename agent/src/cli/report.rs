@@ -12,25 +12,25 @@ use berth_runtime::cli::{Failure, print};
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Say what this host can do: an InfraNode with its status",
-    long_about = "Says what this host can do for virtual machines: processors, NUMA zones, huge pages, KVM, \
+    about = "Report what this host can do, as an InfraNode with its status",
+    long_about = "Reports what this host can do for virtual machines: processors, NUMA zones, huge pages, KVM, \
         IOMMU, network links, drives and the kubelet's policies.\n\n\
-        Needs no root and no cluster, and changes nothing. A fact that cannot be found out is not guessed: \
-        it is left out and listed under `unknown` with the reason. What looks wrong goes to standard error.",
-    after_help = "The json and yaml forms are an InfraNode manifest and are the same bytes every time while the \
-        host is idle, so `diff` of two reports shows what changed on a host or between two."
+        Needs neither root nor a cluster, and is read-only. A fact that cannot be determined is not guessed: \
+        it is left out and listed under `unknown` with the reason. Warnings go to standard error.",
+    after_help = "The json and yaml formats are an InfraNode manifest, and are byte for byte the same while the \
+        host is idle, so `diff` of two reports shows the differences over time or between hosts."
 )]
 pub(super) struct Arguments {
     #[command(flatten)]
     host: HostArguments,
-    /// Form of the report
+    /// Output format
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Output {
-    /// For people, on 80 columns
+    /// Text for a terminal of 80 columns
     Table,
     /// An InfraNode as JSON
     Json,

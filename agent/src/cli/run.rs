@@ -19,55 +19,55 @@ use berth_runtime::client::is_bad_kubeconfig;
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Keep the host as asked: the daemon",
-    long_about = "Keeps the host as its InfraNode asks: the object of this Node's name in the cluster, or a manifest \
-        (--standalone). It looks again when that changes, when the kernel tells of CPUs, memory, links or devices that \
-        come or go, on SIGHUP, and on a slow timer; repairs what somebody else changed, or only tells of it \
-        (spec.enforce: false).\n\n\
-        In a cluster it makes the InfraNode if there is none, and says in it, in the Node's labels host.berth.dev/*, \
-        conditions and extended resources what the host is. In a pod it uses the ServiceAccount, elsewhere \
-        --kubeconfig or KUBECONFIG. While the cluster is away the host keeps its shape and drift is repaired.\n\n\
-        While nothing is asked for, or not for this node, the host stays as it is. SIGTERM leaves the \
-        host as it is too; `berth-agent revert` puts it back. Only one agent runs on a host.",
-    after_help = "It answers over HTTP, on this host alone:\n  \
-        /metrics  numbers for Prometheus (OpenMetrics)\n  /healthz  200 while its loop goes on\n  \
-        /readyz   200 once the manifest is carried out as far as it can be\n  \
+    about = "Run the daemon, which reconciles the host with its desired state",
+    long_about = "Reconciles the host with its desired state: the InfraNode with the name of this Node, or a manifest \
+        (--standalone). A cycle starts when the desired state changes, when CPUs, memory, links or devices are added or \
+        removed, on SIGHUP, and on a timer. It corrects drift, or only reports it (spec.enforce: false).\n\n\
+        In a cluster the agent creates the InfraNode if it does not exist, and publishes the state of the host in it and \
+        in the labels host.berth.dev/*, conditions and extended resources of the Node. In a pod it uses the \
+        ServiceAccount, otherwise --kubeconfig or KUBECONFIG. While the API server is unreachable the host keeps its \
+        state, and drift is corrected.\n\n\
+        Without a desired state for this node the host stays as it is. SIGTERM also leaves the host unchanged; \
+        `berth-agent revert` restores the original values. Only one agent can run on a host.",
+    after_help = "HTTP endpoints, on this host only:\n  \
+        /metrics  metrics for Prometheus (OpenMetrics)\n  /healthz  200 while the daemon makes progress\n  \
+        /readyz   200 once the desired state is applied as far as possible\n  \
         /report   the host as an InfraNode with its status\n\n\
         Example: curl -s http://127.0.0.1:9477/report"
 )]
 pub(super) struct Arguments {
-    /// Without a cluster: the InfraNode manifest to carry out
+    /// InfraNode manifest to apply, without a cluster
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "namespace"], value_hint = ValueHint::FilePath)]
     standalone: Option<PathBuf>,
-    /// How to reach the cluster, where the agent runs in no pod
+    /// Kubeconfig, if the agent does not run in a pod
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     kubeconfig: Option<PathBuf>,
-    /// Name of this node, if it is neither the host's nor the kubelet's; in a cluster it must be said
+    /// Name of this node, if it is neither the host's nor the kubelet's; required in a cluster
     #[arg(long, value_name = "NAME", required_unless_present = "standalone")]
     node_name: Option<String>,
     /// Namespace of the agents' Leases
     #[arg(long, value_name = "NAME", default_value = "berth-system")]
     namespace: String,
-    /// Write the NodeResourceTopology of this node too, for the scheduler plugin NodeResourceTopologyMatch
+    /// Also write the NodeResourceTopology of this node, for the scheduler plugin NodeResourceTopologyMatch
     #[arg(long, conflicts_with = "standalone")]
     node_resource_topology: bool,
-    /// Only look and tell: every change counts as blocked
+    /// Only report: every change is blocked
     #[arg(long)]
     observe: bool,
-    /// Folder below which the host's own /proc, /sys, /etc, /dev, /run and /var are, for an agent in a container
+    /// Folder that contains /proc, /sys, /etc, /dev, /run and /var of the host, for an agent in a container
     #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
     host_root: PathBuf,
-    /// Folder with a captured proc/, sys/, etc/ and var/ in place of this host: its files are changed, and no link or
-    /// device of this host is looked at. For trying out a cluster without hosts
+    /// Folder with a captured proc/, sys/, etc/ and var/ instead of this host: its files are changed, and no link or
+    /// device of this host is read. For tests of a cluster without hosts
     #[arg(long, value_name = "DIR", conflicts_with = "host_root", value_hint = ValueHint::DirPath)]
     root: Option<PathBuf>,
-    /// Where to answer: a loopback ADDRESS:PORT or unix:/PATH; may be given several times
+    /// Address of the HTTP server: a loopback ADDRESS:PORT or unix:/PATH; may be repeated
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9477", value_parser = Listen::on_this_host)]
     listen: Vec<Listen>,
-    /// Seconds between looks at the host when nothing happens
+    /// Seconds between cycles of the timer
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     interval: u64,
-    /// Form of the log, which goes to standard error
+    /// Format of the log on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     if arguments.root.is_none() && !nix::unistd::geteuid().is_root() {
         return Err(unreachable(anyhow::anyhow!(
-            "only root can keep a host as asked; `berth-agent report` needs no root"
+            "only root can change a host; `berth-agent report` needs no root"
         )));
     }
     let root = match &arguments.root {
@@ -100,7 +100,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let root = root.map_err(|error| unreachable(error.into()))?;
     let _lock = if arguments.observe {
-        // It needs no place for found values, but two that tell of one host would quarrel.
+        // It saves no original values, but two agents of one host would overwrite the status of each other.
         match root.lock(ledger::LOCK) {
             Err(held @ LockError::Held(_)) => return Err(unreachable(held.into())),
             other => other.ok(),

@@ -1,4 +1,5 @@
-//! What the kubelet has allocated, by pod and container: from both managers' checkpoints, its own list, and control groups.
+//! Resources that the kubelet has allocated, by pod and container: from the checkpoints of both managers, the PodResources
+//! API, and control groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +13,15 @@ use crate::observe::HostFacts;
 use crate::observe::kubelet::memory_state::{Block, page_size};
 use crate::observe::kubelet::podresources::{self, ContainerResources, PodResources};
 
-/// Limits of the schema: a pod beyond them is reported by its sums alone.
+/// Limits of the schema: a pod that exceeds them is reported without its containers.
 const CONTAINERS: usize = 64;
 const BLOCKS: usize = 16;
 const DEVICES: usize = 64;
 
-/// One entry per pod that has something, sorted by its UID.
+/// Returns one entry for each pod with exclusive resources, sorted by UID.
 ///
-/// The checkpoints count most: they have UIDs, and only what is exclusive. The kubelet's list adds devices, and stands in
-/// for a checkpoint that cannot be read; control groups add huge pages of pods that no memory manager looks after.
+/// The checkpoints have priority: they contain UIDs, and exclusive resources only. The PodResources API adds devices, and
+/// replaces a checkpoint that cannot be read; control groups add huge pages of pods that the Memory Manager does not count.
 pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
     let mut pods: BTreeMap<String, Pod> = BTreeMap::new();
     if let Some(state) = &facts.kubelet.cpu_state {
@@ -37,7 +38,7 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
         for (uid, containers) in &state.entries {
             for (name, blocks) in containers {
                 let container = pods.entry(uid.clone()).or_default().container(name);
-                container.memory.extend(blocks.iter().filter_map(of_checkpoint));
+                container.memory.extend(blocks.iter().filter_map(from_checkpoint));
             }
         }
     }
@@ -56,13 +57,13 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
     pods.into_iter().map(allocation).filter(has_something).collect()
 }
 
-/// Pods of the kubelet's list by UID. Those that ended have no group any more, though the list may name them.
+/// Returns the pods of the PodResources API by UID. Pods that ended have no control group, although the API may list them.
 fn listed(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
     let by_name: BTreeMap<(&str, &str), &str> = facts
         .handed_out
         .names
         .iter()
-        // Of pods that have had the same name, as those of a StatefulSet, the one that runs.
+        // Of several pods with the same name, such as those of a StatefulSet, the running pod.
         .filter(|(uid, _)| facts.handed_out.hugepages.contains_key(*uid))
         .map(|(uid, (namespace, name))| ((namespace.as_str(), name.as_str()), uid.as_str()))
         .collect();
@@ -79,8 +80,8 @@ const fn has_something(allocation: &Allocation) -> bool {
         || !allocation.containers.is_empty()
 }
 
-/// A block of the checkpoint; `None` for a resource that is neither memory nor huge pages.
-fn of_checkpoint(block: &Block) -> Option<AllocatedMemory> {
+/// Converts a block of the checkpoint; `None` for a resource that is neither memory nor huge pages.
+fn from_checkpoint(block: &Block) -> Option<AllocatedMemory> {
     memory(&block.resource, block.size, block.numa_affinity.iter().copied().collect())
 }
 
@@ -96,9 +97,9 @@ fn memory(resource: &str, size: u64, zones: BTreeSet<u32>) -> Option<AllocatedMe
 #[derive(Default)]
 struct Pod {
     containers: BTreeMap<String, Container>,
-    /// By its control group.
+    /// Huge pages of the control group.
     hugepages: BTreeMap<PageSize, u64>,
-    /// Zones of devices that are near several.
+    /// Zones of all devices.
     zones: BTreeSet<u32>,
 }
 
@@ -130,7 +131,7 @@ impl Pod {
         for devices in &listed.devices {
             let zones = podresources::zones(devices);
             let zone = match zones.as_slice() {
-                [one] => Some(*one),
+                [zone] => Some(*zone),
                 _ => None,
             };
             let count = container.devices.entry((devices.resource_name.clone(), zone)).or_default();
@@ -186,7 +187,9 @@ impl Pod {
     }
 
     fn containers(self) -> Vec<AllocatedContainer> {
-        let fits = |one: &Container| one.memory.len() <= BLOCKS && one.devices.len() <= DEVICES;
+        let fits = |container: &Container| {
+            container.memory.len() <= BLOCKS && container.devices.len() <= DEVICES
+        };
         if self.containers.len() > CONTAINERS || !self.containers.values().all(fits) {
             return Vec::new();
         }

@@ -1,4 +1,4 @@
-//! Devices of device plugins by resource and zone, and how many of them no container has.
+//! Devices of device plugins by resource and zone, with the number of free ones.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use berth_api::infra_node::{Allocation, ZoneDevices};
 
 use crate::observe::HostFacts;
 
-/// As many as the schema takes.
-const MOST: usize = 256;
+/// `maxItems` of `devices` in the CRD.
+const MAX_ENTRIES: usize = 256;
 
-/// One entry per resource and zone; none where the kubelet does not list them.
+/// Returns one entry for each resource and zone; none if the kubelet does not list devices.
 pub(super) fn devices(facts: &HostFacts, allocations: &[Allocation]) -> Vec<ZoneDevices> {
     let listed = facts.handed_out.listed.as_ref().and_then(|listed| listed.devices.as_ref());
     let mut used: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();
@@ -18,7 +18,7 @@ pub(super) fn devices(facts: &HostFacts, allocations: &[Allocation]) -> Vec<Zone
         let count = used.entry((&devices.resource, devices.zone)).or_default();
         *count = count.saturating_add(devices.count);
     }
-    let all = listed.into_iter().flat_map(|devices| &devices.by_zone).take(MOST);
+    let all = listed.into_iter().flat_map(|devices| &devices.by_zone).take(MAX_ENTRIES);
     let entry = |((resource, zone), total): (&(String, Option<u32>), &u32)| ZoneDevices {
         resource: resource.clone(),
         zone: *zone,

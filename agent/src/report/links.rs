@@ -1,13 +1,13 @@
-//! Links as the status has them: uplinks in full, other links bounded, Berth's own left out, as a host
-//! may have thousands and the status must stay small.
+//! Links in the status: all uplinks, a limited number of other links, and no links of Berth, because a host may have
+//! thousands of them and the status must stay small.
 
 use berth_api::infra_node::{Uplink, UplinkKind, VirtualLink, VirtualLinkKind};
 
 use crate::observe::links::{Link, LinkKind, Links};
 
-/// As `maxItems` of `capabilities.uplinks` in the CRD.
+/// `maxItems` of `capabilities.uplinks` in the CRD.
 const MOST_UPLINKS: usize = 128;
-/// As `maxItems` of `capabilities.links` in the CRD.
+/// `maxItems` of `capabilities.links` in the CRD.
 const MOST_LINKS: usize = 64;
 
 pub(super) fn uplinks(links: &Links) -> Vec<Uplink> {

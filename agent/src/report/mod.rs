@@ -1,4 +1,4 @@
-//! From facts to the InfraNode that says them. Pure: same facts, same bytes.
+//! Converts facts to an InfraNode with its status. Pure: the same facts yield the same bytes.
 
 mod allocations;
 mod devices;
@@ -13,10 +13,10 @@ use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus};
 use crate::observe::kubelet::{KubeletConfig, KubeletFacts};
 use crate::observe::{self, HostFacts};
 
-/// Name of the InfraNode when the tree does not tell the host's.
+/// Name of the InfraNode if the name of the host is unknown.
 const NAMELESS: &str = "unknown-host";
 
-/// The host as an InfraNode with its status and an empty spec.
+/// Returns the host as an InfraNode with its status and an empty spec.
 #[must_use]
 pub fn infra_node(facts: &HostFacts) -> InfraNode {
     let name = facts.node_name().unwrap_or(NAMELESS);
@@ -27,7 +27,7 @@ pub fn infra_node(facts: &HostFacts) -> InfraNode {
     node
 }
 
-/// What `status` of the InfraNode says of these facts.
+/// Returns the status of an InfraNode with these facts.
 #[must_use]
 pub fn status(facts: &HostFacts) -> InfraNodeStatus {
     let allocations = allocations::allocations(facts);
@@ -59,7 +59,7 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
     }
 }
 
-/// As [`status`], on a host that is shaped: where no kubelet says which CPUs are kept, the reservation does.
+/// As [`status`], with the CPUs that Berth reserves on a host without a kubelet.
 #[must_use]
 pub fn status_with(facts: &HostFacts, reserved: Option<&CpuSet>) -> InfraNodeStatus {
     let mut status = status(facts);
@@ -75,7 +75,7 @@ pub fn status_with(facts: &HostFacts, reserved: Option<&CpuSet>) -> InfraNodeSta
 }
 
 fn kubelet(facts: &KubeletFacts, config: &KubeletConfig) -> Kubelet {
-    let on = |(name, value): (&String, &String)| match value.as_str() {
+    let enabled = |(name, value): (&String, &String)| match value.as_str() {
         "true" => Some(name.clone()),
         "false" => None,
         other => Some(format!("{name}={other}")),
@@ -87,14 +87,14 @@ fn kubelet(facts: &KubeletFacts, config: &KubeletConfig) -> Kubelet {
         cpu_manager_policy_options: config
             .cpu_manager_policy_options
             .iter()
-            .filter_map(on)
+            .filter_map(enabled)
             .collect(),
         topology_manager_policy: known("topologyManagerPolicy", &config.topology_manager_policy),
         topology_manager_scope: known("topologyManagerScope", &config.topology_manager_scope),
         topology_manager_policy_options: config
             .topology_manager_policy_options
             .iter()
-            .filter_map(on)
+            .filter_map(enabled)
             .collect(),
         memory_manager_policy: known("memoryManagerPolicy", &config.memory_manager_policy),
         reserved_system_cpus: config.reserved_system_cpus.clone(),

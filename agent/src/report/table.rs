@@ -1,4 +1,4 @@
-//! The report for people: groups of facts, one line per zone, link and drive, on 80 columns.
+//! Renders the report as text of 80 columns: groups of facts, and one line for each zone, link and drive.
 
 use berth_api::infra_node::{
     Capabilities, HugepagePool, Hypervisor, InfraNodeStatus, Ksm, KsmAdvisor, KsmOwner, KvmState,
@@ -11,12 +11,12 @@ use crate::observe::links::Links;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
-/// Columns of a terminal that was never resized.
+/// Columns of a default terminal.
 const WIDTH: u16 = 80;
-/// Column where values start.
+/// Column of the values.
 const INDENT: usize = 11;
 
-/// The whole report.
+/// Renders the whole report.
 #[must_use]
 pub fn render(node: &InfraNode, links: &Links, style: Style) -> String {
     let empty = InfraNodeStatus::default();
@@ -58,7 +58,7 @@ fn head(out: &mut String, node: &InfraNode, status: &InfraNodeStatus, style: Sty
 fn hypervisor(hypervisor: Option<Hypervisor>) -> String {
     match hypervisor {
         None | Some(Hypervisor::None) => String::new(),
-        Some(other) => format!("is itself a guest of {}", word(&other)),
+        Some(other) => format!("virtual machine of {}", word(&other)),
     }
 }
 
@@ -99,7 +99,7 @@ fn kvm(status: &InfraNodeStatus) -> Vec<String> {
     let kvm = &status.capabilities.kvm;
     let state = match kvm.state {
         Some(KvmState::Ready) => "Ready".to_owned(),
-        Some(state) => format!("{} (berth-agent check says what to do)", word(&state)),
+        Some(state) => format!("{} (see berth-agent check)", word(&state)),
         None => unknown_word(&status.unknown, "capabilities.kvm.state"),
     };
     let first = [
@@ -149,8 +149,8 @@ fn ksm(ksm: &Ksm) -> String {
     };
     let owner = match ksm.owner {
         Some(KsmOwner::Nobody) | None => None,
-        Some(KsmOwner::Unknown) => Some("started by somebody unknown".to_owned()),
-        Some(owner) => Some(format!("steered by {}", word(&owner))),
+        Some(KsmOwner::Unknown) => Some("controlled by an unknown program".to_owned()),
+        Some(owner) => Some(format!("controlled by {}", word(&owner))),
     };
     let advisor = ksm.advisor.filter(|advisor| *advisor != KsmAdvisor::None);
     let advisor = advisor.map(|advisor| format!("advisor {}", word(&advisor)));
@@ -323,7 +323,7 @@ fn allocations(out: &mut String, status: &InfraNodeStatus, style: Style) {
     rows(out, style, &["POD UID", "CPUS", "HUGE PAGES", "ZONES"], all);
 }
 
-/// Facts that are not known, many of one reason on few lines.
+/// Renders unknown facts, grouped by reason.
 fn unknown(out: &mut String, unknown: &[Unknown], style: Style) {
     if unknown.is_empty() {
         return;
@@ -332,7 +332,7 @@ fn unknown(out: &mut String, unknown: &[Unknown], style: Style) {
     reasons.sort_unstable();
     reasons.dedup();
     line(out, "", "");
-    line(out, &style.heading("Not known"), " (-o json has the evidence)");
+    line(out, &style.heading("Unknown"), " (-o json has the evidence)");
     for reason in reasons {
         let facts: Vec<&str> = unknown
             .iter()
@@ -388,7 +388,7 @@ fn rows(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
     }
 }
 
-/// A list on several lines of its cell, its commas kept.
+/// Wraps a list over several lines of its cell.
 fn broken(list: &str, width: usize) -> String {
     wrap(list, width).join("\n")
 }
@@ -401,7 +401,7 @@ fn plural(n: u32, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// An enum as the object spells it.
+/// Returns the text of an enum in the API object.
 pub(super) fn word<T: serde::Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => text,

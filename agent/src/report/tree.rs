@@ -1,5 +1,5 @@
-//! The links of the host as a tree, from the uplink to the port of a VM: an uplink, what is stacked on it, the
-//! bridge it is a port of, and that bridge's other ports.
+//! Renders the links of the host as a tree, from the uplink to the port of a VM: an uplink, the links stacked on it, the
+//! bridge that it is a port of, and the other ports of that bridge.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,16 @@ use crate::observe::links::{Link, LinkKind, Links};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
-/// Links that are shown below one; a host may have thousands of tenants.
+/// Largest number of links shown below a link; a host may have thousands of tenants.
 const SHOWN: usize = 12;
-/// Columns of a terminal that was never resized, and what words need at least.
+/// Columns of a default terminal.
 const WIDTH: usize = 80;
+/// Least number of columns for the text of a link.
 const NARROW: usize = 24;
-/// Links on links: what is deeper is a ring, or nobody's wish.
-const DEEPEST: usize = 12;
+/// Largest depth of stacked links; a deeper stack is a cycle or a misconfiguration.
+const MAX_DEPTH: usize = 12;
 
-/// The tree; nothing where there is neither a bridge nor a bond nor a VLAN.
+/// Renders the tree; empty if there is neither a bridge nor a bond nor a VLAN.
 #[must_use]
 pub fn render(links: &Links, style: Style) -> String {
     let stacks = |link: &&Link| {
@@ -29,7 +30,7 @@ pub fn render(links: &Links, style: Style) -> String {
     let mut tree = Tree { links, shown: BTreeSet::new(), out: String::new() };
     tree.out.push('\n');
     line(&mut tree.out, &style.heading("LINKS"), "");
-    // From where frames come: uplinks that are nobody's port but a bridge's, then bridges without any.
+    // The roots: uplinks that are not ports of a bond, then bridges without an uplink.
     let in_bond = |link: &Link| {
         let master = link.master.as_ref().and_then(|master| links.named(master));
         master.is_some_and(|master| master.kind == LinkKind::Bond)
@@ -52,7 +53,7 @@ struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// A link and all above it.
+    /// Renders a link and all links above it.
     fn branch(&mut self, link: &'a Link, sign: &str, indent: &str) {
         let words = printable(&self.words(link));
         let mut label = format!("  {indent}{sign}");
@@ -61,7 +62,7 @@ impl<'a> Tree<'a> {
             line(&mut self.out, &label, &part);
             label = " ".repeat(label.chars().count());
         }
-        if !self.shown.insert(&link.name) || indent.chars().count() > 3 * DEEPEST {
+        if !self.shown.insert(&link.name) || indent.chars().count() > 3 * MAX_DEPTH {
             return;
         }
         let indent = match sign {
@@ -93,13 +94,13 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Counts as shown, with the bridge it leads to.
+    /// Marks a link as shown, with its bridge.
     fn hide(&mut self, link: &'a Link) {
         self.shown.insert(&link.name);
         self.shown.extend(link.master.as_ref());
     }
 
-    /// What there is to say of one link.
+    /// Returns the description of a link.
     fn words(&self, link: &Link) -> String {
         let kind = match link.kind {
             LinkKind::Physical => "physical".to_owned(),
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_link_has_its_place_once() {
+    fn every_link_is_shown_once() {
         let mut all = vec![
             link("eth0", LinkKind::Physical, Some("bond0"), None),
             link("bond0", LinkKind::Bond, Some("br-tenant"), None),
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_ends() {
+    fn a_cycle_ends() {
         let mut all = vec![
             link("a", LinkKind::Bridge, Some("b"), None),
             link("b", LinkKind::Bridge, Some("a"), None),

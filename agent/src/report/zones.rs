@@ -1,4 +1,4 @@
-//! Zones, with what the kubelet keeps of them and what placement must know of their cores.
+//! NUMA zones, with the resources that the kubelet reserves and the core topology for placement.
 
 use berth_api::infra_node::{ReservedHugepages, Zone};
 use berth_api::{Bytes, CpuSet};
@@ -8,12 +8,12 @@ use crate::observe::kubelet::KubeletFacts;
 use crate::observe::kubelet::memory_state::page_size;
 use crate::observe::topology::Topology;
 
-/// As many as the schema takes.
+/// `maxItems` of `zones[].caches` in the CRD.
 const CACHES: usize = 128;
 
-/// The zones of the host, as its kubelet sees them.
+/// Returns the zones of the host with the reservations of its kubelet.
 pub(super) fn zones(facts: &HostFacts) -> Vec<Zone> {
-    let mut zones = of_kubelet(&facts.zones, &facts.kubelet);
+    let mut zones = with_kubelet(&facts.zones, &facts.kubelet);
     for zone in &mut zones {
         let Some(cpus) = &zone.cpus else { continue };
         zone.socket = socket(&facts.topology, cpus);
@@ -23,15 +23,15 @@ pub(super) fn zones(facts: &HostFacts) -> Vec<Zone> {
     zones
 }
 
-/// The package that all these CPUs are in.
+/// Returns the CPU package that contains all these CPUs.
 fn socket(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
     let mut sockets = cpus.iter().map(|cpu| topology.cpus.get(&cpu)?.socket);
     let first = sockets.next()??;
     sockets.all(|socket| socket == Some(first)).then_some(first)
 }
 
-/// The first threads of all cores, the second threads, and so on; `None` if siblings would not be at the same place of
-/// each, or if that is not known.
+/// Returns the first threads of all cores, the second threads, and so on; `None` if siblings would have different
+/// positions in these sets, or if the topology is unknown.
 fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
     if !topology.known {
         return None;
@@ -42,22 +42,23 @@ fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
     let most = cores.iter().map(Vec::len).max()?;
     let mut threads = Vec::with_capacity(most);
     for number in 0..most {
-        let of_all: Option<Vec<u32>> = cores.iter().map(|core| core.get(number).copied()).collect();
-        let of_all = of_all?;
-        // A set keeps no order but the ascending one.
-        if !of_all.is_sorted() {
+        let siblings: Option<Vec<u32>> =
+            cores.iter().map(|core| core.get(number).copied()).collect();
+        let siblings = siblings?;
+        // A CPU set is always in ascending order.
+        if !siblings.is_sorted() {
             return None;
         }
-        threads.push(of_all.into_iter().collect());
+        threads.push(siblings.into_iter().collect());
     }
     Some(threads)
 }
 
-/// Adds to every zone what the kubelet keeps, may hand out and has handed out of its CPUs.
+/// Adds the CPUs of each zone that the kubelet reserves, can allocate exclusively, and has allocated exclusively.
 ///
-/// Pinnable are CPUs only under the static policy, and only where it is known by name which CPUs are
-/// reserved: with amounts (`kubeReserved`) the kubelet chooses, and its checkpoint does not say which.
-fn of_kubelet(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
+/// CPUs are pinnable only under the static policy, and only if CPUs are reserved by list: if they are reserved by amount
+/// (`kubeReserved`), the kubelet chooses them, and its checkpoint does not contain which.
+fn with_kubelet(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
     let config = kubelet.in_force();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
     let sound = config.filter(|config| config.invalid.is_empty());
@@ -94,14 +95,15 @@ fn of_kubelet(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
         .collect()
 }
 
-/// An entry of `reservedMemory` that is of huge pages.
+/// Converts an entry of `reservedMemory` for huge pages.
 fn reserved_pages((resource, kept): (&String, &Bytes)) -> Option<ReservedHugepages> {
     let size = page_size(resource)?;
     let count = kept.0.div_ceil(size.bytes());
     (count > 0).then_some(ReservedHugepages { size, count })
 }
 
-/// Sets of CPUs of the zone that share a last-level cache; none if it is one for all, or if one is not known.
+/// Returns the sets of CPUs of the zone that share a last-level cache; none if all CPUs share one cache, or if a cache is
+/// unknown.
 fn caches(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut left = cpus.clone();
     let mut caches = Vec::new();
@@ -125,7 +127,7 @@ mod tests {
     use crate::observe::topology::LogicalCpu;
 
     #[test]
-    fn without_named_reservations_nothing_is_called_pinnable() {
+    fn no_cpus_are_pinnable_without_a_list_of_reserved_cpus() {
         let zone = Zone { cpus: Some("0-3".parse().unwrap()), ..Zone::default() };
         let facts = |policy: &str, reserved: Option<&str>| KubeletFacts {
             config: Some(KubeletConfig {
@@ -136,7 +138,7 @@ mod tests {
             ..KubeletFacts::default()
         };
         let pinnable = |facts: &KubeletFacts| {
-            of_kubelet(std::slice::from_ref(&zone), facts)[0]
+            with_kubelet(std::slice::from_ref(&zone), facts)[0]
                 .pinnable_cpus
                 .as_ref()
                 .map(CpuSet::to_string)
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_memory_manager_keeps_is_reported_by_page_size() {
+    fn reserved_memory_is_reported_by_page_size() {
         let zone = Zone { id: 1, ..Zone::default() };
         let kept = [("memory", 1 << 30), ("hugepages-2Mi", 5 << 20), ("hugepages-1Gi", 0)];
         let kept = kept.map(|(name, bytes)| (name.to_owned(), Bytes(bytes)));
@@ -157,15 +159,15 @@ mod tests {
             ..KubeletConfig::default()
         };
         let facts = KubeletFacts { config: Some(config), ..KubeletFacts::default() };
-        let said = of_kubelet(&[zone], &facts).remove(0);
+        let said = with_kubelet(&[zone], &facts).remove(0);
         assert_eq!(said.reserved_memory, Some(Bytes(1 << 30)));
-        // A page of which a part is kept is no pod's.
+        // A page that is partly reserved is not available to pods.
         let pages = [ReservedHugepages { size: berth_api::PageSize::MIB_2, count: 3 }];
         assert_eq!(said.reserved_hugepages, pages);
     }
 
     #[test]
-    fn cores_that_share_a_cache_are_told_apart() {
+    fn cores_are_grouped_by_cache() {
         let caches_of = |known: &[&str], cpus: &str| {
             let mut topology = Topology::default();
             for cache in known {
@@ -180,11 +182,11 @@ mod tests {
         };
         assert_eq!(caches_of(&["0-1,4-5", "2-3,6-7"], "0-7"), ["0-1,4-5", "2-3,6-7"]);
         assert_eq!(caches_of(&["0-7", "8-15"], "0-7"), [""; 0], "one cache for the zone");
-        assert_eq!(caches_of(&["0-1"], "0-3"), [""; 0], "not known of all");
+        assert_eq!(caches_of(&["0-1"], "0-3"), [""; 0], "unknown for some CPUs");
     }
 
     #[test]
-    fn siblings_are_at_the_same_place() {
+    fn siblings_have_the_same_position() {
         let topology = |cores: &[&str]| {
             let mut topology = Topology::default();
             topology.known = true;

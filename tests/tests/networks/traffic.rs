@@ -70,7 +70,7 @@ pub(crate) fn by_scenario(hosts: &mut [Host; 2]) {
         for (host, network) in hosts.iter_mut().zip(&scenario.networks) {
             apply(host, &manifest(&[network], &scenario.tenants));
             let again = host.must("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
-            assert!(again.trim() == "the host is as asked", "{again}");
+            assert!(again.trim() == "the host has the desired state", "{again}");
         }
         attach(hosts, &scenario);
         reaches(hosts);

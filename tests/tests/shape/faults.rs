@@ -101,7 +101,7 @@ pub(super) fn two_agents(host: &mut Host) {
         ))
         .unwrap();
     assert!(said.contains("another berth-agent (process"), "{said}");
-    assert!(said.contains("the host is as asked"), "{said}");
+    assert!(said.contains("the host has the desired state"), "{said}");
     revert(host, &before);
 }
 

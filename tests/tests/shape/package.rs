@@ -58,7 +58,7 @@ pub(super) fn installs_and_leaves(host: &mut Host) {
 
     // Told to, the package puts the host back before it goes.
     let purged = host.must("BERTH_REVERT=yes apt-get purge -y berth-agent 2>&1").unwrap();
-    assert!(purged.contains("the host is as found"), "{purged}");
+    assert!(purged.contains("the host has its original state"), "{purged}");
     let after = state(host);
     // Interrupts get other numbers and places at each boot, and some sysctls follow from the memory there is.
     let moved =

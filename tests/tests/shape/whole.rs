@@ -83,7 +83,7 @@ pub(super) fn sample_there_and_back(host: &mut Host) {
     assert_eq!(plan(host)["changes"], serde_json::json!([]));
     let again = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert!(
-        again.code == 0 && again.output.starts_with("the host is as asked")
+        again.code == 0 && again.output.starts_with("the host has the desired state")
             || again.output.starts_with("note"),
         "{}",
         again.output
@@ -101,7 +101,7 @@ pub(super) fn revert(host: &mut Host, before: &str) {
         .unwrap();
     let nothing = host.run("berth-agent revert").unwrap();
     assert!(
-        nothing.code == 0 && nothing.output.contains("the host is as found"),
+        nothing.code == 0 && nothing.output.contains("the host has its original state"),
         "{}",
         nothing.output
     );
