@@ -1,6 +1,6 @@
-//! Everything fuzzing has found, and its seeds, given to the parsers again by an ordinary test run.
+//! Runs the parsers on the corpus of the fuzz targets, with its seeds.
 
-#![expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
+#![expect(clippy::disallowed_methods, reason = "tests read files of the repository")]
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn every_parser_returns_on_its_corpus() {
         assert!(!files.is_empty(), "fuzz/corpus/{name} has no seed");
         for file in files {
             let bytes = std::fs::read(&file).unwrap();
-            // Whole, and cut off anywhere, as a file that was being written.
+            // Complete, and truncated, like a file that is being written.
             (0..bytes.len().min(256)).for_each(|end| parse(&bytes[..end]));
             parse(&bytes);
         }

@@ -1,4 +1,4 @@
-//! The made-up host `rack1-a`, fact by fact: what only a kubelet, SR-IOV, bonds and NVMe bring.
+//! Facts of the made-up host `rack1-a`, with a kubelet, SR-IOV, bonds and NVMe.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -8,7 +8,7 @@ use common::{agent_on, findings, host, report, stdout};
 use serde_json::{Value, json};
 
 #[test]
-fn every_group_of_facts_is_there() {
+fn every_group_of_facts_is_reported() {
     let node = report(&host::rack1_a());
     let capabilities = &node["status"]["capabilities"];
     let expect = |pointer: &str, value: Value| {
@@ -45,7 +45,7 @@ fn every_group_of_facts_is_there() {
 }
 
 #[test]
-fn links_know_their_place() {
+fn links_have_masters_and_zones() {
     let node = report(&host::rack1_a());
     let uplinks = node["status"]["capabilities"]["uplinks"].as_array().unwrap().clone();
     let by_name = |name: &str| uplinks.iter().find(|link| link["name"] == name).unwrap().clone();
@@ -68,7 +68,7 @@ fn links_know_their_place() {
 }
 
 #[test]
-fn drives_in_use_and_free_are_told_apart() {
+fn used_and_unused_drives_are_distinguished() {
     let node = report(&host::rack1_a());
     let nvme = &node["status"]["capabilities"]["nvme"];
     assert_eq!(nvme[0]["inUse"], true);
@@ -80,7 +80,7 @@ fn drives_in_use_and_free_are_told_apart() {
 }
 
 #[test]
-fn zones_say_what_can_be_pinned_and_what_is() {
+fn zones_have_pinnable_and_pinned_cpus() {
     let node = report(&host::rack1_a());
     let zone = &node["status"]["zones"][0];
     assert_eq!(zone["reservedCPUs"], "0,48");
@@ -121,7 +121,7 @@ fn a_captured_host_without_problems_fails_no_check() {
 }
 
 #[test]
-fn a_kubelet_that_would_not_start_again_fails_with_the_way_out() {
+fn a_kubelet_that_would_not_start_again_fails_with_a_remedy() {
     let tree = host::rack1_a();
     tree.file(
         "var/lib/kubelet/cpu_manager_state",
@@ -157,9 +157,9 @@ fn unknown(node: &Value, path: &str) -> Option<Value> {
     facts.iter().find(|fact| fact["path"] == path).cloned()
 }
 
-/// Half of a configuration would be a guess, and a guess would fail checks on healthy hosts.
+/// A partly read configuration would be a guess, and a guess would fail checks on healthy hosts.
 #[test]
-fn a_configuration_that_cannot_be_read_whole_is_unknown() {
+fn a_configuration_that_cannot_be_read_completely_is_unknown() {
     let break_one: [fn(&common::Tree); 4] = [
         |tree| drop(std::fs::remove_file(tree.path().join("var/lib/kubelet/config.yaml"))),
         |tree| _ = tree.file("var/lib/kubelet/config.yaml", "cpuManagerPolicy: ["),
@@ -181,7 +181,7 @@ fn a_configuration_that_cannot_be_read_whole_is_unknown() {
 }
 
 #[test]
-fn a_kubelet_inside_k3s_hides_its_flags_and_leftovers_do_not_speak_for_it() {
+fn a_kubelet_inside_k3s_hides_its_flags_and_stale_files_are_ignored() {
     let tree = host::rack1_a();
     tree.file("proc/1412/comm", "k3s-server\n");
     let fact = unknown(&report(&tree), "capabilities.kubelet").unwrap();
@@ -189,7 +189,7 @@ fn a_kubelet_inside_k3s_hides_its_flags_and_leftovers_do_not_speak_for_it() {
 }
 
 #[test]
-fn a_kubelet_that_does_not_run_is_read_from_its_files_and_judged_with_care() {
+fn a_kubelet_that_does_not_run_is_read_from_its_files_and_causes_only_warnings() {
     let tree = host::rack1_a();
     tree.file("proc/1412/comm", "sleep\n")
         .file("proc/2/comm", "kthreadd\n")
@@ -202,7 +202,7 @@ fn a_kubelet_that_does_not_run_is_read_from_its_files_and_judged_with_care() {
 }
 
 #[test]
-fn absurd_checkpoints_are_numbers_like_others() {
+fn checkpoints_with_huge_numbers_are_read() {
     let tree = host::rack1_a();
     let block = r#"{"numaAffinity":null,"type":"hugepages-64Ki","size":18446744073709551615}"#;
     let entries = vec![block; 70_000].join(",");
@@ -217,7 +217,7 @@ fn absurd_checkpoints_are_numbers_like_others() {
 }
 
 #[test]
-fn virtual_functions_are_no_uplinks_and_every_physical_function_is_listed() {
+fn virtual_functions_are_not_uplinks_and_every_physical_function_is_listed() {
     let tree = host::rack1_a();
     for number in 0..8 {
         tree.link(
@@ -243,7 +243,7 @@ fn virtual_functions_are_no_uplinks_and_every_physical_function_is_listed() {
 }
 
 #[test]
-fn volumes_of_a_fabric_are_no_drives_of_this_host() {
+fn volumes_of_a_fabric_are_not_drives_of_this_host() {
     let tree = host::rack1_a();
     tree.file("sys/devices/virtual/nvme-fabrics/ctl/nvme9/nvme9n1/size", "2048\n")
         .link("sys/class/block/nvme9n1", "../../devices/virtual/nvme-fabrics/ctl/nvme9/nvme9n1")
@@ -271,7 +271,7 @@ fn disks_reached_twice_count_once() {
 }
 
 #[test]
-fn firmware_text_cannot_drive_the_readers_terminal() {
+fn control_characters_of_firmware_texts_are_escaped() {
     let tree = host::rack1_a();
     tree.file("sys/class/dmi/id/product_name", "evil\x1b]0;title\x07\nproduct");
     let table = stdout(&agent_on(&tree, &["report"]));
@@ -279,7 +279,7 @@ fn firmware_text_cannot_drive_the_readers_terminal() {
 }
 
 #[test]
-fn what_a_container_or_a_capture_does_not_show_is_not_no() {
+fn facts_that_a_container_or_capture_hides_are_unknown() {
     let tree = host::rack1_a();
     std::fs::remove_dir_all(tree.path().join("dev")).unwrap();
     let node = report(&tree);
@@ -305,7 +305,7 @@ fn a_damaged_checkpoint_fails_as_the_kubelet_would() {
 }
 
 #[test]
-fn a_value_the_kubelet_does_not_know_is_the_one_thing_that_fails() {
+fn a_value_that_the_kubelet_does_not_know_is_the_only_failure() {
     let config = "kind: KubeletConfiguration\nreservedSystemCPUs: \"0\"\n";
     for value in
         ["cpuManagerPolicy: Static\n", "reservedSystemCPUs: 0-x\n", "topologyManagerScope: [\n"]
@@ -328,7 +328,7 @@ fn a_value_the_kubelet_does_not_know_is_the_one_thing_that_fails() {
 }
 
 #[test]
-fn the_node_is_named_as_the_kubelet_names_it() {
+fn the_node_has_the_name_that_the_kubelet_uses() {
     let tree = host::rack1_a();
     tree.file("proc/1412/cmdline", "kubelet\0--hostname-override=node-17\0");
     assert_eq!(report(&tree)["metadata"]["name"], "node-17");
@@ -339,7 +339,7 @@ fn the_node_is_named_as_the_kubelet_names_it() {
 }
 
 #[test]
-fn reserved_memory_must_add_up_before_there_is_a_checkpoint() {
+fn reserved_memory_must_add_up_even_without_a_checkpoint() {
     let with = |memory: &str| {
         let tree = host::rack1_a();
         tree.file(

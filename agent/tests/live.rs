@@ -1,5 +1,5 @@
-//! The machine the tests run on, as root and as an ordinary user, with `/dev/kvm` and without, and
-//! what other programs say of it.
+//! Compares reports of the machine that runs the tests, as root and as an ordinary user, with and without `/dev/kvm`, with
+//! the output of other programs.
 
 #![expect(
     clippy::disallowed_methods,
@@ -20,7 +20,7 @@ use common::{agent, stderr, stdout};
 use serde_json::Value;
 use skip::skip;
 
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED: u32 = 65_534;
 
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
@@ -31,7 +31,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The program where any user can run it: the build folder may be root's alone.
+/// Copies the program to a folder where any user can run it, because only root may be able to read the build folder.
 fn program_for_all(folder: &tempfile::TempDir) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let program = folder.path().join("berth-agent");
@@ -52,8 +52,8 @@ fn reason(node: &Value, path: &str) -> Option<String> {
 
 #[test]
 fn two_reports_are_the_same_bytes() {
-    // Some hypervisors give a guest its memory bit by bit, and the kernel's MemTotal of a zone grows with
-    // it: only reports between which the kernel said the same must be the same.
+    // Some hypervisors add memory to a guest gradually, and MemTotal of a zone grows: only reports with equal values of
+    // the kernel must be equal.
     let kernel = || {
         let zone =
             std::fs::read_to_string("/sys/devices/system/node/node0/meminfo").unwrap_or_default();
@@ -124,7 +124,7 @@ fn links_are_those_of_sysfs() {
     assert_eq!(uplinks.len(), devices.filter(|path| path.join("device").exists()).count());
 }
 
-/// What libvirt checks and both can tell must agree.
+/// Checks that both libvirt and Berth have must agree.
 #[test]
 fn virt_host_validate_agrees() {
     let Ok(output) = Command::new("virt-host-validate").arg("qemu").output() else {
@@ -154,14 +154,14 @@ fn virt_host_validate_agrees() {
 }
 
 #[test]
-fn an_ordinary_user_sees_the_host_but_for_what_is_roots() {
+fn an_ordinary_user_gets_all_facts_that_do_not_need_root() {
     if !is_root() {
         return skip("an_ordinary_user_sees_the_host_but_for_what_is_roots", "needs root");
     }
     let folder = tempfile::tempdir().unwrap();
     let program = program_for_all(&folder);
     let run = |arguments: &[&str]| {
-        Command::new(&program).args(arguments).uid(NOBODY).gid(NOBODY).output().unwrap()
+        Command::new(&program).args(arguments).uid(UNPRIVILEGED).gid(UNPRIVILEGED).output().unwrap()
     };
     let theirs = json(&run(&["report", "-o", "json"]));
     let ours = json(&agent(&["report", "-o", "json"]));
@@ -180,9 +180,9 @@ fn an_ordinary_user_sees_the_host_but_for_what_is_roots() {
     assert!(run(&["check"]).status.code().is_some_and(|code| code < 2));
 }
 
-/// A mount namespace of its own with an empty `/dev`, as a container without devices has.
+/// Runs in a private mount namespace with an empty `/dev`, like a container without devices.
 #[test]
-fn without_the_device_node_nothing_is_claimed_of_the_host() {
+fn without_the_device_node_kvm_of_the_host_is_unknown() {
     if !is_root() {
         return skip("without_the_device_node_nothing_is_claimed_of_the_host", "needs root");
     }

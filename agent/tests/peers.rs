@@ -1,7 +1,7 @@
-//! Captures of real machines, and what those machines' own tools said about them.
+//! Compares captures of real machines with the output of other tools on these machines.
 //!
-//! No expectation is written down here: each is read from the tool's output, so a capture dropped
-//! into the same folder is tested too. `tests/data/README.md` lists the captures, their origin and licences.
+//! Expected values are read from the output of the tools, so a capture that is added to the same folder is
+//! tested too. `tests/data/README.md` lists the captures, their origin and licences.
 #![expect(
     clippy::disallowed_methods,
     reason = "the test unpacks trees, starts the agent, and reads on its own what the agent reads"
@@ -30,15 +30,15 @@ use std::path::{Path, PathBuf};
 
 use machine::Machine;
 
-/// The installed lscpu reads the same trees as the agent. Where lscpu's own output was recorded, it counts too.
+/// Compares with the installed lscpu, which reads the same trees as the agent, and with recorded output of lscpu.
 #[test]
 fn lscpu_agrees() {
     if !lscpu::is_installed() {
         return skip::skip("lscpu_agrees", "lscpu is not installed");
     }
-    // The other captures lack files that lscpu wants.
+    // The other captures lack files that lscpu needs.
     each_machine(&captures("hwloc", ".tar.bz2"), ".tar.bz2", |_, machine| {
-        if let Some(said) = lscpu::of_tree(&machine.root) {
+        if let Some(said) = lscpu::from_tree(&machine.root) {
             lscpu::compare(&said, machine);
         }
     });
@@ -53,9 +53,9 @@ fn hwloc_agrees() {
     each_machine(&captures("hwloc", ".tar.bz2"), ".tar.bz2", |folder, machine| {
         let console = folder.join(format!("{}.console", machine.name));
         let topology = if console.exists() {
-            hwloc::Topology::of_console(&read(&console))
+            hwloc::Topology::from_console(&read(&console))
         } else {
-            hwloc::Topology::of_xml(&read(&folder.join(format!("{}.xml", machine.name))))
+            hwloc::Topology::from_xml(&read(&folder.join(format!("{}.xml", machine.name))))
         };
         topology.compare(machine);
     });
@@ -82,7 +82,7 @@ fn captures(family: &str, suffix: &str) -> Vec<PathBuf> {
     archives
 }
 
-/// Unpacks every capture, checks what holds for any tree and then what `check` checks.
+/// Unpacks every capture, and runs the comparisons for any tree and then `check`.
 fn each_machine(archives: &[PathBuf], suffix: &str, check: fn(&Path, &mut Machine)) {
     let mut mismatches = Vec::new();
     for archive in archives {

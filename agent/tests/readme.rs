@@ -1,14 +1,14 @@
-//! The README's samples are what the program prints, on the made-up host of `common/host.rs`.
+//! Compares the samples of the README with the output of the program on the made-up host of `common/host.rs`.
 //!
 //! After a change of the output run `make samples` (this test with `BERTH_UPDATE=1`) and read the
-//! difference: it is what a new user sees first. The manual page and the list of checks likewise.
+//! difference, because a new user sees it first. The same applies to the reference and the list of checks.
 
 #![expect(
     clippy::disallowed_methods,
     clippy::panic,
     clippy::string_slice,
     clippy::unwrap_used,
-    reason = "tests look at the repository's files, and fail by panicking"
+    reason = "tests read files of the repository, and fail by panicking"
 )]
 
 mod common;
@@ -17,7 +17,7 @@ use std::path::Path;
 
 use common::{agent, agent_on, host, stdout};
 
-/// Text between `<!-- sample: NAME -->` and the end of the fenced block after it.
+/// Replaces the fenced block after `<!-- sample: NAME -->`.
 fn with_sample(readme: &str, name: &str, sample: &str) -> String {
     let marker = format!("<!-- sample: {name} -->\n```text\n");
     let start =
@@ -40,7 +40,7 @@ fn compare(path: &str, wanted: &str) {
 }
 
 #[test]
-fn samples_are_what_the_program_prints() {
+fn samples_are_output_of_the_program() {
     let tree = host::rack1_a();
     let report = stdout(&agent_on(&tree, &["report"]));
     let check = stdout(&agent_on(&tree, &["check", "kvm", "cpu", "hugepages", "kubelet"]));
@@ -59,12 +59,12 @@ fn samples_are_what_the_program_prints() {
 }
 
 #[test]
-fn the_list_of_checks_is_what_the_program_prints() {
+fn the_list_of_checks_is_output_of_the_program() {
     let list = stdout(&agent(&["check", "--list"]));
     compare(
         "docs/checks.md",
         &format!(
-            "# Checks\n\nWhat `berth-agent check` looks at, as `berth-agent check --list` prints it.\n\n```text\n{list}```\n"
+            "# Checks\n\nAll checks of `berth-agent check`, as printed by `berth-agent check --list`.\n\n```text\n{list}```\n"
         ),
     );
 }

@@ -1,23 +1,23 @@
-//! What hwloc's lstopo said, as `lstopo -v -` prints it or in XML.
+//! Output of lstopo of hwloc, from `lstopo -v -` or in XML.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::kernel;
 use crate::machine::{Machine, in_bytes, text};
-use crate::units::{Cpus, bytes_of, cpus_of_mask, list_of};
+use crate::units::{Cpus, format_cpu_list, parse_bytes, parse_cpu_mask};
 
 /// An object of hwloc's tree. The tree is kept as a list, parents before children.
 struct Object {
     depth: usize,
     kind: String,
-    /// The operating system's number for it.
+    /// Index of the operating system.
     index: Option<u32>,
     name: String,
     attributes: BTreeMap<String, String>,
 }
 
 impl Object {
-    /// The two formats call some attributes differently.
+    /// Returns an attribute, whose name may depend on the format.
     fn attribute(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| self.attributes.get(*name)).map(String::as_str)
     }
@@ -26,7 +26,7 @@ impl Object {
         self.attribute(&["busid", "pci_busid"])
     }
 
-    /// Whether this is a disk such as `nvme0n1`.
+    /// Returns true for a disk such as `nvme0n1`.
     fn is_nvme(&self) -> bool {
         let number = |text: &str| text.parse::<u32>().is_ok();
         let numbers = self.name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
@@ -38,7 +38,7 @@ impl Object {
     }
 }
 
-/// CPUs of one kind, and where that kind ranks if hwloc knows.
+/// CPUs of one kind, with the rank of the kind if hwloc knows it.
 struct CpuKind {
     efficiency: Option<i32>,
     cpus: Cpus,
@@ -47,13 +47,13 @@ struct CpuKind {
 pub(crate) struct Topology {
     objects: Vec<Object>,
     kinds: Vec<CpuKind>,
-    /// CPUs that hwloc knows of and does not show.
+    /// CPUs that hwloc knows but does not show.
     left_out: Cpus,
 }
 
 impl Topology {
     /// Reads lines such as `    Core L#1 (P#4 cpukind=1)`; two more spaces are one level deeper.
-    pub(crate) fn of_console(said: &str) -> Self {
+    pub(crate) fn from_console(said: &str) -> Self {
         let objects = said
             .lines()
             .take_while(|line| !line.starts_with("depth "))
@@ -85,21 +85,21 @@ impl Topology {
         let kinds = said.lines().filter(|line| line.starts_with("CPU kind ")).filter_map(|line| {
             let (rank, mask) = line.split_once(" cpuset ")?;
             let efficiency = rank.rsplit(' ').next()?.parse().ok();
-            Some(CpuKind { efficiency, cpus: cpus_of_mask(mask) })
+            Some(CpuKind { efficiency, cpus: parse_cpu_mask(mask) })
         });
         let left_out =
             said.lines().find_map(|line| line.split_once(" not represented in topology: "));
         Self {
             objects,
             kinds: kinds.collect(),
-            left_out: left_out.map(|(_, mask)| cpus_of_mask(mask)).unwrap_or_default(),
+            left_out: left_out.map(|(_, mask)| parse_cpu_mask(mask)).unwrap_or_default(),
         }
     }
 
-    pub(crate) fn of_xml(said: &str) -> Self {
+    pub(crate) fn from_xml(said: &str) -> Self {
         let mut objects: Vec<Object> = Vec::new();
         let mut kinds = Vec::new();
-        // Positions of the objects that are not closed yet.
+        // Positions of open objects.
         let mut open = Vec::new();
         for tag in said.split('<').filter_map(|piece| Some(piece.split_once('>')?.0)) {
             let mut attributes = xml_attributes(tag);
@@ -128,13 +128,13 @@ impl Topology {
                     }
                 }
                 Some("cpukind") => {
-                    let cpus = attributes.get("cpuset").map(|mask| cpus_of_mask(mask));
+                    let cpus = attributes.get("cpuset").map(|mask| parse_cpu_mask(mask));
                     kinds.push(CpuKind { efficiency: None, cpus: cpus.unwrap_or_default() });
                 }
                 _ => {}
             }
         }
-        let mask = |name| objects.first()?.attributes.get(name).map(|mask| cpus_of_mask(mask));
+        let mask = |name| objects.first()?.attributes.get(name).map(|mask| parse_cpu_mask(mask));
         let left_out = mask("complete_cpuset")
             .zip(mask("cpuset"))
             .map(|(complete, shown)| complete.difference(&shown).copied().collect());
@@ -143,7 +143,7 @@ impl Topology {
 
     pub(crate) fn compare(&self, machine: &mut Machine) {
         let offline = kernel::offline(&machine.root);
-        machine.same("offline", list_of(&offline), machine.capability("cpu/offline"));
+        machine.same("offline", format_cpu_list(&offline), machine.capability("cpu/offline"));
         // In a cgroup hwloc shows only the CPUs it may use; the agent shows the machine.
         if self.left_out.is_subset(&offline) {
             self.compare_cpus(machine);
@@ -156,7 +156,7 @@ impl Topology {
     fn compare_cpus(&self, machine: &mut Machine) {
         let everything = 0..self.objects.len();
         let cpus: Cpus = everything.clone().filter_map(|position| self.cpu_at(position)).collect();
-        machine.same("online", list_of(&cpus), machine.capability("cpu/online"));
+        machine.same("online", format_cpu_list(&cpus), machine.capability("cpu/online"));
         machine.same("threads", cpus.len(), machine.capability("cpu/threads"));
 
         let of_kind = |kind| everything.clone().filter(move |at| self.objects[*at].kind == kind);
@@ -176,8 +176,8 @@ impl Topology {
     }
 
     fn compare_zones(&self, machine: &mut Machine) {
-        // hwloc throws away nodes that claim another node's CPUs. The agent keeps to the kernel's
-        // word, and `kernel::compare_zones` has seen to that.
+        // hwloc ignores nodes with CPUs of another node. The agent reports the nodes of the kernel, which
+        // `kernel::compare_zones` checks.
         if kernel::nodes_overlap(&machine.root) {
             return;
         }
@@ -185,14 +185,14 @@ impl Topology {
             let ("NUMANode", Some(id)) = (object.kind.as_str(), object.index) else { continue };
             // hwloc gives a node without CPUs those of the nodes next to it.
             if !kernel::is_memory_only(&machine.root, id) {
-                let cpus = list_of(&self.cpus_below(self.home_of_memory(position)));
+                let cpus = format_cpu_list(&self.cpus_below(self.home_of_memory(position)));
                 machine.same(&format!("zone {id} cpus"), cpus, machine.zone(id, "cpus"));
             }
             let Some(memory) = object.attribute(&["local", "local_memory"]) else { continue };
             // The console rounds to its unit; bytes are exact.
             let berth = machine.zone(id, "memory");
-            let is_near = bytes_of(memory)
-                .zip(bytes_of(&berth))
+            let is_near = parse_bytes(memory)
+                .zip(parse_bytes(&berth))
                 .is_some_and(|((tool, unit), (berth, _))| tool.abs_diff(berth) < unit);
             if !is_near {
                 machine.same(&format!("zone {id} memory"), memory, berth);
@@ -210,7 +210,7 @@ impl Topology {
         let best = best.max_by_key(|kind| kind.efficiency);
         let performance = kernel::core_kind(machine, "Performance");
         if let Some(best) = best.filter(|_| performance != "nothing") {
-            machine.same("Performance cores", list_of(&best.cpus), performance);
+            machine.same("Performance cores", format_cpu_list(&best.cpus), performance);
         }
     }
 
@@ -233,13 +233,13 @@ impl Topology {
             }
         }
 
-        // A bond is an uplink and no device.
+        // A bond is an uplink but not a device.
         let uplinks = machine.capabilities("uplinks").into_iter();
         let uplinks: BTreeSet<_> = uplinks
             .filter(|uplink| uplink["kind"] != "Bond")
             .map(|uplink| ["name", "mac", "pciAddress"].map(|key| text(uplink.get(key))))
             .collect();
-        // Drives that no block driver has are named by their PCI address.
+        // Drives without a block driver are named by their PCI address.
         let nvme: BTreeSet<_> = machine
             .capabilities("nvme")
             .iter()
@@ -251,7 +251,7 @@ impl Topology {
         compare_sets("nvme", &drives, &nvme, machine);
     }
 
-    /// Everything that is part of an object.
+    /// Returns the positions of all descendants of an object.
     fn below(&self, position: usize) -> impl Iterator<Item = usize> {
         let depth = self.objects[position].depth;
         (position + 1..self.objects.len()).take_while(move |at| self.objects[*at].depth > depth)
@@ -269,7 +269,7 @@ impl Topology {
         self.below(position).filter_map(|at| self.cpu_at(at)).collect()
     }
 
-    /// The object whose CPUs a NUMA node is local to: its parent, seen through caches of memory.
+    /// Returns the object with the local CPUs of a NUMA node: its nearest ancestor that is not a memory cache.
     fn home_of_memory(&self, node: usize) -> usize {
         let mut home = node;
         while let Some(parent) = self.parent(home) {
@@ -281,7 +281,7 @@ impl Topology {
         home
     }
 
-    /// The PCI function that a device is on.
+    /// Returns the PCI function of a device.
     fn pci_of(&self, position: usize) -> Option<&str> {
         let mut at = position;
         loop {
@@ -310,7 +310,7 @@ fn compare_sets(
     }
 }
 
-/// Splits at spaces that are not in quotes, and takes the quotes away.
+/// Splits at spaces outside quotes, and removes the quotes.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quoted = false;
@@ -325,7 +325,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// `object type="PU" os_index="3"`; nothing that is read here has escapes.
+/// Parses `object type="PU" os_index="3"`; the attributes have no escapes.
 fn xml_attributes(tag: &str) -> BTreeMap<String, String> {
     let pieces: Vec<_> = tag.split('"').collect();
     let pairs = pieces.chunks_exact(2).filter_map(|pair| {

@@ -1,20 +1,20 @@
-//! What the captured tree itself says, read apart from the agent's own code.
+//! Facts of the captured tree, read independently of the code of the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::machine::{Machine, in_bytes, text};
-use crate::units::{Cpus, cpus_of_list, cpus_of_mask, list_of};
+use crate::units::{Cpus, format_cpu_list, parse_cpu_list, parse_cpu_mask};
 
-/// Zones are the kernel's nodes: no more, no fewer, with its memory and huge pages.
+/// Compares the zones with the nodes of the kernel: the same set, with the same memory and huge pages.
 pub(crate) fn compare_zones(machine: &mut Machine) {
     let nodes = nodes(&machine.root);
     if nodes.is_empty() {
         return;
     }
-    let ids = list_of(&nodes.keys().copied().collect());
-    machine.same("zone ids (kernel)", ids, list_of(&machine.zone_ids()));
+    let ids = format_cpu_list(&nodes.keys().copied().collect());
+    machine.same("zone ids (kernel)", ids, format_cpu_list(&machine.zone_ids()));
 
     let offline = offline(&machine.root);
     for (id, node) in &nodes {
@@ -22,7 +22,7 @@ pub(crate) fn compare_zones(machine: &mut Machine) {
             // Some kernels also list CPUs of the node that are offline.
             let online = cpus.difference(&offline).copied().collect();
             let field = format!("zone {id} cpus (kernel)");
-            machine.same(&field, list_of(&online), machine.zone(*id, "cpus"));
+            machine.same(&field, format_cpu_list(&online), machine.zone(*id, "cpus"));
         }
         if let Some(memory) = memory_of_node(node) {
             let field = format!("zone {id} memory (kernel)");
@@ -40,7 +40,7 @@ pub(crate) fn compare_zones(machine: &mut Machine) {
         }
     }
     if nodes_overlap(&machine.root) && !machine.log.to_lowercase().contains("overlap") {
-        machine.mismatch("nodes overlap, and no warning on stderr says so".to_owned());
+        machine.mismatch("nodes overlap, but there is no warning on stderr".to_owned());
     }
 }
 
@@ -48,26 +48,34 @@ pub(crate) fn compare_zones(machine: &mut Machine) {
 pub(crate) fn compare_core_kinds(machine: &mut Machine) {
     let devices = machine.root.join("sys/devices");
     if let Some(online) = line(&devices.join("system/cpu/online")) {
-        machine.same("online", list_of(&cpus_of_list(&online)), machine.capability("cpu/online"));
+        machine.same(
+            "online",
+            format_cpu_list(&parse_cpu_list(&online)),
+            machine.capability("cpu/online"),
+        );
     }
     let kinds = [("Performance", "cpu_core/cpus"), ("Efficiency", "cpu_atom/cpus")]
         .map(|(kind, file)| (kind, line(&devices.join(file))));
     if kinds.iter().all(|(_, cpus)| cpus.is_some()) {
         machine.same("hybrid", true, machine.capability("cpu/hybrid"));
         for (kind, cpus) in kinds {
-            let cpus = cpus_of_list(&cpus.unwrap_or_default());
-            machine.same(&format!("{kind} cores"), list_of(&cpus), core_kind(machine, kind));
+            let cpus = parse_cpu_list(&cpus.unwrap_or_default());
+            machine.same(
+                &format!("{kind} cores"),
+                format_cpu_list(&cpus),
+                core_kind(machine, kind),
+            );
         }
     }
 }
 
-/// What the agent says the CPUs of one kind are.
+/// Returns the CPUs of one kind in the report.
 pub(crate) fn core_kind(machine: &Machine, kind: &str) -> String {
     let kinds = machine.capabilities("cpu/coreKinds");
     text(kinds.iter().find(|entry| entry["kind"] == kind).and_then(|entry| entry.get("cpus")))
 }
 
-/// CPUs that are there and switched off. A CPU that cannot be switched off has no `online` file.
+/// Returns the CPUs that are present but offline. A CPU that cannot be taken offline has no `online` file.
 pub(crate) fn offline(root: &Path) -> Cpus {
     let cpus = numbered(&root.join("sys/devices/system/cpu"), "cpu");
     cpus.into_iter()
@@ -76,7 +84,7 @@ pub(crate) fn offline(root: &Path) -> Cpus {
         .collect()
 }
 
-/// Whether a CPU is claimed by two nodes, which only broken firmware does.
+/// Returns true if two nodes contain the same CPU, which only faulty firmware causes.
 pub(crate) fn nodes_overlap(root: &Path) -> bool {
     let mut seen = Cpus::new();
     nodes(root)
@@ -86,12 +94,12 @@ pub(crate) fn nodes_overlap(root: &Path) -> bool {
         .any(|cpu| !seen.insert(cpu))
 }
 
-/// Whether the kernel says that a node has no CPUs.
+/// Returns true if a node has no CPUs.
 pub(crate) fn is_memory_only(root: &Path, id: u32) -> bool {
     nodes(root).get(&id).and_then(|node| cpus_of_node(node)).is_some_and(|cpus| cpus.is_empty())
 }
 
-/// The first value of a key in `/proc/cpuinfo`.
+/// Returns the first value of a key in `/proc/cpuinfo`.
 pub(crate) fn cpuinfo(root: &Path, key: &str) -> Option<String> {
     let file = fs::read_to_string(root.join("proc/cpuinfo")).ok()?;
     let mut pairs = file.lines().filter_map(|line| line.split_once(':'));
@@ -104,8 +112,8 @@ fn nodes(root: &Path) -> BTreeMap<u32, PathBuf> {
 
 /// Older captures have only the mask.
 fn cpus_of_node(node: &Path) -> Option<Cpus> {
-    let list = line(&node.join("cpulist")).map(|list| cpus_of_list(&list));
-    list.or_else(|| line(&node.join("cpumap")).map(|mask| cpus_of_mask(&mask)))
+    let list = line(&node.join("cpulist")).map(|list| parse_cpu_list(&list));
+    list.or_else(|| line(&node.join("cpumap")).map(|mask| parse_cpu_mask(&mask)))
 }
 
 /// `Node 0 MemTotal:     16772456 kB`
@@ -131,7 +139,7 @@ fn list_of_pools(pools: &BTreeSet<(String, String)>) -> String {
     pools.iter().map(|(size, total)| format!("{size} x {total}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Folders called `prefix` and a number, by that number.
+/// Returns the folders whose name is `prefix` and a number, by that number.
 fn numbered(folder: &Path, prefix: &str) -> BTreeMap<u32, PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     entries

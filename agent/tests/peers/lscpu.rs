@@ -5,14 +5,15 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::machine::Machine;
-use crate::units::{Cpus, cpus_of_list, list_of};
+use crate::units::{Cpus, format_cpu_list, parse_cpu_list};
 
 pub(crate) fn is_installed() -> bool {
     Command::new("lscpu").arg("--version").output().is_ok()
 }
 
-/// Runs lscpu on a captured tree. `None` for a tree that it does not read: it wants `possible` of Linux 2.6.33 and later.
-pub(crate) fn of_tree(root: &Path) -> Option<String> {
+/// Runs lscpu on a captured tree. Returns `None` for a tree that it cannot read: it needs `possible` of Linux 2.6.33 and
+/// later.
+pub(crate) fn from_tree(root: &Path) -> Option<String> {
     if !root.join("sys/devices/system/cpu/possible").exists() {
         return None;
     }
@@ -28,10 +29,10 @@ pub(crate) fn of_tree(root: &Path) -> Option<String> {
 pub(crate) fn compare(said: &str, machine: &mut Machine) {
     let summary = Summary::new(said);
 
-    let online = cpus_of_list(summary.first("On-line CPU(s) list").unwrap_or_default());
-    machine.same("online", list_of(&online), machine.capability("cpu/online"));
-    let offline = cpus_of_list(summary.first("Off-line CPU(s) list").unwrap_or_default());
-    machine.same("offline", list_of(&offline), machine.capability("cpu/offline"));
+    let online = parse_cpu_list(summary.first("On-line CPU(s) list").unwrap_or_default());
+    machine.same("online", format_cpu_list(&online), machine.capability("cpu/online"));
+    let offline = parse_cpu_list(summary.first("Off-line CPU(s) list").unwrap_or_default());
+    machine.same("offline", format_cpu_list(&offline), machine.capability("cpu/offline"));
     machine.same("threads", online.len(), machine.capability("cpu/threads"));
 
     // `CPU,Core,Socket,Node`, a line for each online CPU.
@@ -53,7 +54,7 @@ pub(crate) fn compare(said: &str, machine: &mut Machine) {
     if let Some(most) = summary.numbers("Thread(s) per core").max() {
         machine.same("threadsPerCore", most, machine.capability("cpu/threadsPerCore"));
     }
-    // With books, the summary is of the whole machine and not of this partition of it.
+    // With books, the summary is about the whole machine and not about this partition.
     let sockets: Vec<_> = summary.numbers("Socket(s)").collect();
     let cores: Vec<_> = summary.numbers("Core(s) per socket").collect();
     if let ([sockets], [cores], None) = (&*sockets, &*cores, summary.first("Book(s)")) {
@@ -64,7 +65,7 @@ pub(crate) fn compare(said: &str, machine: &mut Machine) {
         }
     }
 
-    // Elsewhere lscpu has names from tables of its own.
+    // On other architectures lscpu uses its built-in tables of names.
     if matches!(summary.first("Vendor ID"), Some("GenuineIntel" | "AuthenticAMD")) {
         for (key, field) in [("Vendor ID", "vendor"), ("Model name", "model")] {
             if let Some(value) = summary.first(key).filter(|value| *value != "-") {
@@ -84,10 +85,10 @@ fn compare_zones(zones: &BTreeMap<u32, Cpus>, online: &Cpus, machine: &mut Machi
         (true, true) => &without_numa,
         _ => zones,
     };
-    let ids = list_of(&zones.keys().copied().collect());
-    machine.same("zone ids", ids, list_of(&machine.zone_ids()));
+    let ids = format_cpu_list(&zones.keys().copied().collect());
+    machine.same("zone ids", ids, format_cpu_list(&machine.zone_ids()));
     for (id, cpus) in zones {
-        machine.same(&format!("zone {id} cpus"), list_of(cpus), machine.zone(*id, "cpus"));
+        machine.same(&format!("zone {id} cpus"), format_cpu_list(cpus), machine.zone(*id, "cpus"));
     }
 }
 
@@ -116,7 +117,7 @@ impl<'a> Summary<'a> {
     /// `NUMA node0 CPU(s):   0-62:2`
     fn zones(&self) -> BTreeMap<u32, Cpus> {
         let id = |key: &str| key.strip_prefix("NUMA node")?.strip_suffix(" CPU(s)")?.parse().ok();
-        self.0.iter().filter_map(|(key, list)| Some((id(key)?, cpus_of_list(list)))).collect()
+        self.0.iter().filter_map(|(key, list)| Some((id(key)?, parse_cpu_list(list)))).collect()
     }
 }
 

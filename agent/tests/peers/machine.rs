@@ -1,4 +1,4 @@
-//! One capture: its tree, what the agent reports of it, and where tools said something else.
+//! A capture: its tree, the report of the agent, and differences from the output of tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::units::{Cpus, bytes_of};
+use crate::units::{Cpus, parse_bytes};
 
-/// No command may take longer on any tree.
+/// Time limit of each command.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Tables are read in terminals.
+/// Width limit of tables.
 const TABLE_WIDTH: usize = 80;
 
 pub(crate) struct Machine {
     pub(crate) name: String,
     /// The folder that contains `sys`.
     pub(crate) root: PathBuf,
-    /// What `report` printed.
+    /// Output of `report`.
     report: Value,
-    /// What `report` logged.
+    /// Warnings of `report`.
     pub(crate) log: String,
     pub(crate) mismatches: Vec<String>,
     _unpacked: TempDir,
@@ -51,7 +51,7 @@ impl Machine {
         }
     }
 
-    /// Runs the agent's read-only commands, and checks what holds for any tree. Returns whether
+    /// Runs the read-only commands of the agent, and checks properties of any tree. Returns true if
     /// there is a report to compare.
     pub(crate) fn run_agent(&mut self) -> bool {
         let (code, report, log) = self.run("report", "json");
@@ -114,7 +114,7 @@ impl Machine {
         self.mismatches.push(format!("{}: {message}", self.name));
     }
 
-    /// Notes a mismatch unless both said the same.
+    /// Records a mismatch unless both values are equal.
     pub(crate) fn same(&mut self, field: &str, tool: impl ToString, berth: impl ToString) {
         let (tool, berth) = (tool.to_string(), berth.to_string());
         if tool != berth {
@@ -168,7 +168,7 @@ pub(crate) fn text(value: Option<&Value>) -> String {
 
 /// A quantity in bytes, so that `1Gi` and `1048576Ki` are the same; anything else stays as it is.
 pub(crate) fn in_bytes(quantity: &str) -> String {
-    bytes_of(quantity).map_or_else(|| quantity.to_owned(), |(bytes, _)| bytes.to_string())
+    parse_bytes(quantity).map_or_else(|| quantity.to_owned(), |(bytes, _)| bytes.to_string())
 }
 
 fn folder_with_sys(folder: &Path) -> Option<PathBuf> {

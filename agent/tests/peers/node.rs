@@ -1,12 +1,12 @@
-//! What Kubernetes said of the same host: its Node object, and cAdvisor's machine information.
+//! Output of Kubernetes for the same host: its Node object, and the machine information of cAdvisor.
 
 use serde_json::Value;
 
 use crate::machine::{Machine, in_bytes, text};
 use crate::read;
-use crate::units::{Cpus, bytes_of, list_of};
+use crate::units::{Cpus, format_cpu_list, parse_bytes};
 
-/// The kernel gives back a little memory between boot and the moment the kubelet looks.
+/// Tolerance, because the kernel releases some memory between boot and the start of the kubelet.
 const MEMORY_TOLERANCE: u64 = 1 << 20;
 
 pub(crate) fn compare_node(yaml: &str, machine: &mut Machine) {
@@ -17,13 +17,13 @@ pub(crate) fn compare_node(yaml: &str, machine: &mut Machine) {
         let Some((resource, value)) = line.trim().split_once(": ") else { continue };
         let value = value.trim_matches('"');
         if resource == "cpu" {
-            let all = value.parse().map(|count: u32| list_of(&(0..count).collect()));
+            let all = value.parse().map(|count: u32| format_cpu_list(&(0..count).collect()));
             machine.same("threads", value, machine.capability("cpu/threads"));
             machine.same("online", all.unwrap_or_default(), machine.capability("cpu/online"));
         } else if resource == "memory" {
             let total = machine.capability("memory/total");
-            let difference = bytes_of(value)
-                .zip(bytes_of(&total))
+            let difference = parse_bytes(value)
+                .zip(parse_bytes(&total))
                 .map(|((node, _), (berth, _))| node.abs_diff(berth));
             if difference.is_none_or(|bytes| bytes > MEMORY_TOLERANCE) {
                 machine.same("memory total", value, total);
@@ -34,7 +34,7 @@ pub(crate) fn compare_node(yaml: &str, machine: &mut Machine) {
     }
 }
 
-/// cAdvisor's file lies beside `sys` in some captures.
+/// Compares with the file of cAdvisor, which some captures contain beside `sys`.
 pub(crate) fn compare_machine_info(machine: &mut Machine) {
     let file = machine.root.join("machineinfo.json");
     if !file.exists() {
@@ -52,7 +52,7 @@ pub(crate) fn compare_machine_info(machine: &mut Machine) {
         let id = node["node_id"].as_u64().and_then(|id| id.try_into().ok()).expect("a node id");
         let threads = list(node, "cores").iter().flat_map(|core| list(core, "thread_ids"));
         let cpus: Cpus = threads.filter_map(|cpu| cpu.as_u64()?.try_into().ok()).collect();
-        machine.same(&format!("zone {id} cpus"), list_of(&cpus), machine.zone(id, "cpus"));
+        machine.same(&format!("zone {id} cpus"), format_cpu_list(&cpus), machine.zone(id, "cpus"));
         let (memory, berth) = (text(node.get("memory")), in_bytes(&machine.zone(id, "memory")));
         machine.same(&format!("zone {id} memory"), memory, berth);
     }
@@ -67,6 +67,6 @@ fn hugepages(machine: &Machine, size: &str) -> u64 {
     let pools = machine.zones().flat_map(|zone| list(zone, "hugepages"));
     pools
         .filter(|pool| in_bytes(&text(pool.get("size"))) == in_bytes(size))
-        .filter_map(|pool| Some(bytes_of(size)?.0 * pool["total"].as_u64()?))
+        .filter_map(|pool| Some(parse_bytes(size)?.0 * pool["total"].as_u64()?))
         .sum()
 }

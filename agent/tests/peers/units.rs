@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 pub(crate) type Cpus = BTreeSet<u32>;
 
 /// Reads a list such as `0-3,8` or, with strides as lscpu has them, `0-62:2`.
-pub(crate) fn cpus_of_list(list: &str) -> Cpus {
+pub(crate) fn parse_cpu_list(list: &str) -> Cpus {
     let mut cpus = Cpus::new();
     // Some kernels leave a NUL byte behind the list.
     let list = list.trim_matches(|c: char| c.is_whitespace() || c == '\0');
@@ -22,7 +22,7 @@ pub(crate) fn cpus_of_list(list: &str) -> Cpus {
 }
 
 /// Reads a mask of 32-bit words, highest first: the kernel's `0000,ffffffff`, hwloc's `0x1,,0xff`.
-pub(crate) fn cpus_of_mask(mask: &str) -> Cpus {
+pub(crate) fn parse_cpu_mask(mask: &str) -> Cpus {
     let mut cpus = Cpus::new();
     for (word, base) in mask
         .trim_matches(|c: char| c.is_whitespace() || c == '\0')
@@ -40,8 +40,8 @@ pub(crate) fn cpus_of_mask(mask: &str) -> Cpus {
     cpus
 }
 
-/// Writes the one form a set of CPUs has in a report: ascending, neighbours merged, no strides.
-pub(crate) fn list_of(cpus: &Cpus) -> String {
+/// Formats a set of CPUs as in a report: ascending, with ranges, without strides.
+pub(crate) fn format_cpu_list(cpus: &Cpus) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &cpu in cpus {
         match ranges.last_mut() {
@@ -56,9 +56,9 @@ pub(crate) fn list_of(cpus: &Cpus) -> String {
     ranges.iter().map(write).collect::<Vec<_>>().join(",")
 }
 
-/// Reads a number with a unit, and says how many bytes that unit has: Kubernetes' `2Gi`, hwloc's
+/// Parses a number with a unit, and returns it with the number of bytes of that unit: Kubernetes' `2Gi`, hwloc's
 /// `46GiB`, or bytes.
-pub(crate) fn bytes_of(quantity: &str) -> Option<(u64, u64)> {
+pub(crate) fn parse_bytes(quantity: &str) -> Option<(u64, u64)> {
     let digits = quantity.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = match quantity.strip_prefix(digits)?.trim_end_matches('B') {
         "" => 1,

@@ -81,7 +81,9 @@ pub(crate) fn a_credential_is_renewed(
     let user = format!("client-certificate: \"{certificate}\", client-key: \"{key}\"");
     put(&format!("{before}{user}{rest}"));
     plane
-        .until("the host has the desired state", soon, |_| (file(tree, SLEEP) == "54").then_some(()))
+        .until("the host has the desired state", soon, |_| {
+            (file(tree, SLEEP) == "54").then_some(())
+        })
         .unwrap();
     let said = plane.until("its certificate is judged", soon, |plane| {
         let said = valid(plane);

@@ -121,10 +121,7 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
     let before = links(host);
     write(host, &manifest(&[own], &tenants));
     host.must(&format!("berth-agent run --standalone {MANIFEST} </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid")).unwrap();
-    until(
-        host,
-        "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'",
-    );
+    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'");
     let resident =
         host.must("awk '/VmRSS/ {print $2}' /proc/$(cat /run/agent.pid)/status").unwrap();
     let resident: u32 = resident.trim().parse().unwrap();
@@ -137,10 +134,7 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
         .unwrap();
     }
     until(host, "[ $(ip -br link | grep -cE '^tn[0-9]+(-v@own0)? +UP') -ge 1000 ]");
-    until(
-        host,
-        "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'",
-    );
+    until(host, "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'");
     assert_eq!(status(host)["status"]["networks"][0]["ready"], 1000);
     // Removal is paced: somebody else's links are made meanwhile.
     write(host, &manifest(&[own], &tenants[100..]));
