@@ -11,10 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::manifest::{Fault, Part};
-use crate::observe::HostFacts;
-use crate::observe::kubelet::StartedWith;
 use crate::plan::kubelet::{next_start, restart_needed};
 use crate::plan::{Change, Plan};
+use berth_host_facts::HostFacts;
+use berth_host_facts::kubelet::StartedWith;
 
 /// Input of the conditions.
 #[derive(Debug, Clone, Copy)]

@@ -13,7 +13,7 @@ use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, fsync, geteuid, unlinkat};
 
-use super::Root;
+use berth_host_facts::root::Root;
 
 /// Why something could not be written, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,14 +40,50 @@ pub enum LockError {
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "held, not used")] Flock<File>);
 
-impl Root {
+/// Changes of the files below a root.
+pub trait HostWrite {
     /// Writes an attribute of the kernel, in one call, as the kernel takes it whole.
     ///
     /// # Errors
     /// What the kernel says; also if there is no such file, which is never made.
-    pub fn write(&self, path: &str, text: &str) -> Result<(), WriteError> {
+    fn write(&self, path: &str, text: &str) -> Result<(), WriteError>;
+
+    /// Makes or replaces an ordinary file so that after a power cut it is either the old or the new one:
+    /// written beside it, synced, renamed, and the folder synced.
+    ///
+    /// # Errors
+    /// What the kernel says; the file is then as it was.
+    fn replace(&self, path: &str, content: &[u8]) -> Result<(), WriteError>;
+
+    /// Gives a file another name in its folder, durably.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn rename(&self, path: &str, new_name: &str) -> Result<(), WriteError>;
+
+    /// Removes a file, durably; one that is not there is fine.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn remove(&self, path: &str) -> Result<(), WriteError>;
+
+    /// Makes a folder that only root may look into; one that is there is fine.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn make_folder(&self, path: &str) -> Result<(), WriteError>;
+
+    /// Takes the lock that at most one process of the host has. The file holds the owner's process id.
+    ///
+    /// # Errors
+    /// If somebody has it, or the file cannot be made.
+    fn lock(&self, path: &str) -> Result<Lock, LockError>;
+}
+
+impl HostWrite for Root {
+    fn write(&self, path: &str, text: &str) -> Result<(), WriteError> {
         let failed = |errno| failed(path, errno);
-        let (folder, name) = self.folder_of(path).map_err(|error| failed(error.errno))?;
+        let (folder, name) = folder_of(self, path).map_err(|error| failed(error.errno))?;
         let flags = OFlag::O_WRONLY
             | OFlag::O_TRUNC
             | OFlag::O_NOCTTY
@@ -58,14 +94,9 @@ impl Root {
         if written == text.len() { Ok(()) } else { Err(failed(Errno::EIO)) }
     }
 
-    /// Makes or replaces an ordinary file so that after a power cut it is either the old or the new one:
-    /// written beside it, synced, renamed, and the folder synced.
-    ///
-    /// # Errors
-    /// What the kernel says; the file is then as it was.
-    pub fn replace(&self, path: &str, content: &[u8]) -> Result<(), WriteError> {
+    fn replace(&self, path: &str, content: &[u8]) -> Result<(), WriteError> {
         let failed = |errno| failed(path, errno);
-        let (folder, name) = self.folder_of(path)?;
+        let (folder, name) = folder_of(self, path)?;
         let temporary = format!(".{name}.berth-new");
         let make = OFlag::O_WRONLY
             | OFlag::O_CREAT
@@ -87,22 +118,14 @@ impl Root {
         })
     }
 
-    /// Gives a file another name in its folder, durably.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn rename(&self, path: &str, new_name: &str) -> Result<(), WriteError> {
-        let (folder, name) = self.folder_of(path)?;
+    fn rename(&self, path: &str, new_name: &str) -> Result<(), WriteError> {
+        let (folder, name) = folder_of(self, path)?;
         let done = renameat(&folder, name, &folder, new_name).and_then(|()| fsync(&folder));
         done.map_err(|errno| failed(path, errno))
     }
 
-    /// Removes a file, durably; one that is not there is fine.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn remove(&self, path: &str) -> Result<(), WriteError> {
-        let (folder, name) = match self.folder_of(path) {
+    fn remove(&self, path: &str) -> Result<(), WriteError> {
+        let (folder, name) = match folder_of(self, path) {
             Err(error) if error.errno == Errno::ENOENT => return Ok(()),
             found => found?,
         };
@@ -113,12 +136,8 @@ impl Root {
         }
     }
 
-    /// Makes a folder that only root may look into; one that is there is fine.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn make_folder(&self, path: &str) -> Result<(), WriteError> {
-        let (parent, name) = self.folder_of(path)?;
+    fn make_folder(&self, path: &str) -> Result<(), WriteError> {
+        let (parent, name) = folder_of(self, path)?;
         match mkdirat(&parent, name, Mode::S_IRWXU) {
             Ok(()) => fsync(&parent).map_err(|errno| failed(path, errno)),
             Err(Errno::EEXIST) => Ok(()),
@@ -126,13 +145,9 @@ impl Root {
         }
     }
 
-    /// Takes the lock that at most one process of the host has. The file holds the owner's process id.
-    ///
-    /// # Errors
-    /// If somebody has it, or the file cannot be made.
-    pub fn lock(&self, path: &str) -> Result<Lock, LockError> {
+    fn lock(&self, path: &str) -> Result<Lock, LockError> {
         let impossible = |errno| LockError::Impossible(failed(path, errno));
-        let (folder, name) = self.folder_of(path).map_err(LockError::Impossible)?;
+        let (folder, name) = folder_of(self, path).map_err(LockError::Impossible)?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = openat(&folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(impossible)?;
         match Flock::lock(File::from(fd), FlockArg::LockExclusiveNonblock) {
@@ -150,48 +165,47 @@ impl Root {
             Err((_, errno)) => Err(impossible(errno)),
         }
     }
-
-    fn folder_of<'a>(&self, path: &'a str) -> Result<(OwnedFd, &'a str), WriteError> {
-        let path = path.trim_start_matches('/');
-        let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
-        let fd = self.open_folder(folder).map_err(|errno| failed(folder, errno))?;
-        Ok((fd, name))
-    }
-
-    /// Opens a folder to change what is in it, part by part; `..` and absolute links end at this root.
-    fn open_folder(&self, path: &str) -> Result<OwnedFd, Errno> {
-        let folder = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let step = |from: &OwnedFd, name: &str, flags| openat(from, name, flags, Mode::empty());
-        let mut way = vec![step(&self.folder, ".", folder | OFlag::O_PATH)?];
-        let mut left: Vec<String> = path.rsplit('/').map(str::to_owned).collect();
-        let mut links = 0;
-        while let Some(part) = left.pop() {
-            let Some(here) = way.last() else { break };
-            match part.as_str() {
-                "" | "." => {}
-                ".." if way.len() > 1 => _ = way.pop(),
-                ".." => {}
-                name => match step(here, name, folder | OFlag::O_PATH) {
-                    Ok(next) => way.push(next),
-                    Err(Errno::ENOTDIR | Errno::ELOOP) => {
-                        let target = trusted_link(here, name)?;
-                        links += 1;
-                        if links > LINKS {
-                            return Err(Errno::ELOOP);
-                        }
-                        if target.starts_with('/') {
-                            way.truncate(1);
-                        }
-                        left.extend(target.rsplit('/').map(str::to_owned));
-                    }
-                    Err(errno) => return Err(errno),
-                },
-            }
-        }
-        step(way.last().ok_or(Errno::ENOENT)?, ".", folder | OFlag::O_RDONLY)
-    }
 }
 
+fn folder_of<'a>(root: &Root, path: &'a str) -> Result<(OwnedFd, &'a str), WriteError> {
+    let path = path.trim_start_matches('/');
+    let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
+    let fd = open_folder(root, folder).map_err(|errno| failed(folder, errno))?;
+    Ok((fd, name))
+}
+
+/// Opens a folder to change what is in it, part by part; `..` and absolute links end at this root.
+fn open_folder(root: &Root, path: &str) -> Result<OwnedFd, Errno> {
+    let folder = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let step = |from: &OwnedFd, name: &str, flags| openat(from, name, flags, Mode::empty());
+    let mut way = vec![openat(root.folder(), ".", folder | OFlag::O_PATH, Mode::empty())?];
+    let mut left: Vec<String> = path.rsplit('/').map(str::to_owned).collect();
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        let Some(here) = way.last() else { break };
+        match part.as_str() {
+            "" | "." => {}
+            ".." if way.len() > 1 => _ = way.pop(),
+            ".." => {}
+            name => match step(here, name, folder | OFlag::O_PATH) {
+                Ok(next) => way.push(next),
+                Err(Errno::ENOTDIR | Errno::ELOOP) => {
+                    let target = trusted_link(here, name)?;
+                    links += 1;
+                    if links > LINKS {
+                        return Err(Errno::ELOOP);
+                    }
+                    if target.starts_with('/') {
+                        way.truncate(1);
+                    }
+                    left.extend(target.rsplit('/').map(str::to_owned));
+                }
+                Err(errno) => return Err(errno),
+            },
+        }
+    }
+    step(way.last().ok_or(Errno::ENOENT)?, ".", folder | OFlag::O_RDONLY)
+}
 /// As the kernel's own limit.
 const LINKS: usize = 40;
 

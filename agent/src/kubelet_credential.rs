@@ -8,7 +8,7 @@ use berth_runtime::cli::text::chain;
 use k8s_openapi::jiff::Timestamp;
 use kube::config::Kubeconfig;
 
-use crate::root::Root;
+use berth_host_facts::root::Root;
 
 /// Where deploy/README.md has the kubeconfig put.
 pub const KUBECONFIG: &str = "etc/berth/kubeconfig";

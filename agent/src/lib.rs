@@ -1,7 +1,6 @@
 //! Berth's node agent, in the order of its data flow.
 //!
-//! [`root`] opens the host's files, [`observe`] reads them into plain facts and [`notes`], [`report`] converts the facts to
-//! an InfraNode, and [`check`] evaluates them. [`plan`] compares them with the desired state, [`apply`] changes the host, and
+//! [`observe`] reads the host into facts with `berth-host-facts`, [`report`] converts the facts to an InfraNode, and [`check`] evaluates them. [`plan`] compares them with the desired state, [`apply`] changes the host, and
 //! [`daemon`] repeats this and publishes the results through [`cluster`]. [`cli`] is the only module that prints.
 
 pub mod apply;
@@ -11,16 +10,15 @@ pub mod cluster;
 pub mod conditions;
 pub mod daemon;
 pub mod document;
-pub mod ledger;
+pub mod host_write;
+pub mod kubelet_credential;
 pub mod manifest;
 pub mod netlink;
 pub mod nftables;
-pub mod notes;
 pub mod observe;
 pub mod parsers;
 pub mod plan;
 pub mod publish;
 pub mod report;
-pub mod root;
-pub mod setting;
+pub mod state_folder;
 pub mod systemd;

@@ -6,19 +6,19 @@
 use std::hint::black_box;
 
 use crate::daemon;
-use crate::ledger::Ledger;
 use crate::manifest::Manifest;
-use crate::netlink;
-use crate::nftables;
-use crate::notes::Notes;
-use crate::observe::cpuinfo::CpuInfo;
-use crate::observe::kubelet::{
+use berth_api::{Bytes, CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId, VlanSet};
+use berth_host_facts::cpuinfo::CpuInfo;
+use berth_host_facts::kubelet::{
     CpuManagerState, KubeletConfig, MemoryManagerState, Record, config, flags, memory_state,
 };
-use crate::observe::links::{link_of, networkd_manages, nm_manages, proc_net};
-use crate::observe::{cgroup, hugepages, identity, machine, memory, mounts, nvme, pci};
-use crate::setting::Setting;
-use berth_api::{Bytes, CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId, VlanSet};
+use berth_host_facts::ledger::Ledger;
+use berth_host_facts::links::{link_of, networkd_manages, nm_manages, proc_net};
+use berth_host_facts::netlink;
+use berth_host_facts::nftables;
+use berth_host_facts::notes::Notes;
+use berth_host_facts::setting::Setting;
+use berth_host_facts::{cgroup, hugepages, identity, machine, memory, mounts, nvme, pci};
 use rtnetlink::packet_core::NetlinkMessage;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 

@@ -6,7 +6,7 @@ use berth_api::CpuSet;
 use zbus::blocking::{Connection, Proxy, connection, proxy};
 use zbus::zvariant::{OwnedObjectPath, Value};
 
-use crate::setting::Unit;
+use berth_host_facts::setting::Unit;
 
 /// A connection to systemd.
 #[derive(Debug)]

@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use berth_agent::apply::{CannotStart, Converged, Hands, converge, look};
-use berth_agent::ledger::Ledger;
-use berth_agent::observe::Wanted;
-use berth_agent::root::Root;
 use berth_api::infra_node::ChangeResult;
+use berth_host_facts::Wanted;
+use berth_host_facts::ledger::Ledger;
+use berth_host_facts::root::Root;
 use common::{Tree, host, manifest};
 
 const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";

@@ -332,8 +332,8 @@ proptest! {
         for (path, content) in &files {
             tree.file(path, content);
         }
-        let root = berth_agent::root::Root::open(tree.path()).unwrap();
-        let wanted = berth_agent::observe::Wanted::default();
+        let root = berth_host_facts::root::Root::open(tree.path()).unwrap();
+        let wanted = berth_host_facts::Wanted::default();
         let facts = berth_agent::observe::observe(&root, &wanted);
         let node = berth_agent::report::infra_node(&facts);
         let again = berth_agent::report::infra_node(&berth_agent::observe::observe(&root, &wanted));

@@ -11,10 +11,12 @@ mod common;
 use std::collections::BTreeSet;
 
 use berth_agent::apply::{Converged, Hands, converge, look};
-use berth_agent::ledger::{Ledger, MadeNetwork};
-use berth_agent::observe::shape::Shape;
-use berth_agent::observe::{HostFacts, Wanted, observe, observe_links};
-use berth_agent::root::Root;
+use berth_agent::observe::observe;
+use berth_agent::state_folder::save_ledger;
+use berth_host_facts::ledger::{Ledger, MadeNetwork};
+use berth_host_facts::root::Root;
+use berth_host_facts::shape::Shape;
+use berth_host_facts::{HostFacts, Wanted, observe_links};
 use common::kubelet::{modified, stop};
 use common::{Tree, host, manifest, report};
 use serde_json::{Value, json};
@@ -314,7 +316,7 @@ fn a_cycle_of_links_keeps_when_pages_changed() {
     ledger.files.insert(format!("/{DROP_IN}"));
     // Of a network that is no longer there: something to save.
     ledger.networks.insert("trunk".to_owned(), MadeNetwork::default());
-    ledger.save(&root, BOOT).unwrap();
+    save_ledger(&ledger, &root, BOOT).unwrap();
     shape_by(&tree, "  networks: []", &|root| (observe_links(root, &[]), Shape::default()));
     assert_eq!(Ledger::read(&root, Some(BOOT)).unwrap().hugepages_changed, Some(9_000));
 }

@@ -18,17 +18,18 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_agent::apply::{Hands, Outcome, apply};
-use berth_agent::ledger::Ledger;
 use berth_agent::manifest::Manifest;
-use berth_agent::nftables::Table;
-use berth_agent::observe::HostFacts;
-use berth_agent::observe::links::{BridgeFilter, Link, LinkKind, Links, PortVlans};
-use berth_agent::observe::shape::Shape;
 use berth_agent::plan::network::LinkOp;
 use berth_agent::plan::{Change, Input, Plan, plan};
-use berth_agent::root::Root;
+use berth_agent::state_folder::save_ledger;
 use berth_api::infra_node::{ChangeResult, LinkState};
 use berth_api::{LinkName, VlanId, VlanSet};
+use berth_host_facts::HostFacts;
+use berth_host_facts::ledger::Ledger;
+use berth_host_facts::links::{BridgeFilter, Link, LinkKind, Links, PortVlans};
+use berth_host_facts::nftables::Table;
+use berth_host_facts::root::Root;
+use berth_host_facts::shape::Shape;
 use common::Tree;
 use kernel::{Model, step};
 use proptest::prelude::*;
@@ -117,7 +118,7 @@ fn carry_out(facts: &mut HostFacts, plan: &Plan) {
     let model = RefCell::new(model);
     STATE.with(|tree| {
         let root = Root::open(tree.path()).unwrap();
-        facts.ledger.save(&root, BOOT).unwrap();
+        save_ledger(&facts.ledger, &root, BOOT).unwrap();
         let hands = Hands::new(&root, BOOT, &|| {}).on(&model);
         let applied = apply(&hands, &plan, &facts.ledger, &mut |_| {}).unwrap();
         let is_done = |outcome: &&Outcome| outcome.result == ChangeResult::Done;

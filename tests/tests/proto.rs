@@ -5,23 +5,34 @@
 
 use std::path::Path;
 
+/// The messages are in the crate of facts, which has no asynchronous runtime; the client is in the agent.
 #[test]
 fn the_generated_client_is_current() {
-    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent");
-    let definition = protox::compile(["podresources.proto"], [agent.join("proto")]).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    tonic_prost_build::configure()
-        .build_server(false)
-        .build_transport(false)
-        .emit_rerun_if_changed(false)
-        .out_dir(folder.path())
-        .compile_fds(definition)
-        .unwrap();
-    let generated = std::fs::read_to_string(folder.path().join("v1.rs")).unwrap();
-    let file = agent.join("src/observe/kubelet/podresources/v1.rs");
-    if std::env::var_os("BERTH_UPDATE").is_some() {
-        std::fs::write(&file, &generated).unwrap();
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let proto = repository.join("agent/proto");
+    let definition = protox::compile(["podresources.proto"], [proto]).unwrap();
+    let messages = "::berth_host_facts::kubelet::podresources::v1";
+    for (file, client) in [
+        ("crates/host-facts/src/kubelet/podresources/v1.rs", false),
+        ("agent/src/observe/pod_resources/v1.rs", true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut builder = tonic_prost_build::configure()
+            .build_server(false)
+            .build_client(client)
+            .build_transport(false)
+            .emit_rerun_if_changed(false)
+            .out_dir(folder.path());
+        if client {
+            builder = builder.extern_path(".v1", messages);
+        }
+        builder.compile_fds(definition.clone()).unwrap();
+        let generated = std::fs::read_to_string(folder.path().join("v1.rs")).unwrap();
+        let file = repository.join(file);
+        if std::env::var_os("BERTH_UPDATE").is_some() {
+            std::fs::write(&file, &generated).unwrap();
+        }
+        let committed = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(committed == generated, "{} is not what the definition gives", file.display());
     }
-    let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(committed == generated, "{} is not what the definition gives", file.display());
 }

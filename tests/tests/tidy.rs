@@ -36,12 +36,14 @@ fn code(text: &str) -> &str {
 #[test]
 fn host_files_go_through_root() {
     let exceptions = [
-        "agent/src/root.rs",
-        "agent/src/root/write.rs",
-        "agent/src/observe/kvm/device.rs",
-        "agent/src/observe/direct_io.rs",
+        "agent/src/host_write.rs",
+        "crates/host-facts/src/root.rs",
+        "crates/host-facts/src/kvm/device.rs",
+        "crates/host-facts/src/direct_io.rs",
     ];
-    for (name, text) in files("agent/src", ".rs") {
+    let mut all = files("agent/src", ".rs");
+    all.extend(files("crates/host-facts/src", ".rs"));
+    for (name, text) in all {
         if exceptions.contains(&name.as_str()) || name.ends_with("tests.rs") {
             continue;
         }
@@ -72,7 +74,7 @@ fn deciding_code_has_no_files_no_clock_no_environment() {
     for krate in PURE_CRATES {
         pure.extend(files(&format!("crates/{krate}/src"), ".rs"));
     }
-    pure.extend(files("agent/src/observe/kvm", "state.rs"));
+    pure.extend(files("crates/host-facts/src/kvm", "state.rs"));
     for (name, text) in pure {
         for forbidden in [
             "std::fs",
@@ -98,12 +100,45 @@ fn deciding_code_has_no_files_no_clock_no_environment() {
 fn only_apply_and_the_ledger_change_the_host() {
     for (name, text) in files("agent/src", ".rs") {
         let may = name.starts_with("agent/src/apply/")
-            || ["agent/src/ledger.rs", "agent/src/root/write.rs", "agent/src/cli/apply.rs"]
+            || ["agent/src/state_folder.rs", "agent/src/host_write.rs", "agent/src/cli/apply.rs"]
                 .contains(&name.as_str());
         for call in ["root.write(", "root.replace(", "root.remove(", "root.rename(", "make_folder("]
         {
             assert!(may || !code(&text).contains(call), "{name} changes the host: {call}");
         }
+    }
+}
+
+/// The crate of facts has no code that writes, and no dependency that brings an API client or an asynchronous runtime.
+#[test]
+fn host_facts_cannot_change_the_host() {
+    // The trial of O_DIRECT in a folder without files opens a file without a name.
+    let exception = "crates/host-facts/src/direct_io.rs";
+    for (name, text) in files("crates/host-facts/src", ".rs") {
+        for forbidden in [
+            "O_WRONLY",
+            "O_RDWR",
+            "O_CREAT",
+            "O_TRUNC",
+            "fs::write",
+            "File::create",
+            "OpenOptions",
+            "unlinkat",
+            "renameat",
+            "mkdirat",
+            "NLM_F_CREATE",
+            "NLM_F_APPEND",
+            "NLM_F_REPLACE",
+        ] {
+            assert!(name == exception || !code(&text).contains(forbidden), "{name}: {forbidden}");
+        }
+    }
+    let manifest = repository().join("crates/host-facts/Cargo.toml");
+    let manifest = std::fs::read_to_string(manifest).unwrap();
+    for forbidden in
+        ["kube", "k8s-openapi", "tokio", "tonic", "zbus", "rtnetlink", "berth-runtime", "futures"]
+    {
+        assert!(!manifest.contains(&format!("\n{forbidden}")), "host-facts depends on {forbidden}");
     }
 }
 

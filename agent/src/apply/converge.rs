@@ -6,13 +6,16 @@ use std::collections::BTreeSet;
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
 use super::{Hands, Outcome, apply};
+use crate::host_write::WriteError;
 use crate::manifest::Unclear;
-use crate::observe::kubelet::Record;
-use crate::observe::shape::Shape;
-use crate::observe::{self, HostFacts, Wanted};
+use crate::observe;
 use crate::plan::network::Stage;
 use crate::plan::{self, AttemptId, Plan};
-use crate::root::{ReadError, Root, WriteError};
+use crate::state_folder::keep_kubelet;
+use berth_host_facts::kubelet::Record;
+use berth_host_facts::root::{ReadError, Root};
+use berth_host_facts::shape::Shape;
+use berth_host_facts::{HostFacts, Wanted};
 
 /// Rounds at most; two are seen where the kernel resets one setting with another.
 const ROUNDS: usize = 4;
@@ -59,7 +62,7 @@ pub enum CannotStart {
 #[must_use]
 pub fn look(root: &Root, wanted: &Wanted) -> (HostFacts, Shape) {
     let facts = observe::observe(root, wanted);
-    let shape = observe::shape::observe(root, &facts);
+    let shape = observe::shape(root, &facts);
     (facts, shape)
 }
 
@@ -153,7 +156,7 @@ fn keep_record(hands: &Hands, facts: &HostFacts) {
     if Record::read(hands.root).is_ok_and(|kept| kept.as_ref() == Some(&record)) {
         return;
     }
-    if let Err(error) = record.save(hands.root) {
+    if let Err(error) = keep_kubelet(hands.root, &record) {
         tracing::warn!(%error, "failed to record the configuration of the kubelet");
     }
 }

@@ -2,8 +2,10 @@
 
 use super::Hands;
 use super::outcome::{Ended, Result};
-use crate::ledger::Ledger;
-use crate::plan::kubelet::{ACTIVE, KubeletAction, STAGED};
+use crate::host_write::HostWrite as _;
+use crate::plan::kubelet::KubeletAction;
+use berth_host_facts::kubelet::drop_in::{ACTIVE, STAGED};
+use berth_host_facts::ledger::Ledger;
 
 /// Files that are Berth's once this is begun; they outlive a reboot, and `revert` removes them.
 pub(super) fn made_by(action: &KubeletAction) -> Vec<String> {

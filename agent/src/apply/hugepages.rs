@@ -7,9 +7,10 @@ use berth_api::PageSize;
 
 use super::Hands;
 use super::outcome::{Ended, Result};
+use crate::host_write::HostWrite as _;
 use crate::plan::Step;
-use crate::root::Root;
-use crate::setting::Value;
+use berth_host_facts::root::Root;
+use berth_host_facts::setting::Value;
 
 /// Tries that gain nothing before it is given up.
 const IDLE_TRIES: u32 = 3;
@@ -90,7 +91,7 @@ fn at_boot(zone: u32, size: PageSize, count: u64) -> String {
 }
 
 fn kubelet_runs(root: &Root) -> bool {
-    crate::observe::processes::observe(root).kubelet_runs()
+    berth_host_facts::processes::observe(root).kubelet_runs()
 }
 
 struct Pool<'a> {

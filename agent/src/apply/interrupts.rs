@@ -6,10 +6,11 @@ use nix::errno::Errno;
 
 use super::outcome::{Ended, meaning};
 use super::{Hands, settings, settle};
-use crate::ledger::Ledger;
-use crate::observe::irqs;
+use crate::host_write::HostWrite as _;
 use crate::plan::{Step, Why};
-use crate::setting::Setting;
+use berth_host_facts::irqs;
+use berth_host_facts::ledger::Ledger;
+use berth_host_facts::setting::Setting;
 
 pub(super) fn carry_out(hands: &Hands, why: Why, steps: &[Step], ledger: &mut Ledger) -> Ended {
     let (mut moved, mut unmovable, mut gone) = (0, 0, 0);

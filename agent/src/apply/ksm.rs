@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::outcome::{Ended, Result};
 use super::{Hands, settings};
+use crate::host_write::HostWrite as _;
 use crate::plan::Step;
-use crate::setting::{KsmSetting, Setting};
+use berth_host_facts::setting::{KsmSetting, Setting};
 
 /// How long unmerging may take; some GiB a second are ordinary.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -24,7 +25,7 @@ pub(super) fn set_merge_across_nodes(hands: &Hands, step: &Step) -> Result {
 }
 
 fn unmerge(hands: &Hands) -> std::result::Result<(), Ended> {
-    let file = |name: &str| format!("{}/{name}", crate::observe::shape::KSM);
+    let file = |name: &str| format!("{}/{name}", berth_host_facts::shape::KSM);
     // Returns once everything is unmerged, or with an error; what is shared afterwards is in flight.
     hands.root.write(&file("run"), "2")?;
     let begin = Instant::now();

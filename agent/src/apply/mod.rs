@@ -16,12 +16,15 @@ use std::cell::{OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::ledger::Ledger;
-use crate::observe::processes;
+use crate::host_write::HostWrite as _;
+use crate::host_write::WriteError;
 use crate::plan::{Action, Change, Plan, Step, Why};
-use crate::root::{Root, WriteError};
-use crate::setting::{KsmSetting, Setting};
+use crate::state_folder::save_ledger;
 use crate::systemd::{Systemd, SystemdError};
+use berth_host_facts::ledger::Ledger;
+use berth_host_facts::processes;
+use berth_host_facts::root::Root;
+use berth_host_facts::setting::{KsmSetting, Setting};
 pub use converge::{CannotStart, Converged, converge, look};
 pub use links::Kernel;
 pub use outcome::Outcome;
@@ -146,7 +149,7 @@ pub fn apply(
         tidy(plan, &mut after);
     }
     if &after != ledger {
-        after.save(hands.root, hands.boot_id)?;
+        save_ledger(&after, hands.root, hands.boot_id)?;
     }
     let saved = after.clone();
     let mut outcomes = Vec::new();
@@ -163,7 +166,7 @@ pub fn apply(
     let mut state = None;
     if after != saved {
         // The found values are safe already; what is lost here is asked of the host again next time.
-        if let Err(error) = after.save(hands.root, hands.boot_id) {
+        if let Err(error) = save_ledger(&after, hands.root, hands.boot_id) {
             let outcome = Outcome::of_state(&error);
             told(&outcome);
             state = Some(outcome);

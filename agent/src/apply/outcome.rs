@@ -4,8 +4,8 @@ use berth_api::infra_node::{ChangeResult, ChangeStatus};
 use nix::errno::Errno;
 use serde::Serialize;
 
+use crate::host_write::WriteError;
 use crate::plan::{Change, ChangeId};
-use crate::root::WriteError;
 
 /// What became of one change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

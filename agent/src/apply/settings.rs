@@ -6,10 +6,13 @@ use berth_api::CpuSet;
 
 use super::Hands;
 use super::outcome::{Ended, Result};
-use crate::observe::{kernel_list, shape, units};
-use crate::root::Root;
-use crate::setting::{Setting, Unit, Value};
+use crate::host_write::HostWrite as _;
+use crate::observe;
 use crate::systemd::SystemdError;
+use berth_host_facts::kernel_files::kernel_list;
+use berth_host_facts::root::Root;
+use berth_host_facts::setting::{Setting, Unit, Value};
+use berth_host_facts::shape;
 
 /// systemd answers before the control group is changed; this long is waited for it.
 const REALIZED: Duration = Duration::from_secs(5);
@@ -53,7 +56,7 @@ fn wait_until_allowed(hands: &Hands, unit: Unit, cpus: &CpuSet) -> std::result::
     let begin = Instant::now();
     loop {
         hands.alive();
-        let now = units::allowed(hands.root, unit, &mut None);
+        let now = observe::allowed_cpus(hands.root, unit);
         if now.as_ref() == Some(cpus) {
             return Ok(());
         }
@@ -71,7 +74,7 @@ fn wait_until_allowed(hands: &Hands, unit: Unit, cpus: &CpuSet) -> std::result::
 pub(super) fn read(root: &Root, setting: Setting) -> Option<Value> {
     let path = path(setting);
     match setting {
-        Setting::AllowedCpus(unit) => units::allowed(root, unit, &mut None).map(Value::Cpus),
+        Setting::AllowedCpus(unit) => observe::allowed_cpus(root, unit).map(Value::Cpus),
         Setting::IrqAffinity(_) => kernel_list(root, &path).ok().map(Value::Cpus),
         Setting::WorkqueueCpus | Setting::DefaultIrqAffinity => {
             shape::mask(root, &path).map(Value::Cpus)

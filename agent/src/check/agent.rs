@@ -3,7 +3,7 @@
 use berth_runtime::certificate::Expiry;
 
 use super::{Check, Input, Outcome};
-use crate::observe::credential::KUBECONFIG;
+use crate::kubelet_credential::KUBECONFIG;
 
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "agent.certificate",
@@ -46,8 +46,8 @@ mod tests {
     use super::*;
     use crate::check::Status;
     use crate::check::tests_support::judge_input;
-    use crate::observe::HostFacts;
-    use crate::observe::credential::ClientCertificate;
+    use crate::kubelet_credential::ClientCertificate;
+    use berth_host_facts::HostFacts;
 
     #[test]
     fn certificate_status_depends_on_the_remaining_time() {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::CpuSet;
 
 use super::{Check, Input, Outcome};
-use crate::observe::HostFacts;
+use berth_host_facts::HostFacts;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -163,7 +163,7 @@ fn smt_alignment(input: &Input) -> Outcome {
         .remedy("cpuManagerPolicyOptions: {full-pcpus-only: \"true\"} in the kubelet's configuration, on a drained node")
 }
 
-fn options(config: &crate::observe::kubelet::KubeletConfig) -> String {
+fn options(config: &berth_host_facts::kubelet::KubeletConfig) -> String {
     let pairs =
         config.cpu_manager_policy_options.iter().map(|(name, value)| format!("{name}={value}"));
     pairs.collect::<Vec<_>>().join(",")
@@ -230,7 +230,7 @@ fn irq_affinity(input: &Input) -> Outcome {
             "no CPU is isolated, nohz_full or pinned, so interrupts may run on any CPU",
         );
     }
-    let goes_there = |irq: &&crate::observe::irqs::Irq| {
+    let goes_there = |irq: &&berth_host_facts::irqs::Irq| {
         irq.effective.as_ref().unwrap_or(&irq.affinity).intersects(&dedicated_cpus)
     };
     let there: Vec<_> = input.irqs.iter().filter(goes_there).collect();
@@ -309,8 +309,8 @@ mod tests {
     use super::*;
     use crate::check::Status;
     use crate::check::tests_support::{judge, judge_with_irqs};
-    use crate::observe::irqs::Irq;
-    use crate::observe::kubelet::{KubeletConfig, KubeletFacts};
+    use berth_host_facts::irqs::Irq;
+    use berth_host_facts::kubelet::{KubeletConfig, KubeletFacts};
 
     fn set(text: &str) -> CpuSet {
         text.parse().unwrap()

@@ -3,7 +3,7 @@
 use berth_api::infra_node::Hypervisor;
 
 use super::{Check, Input, Outcome};
-use crate::observe::kvm::is_ready;
+use berth_host_facts::kvm::is_ready;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

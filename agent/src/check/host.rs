@@ -4,7 +4,7 @@ use berth_api::Bytes;
 use berth_api::infra_node::Hypervisor;
 
 use super::{Check, Input, Outcome};
-use crate::observe::identity::is_machine_id;
+use berth_host_facts::identity::is_machine_id;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -233,8 +233,8 @@ mod tests {
     use super::*;
     use crate::check::Status;
     use crate::check::tests_support::{judge, judge_input};
-    use crate::observe::HostFacts;
-    use crate::observe::identity::{Identity, Neighbour};
+    use berth_host_facts::HostFacts;
+    use berth_host_facts::identity::{Identity, Neighbour};
 
     #[test]
     fn clones_are_detected_by_each_copy_of_the_id() {

@@ -4,10 +4,10 @@
 use berth_api::Bytes;
 use berth_api::infra_node::UnknownReason;
 
-use super::checkpoints::{cpu_state_fault, memory_state_fault};
 use super::{Check, Input, Outcome};
-use crate::observe::kubelet::{KubeletConfig, StartedWith};
 use crate::plan::kubelet::{drain_stop_remove_start, next_start};
+use berth_host_facts::kubelet::checkpoints::{cpu_state_fault, memory_state_fault};
+use berth_host_facts::kubelet::{KubeletConfig, StartedWith};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

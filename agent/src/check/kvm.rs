@@ -3,7 +3,7 @@
 use berth_api::infra_node::{Hypervisor, KvmState};
 
 use super::{Check, Input, Outcome};
-use crate::observe::kvm::device::Device;
+use berth_host_facts::kvm::device::Device;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -297,8 +297,8 @@ mod tests {
     use super::*;
     use crate::check::Status;
     use crate::check::tests_support::judge;
-    use crate::observe::HostFacts;
-    use crate::observe::kvm::Evidence;
+    use berth_host_facts::HostFacts;
+    use berth_host_facts::kvm::Evidence;
 
     #[test]
     fn each_state_has_a_specific_remedy() {

@@ -3,7 +3,7 @@
 use berth_api::infra_node::LinkState;
 
 use super::{Check, Input, Outcome};
-use crate::observe::links::{Link, LinkKind};
+use berth_host_facts::links::{Link, LinkKind};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::check::Status;
     use crate::check::tests_support::judge;
-    use crate::observe::HostFacts;
+    use berth_host_facts::HostFacts;
 
     fn zone(id: u32, cpus: &str, total: u64, free: u64) -> Zone {
         let pool = HugepagePool {

@@ -4,7 +4,6 @@
 //! the checks of libvirt's `virt-host-validate qemu` and known problems of KubeVirt hosts.
 
 mod agent;
-pub(crate) mod checkpoints;
 mod cpu;
 mod devices;
 mod host;
@@ -20,12 +19,13 @@ pub(crate) mod tests_support;
 
 use serde::Serialize;
 
-use crate::observe::credential::ClientCertificate;
-use crate::observe::identity::Identity;
-use crate::observe::irqs::Irq;
-use crate::observe::{HostFacts, credential, disks, identity, irqs};
-use crate::root::Root;
+use crate::kubelet_credential as credential;
+use crate::kubelet_credential::ClientCertificate;
 use berth_api::Bytes;
+use berth_host_facts::identity::Identity;
+use berth_host_facts::irqs::Irq;
+use berth_host_facts::root::Root;
+use berth_host_facts::{HostFacts, disks, identity, irqs};
 pub use outcome::{Evidence, Outcome, Status};
 
 /// A check.

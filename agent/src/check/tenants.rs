@@ -1,10 +1,9 @@
 //! Checks of tenant networks: isolation, uplinks and interference of other programs.
 
 use super::{Check, Input, Outcome};
-use crate::ledger::MadeFilter;
-use crate::nftables::TABLE;
-use crate::observe::links::{BridgeFilter, Link, LinkKind};
 use crate::plan::network::filter;
+use berth_host_facts::links::{BridgeFilter, Link, LinkKind};
+use berth_host_facts::nftables::TABLE;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -216,7 +215,7 @@ fn manager(input: &Input) -> Outcome {
     let Some((link, manager)) = managed.next() else {
         return Outcome::pass("no network manager controls them");
     };
-    use crate::observe::links::Manager;
+    use berth_host_facts::links::Manager;
     let index = link.index.unwrap_or_default();
     let (path, remedy) = match manager {
         Manager::Networkd => (
@@ -265,7 +264,7 @@ fn guest_frames(input: &Input) -> Outcome {
         BridgeFilter::There(table) => table,
     };
     let uplinks = filter::uplinks(links, &input.facts.ledger);
-    if *table != filter::table(&MadeFilter::of(uplinks)) {
+    if *table != filter::table(&filter::made_filter(uplinks)) {
         return Outcome::warn(
             "the rules that drop BPDUs and discovery frames of guests were changed",
         )

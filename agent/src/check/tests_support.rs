@@ -1,8 +1,8 @@
 //! Runs a single check on made-up facts, for unit tests.
 
 use super::{Input, Outcome, select};
-use crate::observe::HostFacts;
-use crate::observe::irqs::Irq;
+use berth_host_facts::HostFacts;
+use berth_host_facts::irqs::Irq;
 
 pub(crate) fn judge(id: &str, facts: &HostFacts) -> Outcome {
     judge_with_irqs(id, facts, vec![])

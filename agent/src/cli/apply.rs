@@ -8,11 +8,14 @@ use super::look;
 use super::manifest::{ManifestArguments, print_faults};
 use super::plan::{Output, SAMPLE};
 use crate::apply::{self, Converged, Hands, Outcome, converge, links};
-use crate::ledger::{self, ASKED_LAST, KUBELET};
+use crate::host_write::{HostWrite as _, Lock};
 use crate::manifest::Manifest;
-use crate::observe::{HostFacts, Wanted, shape};
+use crate::observe;
 use crate::plan::{self, table::counted};
-use crate::root::{Lock, Root};
+use crate::state_folder::{ASKED_LAST, FOLDER, LOCK, save_ledger};
+use berth_host_facts::ledger::KUBELET;
+use berth_host_facts::root::Root;
+use berth_host_facts::{HostFacts, Wanted};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, print};
@@ -59,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let (root, _lock, mut facts) = begin()?;
     forget_rollbacks(&root, &mut facts)?;
-    let shape = shape::observe(&root, &facts);
+    let shape = observe::shape(&root, &facts);
     let input = plan::Input {
         spec: &manifest.spec,
         unclear: &manifest.unclear,
@@ -98,7 +101,8 @@ fn forget_rollbacks(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
         tried |= made.trial.take().is_some();
     }
     if let (true, Some(boot_id)) = (tried, facts.boot_id.as_deref()) {
-        facts.ledger.save(root, boot_id).map_err(|error| unreachable(&error.to_string()))?;
+        save_ledger(&facts.ledger, root, boot_id)
+            .map_err(|error| unreachable(&error.to_string()))?;
     }
     Ok(())
 }
@@ -110,7 +114,7 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     }
     let root = Root::live().map_err(|error| unreachable(&error.to_string()))?;
     let lock = lock(&root)?;
-    let boot_id = crate::observe::boot_id(&root).unwrap_or_default();
+    let boot_id = berth_host_facts::kernel_files::boot_id(&root).unwrap_or_default();
     let recovered = links::trial::recover(&root, &boot_id);
     if let Some(recovered) = recovered.map_err(|error| unreachable(&error.to_string()))? {
         complain(&format!("berth-agent: {recovered}"));
@@ -121,13 +125,13 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
 
 /// Takes the lock of the state folder, so that only one agent changes the host.
 pub(super) fn lock(root: &Root) -> Result<Lock, Failure> {
-    let made = root.make_folder(ledger::FOLDER);
+    let made = root.make_folder(FOLDER);
     made.map_err(|error| {
         unreachable(&format!(
             "{error}; Berth saves original values there, and applies no change without it"
         ))
     })?;
-    root.lock(ledger::LOCK).map_err(|error| unreachable(&error.to_string()))
+    root.lock(LOCK).map_err(|error| unreachable(&error.to_string()))
 }
 
 fn finish(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{ValueEnum, ValueHint};
 
 use crate::manifest::{Fault, Manifest, Part};
-use crate::root::Root;
+use berth_host_facts::root::Root;
 use berth_runtime::cli::{BAD_INPUT, Failure, complain};
 
 /// Manifest, and the node it is meant for.

@@ -15,8 +15,9 @@ use clap::{CommandFactory, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
 use crate::apply::links;
-use crate::observe::{self, HostFacts, Wanted, direct_io};
-use crate::root::Root;
+use crate::observe;
+use berth_host_facts::root::Root;
+use berth_host_facts::{HostFacts, Wanted, direct_io};
 
 const EXAMPLES: &str = "  \
   berth-agent report                     what this host can do, as text

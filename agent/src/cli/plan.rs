@@ -6,8 +6,9 @@ use clap::ValueEnum;
 
 use super::manifest::{ManifestArguments, print_faults};
 use super::{RootArguments, look};
-use crate::observe::{Wanted, shape};
+use crate::observe;
 use crate::plan;
+use berth_host_facts::Wanted;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, print};
 
@@ -69,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let root = arguments.root.open()?;
     let facts = look(&root, &Wanted::to_plan());
-    let shape = shape::observe(&root, &facts);
+    let shape = observe::shape(&root, &facts);
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
     let input = plan::Input {
         spec: &manifest.spec,

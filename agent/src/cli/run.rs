@@ -11,8 +11,9 @@ use super::apply;
 use super::manifest::bad;
 use crate::cluster;
 use crate::daemon::{self, Listen, Settings, Source};
-use crate::ledger;
-use crate::root::{LockError, Root};
+use crate::host_write::{HostWrite as _, LockError};
+use crate::state_folder;
+use berth_host_facts::root::Root;
 use berth_runtime::cli::{BAD_INPUT, Failure, UNREACHABLE};
 use berth_runtime::client::is_bad_kubeconfig;
 
@@ -101,7 +102,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let root = root.map_err(|error| unreachable(error.into()))?;
     let _lock = if arguments.observe {
         // It saves no original values, but two agents of one host would overwrite the status of each other.
-        match root.lock(ledger::LOCK) {
+        match root.lock(state_folder::LOCK) {
             Err(held @ LockError::Held(_)) => return Err(unreachable(held.into())),
             other => other.ok(),
         }

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::store::{Generation, Observed, ObservedInfraNode, ObservedNode, Store};
 use super::{Objects, SlimNode, owner};
-use crate::observe::kubelet::MemoryManagerState;
 use crate::publish::node::{DesiredNode, Field, Input};
 use crate::publish::resources;
+use berth_host_facts::kubelet::MemoryManagerState;
 use berth_runtime::client::{CallError, Pauses, within};
 use berth_runtime::refusal::{Refusals, conflicts, remove};
 

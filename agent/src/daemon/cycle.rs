@@ -18,9 +18,11 @@ use crate::apply::links::trial;
 use crate::apply::{CannotStart, Converged, Hands, Outcome, converge, look};
 use crate::cluster::{CycleEvent, Store};
 use crate::manifest::Part;
-use crate::observe::shape::Shape;
-use crate::observe::{self, HostFacts, Wanted};
-use crate::root::Root;
+use crate::observe;
+use berth_host_facts::kernel_files::boot_id as read_boot_id;
+use berth_host_facts::root::Root;
+use berth_host_facts::shape::Shape;
+use berth_host_facts::{HostFacts, Wanted, processes};
 
 /// Runs cycles, and keeps what the next cycle needs of the last one.
 #[derive(Debug)]
@@ -128,7 +130,7 @@ impl Worker {
             node: self.node_name().unwrap_or_default(),
             desired: &desired,
             converged: &converged,
-            usage: observe::processes::myself(&self.root),
+            usage: processes::myself(&self.root),
         });
         self.scan.full = Some(Converged { outcomes: Vec::new(), ..converged });
         self.state.end();
@@ -143,7 +145,7 @@ impl Worker {
         begin: Instant,
     ) -> Converged {
         let alive = || self.state.progress();
-        let boot_id = observe::boot_id(&self.root).unwrap_or_default();
+        let boot_id = read_boot_id(&self.root).unwrap_or_default();
         let servers =
             || self.store.as_ref().map(|store| store.server_addresses()).unwrap_or_default();
         let hands = Hands::new(&self.root, &boot_id, &alive)
@@ -161,7 +163,8 @@ impl Worker {
         };
         let pci = self.scan.devices.as_ref().map(|devices| devices.pci.clone()).unwrap_or_default();
         let converged = if links_only && self.scan.full.is_some() {
-            let read = || timed(&|| (observe::observe_links(&self.root, &pci), Shape::default()));
+            let read =
+                || timed(&|| (berth_host_facts::observe_links(&self.root, &pci), Shape::default()));
             let (spec, unclear) = desired.networks_only();
             converge(&hands, &spec, &unclear, &postponed, &read, &mut log)
         } else {
@@ -176,7 +179,7 @@ impl Worker {
     /// Rolls back a change that an earlier process left on trial. Returns the reason why no change can be applied, if that
     /// fails.
     fn recover(&self) -> Option<CannotStart> {
-        let boot_id = observe::boot_id(&self.root).unwrap_or_default();
+        let boot_id = read_boot_id(&self.root).unwrap_or_default();
         match trial::recover(&self.root, &boot_id) {
             Ok(None) => None,
             Ok(Some(recovered)) => {

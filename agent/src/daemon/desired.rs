@@ -7,9 +7,9 @@ use berth_api::infra_node::InfraNodeSpec;
 use super::Source;
 use crate::cluster::{Generation, Store};
 use crate::document::Document;
-use crate::ledger;
 use crate::manifest::{Fault, Manifest, Part, Unclear};
-use crate::root::{ReadError, Root};
+use crate::state_folder;
+use berth_host_facts::root::{ReadError, Root};
 
 /// Desired state for one cycle.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl DesiredReader {
 
     /// Connects the reader to the cluster.
     pub(super) fn join(&mut self, root: &Root, store: Arc<Store>) {
-        if let Ok(saved) = root.read_large(ledger::ASKED_LAST) {
+        if let Ok(saved) = root.read_large(state_folder::ASKED_LAST) {
             let document = Document::parse(&saved);
             store.restore_desired(document.clone());
             self.saved = Some(document);
@@ -168,7 +168,7 @@ impl DesiredReader {
         let Some(document) = desired.document else { return Ok((place, None, desired.generation)) };
         if self.saves && desired.generation.is_some() && self.saved.as_ref() != Some(&document) {
             // Without the file, a start while the API server is unreachable leaves the host as it is, but corrects no drift.
-            match ledger::keep_asked(root, document.text()) {
+            match state_folder::keep_asked(root, document.text()) {
                 Ok(()) => self.saved = Some(document.clone()),
                 Err(error) => tracing::warn!(
                     %error,

@@ -11,8 +11,8 @@ use tokio::sync::mpsc::Sender;
 
 use super::link_events::{Interest, PAUSE};
 use super::watch::Trigger;
-use crate::netlink::parts;
-use crate::nftables::{NFNLGRP_NFTABLES, TABLE, concerns};
+use berth_host_facts::netlink::parts;
+use berth_host_facts::nftables::{NFNLGRP_NFTABLES, TABLE, concerns};
 
 /// When kube-proxy writes thousands of rules, the kernel sends some MiB at once.
 const BUFFER: usize = 4 << 20;

@@ -11,9 +11,9 @@ use inotify::{EventMask, Inotify, WatchMask, Watches};
 use tokio::sync::mpsc::Sender;
 
 use super::watch::Trigger;
-use crate::observe::handed_out::{self, LOGS};
-use crate::observe::kubelet::process;
-use crate::observe::pods::{FOLDERS, pod_uid};
+use berth_host_facts::handed_out::{self, LOGS};
+use berth_host_facts::kubelet::process;
+use berth_host_facts::pods::{FOLDERS, pod_uid};
 
 /// Default folder of the kubelet. Another one (`--root-dir`) is only read by the timer.
 const FOLDER: &str = "var/lib/kubelet";

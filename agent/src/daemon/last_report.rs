@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use berth_api::InfraNodeStatus;
 use berth_api::infra_node::{AllocatedContainer, Allocation, Unknown, UnknownReason};
 
-use crate::observe::HostFacts;
-use crate::observe::handed_out::DEVICES;
+use berth_host_facts::HostFacts;
+use berth_host_facts::handed_out::DEVICES;
 
 /// Fills the unknown facts of a status with those of the status before. `unclear` is true if the desired networks are
 /// unknown.

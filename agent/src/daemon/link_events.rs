@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
 use super::watch::Trigger;
-use crate::netlink::{RTM_NEWLINK, kind, link_number, parts};
-use crate::observe::links::Links;
+use berth_host_facts::links::Links;
+use berth_host_facts::netlink::{RTM_NEWLINK, kind, link_number, parts};
 
 /// Links whose events start a cycle.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ impl Interest {
         let ours: BTreeSet<&str> =
             links.all.iter().filter(|link| link.is_ours()).map(|link| link.name.as_str()).collect();
         names.extend(ours.iter().map(|name| (*name).to_owned()));
-        let matters = |link: &&crate::observe::links::Link| {
+        let matters = |link: &&berth_host_facts::links::Link| {
             let on_ours = link.master.as_ref().is_some_and(|master| ours.contains(master.as_str()));
             link.is_ours()
                 || on_ours

@@ -14,9 +14,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::observe::HostFacts;
-use crate::observe::shape::Shape;
 use crate::plan::Plan;
+use berth_host_facts::HostFacts;
+use berth_host_facts::shape::Shape;
 
 type Number = Gauge<f64, AtomicU64>;
 

@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::{self, Store};
-use crate::root::Root;
+use berth_host_facts::root::Root;
 use berth_runtime::pace::Pace;
 use berth_runtime::serve;
 pub use berth_runtime::serve::Listen;
@@ -224,7 +224,7 @@ async fn stop(root: &Root, cycle: Option<tokio::task::JoinHandle<Worker>>) -> an
     {
         tracing::warn!(timeout = ?SHUTDOWN_TIMEOUT, "a change is still in progress, the next start verifies it");
         // But a change on trial is rolled back now, because there may be no next start.
-        let boot_id = crate::observe::boot_id(root).unwrap_or_default();
+        let boot_id = berth_host_facts::kernel_files::boot_id(root).unwrap_or_default();
         match crate::apply::links::trial::recover(root, &boot_id) {
             Ok(recovered) => {
                 if let Some(recovered) = recovered {

@@ -11,8 +11,8 @@ use super::metrics::Metrics;
 use crate::apply::Outcome;
 use crate::cluster::{Generation, Report};
 use crate::manifest::Fault;
-use crate::observe::kubelet::MemoryManagerState;
 use crate::plan::ChangeId;
+use berth_host_facts::kubelet::MemoryManagerState;
 
 /// State shared between the cycle and its readers.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::desired::Desired;
 use super::last_report;
 use crate::manifest::Part;
-use crate::observe::HostFacts;
-use crate::observe::links::{LinkKind, Links};
 use crate::plan::NetworkState;
+use berth_host_facts::HostFacts;
+use berth_host_facts::links::{LinkKind, Links};
 
 /// Results of a cycle.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use super::Target;
 use super::id::{AttemptId, ChangeId};
 use super::kubelet::KubeletAction;
 use super::network::LinkWork;
-use crate::setting::{Setting, Value};
+use berth_host_facts::setting::{Setting, Value};
 
 /// One thing that would be done, as a person reads it and as `apply` does it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -7,7 +7,7 @@ use berth_api::infra_node::Zone;
 
 use super::{Input, Targets};
 use crate::manifest::Fault;
-use crate::observe::topology::Topology;
+use berth_host_facts::topology::Topology;
 
 /// The reserved CPUs, if the spec asks for any and it can be done.
 pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {

@@ -5,7 +5,7 @@ use berth_api::CpuSet;
 use super::{
     Action, Change, ChangeId, Disruption, Input, Step, Target, Targets, Why, change, current, plain,
 };
-use crate::setting::{Setting, Unit, Value};
+use berth_host_facts::setting::{Setting, Unit, Value};
 
 /// What `housekeeping: true` asks for.
 pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
@@ -63,7 +63,7 @@ const fn is_housekeeping(setting: &Setting) -> bool {
 
 fn pinned(input: Input) -> CpuSet {
     let state = input.facts.kubelet.cpu_state.as_ref();
-    state.map(super::super::observe::kubelet::CpuManagerState::exclusive).unwrap_or_default()
+    state.map(berth_host_facts::kubelet::CpuManagerState::exclusive).unwrap_or_default()
 }
 
 /// The changes: units, then work, then interrupts, all of these as one.

@@ -12,8 +12,8 @@ use berth_api::{Bytes, PageSize};
 use super::kubelet::{self, Counted};
 use super::{Change, Disruption, Input, Target, Targets, Why, current, kept_back};
 use crate::manifest::Fault;
-use crate::observe::HostFacts;
-use crate::setting::{Setting, Value};
+use berth_host_facts::HostFacts;
+use berth_host_facts::setting::{Setting, Value};
 
 /// The pool of a zone.
 pub(super) fn pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&HugepagePool> {

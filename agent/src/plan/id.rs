@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::network::id::LinkChangeId;
-use crate::setting::{Setting, Value};
+use berth_host_facts::setting::{Setting, Value};
 
 /// Identity of a change. Its `Display` is the text in plans, logs and `status.changes[].what`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,7 @@ use berth_api::infra_node::{KsmMode, KsmOwner};
 
 use super::{Change, Disruption, Input, Target, Targets, Why, current, kept_back};
 use crate::manifest::Fault;
-use crate::setting::{KsmSetting, Setting, Value};
+use berth_host_facts::setting::{KsmSetting, Setting, Value};
 
 /// Stops when more than this part of memory is available, in percent.
 const STOP: u64 = 25;

@@ -21,11 +21,11 @@ use berth_api::infra_node::{InfraNodeSpec, TenantNetworkState, TransparentHugepa
 use berth_api::{Bytes, CpuSet};
 use serde::Serialize;
 
-use crate::ledger::MadeNetwork;
 use crate::manifest::{Fault, Part, Unclear};
-use crate::observe::HostFacts;
-use crate::observe::shape::Shape;
-use crate::setting::{KsmSetting, Setting, Value};
+use berth_host_facts::HostFacts;
+use berth_host_facts::ledger::MadeNetwork;
+use berth_host_facts::setting::{KsmSetting, Setting, Value};
+use berth_host_facts::shape::Shape;
 pub use change::{Action, Change, Disruption, Step, Why};
 pub use id::{AttemptId, ChangeId};
 pub use network::state::NetworkState;

@@ -15,8 +15,8 @@ use berth_api::{Bytes, InfraNodeStatus, PageSize};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::observe::kubelet::MemoryManagerState;
-use crate::observe::kubelet::memory_state::MemoryTable;
+use berth_host_facts::kubelet::MemoryManagerState;
+use berth_host_facts::kubelet::memory_state::MemoryTable;
 
 /// `apiVersion` of the object.
 pub const API_VERSION: &str = "topology.node.k8s.io/v1alpha2";

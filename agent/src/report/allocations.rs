@@ -9,9 +9,9 @@ use berth_api::infra_node::{
 };
 use berth_api::{Bytes, CpuSet, PageSize};
 
-use crate::observe::HostFacts;
-use crate::observe::kubelet::memory_state::{Block, page_size};
-use crate::observe::kubelet::podresources::{self, ContainerResources, PodResources};
+use berth_host_facts::HostFacts;
+use berth_host_facts::kubelet::memory_state::{Block, page_size};
+use berth_host_facts::kubelet::podresources::{self, ContainerResources, PodResources};
 
 /// Limits of the schema: a pod that exceeds them is reported without its containers.
 const CONTAINERS: usize = 64;
@@ -135,7 +135,8 @@ impl Pod {
                 _ => None,
             };
             let count = container.devices.entry((devices.resource_name.clone(), zone)).or_default();
-            *count = count.saturating_add(crate::observe::count(devices.device_ids.len()));
+            *count = count
+                .saturating_add(berth_host_facts::kernel_files::count(devices.device_ids.len()));
             self.zones.extend(zones);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::infra_node::{Allocation, ZoneDevices};
 
-use crate::observe::HostFacts;
+use berth_host_facts::HostFacts;
 
 /// `maxItems` of `devices` in the CRD.
 const MAX_ENTRIES: usize = 256;

@@ -3,7 +3,7 @@
 
 use berth_api::infra_node::{Uplink, UplinkKind, VirtualLink, VirtualLinkKind};
 
-use crate::observe::links::{Link, LinkKind, Links};
+use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// `maxItems` of `capabilities.uplinks` in the CRD.
 const MOST_UPLINKS: usize = 128;

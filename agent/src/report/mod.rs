@@ -10,8 +10,8 @@ mod zones;
 use berth_api::infra_node::{AgentStatus, Capabilities, Kubelet, KubeletStart};
 use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus};
 
-use crate::observe::kubelet::{KubeletConfig, KubeletFacts};
-use crate::observe::{self, HostFacts};
+use berth_host_facts::kubelet::{KubeletConfig, KubeletFacts};
+use berth_host_facts::{HostFacts, devices as pci_devices};
 
 /// Name of the InfraNode if the name of the host is unknown.
 const NAMELESS: &str = "unknown-host";
@@ -46,7 +46,7 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
             uplinks: links::uplinks(&facts.links),
             links: links::virtual_links(&facts.links),
             nvme: facts.nvme.clone(),
-            sriov: observe::devices::physical_functions(&facts.pci),
+            sriov: pci_devices::physical_functions(&facts.pci),
             gpus: facts.gpus.clone(),
             direct_io: facts.direct_io.clone(),
             kubelet: facts.kubelet.in_force().map(|config| kubelet(&facts.kubelet, config)),

@@ -7,7 +7,7 @@ use berth_api::infra_node::{
 use berth_api::{Bytes, CpuSet, InfraNode};
 use comfy_table::{ContentArrangement, Table};
 
-use crate::observe::links::Links;
+use berth_host_facts::links::Links;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use berth_api::LinkName;
 
-use crate::observe::links::{Link, LinkKind, Links};
+use berth_host_facts::links::{Link, LinkKind, Links};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 

@@ -3,10 +3,10 @@
 use berth_api::infra_node::{ReservedHugepages, Zone};
 use berth_api::{Bytes, CpuSet};
 
-use crate::observe::HostFacts;
-use crate::observe::kubelet::KubeletFacts;
-use crate::observe::kubelet::memory_state::page_size;
-use crate::observe::topology::Topology;
+use berth_host_facts::HostFacts;
+use berth_host_facts::kubelet::KubeletFacts;
+use berth_host_facts::kubelet::memory_state::page_size;
+use berth_host_facts::topology::Topology;
 
 /// `maxItems` of `zones[].caches` in the CRD.
 const CACHES: usize = 128;
@@ -123,8 +123,8 @@ fn caches(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::kubelet::KubeletConfig;
-    use crate::observe::topology::LogicalCpu;
+    use berth_host_facts::kubelet::KubeletConfig;
+    use berth_host_facts::topology::LogicalCpu;
 
     #[test]
     fn no_cpus_are_pinnable_without_a_list_of_reserved_cpus() {

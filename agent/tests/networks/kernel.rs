@@ -5,14 +5,14 @@ use std::io;
 
 use berth_agent::apply::Kernel;
 use berth_agent::apply::links::trial::Lost;
-use berth_agent::observe::links::{
-    BridgeFilter, BridgeOptions, IpOptions, Link, LinkKind, Links, PortVlans, Tunnel,
-};
 use berth_agent::plan::network::{
     FilterWork, LINK_GROUP, LinkOp, LinkWork, WantedKind, WantedLink, filter,
 };
 use berth_api::LinkName;
 use berth_api::infra_node::LinkState;
+use berth_host_facts::links::{
+    BridgeFilter, BridgeOptions, IpOptions, Link, LinkKind, Links, PortVlans, Tunnel,
+};
 
 /// Links, and what happens to a program that changes them.
 #[derive(Debug, Default)]

@@ -6,9 +6,10 @@ use berth_api::CpuSet;
 use berth_api::infra_node::{CoreKind, CoreKindName, Cpu, UnknownReason};
 
 use super::cpuinfo::CpuInfo;
+use super::isolation;
 use super::kernel::Kernel;
+use super::kernel_files::{count, kernel_list};
 use super::topology::Topology;
-use super::{count, isolation, kernel_list};
 use crate::notes::Notes;
 use crate::root::Root;
 

@@ -119,7 +119,7 @@ const fn blank(c: char) -> bool {
 
 /// Vendors pad model names with spaces on both sides and in between.
 fn collapse(text: &str) -> String {
-    berth_runtime::cli::text::one_line(text).split_whitespace().collect::<Vec<_>>().join(" ")
+    crate::text::one_line(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::kubelet::podresources::{self, Listed};
 use super::pods;
 use crate::notes::Notes;
 use crate::root::Root;
+use crate::services::HostServices;
 
 /// What is known.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -23,14 +24,15 @@ pub struct HandedOut {
 }
 
 /// One folder for each pod: `<namespace>_<name>_<uid>`.
-pub(crate) const LOGS: &str = "var/log/pods";
+pub const LOGS: &str = "var/log/pods";
 
 /// Path of the field below `status`.
-pub(crate) const DEVICES: &str = "devices";
+pub const DEVICES: &str = "devices";
 
 /// Asks the kubelet and looks through groups and log folders.
-pub fn observe(root: &Root, notes: &mut Notes) -> HandedOut {
-    let listed = podresources::list(root).unwrap_or_else(|why| {
+pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> HandedOut {
+    let listed = services.pod_resources(root).unwrap_or_else(|error| {
+        let why = error.to_string();
         notes.warn(
             format!("/{}", podresources::SOCKET),
             format!("{why}; its checkpoints are read instead"),
@@ -60,7 +62,7 @@ pub fn observe(root: &Root, notes: &mut Notes) -> HandedOut {
 }
 
 /// Neither namespace nor name may have a `_`.
-pub(crate) fn pod(folder: &str) -> Option<(String, (String, String))> {
+pub fn pod(folder: &str) -> Option<(String, (String, String))> {
     let mut parts = folder.split('_');
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
     let whole = parts.next().is_none() && ![namespace, name, uid].contains(&"");

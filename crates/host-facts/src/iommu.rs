@@ -2,7 +2,7 @@
 
 use berth_api::infra_node::{Iommu, UnknownReason};
 
-use super::count;
+use super::kernel_files::count;
 use crate::notes::Notes;
 use crate::root::Root;
 

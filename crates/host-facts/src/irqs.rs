@@ -2,7 +2,7 @@
 
 use berth_api::CpuSet;
 
-use super::kernel_list;
+use super::kernel_files::kernel_list;
 use crate::root::Root;
 
 /// One interrupt line.
@@ -48,7 +48,7 @@ pub fn requested(root: &Root) -> Vec<Irq> {
 
 /// Who has requested an interrupt: one file of sysfs, or where a capture has none, the folders that
 /// procfs makes for handlers.
-pub(crate) fn users(root: &Root, number: u32) -> String {
+pub fn users(root: &Root, number: u32) -> String {
     root.read(&format!("sys/kernel/irq/{number}/actions")).unwrap_or_else(|_| {
         let folder = format!("proc/irq/{number}");
         let names = root.list(&folder).unwrap_or_default();

@@ -6,7 +6,7 @@ use berth_api::CpuSet;
 use berth_api::infra_node::UnknownReason;
 
 use super::kernel::Kernel;
-use super::kernel_list;
+use super::kernel_files::kernel_list;
 use super::topology::Topology;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};

@@ -4,9 +4,9 @@
 
 use berth_api::infra_node::{Ksm, KsmAdvisor, KsmOwner, UnknownReason};
 
+use super::kernel_files::switch;
 use super::memory::chosen;
 use super::processes::Processes;
-use super::switch;
 use crate::notes::Notes;
 use crate::root::Root;
 

@@ -1,6 +1,6 @@
 //! What was found before Berth first changed it: the way back.
 //!
-//! One file, replaced as a whole ([`crate::root::Root::replace`]) before the first change is made, so that
+//! One file, replaced as a whole (by the agent) before the first change is made, so that
 //! after a crash at any moment it has every value that may have been changed. Kernel settings and
 //! systemd's runtime properties are reset by a reboot, so what was found belongs to its boot: after
 //! a reboot the entry is void, and nothing an administrator set since is undone by it.
@@ -10,41 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::LinkName;
 use serde::{Deserialize, Serialize};
 
-use crate::root::{ReadError, ReadProblem, Root, WriteError};
+use crate::root::{ReadError, ReadProblem, Root};
 use crate::setting::{Setting, Value};
 
-/// Berth's own folder.
-pub const FOLDER: &str = "var/lib/berth";
 /// Where the ledger is.
 pub const FILE: &str = "var/lib/berth/found.json";
-/// What the cluster asked for last, for a start while it is away; `revert` takes it away.
-pub const ASKED_LAST: &str = "var/lib/berth/asked.json";
 /// What the kubelet that was seen last was started with; `revert` removes it.
 pub const KUBELET: &str = "var/lib/berth/kubelet.json";
-/// The lock that whoever changes the host holds.
-pub const LOCK: &str = "var/lib/berth/lock";
-
-/// Keeps the manifest that the cluster asked for last.
-///
-/// # Errors
-/// If the state folder is full, read-only or not there; what was kept before is then still there.
-pub fn keep_asked(root: &Root, manifest: &str) -> Result<(), WriteError> {
-    keep(root, ASKED_LAST, manifest)
-}
-
-/// Keeps the record of the kubelet that was seen last.
-///
-/// # Errors
-/// As [`keep_asked`].
-pub fn keep_kubelet(root: &Root, record: &str) -> Result<(), WriteError> {
-    keep(root, KUBELET, record)
-}
-
-fn keep(root: &Root, file: &str, text: &str) -> Result<(), WriteError> {
-    root.make_folder(FOLDER)?;
-    root.replace(file, text.as_bytes())
-}
-
 /// What was found, and what else must be remembered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
@@ -214,18 +186,6 @@ impl Ledger {
         serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
     }
 
-    /// Saves it durably, or removes the file if there is nothing to remember.
-    ///
-    /// # Errors
-    /// If the state folder is full, read-only or not there; the file is then as it was.
-    pub fn save(&self, root: &Root, boot_id: &str) -> Result<(), WriteError> {
-        if self == &Self::default() {
-            return root.remove(FILE);
-        }
-        root.make_folder(FOLDER)?;
-        root.replace(FILE, self.render(boot_id).as_bytes())
-    }
-
     /// Remembers what was found, unless something found earlier is remembered already.
     pub fn found(&mut self, setting: Setting, value: Value) {
         self.entries.entry(setting).or_insert(Entry { found: value, set: None });
@@ -301,19 +261,6 @@ mod tests {
             let error = Ledger::parse(text, Some("b")).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
-    }
-
-    #[test]
-    fn an_empty_ledger_is_no_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = Root::open(folder.path()).unwrap();
-        root.make_folder("var").unwrap();
-        root.make_folder("var/lib").unwrap();
-        ledger().save(&root, "b").unwrap();
-        assert_eq!(Ledger::read(&root, Some("b")), Ok(ledger()));
-        Ledger::default().save(&root, "b").unwrap();
-        assert!(!root.exists(FILE));
-        assert_eq!(Ledger::read(&root, Some("b")), Ok(Ledger::default()));
     }
 
     proptest! {

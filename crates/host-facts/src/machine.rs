@@ -5,7 +5,7 @@ use berth_api::infra_node::{Hypervisor, Machine, UnknownReason};
 use super::cpuinfo::CpuInfo;
 use crate::notes::Notes;
 use crate::root::{ReadProblem, Root};
-use berth_runtime::cli::text::one_line;
+use crate::text::one_line;
 
 const DMI: &str = "sys/class/dmi/id";
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::{Memory, TransparentHugepages, UnknownReason};
 use berth_api::{Bytes, PageSize};
 
-use super::{hugepages, switch};
+use super::hugepages;
+use super::kernel_files::switch;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 

@@ -1,5 +1,4 @@
-//! nf_tables of the bridge family by netlink (`linux/netfilter/nf_tables.h`): one table read whole, replaced whole
-//! or deleted, each replacement one transaction that the kernel takes as a whole or not at all.
+//! Reads a table of nf_tables of the bridge family by netlink (`linux/netfilter/nf_tables.h`).
 //!
 //! The crates that speak nf_tables need libnftnl, the `nft` program, or a licence that Berth does not have; what
 //! is needed here is a few messages.
@@ -7,16 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST};
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
-use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
-use nix::sys::time::{TimeVal, TimeValLike as _};
-use rtnetlink::packet_core::{
-    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
-};
 
-use crate::netlink::{Refused, kind, parts, words};
+use crate::netlink::{DATAGRAM, kind, open, parts, receive};
 
 /// A table of the bridge family, as far as it is compared. A rule is known by its comment: nf_tables cannot change
 /// a rule and keep its comment by accident.
@@ -54,10 +49,8 @@ pub struct Hook {
 pub const TABLE: &str = "berth";
 /// Accepts what no rule decides about.
 pub const NF_ACCEPT: u32 = 1;
-/// Drops it.
-pub const NF_DROP: u32 = 0;
 /// Multicast group of changes to tables (`enum nfnetlink_groups`).
-pub(crate) const NFNLGRP_NFTABLES: u32 = 7;
+pub const NFNLGRP_NFTABLES: u32 = 7;
 
 /// A socket for requests.
 pub struct Nftables {
@@ -72,28 +65,22 @@ impl std::fmt::Debug for Nftables {
     }
 }
 
-/// Message types (`enum nf_tables_msg_types`).
-pub(crate) mod message {
-    pub(crate) const NEW_TABLE: u8 = 0;
+/// Message types that read (`enum nf_tables_msg_types`).
+mod message {
     pub(super) const GET_TABLE: u8 = 1;
-    pub(crate) const DELETE_TABLE: u8 = 2;
-    pub(crate) const NEW_CHAIN: u8 = 3;
     pub(super) const GET_CHAIN: u8 = 4;
-    pub(crate) const NEW_RULE: u8 = 6;
     pub(super) const GET_RULE: u8 = 7;
-    pub(crate) const NEW_SET: u8 = 9;
     pub(super) const GET_SET: u8 = 10;
-    pub(crate) const NEW_ELEMENTS: u8 = 12;
     pub(super) const GET_ELEMENTS: u8 = 13;
 }
 
-const SUBSYSTEM: u8 = 10;
-const BATCH_BEGIN: u16 = 0x10;
-const BATCH_END: u16 = 0x11;
+/// `NFNL_SUBSYS_NFTABLES`.
+pub const SUBSYSTEM: u8 = 10;
 const FAMILY_BRIDGE: u8 = 7;
-/// Bytes of `nlmsghdr`, and of it with `nfgenmsg`.
+/// Bytes of `nlmsghdr`.
 const HEADER: usize = 16;
-const HEADERS: usize = 20;
+/// Bytes of `nlmsghdr` with `nfgenmsg`.
+pub const HEADERS: usize = 20;
 /// `nlmsghdr.nlmsg_type` of answers.
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -102,22 +89,14 @@ const NLMSG_DONE: u16 = 3;
 const TABLE_NAME: u16 = 1;
 /// A dump that another change has interrupted is repeated this often.
 const DUMPS: usize = 8;
-const PATIENCE_SECONDS: i64 = 60;
-const DATAGRAM: usize = 256 << 10;
-
 impl Nftables {
     /// Opens a socket. The kernel loads its module `nfnetlink` for it.
     ///
     /// # Errors
     /// If the kernel has no netfilter netlink.
     pub fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        socket.set_ext_ack(true)?;
-        socket.set_cap_ack(true)?;
-        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(PATIENCE_SECONDS))?;
-        Ok(Self { socket, sequence: 0, datagram: Vec::with_capacity(DATAGRAM) })
+        let (socket, datagram) = (open(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM));
+        Ok(Self { socket, sequence: 0, datagram })
     }
 
     /// Reads a table; `None` if it is not there.
@@ -163,44 +142,6 @@ impl Nftables {
         Ok(Some(table))
     }
 
-    /// Makes changes as one transaction.
-    ///
-    /// # Errors
-    /// If the kernel does not answer for a minute; what was done then is not known.
-    pub(crate) fn commit(&mut self, changes: &[Request]) -> io::Result<Result<(), Refused>> {
-        let begin = self.next();
-        let mut batch = framed(BATCH_BEGIN, NLM_F_REQUEST, begin, batch_header(), &[]);
-        for (place, change) in changes.iter().enumerate() {
-            let last = place + 1 == changes.len();
-            let flags = change.flags | NLM_F_REQUEST | if last { NLM_F_ACK } else { 0 };
-            let (kind, sequence) = (of_subsystem(change.kind), self.next());
-            batch.extend(framed(kind, flags, sequence, bridge_header(), &change.attributes.0));
-        }
-        let last = self.sequence;
-        let end = self.next();
-        batch.extend(framed(BATCH_END, NLM_F_REQUEST, end, batch_header(), &[]));
-        self.socket.send(&batch, 0)?;
-        let mut result = Ok(());
-        loop {
-            self.receive()?;
-            for part in parts(&self.datagram) {
-                let place = sequence(part).wrapping_sub(begin);
-                let (Some(errno), true) = (answered(part), place <= last.wrapping_sub(begin))
-                else {
-                    continue;
-                };
-                if errno != 0 && result.is_ok() {
-                    let errno = Errno::from_raw(errno);
-                    result = Err(Refused { errno, words: part.get(HEADERS..).and_then(words) });
-                }
-                // A refusal of the whole batch is an answer to its first message.
-                if place == 0 || sequence(part) == last {
-                    return Ok(result);
-                }
-            }
-        }
-    }
-
     fn dump<T>(
         &mut self,
         kind: u8,
@@ -235,7 +176,7 @@ impl Nftables {
         self.socket.send(&request, 0)?;
         let mut whole = true;
         loop {
-            self.receive()?;
+            receive(&self.socket, &mut self.datagram, "nf_tables")?;
             for part in parts(&self.datagram).filter(|part| sequence(part) == number) {
                 whole &= flags_of(part) & NLM_F_DUMP_INTR == 0;
                 match answered(part) {
@@ -247,64 +188,28 @@ impl Nftables {
         }
     }
 
-    fn receive(&mut self) -> io::Result<()> {
-        loop {
-            self.datagram.clear();
-            match self.socket.recv(&mut self.datagram, MsgFlags::MSG_TRUNC.bits()) {
-                Ok(length) if length > self.datagram.len() => {
-                    let message = format!("nf_tables answered with {length} bytes at once");
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-                }
-                Ok(_) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let message = format!("nf_tables did not answer for {PATIENCE_SECONDS} s");
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, message));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
     const fn next(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
     }
 }
 
-/// One change of a transaction.
-#[derive(Debug)]
-pub(crate) struct Request {
-    kind: u8,
-    flags: u16,
-    attributes: Attributes,
-}
-
-impl Request {
-    /// Makes something that may be there already.
-    pub(crate) const fn make(kind: u8, attributes: Attributes) -> Self {
-        Self { kind, flags: NLM_F_CREATE, attributes }
-    }
-
-    /// Adds after what is there.
-    pub(crate) const fn append(kind: u8, attributes: Attributes) -> Self {
-        Self { kind, flags: NLM_F_CREATE | NLM_F_APPEND, attributes }
-    }
-
-    /// Deletes something.
-    pub(crate) const fn delete(kind: u8, attributes: Attributes) -> Self {
-        Self { kind, flags: 0, attributes }
-    }
-}
-
 /// Attributes of a message, as the kernel takes them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Attributes(Vec<u8>);
+pub struct Attributes(Vec<u8>);
 
 const NLA_F_NESTED: u16 = 0x8000;
 
 impl Attributes {
-    pub(crate) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+    /// The bytes of the message.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Any value.
+    #[must_use]
+    pub fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
         let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
         self.0.extend(length.to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -314,21 +219,26 @@ impl Attributes {
     }
 
     /// A text, with the NUL that it ends in.
-    pub(crate) fn text(self, kind: u16, text: &str) -> Self {
+    #[must_use]
+    pub fn text(self, kind: u16, text: &str) -> Self {
         self.bytes(kind, &[text.as_bytes(), &[0]].concat())
     }
 
     /// Numbers are big-endian in all of nf_tables.
-    pub(crate) fn number(self, kind: u16, number: u32) -> Self {
+    #[must_use]
+    pub fn number(self, kind: u16, number: u32) -> Self {
         self.bytes(kind, &number.to_be_bytes())
     }
 
-    pub(crate) fn nested(self, kind: u16, inner: Self) -> Self {
+    /// Attributes within one.
+    #[must_use]
+    pub fn nested(self, kind: u16, inner: Self) -> Self {
         self.bytes(kind | NLA_F_NESTED, &inner.0)
     }
 
     /// A comment as `nft` has them in user data: each item is its type, its length and its bytes.
-    pub(crate) fn comment(self, kind: u16, comment: &str) -> Self {
+    #[must_use]
+    pub fn comment(self, kind: u16, comment: &str) -> Self {
         let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
         let item = [&[COMMENT, length], comment.as_bytes(), &[0]].concat();
         self.bytes(kind, &item)
@@ -393,27 +303,35 @@ impl<'a> Payload<'a> {
 }
 
 /// Whether an event is about a table of this name in the bridge family.
-pub(crate) fn concerns(event: &[u8], table: &str) -> bool {
+#[must_use]
+pub fn concerns(event: &[u8], table: &str) -> bool {
     let of_tables = kind(event).is_some_and(|kind| kind.to_be_bytes()[0] == SUBSYSTEM);
     let of_bridges = event.get(HEADER) == Some(&FAMILY_BRIDGE);
     let payload = Payload(event.get(HEADERS..).unwrap_or_default());
     of_tables && of_bridges && payload.text(TABLE_NAME).is_some_and(|name| name == table)
 }
 
-const fn of_subsystem(kind: u8) -> u16 {
+/// The type of a message of nf_tables.
+#[must_use]
+pub const fn of_subsystem(kind: u8) -> u16 {
     u16::from_be_bytes([SUBSYSTEM, kind])
 }
 
-/// `nfgenmsg`: family, version, and for a batch the subsystem that it is for.
-const fn bridge_header() -> [u8; 4] {
+/// `nfgenmsg`: family and version.
+#[must_use]
+pub const fn bridge_header() -> [u8; 4] {
     [FAMILY_BRIDGE, 0, 0, 0]
 }
 
-const fn batch_header() -> [u8; 4] {
-    [0, 0, 0, SUBSYSTEM]
-}
-
-fn framed(kind: u16, flags: u16, sequence: u32, general: [u8; 4], attributes: &[u8]) -> Vec<u8> {
+/// A message with its headers.
+#[must_use]
+pub fn framed(
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    general: [u8; 4],
+    attributes: &[u8],
+) -> Vec<u8> {
     let length = u32::try_from(HEADERS + attributes.len()).unwrap_or(u32::MAX);
     let mut message = Vec::with_capacity(HEADERS + attributes.len());
     message.extend(length.to_ne_bytes());
@@ -431,13 +349,16 @@ fn flags_of(message: &[u8]) -> u16 {
     bytes.map(u16::from_ne_bytes).unwrap_or_default()
 }
 
-fn sequence(message: &[u8]) -> u32 {
+/// The sequence number of a message.
+#[must_use]
+pub fn sequence(message: &[u8]) -> u32 {
     let bytes = message.get(8..12).and_then(|bytes| bytes.try_into().ok());
     bytes.map(u32::from_ne_bytes).unwrap_or_default()
 }
 
 /// The error number that ends an answer, 0 for none; `None` for any other message.
-fn answered(message: &[u8]) -> Option<i32> {
+#[must_use]
+pub fn answered(message: &[u8]) -> Option<i32> {
     if !matches!(kind(message)?, NLMSG_ERROR | NLMSG_DONE) {
         return None;
     }
@@ -469,9 +390,10 @@ mod tests {
 
     #[test]
     fn only_events_of_the_table_count() {
+        const DELETE_TABLE: u8 = 2;
         let named = |name| Attributes::default().text(TABLE_NAME, name);
         let event = |kind, general, name| framed(kind, 0, 0, general, &named(name).0);
-        let deleted = of_subsystem(message::DELETE_TABLE);
+        let deleted = of_subsystem(DELETE_TABLE);
         assert!(concerns(&event(deleted, bridge_header(), "berth"), "berth"));
         assert!(!concerns(&event(deleted, bridge_header(), "nat"), "berth"));
         assert!(!concerns(&event(deleted, [2, 0, 0, 0], "berth"), "berth"), "an IPv4 table");

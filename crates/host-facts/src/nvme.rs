@@ -7,7 +7,7 @@ use super::mounts::Mounts;
 use super::pci::{PciDevice, address_in_path};
 use crate::notes::Notes;
 use crate::root::Root;
-use berth_runtime::cli::text::one_line;
+use crate::text::one_line;
 
 const BLOCK: &str = "sys/class/block";
 /// The block layer counts in sectors of this size whatever the drive's own.

@@ -4,7 +4,7 @@
 use berth_api::PciAddress;
 use berth_api::infra_node::Sriov;
 
-use super::count;
+use super::kernel_files::count;
 use crate::notes::Notes;
 use crate::root::Root;
 

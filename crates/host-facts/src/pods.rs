@@ -56,7 +56,7 @@ const TOPS: [&str; 6] = [
 ];
 
 /// Folders in which groups of pods come and go: cgroup v2, then v1, for each class of pods.
-pub(crate) const FOLDERS: [&str; 12] = [
+pub const FOLDERS: [&str; 12] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice",
     "sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice",
@@ -109,7 +109,7 @@ fn on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
 
 /// The UID in the name of a pod's group: `kubepods-pod<uid with _>.slice` or `pod<uid>`; in classes other than
 /// Guaranteed, which have a level of their own, `kubepods-burstable-pod<uid with _>.slice`.
-pub(crate) fn pod_uid(name: &str) -> Option<String> {
+pub fn pod_uid(name: &str) -> Option<String> {
     let systemd = name.strip_suffix(".slice").and_then(|name| {
         let rest = name.strip_prefix("kubepods-")?;
         let rest = rest

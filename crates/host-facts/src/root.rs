@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -146,6 +146,12 @@ impl Root {
     #[must_use]
     pub fn is_from_container(&self) -> bool {
         self.live && self.path != Path::new("/")
+    }
+
+    /// The open folder. It is opened with `O_PATH`, so it serves to open files below it and for nothing else.
+    #[must_use]
+    pub fn folder(&self) -> BorrowedFd<'_> {
+        self.folder.as_fd()
     }
 
     /// The folder itself, for messages.
@@ -369,9 +375,6 @@ const fn problem(errno: Errno) -> ReadProblem {
         other => ReadProblem::Io(other),
     }
 }
-
-mod write;
-pub use write::{Lock, LockError, WriteError};
 
 #[cfg(test)]
 mod tests;

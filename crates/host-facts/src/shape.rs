@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use berth_api::{Bytes, CpuSet};
 
+use super::facts::HostFacts;
 use super::irqs::{self, Irq};
 use super::memory::{chosen, meminfo};
 use super::pods::{self, Pods};
-use super::{HostFacts, units};
+use super::units;
 use crate::root::Root;
+use crate::services::HostServices;
 use crate::setting::{KsmSetting, Unit, Value};
 
 /// The present shape of a host, beside its facts.
@@ -45,7 +47,7 @@ pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
 
 /// Reads it.
 #[must_use]
-pub fn observe(root: &Root, facts: &HostFacts) -> Shape {
+pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> Shape {
     let available = meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
     Shape {
         room: facts.zones.iter().filter_map(|zone| room(root, zone.id, available)).collect(),
@@ -58,7 +60,7 @@ pub fn observe(root: &Root, facts: &HostFacts) -> Shape {
         irqs: irqs::requested(root),
         default_irq: mask(root, DEFAULT_IRQ),
         workqueues: mask(root, WORKQUEUES),
-        units: units::observe(root),
+        units: units::observe(root, services),
         pods: pods::observe(root, &facts.processes, &facts.kubelet),
     }
 }
@@ -76,7 +78,7 @@ fn room(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)
 }
 
 /// A file of KSM's; `None` if this kernel has no such, or it makes no sense.
-pub(crate) fn ksm(root: &Root, setting: KsmSetting) -> Option<Value> {
+pub fn ksm(root: &Root, setting: KsmSetting) -> Option<Value> {
     let path = format!("{KSM}/{}", setting.file());
     match setting {
         KsmSetting::AdvisorMode => word(root, &path).map(Value::Word),
@@ -85,11 +87,11 @@ pub(crate) fn ksm(root: &Root, setting: KsmSetting) -> Option<Value> {
 }
 
 /// The word that is chosen in a file of several.
-pub(crate) fn word(root: &Root, path: &str) -> Option<String> {
+pub fn word(root: &Root, path: &str) -> Option<String> {
     chosen(&root.read(path).ok()?).map(str::to_owned)
 }
 
 /// A file with a mask of CPUs.
-pub(crate) fn mask(root: &Root, path: &str) -> Option<CpuSet> {
+pub fn mask(root: &Root, path: &str) -> Option<CpuSet> {
     CpuSet::from_mask(&root.read(path).ok()?).ok()
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use berth_api::CpuSet;
 
 use super::cpuinfo::CpuInfo;
-use super::kernel_list;
+use super::kernel_files::kernel_list;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
@@ -220,7 +220,7 @@ fn first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
 }
 
 /// A CPU list or, from kernels before 2.6.2x, a mask beside it.
-pub(crate) fn list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
+pub fn list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
     match kernel_list(root, list) {
         Err(error) if error.is_not_found() => first_mask(root, &[mask]).ok_or(error),
         read => read,

@@ -7,24 +7,20 @@ use std::collections::BTreeMap;
 
 use berth_api::CpuSet;
 
-use super::kernel_list;
+use super::kernel_files::kernel_list;
 use crate::root::Root;
+use crate::services::HostServices;
 use crate::setting::Unit;
-use crate::systemd::{Systemd, SystemdError};
-
-/// A connection that is made when it is first needed.
-pub(crate) type Asked = Option<Result<Systemd, SystemdError>>;
 
 /// The units whose CPUs are known; the empty set means all.
-pub fn observe(root: &Root) -> BTreeMap<Unit, CpuSet> {
-    let mut systemd = None;
-    let allowed = |unit: Unit| Some((unit, allowed(root, unit, &mut systemd)?));
+pub fn observe(root: &Root, services: &dyn HostServices) -> BTreeMap<Unit, CpuSet> {
+    let allowed = |unit: Unit| Some((unit, allowed(root, unit, services)?));
     Unit::ALL.into_iter().filter_map(allowed).collect()
 }
 
 /// The CPUs of one unit; the empty set means all, and so does a set of all CPUs that are online: the kernel
 /// does not let it be emptied again.
-pub(crate) fn allowed(root: &Root, unit: Unit, systemd: &mut Asked) -> Option<CpuSet> {
+pub fn allowed(root: &Root, unit: Unit, services: &dyn HostServices) -> Option<CpuSet> {
     let folder = format!("sys/fs/cgroup/{}", unit.name());
     let cpus = if root.exists(&folder) {
         match kernel_list(root, &format!("{folder}/cpuset.cpus")) {
@@ -33,7 +29,7 @@ pub(crate) fn allowed(root: &Root, unit: Unit, systemd: &mut Asked) -> Option<Cp
             read => read.ok()?,
         }
     } else if root.is_live() {
-        systemd.get_or_insert_with(Systemd::connect).as_ref().ok()?.allowed_cpus(unit).ok()?
+        services.allowed_cpus(unit)?
     } else {
         return None;
     };

@@ -2,9 +2,10 @@
 
 use berth_api::infra_node::{Memory, UnknownReason, Zone, ZoneDistance};
 
+use super::hugepages;
+use super::kernel_files::count;
 use super::memory::meminfo;
 use super::topology::{Topology, list_or_mask};
-use super::{count, hugepages};
 use crate::notes::Notes;
 use crate::root::Root;
 

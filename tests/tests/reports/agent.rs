@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use berth_agent::observe::HostFacts;
-use berth_agent::observe::handed_out::HandedOut;
-use berth_agent::observe::kubelet::KubeletConfig;
-use berth_agent::observe::kubelet::podresources::{
-    self, ContainerDevices, ContainerResources, Listed, NumaNode, PodResources, TopologyInfo,
-};
-use berth_agent::observe::topology::{LogicalCpu, Topology};
 use berth_agent::report;
 use berth_api::infra_node::{HugepagePool, Zone, ZoneDistance};
 use berth_api::{Bytes, CpuSet, InfraNode, PageSize};
+use berth_host_facts::HostFacts;
+use berth_host_facts::handed_out::HandedOut;
+use berth_host_facts::kubelet::KubeletConfig;
+use berth_host_facts::kubelet::podresources::{
+    self, ContainerDevices, ContainerResources, Listed, NumaNode, PodResources, TopologyInfo,
+};
+use berth_host_facts::topology::{LogicalCpu, Topology};
 use serde_json::{Value, json};
 
 use super::case::{Amounts, Case, Container, Count, Given, Pod, State};

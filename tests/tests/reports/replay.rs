@@ -87,7 +87,7 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
 
 struct Replay<'c> {
     case: &'c Case,
-    empty: berth_agent::observe::HostFacts,
+    empty: berth_host_facts::HostFacts,
     engine: Engine,
     running: BTreeMap<String, Running>,
 }

@@ -5,28 +5,29 @@ use std::io;
 
 use nix::errno::Errno;
 
-use crate::ledger::MadeFilter;
 use crate::netlink::Refused;
-use crate::nftables::{Attributes, NF_DROP, Nftables, Request, TABLE, message};
-use crate::observe::links::{BridgeFilter, read_filter};
+use crate::nftables::{NF_DROP, Request, Transactions, message};
 use crate::plan::network::filter::{
     FORWARD, HOOK, LEAVING, RESERVED, RESERVED_MASK, Rule, UPLINKS, name_key, reserved_addresses,
     table,
 };
 use crate::plan::network::{FilterWork, LINK_GROUP};
+use berth_host_facts::ledger::MadeFilter;
+use berth_host_facts::links::{BridgeFilter, read_filter};
+use berth_host_facts::nftables::{Attributes, Nftables, TABLE};
 
 /// Carries it out, and reads back what became of it.
 ///
 /// # Errors
 /// Why it is not so.
 pub(super) fn carry_out(work: &FilterWork) -> Result<(), String> {
-    let mut nftables =
-        Nftables::open().map_err(|error| meaning(&error.to_string(), error.raw_os_error()))?;
+    let mut transactions =
+        Transactions::open().map_err(|error| meaning(&error.to_string(), error.raw_os_error()))?;
     let requests = match work {
         FilterWork::Replace(filter) => replace(filter),
         FilterWork::Delete => vec![delete()],
     };
-    match nftables.commit(&requests).map_err(|error| unanswered(&error))? {
+    match transactions.commit(&requests).map_err(|error| unanswered(&error))? {
         // Deleted by another program in between.
         Err(Refused { errno: Errno::ENOENT, .. }) if *work == FilterWork::Delete => {}
         Err(refused) => return Err(meaning(&refused.to_string(), Some(refused.errno as i32))),
@@ -36,7 +37,8 @@ pub(super) fn carry_out(work: &FilterWork) -> Result<(), String> {
         FilterWork::Replace(filter) => BridgeFilter::There(table(filter)),
         FilterWork::Delete => BridgeFilter::Absent,
     };
-    let now = read_filter(&mut nftables).map_err(|error| unanswered(&error))?;
+    let now = Nftables::open().and_then(|mut nftables| read_filter(&mut nftables));
+    let now = now.map_err(|error| unanswered(&error))?;
     if now == should_be {
         return Ok(());
     }

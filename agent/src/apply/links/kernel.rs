@@ -8,8 +8,8 @@ use super::super::Hands;
 use super::trial::{self, Lost};
 use super::{filter, meaning, messages, numbers, step};
 use crate::netlink::Netlink;
-use crate::observe::links::{Links, live, nearby};
 use crate::plan::network::{FilterWork, LinkOp, LinkWork};
+use berth_host_facts::links::{Links, live, nearby};
 
 /// A kernel whose links are changed and observed.
 pub trait Kernel {
@@ -97,7 +97,7 @@ impl Kernel for Live<'_, '_> {
     }
 
     fn nearby(&mut self, name: &LinkName) -> io::Result<Links> {
-        self.with(|hands, netlink| nearby(netlink, hands.root, name))
+        self.with(|hands, netlink| nearby(&mut netlink.reader, hands.root, name))
     }
 
     fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, Lost> {

@@ -19,10 +19,11 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 
 use super::Hands;
 use super::outcome::{Ended, Outcome};
-use crate::ledger::Ledger;
+use crate::host_write::HostWrite as _;
 use crate::netlink::{How, Netlink, Refused};
 use crate::plan::network::{FilterWork, LinkOp, LinkWork, Stage, WantedKind};
 use crate::plan::{Change, ChangeId};
+use berth_host_facts::ledger::Ledger;
 pub use kernel::Kernel;
 use kernel::Live;
 use messages::Indexes;
@@ -270,7 +271,7 @@ fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Indexes> {
     let mut names: Vec<&LinkName> = ops.iter().flat_map(|op| named(op)).collect();
     names.sort_unstable();
     names.dedup();
-    let numbers = netlink.numbers(&names)?;
+    let numbers = netlink.reader.numbers(&names)?;
     Ok(names.into_iter().cloned().zip(numbers).filter_map(|(name, n)| Some((name, n?))).collect())
 }
 
@@ -475,7 +476,10 @@ pub(super) fn raises(work: &LinkWork) -> BTreeSet<LinkName> {
 ///
 /// # Errors
 /// If the kernel does not answer, or what it said.
-pub fn step_alone(root: &crate::root::Root, op: &LinkOp) -> io::Result<Result<(), String>> {
+pub fn step_alone(
+    root: &berth_host_facts::root::Root,
+    op: &LinkOp,
+) -> io::Result<Result<(), String>> {
     let mut netlink = Netlink::open()?;
     let indexes = numbers(&mut netlink, &[op])?;
     let hands = Hands::new(root, "", &|| {});

@@ -5,8 +5,8 @@ use std::io;
 use berth_api::LinkName;
 
 use crate::apply::outcome::Ended;
-use crate::observe::links::Links;
 use crate::plan::network::{LinkOp, LinkWork, holds, users};
+use berth_host_facts::links::Links;
 
 use super::kernel::Kernel;
 use super::trial::Lost;

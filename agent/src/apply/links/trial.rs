@@ -17,11 +17,13 @@ use serde::{Deserialize, Serialize};
 use super::super::{Hands, settings};
 use super::guard;
 use super::{messages, step};
-use crate::ledger::Ledger;
+use crate::host_write::HostWrite as _;
 use crate::netlink::{How, Netlink};
-use crate::observe::links::{Gateway, default_gateways, indexes, live};
 use crate::plan::network::LinkWork;
-use crate::root::{ReadError, Root};
+use crate::state_folder::save_ledger;
+use berth_host_facts::ledger::Ledger;
+use berth_host_facts::links::{Gateway, default_gateways, indexes, live};
+use berth_host_facts::root::{ReadError, Root};
 
 /// Where the note is.
 pub const FILE: &str = "var/lib/berth/trial.json";
@@ -72,7 +74,7 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
     let Some((port, bridge)) = work.joins() else {
         return Err(Lost::NotTried("nothing to try".to_owned()));
     };
-    let gateways = default_gateways(netlink).map_err(told)?;
+    let gateways = default_gateways(&mut netlink.reader).map_err(told)?;
     let answering = answering(hands, netlink, &gateways, BEFORE).map_err(told)?;
     if answering.is_empty() {
         return Err(Lost::NotTried(format!(
@@ -85,7 +87,7 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
     let uptime = settings::uptime(hands.root);
     let uptime = uptime
         .ok_or_else(|| Lost::NotTried("/proc/uptime cannot be read; not tried".to_owned()))?;
-    let numbers = indexes(netlink).map_err(told)?;
+    let numbers = indexes(&mut netlink.reader).map_err(told)?;
     let note = Note {
         boot_id: hands.boot_id.to_owned(),
         network: work.network.clone(),
@@ -155,7 +157,7 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
     };
     let malformed = |why: String| ReadError {
         path: FILE.to_owned(),
-        problem: crate::root::ReadProblem::Malformed(why),
+        problem: berth_host_facts::root::ReadProblem::Malformed(why),
     };
     let note: Note = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     // Without both ids it is not known whether the change is still in place.
@@ -181,7 +183,7 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
         let mut ledger = Ledger::read(root, Some(boot_id))?;
         let made = ledger.networks.entry(note.network).or_default();
         made.trial = Some((note.settings, why.clone()));
-        ledger.save(root, boot_id).map_err(|error| malformed(error.to_string()))?;
+        save_ledger(&ledger, root, boot_id).map_err(|error| malformed(error.to_string()))?;
         said = Some(why);
     }
     root.remove(FILE).map_err(|error| malformed(error.to_string()))?;
@@ -210,7 +212,8 @@ fn undo(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
     if !ours {
         return Ok(());
     }
-    let leave = messages::master(&note.port, None, &indexes(netlink)?).map_err(io::Error::other)?;
+    let leave = messages::master(&note.port, None, &indexes(&mut netlink.reader)?)
+        .map_err(io::Error::other)?;
     netlink.change_one(leave.0, leave.1)?.map_err(io::Error::other)
 }
 
@@ -306,7 +309,7 @@ fn neighbour(
     let mut request = NeighbourMessage::default();
     request.header.family = messages::family(gateway.address);
     let wanted = NeighbourAttribute::Destination(messages::neighbour_address(gateway.address));
-    let known = netlink.dump(&Message::GetNeighbour(request), |answer| {
+    let known = netlink.reader.dump(&Message::GetNeighbour(request), |answer| {
         let Message::NewNeighbour(entry) = answer else { return None };
         let is_it = entry.header.ifindex == gateway.link && entry.attributes.contains(&wanted);
         let hardware = entry.attributes.iter().find_map(|attribute| match attribute {

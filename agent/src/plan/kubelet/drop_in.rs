@@ -8,7 +8,8 @@ use super::super::id::DropInState;
 use super::super::{Action, Change, ChangeId, Disruption, Input, Why};
 use super::Difference;
 use super::refusal::{checkpoint, refused_by};
-use crate::observe::kubelet::KubeletFacts;
+use berth_host_facts::kubelet::KubeletFacts;
+use berth_host_facts::kubelet::drop_in::{ACTIVE, STAGED};
 
 /// What is done to the kubelet's files; paths are absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,10 +68,6 @@ impl KubeletAction {
 
 /// How the drop-in begins: a file that begins otherwise is not ours.
 pub const HEADER: &str = "# Made by berth-agent; changes are overwritten. ";
-/// The drop-in's name; the kubelet reads `*.conf`, in the order of names.
-pub const ACTIVE: &str = "99-berth.conf";
-/// Its name as long as it waits.
-pub const STAGED: &str = "99-berth.conf.staged";
 
 /// What it costs to change which configuration the kubelet starts with.
 const WITH_CHECKPOINTS: &str =

@@ -16,10 +16,10 @@ use serde::Serialize;
 
 use super::{Change, Input, Targets};
 use crate::manifest::{Fault, Part};
-use crate::observe::kubelet::KubeletConfig;
-pub use crate::observe::kubelet::fields::Difference;
-use crate::observe::kubelet::fields::differences;
-pub use drop_in::{ACTIVE, HEADER, KubeletAction, STAGED};
+use berth_host_facts::kubelet::KubeletConfig;
+pub use berth_host_facts::kubelet::fields::Difference;
+use berth_host_facts::kubelet::fields::differences;
+pub use drop_in::{HEADER, KubeletAction};
 use drop_in::{stage, take_away};
 pub(super) use refusal::{Counted, counted, without_checkpoint};
 pub use refusal::{Refused, next_start};

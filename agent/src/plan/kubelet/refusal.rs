@@ -6,9 +6,9 @@ use berth_api::PageSize;
 
 use super::super::{Action, Change, ChangeId, Disruption, Input, Why};
 use super::KubeletAction;
-use crate::check::checkpoints::{cpu_state_fault, memory_state_fault};
-use crate::observe::HostFacts;
-use crate::observe::kubelet::{KubeletConfig, KubeletFacts, StartedWith};
+use berth_host_facts::HostFacts;
+use berth_host_facts::kubelet::checkpoints::{cpu_state_fault, memory_state_fault};
+use berth_host_facts::kubelet::{KubeletConfig, KubeletFacts, StartedWith};
 
 /// Checkpoints that the kubelet would refuse at its next start, so that a restart is no advice.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::difference::{Difference, Listed};
 use super::names::owner;
 use super::wanted::{WantedKind, WantedLink};
 use super::{LINK_GROUP, LinkOp};
-use crate::observe::links::{Link, LinkKind, Links};
+use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// `arp_ignore`: answers for no address, as a link of a tenant has none and the host's are not its business.
 pub(crate) const ARP_IGNORE_ALL: i32 = 8;

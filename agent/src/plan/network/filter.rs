@@ -16,10 +16,10 @@ use berth_api::LinkName;
 
 use super::id::LinkChangeId;
 use super::{FilterWork, LinkWork, Stage, change};
-use crate::ledger::{Ledger, MadeFilter};
-use crate::nftables::{Chain, Hook, NF_ACCEPT, Table};
-use crate::observe::links::{BridgeFilter, Link, LinkKind, Links};
 use crate::plan::{Change, Input, Why};
+use berth_host_facts::ledger::{Ledger, MadeFilter};
+use berth_host_facts::links::{BridgeFilter, Link, LinkKind, Links};
+use berth_host_facts::nftables::{Chain, Hook, NF_ACCEPT, Table};
 
 /// The chain that the kernel calls for each frame that a bridge forwards.
 pub(crate) const FORWARD: &str = "forward";
@@ -40,12 +40,10 @@ pub(crate) const HOOK: Hook = Hook {
 /// Changes with the rules, so that an agent knows those of an older one.
 const VERSION: u32 = 1;
 
-impl MadeFilter {
-    /// The rules of this agent, for these uplinks.
-    #[must_use]
-    pub const fn of(uplinks: BTreeSet<LinkName>) -> Self {
-        Self { version: VERSION, uplinks }
-    }
+/// The rules of this agent, for these uplinks.
+#[must_use]
+pub(crate) const fn made_filter(uplinks: BTreeSet<LinkName>) -> MadeFilter {
+    MadeFilter { version: VERSION, uplinks }
 }
 
 /// The rules of the table.
@@ -154,7 +152,7 @@ fn wanted(input: Input, changes: &[Change]) -> Option<MadeFilter> {
     }
     let mut uplinks = uplinks(links, &input.facts.ledger);
     uplinks.extend(possible().filter_map(LinkWork::joins).map(|(port, _)| port.clone()));
-    Some(MadeFilter::of(uplinks))
+    Some(made_filter(uplinks))
 }
 
 /// Plans the table. What it filters is made after it, and gone before it is deleted; while a network's spec has a

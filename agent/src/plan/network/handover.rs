@@ -9,7 +9,7 @@ use super::id::LinkChangeId;
 use super::planner::Planner;
 use super::users::users;
 use super::{LinkOp, Stage, removal};
-use crate::observe::links::Link;
+use berth_host_facts::links::Link;
 
 /// What another uplink takes over.
 pub(super) struct Handover {

@@ -6,7 +6,7 @@ use std::fmt;
 use berth_api::{LinkName, VlanSet};
 
 use super::difference::{Difference, Listed};
-use crate::nftables::TABLE;
+use berth_host_facts::nftables::TABLE;
 
 /// Identity of a change of links: the operation, its objects, and the properties that it changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -24,8 +24,8 @@ use std::net::IpAddr;
 use berth_api::{LinkName, VlanSet};
 
 use super::{Action, Change, ChangeId, Disruption, Input, Why};
-use crate::ledger::{MadeFilter, MadeNetwork};
 use crate::manifest::{Fault, Part};
+use berth_host_facts::ledger::{MadeFilter, MadeNetwork};
 pub use diff::holds;
 pub(crate) use diff::{ARP_IGNORE_ALL, RP_FILTER_STRICT};
 use id::LinkChangeId;

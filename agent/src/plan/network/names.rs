@@ -5,7 +5,7 @@ use berth_api::names::LINK_ALIAS_PREFIX;
 use berth_api::{LinkName, MacAddress};
 
 use crate::manifest::Fault;
-use crate::observe::links::{Link, LinkKind, Links};
+use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// The name of a shared bridge.
 pub(super) fn bridge_name(spec: &NetworkSpec, place: &str) -> Result<LinkName, Fault> {

@@ -8,9 +8,9 @@ use super::difference::Listed;
 use super::id::LinkChangeId;
 use super::wanted::{Network, WantedLink};
 use super::{LinkOp, LinkWork, Stage, change, diff, removal, uplink, users};
-use crate::ledger::MadeNetwork;
-use crate::observe::links::{Link, Links};
 use crate::plan::{Action, Change, Disruption, Input, Why};
+use berth_host_facts::ledger::MadeNetwork;
+use berth_host_facts::links::{Link, Links};
 
 /// Plans one network.
 pub(super) struct Planner<'a> {

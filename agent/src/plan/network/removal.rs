@@ -8,9 +8,9 @@ use super::id::LinkChangeId;
 use super::names::owner;
 use super::wanted::Wanted;
 use super::{Forget, LinkOp, LinkWork, Stage, change, users};
-use crate::ledger::MadeNetwork;
-use crate::observe::links::{Link, LinkKind, Links};
 use crate::plan::{Action, Change, Input, Why};
+use berth_host_facts::ledger::MadeNetwork;
+use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Ports that are named where something is in use; the others are counted.
 const NAMED: usize = 4;

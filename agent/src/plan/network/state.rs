@@ -48,7 +48,7 @@ impl NetworkState {
     pub fn status(&self) -> NetworkStatus {
         let count = |state| {
             let of = self.not_ready.values().filter(|tenant| tenant.state == state);
-            crate::observe::count(of.count())
+            berth_host_facts::kernel_files::count(of.count())
         };
         let one = |(id, tenant): (&u32, &NotReady)| {
             let vlan = u16::try_from(*id).ok().and_then(|id| VlanId::try_from(id).ok());

@@ -10,7 +10,7 @@ use super::names::owner;
 use super::planner::Planner;
 use super::wanted::{Tenant, WantedKind, WantedLink};
 use super::{LinkOp, Stage, diff, removal, users};
-use crate::observe::links::{Link, PortVlans};
+use berth_host_facts::links::{Link, PortVlans};
 
 impl Planner<'_> {
     /// The uplink's VLANs on the shared bridge.

@@ -3,7 +3,7 @@
 use berth_api::infra_node::UplinkSelector;
 
 use crate::manifest::Fault;
-use crate::observe::links::{Link, LinkKind, Links};
+use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// The link that is meant, if it can be an uplink.
 pub(super) fn find<'a>(

@@ -10,8 +10,8 @@ use berth_api::{LinkName, MacAddress, VlanId};
 use super::names::{NO_LABEL, alias, bridge_mac, bridge_name, hardware_below, is_label};
 use super::uplink;
 use crate::manifest::Fault;
-use crate::observe::links::{Link, LinkKind, Links};
 use crate::plan::Input;
+use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// A host network that is sound on this host.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use berth_api::infra_node::{AllocatedHugepages, Capabilities, HugepagePool, Zone
 use proptest::prelude::*;
 
 use super::*;
-use crate::observe::kubelet::memory_state::NodeState;
+use berth_host_facts::kubelet::memory_state::NodeState;
 
 const GIB: u64 = 1 << 30;
 

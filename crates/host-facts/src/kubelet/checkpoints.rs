@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::Zone;
 use berth_api::{Bytes, CpuSet};
 
-use crate::observe::kubelet::memory_state::{MemoryTable, page_size};
-use crate::observe::kubelet::{CpuManagerState, KubeletConfig, MemoryManagerState};
+use crate::kubelet::memory_state::{MemoryTable, page_size};
+use crate::kubelet::{CpuManagerState, KubeletConfig, MemoryManagerState};
 
 /// What the kubelet's own validation would say, in the order it asks.
-pub(crate) fn cpu_state_fault(
+pub fn cpu_state_fault(
     state: &CpuManagerState,
     config: &KubeletConfig,
     online: &CpuSet,
@@ -72,7 +72,7 @@ pub(crate) fn cpu_state_fault(
 }
 
 /// The same for the memory checkpoint.
-pub(crate) fn memory_state_fault(
+pub fn memory_state_fault(
     state: &MemoryManagerState,
     config: &KubeletConfig,
     zones: &[Zone],

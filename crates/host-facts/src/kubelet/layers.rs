@@ -4,9 +4,9 @@ use berth_api::infra_node::UnknownReason;
 use serde_json::Value;
 
 use super::config::{self, KubeletConfig};
+use super::drop_in::ACTIVE;
 use super::flags::{self, Flags};
 use crate::notes::Notes;
-use crate::plan::kubelet::ACTIVE;
 use crate::root::{ReadError, Root};
 
 /// Where distributions put the configuration file, for a kubelet that is not running.

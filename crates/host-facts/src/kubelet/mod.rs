@@ -4,14 +4,16 @@
 //! of `--config-dir`, the command line. If a layer that is named cannot be read, the configuration is
 //! unknown: the rest would be a guess, and a guess here makes checks fail on healthy hosts.
 
+pub mod checkpoints;
 pub mod config;
 pub mod cpu_state;
+pub mod drop_in;
 pub mod fields;
 pub mod flags;
 mod layers;
 pub mod memory_state;
 pub mod podresources;
-pub(crate) mod process;
+pub mod process;
 pub mod started;
 
 use std::collections::BTreeMap;
@@ -21,7 +23,6 @@ use berth_api::infra_node::UnknownReason;
 use super::processes::Processes;
 use crate::ledger::KUBELET;
 use crate::notes::Notes;
-use crate::plan::kubelet as plan;
 use crate::root::Root;
 pub use config::KubeletConfig;
 pub use cpu_state::CpuManagerState;
@@ -189,8 +190,8 @@ pub fn observe(
                 let file = |name: &str| {
                     root.read(&format!("{folder}/{name}")).ok().map(|text| text + "\n")
                 };
-                facts.drop_in = file(plan::ACTIVE);
-                facts.staged_drop_in = file(plan::STAGED);
+                facts.drop_in = file(drop_in::ACTIVE);
+                facts.staged_drop_in = file(drop_in::STAGED);
                 facts.config_dir = Some(folder.to_owned());
             }
             facts.node_name = layers.flags.last("hostname-override").map(str::to_owned);
@@ -282,7 +283,7 @@ fn state<T: serde::de::DeserializeOwned>(
 }
 
 /// Go writes an empty slice or map that was never made as `null`.
-pub(crate) fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Default + serde::Deserialize<'de>,

@@ -3,15 +3,15 @@
 //! Its flags name files that the agent reads, writes and removes as root, so a process that merely has the name is not
 //! believed: not one of another user, of a container with processes of its own, or of a pod (`hostPID`).
 
-use crate::observe::pods::pod_uid;
-use crate::observe::processes::Processes;
+use crate::pods::pod_uid;
+use crate::processes::Processes;
 use crate::root::Root;
 
 /// The kernel's name for it.
-pub(crate) const NAME: &str = "kubelet";
+pub const NAME: &str = "kubelet";
 
 /// Programs that run a kubelet inside themselves: k3s' server and agent, and MicroK8s.
-pub(crate) const EMBEDDED: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
+pub const EMBEDDED: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) enum Found {
 }
 
 /// Whether the process may be the host's kubelet: root's, in the host's PID namespace, and in no pod's control group.
-pub(crate) fn is_of_host(root: &Root, pid: u32) -> bool {
+pub fn is_of_host(root: &Root, pid: u32) -> bool {
     let status = root.read(&format!("proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));

@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::KubeletConfig;
-use crate::ledger::{self, KUBELET as FILE};
-use crate::root::{ReadError, ReadProblem, Root, WriteError};
+use crate::ledger::KUBELET as FILE;
+use crate::root::{ReadError, ReadProblem, Root};
 
 /// What is known of the configuration of the running kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -65,12 +65,10 @@ impl Record {
         })
     }
 
-    /// Keeps it, in place of the one before.
-    ///
-    /// # Errors
-    /// If the state folder is full, read-only or not there.
-    pub fn save(&self, root: &Root) -> Result<(), WriteError> {
-        ledger::keep_kubelet(root, &(serde_json::to_string_pretty(self).unwrap_or_default() + "\n"))
+    /// The text of its file.
+    #[must_use]
+    pub fn render(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 }
 
@@ -117,7 +115,7 @@ mod tests {
     #[test]
     fn a_record_outlives_the_agent() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["var", "var/lib"] {
+        for name in ["var", "var/lib", "var/lib/berth"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         let root = Root::open(folder.path()).unwrap();
@@ -133,9 +131,10 @@ mod tests {
             arguments: vec!["--config=/x".to_owned()],
             configuration,
         };
-        record.save(&root).unwrap();
+        let write = |text: &str| std::fs::write(folder.path().join(FILE), text).unwrap();
+        write(&record.render());
         assert_eq!(Record::read(&root), Ok(Some(record)));
-        root.replace(FILE, b"{").unwrap();
+        write("{");
         assert!(Record::read(&root).is_err());
     }
 }

@@ -7,7 +7,7 @@ mod state;
 use berth_api::infra_node::{Confidential, Kvm, KvmState, UnknownReason};
 
 use super::cpuinfo::CpuInfo;
-use super::switch;
+use super::kernel_files::switch;
 use crate::notes::Notes;
 use crate::root::Root;
 use device::Device;
@@ -85,7 +85,7 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
 }
 
 /// Whether the CPU is of a maker of x86, whose flags mean what they say here.
-pub(crate) fn is_x86(cpuinfo: &CpuInfo) -> bool {
+pub fn is_x86(cpuinfo: &CpuInfo) -> bool {
     let makers = ["GenuineIntel", "AuthenticAMD", "HygonGenuine", "CentaurHauls", "Shanghai"];
     cpuinfo.vendor.as_deref().is_some_and(|vendor| makers.contains(&vendor))
 }

@@ -22,12 +22,7 @@ pub enum BridgeFilter {
 
 /// Reads the table. The kernel loads nf_tables for a question about it, and observing must not load a module: so
 /// the question is asked only where nf_tables is loaded already, or where Berth has made something that needs it.
-pub(crate) fn observe(
-    root: &Root,
-    links: &Links,
-    ledger: &Ledger,
-    notes: &mut Notes,
-) -> BridgeFilter {
+pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -> BridgeFilter {
     if !root.is_live() || links.incomplete {
         return BridgeFilter::Unknown;
     }
@@ -52,7 +47,7 @@ pub(crate) fn observe(
 ///
 /// # Errors
 /// As [`Nftables::read`].
-pub(crate) fn read(nftables: &mut Nftables) -> std::io::Result<BridgeFilter> {
+pub fn read(nftables: &mut Nftables) -> std::io::Result<BridgeFilter> {
     let read = nftables.read(TABLE);
     let errno = read.as_ref().err().and_then(std::io::Error::raw_os_error).map(Errno::from_raw);
     match errno {

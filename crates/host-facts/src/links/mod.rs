@@ -23,13 +23,13 @@ use crate::notes::Notes;
 use crate::root::Root;
 pub use bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
 pub use filter::BridgeFilter;
-pub(crate) use filter::{observe as observe_filter, read as read_filter};
-pub(crate) use nearby::nearby;
+pub use filter::{observe as observe_filter, read as read_filter};
+pub use nearby::nearby;
 use nearby::stacked_elsewhere;
-pub(crate) use netlink::link_of;
+pub use netlink::link_of;
 pub use netlink::{Gateway, default_gateways, indexes};
 pub use trouble::{Manager, Trouble};
-pub(crate) use trouble::{networkd_manages, nm_manages};
+pub use trouble::{networkd_manages, nm_manages};
 
 /// All links, sorted by name, and what is known of routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use berth_api::LinkName;
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use nix::errno::Errno;
-use rtnetlink::packet_route::RouteNetlinkMessage as Message;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
-use rtnetlink::packet_route::nsid::{NsidAttribute, NsidMessage};
 
 use super::netlink::{link, stacked};
 use super::{Link, LinkKind, Links};
-use crate::netlink::Netlink;
+use crate::netlink::NetlinkReader;
 use crate::root::Root;
 
 /// A link and its master, their ports, and what is stacked on the two. Of a host with thousands of links this reads
@@ -20,7 +20,7 @@ use crate::root::Root;
 ///
 /// # Errors
 /// If the kernel does not answer: then it is not known who uses the link.
-pub(crate) fn nearby(netlink: &mut Netlink, root: &Root, name: &LinkName) -> io::Result<Links> {
+pub fn nearby(netlink: &mut NetlinkReader, root: &Root, name: &LinkName) -> io::Result<Links> {
     let mut request = LinkMessage::default();
     request.attributes.push(LinkAttribute::IfName(name.to_string()));
     let Some((mut lower, master)) = get(netlink, request)? else { return Ok(Links::default()) };
@@ -49,7 +49,10 @@ pub(crate) fn nearby(netlink: &mut Netlink, root: &Root, name: &LinkName) -> io:
     Ok(Links { all: all.into_values().collect(), ..Links::default() })
 }
 
-fn get(netlink: &mut Netlink, mut request: LinkMessage) -> io::Result<Option<(Link, Option<u32>)>> {
+fn get(
+    netlink: &mut NetlinkReader,
+    mut request: LinkMessage,
+) -> io::Result<Option<(Link, Option<u32>)>> {
     request.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
     let found = match netlink.get(Message::GetLink(request))? {
         Some(Message::NewLink(message)) => Some((link(&message), stacked(&message).master)),
@@ -59,7 +62,7 @@ fn get(netlink: &mut Netlink, mut request: LinkMessage) -> io::Result<Option<(Li
 }
 
 /// The kernel itself selects links by their master.
-fn ports(netlink: &mut Netlink, bridge: &Link) -> io::Result<Vec<Link>> {
+fn ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
     let Some(index) = bridge.index else { return Ok(Vec::new()) };
     let mut request = LinkMessage::default();
     request.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
@@ -89,7 +92,7 @@ fn uppers(root: &Root, lower: &Link) -> io::Result<Vec<Link>> {
 /// A namespace is asked by the id that it has here (`IFLA_TARGET_NETNSID`): the kernel gives one to each that a veth
 /// leads to, so every pod on the pod network has one. A namespace without is not seen.
 pub(super) fn stacked_elsewhere(
-    netlink: &mut Netlink,
+    netlink: &mut NetlinkReader,
 ) -> io::Result<BTreeMap<u32, BTreeSet<String>>> {
     let namespaces = netlink.dump(&Message::GetNsId(NsidMessage::default()), namespace_id)?;
     let mut found = Vec::new();

@@ -2,29 +2,28 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use berth_api::infra_node::LinkState;
 use berth_api::{LinkName, MacAddress, VlanId};
-use rtnetlink::RouteMessageBuilder;
-use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::packet_route::link::{
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
     AfSpecBridge, AfSpecInet, AfSpecInet6, AfSpecUnspec, BridgeStpState, BridgeVlanInfo,
     BridgeVlanInfoFlags, In6AddrGenMode, InfoBridge, InfoData, InfoKind, InfoVlan, InfoVxlan,
     LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage, State,
 };
-use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
-use rtnetlink::packet_route::route::{
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
+use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType,
 };
-use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use super::{
     BridgeOptions, IpOptions, Link, LinkKind, PortVlans, Routes, Tunnel, names_by_index,
     stacked_elsewhere,
 };
-use crate::netlink::Netlink;
+use crate::netlink::NetlinkReader;
 
 /// What the kernel said.
 pub(super) struct Dump {
@@ -34,7 +33,7 @@ pub(super) struct Dump {
 
 /// Asks the kernel.
 pub(super) fn dump() -> io::Result<Dump> {
-    let mut netlink = Netlink::open()?;
+    let mut netlink = NetlinkReader::open()?;
     let read = |message: &LinkMessage| Some((link(message)?, stacked(message)));
     let found = links(&mut netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats, read)?;
     let (mut links, stacks): (Vec<Link>, Vec<Stacked>) = found.into_iter().unzip();
@@ -91,7 +90,7 @@ pub(super) fn dump() -> io::Result<Dump> {
 }
 
 pub(super) fn links<T>(
-    netlink: &mut Netlink,
+    netlink: &mut NetlinkReader,
     family: AddressFamily,
     mask: LinkExtentMask,
     mut read: impl FnMut(&LinkMessage) -> Option<T>,
@@ -106,7 +105,7 @@ pub(super) fn links<T>(
 }
 
 /// The link that a message of the kernel is about, with its VLANs.
-pub(crate) fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVlans>)> {
+pub fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVlans>)> {
     match &message.payload {
         NetlinkPayload::InnerMessage(Message::NewLink(message)) => {
             Some((link(message)?, port_vlans(message)))
@@ -279,7 +278,7 @@ fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
 }
 
 /// Where VXLAN links send what is for everybody: by number of the link.
-fn peers(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpAddr)>> {
+fn peers(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)>> {
     let mut request = NeighbourMessage::default();
     request.header.family = AddressFamily::Bridge;
     netlink.dump(&Message::GetNeighbour(request), |answer| {
@@ -323,7 +322,7 @@ const fn link_state(state: &State) -> LinkState {
 }
 
 /// Addresses by number of their link, with prefix length.
-fn addresses(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpAddr, u8)>> {
+fn addresses(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr, u8)>> {
     netlink.dump(&Message::GetAddress(AddressMessage::default()), |answer| {
         let Message::NewAddress(message) = answer else { return None };
         // On point-to-point links `Address` is the other end; `Local` is always ours.
@@ -347,7 +346,7 @@ const fn is_link_local(address: &IpAddr) -> bool {
 }
 
 /// All routes in one dump of each family. A router has a million of them, so of each link one destination is kept.
-fn routes(netlink: &mut Netlink, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
+fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
     let mut routes = Routes { complete: true, ..Routes::default() };
     for request in route_requests() {
         netlink.dump(&request, |answer| -> Option<()> {
@@ -374,9 +373,11 @@ fn routes(netlink: &mut Netlink, names: &BTreeMap<u32, LinkName>) -> io::Result<
 }
 
 fn route_requests() -> [Message; 2] {
-    let four = RouteMessageBuilder::<Ipv4Addr>::new().build();
-    let six = RouteMessageBuilder::<Ipv6Addr>::new().build();
-    [four, six].map(Message::GetRoute)
+    [AddressFamily::Inet, AddressFamily::Inet6].map(|family| {
+        let mut request = RouteMessage::default();
+        request.header.address_family = family;
+        Message::GetRoute(request)
+    })
 }
 
 fn is_default(route: &RouteMessage) -> bool {
@@ -419,7 +420,7 @@ pub struct Gateway {
 ///
 /// # Errors
 /// If the kernel does not answer.
-pub fn default_gateways(netlink: &mut Netlink) -> io::Result<Vec<Gateway>> {
+pub fn default_gateways(netlink: &mut NetlinkReader) -> io::Result<Vec<Gateway>> {
     let mut found = Vec::new();
     for route in default_route_messages(netlink)? {
         let mut link = None;
@@ -463,7 +464,7 @@ const fn route_address(address: &RouteAddress) -> Option<IpAddr> {
 ///
 /// # Errors
 /// If the kernel does not answer.
-pub fn indexes(netlink: &mut Netlink) -> io::Result<BTreeMap<LinkName, u32>> {
+pub fn indexes(netlink: &mut NetlinkReader) -> io::Result<BTreeMap<LinkName, u32>> {
     let numbered = |message: &LinkMessage| {
         let name = message.attributes.iter().find_map(|attribute| match attribute {
             LinkAttribute::IfName(name) => name.parse().ok(),
@@ -476,7 +477,7 @@ pub fn indexes(netlink: &mut Netlink) -> io::Result<BTreeMap<LinkName, u32>> {
 }
 
 /// Default routes of both families.
-fn default_route_messages(netlink: &mut Netlink) -> io::Result<Vec<RouteMessage>> {
+fn default_route_messages(netlink: &mut NetlinkReader) -> io::Result<Vec<RouteMessage>> {
     let mut found = Vec::new();
     for request in route_requests() {
         found.extend(netlink.dump(&request, |answer| {

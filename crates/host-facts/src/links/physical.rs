@@ -1,7 +1,7 @@
 //! What only sysfs knows of a physical link: device, driver, speed.
 
 use super::{Link, LinkKind};
-use crate::observe::pci::{PciDevice, address_in_path};
+use crate::pci::{PciDevice, address_in_path};
 use crate::root::Root;
 
 const NET: &str = "sys/class/net";

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_api::LinkName;
 
 use super::Link;
-use crate::observe::switch;
+use crate::kernel_files::switch;
 use crate::root::Root;
 
 /// Things that disturb tenant networks and are not Berth's to change.
@@ -64,13 +64,13 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> Trouble {
 }
 
 /// `ADMIN_STATE=configured`; `unmanaged` is what it says of links that no `.network` file matches.
-pub(crate) fn networkd_manages(text: &str) -> bool {
+pub fn networkd_manages(text: &str) -> bool {
     let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="));
     state.is_some_and(|state| !matches!(state, "unmanaged" | "linger"))
 }
 
 /// `managed=true` with the profile that is active on it; a link that others made has none.
-pub(crate) fn nm_manages(text: &str) -> bool {
+pub fn nm_manages(text: &str) -> bool {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     value("managed") == Some("true") && value("connection-uuid").is_some()
 }

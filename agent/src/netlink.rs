@@ -1,0 +1,167 @@
+//! Sends changes of links to the kernel, many at a time.
+//!
+//! Changes sent in one datagram cost one system call for all of them, and one acknowledgement, the last one's: the
+//! kernel takes them in order, and answers each that it refuses whether it was asked to or not.
+
+use std::io;
+
+use berth_host_facts::netlink::{DATAGRAM, NetlinkReader, open, parts, receive, serialized, words};
+use netlink_sys::Socket;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use nix::errno::Errno;
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
+};
+use rtnetlink::packet_route::RouteNetlinkMessage as Message;
+
+/// A socket for changes, and one for what is read between them.
+pub struct Netlink {
+    /// Reads the present state.
+    pub reader: NetlinkReader,
+    socket: Socket,
+    sequence: u32,
+    /// What was received last.
+    datagram: Vec<u8>,
+}
+
+impl std::fmt::Debug for Netlink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Netlink").field("sequence", &self.sequence).finish_non_exhaustive()
+    }
+}
+
+/// A change the kernel refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}", .errno.desc(), .words.as_ref().map(|words| format!(" ({words})")).unwrap_or_default())]
+pub struct Refused {
+    /// Its number for why.
+    pub errno: Errno,
+    /// Its words for why, where it has any (extended acknowledgement).
+    pub words: Option<String>,
+}
+
+/// What a change does to what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// Makes something that must not be there yet.
+    Create,
+    /// Adds to what is there, or makes it.
+    Append,
+    /// Changes what is there, or removes it.
+    Change,
+}
+
+/// Changes in one datagram. With the kernel's smallest receive buffer (212,992 bytes) 256 refusals still fit,
+/// 512 do not.
+const BATCH: usize = 64;
+/// Bytes of requests in one datagram.
+const BATCH_BYTES: usize = 64 << 10;
+
+impl Netlink {
+    /// Opens the sockets.
+    ///
+    /// # Errors
+    /// If the kernel has no route netlink, which none of ours lacks.
+    pub fn open() -> io::Result<Self> {
+        let (reader, socket) = (NetlinkReader::open()?, open(NETLINK_ROUTE)?);
+        Ok(Self { reader, socket, sequence: 0, datagram: Vec::with_capacity(DATAGRAM) })
+    }
+
+    /// Sends changes; the kernel makes them in this order, and one that it refuses does not stop the others.
+    ///
+    /// # Errors
+    /// If it does not answer for a minute; what was done then is not known, and must be looked at.
+    pub fn change(&mut self, changes: Vec<(How, Message)>) -> io::Result<Vec<Result<(), Refused>>> {
+        let mut outcomes = Vec::with_capacity(changes.len());
+        let mut batch = Batch::default();
+        for (how, message) in changes {
+            let sequence = self.next();
+            let bytes = serialized(message, how.flags(), sequence);
+            if batch.count == BATCH || batch.bytes.len() + bytes.len() > BATCH_BYTES {
+                outcomes.extend(self.exchange(std::mem::take(&mut batch))?);
+            }
+            batch.add(&bytes, sequence);
+        }
+        if batch.count > 0 {
+            outcomes.extend(self.exchange(batch)?);
+        }
+        Ok(outcomes)
+    }
+
+    /// Sends one change.
+    ///
+    /// # Errors
+    /// As [`Netlink::change`], or what the kernel said.
+    pub fn change_one(&mut self, how: How, message: Message) -> io::Result<Result<(), Refused>> {
+        let outcome = self.change(vec![(how, message)])?.pop();
+        Ok(outcome.unwrap_or(Ok(())))
+    }
+
+    fn exchange(&mut self, mut batch: Batch) -> io::Result<Vec<Result<(), Refused>>> {
+        batch.acknowledge_last();
+        self.socket.send(&batch.bytes, 0)?;
+        let mut outcomes: Vec<Result<(), Refused>> = vec![Ok(()); batch.count];
+        let mut last_answered = false;
+        while !last_answered {
+            receive(&self.socket, &mut self.datagram, "the kernel")?;
+            for part in parts(&self.datagram) {
+                let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
+                let place = message.header.sequence_number.wrapping_sub(batch.first) as usize;
+                let NetlinkPayload::Error(error) = message.payload else { continue };
+                last_answered |= place + 1 == batch.count;
+                if let (Some(outcome), Some(code)) = (outcomes.get_mut(place), error.code) {
+                    let (errno, words) = (Errno::from_raw(-code.get()), words(&error.header));
+                    *outcome = Err(Refused { errno, words });
+                }
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn next(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+}
+
+impl How {
+    const fn flags(self) -> u16 {
+        match self {
+            Self::Create => NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL,
+            Self::Append => NLM_F_REQUEST | NLM_F_CREATE | NLM_F_APPEND,
+            Self::Change => NLM_F_REQUEST,
+        }
+    }
+}
+
+/// Requests for one datagram.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// The first one's sequence number; the others' follow.
+    first: u32,
+    count: usize,
+    /// Where the last one begins.
+    last: usize,
+}
+
+impl Batch {
+    fn add(&mut self, bytes: &[u8], sequence: u32) {
+        if self.count == 0 {
+            self.first = sequence;
+        }
+        self.last = self.bytes.len();
+        self.count += 1;
+        self.bytes.extend(bytes);
+    }
+
+    /// Asks for an acknowledgement of the last request.
+    fn acknowledge_last(&mut self) {
+        const FLAGS: usize = 6;
+        if let Some(flags) = self.bytes.get_mut(self.last + FLAGS..self.last + FLAGS + 2) {
+            let asked = u16::from_ne_bytes([flags[0], flags[1]]) | NLM_F_ACK;
+            flags.copy_from_slice(&asked.to_ne_bytes());
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Changes the nf_tables table of the bridge family by netlink: replaced whole or deleted, each replacement one
+//! transaction that the kernel takes as a whole or not at all.
+
+use std::io;
+
+use berth_host_facts::netlink::{DATAGRAM, open, parts, receive, words};
+use berth_host_facts::nftables::{
+    Attributes, HEADERS, SUBSYSTEM, answered, bridge_header, framed, of_subsystem, sequence,
+};
+use netlink_sys::Socket;
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use nix::errno::Errno;
+use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
+
+use crate::netlink::Refused;
+
+/// Message types that change something (`enum nf_tables_msg_types`).
+pub(crate) mod message {
+    pub(crate) const NEW_TABLE: u8 = 0;
+    pub(crate) const DELETE_TABLE: u8 = 2;
+    pub(crate) const NEW_CHAIN: u8 = 3;
+    pub(crate) const NEW_RULE: u8 = 6;
+    pub(crate) const NEW_SET: u8 = 9;
+    pub(crate) const NEW_ELEMENTS: u8 = 12;
+}
+
+/// Verdict that drops a frame.
+pub(crate) const NF_DROP: u32 = 0;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+
+/// A socket for transactions.
+pub(crate) struct Transactions {
+    socket: Socket,
+    sequence: u32,
+    datagram: Vec<u8>,
+}
+
+impl Transactions {
+    /// Opens a socket. The kernel loads its module `nfnetlink` for it.
+    ///
+    /// # Errors
+    /// If the kernel has no netfilter netlink.
+    pub(crate) fn open() -> io::Result<Self> {
+        let (socket, datagram) = (open(NETLINK_NETFILTER)?, Vec::with_capacity(DATAGRAM));
+        Ok(Self { socket, sequence: 0, datagram })
+    }
+
+    /// Makes changes as one transaction.
+    ///
+    /// # Errors
+    /// If the kernel does not answer for a minute; what was done then is not known.
+    pub(crate) fn commit(&mut self, changes: &[Request]) -> io::Result<Result<(), Refused>> {
+        let begin = self.next();
+        let mut batch = framed(BATCH_BEGIN, NLM_F_REQUEST, begin, batch_header(), &[]);
+        for (place, change) in changes.iter().enumerate() {
+            let last = place + 1 == changes.len();
+            let flags = change.flags | NLM_F_REQUEST | if last { NLM_F_ACK } else { 0 };
+            let (kind, sequence) = (of_subsystem(change.kind), self.next());
+            batch.extend(framed(
+                kind,
+                flags,
+                sequence,
+                bridge_header(),
+                change.attributes.as_bytes(),
+            ));
+        }
+        let last = self.sequence;
+        let end = self.next();
+        batch.extend(framed(BATCH_END, NLM_F_REQUEST, end, batch_header(), &[]));
+        self.socket.send(&batch, 0)?;
+        let mut result = Ok(());
+        loop {
+            receive(&self.socket, &mut self.datagram, "nf_tables")?;
+            for part in parts(&self.datagram) {
+                let place = sequence(part).wrapping_sub(begin);
+                let (Some(errno), true) = (answered(part), place <= last.wrapping_sub(begin))
+                else {
+                    continue;
+                };
+                if errno != 0 && result.is_ok() {
+                    let errno = Errno::from_raw(errno);
+                    result = Err(Refused { errno, words: part.get(HEADERS..).and_then(words) });
+                }
+                // A refusal of the whole batch is an answer to its first message.
+                if place == 0 || sequence(part) == last {
+                    return Ok(result);
+                }
+            }
+        }
+    }
+
+    const fn next(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+}
+
+/// One change of a transaction.
+#[derive(Debug)]
+pub struct Request {
+    kind: u8,
+    flags: u16,
+    attributes: Attributes,
+}
+
+impl Request {
+    /// Makes something that may be there already.
+    pub const fn make(kind: u8, attributes: Attributes) -> Self {
+        Self { kind, flags: NLM_F_CREATE, attributes }
+    }
+
+    /// Adds after what is there.
+    pub const fn append(kind: u8, attributes: Attributes) -> Self {
+        Self { kind, flags: NLM_F_CREATE | NLM_F_APPEND, attributes }
+    }
+
+    /// Deletes something.
+    pub const fn delete(kind: u8, attributes: Attributes) -> Self {
+        Self { kind, flags: 0, attributes }
+    }
+}
+
+/// `nfgenmsg` of a batch: the subsystem that it is for.
+const fn batch_header() -> [u8; 4] {
+    [0, 0, 0, SUBSYSTEM]
+}

@@ -1,0 +1,48 @@
+//! Observes the host with the programs on it that answer questions: systemd and the kubelet.
+
+mod pod_resources;
+
+use std::cell::OnceCell;
+
+use berth_api::CpuSet;
+use berth_host_facts::kubelet::podresources::{Listed, PodResourcesError};
+use berth_host_facts::root::Root;
+use berth_host_facts::services::HostServices;
+use berth_host_facts::setting::Unit;
+use berth_host_facts::shape::Shape;
+use berth_host_facts::{HostFacts, Wanted};
+
+use crate::systemd::{Systemd, SystemdError};
+
+/// The programs of a running host. systemd is connected to when it is first needed.
+#[derive(Debug, Default)]
+pub struct RunningServices {
+    systemd: OnceCell<Result<Systemd, SystemdError>>,
+}
+
+impl HostServices for RunningServices {
+    fn allowed_cpus(&self, unit: Unit) -> Option<CpuSet> {
+        self.systemd.get_or_init(Systemd::connect).as_ref().ok()?.allowed_cpus(unit).ok()
+    }
+
+    fn pod_resources(&self, root: &Root) -> Result<Option<Listed>, PodResourcesError> {
+        pod_resources::list(root)
+    }
+}
+
+/// Reads the whole host once.
+#[must_use]
+pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
+    berth_host_facts::observe(root, wanted, &RunningServices::default())
+}
+
+/// Reads the present values of settings, and the room for changes.
+#[must_use]
+pub fn shape(root: &Root, facts: &HostFacts) -> Shape {
+    berth_host_facts::shape::observe(root, facts, &RunningServices::default())
+}
+
+/// Reads the CPUs that systemd allows a unit; the empty set means all.
+pub(crate) fn allowed_cpus(root: &Root, unit: Unit) -> Option<CpuSet> {
+    berth_host_facts::units::allowed(root, unit, &RunningServices::default())
+}

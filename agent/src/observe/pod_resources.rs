@@ -1,0 +1,110 @@
+//! Client of the kubelet's PodResources API: lists what it has allocated, over its socket.
+
+#[expect(unreachable_pub, clippy::allow_attributes_without_reason, reason = "generated")]
+#[rustfmt::skip]
+mod v1;
+
+use std::path::Path;
+use std::time::Duration;
+
+use berth_host_facts::kubelet::podresources::v1::{
+    AllocatableResourcesRequest, ListPodResourcesRequest,
+};
+use berth_host_facts::kubelet::podresources::{Devices, Listed, PodResourcesError, SOCKET, cpus};
+use berth_host_facts::root::Root;
+use berth_runtime::cli::text;
+use tonic::transport::Endpoint;
+use v1::pod_resources_lister_client::PodResourcesListerClient;
+
+/// A kubelet that hangs must not delay the observation of the host.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// As the kubelet's own clients have it, in bytes.
+const LARGEST: usize = 16 << 20;
+
+/// Asks the kubelet. `Ok(None)` where it has no such socket.
+///
+/// # Errors
+/// Why it did not answer, or not sensibly.
+pub(super) fn list(root: &Root) -> Result<Option<Listed>, PodResourcesError> {
+    let socket = root.path().join(SOCKET);
+    if !root.is_live() || !root.exists(SOCKET) {
+        return Ok(None);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(call)?;
+    let asked = runtime.block_on(async { tokio::time::timeout(TIMEOUT, ask(&socket)).await });
+    asked.map_err(|_| PodResourcesError::Timeout(TIMEOUT.as_secs()))?.map(Some)
+}
+
+async fn ask(socket: &Path) -> Result<Listed, PodResourcesError> {
+    let address = format!("unix://{}", socket.display());
+    let endpoint = Endpoint::from_shared(address).map_err(call)?;
+    let channel =
+        endpoint.connect().await.map_err(|error| PodResourcesError::Call(text::chain(&error)))?;
+    let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LARGEST);
+    let listed = client.list(ListPodResourcesRequest {}).await.map_err(call)?;
+    let allocatable = match client.get_allocatable_resources(AllocatableResourcesRequest {}).await {
+        Ok(answer) => Some(answer.into_inner()),
+        Err(status) => {
+            // Unimplemented before 1.21; behind a feature gate, before 1.23, the answer is Unknown.
+            tracing::debug!(error = %status, "kubelet does not answer GetAllocatableResources");
+            None
+        }
+    };
+    Ok(Listed {
+        pods: listed.into_inner().pod_resources,
+        allocatable_cpus: allocatable.as_ref().and_then(|answer| cpus(&answer.cpu_ids)),
+        devices: allocatable.map(|answer| Devices::of(&answer.devices)),
+    })
+}
+
+fn call(error: impl std::fmt::Display) -> PodResourcesError {
+    PodResourcesError::Call(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    /// What is said of a kubelet that does this with whoever connects.
+    fn said_of(kubelet: fn(UnixStream)) -> Result<Option<Listed>, PodResourcesError> {
+        let host = tempfile::tempdir().unwrap();
+        let socket = host.path().join(SOCKET);
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::spawn(move || listener.incoming().flatten().for_each(kubelet));
+        list(&Root::live_below(host.path()).unwrap())
+    }
+
+    #[test]
+    fn a_kubelet_that_makes_no_sense_is_said_and_holds_up_nothing() {
+        let hangs = said_of(std::mem::forget);
+        assert_eq!(hangs, Err(PodResourcesError::Timeout(2)));
+        assert!(said_of(drop).is_err());
+        let babbles = said_of(|mut stream| {
+            // Whoever asked may be gone already.
+            stream.write_all(&[0xff; 4096]).unwrap_or_default();
+        });
+        assert!(babbles.is_err(), "{babbles:?}");
+        let speaks_http1 = said_of(|mut stream| {
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap_or_default();
+        });
+        assert!(speaks_http1.is_err(), "{speaks_http1:?}");
+    }
+
+    #[test]
+    fn a_host_without_a_kubelet_is_no_mistake() {
+        let host = tempfile::tempdir().unwrap();
+        assert_eq!(list(&Root::live_below(host.path()).unwrap()), Ok(None));
+        // A socket that nobody listens on any more.
+        let socket = host.path().join(SOCKET);
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        drop(UnixListener::bind(&socket).unwrap());
+        let left = list(&Root::live_below(host.path()).unwrap());
+        assert!(left.is_err_and(|why| why.to_string().contains("refused")));
+    }
+}

@@ -1,0 +1,43 @@
+//! Formats that many files of the kernel share.
+
+use berth_api::CpuSet;
+
+use crate::root::{ReadError, ReadProblem, Root};
+
+/// `boot_id` of the running kernel.
+#[must_use]
+pub fn boot_id(root: &Root) -> Option<String> {
+    root.read("proc/sys/kernel/random/boot_id").ok().filter(|id| !id.is_empty())
+}
+
+/// A CPU list from a kernel file. Kernels without a set write nothing, `(null)`, or a NUL byte
+/// (`nohz_full` has shown all three); `isolcpus=` brings flags before the list.
+///
+/// # Errors
+/// As [`Root::read`], and if the text is no CPU list.
+pub fn kernel_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
+    let text = root.read(path)?;
+    if text == "(null)" {
+        return Ok(CpuSet::new());
+    }
+    text.parse().map_err(|wrong: berth_api::ParseCpuSetError| ReadError {
+        path: path.to_owned(),
+        problem: ReadProblem::Malformed(wrong.to_string()),
+    })
+}
+
+/// A kernel switch: `1`, `Y` or `y` and `0`, `N` or `n`, whichever the parameter's author chose.
+#[must_use]
+pub fn switch(root: &Root, path: &str) -> Option<bool> {
+    match root.read(path).ok()?.as_str() {
+        "1" | "Y" | "y" => Some(true),
+        "0" | "N" | "n" => Some(false),
+        _ => None,
+    }
+}
+
+/// Counts become 32 bits wide in the object; none comes near, and if one did it would saturate.
+#[must_use]
+pub fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

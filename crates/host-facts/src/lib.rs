@@ -1,0 +1,51 @@
+//! Facts of a bare-metal host: reads its files and asks its kernel, and changes nothing.
+//!
+//! [`root`] opens the host's files, [`observe`](mod@observe) reads them into [`HostFacts`] and [`notes`]. Each module reads
+//! one idea and has a twin of the same name where the fact is reported or checked. What only a running machine can tell
+//! (ioctls, CPUID, netlink, O_DIRECT) is read only if the root is live; otherwise the fact is unknown, with the reason.
+//!
+//! Nothing here writes a host file or sends a netlink change: the functions that do are in the agent.
+
+pub mod cgroup;
+pub mod cpu;
+pub mod cpuinfo;
+pub mod devices;
+pub mod direct_io;
+pub mod disks;
+pub mod facts;
+pub mod handed_out;
+pub mod hugepages;
+pub mod identity;
+pub mod iommu;
+pub mod irqs;
+pub mod isolation;
+pub mod kernel;
+pub mod kernel_files;
+pub mod ksm;
+pub mod kubelet;
+pub mod kvm;
+pub mod ledger;
+pub mod links;
+pub mod machine;
+pub mod memory;
+pub mod mounts;
+pub mod netlink;
+pub mod nftables;
+pub mod notes;
+pub mod nvme;
+pub mod observe;
+pub mod pci;
+mod pod_cgroups;
+pub mod pods;
+pub mod processes;
+pub mod root;
+pub mod services;
+pub mod setting;
+pub mod shape;
+pub mod text;
+pub mod topology;
+pub mod units;
+pub mod zones;
+
+pub use facts::HostFacts;
+pub use observe::{Wanted, observe, observe_links};
