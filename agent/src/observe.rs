@@ -5,12 +5,12 @@ mod pod_resources;
 use std::cell::OnceCell;
 
 use berth_api::CpuSet;
+use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::kubelet::podresources::{Listed, PodResourcesError};
 use berth_host_facts::root::Root;
 use berth_host_facts::services::HostServices;
 use berth_host_facts::setting::Unit;
-use berth_host_facts::shape::Shape;
-use berth_host_facts::{HostFacts, Wanted};
+use berth_host_facts::{HostFacts, ObserveOptions};
 
 use crate::systemd::{Systemd, SystemdError};
 
@@ -32,14 +32,14 @@ impl HostServices for RunningServices {
 
 /// Reads the whole host once.
 #[must_use]
-pub fn observe(root: &Root, wanted: &Wanted) -> HostFacts {
+pub fn observe(root: &Root, wanted: &ObserveOptions) -> HostFacts {
     berth_host_facts::observe(root, wanted, &RunningServices::default())
 }
 
 /// Reads the present values of settings, and the room for changes.
 #[must_use]
-pub fn shape(root: &Root, facts: &HostFacts) -> Shape {
-    berth_host_facts::shape::observe(root, facts, &RunningServices::default())
+pub fn settings(root: &Root, facts: &HostFacts) -> HostSettings {
+    berth_host_facts::host_settings::observe(root, facts, &RunningServices::default())
 }
 
 /// Reads the CPUs that systemd allows a unit; the empty set means all.

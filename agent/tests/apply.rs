@@ -14,7 +14,7 @@ use std::path::Path;
 
 use berth_agent::apply::{CannotStart, Converged, Hands, converge, look};
 use berth_api::infra_node::ChangeResult;
-use berth_host_facts::Wanted;
+use berth_host_facts::ObserveOptions;
 use berth_host_facts::ledger::Ledger;
 use berth_host_facts::root::Root;
 use common::{Tree, host, manifest};
@@ -39,7 +39,7 @@ fn shape(tree: &Tree, spec: &str) -> Result<Converged, CannotStart> {
         &manifest.spec,
         &manifest.unclear,
         &BTreeSet::new(),
-        &|| look(&root, &Wanted::to_plan()),
+        &|| look(&root, &ObserveOptions::to_plan()),
         &mut |_| {},
     );
     match converged.stopped {

@@ -333,7 +333,7 @@ proptest! {
             tree.file(path, content);
         }
         let root = berth_host_facts::root::Root::open(tree.path()).unwrap();
-        let wanted = berth_host_facts::Wanted::default();
+        let wanted = berth_host_facts::ObserveOptions::default();
         let facts = berth_agent::observe::observe(&root, &wanted);
         let node = berth_agent::report::infra_node(&facts);
         let again = berth_agent::report::infra_node(&berth_agent::observe::observe(&root, &wanted));

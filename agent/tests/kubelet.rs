@@ -13,10 +13,10 @@ use std::collections::BTreeSet;
 use berth_agent::apply::{Converged, Hands, converge, look};
 use berth_agent::observe::observe;
 use berth_agent::state_folder::save_ledger;
+use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::ledger::{Ledger, MadeNetwork};
 use berth_host_facts::root::Root;
-use berth_host_facts::shape::Shape;
-use berth_host_facts::{HostFacts, Wanted, observe_links};
+use berth_host_facts::{HostFacts, ObserveOptions, observe_links};
 use common::kubelet::{modified, stop};
 use common::{Tree, host, manifest, report};
 use serde_json::{Value, json};
@@ -90,7 +90,11 @@ fn there(tree: &Tree, path: &str) -> bool {
     tree.path().join(path).exists()
 }
 
-fn shape_by(tree: &Tree, spec: &str, look: &dyn Fn(&Root) -> (HostFacts, Shape)) -> Converged {
+fn shape_by(
+    tree: &Tree,
+    spec: &str,
+    look: &dyn Fn(&Root) -> (HostFacts, HostSettings),
+) -> Converged {
     let manifest = manifest(spec);
     let root = Root::open(tree.path()).unwrap();
     let hands = Hands::new(&root, BOOT, &|| {});
@@ -107,7 +111,7 @@ fn shape_by(tree: &Tree, spec: &str, look: &dyn Fn(&Root) -> (HostFacts, Shape))
 }
 
 fn shape(tree: &Tree, spec: &str) -> Converged {
-    shape_by(tree, spec, &|root| look(root, &Wanted::to_plan()))
+    shape_by(tree, spec, &|root| look(root, &ObserveOptions::to_plan()))
 }
 
 /// Each change that was tried or is left, and what was said of it.
@@ -317,7 +321,7 @@ fn a_cycle_of_links_keeps_when_pages_changed() {
     // Of a network that is no longer there: something to save.
     ledger.networks.insert("trunk".to_owned(), MadeNetwork::default());
     save_ledger(&ledger, &root, BOOT).unwrap();
-    shape_by(&tree, "  networks: []", &|root| (observe_links(root, &[]), Shape::default()));
+    shape_by(&tree, "  networks: []", &|root| (observe_links(root, &[]), HostSettings::default()));
     assert_eq!(Ledger::read(&root, Some(BOOT)).unwrap().hugepages_changed, Some(9_000));
 }
 
@@ -328,7 +332,7 @@ fn a_restart_is_not_advised_where_it_would_fail() {
     shape(&tree, STAGE);
     activate_by_hand(&tree).file("proc/88/comm", "virt-launcher\n");
     let root = Root::open(tree.path()).unwrap();
-    let facts = observe(&root, &Wanted::to_plan());
+    let facts = observe(&root, &ObserveOptions::to_plan());
     let advice = berth_agent::plan::kubelet::next_start(&facts);
     let advice = advice.map(|refused| refused.to_string()).unwrap_or_default();
     assert!(advice.contains("drain") && advice.contains("systemctl stop kubelet"), "{advice}");

@@ -25,11 +25,11 @@ use berth_agent::state_folder::save_ledger;
 use berth_api::infra_node::{ChangeResult, LinkState};
 use berth_api::{LinkName, VlanId, VlanSet};
 use berth_host_facts::HostFacts;
+use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::ledger::Ledger;
 use berth_host_facts::links::{BridgeFilter, Link, LinkKind, Links, PortVlans};
 use berth_host_facts::nftables::Table;
 use berth_host_facts::root::Root;
-use berth_host_facts::shape::Shape;
 use common::Tree;
 use kernel::{Model, step};
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ fn planned(facts: &HostFacts, spec: &str) -> Plan {
         "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{spec}\n"
     );
     let manifest = Manifest::parse(&text).unwrap();
-    let shape = Shape::default();
+    let shape = HostSettings::default();
     let mut plan =
         plan(Input { spec: &manifest.spec, unclear: &manifest.unclear, facts, shape: &shape });
     plan.faults = manifest.faults.into_iter().chain(plan.faults).collect();

@@ -12,10 +12,10 @@ use crate::observe;
 use crate::plan::network::Stage;
 use crate::plan::{self, AttemptId, Plan};
 use crate::state_folder::keep_kubelet;
+use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::kubelet::Record;
 use berth_host_facts::root::{ReadError, Root};
-use berth_host_facts::shape::Shape;
-use berth_host_facts::{HostFacts, Wanted};
+use berth_host_facts::{HostFacts, ObserveOptions};
 
 /// Rounds at most; two are seen where the kernel resets one setting with another.
 const ROUNDS: usize = 4;
@@ -36,7 +36,7 @@ pub struct Converged {
     /// The host as it was seen last.
     pub facts: HostFacts,
     /// Its settings then.
-    pub shape: Shape,
+    pub shape: HostSettings,
 }
 
 /// Why nothing can be done at all.
@@ -58,11 +58,11 @@ pub enum CannotStart {
     BootId,
 }
 
-/// The whole look that a plan is made from; `wanted` is [`Wanted::to_plan`], with what is known already.
+/// The whole look that a plan is made from; `wanted` is [`ObserveOptions::to_plan`], with what is known already.
 #[must_use]
-pub fn look(root: &Root, wanted: &Wanted) -> (HostFacts, Shape) {
+pub fn look(root: &Root, wanted: &ObserveOptions) -> (HostFacts, HostSettings) {
     let facts = observe::observe(root, wanted);
-    let shape = observe::shape(root, &facts);
+    let shape = observe::settings(root, &facts);
     (facts, shape)
 }
 
@@ -73,7 +73,7 @@ pub fn converge(
     spec: &InfraNodeSpec,
     unclear: &Unclear,
     waits: &BTreeSet<AttemptId>,
-    look: &dyn Fn() -> (HostFacts, Shape),
+    look: &dyn Fn() -> (HostFacts, HostSettings),
     told: &mut dyn FnMut(&Outcome),
 ) -> Converged {
     let mut tried = BTreeSet::new();

@@ -25,7 +25,7 @@ pub(super) fn set_merge_across_nodes(hands: &Hands, step: &Step) -> Result {
 }
 
 fn unmerge(hands: &Hands) -> std::result::Result<(), Ended> {
-    let file = |name: &str| format!("{}/{name}", berth_host_facts::shape::KSM);
+    let file = |name: &str| format!("{}/{name}", berth_host_facts::host_settings::KSM);
     // Returns once everything is unmerged, or with an error; what is shared afterwards is in flight.
     hands.root.write(&file("run"), "2")?;
     let begin = Instant::now();

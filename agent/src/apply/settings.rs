@@ -9,10 +9,10 @@ use super::outcome::{Ended, Result};
 use crate::host_write::HostWrite as _;
 use crate::observe;
 use crate::systemd::SystemdError;
+use berth_host_facts::host_settings;
 use berth_host_facts::kernel_files::kernel_list;
 use berth_host_facts::root::Root;
 use berth_host_facts::setting::{Setting, Unit, Value};
-use berth_host_facts::shape;
 
 /// systemd answers before the control group is changed; this long is waited for it.
 const REALIZED: Duration = Duration::from_secs(5);
@@ -77,23 +77,23 @@ pub(super) fn read(root: &Root, setting: Setting) -> Option<Value> {
         Setting::AllowedCpus(unit) => observe::allowed_cpus(root, unit).map(Value::Cpus),
         Setting::IrqAffinity(_) => kernel_list(root, &path).ok().map(Value::Cpus),
         Setting::WorkqueueCpus | Setting::DefaultIrqAffinity => {
-            shape::mask(root, &path).map(Value::Cpus)
+            host_settings::mask(root, &path).map(Value::Cpus)
         }
-        Setting::TransparentHugepages => shape::word(root, &path).map(Value::Word),
+        Setting::TransparentHugepages => host_settings::word(root, &path).map(Value::Word),
         Setting::Hugepages { zone, size } => {
             super::hugepages::persistent(root, zone, size).map(Value::Number)
         }
-        Setting::Ksm(setting) => shape::ksm(root, setting),
+        Setting::Ksm(setting) => host_settings::ksm(root, setting),
     }
 }
 
 fn path(setting: Setting) -> String {
     match setting {
         Setting::Hugepages { zone, size } => super::hugepages::folder(zone, size) + "/nr_hugepages",
-        Setting::TransparentHugepages => shape::TRANSPARENT_HUGEPAGES.to_owned(),
-        Setting::Ksm(setting) => format!("{}/{}", shape::KSM, setting.file()),
-        Setting::WorkqueueCpus => shape::WORKQUEUES.to_owned(),
-        Setting::DefaultIrqAffinity => shape::DEFAULT_IRQ.to_owned(),
+        Setting::TransparentHugepages => host_settings::TRANSPARENT_HUGEPAGES.to_owned(),
+        Setting::Ksm(setting) => format!("{}/{}", host_settings::KSM, setting.file()),
+        Setting::WorkqueueCpus => host_settings::WORKQUEUES.to_owned(),
+        Setting::DefaultIrqAffinity => host_settings::DEFAULT_IRQ.to_owned(),
         Setting::IrqAffinity(number) => format!("proc/irq/{number}/smp_affinity_list"),
         Setting::AllowedCpus(unit) => format!("sys/fs/cgroup/{}/cpuset.cpus", unit.name()),
     }

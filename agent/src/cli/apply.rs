@@ -15,7 +15,7 @@ use crate::plan::{self, table::counted};
 use crate::state_folder::{ASKED_LAST, FOLDER, LOCK, save_ledger};
 use berth_host_facts::ledger::KUBELET;
 use berth_host_facts::root::Root;
-use berth_host_facts::{HostFacts, Wanted};
+use berth_host_facts::{HostFacts, ObserveOptions};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, UNREACHABLE, complain, print};
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let (root, _lock, mut facts) = begin()?;
     forget_rollbacks(&root, &mut facts)?;
-    let shape = observe::shape(&root, &facts);
+    let shape = observe::settings(&root, &facts);
     let input = plan::Input {
         spec: &manifest.spec,
         unclear: &manifest.unclear,
@@ -119,7 +119,7 @@ fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     if let Some(recovered) = recovered.map_err(|error| unreachable(&error.to_string()))? {
         complain(&format!("berth-agent: {recovered}"));
     }
-    let facts = look(&root, &Wanted::to_plan());
+    let facts = look(&root, &ObserveOptions::to_plan());
     Ok((root, lock, facts))
 }
 
@@ -156,7 +156,7 @@ fn finish(
         &manifest.spec,
         &manifest.unclear,
         &std::collections::BTreeSet::new(),
-        &|| apply::look(root, &Wanted::to_plan()),
+        &|| apply::look(root, &ObserveOptions::to_plan()),
         &mut print_outcome,
     );
     if let Some(why) = &converged.stopped {

@@ -17,7 +17,7 @@ use clap_complete::Shell;
 use crate::apply::links;
 use crate::observe;
 use berth_host_facts::root::Root;
-use berth_host_facts::{HostFacts, Wanted, direct_io};
+use berth_host_facts::{HostFacts, ObserveOptions, direct_io};
 
 const EXAMPLES: &str = "  \
   berth-agent report                     what this host can do, as text
@@ -140,14 +140,17 @@ impl HostArguments {
     /// Reads the host, and prints warnings to standard error.
     fn observe(&self) -> Result<(Root, HostFacts), Failure> {
         let root = self.root.open()?;
-        let wanted = Wanted { direct_io_paths: self.direct_io_path.clone(), ..Wanted::default() };
+        let wanted = ObserveOptions {
+            direct_io_paths: self.direct_io_path.clone(),
+            ..ObserveOptions::default()
+        };
         let facts = look(&root, &wanted);
         Ok((root, facts))
     }
 }
 
 /// Reads the host, and prints warnings to standard error.
-fn look(root: &Root, wanted: &Wanted) -> HostFacts {
+fn look(root: &Root, wanted: &ObserveOptions) -> HostFacts {
     let facts = observe::observe(root, wanted);
     for warning in &facts.notes.warnings {
         complain(&format!("warning: {warning}"));

@@ -8,7 +8,7 @@ use super::manifest::{ManifestArguments, print_faults};
 use super::{RootArguments, look};
 use crate::observe;
 use crate::plan;
-use berth_host_facts::Wanted;
+use berth_host_facts::ObserveOptions;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::{BAD_INPUT, Failure, PROBLEMS, print};
 
@@ -69,8 +69,8 @@ pub(super) enum Output {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let manifest = arguments.manifest.read()?;
     let root = arguments.root.open()?;
-    let facts = look(&root, &Wanted::to_plan());
-    let shape = observe::shape(&root, &facts);
+    let facts = look(&root, &ObserveOptions::to_plan());
+    let shape = observe::settings(&root, &facts);
     let node = arguments.manifest.node_name.as_deref().or_else(|| facts.node_name());
     let input = plan::Input {
         spec: &manifest.spec,

@@ -19,10 +19,10 @@ use crate::apply::{CannotStart, Converged, Hands, Outcome, converge, look};
 use crate::cluster::{CycleEvent, Store};
 use crate::manifest::Part;
 use crate::observe;
+use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::kernel_files::boot_id as read_boot_id;
 use berth_host_facts::root::Root;
-use berth_host_facts::shape::Shape;
-use berth_host_facts::{HostFacts, Wanted, processes};
+use berth_host_facts::{HostFacts, ObserveOptions, processes};
 
 /// Runs cycles, and keeps what the next cycle needs of the last one.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Worker {
         let hands = if self.settings.observe { hands.tied() } else { hands };
         let postponed = self.retries.postponed(begin);
         let took = Cell::new(Duration::ZERO);
-        let timed = |read: &dyn Fn() -> (HostFacts, Shape)| {
+        let timed = |read: &dyn Fn() -> (HostFacts, HostSettings)| {
             let begin = Instant::now();
             let facts = read();
             took.set(begin.elapsed());
@@ -163,12 +163,15 @@ impl Worker {
         };
         let pci = self.scan.devices.as_ref().map(|devices| devices.pci.clone()).unwrap_or_default();
         let converged = if links_only && self.scan.full.is_some() {
-            let read =
-                || timed(&|| (berth_host_facts::observe_links(&self.root, &pci), Shape::default()));
+            let read = || {
+                timed(&|| {
+                    (berth_host_facts::observe_links(&self.root, &pci), HostSettings::default())
+                })
+            };
             let (spec, unclear) = desired.networks_only();
             converge(&hands, &spec, &unclear, &postponed, &read, &mut log)
         } else {
-            let wanted = Wanted { pci: Some(pci), ..Wanted::to_plan() };
+            let wanted = ObserveOptions { pci: Some(pci), ..ObserveOptions::to_plan() };
             let read = || timed(&|| look(&self.root, &wanted));
             converge(&hands, &desired.spec, &desired.unclear, &postponed, &read, &mut log)
         };
@@ -193,7 +196,10 @@ impl Worker {
 
     fn read_devices(&mut self) {
         let first = self.scan.devices.is_none();
-        let mut facts = observe::observe(&self.root, &Wanted { kvm: first, ..Wanted::default() });
+        let mut facts = observe::observe(
+            &self.root,
+            &ObserveOptions { kvm: first, ..ObserveOptions::default() },
+        );
         if let Some(before) = &self.scan.devices {
             facts.adopt_kvm(before);
         }

@@ -11,9 +11,8 @@ use inotify::{EventMask, Inotify, WatchMask, Watches};
 use tokio::sync::mpsc::Sender;
 
 use super::watch::Trigger;
-use berth_host_facts::handed_out::{self, LOGS};
-use berth_host_facts::kubelet::process;
-use berth_host_facts::pods::{FOLDERS, pod_uid};
+use berth_host_facts::pod_names::{FOLDERS, LOGS, from_log_folder, pod_uid};
+use berth_host_facts::processes::KUBELET;
 
 /// Default folder of the kubelet. Another one (`--root-dir`) is only read by the timer.
 const FOLDER: &str = "var/lib/kubelet";
@@ -72,10 +71,10 @@ async fn watch_folder(root: &Path, folder: &Path, events: &Sender<Trigger>) -> s
         if event.mask.contains(EventMask::CREATE | EventMask::ISDIR) && is_class {
             watch_groups(root, &mut watches);
         }
-        let is_service = name.ends_with(".service") && name.contains(process::NAME);
+        let is_service = name.ends_with(".service") && name.contains(KUBELET);
         let ours = CHECKPOINTS.iter().any(|checkpoint| name == *checkpoint)
             || (event.mask.contains(EventMask::ISDIR)
-                && (is_service || pod_uid(&name).is_some() || handed_out::pod(&name).is_some()));
+                && (is_service || pod_uid(&name).is_some() || from_log_folder(&name).is_some()));
         if ours && events.send(Trigger::Pods).await.is_err() {
             return Ok(());
         }

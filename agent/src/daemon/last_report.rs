@@ -7,7 +7,7 @@ use berth_api::InfraNodeStatus;
 use berth_api::infra_node::{AllocatedContainer, Allocation, Unknown, UnknownReason};
 
 use berth_host_facts::HostFacts;
-use berth_host_facts::handed_out::DEVICES;
+use berth_host_facts::allocated::DEVICES;
 
 /// Fills the unknown facts of a status with those of the status before. `unclear` is true if the desired networks are
 /// unknown.
@@ -22,7 +22,7 @@ pub(super) fn carry_over(
     }
     if status.unknown.iter().any(|unknown| unknown.path.starts_with("allocations")) {
         // The map has all pods with a control group.
-        let runs = |uid: &str| facts.handed_out.hugepages.contains_key(uid);
+        let runs = |uid: &str| facts.allocated.hugepages.contains_key(uid);
         carry_over_allocations(&mut status.allocations, &before.allocations, runs);
     }
     let is_unreadable =
@@ -112,7 +112,7 @@ mod tests {
     fn facts(running: &[&str]) -> HostFacts {
         let mut facts = HostFacts::default();
         let groups = running.iter().map(|uid| ((*uid).to_owned(), BTreeMap::new()));
-        facts.handed_out.hugepages = groups.collect();
+        facts.allocated.hugepages = groups.collect();
         facts
     }
 

@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 
 use crate::plan::Plan;
 use berth_host_facts::HostFacts;
-use berth_host_facts::shape::Shape;
+use berth_host_facts::host_settings::HostSettings;
 
 type Number = Gauge<f64, AtomicU64>;
 
@@ -134,7 +134,13 @@ impl Metrics {
     }
 
     /// Updates the metrics of the host.
-    pub(super) fn update_host(&self, facts: &HostFacts, shape: &Shape, plan: &Plan, faults: usize) {
+    pub(super) fn update_host(
+        &self,
+        facts: &HostFacts,
+        shape: &HostSettings,
+        plan: &Plan,
+        faults: usize,
+    ) {
         self.faults.set(number(faults as u64));
         let blocked = plan.blocked();
         self.waiting.get_or_create(&Kind { kind: "blocked" }).set(number(blocked as u64));

@@ -23,9 +23,9 @@ use serde::Serialize;
 
 use crate::manifest::{Fault, Part, Unclear};
 use berth_host_facts::HostFacts;
+use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::ledger::MadeNetwork;
 use berth_host_facts::setting::{KsmSetting, Setting, Value};
-use berth_host_facts::shape::Shape;
 pub use change::{Action, Change, Disruption, Step, Why};
 pub use id::{AttemptId, ChangeId};
 pub use network::state::NetworkState;
@@ -40,7 +40,7 @@ pub struct Input<'a> {
     /// What the host is.
     pub facts: &'a HostFacts,
     /// Its settings now.
-    pub shape: &'a Shape,
+    pub shape: &'a HostSettings,
 }
 
 /// What would be done.

@@ -48,7 +48,7 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
             pod.take_listed(facts, container);
         }
     }
-    for (uid, pages) in &facts.handed_out.hugepages {
+    for (uid, pages) in &facts.allocated.hugepages {
         if pages.values().any(|count| *count > 0) {
             pods.entry(uid.clone()).or_default().hugepages.clone_from(pages);
         }
@@ -60,14 +60,14 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
 /// Returns the pods of the PodResources API by UID. Pods that ended have no control group, although the API may list them.
 fn listed(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
     let by_name: BTreeMap<(&str, &str), &str> = facts
-        .handed_out
+        .allocated
         .names
         .iter()
         // Of several pods with the same name, such as those of a StatefulSet, the running pod.
-        .filter(|(uid, _)| facts.handed_out.hugepages.contains_key(*uid))
+        .filter(|(uid, _)| facts.allocated.hugepages.contains_key(*uid))
         .map(|(uid, (namespace, name))| ((namespace.as_str(), name.as_str()), uid.as_str()))
         .collect();
-    let pods = facts.handed_out.listed.iter().flat_map(|listed| &listed.pods);
+    let pods = facts.allocated.listed.iter().flat_map(|listed| &listed.pods);
     pods.filter_map(|pod| Some((*by_name.get(&(pod.namespace.as_str(), pod.name.as_str()))?, pod)))
         .collect()
 }
@@ -170,7 +170,7 @@ impl Pod {
             *sum = sum.saturating_add(*count);
         }
         let pages = |(size, count)| AllocatedHugepages { size, count };
-        let name = facts.handed_out.names.get(&uid);
+        let name = facts.allocated.names.get(&uid);
         Allocation {
             namespace: name.map(|(namespace, _)| namespace.clone()),
             pod: name.map(|(_, name)| name.clone()),

@@ -46,7 +46,7 @@ impl World {
                 boot_id: Some(BOOT.to_owned()),
                 ..host()
             };
-            (facts, Shape::default())
+            (facts, HostSettings::default())
         };
         let nothing = BTreeSet::new();
         let cycle =

@@ -33,7 +33,7 @@ fn a_note_without_a_boot_id_stays_and_stops_all_changes() {
         let look = || {
             (
                 HostFacts { links: facts.links.clone(), boot_id: facts.boot_id.clone(), ..host() },
-                Shape::default(),
+                HostSettings::default(),
             )
         };
         let nothing = BTreeSet::new();

@@ -46,6 +46,13 @@ impl CpuInfo {
         self.flags.contains(flag)
     }
 
+    /// Returns true if the CPU is of a maker of x86, whose flags have the names of x86.
+    #[must_use]
+    pub fn is_x86(&self) -> bool {
+        let makers = ["GenuineIntel", "AuthenticAMD", "HygonGenuine", "CentaurHauls", "Shanghai"];
+        self.vendor.as_deref().is_some_and(|vendor| makers.contains(&vendor))
+    }
+
     /// Reads `/proc/cpuinfo`, line by line as it may be many megabytes.
     pub fn observe(root: &Root, notes: &mut Notes) -> Self {
         match root.lines("proc/cpuinfo") {

@@ -8,7 +8,7 @@ use crate::ledger::Ledger;
 use crate::notes::Notes;
 use crate::root::ReadError;
 use crate::{
-    cpuinfo, handed_out, kernel, ksm, kubelet, kvm, links, machine, pci, processes, topology,
+    allocated, cpuinfo, kernel, ksm, kubelet, kvm, links, machine, pci, processes, topology,
 };
 
 /// Everything known of a host.
@@ -55,7 +55,7 @@ pub struct HostFacts {
     /// The kubelet's configuration and state files.
     pub kubelet: kubelet::KubeletFacts,
     /// What pods were handed out, beyond the kubelet's checkpoints.
-    pub handed_out: handed_out::HandedOut,
+    pub allocated: allocated::Allocated,
     /// Daemons that matter here.
     pub processes: processes::Processes,
     /// What Berth found before it changed it, in this boot.

@@ -6,6 +6,7 @@
 //!
 //! Nothing here writes a host file or sends a netlink change: the functions that do are in the agent.
 
+pub mod allocated;
 pub mod cgroup;
 pub mod cpu;
 pub mod cpuinfo;
@@ -13,7 +14,7 @@ pub mod devices;
 pub mod direct_io;
 pub mod disks;
 pub mod facts;
-pub mod handed_out;
+pub mod host_settings;
 pub mod hugepages;
 pub mod identity;
 pub mod iommu;
@@ -36,16 +37,16 @@ pub mod nvme;
 pub mod observe;
 pub mod pci;
 mod pod_cgroups;
+pub mod pod_names;
 pub mod pods;
 pub mod processes;
 pub mod root;
 pub mod services;
 pub mod setting;
-pub mod shape;
 pub mod text;
 pub mod topology;
 pub mod units;
 pub mod zones;
 
 pub use facts::HostFacts;
-pub use observe::{Wanted, observe, observe_links};
+pub use observe::{ObserveOptions, observe, observe_links};

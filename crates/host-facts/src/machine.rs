@@ -111,7 +111,7 @@ fn hypervisor(
     let by_xen =
         root.read("sys/hypervisor/type").ok().filter(|t| t == "xen").map(|_| Hypervisor::Xen);
     let named = by_cpuid.or(by_dmi).or(by_xen);
-    let x86 = super::kvm::is_x86(cpuinfo) && cpuinfo.has_flags;
+    let x86 = cpuinfo.is_x86() && cpuinfo.has_flags;
     if named.is_some() {
         return named;
     }

@@ -10,13 +10,13 @@ use crate::root::{ReadError, Root};
 use crate::services::HostServices;
 use crate::setting::Setting;
 use crate::{
-    cgroup, cpu, cpuinfo, devices, direct_io, handed_out, iommu, kernel, ksm, kubelet, kvm, links,
+    allocated, cgroup, cpu, cpuinfo, devices, direct_io, iommu, kernel, ksm, kubelet, kvm, links,
     machine, memory, mounts, nvme, pci, processes, topology, zones,
 };
 
 /// What to observe beyond the defaults.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct ObserveOptions {
     /// Folders whose file systems are tried with O_DIRECT.
     pub direct_io_paths: Vec<String>,
     /// Whether devices are looked at: KVM, PCI, IOMMU, drives, file systems. What shapes the host does
@@ -28,7 +28,7 @@ pub struct Wanted {
     pub kvm: bool,
 }
 
-impl Wanted {
+impl ObserveOptions {
     /// Only what a plan is made from.
     #[must_use]
     pub const fn to_plan() -> Self {
@@ -36,7 +36,7 @@ impl Wanted {
     }
 }
 
-impl Default for Wanted {
+impl Default for ObserveOptions {
     fn default() -> Self {
         let direct_io_paths = direct_io::DEFAULT_PATHS.map(str::to_owned).to_vec();
         Self { direct_io_paths, devices: true, pci: None, kvm: true }
@@ -45,7 +45,7 @@ impl Default for Wanted {
 
 /// Reads the whole host once.
 #[must_use]
-pub fn observe(root: &Root, wanted: &Wanted, services: &dyn HostServices) -> HostFacts {
+pub fn observe(root: &Root, wanted: &ObserveOptions, services: &dyn HostServices) -> HostFacts {
     let mut notes = Notes::default();
     let n = &mut notes;
 
@@ -63,8 +63,8 @@ pub fn observe(root: &Root, wanted: &Wanted, services: &dyn HostServices) -> Hos
 
     let mut facts = HostFacts {
         name: machine::host_name(root),
-        kubelet: kubelet::observe(root, &processes, boot_id.as_deref(), n),
-        handed_out: handed_out::observe(root, services, n),
+        kubelet: kubelet::observe::observe(root, &processes, boot_id.as_deref(), n),
+        allocated: allocated::observe(root, services, n),
         cgroup: cgroup::observe(root, n),
         memory: Memory { ksm: ksm_status, ..memory },
         kernel,
@@ -84,8 +84,8 @@ pub fn observe(root: &Root, wanted: &Wanted, services: &dyn HostServices) -> Hos
     } else {
         facts.pci = wanted.pci.clone().unwrap_or_else(|| pci::observe(root, n));
     }
-    facts.links = links::observe(root, &facts.pci, n);
-    facts.links.filter = links::observe_filter(root, &facts.links, &facts.ledger, n);
+    facts.links = links::observe::observe(root, &facts.pci, n);
+    facts.links.filter = links::filter::observe(root, &facts.links, &facts.ledger, n);
     if facts.node_name().is_none() {
         let found = facts.name.as_deref().unwrap_or("no host name");
         let why = format!("`{}` is no name for a Node", found.escape_debug());
@@ -102,15 +102,15 @@ pub fn observe_links(root: &Root, pci: &[pci::PciDevice]) -> HostFacts {
     let mut notes = Notes::default();
     let boot_id = boot_id(root);
     let (ledger, ledger_fault) = read_ledger(root, boot_id.as_deref(), &mut notes);
-    let mut links = links::observe(root, pci, &mut notes);
-    links.filter = links::observe_filter(root, &links, &ledger, &mut notes);
+    let mut links = links::observe::observe(root, pci, &mut notes);
+    links.filter = links::filter::observe(root, &links, &ledger, &mut notes);
     HostFacts { boot_id, ledger, ledger_fault, links, notes, ..HostFacts::default() }
 }
 
-fn observe_devices(facts: &mut HostFacts, root: &Root, wanted: &Wanted, notes: &mut Notes) {
+fn observe_devices(facts: &mut HostFacts, root: &Root, wanted: &ObserveOptions, notes: &mut Notes) {
     let mounts = mounts::Mounts::observe(root, notes);
     if wanted.kvm {
-        (facts.kvm_evidence, facts.kvm) = kvm::observe(root, &facts.cpuinfo, notes);
+        (facts.kvm_evidence, facts.kvm) = kvm::observe::observe(root, &facts.cpuinfo, notes);
     }
     facts.pci = pci::observe(root, notes);
     facts.machine = machine::observe(root, &facts.cpuinfo, notes);

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{Bytes, PageSize};
 
-use super::handed_out::{self, LOGS};
 use super::kubelet::KubeletFacts;
 use super::pod_cgroups;
+use super::pod_names::{FOLDERS, LOGS, from_log_folder, pod_uid};
 use super::processes::Processes;
 use crate::root::Root;
 use crate::setting::Unit;
@@ -55,22 +55,6 @@ const TOPS: [&str; 6] = [
     "sys/fs/cgroup/systemd/kubepods",
 ];
 
-/// Folders in which groups of pods come and go: cgroup v2, then v1, for each class of pods.
-pub const FOLDERS: [&str; 12] = [
-    "sys/fs/cgroup/kubepods.slice",
-    "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice",
-    "sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice",
-    "sys/fs/cgroup/kubepods",
-    "sys/fs/cgroup/kubepods/burstable",
-    "sys/fs/cgroup/kubepods/besteffort",
-    "sys/fs/cgroup/hugetlb/kubepods.slice",
-    "sys/fs/cgroup/hugetlb/kubepods.slice/kubepods-burstable.slice",
-    "sys/fs/cgroup/hugetlb/kubepods.slice/kubepods-besteffort.slice",
-    "sys/fs/cgroup/hugetlb/kubepods",
-    "sys/fs/cgroup/hugetlb/kubepods/burstable",
-    "sys/fs/cgroup/hugetlb/kubepods/besteffort",
-];
-
 /// Looks through the control groups.
 pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Pods {
     let listings: Vec<Vec<String>> = TOPS.iter().filter_map(|top| root.list(top).ok()).collect();
@@ -104,22 +88,7 @@ fn on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
     }
     // Log folders outlive their pods until the kubelet collects them, once a minute.
     let logs = root.list(LOGS).unwrap_or_default();
-    logs.iter().filter_map(|name| handed_out::pod(name)).map(|(uid, _)| uid).collect()
-}
-
-/// The UID in the name of a pod's group: `kubepods-pod<uid with _>.slice` or `pod<uid>`; in classes other than
-/// Guaranteed, which have a level of their own, `kubepods-burstable-pod<uid with _>.slice`.
-pub fn pod_uid(name: &str) -> Option<String> {
-    let systemd = name.strip_suffix(".slice").and_then(|name| {
-        let rest = name.strip_prefix("kubepods-")?;
-        let rest = rest
-            .strip_prefix("burstable-")
-            .or_else(|| rest.strip_prefix("besteffort-"))
-            .unwrap_or(rest);
-        rest.strip_prefix("pod")
-    });
-    let uid = systemd.or_else(|| name.strip_prefix("pod").filter(|_| !name.contains('.')))?;
-    Some(uid.replace('_', "-"))
+    logs.iter().filter_map(|name| from_log_folder(name)).map(|(uid, _)| uid).collect()
 }
 
 /// What pods' groups may take of each page size, in sum.
@@ -161,23 +130,4 @@ fn limits(root: &Root, folder: &str) -> BTreeMap<PageSize, u64> {
         }
     }
     limits
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_of_pods_have_a_uid() {
-        for (name, uid) in [
-            ("kubepods-podab12_cd.slice", Some("ab12-cd")),
-            ("podab12-cd", Some("ab12-cd")),
-            ("kubepods-burstable-podab12_cd.slice", Some("ab12-cd")),
-            ("kubepods-burstable.slice", None),
-            ("burstable", None),
-            ("cpu.max", None),
-        ] {
-            assert_eq!(pod_uid(name).as_deref(), uid, "{name}");
-        }
-    }
 }

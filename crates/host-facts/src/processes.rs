@@ -1,7 +1,13 @@
 //! Daemons whose presence matters to Berth.
 
-use super::kubelet::process::{self, EMBEDDED, NAME as KUBELET};
+use crate::pod_names::pod_uid;
 use crate::root::Root;
+
+/// The kernel's name for the kubelet.
+pub const KUBELET: &str = "kubelet";
+
+/// Programs that run a kubelet inside themselves: k3s' server and agent, and MicroK8s.
+pub const EMBEDDED: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
 
 /// The processes looked for, by the kernel's name for them (15 bytes at most).
 const NAMES: [&str; 11] = [
@@ -65,13 +71,29 @@ pub fn myself(root: &Root) -> Option<(f64, f64)> {
     Some((ticks / 100.0, pages * page))
 }
 
+/// Whether the process may be the host's kubelet: root's, in the host's PID namespace, and in no pod's control group.
+pub fn is_of_host(root: &Root, pid: u32) -> bool {
+    let status = root.read(&format!("proc/{pid}/status")).unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|values| values.split_whitespace().collect::<Vec<_>>()).unwrap_or_default()
+    };
+    let of_root = field("Uid:").get(1) == Some(&"0");
+    // One number for each PID namespace that it is in, from this one inwards (Linux 4.1).
+    let here = field("NSpid:").len() == 1;
+    let Ok(groups) = root.read(&format!("proc/{pid}/cgroup")) else { return false };
+    // From within a control group namespace (of the agent's container) a path begins with as many `..` as it takes,
+    // and then `kubepods` need not be in it; the pod's own group is.
+    let of_pod = |part: &str| part.starts_with("kubepods") || pod_uid(part).is_some();
+    of_root && here && !groups.split(['/', '\n']).any(of_pod)
+}
+
 /// Looks through `/proc/*/comm`.
 pub fn observe(root: &Root) -> Processes {
     let pids = root.numbered("proc", "");
     let named = |(pid, folder): &(u32, String)| {
         let name = root.read(&format!("proc/{folder}/comm")).ok()?;
-        let meant =
-            NAMES.contains(&name.as_str()) && (name != KUBELET || process::is_of_host(root, *pid));
+        let meant = NAMES.contains(&name.as_str()) && (name != KUBELET || is_of_host(root, *pid));
         meant.then_some(Process { pid: *pid, name })
     };
     let found: Vec<Process> = pids.iter().filter_map(named).collect();

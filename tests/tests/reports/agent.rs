@@ -8,7 +8,7 @@ use berth_agent::report;
 use berth_api::infra_node::{HugepagePool, Zone, ZoneDistance};
 use berth_api::{Bytes, CpuSet, InfraNode, PageSize};
 use berth_host_facts::HostFacts;
-use berth_host_facts::handed_out::HandedOut;
+use berth_host_facts::allocated::Allocated;
 use berth_host_facts::kubelet::KubeletConfig;
 use berth_host_facts::kubelet::podresources::{
     self, ContainerDevices, ContainerResources, Listed, NumaNode, PodResources, TopologyInfo,
@@ -146,7 +146,7 @@ pub(crate) fn report(
         facts.kubelet.memory_state =
             Some(serde_json::from_str(&memory_state).expect("a checkpoint"));
     }
-    facts.handed_out = HandedOut {
+    facts.allocated = Allocated {
         listed: Some(listed(case, running)),
         names: running.keys().map(|uid| (uid.clone(), ("default".to_owned(), name(uid)))).collect(),
         hugepages: running.iter().map(|(uid, one)| (uid.clone(), group_limits(&one.pod))).collect(),

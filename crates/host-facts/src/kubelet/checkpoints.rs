@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::Zone;
 use berth_api::{Bytes, CpuSet};
 
-use crate::kubelet::memory_state::{MemoryTable, page_size};
-use crate::kubelet::{CpuManagerState, KubeletConfig, MemoryManagerState};
+use super::config::KubeletConfig;
+use super::cpu_state::CpuManagerState;
+use super::memory_state::{MemoryManagerState, MemoryTable, page_size};
 
 /// What the kubelet's own validation would say, in the order it asks.
 pub fn cpu_state_fault(

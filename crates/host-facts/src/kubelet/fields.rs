@@ -3,7 +3,7 @@
 use berth_api::CpuSet;
 use serde::Serialize;
 
-use super::KubeletConfig;
+use super::config::KubeletConfig;
 
 /// A field that has two values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

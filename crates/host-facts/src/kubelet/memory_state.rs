@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use berth_api::PageSize;
 use serde::{Deserialize, Serialize};
 
-use super::null_is_empty;
+use super::go_json::null_is_empty;
 
 /// The checkpoint. Fields of later versions are passed over.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

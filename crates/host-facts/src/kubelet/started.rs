@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::KubeletConfig;
+use super::config::KubeletConfig;
 use crate::ledger::KUBELET as FILE;
 use crate::root::{ReadError, ReadProblem, Root};
 

@@ -2,8 +2,8 @@
 
 use berth_api::infra_node::{KvmState, UnknownReason};
 
-use super::Evidence;
 use super::device::Device;
+use super::evidence::Evidence;
 
 /// The state of KVM, or why it cannot be known.
 pub(super) fn decide(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
@@ -64,6 +64,12 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
             captured("the CPU can and nothing in the tree says otherwise, but VMs were not tried")
         }
     }
+}
+
+/// Whether VMs can run with this state.
+#[must_use]
+pub const fn is_ready(state: Option<KvmState>) -> bool {
+    matches!(state, Some(KvmState::Ready))
 }
 
 #[cfg(test)]

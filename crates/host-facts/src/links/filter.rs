@@ -2,7 +2,8 @@
 
 use nix::errno::Errno;
 
-use super::{Link, Links};
+use super::link::Link;
+use super::table::Links;
 use crate::ledger::Ledger;
 use crate::nftables::{Nftables, TABLE, Table};
 use crate::notes::Notes;

@@ -1,17 +1,16 @@
-//! What stands on one link at this moment, for a last look before it is taken away; and what stands on links of this
-//! network namespace in other ones.
+//! Reads what is stacked on one link at this moment, for the last check before the link is removed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 
 use berth_api::LinkName;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
-use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
-use nix::errno::Errno;
 
+use super::elsewhere::stacked_elsewhere;
+use super::link::{Link, LinkKind};
 use super::netlink::{link, stacked};
-use super::{Link, LinkKind, Links};
+use super::table::Links;
 use crate::netlink::NetlinkReader;
 use crate::root::Root;
 
@@ -85,63 +84,4 @@ fn uppers(root: &Root, lower: &Link) -> io::Result<Vec<Link>> {
     let upper =
         |name| Link { parent: Some(lower.name.clone()), ..Link::new(name, LinkKind::Other) };
     Ok(names.map(upper).collect())
-}
-
-/// Links of other network namespaces that are stacked on links of this one, by the number of the lower link.
-///
-/// A namespace is asked by the id that it has here (`IFLA_TARGET_NETNSID`): the kernel gives one to each that a veth
-/// leads to, so every pod on the pod network has one. A namespace without is not seen.
-pub(super) fn stacked_elsewhere(
-    netlink: &mut NetlinkReader,
-) -> io::Result<BTreeMap<u32, BTreeSet<String>>> {
-    let namespaces = netlink.dump(&Message::GetNsId(NsidMessage::default()), namespace_id)?;
-    let mut found = Vec::new();
-    for id in namespaces {
-        let mut request = LinkMessage::default();
-        request.attributes.push(LinkAttribute::IfNetnsId(id));
-        request.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
-        let stacked = netlink.dump(&Message::GetLink(request), |answer| {
-            let Message::NewLink(message) = answer else { return None };
-            let (mut lower, mut of, mut asked, mut name) = (None, None, false, None);
-            for attribute in &message.attributes {
-                match attribute {
-                    LinkAttribute::Link(index) => lower = Some(*index),
-                    LinkAttribute::LinkNetNsId(id) => of = Some(*id),
-                    // Kernels before 4.20 do not know the question, and answer about this namespace.
-                    LinkAttribute::IfNetnsId(_) => asked = true,
-                    LinkAttribute::IfName(text) => name = Some(text.clone()),
-                    _ => {}
-                }
-            }
-            let text = format!("{} (network namespace id {id})", name?);
-            asked.then_some((lower?, of?, text))
-        });
-        match stacked {
-            Ok(stacked) => found.extend(stacked),
-            // The namespace is gone by now.
-            Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    if found.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    // This namespace may have got its own id by the answers above.
-    let mut request = NsidMessage::default();
-    request.attributes.push(NsidAttribute::Pid(std::process::id()));
-    let own = netlink.get(Message::GetNsId(request))?.as_ref().and_then(namespace_id);
-    let mut users: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
-    for (lower, _, text) in found.into_iter().filter(|(_, of, _)| Some(*of) == own) {
-        users.entry(lower).or_default().insert(text);
-    }
-    Ok(users)
-}
-
-fn namespace_id(message: &Message) -> Option<i32> {
-    let Message::NewNsId(message) = message else { return None };
-    message.attributes.iter().find_map(|attribute| match attribute {
-        // -1 is none (`NETNSA_NSID_NOT_ASSIGNED`).
-        NsidAttribute::Id(id) => Some(*id).filter(|id| *id >= 0),
-        _ => None,
-    })
 }

@@ -19,10 +19,11 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
-use super::{
-    BridgeOptions, IpOptions, Link, LinkKind, PortVlans, Routes, Tunnel, names_by_index,
-    stacked_elsewhere,
-};
+use super::bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+use super::elsewhere::stacked_elsewhere;
+use super::link::{Link, LinkKind};
+use super::routes::Routes;
+use super::table::names_by_index;
 use crate::netlink::NetlinkReader;
 
 /// What the kernel said.

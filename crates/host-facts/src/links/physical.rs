@@ -1,6 +1,6 @@
 //! What only sysfs knows of a physical link: device, driver, speed.
 
-use super::{Link, LinkKind};
+use super::link::{Link, LinkKind};
 use crate::pci::{PciDevice, address_in_path};
 use crate::root::Root;
 

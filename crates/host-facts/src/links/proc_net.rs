@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use berth_api::LinkName;
 
-use super::{Link, LinkKind, Routes};
+use super::link::{Link, LinkKind};
+use super::routes::Routes;
 use crate::root::Root;
 
 /// Flags of `/proc/net/route` (`linux/route.h`).

@@ -1,8 +1,11 @@
 //! Links of a captured tree, from `/sys/class/net`.
 
 use berth_api::LinkName;
+use berth_api::infra_node::LinkState;
 
-use super::{BridgeOptions, Link, LinkKind, names_by_index, state_from_word};
+use super::bridging::BridgeOptions;
+use super::link::{Link, LinkKind};
+use super::table::names_by_index;
 use crate::notes::Notes;
 use crate::root::Root;
 
@@ -80,4 +83,18 @@ fn kind(root: &Root, name: &LinkName) -> LinkKind {
         _ if there("device") || !target.is_empty() => LinkKind::Physical,
         _ => LinkKind::Other,
     }
+}
+
+/// The kernel's word for an operational state (`/sys/class/net/*/operstate`).
+fn state_from_word(word: &str) -> Option<LinkState> {
+    Some(match word {
+        "up" => LinkState::Up,
+        "down" => LinkState::Down,
+        "lowerlayerdown" => LinkState::LowerLayerDown,
+        "dormant" => LinkState::Dormant,
+        "testing" => LinkState::Testing,
+        "notpresent" => LinkState::NotPresent,
+        "unknown" => LinkState::Unknown,
+        _ => return None,
+    })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::LinkName;
 
-use super::Link;
+use super::link::Link;
 use crate::kernel_files::switch;
 use crate::root::Root;
 

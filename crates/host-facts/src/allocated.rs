@@ -7,6 +7,7 @@ use berth_api::PageSize;
 use berth_api::infra_node::UnknownReason;
 
 use super::kubelet::podresources::{self, Listed};
+use super::pod_names::{LOGS, from_log_folder};
 use super::pods;
 use crate::notes::Notes;
 use crate::root::Root;
@@ -14,7 +15,7 @@ use crate::services::HostServices;
 
 /// What is known.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct HandedOut {
+pub struct Allocated {
     /// The kubelet's list; `None` where it was not asked or did not answer.
     pub listed: Option<Listed>,
     /// Namespace and name of each pod, by UID.
@@ -23,14 +24,11 @@ pub struct HandedOut {
     pub hugepages: BTreeMap<String, BTreeMap<PageSize, u64>>,
 }
 
-/// One folder for each pod: `<namespace>_<name>_<uid>`.
-pub const LOGS: &str = "var/log/pods";
-
 /// Path of the field below `status`.
 pub const DEVICES: &str = "devices";
 
 /// Asks the kubelet and looks through groups and log folders.
-pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> HandedOut {
+pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> Allocated {
     let listed = services.pod_resources(root).unwrap_or_else(|error| {
         let why = error.to_string();
         notes.warn(
@@ -54,34 +52,9 @@ pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> H
         _ => {}
     }
     let names = root.list(LOGS).unwrap_or_default();
-    HandedOut {
+    Allocated {
         listed,
-        names: names.iter().filter_map(|name| pod(name)).collect(),
+        names: names.iter().filter_map(|name| from_log_folder(name)).collect(),
         hugepages: pods::hugepages_by_pod(root),
-    }
-}
-
-/// Neither namespace nor name may have a `_`.
-pub fn pod(folder: &str) -> Option<(String, (String, String))> {
-    let mut parts = folder.split('_');
-    let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
-    let whole = parts.next().is_none() && ![namespace, name, uid].contains(&"");
-    whole.then(|| (uid.to_owned(), (namespace.to_owned(), name.to_owned())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn log_folders_tell_pods_by_uid() {
-        let (uid, name) = pod("default_virt-launcher-a_0d5c-1").unwrap();
-        assert_eq!(
-            (uid.as_str(), name.0.as_str(), name.1.as_str()),
-            ("0d5c-1", "default", "virt-launcher-a")
-        );
-        for other in ["", "a_b", "a_b_c_d", "a__c", "lost+found"] {
-            assert_eq!(pod(other), None, "{other}");
-        }
     }
 }

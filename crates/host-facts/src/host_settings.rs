@@ -15,7 +15,7 @@ use crate::setting::{KsmSetting, Unit, Value};
 
 /// The present shape of a host, beside its facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct HostSettings {
     /// Memory that is free or given back when asked for, by zone.
     pub room: BTreeMap<u32, Bytes>,
     /// The same of the whole host (`MemAvailable`).
@@ -47,9 +47,9 @@ pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
 
 /// Reads it.
 #[must_use]
-pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> Shape {
+pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> HostSettings {
     let available = meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
-    Shape {
+    HostSettings {
         room: facts.zones.iter().filter_map(|zone| room(root, zone.id, available)).collect(),
         available,
         ksm: KsmSetting::ALL

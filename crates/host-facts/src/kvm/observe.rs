@@ -1,0 +1,182 @@
+//! Reads flags and module parameters, and tries `/dev/kvm`.
+
+use berth_api::infra_node::{Confidential, Kvm, UnknownReason};
+
+use super::device::{self, Device};
+use super::evidence::Evidence;
+use super::{cpuid, state};
+use crate::cpuinfo::CpuInfo;
+use crate::kernel_files::switch;
+use crate::notes::Notes;
+use crate::root::Root;
+
+const MODULES: &str = "sys/module";
+
+/// Reads flags and module parameters, and tries `/dev/kvm` on a live machine.
+pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> (Evidence, Kvm) {
+    let evidence = evidence(root, cpuinfo);
+    let mut kvm = match state::decide(&evidence) {
+        Ok(state) => Kvm { state: Some(state), ..Kvm::default() },
+        Err((reason, why)) => {
+            notes.unknown("capabilities.kvm.state", reason, why);
+            Kvm::default()
+        }
+    };
+    limits(&evidence, &mut kvm, notes);
+    parameters(root, &evidence, &mut kvm, notes);
+    kvm.confidential = confidential(root, &evidence, notes);
+    helpers(root, &mut kvm, notes);
+    (evidence, kvm)
+}
+
+fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
+    let x86 = cpuinfo.is_x86();
+    let cpu_flag = (x86 && cpuinfo.has_flags).then(|| cpuinfo.has("vmx") || cpuinfo.has("svm"));
+    let module = match cpuinfo.vendor.as_deref() {
+        Some("AuthenticAMD" | "HygonGenuine") => Some("kvm_amd"),
+        _ if x86 => Some("kvm_intel"),
+        _ => None,
+    };
+    // While it is being loaded a module is there, but has not yet looked at the CPU. What is built in
+    // has no such file.
+    let loaded = |module| {
+        let state = root.read(&format!("{MODULES}/{module}/initstate"));
+        root.exists(&format!("{MODULES}/{module}")) && state.map_or(true, |state| state == "live")
+    };
+    let live = root.is_live();
+    let registered = root.exists("sys/devices/virtual/misc/kvm");
+    let probe = || match device::probe() {
+        // The host has it, and this container was not given it.
+        Device::Absent if registered && root.is_from_container() => Device::Forbidden,
+        found => found,
+    };
+    Evidence {
+        device: live.then(probe),
+        cpu_flag,
+        cpuid: live.then(cpuid::virtualization).flatten(),
+        locked_off: live.then(|| device::locked_off(module)).flatten(),
+        module,
+        module_loaded: root.exists(MODULES).then(|| module.is_some_and(loaded)),
+        registered,
+    }
+}
+
+fn limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
+    match &evidence.device {
+        Some(Device::Opened(probe)) => {
+            kvm.api_version = probe.api_version;
+            kvm.max_vcpus = probe.max_vcpus;
+            kvm.recommended_vcpus = probe.recommended_vcpus;
+            kvm.max_vcpu_id = probe.max_vcpu_id;
+            kvm.memory_slots = probe.memory_slots;
+        }
+        device => {
+            let (reason, why) = match device {
+                None => (UnknownReason::CapturedTree, "only a running kernel tells".to_owned()),
+                Some(Device::Forbidden) => {
+                    (UnknownReason::DeviceCgroup, "the device cgroup forbids /dev/kvm".to_owned())
+                }
+                Some(Device::NoPermission) => {
+                    (UnknownReason::NoPermission, "this user may not open /dev/kvm".to_owned())
+                }
+                _ => (UnknownReason::NotFound, "/dev/kvm cannot be opened".to_owned()),
+            };
+            for field in ["apiVersion", "maxVCPUs"] {
+                notes.unknown(format!("capabilities.kvm.{field}"), reason, why.clone());
+            }
+        }
+    }
+}
+
+/// Parameters of the vendor's module. They exist only while it is loaded.
+fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
+    let loaded = evidence.module.filter(|_| evidence.module_loaded == Some(true));
+    let parameter = |names: [&str; 2]| {
+        let module = loaded?;
+        let name = if module == "kvm_amd" { names[1] } else { names[0] };
+        switch(root, &format!("{MODULES}/{module}/parameters/{name}"))
+    };
+    kvm.nested = parameter(["nested", "nested"]);
+    kvm.second_level_translation = parameter(["ept", "npt"]);
+    kvm.interrupt_virtualization = parameter(["enable_apicv", "avic"]);
+    let missing = [
+        ("nested", kvm.nested),
+        ("secondLevelTranslation", kvm.second_level_translation),
+        ("interruptVirtualization", kvm.interrupt_virtualization),
+    ];
+    for (field, value) in missing {
+        if value.is_none() {
+            let why = match loaded {
+                Some(module) => format!("/{MODULES}/{module}/parameters does not say"),
+                None => "no KVM module of this CPU's vendor is loaded".to_owned(),
+            };
+            notes.unknown(format!("capabilities.kvm.{field}"), UnknownReason::NotFound, why);
+        }
+    }
+}
+
+/// A parameter alone is not enough: it says `Y` on hosts whose firmware then refuses, so SEV also
+/// needs the security processor's device, and TDX the module's own word after initialisation.
+fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<Vec<Confidential>> {
+    let on = |path: &str| switch(root, &format!("{MODULES}/{path}")) == Some(true);
+    let mut kinds = Vec::new();
+    let unknown = |notes: &mut Notes, reason, why: &str| {
+        notes.unknown("capabilities.kvm.confidential", reason, why);
+        None
+    };
+    if evidence.module_loaded != Some(true) {
+        let why = "no KVM module of this CPU's vendor is loaded";
+        return unknown(notes, UnknownReason::NotFound, why);
+    }
+    let sev = on("kvm_amd/parameters/sev");
+    let firmware = if sev { device_node(root, "sev", "sev") } else { Ok(false) };
+    let firmware = match firmware {
+        Ok(there) => there,
+        Err((reason, why)) => return unknown(notes, reason, &why),
+    };
+    if sev && firmware {
+        kinds.push(Confidential::Sev);
+        if on("kvm_amd/parameters/sev_es") {
+            kinds.push(Confidential::SevEs);
+        }
+        if on("kvm_amd/parameters/sev_snp") {
+            kinds.push(Confidential::SevSnp);
+        }
+    }
+    if on("kvm_intel/parameters/tdx") {
+        kinds.push(Confidential::Tdx);
+    }
+    Some(kinds)
+}
+
+/// Device nodes of the kernel's helpers for VMs. That the node is there is all that is asked:
+/// opening it would load the module, and a report changes nothing.
+fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
+    let mut there = |field: &str, node: &str, name: &str| match device_node(root, node, name) {
+        Ok(there) => Some(there),
+        Err((reason, why)) => {
+            notes.unknown(format!("capabilities.kvm.{field}"), reason, why);
+            None
+        }
+    };
+    kvm.vhost_net = there("vhostNet", "vhost-net", "vhost-net");
+    kvm.vhost_vsock = there("vhostVsock", "vhost-vsock", "vhost-vsock");
+    kvm.tun = there("tun", "net/tun", "tun");
+}
+
+/// Whether the host has a device: by its node, and where that is missing by what the kernel has
+/// registered. A container sees few nodes and a capture often none, which says nothing of the host.
+fn device_node(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReason, String)> {
+    let registered = root.exists(&format!("sys/devices/virtual/misc/{name}"));
+    // A container may be shown none of the host's nodes; udev makes one for what the kernel has registered.
+    if root.exists(&format!("dev/{node}")) || (registered && root.is_from_container()) {
+        Ok(true)
+    } else if registered {
+        let why = format!("the kernel has {name}, but /dev/{node} is not visible here");
+        Err((UnknownReason::NotFound, why))
+    } else if root.is_live() {
+        Ok(false)
+    } else {
+        Err((UnknownReason::CapturedTree, format!("the tree has no dev/{node}")))
+    }
+}

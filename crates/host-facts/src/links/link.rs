@@ -1,0 +1,161 @@
+//! One network link.
+
+use std::collections::BTreeSet;
+
+use berth_api::infra_node::{LinkState, Sriov};
+use berth_api::{LinkName, MacAddress, PciAddress};
+
+use super::bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+
+/// One network link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its name.
+    pub name: LinkName,
+    /// The kernel's number of it; `None` where a capture has no `ifindex`.
+    pub index: Option<u32>,
+    /// What it is.
+    pub kind: LinkKind,
+    /// Hardware address, in lower case with colons.
+    pub mac: Option<String>,
+    /// Maximum transmission unit in bytes.
+    pub mtu: Option<u32>,
+    /// Operational state.
+    pub state: Option<LinkState>,
+    /// The bridge or bond it is a port of.
+    pub master: Option<LinkName>,
+    /// The link it is stacked on, for VLANs and their like.
+    pub parent: Option<LinkName>,
+    /// Links of other network namespaces that are stacked on it, such as a pod's macvlan, with their namespace.
+    pub users_elsewhere: BTreeSet<String>,
+    /// VLAN id.
+    pub vlan: Option<u16>,
+    /// Whether a bridge keeps VLANs apart.
+    pub vlan_filtering: Option<bool>,
+    /// The alias an administrator or Berth gave it.
+    pub alias: Option<String>,
+    /// Addresses with prefix length, link-local ones left out, sorted.
+    pub addresses: Vec<String>,
+    /// Whether a default route leaves through it or through a link stacked on it.
+    pub default_route: bool,
+    /// A destination of another route through it, if there is one that does not follow from its own addresses.
+    pub destination: Option<String>,
+    /// Kernel driver, of physical links.
+    pub driver: Option<String>,
+    /// PCI function, of physical links.
+    pub pci_address: Option<PciAddress>,
+    /// NUMA zone of the device, of physical links.
+    pub zone: Option<u32>,
+    /// Speed in Mbit/s.
+    pub speed_mbps: Option<u32>,
+    /// Virtual functions, of physical functions.
+    pub sriov: Option<Sriov>,
+    /// IOMMU group, of physical links.
+    pub iommu_group: Option<u32>,
+    /// The link of the card that a virtual function is of.
+    pub physical_function: Option<LinkName>,
+    /// Whether an administrator has it up, whatever its cable says.
+    pub up: Option<bool>,
+    /// The group it was put in; the kernel puts all in 0.
+    pub group: Option<u32>,
+    /// The hardware's own address, which no bond changes.
+    pub permanent_mac: Option<MacAddress>,
+    /// Link-local addresses with prefix length, sorted.
+    pub link_local: Vec<String>,
+    /// How a bridge is set.
+    pub bridge: Option<BridgeOptions>,
+    /// The VLANs of a bridge's port, or of the bridge itself.
+    pub vlans: Option<PortVlans>,
+    /// The tunnel of a VXLAN link.
+    pub tunnel: Option<Tunnel>,
+    /// How IP is set on it.
+    pub ip: IpOptions,
+}
+
+/// What a link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LinkKind {
+    /// A port of a network card.
+    Physical,
+    /// A virtual function of a network card, or the switch's end of one.
+    VirtualFunction,
+    /// Several links as one, by the bonding or the team driver.
+    Bond,
+    /// The datapath or an internal port of Open vSwitch, which the kernel does not tell apart.
+    OpenVSwitch,
+    /// A bridge.
+    Bridge,
+    /// An 802.1Q VLAN.
+    Vlan,
+    /// The loopback link.
+    Loopback,
+    /// One end of a pair, as pods have.
+    Veth,
+    /// A TUN or TAP link, as VMs have.
+    Tun,
+    /// A VXLAN tunnel.
+    Vxlan,
+    /// Anything else.
+    Other,
+}
+
+impl Link {
+    /// A link of which only name and kind are known yet.
+    #[must_use]
+    pub const fn new(name: LinkName, kind: LinkKind) -> Self {
+        Self {
+            name,
+            index: None,
+            kind,
+            mac: None,
+            mtu: None,
+            state: None,
+            master: None,
+            parent: None,
+            users_elsewhere: BTreeSet::new(),
+            vlan: None,
+            vlan_filtering: None,
+            alias: None,
+            addresses: Vec::new(),
+            default_route: false,
+            destination: None,
+            driver: None,
+            pci_address: None,
+            zone: None,
+            speed_mbps: None,
+            sriov: None,
+            iommu_group: None,
+            physical_function: None,
+            up: None,
+            group: None,
+            permanent_mac: None,
+            link_local: Vec::new(),
+            bridge: None,
+            vlans: None,
+            tunnel: None,
+            ip: IpOptions::NONE,
+        }
+    }
+
+    /// Whether Berth made it.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        let prefix = berth_api::names::LINK_ALIAS_PREFIX;
+        self.alias.as_deref().is_some_and(|alias| alias.starts_with(prefix))
+    }
+
+    /// Whether the kernel says that no frame can leave by it; a driver that says nothing is believed.
+    #[must_use]
+    pub const fn has_no_carrier(&self) -> bool {
+        matches!(
+            self.state,
+            Some(LinkState::Down | LinkState::LowerLayerDown | LinkState::NotPresent)
+        )
+    }
+
+    /// Physical or a bond: something that can lead out of the host.
+    #[must_use]
+    pub const fn is_uplink(&self) -> bool {
+        matches!(self.kind, LinkKind::Physical | LinkKind::Bond)
+    }
+}

@@ -1,0 +1,76 @@
+//! Reads the links of the host: by netlink, or from a captured tree.
+
+use berth_api::infra_node::UnknownReason;
+
+use super::filter::BridgeFilter;
+use super::table::Links;
+use super::{netlink, physical, proc_net, sysfs, trouble};
+use crate::notes::Notes;
+use crate::pci::PciDevice;
+use crate::root::Root;
+
+/// The links of the running kernel alone, for a look at what became of a change.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn live() -> std::io::Result<Links> {
+    let dump = netlink::dump()?;
+    let mut links = Links { all: dump.links, routes_known: true, ..Links::default() };
+    links.all.sort_by(|a, b| a.name.cmp(&b.name));
+    links.take_routes(dump.routes);
+    Ok(links)
+}
+
+/// Reads all links.
+pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
+    let live = root.is_live().then(netlink::dump);
+    let incomplete = matches!(live, Some(Err(_)));
+    let (mut all, routes) = match live {
+        Some(Ok(dump)) => (dump.links, Some(dump.routes)),
+        other => {
+            if let Some(Err(error)) = other {
+                let what =
+                    "links are read from /sys instead, and tenant networks are left as they are";
+                notes.warn("netlink", format!("{error}; {what}"));
+            }
+            let mut all = sysfs::links(root, notes);
+            proc_net::add_vlans(root, &mut all);
+            (all, proc_net::routes(root))
+        }
+    };
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    for link in &mut all {
+        physical::complete(root, pci, link);
+    }
+    let (udp_ports, trouble) = (proc_net::udp_ports(root), trouble::observe(root, &all));
+    let mut links = Links {
+        all,
+        routes_known: routes.is_some(),
+        incomplete,
+        udp_ports,
+        trouble,
+        filter: BridgeFilter::Unknown,
+    };
+    if let Some(routes) = routes {
+        links.take_routes(routes);
+    }
+    note_unknown(root, &links, notes);
+    links
+}
+
+fn note_unknown(root: &Root, links: &Links, notes: &mut Notes) {
+    if links.all.is_empty() && !root.is_live() && !root.exists("sys/class/net") {
+        let why = "/sys/class/net: not there";
+        notes.unknown("capabilities.uplinks", UnknownReason::NotFound, why);
+        return;
+    }
+    if !links.routes_known {
+        let why =
+            "neither netlink nor /proc/net/route tells through which uplink default routes leave";
+        notes.unknown("capabilities.uplinks[].defaultRoute", UnknownReason::NotFound, why);
+    }
+    if !root.is_live() {
+        let why = "addresses come from netlink, which only a running kernel has";
+        notes.unknown("capabilities.uplinks[].addresses", UnknownReason::CapturedTree, why);
+    }
+}

@@ -1,0 +1,137 @@
+//! Which links the routes of the host use.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::LinkName;
+
+use super::link::{Link, LinkKind};
+use super::table::Links;
+
+/// Which links the host's routes use.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Routes {
+    /// Links of default routes.
+    pub(super) default: BTreeSet<LinkName>,
+    /// Links of other routes, with one destination each.
+    pub(super) others: BTreeMap<LinkName, String>,
+    /// Whether of all routes the links are known.
+    pub(super) complete: bool,
+}
+
+impl Routes {
+    pub(super) fn add(&mut self, link: &LinkName, destination: &impl std::fmt::Display) {
+        if !self.others.contains_key(link) {
+            self.others.insert(link.clone(), destination.to_string());
+        }
+    }
+}
+
+impl Links {
+    pub(super) fn take_routes(&mut self, mut routes: Routes) {
+        for link in &mut self.all {
+            link.destination = routes.others.remove(&link.name);
+        }
+        self.routes_known = self.mark_default_routes(&routes.default) && routes.complete;
+    }
+
+    /// Marks the links a default route uses, and everything beneath them: the VLAN's parent, the
+    /// bridge's and the bond's ports that lead out of the host.
+    ///
+    /// Open vSwitch forwards by flows that no table here shows: if a route leaves through one of its
+    /// ports, any uplink in a datapath may carry it. `false` if a route leads to no uplink that we see.
+    #[must_use]
+    fn mark_default_routes(&mut self, names: &BTreeSet<LinkName>) -> bool {
+        let mut marked: BTreeSet<LinkName> = BTreeSet::new();
+        let mut open: Vec<LinkName> = names.iter().cloned().collect();
+        while let Some(name) = open.pop() {
+            if !marked.insert(name.clone()) {
+                continue;
+            }
+            open.extend(self.named(&name).and_then(|link| link.parent.clone()));
+            let leads_out = |link: &&Link| link.is_uplink() || link.kind == LinkKind::Vlan;
+            let ports = self.all.iter().filter(|link| link.master.as_ref() == Some(&name));
+            open.extend(ports.filter(leads_out).map(|link| link.name.clone()));
+        }
+        let by_switch =
+            |name: &LinkName| self.named(name).is_some_and(|l| l.kind == LinkKind::OpenVSwitch);
+        // In a capture an internal port is a virtual link like any other.
+        let nowhere = !self.uplinks().any(|link| marked.contains(&link.name));
+        if marked.iter().any(by_switch) || nowhere {
+            let in_datapath = |link: &&Link| link.master.as_ref().is_some_and(by_switch);
+            let uplinks: Vec<LinkName> =
+                self.uplinks().filter(in_datapath).map(|link| link.name.clone()).collect();
+            for name in uplinks {
+                let ports = self.all.iter().filter(|link| link.master.as_ref() == Some(&name));
+                marked.extend(ports.map(|link| link.name.clone()));
+                marked.insert(name);
+            }
+        }
+        for link in &mut self.all {
+            link.default_route = marked.contains(&link.name);
+        }
+        names.is_empty() || self.uplinks().any(|link| link.default_route)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> LinkName {
+        text.parse().unwrap()
+    }
+
+    fn link(text: &str, kind: LinkKind, master: Option<&str>, parent: Option<&str>) -> Link {
+        let (master, parent) = (master.map(name), parent.map(name));
+        Link { master, parent, ..Link::new(name(text), kind) }
+    }
+
+    fn sorted(mut all: Vec<Link>) -> Links {
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Links { all, routes_known: true, ..Links::default() }
+    }
+
+    #[test]
+    fn the_default_route_marks_everything_beneath_it() {
+        let all = vec![
+            link("br-ex", LinkKind::Bridge, None, None),
+            link("bond0", LinkKind::Bond, None, None),
+            link("bond0.100", LinkKind::Vlan, Some("br-ex"), Some("bond0")),
+            link("eth0", LinkKind::Physical, Some("bond0"), None),
+            link("eth1", LinkKind::Physical, None, None),
+            link("vnet0", LinkKind::Tun, Some("br-ex"), None),
+        ];
+        let mut links = sorted(all);
+        assert!(links.mark_default_routes(&BTreeSet::from([name("br-ex")])));
+        let marked: Vec<&str> =
+            links.all.iter().filter(|l| l.default_route).map(|l| l.name.as_str()).collect();
+        assert_eq!(marked, ["bond0", "bond0.100", "br-ex", "eth0"]);
+    }
+
+    #[test]
+    fn a_route_through_open_vswitch_leaves_by_the_datapaths_uplinks() {
+        let all = vec![
+            link("br-ex", LinkKind::OpenVSwitch, None, None),
+            link("bond0", LinkKind::Bond, Some("ovs-system"), None),
+            link("eth0", LinkKind::Physical, Some("bond0"), None),
+            link("eth1", LinkKind::Physical, None, None),
+            link("ovs-system", LinkKind::OpenVSwitch, None, None),
+        ];
+        let mut links = sorted(all);
+        assert!(links.mark_default_routes(&BTreeSet::from([name("br-ex")])));
+        let marked: Vec<&str> =
+            links.all.iter().filter(|l| l.default_route).map(|l| l.name.as_str()).collect();
+        assert_eq!(marked, ["bond0", "br-ex", "eth0"]);
+    }
+
+    #[test]
+    fn a_ring_of_links_ends() {
+        let all = vec![
+            link("a", LinkKind::Vlan, None, Some("b")),
+            link("b", LinkKind::Vlan, None, Some("a")),
+        ];
+        let mut links = sorted(all);
+        assert!(!links.mark_default_routes(&BTreeSet::from([name("a")])), "it leads to no uplink");
+        assert!(links.all.iter().all(|link| link.default_route));
+    }
+}

@@ -1,0 +1,74 @@
+//! Names of pods in the file system: of their control groups and of their log folders.
+
+/// One folder for each pod: `<namespace>_<name>_<uid>`.
+pub const LOGS: &str = "var/log/pods";
+
+/// Folders in which groups of pods come and go: cgroup v2, then v1, for each class of pods.
+pub const FOLDERS: [&str; 12] = [
+    "sys/fs/cgroup/kubepods.slice",
+    "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice",
+    "sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice",
+    "sys/fs/cgroup/kubepods",
+    "sys/fs/cgroup/kubepods/burstable",
+    "sys/fs/cgroup/kubepods/besteffort",
+    "sys/fs/cgroup/hugetlb/kubepods.slice",
+    "sys/fs/cgroup/hugetlb/kubepods.slice/kubepods-burstable.slice",
+    "sys/fs/cgroup/hugetlb/kubepods.slice/kubepods-besteffort.slice",
+    "sys/fs/cgroup/hugetlb/kubepods",
+    "sys/fs/cgroup/hugetlb/kubepods/burstable",
+    "sys/fs/cgroup/hugetlb/kubepods/besteffort",
+];
+
+/// The UID in the name of a pod's group: `kubepods-pod<uid with _>.slice` or `pod<uid>`; in classes other than
+/// Guaranteed, which have a level of their own, `kubepods-burstable-pod<uid with _>.slice`.
+pub fn pod_uid(name: &str) -> Option<String> {
+    let systemd = name.strip_suffix(".slice").and_then(|name| {
+        let rest = name.strip_prefix("kubepods-")?;
+        let rest = rest
+            .strip_prefix("burstable-")
+            .or_else(|| rest.strip_prefix("besteffort-"))
+            .unwrap_or(rest);
+        rest.strip_prefix("pod")
+    });
+    let uid = systemd.or_else(|| name.strip_prefix("pod").filter(|_| !name.contains('.')))?;
+    Some(uid.replace('_', "-"))
+}
+
+/// Returns the UID, and the namespace and name, in the name of a log folder. Neither namespace nor name may have a `_`.
+pub fn from_log_folder(folder: &str) -> Option<(String, (String, String))> {
+    let mut parts = folder.split('_');
+    let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
+    let whole = parts.next().is_none() && ![namespace, name, uid].contains(&"");
+    whole.then(|| (uid.to_owned(), (namespace.to_owned(), name.to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_pods_have_a_uid() {
+        for (name, uid) in [
+            ("kubepods-podab12_cd.slice", Some("ab12-cd")),
+            ("podab12-cd", Some("ab12-cd")),
+            ("kubepods-burstable-podab12_cd.slice", Some("ab12-cd")),
+            ("kubepods-burstable.slice", None),
+            ("burstable", None),
+            ("cpu.max", None),
+        ] {
+            assert_eq!(pod_uid(name).as_deref(), uid, "{name}");
+        }
+    }
+
+    #[test]
+    fn log_folders_tell_pods_by_uid() {
+        let (uid, name) = from_log_folder("default_virt-launcher-a_0d5c-1").unwrap();
+        assert_eq!(
+            (uid.as_str(), name.0.as_str(), name.1.as_str()),
+            ("0d5c-1", "default", "virt-launcher-a")
+        );
+        for other in ["", "a_b", "a_b_c_d", "a__c", "lost+found"] {
+            assert_eq!(from_log_folder(other), None, "{other}");
+        }
+    }
+}
