@@ -136,7 +136,7 @@ fn a_ledger_that_makes_no_sense_stops_everything() {
     tree.file("var/lib/berth/found.json", "[]");
     let before = files(tree.path());
     let error = shape(&tree, SPEC).unwrap_err().to_string();
-    assert!(error.contains("/var/lib/berth/found.json: not a list of found values"), "{error}");
+    assert!(error.contains("/var/lib/berth/found.json: not a rollback ledger"), "{error}");
     assert_eq!(before, files(tree.path()));
 }
 

@@ -91,9 +91,9 @@ fn garbage_is_named_by_file_and_value() {
     for words in [
         "/sys/devices/system/cpu/isolated: `1-banana` is not a CPU or a range",
         "/proc/meminfo: no line MemTotal with a number",
-        "/sys/kernel/mm/ksm/run: `maybe` makes no sense there",
+        "/sys/kernel/mm/ksm/run: `maybe` is not a valid value",
         "/sys/devices/system/node/node0/distance: `10 ten` is not one number for each of 1 zones",
-        "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages: `-5` makes no sense",
+        "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages: `-5` is not a valid value",
         "/var/lib/kubelet/cpu_manager_state: not a kubelet checkpoint: EOF",
         "/sys/bus/pci/devices/nonsense: not a PCI address",
     ] {

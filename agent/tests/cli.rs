@@ -69,7 +69,7 @@ fn a_missing_direct_io_path_causes_a_warning() {
     assert_eq!(output.status.code(), Some(2));
     let output = agent(&["report", "--direct-io-path", "/no/such"]);
     assert!(
-        stderr(&output).contains("warning: /no/such: there is no such folder to try for O_DIRECT")
+        stderr(&output).contains("warning: /no/such: there is no such folder to test for O_DIRECT")
     );
 }
 

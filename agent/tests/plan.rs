@@ -557,7 +557,7 @@ fn a_broken_ledger_is_told() {
     assert!(
         plan(&tree, "  profile: x")
             .stderr
-            .contains("/var/lib/berth/found.json: not a list of found values")
+            .contains("/var/lib/berth/found.json: not a rollback ledger")
     );
 }
 

@@ -1,5 +1,5 @@
-//! What pods have been handed out, beyond the checkpoints: the kubelet's own list, pods' names by UID, and the
-//! huge pages their control groups allow.
+//! Allocations of pods, in addition to the checkpoints: the list of the kubelet's PodResources API, the names of pods by
+//! UID, and the huge pages that their control groups allow.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::notes::Notes;
 use crate::root::Root;
 use crate::services::HostServices;
 
-/// What is known.
+/// Allocations of pods.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Allocated {
-    /// The kubelet's list; `None` where it was not asked or did not answer.
+    /// The kubelet's list; `None` if it was not requested or the kubelet did not answer.
     pub listed: Option<Listed>,
     /// Namespace and name of each pod, by UID.
     pub names: BTreeMap<String, (String, String)>,
@@ -24,10 +24,10 @@ pub struct Allocated {
     pub hugepages: BTreeMap<String, BTreeMap<PageSize, u64>>,
 }
 
-/// Path of the field below `status`.
+/// Path of the field in `status`.
 pub const DEVICES: &str = "devices";
 
-/// Asks the kubelet and looks through groups and log folders.
+/// Requests the kubelet's list, and reads control groups and log folders.
 pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> Allocated {
     let listed = services.pod_resources(root).unwrap_or_else(|error| {
         let why = error.to_string();

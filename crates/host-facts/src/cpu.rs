@@ -1,4 +1,4 @@
-//! Processors in sum, as `capabilities.cpu` of the status has them.
+//! Totals of the processors, as in `capabilities.cpu` of the status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::root::Root;
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// Sums up the processors.
+/// Reads the totals of the processors.
 pub fn observe(
     root: &Root,
     info: &CpuInfo,
@@ -96,7 +96,7 @@ fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<Strin
     for file in &files {
         match root.read(file) {
             Ok(governor) => _ = governors.insert(governor),
-            // A machine without cpufreq has it on no CPU: one look is enough.
+            // A machine without cpufreq has the file for no CPU: reading one is enough.
             Err(error) if error.is_not_found() && governors.is_empty() => break,
             Err(_) => {}
         }
@@ -114,11 +114,11 @@ fn one_or_mixed(values: BTreeSet<String>) -> Option<String> {
     values.into_iter().next().map(|one| if several { "mixed".to_owned() } else { one })
 }
 
-/// The kinds of cores, or nothing if all are alike.
+/// Returns the kinds of cores, or an empty list if all cores are alike.
 ///
 /// In order of trust: the PMU folders Intel kernels have for hybrid CPUs, `cpu_capacity` on Arm, and
 /// the size of the first-level data cache, in which Intel's two kinds differ where an old kernel or a
-/// capture has no PMU folders. Frequencies tell nothing: favoured cores of one kind differ in them.
+/// capture has no PMU folders. Frequencies do not distinguish them: favoured cores of the same kind differ in frequency.
 fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
     let pmu = |name: &str| {
         let set = kernel_list(root, &format!("sys/devices/{name}/cpus")).ok()?;
@@ -130,7 +130,7 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
             CoreKind { kind: CoreKindName::Efficiency, cpus: frugal },
         ],
         _ => by_measure(root, topology, "cpu_capacity")
-            // No hybrid processor goes into a second socket: servers need not be asked core by core.
+            // No hybrid processor is sold for two sockets, so the cores of such a server are not read one by one.
             .or_else(|| {
                 let single = topology.sockets() < 2;
                 single.then(|| by_measure(root, topology, "cache/index0/size")).flatten()
@@ -141,7 +141,7 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
 }
 
 /// Groups CPUs by a number below their folder; the highest is the fast kind. `None` where the first
-/// CPU has no such file, so that an ordinary host is asked once only.
+/// CPU has no such file, so that an ordinary host costs one read.
 fn by_measure(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKind>> {
     let measure = |id: u32| -> Option<u64> {
         let text = root.read(&format!("{CPUS}/cpu{id}/{file}")).ok()?;

@@ -1,4 +1,4 @@
-//! `/proc/cpuinfo`: who made the processors and what they can do.
+//! `/proc/cpuinfo`: vendor, model and flags of the processors.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Read};
@@ -6,7 +6,7 @@ use std::io::{BufRead, Read};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// What is taken from `/proc/cpuinfo`. Topology comes from sysfs; the ids here are its fallback.
+/// Fields of `/proc/cpuinfo`. Topology comes from sysfs; the ids here are its fallback.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuInfo {
     /// `vendor_id` (x86), `CPU implementer` (Arm), as written.
@@ -15,7 +15,7 @@ pub struct CpuInfo {
     pub model: Option<String>,
     /// Feature flags of the first CPU.
     pub flags: BTreeSet<String>,
-    /// Whether there was a line of flags at all.
+    /// True if the file has a line of flags.
     pub has_flags: bool,
     /// Microcode revisions seen, of all CPUs.
     pub microcode: BTreeSet<String>,
@@ -40,7 +40,7 @@ const LONGEST_LINE: u64 = 64 << 10;
 const MOST_PROCESSORS: usize = berth_api::CpuSet::MAX_CPU as usize + 1;
 
 impl CpuInfo {
-    /// Whether the first CPU has the flag.
+    /// Returns true if the first CPU has the flag.
     #[must_use]
     pub fn has(&self, flag: &str) -> bool {
         self.flags.contains(flag)
@@ -66,7 +66,7 @@ impl CpuInfo {
         }
     }
 
-    /// Takes what it understands and passes over the rest.
+    /// Parses the known fields and skips all others.
     pub fn parse(input: &mut impl BufRead) -> Self {
         let mut info = Self::default();
         let mut line = Vec::new();
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_the_first_cpus_words_and_every_cpus_ids() {
+    fn parses_the_text_fields_of_the_first_cpu_and_the_ids_of_all() {
         let text = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t:   Intel(R)  Xeon(R)\n\
             microcode\t: 0x1\nphysical id\t: 1\ncore id\t\t: 5\nflags\t\t: fpu vmx\n\n\
             processor\t: 7\nvendor_id\t: Other\nmicrocode\t: 0x2\nflags\t: svm\n";

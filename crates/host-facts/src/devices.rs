@@ -5,7 +5,7 @@ use berth_api::infra_node::{Gpu, PhysicalFunction};
 use super::pci::PciDevice;
 
 /// Vendors of the display controllers that management processors bring for a remote console:
-/// Matrox, ASPEED, and QEMU's and Cirrus' of virtual machines. Nobody gives those to a VM.
+/// Matrox, ASPEED, and QEMU's and Cirrus' of virtual machines. They are not passed through to VMs.
 const CONSOLES: [u16; 4] = [0x102b, 0x1a03, 0x1234, 0x1013];
 
 /// Graphics and compute accelerators, virtual functions left out.

@@ -1,4 +1,4 @@
-//! Whether files in image and volume folders can be opened with O_DIRECT, as QEMU's `cache=none` does.
+//! Test whether files in image and volume folders can be opened with O_DIRECT, as QEMU does with `cache=none`.
 
 use std::path::Path;
 
@@ -17,16 +17,16 @@ use crate::root::Root;
 pub const DEFAULT_PATHS: [&str; 4] =
     ["/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/kubevirt"];
 
-/// Entries of a folder to look at for a file that can be opened for the trial.
-const LOOK_AT: usize = 256;
+/// Entries of a folder that are searched for a file to open.
+const MAX_ENTRIES: usize = 256;
 
-/// Tries each path that is there. A path that is not is left out: this host does not use it.
+/// Tests each path that exists. A path that does not exist is left out: this host does not use it.
 pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes) -> Vec<DirectIo> {
     let (there, missing): (Vec<&String>, Vec<&String>) =
         paths.iter().partition(|path| root.exists(path));
-    // A default that is not there is not used on this host; a path that was asked for is a mistake.
+    // A default that is not there is not used on this host; a path that the user gave is a mistake.
     for path in missing.iter().filter(|path| !DEFAULT_PATHS.contains(&path.as_str())) {
-        notes.warn(path.as_str(), "there is no such folder to try for O_DIRECT");
+        notes.warn(path.as_str(), "there is no such folder to test for O_DIRECT");
         let why = format!("{path}: not there");
         notes.unknown("capabilities.directIO", UnknownReason::NotFound, why);
     }
@@ -38,18 +38,18 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
         .into_iter()
         .enumerate()
         .map(|(index, path)| {
-            let mount = mounts.of(path);
+            let mount = mounts.containing(path);
             let size = mount.zip(disks.as_ref()).and_then(|(mount, disks)| {
                 let disk =
                     disks.iter().find(|disk| disk.mount_point() == Path::new(&mount.point))?;
                 Some(Bytes(disk.total_space()))
             });
-            let tried = if root.is_live() {
-                try_path(root, path)
+            let tested = if root.is_live() {
+                test_path(root, path)
             } else {
-                Err((UnknownReason::CapturedTree, "only a running kernel tells".to_owned()))
+                Err((UnknownReason::CapturedTree, "only a running kernel has it".to_owned()))
             };
-            let supported = tried.map_err(|(reason, why)| {
+            let supported = tested.map_err(|(reason, why)| {
                 let field = format!("capabilities.directIO[{index}].supported");
                 notes.unknown(field, reason, format!("{path}: {why}"));
             });
@@ -63,13 +63,13 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
         .collect()
 }
 
-/// First by a file that is there, which changes nothing at all; in an empty folder by one without a
-/// name (O_TMPFILE), which is gone the moment it is closed.
-fn try_path(root: &Root, path: &str) -> Result<bool, (UnknownReason, String)> {
+/// Opens an existing file for reading; in a folder without files an unnamed file (O_TMPFILE), which the kernel removes
+/// when it is closed.
+fn test_path(root: &Root, path: &str) -> Result<bool, (UnknownReason, String)> {
     let folder = root.path().join(path.trim_start_matches('/'));
     let names = root.list(path).map_err(|error| (error.reason(), error.to_string()))?;
     let direct = OFlag::O_DIRECT | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
-    for name in names.iter().take(LOOK_AT) {
+    for name in names.iter().take(MAX_ENTRIES) {
         let file = folder.join(name);
         if !file.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
             continue;

@@ -13,9 +13,9 @@ pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
     let names = root.list("sys/block").or_else(|_| root.list("sys/class/block")).ok()?;
     let physical = |name: &String| {
         let file = |attribute: &str| format!("sys/class/block/{name}/{attribute}");
-        // Loop, RAM, mapped and multi disks have no device of their own; partitions are parts of one.
+        // Loop, RAM, mapped and multi disks have no device; partitions are parts of a disk.
         let own = root.link(&file("device")).is_some() && !root.exists(&file("partition"));
-        // The paths of a multipath NVMe drive are disks of their own, but hidden.
+        // The paths of a multipath NVMe drive are separate disks, but hidden.
         let hidden = root.read(&file("hidden")).is_ok_and(|hidden| hidden == "1");
         // iSCSI sessions, Fibre Channel ports and Ceph are other machines' disks.
         let way = root.link(&format!("sys/class/block/{name}")).unwrap_or_default();

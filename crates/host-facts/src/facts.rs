@@ -1,4 +1,4 @@
-//! What is known of a host, as plain data.
+//! Facts about a host, as plain data.
 
 use berth_api::infra_node::{
     Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, Unknown, Zone,
@@ -11,7 +11,7 @@ use crate::{
     allocated, cpuinfo, kernel, ksm, kubelet, kvm, links, machine, pci, processes, topology,
 };
 
-/// Everything known of a host.
+/// Facts about a host.
 #[derive(Debug, Clone, Default)]
 pub struct HostFacts {
     /// Host name; the Node and the InfraNode are named so.
@@ -24,9 +24,9 @@ pub struct HostFacts {
     pub kernel: kernel::Kernel,
     /// Vendor, flags and microcode of the processors.
     pub cpuinfo: cpuinfo::CpuInfo,
-    /// Where every logical CPU sits.
+    /// Package, core and zone of each logical CPU.
     pub topology: topology::Topology,
-    /// Processors in sum.
+    /// Totals of the processors.
     pub cpu: Cpu,
     /// NUMA zones.
     pub zones: Vec<Zone>,
@@ -36,7 +36,7 @@ pub struct HostFacts {
     pub ksm: ksm::KsmFacts,
     /// Hardware virtualisation.
     pub kvm: Kvm,
-    /// What the state of KVM was decided from.
+    /// Evidence for the state of KVM.
     pub kvm_evidence: kvm::Evidence,
     /// Device isolation.
     pub iommu: Iommu,
@@ -54,27 +54,27 @@ pub struct HostFacts {
     pub direct_io: Vec<DirectIo>,
     /// The kubelet's configuration and state files.
     pub kubelet: kubelet::KubeletFacts,
-    /// What pods were handed out, beyond the kubelet's checkpoints.
+    /// Allocations of pods, in addition to the kubelet's checkpoints.
     pub allocated: allocated::Allocated,
-    /// Daemons that matter here.
+    /// Daemons that Berth knows.
     pub processes: processes::Processes,
-    /// What Berth found before it changed it, in this boot.
+    /// Original values of what Berth has changed in this boot.
     pub ledger: Ledger,
-    /// Why the ledger is there and cannot be used.
+    /// Error of a ledger that exists and cannot be read.
     pub ledger_fault: Option<ReadError>,
     /// Warnings and unknown facts.
     pub notes: Notes,
 }
 
 impl HostFacts {
-    /// Takes over what another look found of KVM.
+    /// Copies the facts about KVM from an earlier observation.
     pub fn adopt_kvm(&mut self, other: &Self) {
         self.kvm_evidence = other.kvm_evidence.clone();
         self.kvm = other.kvm.clone();
         self.adopt_unknown(other, &["capabilities.kvm"]);
     }
 
-    /// Takes over what a full look found of devices.
+    /// Copies the facts about devices from an earlier, full observation.
     pub fn adopt_devices(&mut self, other: &Self) {
         self.adopt_kvm(other);
         self.pci.clone_from(&other.pci);
@@ -94,8 +94,8 @@ impl HostFacts {
         self.notes.tidy();
     }
 
-    /// The name of the Node and the InfraNode: what the kubelet is told to call itself, else the host's.
-    /// `None` if there is no name the API server would take.
+    /// The name of the Node and the InfraNode: the name that the kubelet's flags override, else the host's.
+    /// `None` if it is no name that the API server accepts.
     #[must_use]
     pub fn node_name(&self) -> Option<&str> {
         let name = self.kubelet.node_name.as_deref().or(self.name.as_deref());

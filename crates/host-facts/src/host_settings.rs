@@ -1,4 +1,4 @@
-//! What only plans need to know of a host: the present values of settings, and the room for changes.
+//! Facts that only plans need: the present values of settings, and the memory that is free for changes.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ use crate::root::Root;
 use crate::services::HostServices;
 use crate::setting::{KsmSetting, Unit, Value};
 
-/// The present shape of a host, beside its facts.
+/// Present values of a host's settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostSettings {
-    /// Memory that is free or given back when asked for, by zone.
+    /// Memory that is free or reclaimable, by zone.
     pub room: BTreeMap<u32, Bytes>,
     /// The same of the whole host (`MemAvailable`).
     pub available: Option<Bytes>,
     /// KSM's settings, where the kernel has them.
     pub ksm: BTreeMap<KsmSetting, Value>,
-    /// The mode of transparent huge pages in the kernel's word.
+    /// Mode of transparent huge pages, as the kernel names it.
     pub transparent_hugepages: Option<String>,
-    /// Interrupts that somebody has requested.
+    /// Interrupts that a driver has requested.
     pub irqs: Vec<Irq>,
-    /// Where interrupts go that are requested from now on.
+    /// Default affinity of new interrupts.
     pub default_irq: Option<CpuSet>,
-    /// Where unbound work may run.
+    /// CPUs for unbound workqueues.
     pub workqueues: Option<CpuSet>,
     /// CPUs systemd allows its units; the empty set means all.
     pub units: BTreeMap<Unit, CpuSet>,
@@ -45,7 +45,7 @@ pub const DEFAULT_IRQ: &str = "proc/irq/default_smp_affinity";
 /// A mask.
 pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
 
-/// Reads it.
+/// Reads the settings.
 #[must_use]
 pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> HostSettings {
     let available = meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
@@ -71,13 +71,13 @@ fn room(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)
         return (zone == 0).then_some(available).flatten().map(|room| (zone, room));
     };
     let free = info.bytes("MemFree")?;
-    let given_back = ["Active(file)", "Inactive(file)", "SReclaimable"];
+    let reclaimable = ["Active(file)", "Inactive(file)", "SReclaimable"];
     let more: u64 =
-        given_back.iter().filter_map(|name| info.bytes(name)).map(|bytes| bytes.0).sum();
+        reclaimable.iter().filter_map(|name| info.bytes(name)).map(|bytes| bytes.0).sum();
     Some((zone, Bytes(free.0.saturating_add(more))))
 }
 
-/// A file of KSM's; `None` if this kernel has no such, or it makes no sense.
+/// Reads a file of KSM; `None` if this kernel does not have it, or its value is not valid.
 pub fn ksm(root: &Root, setting: KsmSetting) -> Option<Value> {
     let path = format!("{KSM}/{}", setting.file());
     match setting {
@@ -86,12 +86,12 @@ pub fn ksm(root: &Root, setting: KsmSetting) -> Option<Value> {
     }
 }
 
-/// The word that is chosen in a file of several.
+/// Reads the selected word of a file.
 pub fn word(root: &Root, path: &str) -> Option<String> {
     chosen(&root.read(path).ok()?).map(str::to_owned)
 }
 
-/// A file with a mask of CPUs.
+/// Reads a file with a mask of CPUs.
 pub fn mask(root: &Root, path: &str) -> Option<CpuSet> {
     CpuSet::from_mask(&root.read(path).ok()?).ok()
 }

@@ -10,13 +10,13 @@ use crate::root::Root;
 pub struct Identity {
     /// `/etc/machine-id`; `None` if it could not be read.
     pub machine_id: Option<String>,
-    /// D-Bus' copy, where it is a file of its own.
+    /// D-Bus' copy, where it is a separate file.
     pub dbus_machine_id: Option<String>,
     /// Machine ids under which this root file system has kept journals.
     pub journals: BTreeSet<String>,
     /// `product_uuid` of the firmware; root only.
     pub product_uuid: Option<String>,
-    /// Neighbours (`/proc/net/arp`) whose hardware address is one of our own links'.
+    /// Neighbours (`/proc/net/arp`) whose hardware address is that of a link of this host.
     pub neighbours_with_our_address: Vec<Neighbour>,
 }
 
@@ -45,7 +45,7 @@ pub fn observe(root: &Root, links: &Links) -> Identity {
         .copied()
         .filter(|mac| *mac != "00:00:00:00:00:00")
         .collect();
-    let ours = |address: &str| {
+    let own = |address: &str| {
         let all = links.all.iter().flat_map(|link| &link.addresses);
         all.filter_map(|own| own.split('/').next()).any(|own| own == address)
     };
@@ -57,7 +57,7 @@ pub fn observe(root: &Root, links: &Links) -> Identity {
         journals: journals.into_iter().filter(|name| is_machine_id(name)).collect(),
         product_uuid: root.read("sys/class/dmi/id/product_uuid").ok(),
         neighbours_with_our_address: neighbours(&table)
-            .filter(|n| only_once.contains(n.mac.as_str()) && !ours(&n.address))
+            .filter(|n| only_once.contains(n.mac.as_str()) && !own(&n.address))
             .collect(),
     }
 }

@@ -1,4 +1,4 @@
-//! Whether devices can be given to VMs safely.
+//! IOMMU: needed to pass a device through to a VM safely.
 
 use berth_api::infra_node::{Iommu, UnknownReason};
 
@@ -20,7 +20,7 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
             None
         }
     };
-    // A machine may have no ACPI, and an agent's container does not see it unless that is asked for.
+    // A machine may have no ACPI, and the agent's container sees it only if it is mounted there.
     if !root.exists("sys/firmware/acpi/tables") {
         let why = "there is no /sys/firmware/acpi/tables here";
         notes.unknown("capabilities.iommu.firmwareTable", UnknownReason::NotFound, why);

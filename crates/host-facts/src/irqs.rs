@@ -1,4 +1,4 @@
-//! Interrupts and the CPUs they may go to. Only `check` and plans ask, as a host has hundreds.
+//! Interrupts and their affinity. Only `check` and plans read them, as a host has hundreds.
 
 use berth_api::CpuSet;
 
@@ -10,15 +10,15 @@ use crate::root::Root;
 pub struct Irq {
     /// Its number.
     pub number: u32,
-    /// CPUs it may go to.
+    /// CPUs that may handle it (`smp_affinity_list`).
     pub affinity: CpuSet,
-    /// CPUs it goes to, where the kernel says.
+    /// CPUs that handle it (`effective_affinity_list`), where the kernel has the file.
     pub effective: Option<CpuSet>,
-    /// The drivers' names for it; empty if nobody has requested it.
+    /// The drivers' names for it; empty if no driver has requested it.
     pub users: String,
 }
 
-/// All interrupts with a readable affinity.
+/// Reads all interrupts with a readable affinity.
 pub fn observe(root: &Root) -> Vec<Irq> {
     let irq = |(number, folder): (u32, String)| {
         let file = |name: &str| format!("proc/irq/{folder}/{name}");
@@ -32,8 +32,8 @@ pub fn observe(root: &Root) -> Vec<Irq> {
     root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
 }
 
-/// Interrupts that somebody has requested, without where they really go: a plan is made again and again,
-/// and asks for no more than it needs.
+/// Reads the interrupts that a driver has requested, without their effective affinity: plans are made often, and read no
+/// more than they need.
 pub fn requested(root: &Root) -> Vec<Irq> {
     let irq = |(number, folder): (u32, String)| {
         let users = users(root, number);
@@ -46,8 +46,8 @@ pub fn requested(root: &Root) -> Vec<Irq> {
     root.numbered("proc/irq", "").into_iter().filter_map(irq).collect()
 }
 
-/// Who has requested an interrupt: one file of sysfs, or where a capture has none, the folders that
-/// procfs makes for handlers.
+/// Returns the drivers that have requested an interrupt: from one file of sysfs, or, in captures without it, from the
+/// folders that procfs makes for handlers.
 pub fn users(root: &Root, number: u32) -> String {
     root.read(&format!("sys/kernel/irq/{number}/actions")).unwrap_or_else(|_| {
         let folder = format!("proc/irq/{number}");

@@ -1,6 +1,6 @@
-//! CPUs kept from the scheduler (`isolcpus=`) and from the tick (`nohz_full=`).
+//! CPUs isolated from the scheduler (`isolcpus=`) and from the periodic tick (`nohz_full=`).
 //!
-//! From sysfs; captures and old kernels lack the files, and there the command line tells.
+//! From sysfs; captures and old kernels lack the files, and then from the kernel command line.
 
 use berth_api::CpuSet;
 use berth_api::infra_node::UnknownReason;
@@ -13,7 +13,7 @@ use crate::root::{ReadError, Root};
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// CPUs taken from the scheduler's domains.
+/// Returns the CPUs outside the scheduler's domains.
 pub fn isolated(
     root: &Root,
     kernel: &Kernel,
@@ -25,7 +25,7 @@ pub fn isolated(
     file_or_command_line("isolated", file, given, kernel, topology, notes)
 }
 
-/// CPUs without a periodic tick. A running kernel built without `CONFIG_NO_HZ_FULL` has no such file,
+/// Returns the CPUs without a periodic tick. A running kernel built without `CONFIG_NO_HZ_FULL` has no such file,
 /// and then no such CPU.
 pub fn nohz_full(
     root: &Root,
@@ -54,7 +54,7 @@ fn file_or_command_line(
     match file {
         Err(error) if error.is_not_found() && !kernel.cmdline.is_empty() => {
             if given.is_none() {
-                let why = "the list on the kernel command line makes no sense";
+                let why = "the list on the kernel command line is not a CPU list";
                 notes.unknown(path, UnknownReason::Malformed, why);
             }
             given.map(|cpus| cpus.intersection(&topology.online))

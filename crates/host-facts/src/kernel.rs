@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// What the kernel was told at boot, and what is loaded.
+/// Parameters and modules of the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Words of `/proc/cmdline`; empty if it could not be read.

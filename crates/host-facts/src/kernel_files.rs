@@ -4,17 +4,17 @@ use berth_api::CpuSet;
 
 use crate::root::{ReadError, ReadProblem, Root};
 
-/// `boot_id` of the running kernel.
+/// Reads the `boot_id` of the running kernel.
 #[must_use]
 pub fn boot_id(root: &Root) -> Option<String> {
     root.read("proc/sys/kernel/random/boot_id").ok().filter(|id| !id.is_empty())
 }
 
-/// A CPU list from a kernel file. Kernels without a set write nothing, `(null)`, or a NUL byte
-/// (`nohz_full` has shown all three); `isolcpus=` brings flags before the list.
+/// Reads a CPU list. Kernels write an empty set as nothing, as `(null)`, or as a NUL byte
+/// (`nohz_full` has all three forms); `isolcpus=` brings flags before the list.
 ///
 /// # Errors
-/// As [`Root::read`], and if the text is no CPU list.
+/// As [`Root::read`], and if the text is not a CPU list.
 pub fn kernel_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
     let text = root.read(path)?;
     if text == "(null)" {
@@ -26,7 +26,7 @@ pub fn kernel_list(root: &Root, path: &str) -> Result<CpuSet, ReadError> {
     })
 }
 
-/// A kernel switch: `1`, `Y` or `y` and `0`, `N` or `n`, whichever the parameter's author chose.
+/// Reads a switch of the kernel: `1`, `Y` or `y` and `0`, `N` or `n`, depending on the parameter.
 #[must_use]
 pub fn switch(root: &Root, path: &str) -> Option<bool> {
     match root.read(path).ok()?.as_str() {
@@ -36,7 +36,7 @@ pub fn switch(root: &Root, path: &str) -> Option<bool> {
     }
 }
 
-/// Counts become 32 bits wide in the object; none comes near, and if one did it would saturate.
+/// Converts a count to the 32 bits that it has in the objects; saturates.
 #[must_use]
 pub fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)

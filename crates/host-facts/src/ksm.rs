@@ -1,4 +1,4 @@
-//! Kernel samepage merging: how it runs, what it gains, and who steers it.
+//! Kernel samepage merging (KSM): settings, counters, and the program that manages it.
 //!
 //! Rule: `Documentation/admin-guide/mm/ksm.rst`.
 
@@ -12,7 +12,7 @@ use crate::root::Root;
 
 const KSM: &str = "sys/kernel/mm/ksm";
 
-/// Settings and counters of ksmd. Counters are of this moment and go to metrics, not to the object.
+/// Settings and counters of ksmd. Counters change all the time: they are metrics and not in the object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KsmFacts {
     /// 0 stopped, 1 running, 2 unmerging.
@@ -23,7 +23,7 @@ pub struct KsmFacts {
     pub sleep_millisecs: Option<u64>,
     /// Shared pages in use.
     pub pages_shared: Option<u64>,
-    /// Places that share them: what is saved, in pages.
+    /// Mappings that share them: the pages that are saved.
     pub pages_sharing: Option<u64>,
     /// Pages scanned again and again without a twin.
     pub pages_unshared: Option<u64>,
@@ -35,17 +35,17 @@ pub struct KsmFacts {
     pub full_scans: Option<u64>,
     /// Bytes gained after the cost of bookkeeping; negative if KSM costs more than it saves.
     pub general_profit: Option<i64>,
-    /// Everyone who could be steering it.
+    /// Programs that may manage it.
     pub candidates: Vec<KsmOwner>,
 }
 
 /// Reads `/sys/kernel/mm/ksm`; `None` for the status if this kernel has no KSM.
 ///
-/// `ours` says that Berth has changed it in this boot.
+/// `managed` is true if Berth has changed it in this boot.
 pub fn observe(
     root: &Root,
     processes: &Processes,
-    ours: bool,
+    managed: bool,
     notes: &mut Notes,
 ) -> (KsmFacts, Option<Ksm>) {
     let run = match root.parse::<u32>(&format!("{KSM}/run")) {
@@ -56,7 +56,7 @@ pub fn observe(
         }
     };
     let number = |name: &str| root.parse::<u64>(&format!("{KSM}/{name}")).ok();
-    let candidates = candidates(ours, processes);
+    let candidates = candidates(managed, processes);
     let facts = KsmFacts {
         run: Some(run),
         pages_to_scan: number("pages_to_scan"),
@@ -92,17 +92,17 @@ fn advisor(root: &Root, notes: &mut Notes) -> Option<KsmAdvisor> {
         Some("scan-time") => Some(KsmAdvisor::ScanTime),
         _ => {
             let why =
-                format!("/{KSM}/advisor_mode: `{}` chooses nothing known", text.escape_debug());
+                format!("/{KSM}/advisor_mode: `{}` selects no known mode", text.escape_debug());
             notes.unknown("capabilities.memory.ksm.advisor", UnknownReason::Malformed, why);
             None
         }
     }
 }
 
-fn candidates(ours: bool, processes: &Processes) -> Vec<KsmOwner> {
+fn candidates(managed: bool, processes: &Processes) -> Vec<KsmOwner> {
     let here = |owner: KsmOwner, yes: bool| yes.then_some(owner);
     [
-        here(KsmOwner::Berth, ours),
+        here(KsmOwner::Berth, managed),
         here(KsmOwner::KubeVirt, processes.named("virt-handler").is_some()),
         here(KsmOwner::Ksmtuned, processes.named("ksmtuned").is_some()),
     ]
@@ -111,8 +111,8 @@ fn candidates(ours: bool, processes: &Processes) -> Vec<KsmOwner> {
     .collect()
 }
 
-/// Who steers KSM. ksmtuned does whenever it runs. virt-handler runs on every KubeVirt host but
-/// touches KSM only if asked to, and leaves it off otherwise: so it owns what runs, if nobody else does.
+/// Returns the program that manages KSM: ksmtuned if it runs. virt-handler runs on every KubeVirt host, but changes KSM only
+/// if its configuration demands it, and leaves it off otherwise: so it is the owner of a KSM that runs and has no other.
 fn owner(run: u32, candidates: &[KsmOwner], processes_known: bool) -> Option<KsmOwner> {
     let among = |owner| candidates.contains(&owner);
     if among(KsmOwner::Ksmtuned) {
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_is_who_would_undo_our_change() {
+    fn the_owner_is_the_program_that_would_revert_a_change() {
         use KsmOwner::{Berth, Ksmtuned, KubeVirt, Nobody, Unknown};
         for (run, candidates, known, expected) in [
             (0, vec![], true, Some(Nobody)),

@@ -1,4 +1,4 @@
-//! What was found before Berth first changed it: the way back.
+//! The rollback ledger: original values of what Berth has changed.
 //!
 //! One file, replaced as a whole (by the agent) before the first change is made, so that
 //! after a crash at any moment it has every value that may have been changed. Kernel settings and
@@ -11,13 +11,13 @@ use berth_api::LinkName;
 use serde::{Deserialize, Serialize};
 
 use crate::root::{ReadError, ReadProblem, Root};
-use crate::setting::{Setting, Value};
+use crate::setting::{ParseSettingError, Setting, Value};
 
 /// Where the ledger is.
 pub const FILE: &str = "var/lib/berth/found.json";
-/// What the kubelet that was seen last was started with; `revert` removes it.
+/// Record of the kubelet that was observed last; `revert` removes it.
 pub const KUBELET: &str = "var/lib/berth/kubelet.json";
-/// What was found, and what else must be remembered.
+/// Original values, and what else Berth must remember.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Settings that were changed in this boot.
@@ -41,17 +41,17 @@ pub struct Ledger {
 /// One changed setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What it was before Berth changed it.
+    /// Value before Berth changed it.
     pub found: Value,
-    /// What Berth made it, once that was read back: what is otherwise later is drift.
+    /// Value that Berth set, once it was read back: another value later is drift.
     pub set: Option<Value>,
 }
 
-/// What Berth made of a host network: what is otherwise later is drift.
+/// State of a host network as Berth made it: a difference later is drift.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MadeNetwork {
-    /// By what it was made.
+    /// Settings that it was made by.
     pub settings: String,
     /// The uplink that became the bridge's port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,12 +62,12 @@ pub struct MadeNetwork {
     /// Tenants by VLAN id or VNI.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<u32, String>,
-    /// Why its uplink was given back after a trial, and by what settings that was.
+    /// Reason that its uplink was restored after a trial, and the settings of that trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<(String, String)>,
 }
 
-/// The nf_tables table that keeps guests' control frames from the uplinks, as Berth made it: what is otherwise
+/// The nf_tables table that keeps guests' control frames from the uplinks, as Berth made it: a difference
 /// later is drift.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -78,7 +78,7 @@ pub struct MadeFilter {
     pub uplinks: BTreeSet<LinkName>,
 }
 
-/// The file: everything as text, so that a person can read it, and put it back by hand.
+/// The file: everything as text, so that a person can read it, and restore values by hand.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -110,11 +110,30 @@ struct TextEntry {
 
 const VERSION: u32 = 1;
 
+/// Error of parsing a rollback ledger.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerError {
+    /// The text is not such a document.
+    #[error("not a rollback ledger: {0}")]
+    Syntax(String),
+    /// The format is of a later version.
+    #[error("written by a later version of berth-agent (format {0}); use that version")]
+    LaterVersion(u32),
+    /// A value is not one of its setting.
+    #[error("entry `{entry}`: {problem}")]
+    Value {
+        /// Name of the setting.
+        entry: String,
+        /// Problem of the value.
+        problem: ParseSettingError,
+    },
+}
+
 impl Ledger {
     /// Reads the ledger; one that is not there is empty.
     ///
     /// # Errors
-    /// If it is there and cannot be read: then nothing may be changed, as the way back would be lost.
+    /// If it is there and cannot be read: then nothing may be changed, as original values would be lost.
     pub fn read(root: &Root, boot_id: Option<&str>) -> Result<Self, ReadError> {
         let text = match root.read_large(FILE) {
             Err(error) if error.is_not_found() => return Ok(Self::default()),
@@ -122,22 +141,19 @@ impl Ledger {
         };
         Self::parse(&text, boot_id).map_err(|why| ReadError {
             path: FILE.to_owned(),
-            problem: ReadProblem::Malformed(why),
+            problem: ReadProblem::Malformed(why.to_string()),
         })
     }
 
-    /// What the text of the file says in the boot with this id.
+    /// Parses the text of the file in the boot with this id.
     ///
     /// # Errors
     /// If it is not a ledger.
-    pub fn parse(text: &str, boot_id: Option<&str>) -> Result<Self, String> {
-        let document: Document = serde_json::from_str(text)
-            .map_err(|error| format!("not a list of found values: {error}"))?;
+    pub fn parse(text: &str, boot_id: Option<&str>) -> Result<Self, LedgerError> {
+        let document: Document =
+            serde_json::from_str(text).map_err(|error| LedgerError::Syntax(error.to_string()))?;
         if document.version > VERSION {
-            return Err(format!(
-                "written by a later version of berth-agent (format {}); use that one",
-                document.version
-            ));
+            return Err(LedgerError::LaterVersion(document.version));
         }
         let mut ledger = Self { files: document.files, ..Self::default() };
         if boot_id != Some(document.boot_id.as_str()) {
@@ -154,7 +170,8 @@ impl Ledger {
                 continue;
             };
             let value = |text: &String| {
-                setting.value(text).map_err(|error| format!("entry `{name}`: {error}"))
+                let wrong = |problem| LedgerError::Value { entry: name.clone(), problem };
+                setting.value(text).map_err(wrong)
             };
             let found = value(&entry.found)?;
             let set = entry.set.as_ref().map(value).transpose()?;
@@ -186,12 +203,12 @@ impl Ledger {
         serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
     }
 
-    /// Remembers what was found, unless something found earlier is remembered already.
+    /// Remembers the original value, unless an earlier one is remembered already.
     pub fn found(&mut self, setting: Setting, value: Value) {
         self.entries.entry(setting).or_insert(Entry { found: value, set: None });
     }
 
-    /// Whether Berth has changed this kind of setting.
+    /// Returns true if Berth has changed this kind of setting.
     #[must_use]
     pub fn has(&self, kind: impl Fn(&Setting) -> bool) -> bool {
         self.entries.keys().any(kind)
@@ -219,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_in_the_same_boot() {
+    fn a_written_ledger_is_read_in_the_same_boot() {
         let text = ledger().render("boot-1");
         assert_eq!(Ledger::parse(&text, Some("boot-1")), Ok(ledger()));
     }
@@ -234,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_found_value_stays() {
+    fn the_first_original_value_stays() {
         let mut ledger = ledger();
         ledger.found(RUN, Value::Number(1));
         assert_eq!(ledger.entries[&RUN].found, Value::Number(0));
@@ -251,7 +268,7 @@ mod tests {
     #[test]
     fn garbage_is_named() {
         for (text, why) in [
-            ("", "not a list of found values"),
+            ("", "not a rollback ledger"),
             ("{\"version\":9,\"bootID\":\"b\"}", "later version"),
             (
                 "{\"version\":1,\"bootID\":\"b\",\"entries\":{\"ksm run\":{\"found\":\"x\"}}}",
@@ -259,7 +276,7 @@ mod tests {
             ),
         ] {
             let error = Ledger::parse(text, Some("b")).unwrap_err();
-            assert!(error.contains(why), "{error}");
+            assert!(error.to_string().contains(why), "{error}");
         }
     }
 

@@ -1,8 +1,9 @@
-//! Facts of a bare-metal host: reads its files and asks its kernel, and changes nothing.
+//! Facts of a bare-metal host: read from its files and its kernel.
 //!
 //! [`root`] opens the host's files, [`observe`](mod@observe) reads them into [`HostFacts`] and [`notes`]. Each module reads
-//! one idea and has a twin of the same name where the fact is reported or checked. What only a running machine can tell
-//! (ioctls, CPUID, netlink, O_DIRECT) is read only if the root is live; otherwise the fact is unknown, with the reason.
+//! one idea and has a twin of the same name where the fact is reported or checked. Facts that only a
+//! running machine has (ioctls, CPUID, netlink, O_DIRECT) are read only if the root is live; otherwise they are unknown, with
+//! the reason.
 //!
 //! Nothing here writes a host file or sends a netlink change: the functions that do are in the agent.
 

@@ -1,4 +1,4 @@
-//! The machine, its operating system, and whether it is itself a guest.
+//! The machine, its operating system, and the hypervisor if it is itself a guest.
 
 use berth_api::infra_node::{Hypervisor, Machine, UnknownReason};
 
@@ -37,7 +37,7 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
     Machine { kernel: kernel(root, notes), os: os(root, notes), vendor, product, hypervisor }
 }
 
-/// The host's name as the kubelet would take it: lower case.
+/// Reads the host's name in lower case, as the kubelet does.
 #[must_use]
 pub fn host_name(root: &Root) -> Option<String> {
     let names = ["proc/sys/kernel/hostname", "etc/hostname"];
@@ -45,7 +45,7 @@ pub fn host_name(root: &Root) -> Option<String> {
     Some(name.lines().next()?.trim().to_lowercase())
 }
 
-/// Names of Kubernetes objects are DNS subdomains (RFC 1123).
+/// Returns true if the text is a name of a Kubernetes object: a DNS subdomain (RFC 1123).
 #[must_use]
 pub fn is_object_name(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -87,7 +87,7 @@ fn os(root: &Root, notes: &mut Notes) -> Option<String> {
     name
 }
 
-/// A value of a shell-like file as os-release(5) describes it.
+/// Returns a value of a shell-like file, as in os-release(5).
 #[must_use]
 pub fn field(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))?;
@@ -96,9 +96,9 @@ pub fn field(text: &str, name: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.replace('\\', ""))
 }
 
-/// Whether the host is a guest, and of whom. On x86 the CPU's `hypervisor` flag decides; DMI, and on a
-/// live machine CPUID, give the name. Elsewhere only what names a hypervisor is known, or the firmware's
-/// own word that the machine is virtual; that nothing names one proves nothing.
+/// Returns the hypervisor that the host runs on, if it is a guest. On x86 the CPU's `hypervisor` flag decides; DMI, and on a
+/// live machine CPUID, give the name. On other architectures it is known only from a name of a
+/// hypervisor, or from the firmware's flag for virtual machines; without either it is unknown.
 fn hypervisor(
     root: &Root,
     cpuinfo: &CpuInfo,
@@ -124,19 +124,19 @@ fn hypervisor(
     } else if x86 || by_smbios == Some(false) {
         Some(Hypervisor::None)
     } else {
-        let why = "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree tells";
+        let why = "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree has it";
         notes.unknown("capabilities.machine.hypervisor", UnknownReason::NotFound, why);
         None
     }
 }
 
-/// The firmware's word: SMBIOS type 0, characteristics extension byte 2, bit 4. Root only.
+/// Reads the firmware's flag for virtual machines: SMBIOS type 0, characteristics extension byte 2, bit 4. Root only.
 fn by_smbios(root: &Root) -> Option<bool> {
     let table = root.bytes("sys/firmware/dmi/entries/0-0/raw").ok()?;
     table.get(0x13).map(|byte| byte & 1 << 4 != 0)
 }
 
-/// DMI strings that only virtual machines have (as systemd-detect-virt knows them).
+/// Returns the hypervisor by DMI strings that only virtual machines have (as systemd-detect-virt knows them).
 fn by_names(vendor: &str, product: &str) -> Option<Hypervisor> {
     let has = |text: &str, part: &str| text.contains(part);
     match () {

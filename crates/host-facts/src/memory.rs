@@ -15,7 +15,7 @@ use crate::root::{ReadError, Root};
 pub struct MemInfo(BTreeMap<String, u64>);
 
 impl MemInfo {
-    /// Takes every line of the form `Name: number` or `Node 0 Name: number`; skips others.
+    /// Parses lines of the form `Name: number` or `Node 0 Name: number`; skips all others.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let entry = |line: &str| {
@@ -27,7 +27,7 @@ impl MemInfo {
         Self(text.lines().take(1000).filter_map(entry).collect())
     }
 
-    /// A value in KiB as bytes.
+    /// Returns a value in KiB as bytes.
     #[must_use]
     pub fn bytes(&self, name: &str) -> Option<Bytes> {
         self.0.get(name).copied().map(Bytes::from_kib)
@@ -77,14 +77,14 @@ fn transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHu
         Some("madvise") => Some(TransparentHugepages::Madvise),
         Some("never") => Some(TransparentHugepages::Never),
         _ => {
-            let why = format!("/{file}: `{}` chooses nothing known", text.escape_debug());
+            let why = format!("/{file}: `{}` selects no known mode", text.escape_debug());
             notes.unknown(path, UnknownReason::Malformed, why);
             None
         }
     }
 }
 
-/// The word in brackets of `always [madvise] never`.
+/// Returns the word in brackets of `always [madvise] never`.
 #[must_use]
 pub fn chosen(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;

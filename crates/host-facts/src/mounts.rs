@@ -8,11 +8,11 @@ use crate::root::Root;
 /// One mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mount {
-    /// Where.
+    /// Mount point.
     pub point: String,
     /// File system type.
     pub filesystem: String,
-    /// Device or whatever else is mounted.
+    /// Device or other source.
     pub source: String,
     /// `major:minor` of the device; `None` from the older tables.
     pub device: Option<String>,
@@ -26,8 +26,8 @@ pub struct Mounts {
 }
 
 impl Mounts {
-    /// Reads the most telling table there is: `mountinfo`, or `mounts` in older captures. On a live
-    /// host that of process 1 first, as an agent in a container has a view of its own.
+    /// Reads the most detailed table that exists: `mountinfo`, or `mounts` in older captures. On a live
+    /// host that of process 1 first, as an agent in a container has another mount namespace.
     pub fn observe(root: &Root, notes: &mut Notes) -> Self {
         for path in ["proc/1/mountinfo", "proc/self/mountinfo"] {
             let Ok(text) = root.read_large(path) else { continue };
@@ -43,9 +43,9 @@ impl Mounts {
         Self { table }
     }
 
-    /// The mount a path is on: the last one made at the longest point above it.
+    /// Returns the mount that a path is on: the last one at the longest mount point above it.
     #[must_use]
-    pub fn of(&self, path: &str) -> Option<&Mount> {
+    pub fn containing(&self, path: &str) -> Option<&Mount> {
         let above = |point: &str| {
             let rest = path.strip_prefix(point.trim_end_matches('/'));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -106,7 +106,7 @@ mod tests {
         let text = "rootfs / rootfs rw 0 0\n/dev/a / ext4 rw 0 0\n/dev/b /var/lib xfs rw 0 0\n\
             tmpfs /var/li tmpfs rw 0 0\n/dev/c /with\\040space btrfs rw 0 0\n";
         let mounts = Mounts { table: Some(mounts(text)) };
-        let filesystem = |path| mounts.of(path).map(|m| m.filesystem.as_str());
+        let filesystem = |path| mounts.containing(path).map(|m| m.filesystem.as_str());
         assert_eq!(filesystem("/var/lib/kubelet"), Some("xfs"));
         assert_eq!(filesystem("/var/lib"), Some("xfs"));
         assert_eq!(filesystem("/var/library"), Some("ext4"));

@@ -23,7 +23,7 @@ use nix::sys::time::{TimeVal, TimeValLike as _};
 pub struct NetlinkReader {
     socket: Socket,
     sequence: u32,
-    /// What was received last.
+    /// Datagram that was received last.
     datagram: Vec<u8>,
 }
 
@@ -33,8 +33,8 @@ impl std::fmt::Debug for NetlinkReader {
     }
 }
 
-/// Links asked for in one datagram: the kernel sets aside some 4 KiB for each answer.
-const ASKED: usize = 16;
+/// Links requested in one datagram: the kernel allocates some 4 KiB for each answer.
+const NAMES_PER_REQUEST: usize = 16;
 /// The kernel answers at once, but may wait long for its lock: an uplink with thousands of VLAN links takes
 /// seconds to go down.
 const TIMEOUT_SECONDS: i64 = 60;
@@ -50,14 +50,13 @@ impl NetlinkReader {
     /// Opens a socket.
     ///
     /// # Errors
-    /// If the kernel has no route netlink, which none of ours lacks.
+    /// If the kernel has no route netlink, which all supported kernels have.
     pub fn open() -> io::Result<Self> {
         let (socket, datagram) = (open(NETLINK_ROUTE)?, Vec::with_capacity(DATAGRAM));
         Ok(Self { socket, sequence: 0, datagram })
     }
 
-    /// Everything the kernel answers to a dump, each answer as `read` has it. The messages themselves would be
-    /// ten times as large as what is kept of them.
+    /// Requests a dump and returns what `read` takes from each answer. The messages themselves would be ten times as large.
     ///
     /// # Errors
     /// If it refuses, does not answer for a minute, or if something changed during each of the attempts.
@@ -112,7 +111,7 @@ impl NetlinkReader {
         loop {
             receive(&self.socket, &mut self.datagram, "the kernel")?;
             for part in parts(&self.datagram) {
-                // What the crate cannot read is of a kind of link that none of ours is.
+                // Messages that the crate cannot parse are about kinds of links that Berth does not use.
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
                 if message.header.sequence_number != sequence {
                     continue;
@@ -131,13 +130,13 @@ impl NetlinkReader {
         }
     }
 
-    /// The kernel's numbers of links, one answer for each name.
+    /// Reads the interface indexes of links, one answer for each name.
     ///
     /// # Errors
     /// If the kernel does not answer for a minute.
     pub fn numbers(&mut self, names: &[&LinkName]) -> io::Result<Vec<Option<u32>>> {
         let mut numbers = Vec::with_capacity(names.len());
-        for names in names.chunks(ASKED) {
+        for names in names.chunks(NAMES_PER_REQUEST) {
             let first = self.sequence.wrapping_add(1);
             let mut requests = Vec::new();
             for name in names {
@@ -258,14 +257,14 @@ const INDEX_AT: usize = 20;
 /// Type of messages that describe a link.
 pub const RTM_NEWLINK: u16 = 16;
 
-/// What kind of message it is.
+/// Returns the type of a message.
 #[must_use]
 pub fn kind(message: &[u8]) -> Option<u16> {
     let bytes = message.get(KIND_AT..KIND_AT + 2)?;
     Some(u16::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// The number of the link that a message about a link or an address is about.
+/// Returns the interface index in a message about a link or an address.
 #[must_use]
 pub fn link_number(message: &[u8]) -> Option<u32> {
     number(message, INDEX_AT)
@@ -276,7 +275,7 @@ fn number(message: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// The messages of a datagram: each begins with its length, and is padded to four bytes.
+/// Returns the messages of a datagram: each begins with its length, and is padded to four bytes.
 pub fn parts(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
@@ -287,7 +286,7 @@ pub fn parts(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The text of an extended acknowledgement. The crate leaves it behind the header of the refused request,
+/// Returns the text of an extended acknowledgement. The crate leaves it behind the header of the refused request,
 /// which a capped acknowledgement has alone.
 #[must_use]
 pub fn words(after: &[u8]) -> Option<String> {

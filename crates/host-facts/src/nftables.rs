@@ -13,8 +13,8 @@ use nix::errno::Errno;
 
 use crate::netlink::{DATAGRAM, kind, open, parts, receive};
 
-/// A table of the bridge family, as far as it is compared. A rule is known by its comment: nf_tables cannot change
-/// a rule and keep its comment by accident.
+/// A table of the bridge family, as far as it is compared. Rules are identified by their comments: nf_tables cannot change
+/// a rule and keep its comment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     /// `NFT_TABLE_F_*`; a dormant table filters nothing.
@@ -28,26 +28,26 @@ pub struct Table {
 /// A chain of a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Where the kernel calls it; none is called by other chains alone.
+    /// Hook at which the kernel calls it; `None` if only other chains call it.
     pub hook: Option<Hook>,
     /// Comments of its rules, in order.
     pub rules: Vec<String>,
 }
 
-/// Where the kernel calls a chain.
+/// Hook at which the kernel calls a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hook {
     /// `NF_BR_*`.
     pub number: u32,
     /// Among other chains of the hook.
     pub priority: i32,
-    /// What becomes of a frame that no rule decides about: `NF_DROP` or `NF_ACCEPT`.
+    /// Verdict for frames that no rule decides about: `NF_DROP` or `NF_ACCEPT`.
     pub policy: u32,
 }
 
-/// The name of Berth's table. The name says whose it is: no other table is ever changed.
+/// Name of Berth's table, by which it is identified: no other table is ever changed.
 pub const TABLE: &str = "berth";
-/// Accepts what no rule decides about.
+/// Verdict that accepts a frame.
 pub const NF_ACCEPT: u32 = 1;
 /// Multicast group of changes to tables (`enum nfnetlink_groups`).
 pub const NFNLGRP_NFTABLES: u32 = 7;
@@ -99,14 +99,14 @@ impl Nftables {
         Ok(Self { socket, sequence: 0, datagram })
     }
 
-    /// Reads a table; `None` if it is not there.
+    /// Reads a table; `None` if it does not exist.
     ///
     /// # Errors
     /// If the kernel refuses (it takes `CAP_NET_ADMIN`), does not answer for a minute, or other changes never pause.
     pub fn read(&mut self, name: &str) -> io::Result<Option<Table>> {
         let named = Attributes::default().text(TABLE_NAME, name);
         let mut table = Table::default();
-        let answer = self.ask(message::GET_TABLE, 0, &named, &mut |payload| {
+        let answer = self.request(message::GET_TABLE, 0, &named, &mut |payload| {
             table.flags = payload.number(2).unwrap_or_default();
         });
         match answer {
@@ -150,8 +150,9 @@ impl Nftables {
     ) -> io::Result<Vec<T>> {
         for _ in 0..DUMPS {
             let mut found = Vec::new();
-            let whole =
-                self.ask(kind, NLM_F_DUMP, attributes, &mut |payload| found.extend(read(payload)))?;
+            let whole = self.request(kind, NLM_F_DUMP, attributes, &mut |payload| {
+                found.extend(read(payload))
+            })?;
             if whole {
                 return Ok(found);
             }
@@ -160,8 +161,8 @@ impl Nftables {
         Err(io::Error::new(io::ErrorKind::Interrupted, message))
     }
 
-    /// Sends a question; `false` if another change came between its answers.
-    fn ask(
+    /// Sends a request; returns false if another change interrupted the answers.
+    fn request(
         &mut self,
         kind: u8,
         flags: u16,
@@ -302,7 +303,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// Whether an event is about a table of this name in the bridge family.
+/// Returns true if an event is about a table of this name in the bridge family.
 #[must_use]
 pub fn concerns(event: &[u8], table: &str) -> bool {
     let of_tables = kind(event).is_some_and(|kind| kind.to_be_bytes()[0] == SUBSYSTEM);
@@ -356,7 +357,7 @@ pub fn sequence(message: &[u8]) -> u32 {
     bytes.map(u32::from_ne_bytes).unwrap_or_default()
 }
 
-/// The error number that ends an answer, 0 for none; `None` for any other message.
+/// Returns the error number that ends an answer, 0 for success; `None` for any other message.
 #[must_use]
 pub fn answered(message: &[u8]) -> Option<i32> {
     if !matches!(kind(message)?, NLMSG_ERROR | NLMSG_DONE) {

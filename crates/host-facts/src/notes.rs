@@ -1,4 +1,4 @@
-//! What observers have to say beside the facts: what they could not find out, and what looks wrong.
+//! Notes beside the facts: facts that could not be read, and values that look wrong.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use berth_api::infra_node::{Unknown, UnknownReason};
 
 use crate::root::ReadError;
 
-/// Collected while observing. A broken sensor never hides the others: each failure ends here.
+/// Notes of one observation. One unreadable fact never hides the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Things an administrator should look at.
+    /// Problems that an administrator should check.
     pub warnings: Vec<Warning>,
-    /// Facts that could not be found out.
+    /// Facts that could not be read.
     pub unknown: Vec<Unknown>,
 }
 
-/// Something that looks wrong with the host or with what it says of itself.
+/// A problem of the host or of the values that it reports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Warning {
     /// The file or object.
     pub place: String,
-    /// What is wrong with it.
+    /// Problem.
     pub message: String,
 }
 
@@ -31,12 +31,12 @@ impl fmt::Display for Warning {
 }
 
 impl Notes {
-    /// Notes that something looks wrong.
+    /// Adds a warning.
     pub fn warn(&mut self, place: impl Into<String>, message: impl Into<String>) {
         self.warnings.push(Warning { place: place.into(), message: message.into() });
     }
 
-    /// Notes that the fact at `path` of the status is not known.
+    /// Adds an unknown fact, by its `path` in the status.
     pub fn unknown(
         &mut self,
         path: impl Into<String>,
@@ -46,14 +46,14 @@ impl Notes {
         self.unknown.push(Unknown { path: path.into(), reason, message: Some(message.into()) });
     }
 
-    /// Whether the fact at `path` of the status is noted as not known.
+    /// Returns true if the fact at `path` in the status is unknown.
     #[must_use]
     pub fn is_unknown(&self, path: &str) -> bool {
         self.unknown.iter().any(|unknown| unknown.path == path)
     }
 
-    /// The value that was read for the fact at `path`; if it could not be, that is noted, and warned
-    /// of unless the file is merely absent or closed to this user.
+    /// Returns the value that was read for the fact at `path`. An error is noted as an unknown fact, and as a warning unless
+    /// the file is absent or not readable by this user.
     pub fn fact<T>(&mut self, path: &str, read: Result<T, ReadError>) -> Option<T> {
         let error = match read {
             Ok(value) => return Some(value),
@@ -64,7 +64,7 @@ impl Notes {
         None
     }
 
-    /// The value of a file that many hosts do not have: absence says nothing, garbage is warned of.
+    /// Returns the value of a file that many hosts do not have: absence is not noted, garbage is a warning.
     pub fn optional<T>(&mut self, read: Result<T, ReadError>) -> Option<T> {
         match read {
             Ok(value) => Some(value),
@@ -81,7 +81,7 @@ impl Notes {
         }
     }
 
-    /// Sorted and without repetitions, so that equal hosts give equal reports.
+    /// Sorts and removes duplicates, so that equal hosts give equal reports.
     pub fn tidy(&mut self) {
         self.warnings.sort();
         self.warnings.dedup();

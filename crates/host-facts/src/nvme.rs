@@ -28,7 +28,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
     }
     for (index, drive) in drives.iter().enumerate() {
         if drive.in_use.is_none() {
-            let why = format!("{}: neither mounts nor the udev database tell", drive.name);
+            let why = format!("{}: neither mounts nor the udev database has it", drive.name);
             let path = format!("capabilities.nvme[{index}].inUse");
             notes.unknown(path, UnknownReason::NotFound, why);
         }
@@ -44,7 +44,7 @@ pub fn is_namespace(name: &str) -> bool {
     parts.is_some_and(|(controller, namespace)| number(controller) && number(namespace))
 }
 
-/// Drives behind a fabric (`tcp`, `rdma`, `fc`) are volumes of somebody else's machine.
+/// Drives behind a fabric (`tcp`, `rdma`, `fc`) are volumes of another machine.
 #[must_use]
 pub fn is_local(root: &Root, name: &str) -> bool {
     controllers(root, name).iter().all(|controller| {

@@ -14,22 +14,21 @@ use crate::{
     machine, memory, mounts, nvme, pci, processes, topology, zones,
 };
 
-/// What to observe beyond the defaults.
+/// Options of an observation.
 #[derive(Debug, Clone)]
 pub struct ObserveOptions {
-    /// Folders whose file systems are tried with O_DIRECT.
+    /// Folders whose file systems are tested for O_DIRECT.
     pub direct_io_paths: Vec<String>,
-    /// Whether devices are looked at: KVM, PCI, IOMMU, drives, file systems. What shapes the host does
-    /// without them.
+    /// Observe devices: KVM, PCI, IOMMU, drives, file systems. Plans do not need them.
     pub devices: bool,
     /// PCI functions that are known already.
     pub pci: Option<Vec<pci::PciDevice>>,
-    /// Whether a VM is made to see that KVM works: that interrupts every CPU of a host on which none runs.
+    /// Make a VM to test KVM: this interrupts every CPU of a host on which no VM runs.
     pub kvm: bool,
 }
 
 impl ObserveOptions {
-    /// Only what a plan is made from.
+    /// Options for the facts that a plan needs.
     #[must_use]
     pub const fn to_plan() -> Self {
         Self { direct_io_paths: Vec::new(), devices: false, pci: None, kvm: false }
@@ -45,7 +44,7 @@ impl Default for ObserveOptions {
 
 /// Reads the whole host once.
 #[must_use]
-pub fn observe(root: &Root, wanted: &ObserveOptions, services: &dyn HostServices) -> HostFacts {
+pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostServices) -> HostFacts {
     let mut notes = Notes::default();
     let n = &mut notes;
 
@@ -58,8 +57,8 @@ pub fn observe(root: &Root, wanted: &ObserveOptions, services: &dyn HostServices
     let processes = processes::observe(root);
     let boot_id = boot_id(root);
     let (ledger, ledger_fault) = read_ledger(root, boot_id.as_deref(), n);
-    let ours = ledger.has(|setting| matches!(setting, Setting::Ksm(_)));
-    let (ksm, ksm_status) = ksm::observe(root, &processes, ours, n);
+    let managed = ledger.has(|setting| matches!(setting, Setting::Ksm(_)));
+    let (ksm, ksm_status) = ksm::observe(root, &processes, managed, n);
 
     let mut facts = HostFacts {
         name: machine::host_name(root),
@@ -79,10 +78,10 @@ pub fn observe(root: &Root, wanted: &ObserveOptions, services: &dyn HostServices
         ledger_fault,
         ..HostFacts::default()
     };
-    if wanted.devices {
-        observe_devices(&mut facts, root, wanted, n);
+    if options.devices {
+        observe_devices(&mut facts, root, options, n);
     } else {
-        facts.pci = wanted.pci.clone().unwrap_or_else(|| pci::observe(root, n));
+        facts.pci = options.pci.clone().unwrap_or_else(|| pci::observe(root, n));
     }
     facts.links = links::observe::observe(root, &facts.pci, n);
     facts.links.filter = links::filter::observe(root, &facts.links, &facts.ledger, n);
@@ -96,7 +95,7 @@ pub fn observe(root: &Root, wanted: &ObserveOptions, services: &dyn HostServices
     facts
 }
 
-/// Only links, and what is remembered of them: for what events of links begin.
+/// Reads only links and the ledger, after an event about links.
 #[must_use]
 pub fn observe_links(root: &Root, pci: &[pci::PciDevice]) -> HostFacts {
     let mut notes = Notes::default();
@@ -107,9 +106,14 @@ pub fn observe_links(root: &Root, pci: &[pci::PciDevice]) -> HostFacts {
     HostFacts { boot_id, ledger, ledger_fault, links, notes, ..HostFacts::default() }
 }
 
-fn observe_devices(facts: &mut HostFacts, root: &Root, wanted: &ObserveOptions, notes: &mut Notes) {
+fn observe_devices(
+    facts: &mut HostFacts,
+    root: &Root,
+    options: &ObserveOptions,
+    notes: &mut Notes,
+) {
     let mounts = mounts::Mounts::observe(root, notes);
-    if wanted.kvm {
+    if options.kvm {
         (facts.kvm_evidence, facts.kvm) = kvm::observe::observe(root, &facts.cpuinfo, notes);
     }
     facts.pci = pci::observe(root, notes);
@@ -117,7 +121,7 @@ fn observe_devices(facts: &mut HostFacts, root: &Root, wanted: &ObserveOptions, 
     facts.iommu = iommu::observe(root, notes);
     facts.nvme = nvme::observe(root, &facts.pci, &mounts, notes);
     facts.gpus = devices::gpus(&facts.pci);
-    facts.direct_io = direct_io::observe(root, &wanted.direct_io_paths, &mounts, notes);
+    facts.direct_io = direct_io::observe(root, &options.direct_io_paths, &mounts, notes);
 }
 
 fn read_ledger(

@@ -70,7 +70,7 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
 }
 
 /// Memory controllers, bridges, system peripherals and performance counters: nine of ten functions of
-/// a server, none of which can have virtual functions.
+/// a server, which cannot have virtual functions.
 const fn is_plumbing(class: u32) -> bool {
     matches!(class >> 16, 0x05 | 0x06 | 0x08 | 0x11)
 }
@@ -147,7 +147,7 @@ pub fn hexadecimal(text: &str) -> Option<u32> {
 }
 
 /// The last PCI function on the way to a device (`../../devices/pci0000:00/0000:00:02.0/net/eth0`).
-/// A device behind USB has none of its own.
+/// A device behind USB has no PCI address.
 #[must_use]
 pub fn address_in_path(path: &str) -> Option<PciAddress> {
     let parts = || path.split('/');

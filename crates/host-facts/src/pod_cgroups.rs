@@ -45,8 +45,8 @@ fn unified(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// Returns the path from the host's top group, and whether only a part of it is known. A reader in a cgroup namespace is
-/// told paths relative to its own group: `/../..` and then what follows the common part.
+/// Returns the path from the host's top group, and whether only a part of it is known. A reader in a cgroup namespace
+/// sees paths relative to its own group: `/../..` and then the part after the common one.
 fn resolved<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
     let mut path = group;
     while let Some(rest) = path.strip_prefix("/..") {

@@ -1,9 +1,9 @@
 //! Names of pods in the file system: of their control groups and of their log folders.
 
-/// One folder for each pod: `<namespace>_<name>_<uid>`.
+/// Folder with one log folder for each pod: `<namespace>_<name>_<uid>`.
 pub const LOGS: &str = "var/log/pods";
 
-/// Folders in which groups of pods come and go: cgroup v2, then v1, for each class of pods.
+/// Folders in which control groups of pods are made and removed: cgroup v2, then v1, for each class of pods.
 pub const FOLDERS: [&str; 12] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice",
@@ -19,8 +19,8 @@ pub const FOLDERS: [&str; 12] = [
     "sys/fs/cgroup/hugetlb/kubepods/besteffort",
 ];
 
-/// The UID in the name of a pod's group: `kubepods-pod<uid with _>.slice` or `pod<uid>`; in classes other than
-/// Guaranteed, which have a level of their own, `kubepods-burstable-pod<uid with _>.slice`.
+/// Returns the UID in the name of a pod's control group: `kubepods-pod<uid with _>.slice` or `pod<uid>`; in classes other than
+/// Guaranteed, which have one more level, `kubepods-burstable-pod<uid with _>.slice`.
 pub fn pod_uid(name: &str) -> Option<String> {
     let systemd = name.strip_suffix(".slice").and_then(|name| {
         let rest = name.strip_prefix("kubepods-")?;
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn log_folders_tell_pods_by_uid() {
+    fn log_folders_name_pods_by_uid() {
         let (uid, name) = from_log_folder("default_virt-launcher-a_0d5c-1").unwrap();
         assert_eq!(
             (uid.as_str(), name.0.as_str(), name.1.as_str()),

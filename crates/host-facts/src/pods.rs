@@ -1,4 +1,4 @@
-//! Pods as the host itself sees them: by their control groups, without asking the API server.
+//! Pods on the host, by their control groups, without the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::processes::Processes;
 use crate::root::Root;
 use crate::setting::Unit;
 
-/// What the plan must know of pods.
+/// Facts about pods that plans need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pods {
     /// UIDs of pods of the class Guaranteed: those that the kubelet's managers place, and place again
@@ -19,7 +19,7 @@ pub struct Pods {
     pub guaranteed: BTreeSet<String>,
     /// Virtual machines' launcher processes.
     pub launchers: usize,
-    /// Whether the host's processes are visible here.
+    /// True if the host's processes are visible.
     pub known: bool,
     /// Huge pages that pods are allowed (`hugetlb.<size>.max` of their groups), by size.
     pub hugepages: BTreeMap<PageSize, u64>,
@@ -28,9 +28,8 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// Why the node does not count as drained; `None` if it does. What counts is what a kubelet with
-    /// another policy would place anew: Guaranteed pods and virtual machines. Pods of DaemonSets stay on a
-    /// drained node.
+    /// Returns the reason that the node is not drained; `None` if it is. Only pods that a kubelet with another policy would
+    /// place again count: Guaranteed pods and virtual machines. Pods of DaemonSets stay on a drained node.
     #[must_use]
     pub fn not_drained(&self) -> Option<String> {
         if !self.known {
@@ -45,7 +44,7 @@ impl Pods {
     }
 }
 
-/// Where the kubelet's top group is: cgroup v2, then v1, by either of its drivers.
+/// Paths of the kubelet's top group: cgroup v2, then v1, by either of its drivers.
 const TOPS: [&str; 6] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods",
@@ -55,7 +54,7 @@ const TOPS: [&str; 6] = [
     "sys/fs/cgroup/systemd/kubepods",
 ];
 
-/// Looks through the control groups.
+/// Reads the control groups.
 pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Pods {
     let listings: Vec<Vec<String>> = TOPS.iter().filter_map(|top| root.list(top).ok()).collect();
     let mut guaranteed: BTreeSet<String> =
@@ -91,17 +90,17 @@ fn on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
     logs.iter().filter_map(|name| from_log_folder(name)).map(|(uid, _)| uid).collect()
 }
 
-/// What pods' groups may take of each page size, in sum.
+/// Returns the limits of all pods' groups by page size, in sum.
 fn hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
-    let mut promised = BTreeMap::new();
+    let mut total = BTreeMap::new();
     for (size, count) in hugepages_by_pod(root).into_values().flatten() {
-        *promised.entry(size).or_default() += count;
+        *total.entry(size).or_default() += count;
     }
-    promised
+    total
 }
 
-/// What each pod's group may take of each page size, by UID: the groups of pods are right below the top and one
-/// level further down. Groups without a limit (`max`) are not of pods that asked for pages.
+/// Returns the limits of each pod's group by page size, by UID: the groups of pods are right below the top and one
+/// level further down. Groups without a limit (`max`) belong to pods that do not request huge pages.
 pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSize, u64>> {
     let mut pods = BTreeMap::new();
     for (name, folder) in FOLDERS.iter().flat_map(|folder| groups(root, folder)) {

@@ -9,7 +9,7 @@ pub const KUBELET: &str = "kubelet";
 /// Programs that run a kubelet inside themselves: k3s' server and agent, and MicroK8s.
 pub const EMBEDDED: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
 
-/// The processes looked for, by the kernel's name for them (15 bytes at most).
+/// Names of the processes, by the kernel's name for them (15 bytes at most).
 const NAMES: [&str; 11] = [
     KUBELET,
     "k3s-server",
@@ -24,7 +24,7 @@ const NAMES: [&str; 11] = [
     "systemd-network",
 ];
 
-/// One process that was found.
+/// One process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Its id.
@@ -33,31 +33,31 @@ pub struct Process {
     pub name: String,
 }
 
-/// The processes that were found, by ascending id.
+/// Processes in ascending order of their ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Processes {
-    /// Those of the names looked for; of kubelets only such as may be the host's.
+    /// Processes with a known name; of kubelets only those that may be the host's.
     pub found: Vec<Process>,
-    /// Whether the host's processes can be seen: not in most captures, nor in a container with
-    /// processes of its own, nor where `/proc` hides other users' (`hidepid`).
+    /// True if the host's processes are visible: not in most captures, nor in a container with its own
+    /// PID namespace, nor where `/proc` hides other users' (`hidepid`).
     pub known: bool,
 }
 
 impl Processes {
-    /// The first process of that name.
+    /// Returns the first process of that name.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Process> {
         self.found.iter().find(|process| process.name == name)
     }
 
-    /// Whether the host's kubelet runs, by itself or within another program.
+    /// Returns true if the host's kubelet runs, by itself or within another program.
     #[must_use]
     pub fn kubelet_runs(&self) -> bool {
         self.named(KUBELET).is_some() || EMBEDDED.iter().any(|name| self.named(name).is_some())
     }
 }
 
-/// CPU time in seconds and resident memory in bytes of this process, from its `stat` and `statm`.
+/// Reads CPU time in seconds and resident memory in bytes of this process, from its `stat` and `statm`.
 #[must_use]
 pub fn myself(root: &Root) -> Option<(f64, f64)> {
     let stat = root.read("proc/self/stat").ok()?;
@@ -71,7 +71,7 @@ pub fn myself(root: &Root) -> Option<(f64, f64)> {
     Some((ticks / 100.0, pages * page))
 }
 
-/// Whether the process may be the host's kubelet: root's, in the host's PID namespace, and in no pod's control group.
+/// Returns true if the process may be the host's kubelet: of root, in the host's PID namespace, and in no pod's control group.
 pub fn is_of_host(root: &Root, pid: u32) -> bool {
     let status = root.read(&format!("proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
@@ -88,7 +88,7 @@ pub fn is_of_host(root: &Root, pid: u32) -> bool {
     of_root && here && !groups.split(['/', '\n']).any(of_pod)
 }
 
-/// Looks through `/proc/*/comm`.
+/// Reads `/proc/*/comm`.
 pub fn observe(root: &Root) -> Processes {
     let pids = root.numbered("proc", "");
     let named = |(pid, folder): &(u32, String)| {

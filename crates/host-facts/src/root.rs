@@ -1,8 +1,8 @@
-//! The one door to the host's files.
+//! The boundary to the host's files.
 //!
-//! Everything the agent reads or writes in `/proc`, `/sys`, `/etc` and `/var` is named relative to a
-//! [`Root`]: `/` on a live host, or a folder with a captured tree. So any machine captured once is a
-//! test for ever, and a symbolic link in a captured tree can never lead to this machine's own files.
+//! All files that are read in `/proc`, `/sys`, `/etc` and `/var` are named relative to a
+//! [`Root`]: `/` on a live host, or a folder with a captured tree. So any captured machine can be
+//! a test, and a symbolic link in a captured tree can never lead to this machine's own files.
 //!
 //! Reading never blocks and never takes more than a bounded amount, whatever the file is.
 
@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
 use nix::sys::stat::{Mode, fstat};
 
-/// Where the host's files are.
+/// The folder with the host's files.
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
@@ -27,7 +27,7 @@ pub struct Root {
     live: bool,
 }
 
-/// Why a root cannot be used.
+/// Error of opening a root.
 #[derive(Debug, thiserror::Error)]
 #[error("--root {path}: {problem}; give the folder that holds proc/ and sys/", path = path.display())]
 pub struct RootError {
@@ -35,17 +35,17 @@ pub struct RootError {
     problem: &'static str,
 }
 
-/// Why a file could not be read, and which.
+/// Error of reading a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("/{path}: {problem}")]
 pub struct ReadError {
     /// The file, relative to the root.
     pub path: String,
-    /// What is wrong with it.
+    /// Problem.
     pub problem: ReadProblem,
 }
 
-/// What is wrong with a file.
+/// Problem of a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadProblem {
     /// There is no such file.
@@ -57,19 +57,19 @@ pub enum ReadProblem {
     /// A folder, pipe, socket or device where a file was expected.
     #[error("not a regular file")]
     NotAFile,
-    /// More than any kernel writes there.
+    /// Larger than any kernel writes it.
     #[error("larger than {0} bytes")]
     TooLarge(usize),
-    /// The content is not what it should be.
+    /// The content is malformed.
     #[error("{0}")]
     Malformed(String),
-    /// Anything else the kernel says.
+    /// Another error of the kernel.
     #[error("{}", .0.desc())]
     Io(Errno),
 }
 
 impl ReadError {
-    /// For the `unknown` list of the report.
+    /// Returns the reason for the `unknown` list of the report.
     #[must_use]
     pub const fn reason(&self) -> UnknownReason {
         match self.problem {
@@ -82,7 +82,7 @@ impl ReadError {
         }
     }
 
-    /// Whether the file is simply absent, which is ordinary for most files.
+    /// Returns true if the file does not exist, which is ordinary for most files.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.problem == ReadProblem::NotFound
@@ -136,13 +136,13 @@ impl Root {
         Ok(Self { path: path.to_owned(), folder, live })
     }
 
-    /// Whether this is the running machine, where ioctls, netlink and CPUID tell more than files.
+    /// Returns true if this is the running machine, which has ioctls, netlink and CPUID besides files.
     #[must_use]
     pub const fn is_live(&self) -> bool {
         self.live
     }
 
-    /// Whether this is the running machine seen from a container, whose own `/dev` is not the host's.
+    /// Returns true if this is the running machine seen from a container, whose `/dev` is not the host's.
     #[must_use]
     pub fn is_from_container(&self) -> bool {
         self.live && self.path != Path::new("/")
@@ -154,13 +154,13 @@ impl Root {
         self.folder.as_fd()
     }
 
-    /// The folder itself, for messages.
+    /// Returns the folder, for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file's text without surrounding white space and NUL bytes, which some kernels leave in
+    /// Reads the file's text without surrounding white space and NUL bytes, which some kernels leave in
     /// attributes. Text that is not UTF-8 keeps a mark in place of each bad byte.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Root {
         self.read_up_to(path, LARGE)
     }
 
-    /// The file's text as a value.
+    /// Reads the file's text as a value.
     ///
     /// # Errors
     /// As [`Self::read`], and if the text is no such value.
@@ -185,11 +185,11 @@ impl Root {
         let text = self.read(path)?;
         text.parse().map_err(|_| {
             let found: String = text.chars().take(60).collect();
-            error(path, ReadProblem::Malformed(format!("`{found}` makes no sense there")))
+            error(path, ReadProblem::Malformed(format!("`{found}` is not a valid value")))
         })
     }
 
-    /// The file for reading line by line. At most `LARGE` bytes come out of it.
+    /// Opens the file for reading line by line. At most `LARGE` bytes come out of it.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -197,7 +197,7 @@ impl Root {
         Ok(BufReader::with_capacity(64 << 10, self.open_file(path)?.take(LARGE as u64)))
     }
 
-    /// The raw bytes of a file, as `cmdline` with its NUL separators.
+    /// Reads the raw bytes of a file, as `cmdline` with its NUL separators.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -207,7 +207,7 @@ impl Root {
         Ok(bytes)
     }
 
-    /// Names in a folder, sorted; names that are not UTF-8 are left out.
+    /// Reads the names in a folder, sorted; names that are not UTF-8 are left out.
     ///
     /// # Errors
     /// If the folder is not there or may not be read.
@@ -226,7 +226,7 @@ impl Root {
         Ok(names)
     }
 
-    /// Names in a folder that are `prefix` and a decimal number, with the number, in its order:
+    /// Reads the names in a folder that are `prefix` and a decimal number, with the number, in its order:
     /// `cpu0`, `cpu1`, ... but not `cpufreq`. A folder that is not there has none.
     #[must_use]
     pub fn numbered(&self, path: &str, prefix: &str) -> Vec<(u32, String)> {
@@ -242,13 +242,13 @@ impl Root {
         found
     }
 
-    /// Whether there is anything of that name, if only a folder or a device.
+    /// Returns true if the path exists, also as a folder or a device.
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         self.open_fd(path, OFlag::O_PATH).is_ok()
     }
 
-    /// When a file or folder was last changed, since 1970; of a symbolic link the later of the link's time and its
+    /// Returns the time of the last change of a file or folder, since 1970; of a symbolic link the later of the link's time and its
     /// target's. On a live host that is `ctime`, which no program can set; archives keep only `mtime`, so that counts in
     /// a captured tree.
     #[must_use]
@@ -265,7 +265,7 @@ impl Root {
         Some(time(OFlag::empty())?.max(time(OFlag::O_NOFOLLOW)?))
     }
 
-    /// Where a symbolic link points to, as written.
+    /// Returns the target of a symbolic link, as written.
     #[must_use]
     pub fn link(&self, path: &str) -> Option<String> {
         let target = if self.live {
@@ -277,7 +277,7 @@ impl Root {
         target.into_string().ok()
     }
 
-    /// The last part of where a link points to: the driver's name, a group's number.
+    /// Returns the last part of a link's target: the driver's name, a group's number.
     #[must_use]
     pub fn link_name(&self, path: &str) -> Option<String> {
         let target = self.link(path)?;
@@ -299,7 +299,7 @@ impl Root {
         let mut page = [0; PAGE];
         let first = file.read(&mut page).map_err(failed)?;
         bytes.extend_from_slice(page.get(..first).unwrap_or_default());
-        // sysfs gives an attribute whole; asking for its end would double the calls of a report.
+        // sysfs returns a whole attribute at once; reading to its end would double the system calls of a report.
         let whole = first < PAGE && path.trim_start_matches('/').starts_with("sys/");
         if !whole && first > 0 {
             file.take((limit + 1 - first.min(limit)) as u64).read_to_end(bytes).map_err(failed)?;
@@ -311,7 +311,7 @@ impl Root {
     }
 
     fn open_file(&self, path: &str) -> Result<File, ReadError> {
-        // O_NONBLOCK: a named pipe in a captured tree must not hold us for ever.
+        // O_NONBLOCK: a named pipe in a captured tree must not block for ever.
         let fd = self.open_fd(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
         let file = File::from(fd);
         match file.metadata() {
@@ -333,7 +333,7 @@ impl Root {
             // Links, absolute ones too, are followed as if the tree were "/".
             let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_IN_ROOT);
             // EAGAIN: something on the machine was renamed while `..` was resolved, and the kernel
-            // could not rule out that the path had left the tree. It asks to be asked again.
+            // could not rule out that the path had left the tree. It has to be called again.
             let mut tries = (0..RETRIES).map(|_| openat2(&self.folder, relative, how));
             match tries.find(|opened| !matches!(opened, Err(Errno::EAGAIN))) {
                 None | Some(Err(Errno::ENOSYS | Errno::EPERM)) => {
@@ -344,7 +344,7 @@ impl Root {
         }
     }
 
-    /// For kernels before 5.6 and for sandboxes that forbid openat2: the same promise, with links
+    /// For kernels before 5.6 and for sandboxes that forbid openat2: the same guarantee, with links
     /// resolved first and refused if they lead out of the tree.
     fn open_without_openat2(&self, relative: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
         let path = self.path.join(relative);

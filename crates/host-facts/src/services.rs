@@ -1,7 +1,6 @@
-//! What only another program on the host can answer: systemd and the kubelet.
+//! Programs on the host that answer requests: systemd and the kubelet.
 //!
-//! Their clients need an asynchronous runtime, so they are not in this crate: whoever observes a running host passes
-//! them in.
+//! Their clients need an asynchronous runtime, so they are not in this crate: the caller passes them in.
 
 use berth_api::CpuSet;
 
@@ -9,13 +8,13 @@ use crate::kubelet::podresources::{Listed, PodResourcesError};
 use crate::root::Root;
 use crate::setting::Unit;
 
-/// Programs on a running host that answer questions.
+/// Programs on a running host that answer requests.
 pub trait HostServices {
-    /// CPUs that systemd allows a unit without a control group (`AllowedCPUs`), the empty set for all; `None` if systemd
+    /// Requests the CPUs that systemd allows a unit without a control group (`AllowedCPUs`), the empty set for all; `None` if systemd
     /// does not answer.
     fn allowed_cpus(&self, unit: Unit) -> Option<CpuSet>;
 
-    /// Pods and devices as the kubelet's PodResources API lists them; `None` if the host has no such socket.
+    /// Requests pods and devices as the kubelet's PodResources API lists them; `None` if the host has no such socket.
     ///
     /// # Errors
     /// If the kubelet does not answer in time, or not with such a list.

@@ -2,7 +2,7 @@
 //!
 //! Counting rule, as lscpu's: a core is a distinct set of thread siblings, a package a distinct set of
 //! package siblings. Core ids are not used to count: they repeat per die and package, and on AMD
-//! family 15h the two halves of a core have ids of their own.
+//! family 15h the two halves of a core have separate ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const CPUS: &str = "sys/devices/system/cpu";
 pub struct Topology {
     /// CPUs that run.
     pub online: CpuSet,
-    /// CPUs that are there but do not run.
+    /// CPUs that are present and do not run.
     pub offline: CpuSet,
     /// Every online CPU.
     pub cpus: BTreeMap<u32, LogicalCpu>,
@@ -29,11 +29,11 @@ pub struct Topology {
     packages: Vec<Arc<CpuSet>>,
     /// Third-level caches met so far, or all of them.
     caches: Vec<Arc<CpuSet>>,
-    /// Whether sysfs or cpuinfo said anything about cores.
+    /// True if sysfs or cpuinfo has cores.
     pub known: bool,
 }
 
-/// Where one logical CPU sits.
+/// Package, core and zone of a logical CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogicalCpu {
     /// Package, as the firmware numbers it.
@@ -78,14 +78,14 @@ impl Topology {
         let offline = present.difference(&online);
 
         let mut topology = Self { online, offline, ..Self::default() };
-        let mut silent = CpuSet::new();
+        let mut without_topology = CpuSet::new();
         for id in topology.online.iter() {
             if topology.cpus.contains_key(&id) {
                 continue;
             }
-            let (cpu, told) = logical_cpu(root, id, &topology);
-            if !told {
-                silent.insert(id);
+            let (cpu, has_siblings) = logical_cpu(root, id, &topology);
+            if !has_siblings {
+                without_topology.insert(id);
             }
             if cpu.package.contains(id) && !topology.packages.contains(&cpu.package) {
                 topology.packages.push(Arc::clone(&cpu.package));
@@ -93,18 +93,18 @@ impl Topology {
             if cpu.cache.contains(id) && !topology.caches.contains(&cpu.cache) {
                 topology.caches.push(Arc::clone(&cpu.cache));
             }
-            // Threads of a core share all ids, and each names the same siblings: one need be asked.
+            // Threads of a core share all ids, and each names the same siblings: reading one is enough.
             for sibling in cpu.siblings.iter() {
                 topology.cpus.entry(sibling).or_insert_with(|| cpu.clone());
             }
         }
-        topology.known = silent != topology.online;
+        topology.known = without_topology != topology.online;
         if !topology.known {
             topology.fall_back_to(cpuinfo);
-        } else if !silent.is_empty() {
+        } else if !without_topology.is_empty() {
             notes.warn(
                 format!("/{CPUS}"),
-                format!("online CPUs {silent} have no topology/; each counts as a core of its own"),
+                format!("online CPUs {without_topology} have no topology/; each counts as a separate core"),
             );
         }
         topology
@@ -163,7 +163,7 @@ fn switched_on(root: &Root, id: u32) -> bool {
     root.read(&format!("{CPUS}/cpu{id}/online")).map_or(true, |value| value != "0")
 }
 
-/// The CPU, and whether its folder told which CPUs share its core.
+/// Reads a CPU; false if its folder does not have the CPUs that share its core.
 fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
     let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
     // -1 means that the architecture does not know, and is no u32.
@@ -172,7 +172,7 @@ fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
         .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
         .map(|set| set.intersection(&so_far.online))
         .filter(|set| set.contains(id));
-    let told = siblings.is_some();
+    let has_siblings = siblings.is_some();
     let package = package(root, id, so_far);
     let neighbour = package.first().and_then(|first| so_far.cpus.get(&first));
     let socket = neighbour.and_then(|cpu| cpu.socket).or_else(|| number("physical_package_id"));
@@ -185,7 +185,7 @@ fn logical_cpu(root: &Root, id: u32, so_far: &Topology) -> (LogicalCpu, bool) {
         cache: cache(root, id, so_far),
         zone: None,
     };
-    (cpu, told)
+    (cpu, has_siblings)
 }
 
 /// The package a CPU is in: one that an earlier CPU named, or what its own folder says.

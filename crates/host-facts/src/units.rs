@@ -1,7 +1,7 @@
 //! CPUs that systemd allows its units.
 //!
-//! From the control group, which is what counts; a unit that is not active has none, and then systemd
-//! itself is asked.
+//! From the control group, which is authoritative; a unit that is not active has none, and then systemd
+//! is asked.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::root::Root;
 use crate::services::HostServices;
 use crate::setting::Unit;
 
-/// The units whose CPUs are known; the empty set means all.
+/// Reads the units whose CPUs are known; the empty set means all.
 pub fn observe(root: &Root, services: &dyn HostServices) -> BTreeMap<Unit, CpuSet> {
     let allowed = |unit: Unit| Some((unit, allowed(root, unit, services)?));
     Unit::ALL.into_iter().filter_map(allowed).collect()
 }
 
-/// The CPUs of one unit; the empty set means all, and so does a set of all CPUs that are online: the kernel
+/// Reads the CPUs of one unit; the empty set means all, and so does a set of all CPUs that are online: the kernel
 /// does not let it be emptied again.
 pub fn allowed(root: &Root, unit: Unit, services: &dyn HostServices) -> Option<CpuSet> {
     let folder = format!("sys/fs/cgroup/{}", unit.name());

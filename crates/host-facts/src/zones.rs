@@ -11,9 +11,9 @@ use crate::root::Root;
 
 const NODES: &str = "sys/devices/system/node";
 
-/// Reads the zones and tells every CPU its own.
+/// Reads the zones, and sets the zone of every CPU.
 ///
-/// A kernel without NUMA has no such folder; like the kubelet, we then see one zone with the id 0.
+/// A kernel without NUMA has no such folder; then there is one zone with the id 0, as for the kubelet.
 pub fn observe(
     root: &Root,
     topology: &mut Topology,
@@ -105,8 +105,8 @@ fn distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     }
 }
 
-/// Tells every CPU its zone. Zones that claim the same CPU are the firmware's mistake: the first
-/// keeps it, and the administrator hears of it.
+/// Sets the zone of every CPU. Zones that claim the same CPU are the firmware's mistake: the first keeps it, and a warning
+/// is noted.
 fn assign(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
     let mut overlaps: Vec<(u32, u32)> = Vec::new();
     for zone in zones {

@@ -59,7 +59,7 @@ pub(super) fn state_folder(host: &mut Host) {
     host.must("echo garbage > /var/lib/berth/found.json").unwrap();
     let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert!(
-        said.code == 3 && flat(&said.output).contains("not a list of found values"),
+        said.code == 3 && flat(&said.output).contains("not a rollback ledger"),
         "{}",
         said.output
     );

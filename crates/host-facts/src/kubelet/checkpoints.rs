@@ -1,4 +1,4 @@
-//! Would the kubelet take its checkpoints back? The rules of its own validation, as pure functions.
+//! The kubelet's rules for its checkpoints: whether it accepts them when it starts.
 //!
 //! Source: `pkg/kubelet/cm/cpumanager/policy_static.go` (validateState) and
 //! `pkg/kubelet/cm/memorymanager/policy_static.go` of Kubernetes.
@@ -12,7 +12,7 @@ use super::config::KubeletConfig;
 use super::cpu_state::CpuManagerState;
 use super::memory_state::{MemoryManagerState, MemoryTable, page_size};
 
-/// What the kubelet's own validation would say, in the order it asks.
+/// Returns the first error of the kubelet's validation of its CPU checkpoint.
 pub fn cpu_state_fault(
     state: &CpuManagerState,
     config: &KubeletConfig,
@@ -33,7 +33,7 @@ pub fn cpu_state_fault(
     let shared = &state.default_cpu_set;
     if shared.is_empty() {
         return (!state.entries.is_empty())
-            .then(|| "CPUs are handed out, but none is left to share".to_owned());
+            .then(|| "CPUs are allocated, but none is left in the shared pool".to_owned());
     }
     if strict && reserved.intersects(shared) {
         return Some(format!(
@@ -72,7 +72,7 @@ pub fn cpu_state_fault(
     })
 }
 
-/// The same for the memory checkpoint.
+/// Returns the first error of the kubelet's validation of its memory checkpoint.
 pub fn memory_state_fault(
     state: &MemoryManagerState,
     config: &KubeletConfig,
@@ -103,7 +103,7 @@ pub fn memory_state_fault(
 }
 
 /// What the kubelet compares for each zone: which resources there are, how much of each, how much is
-/// kept for the system, and how much of the memory is left to promise.
+/// reserved for the system, and how much of the memory is allocatable.
 fn zone_fault(
     zone: &Zone,
     tables: &BTreeMap<String, MemoryTable>,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_checkpoints_are_judged_as_the_kubelet_does() {
+    fn cpu_checkpoints_are_validated_as_the_kubelet_does() {
         let strict = ["strict-cpu-reservation"];
         for (state, config, fault) in [
             (state("static", "0-7", ""), config("static", "0", &[]), None),

@@ -330,14 +330,27 @@ fn reserved_memory_flags(
     reserved
 }
 
-/// YAML, and JSON as a part of it.
-pub fn parse(text: &str) -> Result<Value, String> {
-    let tree: Value = serde_saphyr::from_str(text)
-        .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
+/// Parses a layer: YAML, of which JSON is a part.
+pub fn parse(text: &str) -> Result<Value, ParseConfigError> {
+    let tree: Value = serde_saphyr::from_str(text).map_err(|error| {
+        let first = error.to_string().lines().next().unwrap_or_default().to_owned();
+        ParseConfigError::Syntax(first)
+    })?;
     match tree {
         Value::Object(_) => Ok(tree),
-        other => Err(format!("a map was expected, not `{}`", first_chars(&other))),
+        other => Err(ParseConfigError::NotAMap(first_chars(&other))),
     }
+}
+
+/// Error of parsing a layer of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseConfigError {
+    /// The text is not YAML.
+    #[error("{0}")]
+    Syntax(String),
+    /// The top level is another value than a map.
+    #[error("a map was expected, not `{0}`")]
+    NotAMap(String),
 }
 
 fn first_chars(value: &Value) -> String {

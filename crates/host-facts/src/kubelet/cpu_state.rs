@@ -1,4 +1,4 @@
-//! `cpu_manager_state`: which CPUs the kubelet's CPU manager has given to whom.
+//! `cpu_manager_state`: the CPUs that the kubelet's CPU Manager has allocated to containers.
 //!
 //! Format: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`. The checksum is over Go's own rendering of
 //! the structure and is not checked here; the kubelet does that itself.

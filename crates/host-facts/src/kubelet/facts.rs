@@ -10,31 +10,30 @@ use super::fields;
 use super::memory_state::MemoryManagerState;
 use super::started::{Record, Start, StartedWith};
 
-/// What was found of the kubelet.
+/// Facts about the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubeletFacts {
-    /// Its process id, if it runs as a process of its own.
+    /// Its process id, if it is a separate process.
     pub pid: Option<u32>,
-    /// Whether a kubelet runs, if only within another program.
+    /// True if a kubelet runs, also within another program.
     pub runs: bool,
-    /// The configuration that it would be started with now; `None` if there is no kubelet or part of it could not be
-    /// read.
+    /// The configuration of its next start; `None` if there is no kubelet or a part of the configuration cannot be read.
     pub config: Option<KubeletConfig>,
     /// The configuration that the running one was started with.
     pub started_with: StartedWith,
     /// When the running one was started.
     pub start: Option<Start>,
-    /// Its command line, or of one that does not run the last that was seen; without the program.
+    /// Its command line without the program; of a stopped kubelet the last that was observed.
     pub arguments: Vec<String>,
     /// The configuration without Berth's drop-in, where that is active.
     pub without_drop_in: Option<KubeletConfig>,
-    /// Why there is no configuration.
+    /// Reason for a missing configuration.
     pub config_fault: Option<(UnknownReason, String)>,
     /// The Node's name, if the command line overrides the host's (`--hostname-override`).
     pub node_name: Option<String>,
     /// The files and flags the configuration came from, lowest first.
     pub sources: Vec<String>,
-    /// Its folder, `/var/lib/kubelet` unless `--root-dir` says otherwise.
+    /// Its folder (`--root-dir`, by default `/var/lib/kubelet`).
     pub folder: String,
     /// The systemd unit it runs in.
     pub unit: String,
@@ -42,21 +41,21 @@ pub struct KubeletFacts {
     pub config_dir: Option<String>,
     /// Fields that its command line sets, which no file can change.
     pub set_by_flags: Vec<&'static str>,
-    /// Berth's drop-in there that the kubelet reads when it starts, and the one that waits.
+    /// Berth's active drop-in, which the kubelet reads when it starts.
     pub drop_in: Option<String>,
-    /// The drop-in that waits to become active.
+    /// Berth's staged drop-in.
     pub staged_drop_in: Option<String>,
     /// `cpu_manager_state`.
     pub cpu_state: Option<CpuManagerState>,
     /// `memory_manager_state`.
     pub memory_state: Option<MemoryManagerState>,
-    /// Checkpoints that are there and could not be read, by name, and why.
+    /// Checkpoints that exist and cannot be read, by name, with the reason.
     pub state_faults: BTreeMap<&'static str, (UnknownReason, String)>,
 }
 
 impl KubeletFacts {
-    /// The configuration by which pods are admitted: that of the running kubelet, or where none runs the one that the
-    /// next would be started with. `None` if it is not known.
+    /// Returns the configuration by which pods are admitted: that of the running kubelet, or that of its next start if none
+    /// runs. `None` if it is not known.
     #[must_use]
     pub fn in_force(&self) -> Option<&KubeletConfig> {
         match &self.started_with {
@@ -66,7 +65,7 @@ impl KubeletFacts {
         }
     }
 
-    /// Fields that have another value in the files by now than the running kubelet has read.
+    /// Returns the fields whose values in the files differ from those that the running kubelet has read.
     #[must_use]
     pub fn pending_restart(&self) -> Vec<&'static str> {
         let (StartedWith::Known(is), Some(next)) = (&self.started_with, &self.config) else {
@@ -75,7 +74,7 @@ impl KubeletFacts {
         fields::differences(is, next).into_iter().map(|difference| difference.field).collect()
     }
 
-    /// What to record of the running kubelet.
+    /// Returns the record of the running kubelet.
     #[must_use]
     pub fn record(&self) -> Option<Record> {
         let StartedWith::Known(configuration) = &self.started_with else { return None };

@@ -1,6 +1,6 @@
 //! JSON as Go writes it.
 
-/// Go writes an empty slice or map that was never made as `null`.
+/// Reads `null` as empty: Go writes a nil slice or map so.
 pub(super) fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,

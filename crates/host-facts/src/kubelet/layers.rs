@@ -1,4 +1,4 @@
-//! The files and flags a kubelet's configuration is made of.
+//! Files and flags of a kubelet's configuration.
 
 use berth_api::infra_node::UnknownReason;
 use serde_json::Value;
@@ -26,32 +26,32 @@ const ENVIRONMENT: [(&str, &str); 3] = [
 /// Folders below `--config-dir`; a bound for what the kubelet walks without one.
 const DEPTH: usize = 8;
 
-/// Why there is no configuration to speak of.
+/// Reason for an unknown configuration.
 type Unknown = (UnknownReason, String);
 
-/// All layers, read.
+/// All layers of a configuration.
 pub(super) struct Layers {
     tree: Value,
     /// The same without Berth's drop-in, where that is one of them.
     without_drop_in: Option<Value>,
     /// Files and folders that were read, relative to the root.
     pub(super) read: Vec<String>,
-    /// The command line, or what a unit would make of environment files.
+    /// The command line, or the flags that a unit takes from environment files.
     pub(super) flags: Flags,
-    /// Where it all came from, lowest first.
+    /// Files and flags that were read, lowest first.
     pub(super) sources: Vec<String>,
-    /// What the flags came from.
+    /// File of the flags.
     flags_source: Option<String>,
 }
 
-/// The command line of a running kubelet, without the program.
+/// Reads the command line of a running kubelet, without the program.
 pub(super) fn arguments(root: &Root, pid: u32) -> Result<Vec<String>, Unknown> {
     let cmdline = root.bytes(&format!("proc/{pid}/cmdline")).map_err(unreadable)?;
     Ok(flags::arguments(&cmdline))
 }
 
-/// The layers of a kubelet with this command line: what that names. `source` is where the command line is from.
-pub(super) fn of_arguments(
+/// Reads the layers that a command line names. `source` is the file of the command line.
+pub(super) fn from_arguments(
     root: &Root,
     arguments: &[String],
     source: String,
@@ -66,11 +66,11 @@ pub(super) fn of_arguments(
     Ok(layers)
 }
 
-/// The layers of a kubelet that does not run, by the usual places.
-pub(super) fn of_usual_files(root: &Root, processes_known: bool) -> Result<Layers, Unknown> {
+/// Reads the layers of a stopped kubelet from the usual files.
+pub(super) fn from_usual_files(root: &Root, processes_known: bool) -> Result<Layers, Unknown> {
     let usual = |path: &&&str| config::is_kubelet_configuration(root, path);
     let Some(file) = USUAL_FILES.iter().find(usual) else {
-        // A file that is there and unreadable is another answer than no file.
+        // A file that exists and is not readable is another result than no file.
         let closed = USUAL_FILES.iter().filter_map(|path| root.read(path).err());
         let closed = closed.filter(|error| !error.is_not_found()).map(unreadable);
         return Err(closed.into_iter().next().unwrap_or_else(|| {
@@ -141,7 +141,7 @@ impl Layers {
         Ok(())
     }
 
-    /// All layers but Berth's drop-in; `None` where that is none of them.
+    /// Returns the configuration without Berth's drop-in; `None` if the drop-in is not one of the layers.
     pub(super) fn without_drop_in(&self) -> Option<KubeletConfig> {
         // Faults of a layer are reported for the whole configuration.
         let mut notes = Notes::default();
@@ -150,7 +150,7 @@ impl Layers {
         Some(config)
     }
 
-    /// All layers over one another.
+    /// Returns the merged configuration.
     pub(super) fn configuration(&mut self, notes: &mut Notes) -> KubeletConfig {
         let place = self.sources.last().cloned().unwrap_or_else(|| "kubelet".to_owned());
         let mut config = KubeletConfig::from_tree(&self.tree, &place, notes);

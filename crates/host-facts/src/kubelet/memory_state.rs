@@ -1,4 +1,4 @@
-//! `memory_manager_state`: which memory and huge pages the kubelet's Memory Manager has promised.
+//! `memory_manager_state`: the memory and huge pages that the kubelet's Memory Manager has allocated.
 //!
 //! Format: `pkg/kubelet/cm/memorymanager/state/{checkpoint,state}.go`. Sizes are in bytes.
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::go_json::null_is_empty;
 
-/// The checkpoint. Fields of later versions are passed over.
+/// The checkpoint. Fields of later versions are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryManagerState {
@@ -18,7 +18,7 @@ pub struct MemoryManagerState {
     /// NUMA zones by their number.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub machine_state: BTreeMap<u32, NodeState>,
-    /// What was promised, by pod UID and container.
+    /// Allocations by pod UID and container.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub entries: BTreeMap<String, BTreeMap<String, Vec<Block>>>,
 }
@@ -27,13 +27,13 @@ pub struct MemoryManagerState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeState {
-    /// Containers with promises from this zone.
+    /// Containers with allocations from this zone.
     #[serde(default)]
     pub number_of_assignments: u64,
     /// By resource name: `memory`, `hugepages-2Mi`.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub memory_map: BTreeMap<String, MemoryTable>,
-    /// Zones that promise together with this one.
+    /// Zones that are allocated together with this one.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub cells: Vec<u32>,
 }
@@ -42,24 +42,24 @@ pub struct NodeState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryTable {
-    /// All of it, when the kubelet first started with this policy.
+    /// Total when the kubelet first started with this policy.
     #[serde(default)]
     pub total: u64,
-    /// Kept for the system.
+    /// Bytes reserved for the system.
     #[serde(default)]
     pub system_reserved: u64,
-    /// What may be promised.
+    /// Bytes that can be allocated.
     #[serde(default)]
     pub allocatable: u64,
-    /// What is promised.
+    /// Bytes that are allocated.
     #[serde(default)]
     pub reserved: u64,
-    /// What is left.
+    /// Bytes that are free.
     #[serde(default)]
     pub free: u64,
 }
 
-/// A promise.
+/// One allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Block {
@@ -74,7 +74,7 @@ pub struct Block {
 }
 
 impl MemoryManagerState {
-    /// Every promise with its pod's UID.
+    /// Returns all allocations, each with the UID of its pod.
     pub fn blocks(&self) -> impl Iterator<Item = (&str, &Block)> {
         self.entries.iter().flat_map(|(pod, containers)| {
             containers.values().flatten().map(move |block| (pod.as_str(), block))
@@ -82,7 +82,7 @@ impl MemoryManagerState {
     }
 }
 
-/// `hugepages-2Mi` to its size; `None` for `memory`.
+/// Returns the page size in a resource name such as `hugepages-2Mi`; `None` for `memory`.
 #[must_use]
 pub fn page_size(resource: &str) -> Option<PageSize> {
     resource.strip_prefix("hugepages-")?.parse().ok()

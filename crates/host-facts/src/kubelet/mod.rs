@@ -1,8 +1,8 @@
-//! The kubelet: how it is really configured, and what it has handed out.
+//! The kubelet: its effective configuration, and what it has allocated.
 //!
 //! Effective configuration, lowest first: the kubelet's defaults, the file of `--config`, the drop-ins
-//! of `--config-dir`, the command line. If a layer that is named cannot be read, the configuration is
-//! unknown: the rest would be a guess, and a guess here makes checks fail on healthy hosts.
+//! of `--config-dir`, the command line. If one of these layers cannot be read, the configuration is
+//! unknown: a guess would make checks fail on healthy hosts.
 
 pub mod checkpoints;
 pub mod config;

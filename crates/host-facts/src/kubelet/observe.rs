@@ -11,7 +11,7 @@ use crate::notes::Notes;
 use crate::processes::{EMBEDDED, Processes};
 use crate::root::Root;
 
-/// Flags that set the fields Berth advises on.
+/// Flags for the fields on which Berth gives advice.
 const FLAGS: [(&str, &str); 6] = [
     ("cpu-manager-policy", "cpuManagerPolicy"),
     ("cpu-manager-policy-options", "cpuManagerPolicyOptions"),
@@ -54,13 +54,13 @@ pub fn observe(
                 .map(|(boot_id, after_boot)| Start { boot_id: boot_id.to_owned(), after_boot });
             layers::arguments(root, pid).and_then(|arguments| {
                 facts.arguments.clone_from(&arguments);
-                layers::of_arguments(root, &arguments, format!("/proc/{pid}/cmdline"))
+                layers::from_arguments(root, &arguments, format!("/proc/{pid}/cmdline"))
             })
         }
         (Found::Several(pids), _) => Err((
             UnknownReason::Malformed,
             format!(
-                "processes {} are all named kubelet; which is the host's is not known",
+                "processes {} are all named kubelet; it is not known which is the host's",
                 pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
             ),
         )),
@@ -69,10 +69,10 @@ pub fn observe(
             facts.arguments = last.unwrap_or_default();
             let by_record = record
                 .is_some()
-                .then(|| layers::of_arguments(root, &facts.arguments, format!("/{KUBELET}")));
+                .then(|| layers::from_arguments(root, &facts.arguments, format!("/{KUBELET}")));
             match by_record {
                 Some(Ok(layers)) => Ok(layers),
-                _ => layers::of_usual_files(root, processes.known),
+                _ => layers::from_usual_files(root, processes.known),
             }
         }
     };
@@ -122,7 +122,8 @@ pub fn observe(
         (_, StartedWith::Known(_)) | (None, StartedWith::NotRunning) => {}
         (Some((reason, why)), _) => notes.unknown("capabilities.kubelet", *reason, why),
         (None, StartedWith::Unknown(why)) => {
-            let why = format!("what the kubelet was started with is not known: {why}");
+            let why =
+                format!("the configuration that the kubelet was started with is not known: {why}");
             notes.unknown("capabilities.kubelet", UnknownReason::DependsOnUnknown, why);
         }
     }
@@ -131,7 +132,7 @@ pub fn observe(
     facts
 }
 
-/// What was recorded of this very kubelet counts; else what its files say, if none is younger.
+/// Returns the recorded configuration of this kubelet; without a record that of its files, if all are older than it.
 fn started_with(
     root: &Root,
     facts: &KubeletFacts,
@@ -142,7 +143,7 @@ fn started_with(
         return StartedWith::NotRunning;
     }
     let Some(start) = &facts.start else {
-        return StartedWith::Unknown("when it started is not known".to_owned());
+        return StartedWith::Unknown("the time of its start is not known".to_owned());
     };
     let same = |record: &Record| record.start == *start && record.arguments == facts.arguments;
     if let Some(record) = record.filter(same) {

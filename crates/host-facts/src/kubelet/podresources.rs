@@ -1,8 +1,8 @@
-//! The kubelet's PodResources API: what it has handed out, in its own words, over its socket.
+//! The kubelet's PodResources API: allocations, as it lists them over its socket.
 //!
-//! It names pods by name, where the checkpoints have UIDs; which is which the names of the pods' log folders tell.
-//! What it lists may have ended long ago, and old kubelets count shared CPUs as given: whoever uses it asks the
-//! checkpoints and control groups too.
+//! It has the names of pods, where the checkpoints have UIDs; the names of the pods' log folders have both. Listed pods may
+//! have ended long ago, and old kubelets list shared CPUs as exclusive: use it only together with checkpoints and control
+//! groups.
 
 #[expect(missing_docs, clippy::derive_partial_eq_without_eq, reason = "generated")]
 #[rustfmt::skip]
@@ -18,6 +18,7 @@ pub use v1::{
 
 /// Its socket.
 pub const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
+
 /// Why the kubelet does not list its pods.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodResourcesError {
@@ -29,12 +30,12 @@ pub enum PodResourcesError {
     Call(String),
 }
 
-/// What the kubelet said.
+/// Answers of the kubelet.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Listed {
-    /// Pods with what their containers have.
+    /// Pods with the resources of their containers.
     pub pods: Vec<PodResources>,
-    /// CPUs that can be handed out exclusively; `None` from kubelets before 1.23.
+    /// CPUs that can be allocated exclusively; `None` from kubelets before 1.23.
     pub allocatable_cpus: Option<CpuSet>,
     /// Healthy devices; `None` from kubelets before 1.23.
     pub devices: Option<Devices>,
@@ -43,16 +44,16 @@ pub struct Listed {
 /// Healthy devices of device plugins, allocated or not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Devices {
-    /// Number by resource and zone; `None` is the zone of devices without one.
+    /// Number by resource and zone; the zone of devices without a zone is `None`.
     pub by_zone: BTreeMap<(String, Option<u32>), u32>,
-    /// Resources with a device of several zones. They are not in `by_zone`: such a device counts in each of its zones.
+    /// Resources with a device of several zones, which are not in `by_zone`: such a device counts in each of its zones.
     pub of_several_zones: BTreeSet<String>,
 }
 
 impl Devices {
-    /// Counts the devices that a kubelet lists. It makes an entry of each device, and might make one of several.
+    /// Counts the devices that a kubelet lists. It makes one entry for each device, and may combine several.
     #[must_use]
-    pub fn of(listed: &[ContainerDevices]) -> Self {
+    pub fn count(listed: &[ContainerDevices]) -> Self {
         let mut devices = Self::default();
         for entry in listed {
             match zones(entry).as_slice() {
@@ -71,7 +72,7 @@ impl Devices {
     }
 }
 
-/// The zones of devices, ascending; none where the plugin says nothing. A plugin may send -1 for a device without a zone.
+/// Returns the zones of devices in ascending order; empty if the plugin has no zones. A plugin may send -1 for a device without a zone.
 #[must_use]
 pub fn zones(devices: &ContainerDevices) -> Vec<u32> {
     let nodes = devices.topology.iter().flat_map(|topology| &topology.nodes);
@@ -79,7 +80,7 @@ pub fn zones(devices: &ContainerDevices) -> Vec<u32> {
     zones.into_iter().collect()
 }
 
-/// CPU ids as a set; `None` if one is none.
+/// Returns the set of CPU ids; `None` if one of them is not a CPU id.
 #[must_use]
 pub fn cpus(ids: &[i64]) -> Option<CpuSet> {
     ids.iter().map(|id| u32::try_from(*id).ok()).collect()

@@ -1,23 +1,23 @@
-//! Which process is the host's kubelet.
+//! Finds the process of the host's kubelet.
 //!
-//! Its flags name files that the agent reads, writes and removes as root, so a process that merely has the name is not
-//! believed: not one of another user, of a container with processes of its own, or of a pod (`hostPID`).
+//! Its flags name files that the agent reads, writes and removes as root, so a process that merely has the name is
+//! ignored: a process of another user, of a container with its own PID namespace, or of a pod (`hostPID`).
 
 use crate::processes::{KUBELET, Processes};
 use crate::root::Root;
 
-/// What was found.
+/// Result of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
-    /// No kubelet runs as a process of its own.
+    /// No kubelet runs as a separate process.
     None,
     /// The host's kubelet.
     One(u32),
-    /// Processes that could each be it.
+    /// Candidates.
     Several(Vec<u32>),
 }
 
-/// The host's kubelet. Of several the one that a service runs.
+/// Returns the host's kubelet; of several candidates the only one that a service runs.
 pub(super) fn find(root: &Root, processes: &Processes) -> Found {
     let named = processes.found.iter().filter(|process| process.name == KUBELET);
     let mut pids: Vec<u32> = named.map(|process| process.pid).collect();
@@ -35,7 +35,7 @@ pub(super) fn find(root: &Root, processes: &Processes) -> Found {
     }
 }
 
-/// The unit of a process: the last part of its control group that names a service.
+/// Returns the unit of a process: the last part of its control group that names a service.
 pub(super) fn unit(root: &Root, pid: u32) -> Option<String> {
     let groups = root.read(&format!("proc/{pid}/cgroup")).ok()?;
     let service =

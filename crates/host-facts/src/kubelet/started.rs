@@ -1,4 +1,4 @@
-//! What the running kubelet was started with.
+//! The configuration that the running kubelet was started with.
 //!
 //! A kubelet reads its configuration once, when it starts; its files may change later. Its configuration is known if no
 //! file is younger than the process, or if the agent recorded it before the files changed. `/configz` is not read: through
@@ -14,7 +14,7 @@ use super::config::KubeletConfig;
 use crate::ledger::KUBELET as FILE;
 use crate::root::{ReadError, ReadProblem, Root};
 
-/// What is known of the configuration of the running kubelet.
+/// Configuration of the running kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum StartedWith {
     /// No kubelet runs.
@@ -22,7 +22,7 @@ pub enum StartedWith {
     NotRunning,
     /// It was started with this configuration.
     Known(Box<KubeletConfig>),
-    /// It runs, and this is why its configuration is not known.
+    /// It runs, and its configuration is not known, for this reason.
     Unknown(String),
 }
 
@@ -37,15 +37,15 @@ pub struct Start {
     pub after_boot: u64,
 }
 
-/// What the agent keeps of the kubelet that it saw last.
+/// The agent's record of the kubelet that it observed last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Which start it was.
+    /// The start that it is about.
     pub start: Start,
     /// Its command line, without the program.
     pub arguments: Vec<String>,
-    /// What it read.
+    /// Configuration that it read.
     pub configuration: KubeletConfig,
 }
 
@@ -53,7 +53,7 @@ impl Record {
     /// Reads the record; `None` where there is none.
     ///
     /// # Errors
-    /// If it is there and makes no sense.
+    /// If it exists and cannot be read.
     pub fn read(root: &Root) -> Result<Option<Self>, ReadError> {
         let text = match root.read(FILE) {
             Err(error) if error.is_not_found() => return Ok(None),
@@ -72,7 +72,7 @@ impl Record {
     }
 }
 
-/// When a process started, in hundredths of a second after the boot: field 22 of `stat` counts `USER_HZ`, which is 100
+/// Returns the time of a process's start, in hundredths of a second after the boot: field 22 of `stat` counts `USER_HZ`, which is 100
 /// on every Linux that a kubelet runs on. The name before it may hold anything, even `)`.
 pub(super) fn after_boot(root: &Root, pid: u32) -> Option<u64> {
     let text = root.read(&format!("proc/{pid}/stat")).ok()?;
@@ -80,14 +80,15 @@ pub(super) fn after_boot(root: &Root, pid: u32) -> Option<u64> {
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// The first of these files that is younger than a process, or why their ages cannot be compared.
+/// Returns why a configuration cannot be known from its files: the first that is younger than the process, or the reason
+/// that their ages cannot be compared.
 ///
 /// Good to some hundredths of a second, in which a new process has not read anything yet. `btime` of `/proc/stat` would
 /// not do on a running machine: it is cut to seconds, and kubeadm starts the kubelet in the second in which it writes
 /// the file.
 pub(super) fn younger(root: &Root, files: &[String], after_boot: u64) -> Option<String> {
     let Some(booted) = booted(root) else {
-        return Some("when this host was booted is not known".to_owned());
+        return Some("the time of this host's boot is not known".to_owned());
     };
     let started = booted + Duration::from_millis(after_boot.saturating_mul(10));
     let changed = |file: &&String| root.changed(file).is_none_or(|time| time > started);
@@ -95,7 +96,7 @@ pub(super) fn younger(root: &Root, files: &[String], after_boot: u64) -> Option<
     Some(format!("/{} was changed after it started", file.trim_start_matches('/')))
 }
 
-/// When the host was booted, since 1970.
+/// Returns the time of the host's boot, since 1970.
 fn booted(root: &Root) -> Option<Duration> {
     if !root.is_live() {
         let text = root.read("proc/stat").ok()?;

@@ -1,8 +1,8 @@
-//! What the processor itself says, beneath what the kernel made of it.
+//! CPUID: features of the processor, independent of the kernel.
 
 use berth_api::infra_node::Hypervisor;
 
-/// Whether CPUID offers VMX (leaf 1, ECX bit 5) or SVM (leaf 0x8000_0001, ECX bit 2).
+/// Returns true if CPUID has VMX (leaf 1, ECX bit 5) or SVM (leaf 0x8000_0001, ECX bit 2).
 /// `None` on other architectures.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
@@ -13,7 +13,7 @@ pub fn virtualization() -> Option<bool> {
     Some(vmx || svm)
 }
 
-/// The signature a hypervisor leaves in leaf 0x4000_0000, if the CPU says there is one.
+/// Returns the hypervisor by its signature in leaf 0x4000_0000, if CPUID has a hypervisor.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn hypervisor() -> Option<Hypervisor> {

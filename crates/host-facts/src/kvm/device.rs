@@ -1,4 +1,4 @@
-//! `/dev/kvm` itself: can it be opened, and does it make a VM. Live machines only.
+//! Opens `/dev/kvm` and makes a VM. Live machines only.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -7,12 +7,12 @@ use std::os::unix::fs::FileExt;
 use kvm_ioctls::{Cap, Kvm};
 use nix::errno::Errno;
 
-/// What opening `/dev/kvm` for reading and writing gave.
+/// Result of opening `/dev/kvm` for reading and writing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
     /// It opened.
     Opened(Probe),
-    /// There is no node, or none behind it.
+    /// There is no device node, or no device behind it.
     Absent,
     /// EACCES: file permissions.
     NoPermission,
@@ -22,7 +22,7 @@ pub enum Device {
     Broken(String),
 }
 
-/// What the open device said.
+/// Answers of the open device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Probe {
     /// `KVM_GET_API_VERSION`.
@@ -35,7 +35,7 @@ pub struct Probe {
     pub max_vcpu_id: Option<u32>,
     /// `KVM_CAP_NR_MEMSLOTS`.
     pub memory_slots: Option<u32>,
-    /// Why a VM could not be made.
+    /// Error of making a VM.
     pub failure: Option<String>,
 }
 
@@ -44,7 +44,7 @@ const API_VERSION: i32 = 12;
 /// KVM_CREATE_VM gives EINTR when a signal comes in between; QEMU tries again as well.
 const TRIES: usize = 10;
 
-/// Opens `/dev/kvm`, asks its limits, makes a VM and lets it go.
+/// Opens `/dev/kvm`, reads its limits, makes a VM and closes it.
 #[must_use]
 pub fn probe() -> Device {
     let path = CString::from(c"/dev/kvm");
@@ -60,7 +60,7 @@ pub fn probe() -> Device {
         }
     };
     let version = kvm.get_api_version();
-    // 0 means that the kernel does not know the question.
+    // 0 means that the kernel does not know this capability.
     let limit = |cap| u32::try_from(kvm.check_extension_int(cap)).ok().filter(|n| *n > 0);
     Device::Opened(Probe {
         api_version: u32::try_from(version).ok(),
@@ -90,7 +90,7 @@ fn make_a_vm(kvm: &Kvm) -> Option<String> {
     Some(format!("KVM_CREATE_VM: {}", errno.desc()))
 }
 
-/// Whether the firmware has locked virtualisation off. Needs root and the `msr` module.
+/// Returns true if the firmware has locked virtualisation off. Needs root and the `msr` module.
 ///
 /// Intel SDM vol. 3, IA32_FEATURE_CONTROL: bit 0 locks, bit 2 allows VMX outside SMX.
 /// AMD APM vol. 2, VM_CR: bit 4 (SVMDIS).

@@ -1,4 +1,4 @@
-//! Hardware virtualisation: can VMs run here, and if not, what exactly stands in the way.
+//! Hardware virtualisation: whether VMs can run on this host, and if not, the obstacle.
 
 pub mod cpuid;
 pub mod device;

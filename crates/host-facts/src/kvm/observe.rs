@@ -37,8 +37,7 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
         _ if x86 => Some("kvm_intel"),
         _ => None,
     };
-    // While it is being loaded a module is there, but has not yet looked at the CPU. What is built in
-    // has no such file.
+    // A module that is being loaded has a folder, but has not probed the CPU yet. A built-in module has no such file.
     let loaded = |module| {
         let state = root.read(&format!("{MODULES}/{module}/initstate"));
         root.exists(&format!("{MODULES}/{module}")) && state.map_or(true, |state| state == "live")
@@ -46,7 +45,7 @@ fn evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
     let live = root.is_live();
     let registered = root.exists("sys/devices/virtual/misc/kvm");
     let probe = || match device::probe() {
-        // The host has it, and this container was not given it.
+        // The host has it, and this container does not.
         Device::Absent if registered && root.is_from_container() => Device::Forbidden,
         found => found,
     };
@@ -72,7 +71,7 @@ fn limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
         }
         device => {
             let (reason, why) = match device {
-                None => (UnknownReason::CapturedTree, "only a running kernel tells".to_owned()),
+                None => (UnknownReason::CapturedTree, "only a running kernel has it".to_owned()),
                 Some(Device::Forbidden) => {
                     (UnknownReason::DeviceCgroup, "the device cgroup forbids /dev/kvm".to_owned())
                 }
@@ -107,7 +106,7 @@ fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes
     for (field, value) in missing {
         if value.is_none() {
             let why = match loaded {
-                Some(module) => format!("/{MODULES}/{module}/parameters does not say"),
+                Some(module) => format!("/{MODULES}/{module}/parameters does not have it"),
                 None => "no KVM module of this CPU's vendor is loaded".to_owned(),
             };
             notes.unknown(format!("capabilities.kvm.{field}"), UnknownReason::NotFound, why);
@@ -115,8 +114,8 @@ fn parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes
     }
 }
 
-/// A parameter alone is not enough: it says `Y` on hosts whose firmware then refuses, so SEV also
-/// needs the security processor's device, and TDX the module's own word after initialisation.
+/// Returns the kinds of confidential VMs. A parameter alone is not enough: it is `Y` also on hosts whose firmware then
+/// refuses, so SEV also needs the security processor's device. The parameter of TDX is set by the module after initialisation.
 fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<Vec<Confidential>> {
     let on = |path: &str| switch(root, &format!("{MODULES}/{path}")) == Some(true);
     let mut kinds = Vec::new();
@@ -149,8 +148,8 @@ fn confidential(root: &Root, evidence: &Evidence, notes: &mut Notes) -> Option<V
     Some(kinds)
 }
 
-/// Device nodes of the kernel's helpers for VMs. That the node is there is all that is asked:
-/// opening it would load the module, and a report changes nothing.
+/// Reads which device nodes of the kernel's helpers for VMs exist. They are not opened: that would load the module, and a
+/// report does not change the host.
 fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
     let mut there = |field: &str, node: &str, name: &str| match device_node(root, node, name) {
         Ok(there) => Some(there),
@@ -164,8 +163,8 @@ fn helpers(root: &Root, kvm: &mut Kvm, notes: &mut Notes) {
     kvm.tun = there("tun", "net/tun", "tun");
 }
 
-/// Whether the host has a device: by its node, and where that is missing by what the kernel has
-/// registered. A container sees few nodes and a capture often none, which says nothing of the host.
+/// Returns true if the host has a device: by its node, and without a node by what the kernel has registered. A container
+/// sees few nodes and a capture often has none, so a missing node is no evidence.
 fn device_node(root: &Root, node: &str, name: &str) -> Result<bool, (UnknownReason, String)> {
     let registered = root.exists(&format!("sys/devices/virtual/misc/{name}"));
     // A container may be shown none of the host's nodes; udev makes one for what the kernel has registered.

@@ -1,11 +1,11 @@
-//! The decision: one state from all the evidence. Pure, so every case is a line in a table.
+//! Decides the state of KVM from the evidence. Pure, so every case is a line in a table.
 
 use berth_api::infra_node::{KvmState, UnknownReason};
 
 use super::device::Device;
 use super::evidence::Evidence;
 
-/// The state of KVM, or why it cannot be known.
+/// Returns the state of KVM, or the reason that it is not known.
 pub(super) fn decide(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
     match &evidence.device {
         Some(Device::Opened(probe)) if probe.failure.is_none() => Ok(KvmState::Ready),
@@ -23,7 +23,7 @@ pub(super) fn decide(evidence: &Evidence) -> Result<KvmState, (UnknownReason, St
 }
 
 /// No device: the processor, the firmware or the module is missing. Kernels since 5.6 (Intel) and
-/// 6.6 (AMD) hide the CPU flag when the firmware has locked it, so the flag alone cannot tell "cannot"
+/// 6.6 (AMD) hide the CPU flag when the firmware has locked it, so the flag alone does not distinguish "cannot"
 /// from "may not"; CPUID still does.
 fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
     let captured = |why: &str| Err((UnknownReason::CapturedTree, why.to_owned()));
@@ -44,7 +44,7 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
             );
         }
         (None, _) => {
-            let why = "/dev/kvm is not there, and /proc/cpuinfo has no x86 flags to tell why";
+            let why = "/dev/kvm is not there, and /proc/cpuinfo has no x86 flags, so the cause is not known";
             return Err((UnknownReason::NotFound, why.to_owned()));
         }
         (Some(true), _) => {}
@@ -57,7 +57,7 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
         // Loaded or built in, yet it registered no device: its own check of the firmware failed.
         (Some(true), true) => Ok(KvmState::DisabledInFirmware),
         (None, true) => {
-            let why = "/dev/kvm is not there, and /sys/module could not be read to tell why";
+            let why = "/dev/kvm is not there, and /sys/module could not be read, so the cause is not known";
             Err((UnknownReason::NotFound, why.to_owned()))
         }
         (_, false) => {
@@ -66,7 +66,7 @@ fn without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, Strin
     }
 }
 
-/// Whether VMs can run with this state.
+/// Returns true if VMs can run with this state.
 #[must_use]
 pub const fn is_ready(state: Option<KvmState>) -> bool {
     matches!(state, Some(KvmState::Ready))

@@ -38,7 +38,7 @@ pub struct Tunnel {
     pub port: Option<u16>,
     /// This end.
     pub local: Option<IpAddr>,
-    /// Where frames go that are for everybody or for nobody known (the entries of `bridge fdb` with address 0).
+    /// Flood list: destinations of BUM traffic (the entries of `bridge fdb` with address 0).
     pub peers: BTreeSet<IpAddr>,
 }
 

@@ -10,9 +10,9 @@ use nix::errno::Errno;
 
 use crate::netlink::NetlinkReader;
 
-/// Links of other network namespaces that are stacked on links of this one, by the number of the lower link.
+/// Reads the links of other network namespaces that are stacked on links of this one, by the index of the lower link.
 ///
-/// A namespace is asked by the id that it has here (`IFLA_TARGET_NETNSID`): the kernel gives one to each that a veth
+/// A namespace is read by the id that it has here (`IFLA_TARGET_NETNSID`): the kernel gives one to each that a veth
 /// leads to, so every pod on the pod network has one. A namespace without is not seen.
 pub(super) fn stacked_elsewhere(
     netlink: &mut NetlinkReader,
@@ -30,7 +30,7 @@ pub(super) fn stacked_elsewhere(
                 match attribute {
                     LinkAttribute::Link(index) => lower = Some(*index),
                     LinkAttribute::LinkNetNsId(id) => of = Some(*id),
-                    // Kernels before 4.20 do not know the question, and answer about this namespace.
+                    // Kernels before 4.20 ignore the attribute, and answer about this namespace.
                     LinkAttribute::IfNetnsId(_) => asked = true,
                     LinkAttribute::IfName(text) => name = Some(text.clone()),
                     _ => {}

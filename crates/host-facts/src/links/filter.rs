@@ -1,28 +1,17 @@
-//! The nf_tables table that keeps guests' control frames from the uplinks.
+//! Reads the nf_tables table that keeps guests' control frames from the uplinks.
 
 use nix::errno::Errno;
 
+use super::bridge_filter::BridgeFilter;
 use super::link::Link;
 use super::table::Links;
 use crate::ledger::Ledger;
-use crate::nftables::{Nftables, TABLE, Table};
+use crate::nftables::{Nftables, TABLE};
 use crate::notes::Notes;
 use crate::root::Root;
 
-/// The table as it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum BridgeFilter {
-    /// A captured tree does not have it, and the kernel shows it to root only.
-    #[default]
-    Unknown,
-    /// It is not there.
-    Absent,
-    /// It is there.
-    There(Table),
-}
-
-/// Reads the table. The kernel loads nf_tables for a question about it, and observing must not load a module: so
-/// the question is asked only where nf_tables is loaded already, or where Berth has made something that needs it.
+/// Reads the table. The kernel loads nf_tables when the table is requested, and observing must not load a module: so
+/// it is requested only if nf_tables is loaded already, or if Berth has made something that needs it.
 pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -> BridgeFilter {
     if !root.is_live() || links.incomplete {
         return BridgeFilter::Unknown;
@@ -36,7 +25,7 @@ pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -
         Err(_) => BridgeFilter::Absent,
         Ok(mut nftables) => read(&mut nftables).unwrap_or_else(|error| {
             if made {
-                let what = "whether guests' control frames are dropped is not known";
+                let what = "it is not known if guests' control frames are dropped";
                 notes.warn("nf_tables", format!("{error}; {what}"));
             }
             BridgeFilter::Unknown
@@ -44,7 +33,7 @@ pub fn observe(root: &Root, links: &Links, ledger: &Ledger, notes: &mut Notes) -
     }
 }
 
-/// Asks the kernel.
+/// Reads the table from the kernel.
 ///
 /// # Errors
 /// As [`Nftables::read`].

@@ -12,9 +12,9 @@ use super::bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
 pub struct Link {
     /// Its name.
     pub name: LinkName,
-    /// The kernel's number of it; `None` where a capture has no `ifindex`.
+    /// Interface index; `None` where a capture has no `ifindex`.
     pub index: Option<u32>,
-    /// What it is.
+    /// Kind of link.
     pub kind: LinkKind,
     /// Hardware address, in lower case with colons.
     pub mac: Option<String>,
@@ -30,13 +30,13 @@ pub struct Link {
     pub users_elsewhere: BTreeSet<String>,
     /// VLAN id.
     pub vlan: Option<u16>,
-    /// Whether a bridge keeps VLANs apart.
+    /// VLAN filtering of a bridge.
     pub vlan_filtering: Option<bool>,
     /// The alias an administrator or Berth gave it.
     pub alias: Option<String>,
     /// Addresses with prefix length, link-local ones left out, sorted.
     pub addresses: Vec<String>,
-    /// Whether a default route leaves through it or through a link stacked on it.
+    /// True if a default route leaves through it or through a link stacked on it.
     pub default_route: bool,
     /// A destination of another route through it, if there is one that does not follow from its own addresses.
     pub destination: Option<String>,
@@ -52,9 +52,9 @@ pub struct Link {
     pub sriov: Option<Sriov>,
     /// IOMMU group, of physical links.
     pub iommu_group: Option<u32>,
-    /// The link of the card that a virtual function is of.
+    /// Link of the physical function of a virtual function.
     pub physical_function: Option<LinkName>,
-    /// Whether an administrator has it up, whatever its cable says.
+    /// Administrative state (`IFF_UP`), independent of the carrier.
     pub up: Option<bool>,
     /// The group it was put in; the kernel puts all in 0.
     pub group: Option<u32>,
@@ -62,26 +62,26 @@ pub struct Link {
     pub permanent_mac: Option<MacAddress>,
     /// Link-local addresses with prefix length, sorted.
     pub link_local: Vec<String>,
-    /// How a bridge is set.
+    /// Options of a bridge.
     pub bridge: Option<BridgeOptions>,
     /// The VLANs of a bridge's port, or of the bridge itself.
     pub vlans: Option<PortVlans>,
     /// The tunnel of a VXLAN link.
     pub tunnel: Option<Tunnel>,
-    /// How IP is set on it.
+    /// IP options.
     pub ip: IpOptions,
 }
 
-/// What a link is.
+/// Kind of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkKind {
     /// A port of a network card.
     Physical,
     /// A virtual function of a network card, or the switch's end of one.
     VirtualFunction,
-    /// Several links as one, by the bonding or the team driver.
+    /// Aggregated links, by the bonding or the team driver.
     Bond,
-    /// The datapath or an internal port of Open vSwitch, which the kernel does not tell apart.
+    /// The datapath or an internal port of Open vSwitch, which the kernel does not distinguish.
     OpenVSwitch,
     /// A bridge.
     Bridge,
@@ -100,7 +100,7 @@ pub enum LinkKind {
 }
 
 impl Link {
-    /// A link of which only name and kind are known yet.
+    /// Makes a link with only its name and kind.
     #[must_use]
     pub const fn new(name: LinkName, kind: LinkKind) -> Self {
         Self {
@@ -137,14 +137,14 @@ impl Link {
         }
     }
 
-    /// Whether Berth made it.
+    /// Returns true if Berth made it.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         let prefix = berth_api::names::LINK_ALIAS_PREFIX;
         self.alias.as_deref().is_some_and(|alias| alias.starts_with(prefix))
     }
 
-    /// Whether the kernel says that no frame can leave by it; a driver that says nothing is believed.
+    /// Returns true if the kernel reports that it has no carrier; an unknown state counts as a carrier.
     #[must_use]
     pub const fn has_no_carrier(&self) -> bool {
         matches!(
@@ -153,7 +153,7 @@ impl Link {
         )
     }
 
-    /// Physical or a bond: something that can lead out of the host.
+    /// Returns true for physical links and bonds, which can lead out of the host.
     #[must_use]
     pub const fn is_uplink(&self) -> bool {
         matches!(self.kind, LinkKind::Physical | LinkKind::Bond)

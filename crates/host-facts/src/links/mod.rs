@@ -4,6 +4,7 @@
 //! On a live machine netlink gives all links in one dump; from a captured tree sysfs does, file by
 //! file. What only sysfs has (driver, PCI function, speed) is read for physical links in both cases.
 
+mod bridge_filter;
 mod bridging;
 mod elsewhere;
 pub mod filter;
@@ -18,8 +19,9 @@ mod sysfs;
 mod table;
 mod trouble;
 
+pub use bridge_filter::BridgeFilter;
 pub use bridging::{BridgeOptions, IpOptions, PortVlans, Tunnel};
-pub use filter::{BridgeFilter, read as read_filter};
+pub use filter::read as read_filter;
 pub use link::{Link, LinkKind};
 pub use nearby::nearby;
 pub use netlink::{Gateway, default_gateways, indexes, link_of};

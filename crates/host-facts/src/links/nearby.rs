@@ -14,11 +14,11 @@ use super::table::Links;
 use crate::netlink::NetlinkReader;
 use crate::root::Root;
 
-/// A link and its master, their ports, and what is stacked on the two. Of a host with thousands of links this reads
+/// Reads a link and its master, their ports, and the links stacked on the two. Of a host with thousands of links this reads
 /// some ten.
 ///
 /// # Errors
-/// If the kernel does not answer: then it is not known who uses the link.
+/// If the kernel does not answer: then the users of the link are not known.
 pub fn nearby(netlink: &mut NetlinkReader, root: &Root, name: &LinkName) -> io::Result<Links> {
     let mut request = LinkMessage::default();
     request.attributes.push(LinkAttribute::IfName(name.to_string()));
@@ -60,7 +60,7 @@ fn get(
     Ok(found.and_then(|(link, master)| Some((link?, master))))
 }
 
-/// The kernel itself selects links by their master.
+/// Reads the ports of a bridge or bond; the kernel selects links by their master.
 fn ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
     let Some(index) = bridge.index else { return Ok(Vec::new()) };
     let mut request = LinkMessage::default();
@@ -74,7 +74,7 @@ fn ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
     })
 }
 
-/// What is stacked on a link in this namespace, whatever its kind: the kernel's own list of it
+/// Reads the links of any kind that are stacked on a link in this namespace: the kernel's own list
 /// (`netdev_adjacent_sysfs_add`).
 fn uppers(root: &Root, lower: &Link) -> io::Result<Vec<Link>> {
     let folder = format!("sys/class/net/{}", lower.name);

@@ -26,13 +26,13 @@ use super::routes::Routes;
 use super::table::names_by_index;
 use crate::netlink::NetlinkReader;
 
-/// What the kernel said.
+/// Links and routes of the running kernel.
 pub(super) struct Dump {
     pub(super) links: Vec<Link>,
     pub(super) routes: Routes,
 }
 
-/// Asks the kernel.
+/// Reads links and routes.
 pub(super) fn dump() -> io::Result<Dump> {
     let mut netlink = NetlinkReader::open()?;
     let read = |message: &LinkMessage| Some((link(message)?, stacked(message)));
@@ -71,7 +71,7 @@ pub(super) fn dump() -> io::Result<Dump> {
             list.push(format!("{address}/{length}"));
         });
     }
-    // Nothing is ever removed but links of ours, so only then the other namespaces matter.
+    // Berth removes only links that it made, so other namespaces matter only then.
     if links.iter().any(Link::is_ours) {
         // Without root other namespaces are closed; then nothing is removed either.
         let elsewhere = match stacked_elsewhere(&mut netlink) {
@@ -105,7 +105,7 @@ pub(super) fn links<T>(
     })
 }
 
-/// The link that a message of the kernel is about, with its VLANs.
+/// Parses a message about a link, with its VLANs.
 pub fn link_of(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVlans>)> {
     match &message.payload {
         NetlinkPayload::InnerMessage(Message::NewLink(message)) => {
@@ -251,7 +251,7 @@ fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
         LinkAttribute::AfSpecBridge(items) => Some(items),
         _ => None,
     })?;
-    // A card's driver that has a switch of its own answers too (`ndo_bridge_getlink`), with the switch's mode
+    // A card's driver that has an embedded switch answers too (`ndo_bridge_getlink`), with the switch's mode
     // and no VLANs; the bridge's own answer has neither.
     if items.iter().any(|item| matches!(item, AfSpecBridge::Flags(_) | AfSpecBridge::Mode(_))) {
         return None;
@@ -278,13 +278,13 @@ fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
     Some(vlans)
 }
 
-/// Where VXLAN links send what is for everybody: by number of the link.
+/// Reads the flood lists of VXLAN links, by interface index.
 fn peers(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)>> {
     let mut request = NeighbourMessage::default();
     request.header.family = AddressFamily::Bridge;
     netlink.dump(&Message::GetNeighbour(request), |answer| {
         let Message::NewNeighbour(entry) = answer else { return None };
-        let everybody = entry.attributes.iter().any(|attribute| {
+        let floods = entry.attributes.iter().any(|attribute| {
             matches!(attribute, NeighbourAttribute::LinkLayerAddress(mac) if mac.iter().all(|octet| *octet == 0))
         });
         let to = entry.attributes.iter().find_map(|attribute| match attribute {
@@ -294,7 +294,7 @@ fn peers(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr)>> {
             NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => ip(bytes),
             _ => None,
         });
-        everybody.then_some((entry.header.ifindex, to?))
+        floods.then_some((entry.header.ifindex, to?))
     })
 }
 
@@ -322,12 +322,12 @@ const fn link_state(state: &State) -> LinkState {
     }
 }
 
-/// Addresses by number of their link, with prefix length.
+/// Reads addresses by interface index, with prefix length.
 fn addresses(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr, u8)>> {
     netlink.dump(&Message::GetAddress(AddressMessage::default()), |answer| {
         let Message::NewAddress(message) = answer else { return None };
-        // On point-to-point links `Address` is the other end; `Local` is always ours.
-        let ours = message.attributes.iter().find_map(|attribute| match attribute {
+        // On point-to-point links `Address` is the other end; `Local` is always that of this host.
+        let local = message.attributes.iter().find_map(|attribute| match attribute {
             AddressAttribute::Local(address) => Some(*address),
             _ => None,
         });
@@ -335,7 +335,7 @@ fn addresses(netlink: &mut NetlinkReader) -> io::Result<Vec<(u32, IpAddr, u8)>> 
             AddressAttribute::Address(address) => Some(*address),
             _ => None,
         });
-        Some((message.header.index, ours.or(any)?, message.header.prefix_len))
+        Some((message.header.index, local.or(any)?, message.header.prefix_len))
     })
 }
 
@@ -346,7 +346,7 @@ const fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// All routes in one dump of each family. A router has a million of them, so of each link one destination is kept.
+/// Reads all routes in one dump of each family. A router has a million of them, so of each link one destination is kept.
 fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
     let mut routes = Routes { complete: true, ..Routes::default() };
     for request in route_requests() {
@@ -357,8 +357,8 @@ fn routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::R
                 return None;
             }
             let mut used = links_used(route).peekable();
-            // Of a route by a nexthop object (RTA_NH_ID) the kernel names the links too, unless it is told not to
-            // (net.ipv4.nexthop_compat_mode).
+            // Of a route by a nexthop object (RTA_NH_ID) the kernel names the links too, unless
+            // net.ipv4.nexthop_compat_mode is off.
             routes.complete &= used.peek().is_some();
             for name in used.filter_map(|index| names.get(&index)) {
                 match &destination {
@@ -385,7 +385,7 @@ fn is_default(route: &RouteMessage) -> bool {
     route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast
 }
 
-/// Returns where a route leads that somebody made; the kernel's own follow from addresses.
+/// Returns the destination of a configured route; routes of the kernel follow from addresses.
 fn destination(route: &RouteMessage) -> Option<Destination> {
     let header = &route.header;
     if header.kind != RouteType::Unicast || header.protocol == RouteProtocol::Kernel {
@@ -408,16 +408,16 @@ impl std::fmt::Display for Destination {
     }
 }
 
-/// A router that default routes lead to.
+/// Gateway of a default route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gateway {
     /// Its address.
     pub address: IpAddr,
-    /// The kernel's number of the link it is reached by.
+    /// Interface index of the link that it is reached by.
     pub link: u32,
 }
 
-/// The gateways of all default routes.
+/// Reads the gateways of all default routes.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -461,7 +461,7 @@ const fn route_address(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// The kernel's numbers of all links by name.
+/// Reads the interface indexes of all links by name.
 ///
 /// # Errors
 /// If the kernel does not answer.

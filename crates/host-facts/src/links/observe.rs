@@ -2,14 +2,14 @@
 
 use berth_api::infra_node::UnknownReason;
 
-use super::filter::BridgeFilter;
+use super::bridge_filter::BridgeFilter;
 use super::table::Links;
 use super::{netlink, physical, proc_net, sysfs, trouble};
 use crate::notes::Notes;
 use crate::pci::PciDevice;
 use crate::root::Root;
 
-/// The links of the running kernel alone, for a look at what became of a change.
+/// Reads the links of the running kernel only, to verify a change.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -65,8 +65,7 @@ fn note_unknown(root: &Root, links: &Links, notes: &mut Notes) {
         return;
     }
     if !links.routes_known {
-        let why =
-            "neither netlink nor /proc/net/route tells through which uplink default routes leave";
+        let why = "neither netlink nor /proc/net/route has the uplinks of default routes";
         notes.unknown("capabilities.uplinks[].defaultRoute", UnknownReason::NotFound, why);
     }
     if !root.is_live() {

@@ -6,10 +6,10 @@ use crate::root::Root;
 
 const NET: &str = "sys/class/net";
 
-/// Adds the device to a link that has one, and so tells physical links from others.
+/// Adds the device to a link that has one, which makes it a physical link.
 pub(super) fn complete(root: &Root, pci: &[PciDevice], link: &mut Link) {
     let file = |attribute: &str| format!("{NET}/{}/{attribute}", link.name);
-    // Only links without a kind of their own can be physical: virtual ones never have a device.
+    // Only links without a kind can be physical: virtual links never have a device.
     if link.kind == LinkKind::Other && root.link(&file("device")).is_some() {
         link.kind = LinkKind::Physical;
     }

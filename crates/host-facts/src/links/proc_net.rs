@@ -114,7 +114,7 @@ fn is_local(flags: &str) -> bool {
     u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & RTF_LOCAL != 0)
 }
 
-/// Tells VLAN links their id and parent.
+/// Adds the id and the parent of VLAN links.
 pub(super) fn add_vlans(root: &Root, links: &mut [Link]) {
     let table = root.read_large("proc/net/vlan/config").unwrap_or_default();
     for (name, id, parent) in vlans(&table) {

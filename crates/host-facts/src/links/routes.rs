@@ -1,4 +1,4 @@
-//! Which links the routes of the host use.
+//! Links that the routes of the host use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use berth_api::LinkName;
 use super::link::{Link, LinkKind};
 use super::table::Links;
 
-/// Which links the host's routes use.
+/// Links that the routes of the host use.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// Links of default routes.
     pub(super) default: BTreeSet<LinkName>,
     /// Links of other routes, with one destination each.
     pub(super) others: BTreeMap<LinkName, String>,
-    /// Whether of all routes the links are known.
+    /// True if the links of all routes are known.
     pub(super) complete: bool,
 }
 
@@ -38,7 +38,7 @@ impl Links {
     /// bridge's and the bond's ports that lead out of the host.
     ///
     /// Open vSwitch forwards by flows that no table here shows: if a route leaves through one of its
-    /// ports, any uplink in a datapath may carry it. `false` if a route leads to no uplink that we see.
+    /// ports, any uplink in a datapath may carry it. Returns false if a route leads to no known uplink.
     #[must_use]
     fn mark_default_routes(&mut self, names: &BTreeSet<LinkName>) -> bool {
         let mut marked: BTreeSet<LinkName> = BTreeSet::new();

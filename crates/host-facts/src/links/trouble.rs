@@ -53,9 +53,9 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> Trouble {
         }
     };
     let managers = if networkd || nm {
-        // Pods bring thousands of links; of interest is who else manages ours and those they stand on.
-        let ours = links.iter().filter(|link| link.is_ours() || link.is_uplink());
-        ours.filter_map(|link| Some((link.name.clone(), manager(link)?))).collect()
+        // Pods bring thousands of links; of interest are the managers of those that Berth made and of uplinks.
+        let relevant = links.iter().filter(|link| link.is_ours() || link.is_uplink());
+        relevant.filter_map(|link| Some((link.name.clone(), manager(link)?))).collect()
     } else {
         BTreeMap::new()
     };

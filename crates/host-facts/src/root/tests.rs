@@ -1,4 +1,4 @@
-//! Files that hang, loop, lead elsewhere or change, and the promise that none of it matters.
+//! Files that hang, loop, lead out of the tree or change.
 
 use std::os::unix::fs::symlink;
 
@@ -27,11 +27,11 @@ fn reads_text_without_nul_bytes_and_newlines() {
 }
 
 #[test]
-fn says_which_file_and_why() {
+fn errors_name_the_file_and_the_reason() {
     let (_folder, root) = tree(&[("sys/number", b"many")]);
     let message = |result: Result<u32, ReadError>| result.unwrap_err().to_string();
     assert_eq!(message(root.parse("sys/none")), "/sys/none: not there");
-    assert_eq!(message(root.parse("sys/number")), "/sys/number: `many` makes no sense there");
+    assert_eq!(message(root.parse("sys/number")), "/sys/number: `many` is not a valid value");
     assert_eq!(message(root.parse("sys")), "/sys: not a regular file");
 }
 
@@ -50,7 +50,7 @@ fn links_stay_inside_the_tree() {
 }
 
 #[test]
-fn the_way_without_openat2_keeps_the_same_promise() {
+fn the_fallback_without_openat2_gives_the_same_guarantee() {
     let (folder, root) = tree(&[("etc/real", b"inside")]);
     symlink("real", folder.path().join("etc/relative")).unwrap();
     symlink("/etc/hostname", folder.path().join("etc/outside")).unwrap();
