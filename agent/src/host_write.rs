@@ -1,4 +1,4 @@
-//! Writes through [`Root`]. Only `apply` and what the agent remembers come here.
+//! Writes to host files below a [`Root`]. Only `apply` and the state folder use it.
 //!
 //! Paths may come from other programs (a kubelet's flags), and the agent is root: a symbolic link is followed only where
 //! no other user can have made it. `/var/lib/kubelet` may be a link to another disk; a link in a folder that others
@@ -15,28 +15,28 @@ use nix::unistd::{UnlinkatFlags, fsync, geteuid, unlinkat};
 
 use berth_host_facts::root::Root;
 
-/// Why something could not be written, and where.
+/// Error of a write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("/{path}: {errno:?} ({})", .errno.desc())]
 pub struct WriteError {
     /// The file, relative to the root.
     pub path: String,
-    /// What the kernel said.
+    /// Error number of the kernel.
     pub errno: Errno,
 }
 
-/// Why the lock of the state folder could not be had.
+/// Error of taking the lock of the state folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// Somebody holds it.
+    /// Another process holds it.
     #[error("another berth-agent{} is at work on this host; wait for it, or stop it", .0.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default())]
     Held(Option<u32>),
-    /// There can be no lock.
+    /// The lock file cannot be made.
     #[error("{0}; Berth keeps there what it found, and changes nothing without it")]
     Impossible(WriteError),
 }
 
-/// Held as long as it lives; the kernel lets go of it when the process ends, however it ends.
+/// Lock that is held until it is dropped; the kernel releases it when the process ends in any way.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "held, not used")] Flock<File>);
 
@@ -73,10 +73,10 @@ pub trait HostWrite {
     /// What the kernel says.
     fn make_folder(&self, path: &str) -> Result<(), WriteError>;
 
-    /// Takes the lock that at most one process of the host has. The file holds the owner's process id.
+    /// Takes the lock, which at most one process of the host has. The file has the owner's process id.
     ///
     /// # Errors
-    /// If somebody has it, or the file cannot be made.
+    /// If another process has it, or the file cannot be made.
     fn lock(&self, path: &str) -> Result<Lock, LockError>;
 }
 
@@ -112,7 +112,7 @@ impl HostWrite for Root {
             fsync(&folder)
         });
         done.map_err(|errno| {
-            // Nothing more can be done about a leftover; the next try writes over it.
+            // A leftover that cannot be removed is overwritten by the next attempt.
             unlinkat(&folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir).unwrap_or_default();
             failed(errno)
         })
@@ -152,9 +152,9 @@ impl HostWrite for Root {
         let fd = openat(&folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(impossible)?;
         match Flock::lock(File::from(fd), FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
-                // The id is for the message of whoever comes second; without it the lock holds as well.
-                let told = lock.set_len(0).and_then(|()| lock.rewind());
-                told.and_then(|()| write!(lock, "{}", std::process::id())).unwrap_or_default();
+                // The id is for the error of a second process; the lock works without it.
+                let written = lock.set_len(0).and_then(|()| lock.rewind());
+                written.and_then(|()| write!(lock, "{}", std::process::id())).unwrap_or_default();
                 Ok(Lock(lock))
             }
             Err((mut file, Errno::EAGAIN)) => {
@@ -206,16 +206,16 @@ fn open_folder(root: &Root, path: &str) -> Result<OwnedFd, Errno> {
     }
     step(way.last().ok_or(Errno::ENOENT)?, ".", folder | OFlag::O_RDONLY)
 }
-/// As the kernel's own limit.
+/// The kernel's limit.
 const LINKS: usize = 40;
 
-/// Where a symbolic link points to that root made, in a folder that only root can change.
+/// Returns the target of a symbolic link that root made, in a folder that only root can change.
 fn trusted_link(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
     let link = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
     if link.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFLNK.bits() {
         return Err(Errno::ENOTDIR);
     }
-    // Who reads a captured tree owns it.
+    // The reader of a captured tree owns it.
     let of_root = |stat: &FileStat| stat.st_uid == 0 || stat.st_uid == geteuid().as_raw();
     let around = fstat(folder)?;
     let others = Mode::S_IWGRP | Mode::S_IWOTH;
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replaced_stays_and_the_error_names_it() {
+    fn a_file_that_cannot_be_replaced_stays_and_the_error_names_it() {
         let (folder, root) = tree();
         root.make_folder("state").unwrap();
         root.make_folder("state/a").unwrap();
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(root.read("etc/b").unwrap(), "1");
         link("loop", "loop");
         assert_eq!(root.remove("loop/b").unwrap_err().errno, Errno::ELOOP);
-        // Anybody may have made the link.
+        // Any user may have made the link.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         std::fs::set_permissions(folder.path().join("shared"), open).unwrap();
         link("../etc", "shared/x");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_is_told_who_is_first() {
+    fn the_second_process_gets_the_id_of_the_first() {
         let (_folder, root) = tree();
         let first = root.lock("lock").unwrap();
         let second = root.lock("lock").unwrap_err();

@@ -10,15 +10,15 @@ use kube::config::Kubeconfig;
 
 use berth_host_facts::root::Root;
 
-/// Where deploy/README.md has the kubeconfig put.
+/// Path of the kubeconfig, as in deploy/README.md.
 pub const KUBECONFIG: &str = "etc/berth/kubeconfig";
 
 /// A client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// When it ends.
+    /// End of its validity.
     pub end: String,
-    /// How long it is valid yet; `None` in a captured tree, which does not say what time it is.
+    /// Remaining validity; `None` in a captured tree, which has no clock.
     pub expiry: Option<Expiry>,
 }
 

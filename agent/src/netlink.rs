@@ -1,7 +1,7 @@
 //! Sends changes of links to the kernel, many at a time.
 //!
 //! Changes sent in one datagram cost one system call for all of them, and one acknowledgement, the last one's: the
-//! kernel takes them in order, and answers each that it refuses whether it was asked to or not.
+//! kernel takes them in order, and answers each that it refuses also without a request for an acknowledgement.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub struct Netlink {
     pub reader: NetlinkReader,
     socket: Socket,
     sequence: u32,
-    /// What was received last.
+    /// Datagram that was received last.
     datagram: Vec<u8>,
 }
 
@@ -35,20 +35,20 @@ impl std::fmt::Debug for Netlink {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}", .errno.desc(), .words.as_ref().map(|words| format!(" ({words})")).unwrap_or_default())]
 pub struct Refused {
-    /// Its number for why.
+    /// Error number.
     pub errno: Errno,
-    /// Its words for why, where it has any (extended acknowledgement).
+    /// Text of the extended acknowledgement, if the kernel sends one.
     pub words: Option<String>,
 }
 
-/// What a change does to what is there.
+/// Effect of a change on an existing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Makes something that must not be there yet.
+    /// Makes an object that must not exist.
     Create,
-    /// Adds to what is there, or makes it.
+    /// Adds to an object, or makes it.
     Append,
-    /// Changes what is there, or removes it.
+    /// Changes an object, or removes it.
     Change,
 }
 
@@ -62,7 +62,7 @@ impl Netlink {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// If the kernel has no route netlink, which none of ours lacks.
+    /// If the kernel has no route netlink, which all supported kernels have.
     pub fn open() -> io::Result<Self> {
         let (reader, socket) = (NetlinkReader::open()?, open(NETLINK_ROUTE)?);
         Ok(Self { reader, socket, sequence: 0, datagram: Vec::with_capacity(DATAGRAM) })
@@ -71,7 +71,7 @@ impl Netlink {
     /// Sends changes; the kernel makes them in this order, and one that it refuses does not stop the others.
     ///
     /// # Errors
-    /// If it does not answer for a minute; what was done then is not known, and must be looked at.
+    /// If it does not answer for a minute; it is then unknown which changes were made.
     pub fn change(&mut self, changes: Vec<(How, Message)>) -> io::Result<Vec<Result<(), Refused>>> {
         let mut outcomes = Vec::with_capacity(changes.len());
         let mut batch = Batch::default();
@@ -92,7 +92,7 @@ impl Netlink {
     /// Sends one change.
     ///
     /// # Errors
-    /// As [`Netlink::change`], or what the kernel said.
+    /// As [`Netlink::change`].
     pub fn change_one(&mut self, how: How, message: Message) -> io::Result<Result<(), Refused>> {
         let outcome = self.change(vec![(how, message)])?.pop();
         Ok(outcome.unwrap_or(Ok(())))
@@ -139,10 +139,10 @@ impl How {
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
-    /// The first one's sequence number; the others' follow.
+    /// Sequence number of the first request; those of the others follow.
     first: u32,
     count: usize,
-    /// Where the last one begins.
+    /// Start of the last request.
     last: usize,
 }
 
@@ -156,12 +156,12 @@ impl Batch {
         self.bytes.extend(bytes);
     }
 
-    /// Asks for an acknowledgement of the last request.
+    /// Requests an acknowledgement of the last request.
     fn acknowledge_last(&mut self) {
         const FLAGS: usize = 6;
         if let Some(flags) = self.bytes.get_mut(self.last + FLAGS..self.last + FLAGS + 2) {
-            let asked = u16::from_ne_bytes([flags[0], flags[1]]) | NLM_F_ACK;
-            flags.copy_from_slice(&asked.to_ne_bytes());
+            let with_ack = u16::from_ne_bytes([flags[0], flags[1]]) | NLM_F_ACK;
+            flags.copy_from_slice(&with_ack.to_ne_bytes());
         }
     }
 }

@@ -49,7 +49,7 @@ impl Transactions {
     /// Makes changes as one transaction.
     ///
     /// # Errors
-    /// If the kernel does not answer for a minute; what was done then is not known.
+    /// If the kernel does not answer for a minute; it is then unknown which changes were made.
     pub(crate) fn commit(&mut self, changes: &[Request]) -> io::Result<Result<(), Refused>> {
         let begin = self.next();
         let mut batch = framed(BATCH_BEGIN, NLM_F_REQUEST, begin, batch_header(), &[]);
@@ -105,17 +105,17 @@ pub struct Request {
 }
 
 impl Request {
-    /// Makes something that may be there already.
+    /// Makes an object that may exist already.
     pub const fn make(kind: u8, attributes: Attributes) -> Self {
         Self { kind, flags: NLM_F_CREATE, attributes }
     }
 
-    /// Adds after what is there.
+    /// Appends to the existing objects.
     pub const fn append(kind: u8, attributes: Attributes) -> Self {
         Self { kind, flags: NLM_F_CREATE | NLM_F_APPEND, attributes }
     }
 
-    /// Deletes something.
+    /// Deletes an object.
     pub const fn delete(kind: u8, attributes: Attributes) -> Self {
         Self { kind, flags: 0, attributes }
     }

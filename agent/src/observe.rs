@@ -1,4 +1,4 @@
-//! Observes the host with the programs on it that answer questions: systemd and the kubelet.
+//! Observes the host, with the clients of systemd and of the kubelet.
 
 mod pod_resources;
 
