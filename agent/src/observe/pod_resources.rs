@@ -55,7 +55,7 @@ async fn ask(socket: &Path) -> Result<Listed, PodResourcesError> {
     Ok(Listed {
         pods: listed.into_inner().pod_resources,
         allocatable_cpus: allocatable.as_ref().and_then(|answer| cpus(&answer.cpu_ids)),
-        devices: allocatable.map(|answer| Devices::of(&answer.devices)),
+        devices: allocatable.map(|answer| Devices::count(&answer.devices)),
     })
 }
 

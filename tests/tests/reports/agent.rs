@@ -240,7 +240,7 @@ fn listed(case: &Case, running: &BTreeMap<String, Running>) -> Listed {
     Listed {
         pods: pods.collect(),
         allocatable_cpus: None,
-        devices: Some(podresources::Devices::of(&pools.collect::<Vec<_>>())),
+        devices: Some(podresources::Devices::count(&pools.collect::<Vec<_>>())),
     }
 }
 
