@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use berth_agent::apply::Kernel;
-use berth_agent::apply::links::trial::Lost;
+use berth_agent::apply::links::error::{FilterError, NotTried, StepError, TrialError};
 use berth_agent::plan::network::{
     FilterWork, LINK_GROUP, LinkOp, LinkWork, WantedKind, WantedLink, filter,
 };
@@ -13,6 +13,8 @@ use berth_api::infra_node::LinkState;
 use berth_host_facts::links::{
     BridgeFilter, BridgeOptions, IpOptions, Link, LinkKind, Links, PortVlans, Tunnel,
 };
+use berth_agent::netlink::Refused;
+use nix::errno::Errno;
 
 /// Links, and what happens to a program that changes them.
 #[derive(Debug, Default)]
@@ -52,7 +54,7 @@ fn killed() -> ! {
 }
 
 impl Kernel for Model {
-    fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), String>>> {
+    fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
         let mut answers = Vec::new();
         for op in ops {
             let fate = if self.fate.is_empty() { Fate::Done } else { self.fate.remove(0) };
@@ -61,7 +63,7 @@ impl Kernel for Model {
                 Fate::Refused => {
                     self.refused += 1;
                     refuse(&mut self.links, op);
-                    answers.push(Err(format!("{}: no (a test)", op.link())));
+                    answers.push(Err(refused(op.link(), Errno::EINVAL, Some("a test"))));
                     continue;
                 }
                 Fate::Attached | Fate::Done | Fate::KilledAfter => {}
@@ -78,12 +80,12 @@ impl Kernel for Model {
         Ok(answers)
     }
 
-    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), String>>> {
+    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
         let up = |op: &&LinkOp| step(&mut self.links, &LinkOp::Up(op.link().clone()));
         Ok(ops.iter().map(up).collect())
     }
 
-    fn filter(&mut self, work: &FilterWork) -> Result<(), String> {
+    fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
         self.links.filter = match work {
             FilterWork::Replace(wanted) => BridgeFilter::There(filter::table(wanted)),
             FilterWork::Delete => BridgeFilter::Absent,
@@ -104,10 +106,10 @@ impl Kernel for Model {
         self.links()
     }
 
-    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, Lost> {
+    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
         for op in &work.ops {
-            let answers = self.step(&[op]).map_err(|error| Lost::NotTried(error.to_string()))?;
-            answers.into_iter().collect::<Result<Vec<()>, String>>().map_err(Lost::NotTried)?;
+            let answers = self.step(&[op]).map_err(NotTried::Netlink)?;
+            answers.into_iter().collect::<Result<Vec<()>, _>>().map_err(NotTried::Step)?;
         }
         Ok(None)
     }
@@ -188,9 +190,15 @@ fn sort(links: &mut Links) {
     links.all.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
-fn at(links: &Links, name: &LinkName) -> Result<usize, String> {
+/// The answer of the kernel to a step.
+fn refused(link: &LinkName, errno: Errno, words: Option<&str>) -> StepError {
+    let refused = Refused { errno, words: words.map(str::to_owned) };
+    StepError::Refused { link: link.clone(), refused, hint: "" }
+}
+
+fn at(links: &Links, name: &LinkName) -> Result<usize, StepError> {
     let place = links.all.iter().position(|link| link.name == *name);
-    place.ok_or_else(|| format!("{name}: ENODEV"))
+    place.ok_or_else(|| refused(name, Errno::ENODEV, None))
 }
 
 /// What the kernel changes although it refuses: a port that moves has left its bridge by then (`do_set_master`).
@@ -204,11 +212,11 @@ fn refuse(links: &mut Links, op: &LinkOp) {
 }
 
 /// Does to the links what the kernel would.
-pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), String> {
+pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
     match op {
         LinkOp::Make(wanted) => {
             if at(links, &wanted.name).is_ok() {
-                return Err(format!("{}: EEXIST", wanted.name));
+                return Err(refused(&wanted.name, Errno::EEXIST, None));
             }
             let twin = |link: &Link| match &wanted.kind {
                 WantedKind::Bridge { .. } => false,
@@ -221,7 +229,7 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), String> {
                     .is_some_and(|tunnel| (tunnel.vni, tunnel.port) == (Some(*vni), Some(*port))),
             };
             if links.all.iter().any(twin) {
-                return Err(format!("{}: EEXIST: another link is the same", wanted.name));
+                return Err(refused(&wanted.name, Errno::EEXIST, Some("another link is the same")));
             }
             let mut made = Link::new(wanted.name.clone(), LinkKind::Other);
             be(&mut made, wanted);
@@ -260,7 +268,7 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), String> {
         LinkOp::Leave { .. } => (link.master, link.vlans) = (None, None),
         LinkOp::AddVlans { vlans, .. } => {
             if link.master.is_none() {
-                return Err(format!("{}: EOPNOTSUPP: VLANs of no port", link.name));
+                return Err(refused(&link.name, Errno::EOPNOTSUPP, Some("VLANs of no port")));
             }
             link.vlans.get_or_insert_default().all.extend(vlans.iter());
         }

@@ -1,10 +1,9 @@
 //! Writes the nf_tables table that keeps guests' control frames from the uplinks: in one transaction, so that there
 //! is no moment between the old rules and the new ones.
 
-use std::io;
-
 use nix::errno::Errno;
 
+use super::error::FilterError;
 use crate::netlink::Refused;
 use crate::nftables::{NF_DROP, Request, Transactions, message};
 use crate::plan::network::filter::{
@@ -19,18 +18,17 @@ use berth_host_facts::nftables::{Attributes, Nftables, TABLE};
 /// Carries it out, and reads back what became of it.
 ///
 /// # Errors
-/// Why it is not so.
-pub(super) fn carry_out(work: &FilterWork) -> Result<(), String> {
-    let mut transactions =
-        Transactions::open().map_err(|error| meaning(&error.to_string(), error.raw_os_error()))?;
+/// If the table differs from the desired one.
+pub(super) fn carry_out(work: &FilterWork) -> Result<(), FilterError> {
+    let mut transactions = Transactions::open().map_err(FilterError::Open)?;
     let requests = match work {
         FilterWork::Replace(filter) => replace(filter),
         FilterWork::Delete => vec![delete()],
     };
-    match transactions.commit(&requests).map_err(|error| unanswered(&error))? {
+    match transactions.commit(&requests).map_err(FilterError::NoAnswer)? {
         // Deleted by another program in between.
         Err(Refused { errno: Errno::ENOENT, .. }) if *work == FilterWork::Delete => {}
-        Err(refused) => return Err(meaning(&refused.to_string(), Some(refused.errno as i32))),
+        Err(refused) => return Err(FilterError::Refused(refused)),
         Ok(()) => {}
     }
     let should_be = match work {
@@ -38,35 +36,8 @@ pub(super) fn carry_out(work: &FilterWork) -> Result<(), String> {
         FilterWork::Delete => BridgeFilter::Absent,
     };
     let now = Nftables::open().and_then(|mut nftables| read_filter(&mut nftables));
-    let now = now.map_err(|error| unanswered(&error))?;
-    if now == should_be {
-        return Ok(());
-    }
-    Err("done, and reads back otherwise; another program changes nftables table bridge berth"
-        .to_owned())
-}
-
-fn unanswered(error: &io::Error) -> String {
-    format!("nf_tables: {error}")
-}
-
-fn meaning(why: &str, errno: Option<i32>) -> String {
-    let hint = match errno.map(Errno::from_raw) {
-        Some(Errno::EPERM) => "it takes CAP_NET_ADMIN in the host's network namespace",
-        Some(
-            Errno::EOPNOTSUPP
-            | Errno::EPROTONOSUPPORT
-            | Errno::EAFNOSUPPORT
-            | Errno::ENOENT
-            | Errno::ESOCKTNOSUPPORT,
-        ) => {
-            "this kernel has no nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE; modprobe nf_tables). Without it a \
-             guest's BPDU can have the switch close the port of all tenants, so no network is made that is not there \
-             already"
-        }
-        _ => "no network is made that is not there already",
-    };
-    format!("nftables table bridge {TABLE}: {why}; {hint}")
+    let now = now.map_err(FilterError::NoAnswer)?;
+    if now == should_be { Ok(()) } else { Err(FilterError::Differs) }
 }
 
 fn of_table() -> Attributes {

@@ -15,7 +15,7 @@ use crate::systemd::SystemdError;
 
 /// Who undoes the change if the agent does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Guard {
+pub enum Guard {
     /// A transient service, which survives the end of the agent's control group.
     Unit(String),
     /// A child, which survives the end of the agent's process alone.

@@ -5,8 +5,8 @@ use std::io;
 use berth_api::LinkName;
 
 use super::super::Hands;
-use super::trial::{self, Lost};
-use super::{filter, meaning, messages, numbers, step};
+use super::error::{FilterError, NotTried, StepError, TrialError};
+use super::{filter, messages, numbers, step, trial};
 use crate::netlink::Netlink;
 use crate::plan::network::{FilterWork, LinkOp, LinkWork};
 use berth_host_facts::links::{Links, live, nearby};
@@ -17,19 +17,19 @@ pub trait Kernel {
     ///
     /// # Errors
     /// If the kernel does not answer; what was done then is not known.
-    fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), String>>>;
+    fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
     /// Raises the links that these steps work on, with an answer for each.
     ///
     /// # Errors
     /// As [`Kernel::step`].
-    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), String>>>;
+    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
     /// Changes the rules for what guests send, and reads back what became of them.
     ///
     /// # Errors
     /// Why they are not so.
-    fn filter(&mut self, work: &FilterWork) -> Result<(), String>;
+    fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError>;
 
     /// All links as they are now.
     ///
@@ -47,7 +47,7 @@ pub trait Kernel {
     ///
     /// # Errors
     /// Why it is not in place.
-    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, Lost>;
+    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError>;
 }
 
 /// The running kernel.
@@ -74,21 +74,23 @@ impl<'h, 'a> Live<'h, 'a> {
 }
 
 impl Kernel for Live<'_, '_> {
-    fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), String>>> {
+    fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
         self.with(|hands, netlink| {
             let indexes = numbers(netlink, ops)?;
             step(hands, netlink, &indexes, ops)
         })
     }
 
-    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), String>>> {
+    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
         let messages = ops.iter().map(|op| messages::up(op.link(), true)).collect();
         let answers = self.with(|_, netlink| netlink.change(messages))?;
         let answers = ops.iter().zip(answers);
-        Ok(answers.map(|(op, answer)| answer.map_err(|refused| meaning(op, &refused))).collect())
+        Ok(answers
+            .map(|(op, answer)| answer.map_err(|refused| StepError::refused(op, refused)))
+            .collect())
     }
 
-    fn filter(&mut self, work: &FilterWork) -> Result<(), String> {
+    fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
         filter::carry_out(work)
     }
 
@@ -100,8 +102,8 @@ impl Kernel for Live<'_, '_> {
         self.with(|hands, netlink| nearby(&mut netlink.reader, hands.root, name))
     }
 
-    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, Lost> {
-        let mut netlink = Netlink::open().map_err(|error| Lost::NotTried(error.to_string()))?;
+    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
+        let mut netlink = Netlink::open().map_err(NotTried::Open)?;
         trial::run(self.hands, &mut netlink, work).map(Some)
     }
 }

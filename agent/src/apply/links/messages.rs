@@ -15,6 +15,7 @@ use rtnetlink::packet_route::neighbour::{
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rtnetlink::{LinkBridge, LinkBridgeVlan, LinkMessageBuilder, LinkUnspec, LinkVlan, LinkVxlan};
 
+use super::error::StepError;
 use crate::netlink::How;
 use crate::plan::network::{ARP_IGNORE_ALL, LINK_GROUP, RP_FILTER_STRICT, WantedKind, WantedLink};
 
@@ -28,7 +29,7 @@ const IPV6_LEAST_MTU: u32 = 1280;
 ///
 /// # Errors
 /// Which link it stands on is not there.
-pub(super) fn make(wanted: &WantedLink, indexes: &Indexes) -> Result<LinkMessage, String> {
+pub(super) fn make(wanted: &WantedLink, indexes: &Indexes) -> Result<LinkMessage, StepError> {
     let name = wanted.name.as_str();
     let master = wanted.master.as_ref().map(|name| index(indexes, name)).transpose()?;
     Ok(match &wanted.kind {
@@ -88,7 +89,7 @@ pub(super) fn settle(
     wanted: &WantedLink,
     indexes: &Indexes,
     has_ipv6: bool,
-) -> Result<LinkMessage, String> {
+) -> Result<LinkMessage, StepError> {
     let name = wanted.name.to_string();
     let number = indexes.get(&wanted.name).copied();
     let master = wanted.master.as_ref().map(|name| index(indexes, name)).transpose()?;
@@ -146,7 +147,7 @@ pub(super) fn master(
     port: &LinkName,
     bridge: Option<&LinkName>,
     indexes: &Indexes,
-) -> Result<(How, Message), String> {
+) -> Result<(How, Message), StepError> {
     let builder = LinkUnspec::new_with_name(port.as_str());
     let message = match bridge {
         Some(bridge) => builder.controller(index(indexes, bridge)?).build(),
@@ -163,7 +164,7 @@ pub(super) fn add_vlans(
     port: &LinkName,
     vlans: &VlanSet,
     indexes: &Indexes,
-) -> Result<(How, Message), String> {
+) -> Result<(How, Message), StepError> {
     let message = vlan_ranges(port, &vlans.ranges(), indexes, false)?;
     Ok((How::Change, Message::SetLink(message)))
 }
@@ -177,7 +178,7 @@ pub(super) fn remove_vlans(
     vlans: &VlanSet,
     itself: bool,
     indexes: &Indexes,
-) -> Result<(How, Message), String> {
+) -> Result<(How, Message), StepError> {
     let message = vlan_ranges(port, &vlans.ranges(), indexes, itself)?;
     Ok((How::Change, Message::DelLink(message)))
 }
@@ -187,7 +188,7 @@ fn vlan_ranges(
     ranges: &[(VlanId, VlanId)],
     indexes: &Indexes,
     itself: bool,
-) -> Result<LinkMessage, String> {
+) -> Result<LinkMessage, StepError> {
     let tagged = BridgeVlanInfoFlags::empty();
     let mut builder = LinkBridgeVlan::new(index(indexes, port)?);
     if itself {
@@ -213,7 +214,7 @@ pub(super) fn peers(
     add: &BTreeSet<IpAddr>,
     remove: &BTreeSet<IpAddr>,
     indexes: &Indexes,
-) -> Result<Vec<(How, Message)>, String> {
+) -> Result<Vec<(How, Message)>, StepError> {
     let index = index(indexes, link)?;
     let gone =
         remove.iter().map(|peer| (How::Change, Message::DelNeighbour(peer_entry(index, *peer))));
@@ -253,7 +254,7 @@ pub(super) fn remove_addresses(
     link: &LinkName,
     addresses: &[String],
     indexes: &Indexes,
-) -> Result<Vec<(How, Message)>, String> {
+) -> Result<Vec<(How, Message)>, StepError> {
     let index = index(indexes, link)?;
     let one = |text: &String| {
         let (address, length) = text.split_once('/')?;
@@ -278,6 +279,6 @@ const fn stp_state(on: bool) -> BridgeStpState {
     if on { BridgeStpState::KernelStp } else { BridgeStpState::Disabled }
 }
 
-fn index(indexes: &Indexes, name: &LinkName) -> Result<u32, String> {
-    indexes.get(name).copied().ok_or_else(|| format!("{name} is not there"))
+fn index(indexes: &Indexes, name: &LinkName) -> Result<u32, StepError> {
+    indexes.get(name).copied().ok_or_else(|| StepError::NoLink(name.clone()))
 }

@@ -1,6 +1,7 @@
 //! Carries out what is planned for links: many changes in one message where they do not depend on each other,
 //! removals one by one; then one look at what became of all of them.
 
+pub mod error;
 mod filter;
 mod guard;
 mod kernel;
@@ -11,19 +12,20 @@ pub mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
 
 use berth_api::infra_node::ChangeResult;
 use berth_api::{LinkName, VlanSet};
-use nix::errno::Errno;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
 use super::Hands;
 use super::outcome::{Ended, Outcome};
 use crate::host_write::HostWrite as _;
-use crate::netlink::{How, Netlink, Refused};
+use crate::netlink::{How, Netlink};
 use crate::plan::network::{FilterWork, LinkOp, LinkWork, Stage, WantedKind};
 use crate::plan::{Change, ChangeId};
 use berth_host_facts::ledger::Ledger;
+use error::StepError;
 pub use kernel::Kernel;
 use kernel::Live;
 use messages::Indexes;
@@ -67,7 +69,8 @@ fn carry_out_on(
             for change in stage {
                 let work = change.links().and_then(|work| work.filter.as_ref());
                 let done = work.map_or(Ok(()), |work| kernel.filter(work));
-                let ended = done.map_or_else(Ended::Failed, |()| Ended::Done(None));
+                let ended = done
+                    .map_or_else(|error| Ended::Failed(error.to_string()), |()| Ended::Done(None));
                 let outcome = Outcome::of(change, ended);
                 if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
                     settle(work, ledger);
@@ -188,7 +191,7 @@ fn all_at_once(hands: &Hands, kernel: &mut dyn Kernel, changes: &[&Change]) -> V
             break;
         }
     }
-    match result.and_then(|()| kernel.links()) {
+    match result.and_then(|()| kernel.links().map_err(Arc::new)) {
         Ok(links) => tasks.iter().map(|task| (task.judge(&links), task.taken_back)).collect(),
         Err(error) => {
             let failed =
@@ -199,23 +202,24 @@ fn all_at_once(hands: &Hands, kernel: &mut dyn Kernel, changes: &[&Change]) -> V
 }
 
 /// Runs tasks to their ends.
-fn run(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> io::Result<()> {
+fn run(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> Result<(), Arc<io::Error>> {
     // A change on trial is alone, and has a probe around it.
     if let [task] = tasks
         && task.work.trial
     {
-        return task.try_out(kernel);
+        return task.try_out(kernel).map_err(Arc::new);
     }
     let mut broken = None;
     loop {
         if let Err(error) = check(kernel, tasks) {
+            let error = Arc::new(error);
             stop_all(tasks, &error);
             broken = Some(error);
         }
         let mut open: Vec<&mut Task> =
             tasks.iter_mut().filter(|task| task.op().is_some()).collect();
         if open.is_empty() {
-            raise(kernel, tasks)?;
+            raise(kernel, tasks).map_err(Arc::new)?;
             return broken.map_or(Ok(()), Err);
         }
         let steps: Vec<&LinkOp> = open.iter().filter_map(|task| task.op()).collect();
@@ -227,17 +231,18 @@ fn run(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> io::Result<()> {
             }
             // What was there before is restored, if the kernel answers to that.
             Err(error) if broken.is_none() => {
+                let error = Arc::new(error);
                 stop_all(tasks, &error);
                 broken = Some(error);
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(Arc::new(error)),
         }
     }
 }
 
-fn stop_all(tasks: &mut [Task], error: &io::Error) {
+fn stop_all(tasks: &mut [Task], error: &Arc<io::Error>) {
     for task in tasks.iter_mut().filter(|task| !task.is_stopped() && task.op().is_some()) {
-        task.took(Err(format!("netlink: {error}")));
+        task.took(Err(StepError::Netlink(Arc::clone(error))));
     }
 }
 
@@ -305,7 +310,7 @@ pub(super) fn step(
     netlink: &mut Netlink,
     indexes: &Indexes,
     ops: &[&LinkOp],
-) -> io::Result<Vec<Result<(), String>>> {
+) -> io::Result<Vec<Result<(), StepError>>> {
     let has_ipv6 = hands.root.exists("proc/sys/net/ipv6/conf/all");
     let first: Vec<_> = ops.iter().map(|op| first_messages(op, indexes, has_ipv6)).collect();
     let mut results = send(netlink, indexes, ops, first)?;
@@ -330,8 +335,7 @@ pub(super) fn step(
         {
             let path = format!("proc/sys/net/ipv6/conf/{}/disable_ipv6", wanted.name);
             if hands.root.exists(&path) {
-                *result =
-                    hands.root.write(&path, "1").map_err(|error| super::outcome::meaning(&error));
+                *result = hands.root.write(&path, "1").map_err(StepError::Sysctl);
             }
         }
     }
@@ -340,7 +344,7 @@ pub(super) fn step(
 
 type Messages = Vec<(How, RouteNetlinkMessage)>;
 
-fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Messages, String> {
+fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Messages, StepError> {
     use RouteNetlinkMessage::NewLink;
     let settle = |wanted| messages::settle(wanted, indexes, has_ipv6);
     Ok(match op {
@@ -368,8 +372,8 @@ fn send(
     netlink: &mut Netlink,
     indexes: &Indexes,
     ops: &[&LinkOp],
-    messages: Vec<Result<Messages, String>>,
-) -> io::Result<Vec<Result<(), String>>> {
+    messages: Vec<Result<Messages, StepError>>,
+) -> io::Result<Vec<Result<(), StepError>>> {
     let mut results = Vec::new();
     let mut owners = Vec::new();
     let mut all = Vec::new();
@@ -385,7 +389,7 @@ fn send(
             (answer, results.get_mut(place), ops.get(place))
             && result.is_ok()
         {
-            *result = Err(meaning(op, &refused));
+            *result = Err(StepError::refused(op, refused));
         }
     }
     // VLANs in one message end at the first that is refused: then each for itself.
@@ -404,9 +408,9 @@ fn one_by_one(
     indexes: &Indexes,
     port: &LinkName,
     vlans: &VlanSet,
-) -> io::Result<Result<(), String>> {
+) -> io::Result<Result<(), StepError>> {
     let single = |id| messages::add_vlans(port, &std::iter::once(id).collect(), indexes);
-    let messages: Result<Messages, String> = vlans.iter().map(single).collect();
+    let messages: Result<Messages, StepError> = vlans.iter().map(single).collect();
     let messages = match messages {
         Ok(messages) => messages,
         Err(error) => return Ok(Err(error)),
@@ -418,39 +422,10 @@ fn one_by_one(
         None => Ok(()),
         Some((id, why)) => {
             let op = LinkOp::AddVlans { port: port.clone(), vlans: std::iter::once(id).collect() };
-            Err(format!("VLAN {id}: {} ({} others)", meaning(&op, &why), refused.count()))
+            let first = Box::new(StepError::refused(&op, why));
+            Err(StepError::Vlans { id, first, others: refused.count() })
         }
     })
-}
-
-/// The kernel's answer with what it means here.
-fn meaning(op: &LinkOp, refused: &Refused) -> String {
-    let name = op.link();
-    let hint = match (refused.errno, op) {
-        (Errno::EPERM, _) => "; it takes CAP_NET_ADMIN in the host's network namespace",
-        (Errno::EOPNOTSUPP, LinkOp::Make(wanted)) => match wanted.kind {
-            WantedKind::Bridge { vlan_aware: true, .. } => {
-                "; this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING): take scenario \
-                 BridgePerTenant"
-            }
-            WantedKind::Bridge { .. } => "; this kernel has no bridges (modprobe bridge)",
-            WantedKind::Vlan { .. } => "; this kernel has no VLAN links (modprobe 8021q)",
-            WantedKind::Vxlan { .. } => "; this kernel has no VXLAN (modprobe vxlan)",
-        },
-        (Errno::ENOSPC, LinkOp::AddVlans { .. }) | (Errno::ENOSPC, LinkOp::Make(_)) => {
-            "; the network card's VLAN filter is full: carry fewer tenants here, or take another card"
-        }
-        (Errno::EBUSY, LinkOp::Join { .. }) => {
-            "; something else receives its frames already (macvlan, ipvlan, a bond)"
-        }
-        (Errno::EADDRINUSE, _) => "; another program has the UDP port",
-        (Errno::EXFULL, _) => "; a bridge has 1023 ports at most",
-        (Errno::EEXIST, _) => "; something made it at the same time, look again",
-        (Errno::ENETDOWN, _) => "; the link below is down",
-        (Errno::ENOMEM | Errno::ENOBUFS, _) => "; there is no memory for it now",
-        _ => "",
-    };
-    format!("{name}: {refused}{hint}")
 }
 
 /// Notes which links are about to become uplinks.
@@ -479,7 +454,7 @@ pub(super) fn raises(work: &LinkWork) -> BTreeSet<LinkName> {
 pub fn step_alone(
     root: &berth_host_facts::root::Root,
     op: &LinkOp,
-) -> io::Result<Result<(), String>> {
+) -> io::Result<Result<(), StepError>> {
     let mut netlink = Netlink::open()?;
     let indexes = numbers(&mut netlink, &[op])?;
     let hands = Hands::new(root, "", &|| {});

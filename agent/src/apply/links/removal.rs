@@ -3,10 +3,12 @@
 //! as the removal took.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::Hands;
 use super::super::outcome::Ended;
+use super::error::StepError;
 use super::kernel::Kernel;
 use super::task::Task;
 use crate::plan::Change;
@@ -45,7 +47,8 @@ fn one(kernel: &mut dyn Kernel, mut task: Task) -> io::Result<Ended> {
             let near = match kernel.nearby(around) {
                 Ok(near) => near,
                 Err(error) => {
-                    task.took(Err(format!("{around}: it is not known who uses it: {error}")));
+                    let (link, source) = (around.clone(), Arc::new(error));
+                    task.took(Err(StepError::UsersUnknown { link, source }));
                     continue;
                 }
             };
@@ -63,7 +66,7 @@ fn one(kernel: &mut dyn Kernel, mut task: Task) -> io::Result<Ended> {
         }
         let begin = Instant::now();
         let result = kernel.step(&[op]).map(|mut results| results.pop().unwrap_or(Ok(())));
-        task.took(result.unwrap_or_else(|error| Err(format!("netlink: {error}"))));
+        task.took(result.unwrap_or_else(|error| Err(StepError::netlink(error))));
         std::thread::sleep(begin.elapsed().min(PAUSE));
     }
     if task.is_stopped() { Ok(task.judge(&kernel.links()?)) } else { Ok(Ended::Done(None)) }

@@ -8,8 +8,8 @@ use crate::apply::outcome::Ended;
 use crate::plan::network::{LinkOp, LinkWork, holds, users};
 use berth_host_facts::links::Links;
 
+use super::error::{StepError, TrialError};
 use super::kernel::Kernel;
-use super::trial::Lost;
 
 /// A change under way.
 pub(super) struct Task<'a> {
@@ -31,10 +31,17 @@ pub(super) struct Task<'a> {
 }
 
 enum Stopped {
-    /// The kernel refused a step.
-    Failed(String),
+    /// A step or a trial failed.
+    Failed(Failure),
     /// Links are attached that were not there when it was planned.
     InUse(String),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum Failure {
+    Step(#[from] StepError),
+    Trial(#[from] TrialError),
 }
 
 impl<'a> Task<'a> {
@@ -62,9 +69,9 @@ impl<'a> Task<'a> {
     }
 
     /// Notes how its next step ended.
-    pub(super) fn took(&mut self, result: Result<(), String>) {
+    pub(super) fn took(&mut self, result: Result<(), StepError>) {
         match result {
-            Err(why) if !self.undoing => self.stop(Stopped::Failed(why)),
+            Err(why) if !self.undoing => self.stop(Stopped::Failed(why.into())),
             // What follows puts back what the refused step was to make room for: both would be two ways out of a bridge.
             Err(_) if self.op().is_some_and(LinkOp::takes_away) => self.cut_short = true,
             _ => self.next += 1,
@@ -122,9 +129,9 @@ impl<'a> Task<'a> {
         self.next = self.work.ops.len();
         match kernel.try_out(self.work) {
             Ok(said) => self.tried = said,
-            Err(Lost::NotTried(why)) => self.stopped = Some(Stopped::Failed(why)),
-            Err(Lost::TakenBack(why)) => {
-                (self.stopped, self.taken_back) = (Some(Stopped::Failed(why)), true);
+            Err(error) => {
+                self.taken_back = matches!(error, TrialError::RolledBack(_));
+                self.stopped = Some(Stopped::Failed(error.into()));
             }
         }
         Ok(())
@@ -144,8 +151,8 @@ impl<'a> Task<'a> {
     }
 
     /// Notes that a link that it made could not be raised.
-    pub(super) fn not_raised(&mut self, why: String) {
-        self.stopped.get_or_insert(Stopped::Failed(why));
+    pub(super) fn not_raised(&mut self, why: StepError) {
+        self.stopped.get_or_insert_with(|| Stopped::Failed(why.into()));
     }
 
     /// What became of the change, by the look after it.
@@ -176,7 +183,7 @@ impl<'a> Task<'a> {
                 let missing = vlans.difference(&now.all);
                 let carried = vlans.len() - missing.len();
                 if carried == 0 {
-                    return Ended::Failed(why.clone());
+                    return Ended::Failed(why.to_string());
                 }
                 Ended::Partial(format!("{carried} of {}; not {missing}: {why}", vlans.len()))
             }

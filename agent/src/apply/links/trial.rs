@@ -15,6 +15,7 @@ use rtnetlink::packet_route::neighbour::{
 use serde::{Deserialize, Serialize};
 
 use super::super::{Hands, settings};
+use super::error::{NotTried, RolledBack, TrialError, TrialFailure};
 use super::guard;
 use super::{messages, step};
 use crate::host_write::HostWrite as _;
@@ -41,15 +42,6 @@ const CONNECT: Duration = Duration::from_secs(3);
 const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Why a change is not in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lost {
-    /// Nothing was changed; another try may find it otherwise.
-    NotTried(String),
-    /// It was made, and undone.
-    TakenBack(String),
-}
-
 /// How to undo a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -69,25 +61,23 @@ struct Note {
 ///
 /// # Errors
 /// Why it is not made.
-pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Result<String, Lost> {
-    let told = |error: io::Error| Lost::NotTried(format!("netlink: {error}"));
+pub(super) fn run(
+    hands: &Hands,
+    netlink: &mut Netlink,
+    work: &LinkWork,
+) -> Result<String, TrialError> {
     let Some((port, bridge)) = work.joins() else {
-        return Err(Lost::NotTried("nothing to try".to_owned()));
+        return Err(NotTried::NoJoin.into());
     };
-    let gateways = default_gateways(&mut netlink.reader).map_err(told)?;
-    let answering = answering(hands, netlink, &gateways, BEFORE).map_err(told)?;
+    let gateways = default_gateways(&mut netlink.reader).map_err(NotTried::Netlink)?;
+    let answering = answering(hands, netlink, &gateways, BEFORE).map_err(NotTried::Netlink)?;
     if answering.is_empty() {
-        return Err(Lost::NotTried(format!(
-            "no gateway answers now ({}), so nothing would tell whether the host is cut off by it; not tried",
-            named(&gateways)
-        )));
+        return Err(NotTried::NoGateway(gateways).into());
     }
     let servers = (hands.servers)();
     let has_server = takes_connections(hands, &servers, BEFORE);
-    let uptime = settings::uptime(hands.root);
-    let uptime = uptime
-        .ok_or_else(|| Lost::NotTried("/proc/uptime cannot be read; not tried".to_owned()))?;
-    let numbers = indexes(&mut netlink.reader).map_err(told)?;
+    let uptime = settings::uptime(hands.root).ok_or(NotTried::Uptime)?;
+    let numbers = indexes(&mut netlink.reader).map_err(NotTried::Netlink)?;
     let note = Note {
         boot_id: hands.boot_id.to_owned(),
         network: work.network.clone(),
@@ -97,19 +87,16 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
         deadline: uptime + (DEADLINE + BEFORE + GRACE).as_secs() * 100,
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
-    let saved = hands.root.replace(FILE, text.as_bytes());
-    saved.map_err(|error| {
-        Lost::NotTried(format!("{error}; without the note it could not be undone; not tried"))
-    })?;
+    hands.root.replace(FILE, text.as_bytes()).map_err(NotTried::Note)?;
     // A guard that does not start makes the trial no worse than the note alone does.
     let guard = guard::start(hands, note.deadline);
     tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "trial begins");
     let mut left = Ok(());
     for op in &work.ops {
-        let done = step(hands, netlink, &numbers, &[op]);
-        left = done
-            .map_err(|error| format!("netlink: {error}"))
-            .and_then(|mut done| done.pop().unwrap_or(Ok(())));
+        left = match step(hands, netlink, &numbers, &[op]) {
+            Ok(mut done) => done.pop().unwrap_or(Ok(())).map_err(TrialFailure::Step),
+            Err(error) => Err(TrialFailure::Netlink(error)),
+        };
         if left.is_err() {
             break;
         }
@@ -121,26 +108,21 @@ pub(super) fn run(hands: &Hands, netlink: &mut Netlink, work: &LinkWork) -> Resu
         if !has_server || takes_connections(hands, &servers, patience) {
             return Ok(());
         }
-        let all: Vec<String> = servers.iter().map(ToString::to_string).collect();
-        Err(format!("the API server ({}) could not be reached any more", all.join(", ")))
+        Err(TrialFailure::ApiServer(servers.clone()))
     });
-    if let Err(why) = left {
-        undo(netlink, &note)
-            .map_err(|error| Lost::TakenBack(format!("{why}; and it cannot be undone: {error}")))?;
-        let back = answer_again(hands, netlink, &answering).is_ok();
-        let now = if back {
-            "and the gateway answers again"
-        } else {
-            "and the gateway still does not answer"
-        };
+    if let Err(cause) = left {
+        let cause = Box::new(cause);
+        if let Err(source) = undo(netlink, &note) {
+            return Err(RolledBack::Impossible { cause, source }.into());
+        }
+        let answers = answer_again(hands, netlink, &answering).is_ok();
         drop(hands.root.remove(FILE));
-        return Err(Lost::TakenBack(format!("{why}; {port} was taken back, {now} ({guard})")));
+        return Err(RolledBack::Done { cause, port: port.clone(), answers, guard }.into());
     }
     // A note that stays is an order to undo the change.
-    if let Err(error) = hands.root.remove(FILE) {
-        let undone =
-            undo(netlink, &note).map_or_else(|e| e.to_string(), |()| "taken back".to_owned());
-        return Err(Lost::TakenBack(format!("{error}; {port}: {undone}")));
+    if let Err(source) = hands.root.remove(FILE) {
+        let undone = undo(netlink, &note);
+        return Err(RolledBack::Note { source, port: port.clone(), undone }.into());
     }
     Ok(format!("the gateway answers ({guard})"))
 }
@@ -218,15 +200,18 @@ fn undo(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
 }
 
 /// Waits until all of them answer.
-fn answer_again(hands: &Hands, netlink: &mut Netlink, gateways: &[Gateway]) -> Result<(), String> {
-    let now = answering(hands, netlink, gateways, DEADLINE)
-        .map_err(|error| format!("netlink: {error}"))?;
+fn answer_again(
+    hands: &Hands,
+    netlink: &mut Netlink,
+    gateways: &[Gateway],
+) -> Result<(), TrialFailure> {
+    let now = answering(hands, netlink, gateways, DEADLINE).map_err(TrialFailure::Netlink)?;
     let silent: Vec<Gateway> =
         gateways.iter().filter(|gateway| !now.contains(gateway)).cloned().collect();
     if silent.is_empty() {
         return Ok(());
     }
-    Err(format!("{} did not answer any more for {} s", named(&silent), DEADLINE.as_secs()))
+    Err(TrialFailure::Gateways { gateways: silent, seconds: DEADLINE.as_secs() })
 }
 
 /// Whether the API server takes a connection on any of its addresses, by the end of this time.
@@ -320,15 +305,6 @@ fn neighbour(
     })?;
     let first = known.into_iter().next();
     Ok(first.map_or((None, None), |(state, hardware)| (Some(state), hardware)))
-}
-
-fn named(gateways: &[Gateway]) -> String {
-    let names: Vec<String> = gateways.iter().map(|gateway| gateway.address.to_string()).collect();
-    if names.is_empty() {
-        "there is none".to_owned()
-    } else {
-        format!("gateway {}", names.join(", "))
-    }
 }
 
 #[cfg(test)]

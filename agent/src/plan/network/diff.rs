@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_api::MacAddress;
+use berth_api::{LinkName, MacAddress};
 
-use super::difference::{Difference, Listed};
+use super::difference::Difference;
+use super::mismatch::Mismatch;
 use super::names::owner;
+use super::refusal::Taken;
 use super::wanted::{WantedKind, WantedLink};
 use super::{LINK_GROUP, LinkOp};
 use berth_host_facts::links::{Link, LinkKind, Links};
@@ -78,18 +80,13 @@ impl WantedLink {
 }
 
 /// Why a link of that name cannot be taken.
-pub(super) fn not_ours(link: &Link, wanted: &WantedLink) -> Option<String> {
+pub(super) fn not_ours(link: &Link, wanted: &WantedLink) -> Option<Taken> {
     let unfinished = link.group == Some(LINK_GROUP) && link.alias.is_none();
     if !link.is_ours() && !unfinished {
-        return Some(format!(
-            "there is a link {0} that Berth did not make; give the network another bridge name, or remove that link if \
-             nobody needs it",
-            link.name
-        ));
+        return Some(Taken::Foreign(link.name.clone()));
     }
     let is_bridge = matches!(wanted.kind, WantedKind::Bridge { .. });
-    (is_bridge && link.kind != LinkKind::Bridge)
-        .then(|| format!("{0} is no bridge; remove it (ip link delete {0})", link.name))
+    (is_bridge && link.kind != LinkKind::Bridge).then(|| Taken::NoBridge(link.name.clone()))
 }
 
 /// Everything that is otherwise and can be changed.
@@ -211,28 +208,28 @@ pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
 /// Whether a step is done, by another look at the links; else what is otherwise.
 ///
 /// # Errors
-/// What is otherwise.
-pub fn holds(op: &LinkOp, links: &Links) -> Result<(), String> {
-    let there = |name| links.named(name).ok_or_else(|| format!("{name} is not there"));
+/// If the links differ from what the step makes of them.
+pub fn holds(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
+    let there = |name: &LinkName| links.named(name).ok_or_else(|| Mismatch::Absent(name.clone()));
     match op {
         LinkOp::Make(wanted) | LinkOp::Settle(wanted) => {
             let link = there(&wanted.name)?;
             if wanted.is_another_link_than(link) {
-                return Err(format!("{} is another link", wanted.name));
+                return Err(Mismatch::AnotherLink(wanted.name.clone()));
             }
             let differences = differences(wanted, link);
             if differences.is_empty() {
                 Ok(())
             } else {
-                Err(format!("{}: {}", wanted.name, Listed(&differences)))
+                Err(Mismatch::Differs { link: wanted.name.clone(), differences })
             }
         }
-        LinkOp::Up(name) if there(name)?.up == Some(false) => Err(format!("{name} is down")),
+        LinkOp::Up(name) if there(name)?.up == Some(false) => Err(Mismatch::Down(name.clone())),
         LinkOp::Join { port, bridge } if there(port)?.master.as_ref() != Some(bridge) => {
-            Err(format!("{port} is no port of {bridge}"))
+            Err(Mismatch::NoPort { port: port.clone(), bridge: bridge.clone() })
         }
         LinkOp::Leave { port, bridge } if there(port)?.master.as_ref() == Some(bridge) => {
-            Err(format!("{port} still is a port of {bridge}"))
+            Err(Mismatch::StillPort { port: port.clone(), bridge: bridge.clone() })
         }
         LinkOp::AddVlans { port, vlans } => {
             let now = there(port)?.vlans.clone().unwrap_or_default();
@@ -240,16 +237,20 @@ pub fn holds(op: &LinkOp, links: &Links) -> Result<(), String> {
             if missing.is_empty() {
                 Ok(())
             } else {
-                Err(format!("{port} does not carry VLANs {missing}"))
+                Err(Mismatch::MissingVlans { port: port.clone(), vlans: missing })
             }
         }
         LinkOp::RemoveVlans { port, vlans, .. } => {
             let now = links.named(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
             let left = vlans.intersection(&now.all);
-            if left.is_empty() { Ok(()) } else { Err(format!("{port} still carries VLANs {left}")) }
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(Mismatch::LeftVlans { port: port.clone(), vlans: left })
+            }
         }
         LinkOp::Remove(name) if links.named(name).is_some_and(|link| owner(link).is_some()) => {
-            Err(format!("{name} is still there"))
+            Err(Mismatch::StillThere(name.clone()))
         }
         _ => Ok(()),
     }

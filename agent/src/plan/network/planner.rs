@@ -6,6 +6,7 @@ use berth_api::LinkName;
 
 use super::difference::Listed;
 use super::id::LinkChangeId;
+use super::refusal::Disrupts;
 use super::wanted::{Network, WantedLink};
 use super::{LinkOp, LinkWork, Stage, change, diff, removal, uplink, users};
 use crate::plan::{Action, Change, Disruption, Input, Why};
@@ -92,7 +93,7 @@ impl<'a> Planner<'a> {
                 uplink.name.as_str(),
                 Vec::new(),
             );
-            self.block(why);
+            self.block(why.to_string());
             return;
         }
         let joined = uplink.master.as_ref() == Some(&bridge.name);
@@ -116,7 +117,7 @@ impl<'a> Planner<'a> {
         };
         if let Some(why) = diff::not_ours(link, wanted) {
             self.push(Stage::Bridges, make(), "another's", &wanted.describe(), Vec::new());
-            self.block(why);
+            self.block(why.to_string());
             return false;
         }
         let differences = diff::differences(wanted, link);
@@ -186,16 +187,12 @@ impl<'a> Planner<'a> {
     }
 
     /// Why links that are attached must not lose the network; `None` if there are none, or if that is allowed.
-    pub(super) fn refuses(&self, users: &BTreeSet<String>, loses: &str) -> Option<String> {
+    pub(super) fn refuses(&self, users: &BTreeSet<String>, loses: &str) -> Option<Disrupts> {
         if users.is_empty() || self.network.allow_disruption {
             return None;
         }
-        Some(format!(
-            "{} would lose the network while {loses}; move these VMs away first, or set \
-             spec.networks[{}].allowDisruption: true",
-            removal::counted(users),
-            self.network.name
-        ))
+        let (users, loses) = (users.clone(), loses.to_owned());
+        Some(Disrupts { users, loses, network: self.network.name.to_owned() })
     }
 
     /// Says that links that are attached lose the network by the last change.

@@ -8,6 +8,7 @@ use berth_api::{LinkName, VlanId, VlanSet};
 use super::id::{LinkChangeId, Segment};
 use super::names::owner;
 use super::planner::Planner;
+use super::refusal::TenantRefused;
 use super::wanted::{Tenant, WantedKind, WantedLink};
 use super::{LinkOp, Stage, diff, removal, users};
 use berth_host_facts::links::{Link, PortVlans};
@@ -36,7 +37,8 @@ impl Planner<'_> {
                 if thief.is_ours() {
                     self.waits.insert(tenant.id, format!("waits until {} is removed", thief.name));
                 } else {
-                    self.failed.insert(tenant.id, stolen(&thief.name, tenant.id));
+                    let refused = TenantRefused::Stolen { link: thief.name.clone(), id: tenant.id };
+                    self.failed.insert(tenant.id, refused.to_string());
                 }
                 continue;
             }
@@ -163,8 +165,8 @@ impl Planner<'_> {
         for tenant in &self.network.tenants {
             if let Err(why) = self.tenant(tenant) {
                 let id = self.add_tenant(tenant, false);
-                self.push_blocked(id, "absent", "in place", why.clone());
-                self.failed.insert(tenant.id, why);
+                self.push_blocked(id, "absent", "in place", why.to_string());
+                self.failed.insert(tenant.id, why.to_string());
             }
         }
     }
@@ -173,7 +175,7 @@ impl Planner<'_> {
     ///
     /// # Errors
     /// Why they cannot be.
-    fn tenant(&mut self, tenant: &Tenant) -> Result<(), String> {
+    fn tenant(&mut self, tenant: &Tenant) -> Result<(), TenantRefused> {
         // Two ways out of one bridge join two networks: that of another scenario goes first.
         let bridge = tenant.links.first().map(|bridge| &bridge.name);
         let mut ports = bridge.into_iter().flat_map(|bridge| self.links.ports(bridge));
@@ -195,7 +197,7 @@ impl Planner<'_> {
                     self.waits.insert(tenant.id, format!("waits until {} is removed", twin.name));
                     return Ok(());
                 }
-                return Err(stolen(&twin.name, tenant.id));
+                return Err(TenantRefused::Stolen { link: twin.name.clone(), id: tenant.id });
             }
             let Some(link) = link else {
                 ops.extend(diff::make(wanted));
@@ -203,7 +205,7 @@ impl Planner<'_> {
                 continue;
             };
             if let Some(why) = diff::not_ours(link, wanted) {
-                return Err(why);
+                return Err(why.into());
             }
             let differences = diff::differences(wanted, link);
             if differences.is_empty() && !another {
@@ -230,7 +232,7 @@ impl Planner<'_> {
             format!("{} is removed and made again", again.collect::<Vec<_>>().join(" and "));
         // What was in place as it is asked for now is repaired: without that its VMs are on the wrong network.
         if !had && let Some(why) = self.refuses(&users, &loses) {
-            return Err(why);
+            return Err(why.into());
         }
         let id = if absent == tenant.links.len() {
             self.add_tenant(tenant, false)
@@ -269,7 +271,7 @@ impl Planner<'_> {
     }
 
     /// A bridge of another tenant is not taken over while VMs are on it.
-    fn is_free_for(&self, tenant: &Tenant, link: &Link) -> Result<(), String> {
+    fn is_free_for(&self, tenant: &Tenant, link: &Link) -> Result<(), TenantRefused> {
         let Some((_, Some(other))) = owner(link).filter(|(_, whose)| *whose != Some(tenant.name))
         else {
             return Ok(());
@@ -279,7 +281,8 @@ impl Planner<'_> {
         if users.is_empty() {
             return Ok(());
         }
-        Err(format!("{} is still that of {other}: {}", link.name, removal::in_use(&users)))
+        let (link, tenant) = (link.name.clone(), other.to_owned());
+        Err(TenantRefused::OfAnotherTenant { link, tenant, users })
     }
 
     fn add_tenant(&self, tenant: &Tenant, partly: bool) -> LinkChangeId {
@@ -301,11 +304,4 @@ impl Planner<'_> {
             work.made = tenants.iter().map(|tenant| (tenant.id, tenant.name.to_owned())).collect();
         }
     }
-}
-
-fn stolen(thief: &LinkName, id: u32) -> String {
-    format!(
-        "{thief}, which Berth did not make, is VLAN {id} of the same uplink and would get its frames; remove it (ip \
-         link delete {thief}), or give the tenant another VLAN"
-    )
 }

@@ -1,0 +1,252 @@
+//! Errors of steps on links.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use berth_api::{LinkName, VlanId};
+use nix::errno::Errno;
+
+use super::super::outcome::meaning;
+use super::guard::Guard;
+use crate::host_write::WriteError;
+use crate::plan::network::{LinkOp, WantedKind};
+use berth_host_facts::links::Gateway;
+use crate::netlink::Refused;
+
+/// A step on a link that failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StepError {
+    /// There is no such link.
+    #[error("{0} is not there")]
+    NoLink(LinkName),
+    /// The kernel refused the step.
+    #[error("{link}: {refused}{hint}")]
+    Refused {
+        /// The link.
+        link: LinkName,
+        /// The answer of the kernel.
+        #[source]
+        refused: Refused,
+        /// What the answer means for this step, and what to do about it.
+        hint: &'static str,
+    },
+    /// The kernel refused some VLANs of a port.
+    #[error("VLAN {id}: {first} ({others} others)")]
+    Vlans {
+        /// The first of them.
+        id: VlanId,
+        /// Why the kernel refused it.
+        #[source]
+        first: Box<Self>,
+        /// How many more it refused.
+        others: usize,
+    },
+    /// The kernel did not answer.
+    #[error("netlink: {0}")]
+    Netlink(#[source] Arc<io::Error>),
+    /// The kernel did not list the links that are attached.
+    #[error("{link}: it is not known who uses it: {source}")]
+    UsersUnknown {
+        /// The link that the step works on.
+        link: LinkName,
+        /// The error.
+        source: Arc<io::Error>,
+    },
+    /// A sysctl of the link could not be written.
+    #[error("{}", meaning(.0))]
+    Sysctl(#[source] WriteError),
+}
+
+impl StepError {
+    /// Returns the error of a step that the kernel refused, with what the answer means for it.
+    #[must_use]
+    pub fn refused(op: &LinkOp, refused: Refused) -> Self {
+        let hint = hint(op, refused.errno);
+        Self::Refused { link: op.link().clone(), refused, hint }
+    }
+
+    pub(super) fn netlink(error: io::Error) -> Self {
+        Self::Netlink(Arc::new(error))
+    }
+}
+
+const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
+    match (errno, op) {
+        (Errno::EPERM, _) => "; it takes CAP_NET_ADMIN in the host's network namespace",
+        (Errno::EOPNOTSUPP, LinkOp::Make(wanted)) => match wanted.kind {
+            WantedKind::Bridge { vlan_aware: true, .. } => {
+                "; this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING): take scenario \
+                 BridgePerTenant"
+            }
+            WantedKind::Bridge { .. } => "; this kernel has no bridges (modprobe bridge)",
+            WantedKind::Vlan { .. } => "; this kernel has no VLAN links (modprobe 8021q)",
+            WantedKind::Vxlan { .. } => "; this kernel has no VXLAN (modprobe vxlan)",
+        },
+        (Errno::ENOSPC, LinkOp::AddVlans { .. } | LinkOp::Make(_)) => {
+            "; the network card's VLAN filter is full: carry fewer tenants here, or take another card"
+        }
+        (Errno::EBUSY, LinkOp::Join { .. }) => {
+            "; something else receives its frames already (macvlan, ipvlan, a bond)"
+        }
+        (Errno::EADDRINUSE, _) => "; another program has the UDP port",
+        (Errno::EXFULL, _) => "; a bridge has 1023 ports at most",
+        (Errno::EEXIST, _) => "; something made it at the same time, look again",
+        (Errno::ENETDOWN, _) => "; the link below is down",
+        (Errno::ENOMEM | Errno::ENOBUFS, _) => "; there is no memory for it now",
+        _ => "",
+    }
+}
+
+/// The table of rules that could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum FilterError {
+    /// There is no socket for nf_tables.
+    #[error(
+        "nftables table bridge berth: {error}; {hint}",
+        error = .0,
+        hint = filter_hint(.0.raw_os_error().map(Errno::from_raw))
+    )]
+    Open(#[source] io::Error),
+    /// The kernel refused the transaction.
+    #[error(
+        "nftables table bridge berth: {refused}; {hint}",
+        refused = .0,
+        hint = filter_hint(Some(.0.errno))
+    )]
+    Refused(#[source] Refused),
+    /// The kernel did not answer.
+    #[error("nf_tables: {0}")]
+    NoAnswer(#[source] io::Error),
+    /// The table differs after the transaction.
+    #[error("done, and reads back otherwise; another program changes nftables table bridge berth")]
+    Differs,
+}
+
+const fn filter_hint(errno: Option<Errno>) -> &'static str {
+    match errno {
+        Some(Errno::EPERM) => "it takes CAP_NET_ADMIN in the host's network namespace",
+        Some(
+            Errno::EOPNOTSUPP
+            | Errno::EPROTONOSUPPORT
+            | Errno::EAFNOSUPPORT
+            | Errno::ENOENT
+            | Errno::ESOCKTNOSUPPORT,
+        ) => {
+            "this kernel has no nf_tables for bridges (CONFIG_NF_TABLES_BRIDGE; modprobe nf_tables). Without it a \
+             guest's BPDU can have the switch close the port of all tenants, so no network is made that is not there \
+             already"
+        }
+        _ => "no network is made that is not there already",
+    }
+}
+
+/// A change on trial that is not in place.
+#[derive(Debug, thiserror::Error)]
+pub enum TrialError {
+    /// Nothing was changed; another trial may find the host otherwise.
+    #[error(transparent)]
+    NotTried(#[from] NotTried),
+    /// The change was made, and rolled back.
+    #[error(transparent)]
+    RolledBack(#[from] RolledBack),
+}
+
+/// A trial that was not begun.
+#[derive(Debug, thiserror::Error)]
+pub enum NotTried {
+    /// There is no netlink socket.
+    #[error("{0}")]
+    Open(#[source] io::Error),
+    /// The kernel did not answer.
+    #[error("netlink: {0}")]
+    Netlink(#[source] io::Error),
+    /// No link becomes a port of a bridge by the change.
+    #[error("nothing to try")]
+    NoJoin,
+    /// No gateway answers before the change.
+    #[error(
+        "no gateway answers now ({}), so nothing would tell whether the host is cut off by it; not tried",
+        named(.0)
+    )]
+    NoGateway(Vec<Gateway>),
+    /// The time since boot is not known.
+    #[error("/proc/uptime cannot be read; not tried")]
+    Uptime,
+    /// The note of how to undo the change could not be saved.
+    #[error("{0}; without the note it could not be undone; not tried")]
+    Note(#[source] WriteError),
+    /// The kernel refused a step.
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+/// A trial that was rolled back.
+#[derive(Debug, thiserror::Error)]
+pub enum RolledBack {
+    /// The port left its bridge again.
+    #[error(
+        "{cause}; {port} was taken back, {} ({guard})",
+        if *.answers { "and the gateway answers again" } else { "and the gateway still does not answer" }
+    )]
+    Done {
+        /// Why.
+        #[source]
+        cause: Box<TrialFailure>,
+        /// The port.
+        port: LinkName,
+        /// Whether the gateways answer since then.
+        answers: bool,
+        /// The process that would have undone the trial.
+        guard: Guard,
+    },
+    /// The rollback failed.
+    #[error("{cause}; and it cannot be undone: {source}")]
+    Impossible {
+        /// Why the change had to be rolled back.
+        cause: Box<TrialFailure>,
+        /// Why it could not be.
+        source: io::Error,
+    },
+    /// The note could not be removed after a trial that succeeded, and it is an order to roll back.
+    #[error("{source}; {port}: {}", .undone.as_ref().map_or_else(ToString::to_string, |()| "taken back".to_owned()))]
+    Note {
+        /// Why it could not be removed.
+        source: WriteError,
+        /// The port.
+        port: LinkName,
+        /// How the rollback ended.
+        undone: io::Result<()>,
+    },
+}
+
+/// Why a trial failed after it was begun.
+#[derive(Debug, thiserror::Error)]
+pub enum TrialFailure {
+    /// A step failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The kernel did not answer.
+    #[error("netlink: {0}")]
+    Netlink(#[source] io::Error),
+    /// Gateways that answered before do not answer any more.
+    #[error("{} did not answer any more for {seconds} s", named(.gateways))]
+    Gateways {
+        /// These gateways.
+        gateways: Vec<Gateway>,
+        /// For how long.
+        seconds: u64,
+    },
+    /// The API server takes no connection any more.
+    #[error("the API server ({}) could not be reached any more", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    ApiServer(Vec<SocketAddr>),
+}
+
+fn named(gateways: &[Gateway]) -> String {
+    let names: Vec<String> = gateways.iter().map(|gateway| gateway.address.to_string()).collect();
+    if names.is_empty() {
+        "there is none".to_owned()
+    } else {
+        format!("gateway {}", names.join(", "))
+    }
+}
