@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 
 use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 
-use super::{Hands, Outcome, apply};
-use crate::host_write::WriteError;
+use super::cannot_start::CannotStart;
+use super::carry_out::apply;
+use super::hands::Hands;
+use super::outcome::Outcome;
 use crate::manifest::Unclear;
 use crate::observe;
 use crate::plan::network::Stage;
@@ -14,7 +16,7 @@ use crate::plan::{self, AttemptId, Plan};
 use crate::state_folder::keep_kubelet;
 use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::kubelet::Record;
-use berth_host_facts::root::{ReadError, Root};
+use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions};
 
 /// Rounds at most; two are seen where the kernel resets one setting with another.
@@ -37,25 +39,6 @@ pub struct Converged {
     pub facts: HostFacts,
     /// Its settings then.
     pub shape: HostSettings,
-}
-
-/// Why nothing can be done at all.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CannotStart {
-    /// The found values cannot be read.
-    #[error(
-        "{0}; nothing is changed, as the way back would be lost. Put the file right, or move it away to start afresh from the host as it is now"
-    )]
-    Ledger(ReadError),
-    /// The found values cannot be saved.
-    #[error("{0}; what was found must be saved before anything is changed")]
-    State(WriteError),
-    /// A change on trial was left behind, and could not be undone.
-    #[error("{0}; nothing is changed until it is undone")]
-    Trial(ReadError),
-    /// Without it found values belong nowhere.
-    #[error("/proc/sys/kernel/random/boot_id cannot be read; found values belong to a boot")]
-    BootId,
 }
 
 /// The whole look that a plan is made from; `wanted` is [`ObserveOptions::to_plan`], with what is known already.

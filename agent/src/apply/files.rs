@@ -1,6 +1,6 @@
 //! The kubelet's drop-in and checkpoints.
 
-use super::Hands;
+use super::hands::Hands;
 use super::outcome::{Ended, Result};
 use crate::host_write::HostWrite as _;
 use crate::plan::kubelet::KubeletAction;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::PageSize;
 
-use super::Hands;
+use super::hands::Hands;
 use super::outcome::{Ended, Result};
 use crate::host_write::HostWrite as _;
 use crate::plan::Step;

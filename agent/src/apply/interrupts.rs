@@ -4,8 +4,10 @@
 
 use nix::errno::Errno;
 
+use super::hands::Hands;
 use super::outcome::{Ended, meaning};
-use super::{Hands, settings, settle};
+use super::settings;
+use super::settle::settle;
 use crate::host_write::HostWrite as _;
 use crate::plan::{Step, Why};
 use berth_host_facts::irqs;

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::hands::Hands;
 use super::outcome::{Ended, Result};
-use super::{Hands, settings};
+use super::settings;
 use crate::host_write::HostWrite as _;
 use crate::plan::Step;
 use berth_host_facts::setting::{KsmSetting, Setting};

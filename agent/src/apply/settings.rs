@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::CpuSet;
 
-use super::Hands;
+use super::hands::Hands;
 use super::outcome::{Ended, Result};
 use crate::host_write::HostWrite as _;
 use crate::observe;

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::Target;
 use super::id::{AttemptId, ChangeId};
-use super::kubelet::KubeletAction;
-use super::network::LinkWork;
+use super::kubelet::action::KubeletAction;
+use super::network::work::LinkWork;
+use super::target::Target;
+pub use super::target::Why;
 use berth_host_facts::setting::{Setting, Value};
 
 /// One thing that would be done, as a person reads it and as `apply` does it.
@@ -38,15 +39,6 @@ pub struct Change {
     /// What `apply` does.
     #[serde(flatten)]
     pub action: Action,
-}
-
-/// Who wants a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Why {
-    /// The spec.
-    Asked,
-    /// Nobody any more: it goes back to what was found.
-    PutBack,
 }
 
 /// How much of a change what runs on the host notices.

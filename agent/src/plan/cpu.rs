@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use berth_api::CpuSet;
 use berth_api::infra_node::Zone;
 
-use super::{Input, Targets};
+use super::input::Input;
+use super::target::Targets;
 use crate::manifest::Fault;
 use berth_host_facts::topology::Topology;
 

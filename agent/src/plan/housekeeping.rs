@@ -2,9 +2,12 @@
 
 use berth_api::CpuSet;
 
-use super::{
-    Action, Change, ChangeId, Disruption, Input, Step, Target, Targets, Why, change, current, plain,
-};
+use super::change::{self, Action, Change, Disruption, Step, Why};
+use super::current::current;
+use super::id::ChangeId;
+use super::input::Input;
+use super::plain::plain;
+use super::target::{Target, Targets};
 use berth_host_facts::setting::{Setting, Unit, Value};
 
 /// What `housekeeping: true` asks for.

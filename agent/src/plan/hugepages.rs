@@ -9,22 +9,15 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::{HugepagePool, HugepagesSpec, Zone};
 use berth_api::{Bytes, PageSize};
 
+use super::change::{Action, Change, Disruption, Why};
+use super::current::{current, pool};
+use super::input::Input;
 use super::kubelet::{self, Counted};
-use super::{Change, Disruption, Input, Target, Targets, Why, current, kept_back};
+use super::spare::kept_back;
+use super::target::{Target, Targets};
 use crate::manifest::Fault;
 use berth_host_facts::HostFacts;
 use berth_host_facts::setting::{Setting, Value};
-
-/// The pool of a zone.
-pub(super) fn pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&HugepagePool> {
-    let zone = facts.zones.iter().find(|known| known.id == zone)?;
-    zone.hugepages.iter().find(|pool| pool.size == size)
-}
-
-/// The pages that an administrator asked for: without surplus, which comes and goes with use.
-pub(super) fn persistent(pool: &HugepagePool) -> u64 {
-    pool.total.saturating_sub(pool.surplus.unwrap_or(0))
-}
 
 /// What the spec asks for, pool by pool.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
@@ -296,7 +289,7 @@ fn larger(
     if fits <= now {
         return change.blocked_by(Some(format!("no room: {short}")));
     }
-    if let super::Action::Set(steps) = &mut change.action
+    if let Action::Set(steps) = &mut change.action
         && let Some(step) = steps.first_mut()
     {
         step.will_be = Value::Number(fits);

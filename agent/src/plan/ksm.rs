@@ -8,7 +8,11 @@
 use berth_api::Bytes;
 use berth_api::infra_node::{KsmMode, KsmOwner};
 
-use super::{Change, Disruption, Input, Target, Targets, Why, current, kept_back};
+use super::change::{Action, Change, Disruption, Why};
+use super::current::current;
+use super::input::Input;
+use super::spare::kept_back;
+use super::target::{Target, Targets};
 use crate::manifest::Fault;
 use berth_host_facts::setting::{KsmSetting, Setting, Value};
 
@@ -126,7 +130,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         }
         let (disruption, effect) = effect(input, setting, target);
         let mut change = Change::of(setting_, was, target, disruption, effect);
-        if let super::Action::Set(steps) = &mut change.action
+        if let Action::Set(steps) = &mut change.action
             && let Some(step) = steps.first_mut()
         {
             step.disturbs = disturbed(setting)

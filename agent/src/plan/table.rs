@@ -1,6 +1,7 @@
 //! The plan for people.
 
-use super::{Change, Disruption, Plan, Why};
+use super::change::{Change, Disruption, Why};
+use super::model::Plan;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
@@ -79,7 +80,7 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
     }
 }
 
-fn kubelet(out: &mut String, advice: &super::kubelet::Advice, style: Style) {
+fn kubelet(out: &mut String, advice: &super::kubelet::advice::Advice, style: Style) {
     line(out, &style.heading("The kubelet's configuration should be"), "");
     for difference in &advice.differences {
         let is = if difference.is.is_empty() { "unset" } else { &difference.is };

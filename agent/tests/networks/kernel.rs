@@ -5,6 +5,7 @@ use std::io;
 
 use berth_agent::apply::Kernel;
 use berth_agent::apply::links::error::{FilterError, NotTried, StepError, TrialError};
+use berth_agent::netlink::Refused;
 use berth_agent::plan::network::{
     FilterWork, LINK_GROUP, LinkOp, LinkWork, WantedKind, WantedLink, filter,
 };
@@ -13,7 +14,6 @@ use berth_api::infra_node::LinkState;
 use berth_host_facts::links::{
     BridgeFilter, BridgeOptions, IpOptions, Link, LinkKind, Links, PortVlans, Tunnel,
 };
-use berth_agent::netlink::Refused;
 use nix::errno::Errno;
 
 /// Links, and what happens to a program that changes them.

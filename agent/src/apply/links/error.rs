@@ -1,5 +1,6 @@
 //! Errors of steps on links.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,12 +8,11 @@ use std::sync::Arc;
 use berth_api::{LinkName, VlanId};
 use nix::errno::Errno;
 
-use super::super::outcome::meaning;
-use super::guard::Guard;
+use crate::apply::outcome::meaning;
 use crate::host_write::WriteError;
+use crate::netlink::Refused;
 use crate::plan::network::{LinkOp, WantedKind};
 use berth_host_facts::links::Gateway;
-use crate::netlink::Refused;
 
 /// A step on a link that failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -248,5 +248,28 @@ fn named(gateways: &[Gateway]) -> String {
         "there is none".to_owned()
     } else {
         format!("gateway {}", names.join(", "))
+    }
+}
+
+/// Who undoes the change if the agent does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Guard {
+    /// A transient service, which survives the end of the agent's control group.
+    Unit(String),
+    /// A child, which survives the end of the agent's process alone.
+    Child,
+    /// The next start of the agent.
+    NextStart,
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unit(unit) => write!(f, "guarded by {unit}"),
+            Self::Child => f.write_str(
+                "guarded by a child process, and if the agent's control group ends too, by the agent's next start",
+            ),
+            Self::NextStart => f.write_str("guarded by the agent's next start alone"),
+        }
     }
 }

@@ -4,37 +4,16 @@
 //! agent's control group together. So where systemd can be asked, the guard is a transient service of its own. Else
 //! it is a child, which outlives the agent alone; then the agent's next start undoes the change.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use super::super::Hands;
-use super::trial::GUARD;
+use super::error::Guard;
+use crate::apply::hands::Hands;
 use crate::systemd::SystemdError;
 
-/// Who undoes the change if the agent does not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Guard {
-    /// A transient service, which survives the end of the agent's control group.
-    Unit(String),
-    /// A child, which survives the end of the agent's process alone.
-    Child,
-    /// The next start of the agent.
-    NextStart,
-}
-
-impl fmt::Display for Guard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unit(unit) => write!(f, "guarded by {unit}"),
-            Self::Child => f.write_str(
-                "guarded by a child process, and if the agent's control group ends too, by the agent's next start",
-            ),
-            Self::NextStart => f.write_str("guarded by the agent's next start alone"),
-        }
-    }
-}
+/// The guard's name among the commands.
+pub const COMMAND: &str = "trial-guard";
 
 /// Starts a guard for the note that is saved. `deadline` tells its unit from others'.
 pub(super) fn start(hands: &Hands, deadline: u64) -> Guard {
@@ -66,7 +45,7 @@ fn unit(hands: &Hands, deadline: u64) -> Result<String, SystemdError> {
     let program = program().map_err(|error| SystemdError::because(&error))?;
     let name = format!("berth-trial-guard-{deadline}.service");
     let root = hands.root.path().to_string_lossy();
-    hands.systemd()?.start_transient(&name, &program.to_string_lossy(), &[GUARD, &root])?;
+    hands.systemd()?.start_transient(&name, &program.to_string_lossy(), &[COMMAND, &root])?;
     Ok(name)
 }
 
@@ -75,7 +54,7 @@ fn child(hands: &Hands) -> io::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "this program itself, not another")]
     let mut command = std::process::Command::new(program()?);
     // In a group of its own: what ends a terminal's or a script's commands does not end it.
-    command.arg(GUARD).arg(hands.root.path()).process_group(0);
+    command.arg(COMMAND).arg(hands.root.path()).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;
     // It ends by itself, and its parent has to wait for it.

@@ -6,11 +6,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::Hands;
-use super::super::outcome::Ended;
 use super::error::StepError;
 use super::kernel::Kernel;
 use super::task::Task;
+use crate::apply::hands::Hands;
+use crate::apply::outcome::Ended;
 use crate::plan::Change;
 use crate::plan::network::LinkOp;
 

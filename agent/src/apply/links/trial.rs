@@ -14,10 +14,13 @@ use rtnetlink::packet_route::neighbour::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::super::{Hands, settings};
 use super::error::{NotTried, RolledBack, TrialError, TrialFailure};
 use super::guard;
-use super::{messages, step};
+pub use super::guard::COMMAND as GUARD;
+use super::messages;
+use super::steps::step;
+use crate::apply::hands::Hands;
+use crate::apply::settings;
 use crate::host_write::HostWrite as _;
 use crate::netlink::{How, Netlink};
 use crate::plan::network::LinkWork;
@@ -28,8 +31,6 @@ use berth_host_facts::root::{ReadError, Root};
 
 /// Where the note is.
 pub const FILE: &str = "var/lib/berth/trial.json";
-/// The guard's name among the commands.
-pub const GUARD: &str = "trial-guard";
 
 /// How long a gateway may take to answer after the change: a switch's port needs 30 s where it speaks the
 /// spanning tree protocol, 15 s listening and 15 s learning.

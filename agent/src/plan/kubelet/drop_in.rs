@@ -4,67 +4,15 @@
 //! active, and old checkpoints go, only while no kubelet runs: there is no moment in which a kubelet that starts by
 //! itself would find one without the other.
 
-use super::super::id::DropInState;
-use super::super::{Action, Change, ChangeId, Disruption, Input, Why};
-use super::Difference;
-use super::refusal::{checkpoint, refused_by};
+use super::action::KubeletAction;
+use super::checkpoint::refused_by;
+use super::paths::{both, checkpoint};
+use crate::plan::change::{Action, Change, Disruption, Why};
+use crate::plan::id::{ChangeId, DropInState};
+use crate::plan::input::Input;
 use berth_host_facts::kubelet::KubeletFacts;
 use berth_host_facts::kubelet::drop_in::{ACTIVE, STAGED};
-
-/// What is done to the kubelet's files; paths are absolute.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KubeletAction {
-    /// Writes the drop-in under a name that the kubelet does not read.
-    Stage {
-        /// Where to.
-        staged: String,
-        /// What.
-        text: String,
-    },
-    /// Removes the checkpoints, then gives the drop-in the name that the kubelet reads at its next start.
-    Activate {
-        /// Its name until then.
-        staged: String,
-        /// Its name from then on.
-        active: String,
-        /// The checkpoints.
-        checkpoints: Vec<String>,
-    },
-    /// Gives the drop-in the name that the kubelet does not read.
-    Deactivate {
-        /// Its name until then.
-        active: String,
-        /// Its name from then on.
-        staged: String,
-    },
-    /// Removes files, in this order.
-    Remove(Vec<String>),
-}
-
-impl KubeletAction {
-    /// Whether checkpoints go with it, which a running kubelet would write again.
-    #[must_use]
-    pub fn takes_checkpoints(&self) -> bool {
-        match self {
-            Self::Activate { .. } => true,
-            Self::Remove(files) => files.iter().any(|file| file.ends_with("_manager_state")),
-            Self::Stage { .. } | Self::Deactivate { .. } => false,
-        }
-    }
-
-    /// The files it works on.
-    #[must_use]
-    pub fn files(&self) -> Vec<&str> {
-        match self {
-            Self::Stage { staged, .. } => vec![staged],
-            Self::Activate { staged, active, checkpoints } => {
-                checkpoints.iter().chain([staged, active]).map(String::as_str).collect()
-            }
-            Self::Deactivate { active, staged } => vec![active, staged],
-            Self::Remove(files) => files.iter().map(String::as_str).collect(),
-        }
-    }
-}
+use berth_host_facts::kubelet::fields::Difference;
 
 /// How the drop-in begins: a file that begins otherwise is not ours.
 pub const HEADER: &str = "# Made by berth-agent; changes are overwritten. ";
@@ -227,9 +175,4 @@ fn change(from: DropInState, to: DropInState, why: Why, action: KubeletAction) -
         removes: Vec::new(),
         action: Action::Kubelet(action),
     }
-}
-
-/// The checkpoints of both managers.
-fn both(kubelet: &KubeletFacts) -> Vec<String> {
-    ["cpu_manager_state", "memory_manager_state"].map(|name| checkpoint(kubelet, name)).into()
 }

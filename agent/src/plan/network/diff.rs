@@ -7,10 +7,10 @@ use berth_api::{LinkName, MacAddress};
 
 use super::difference::Difference;
 use super::mismatch::Mismatch;
-use super::names::owner;
+use super::names::{LINK_GROUP, owner};
+use super::op::LinkOp;
 use super::refusal::Taken;
 use super::wanted::{WantedKind, WantedLink};
-use super::{LINK_GROUP, LinkOp};
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// `arp_ignore`: answers for no address, as a link of a tenant has none and the host's are not its business.

@@ -15,8 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::LinkName;
 
 use super::id::LinkChangeId;
-use super::{FilterWork, LinkWork, Stage, change};
-use crate::plan::{Change, Input, Why};
+use super::link_change::{NOT_ENFORCED, change};
+use super::work::{FilterWork, LinkWork, Stage};
+
+use crate::plan::change::{Change, Why};
+use crate::plan::input::Input;
 use berth_host_facts::ledger::{Ledger, MadeFilter};
 use berth_host_facts::links::{BridgeFilter, Link, LinkKind, Links};
 use berth_host_facts::nftables::{Chain, Hook, NF_ACCEPT, Table};
@@ -183,7 +186,7 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
     let mut change = change(id, difference, "in place", Why::Asked, work);
     change.drift = drift;
     if drift && input.spec.enforce == Some(false) {
-        change.blocked = Some(super::NOT_ENFORCED.to_owned());
+        change.blocked = Some(NOT_ENFORCED.to_owned());
     }
     Some(change)
 }

@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use berth_api::{LinkName, VlanSet};
 
 use super::id::LinkChangeId;
+use super::op::LinkOp;
 use super::planner::Planner;
+use super::removal;
 use super::users::users;
-use super::{LinkOp, Stage, removal};
+use super::work::Stage;
 use berth_host_facts::links::Link;
 
 /// What another uplink takes over.

@@ -7,6 +7,10 @@ use berth_api::{LinkName, MacAddress};
 use crate::manifest::Fault;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
+/// The group of all links that Berth makes, for `ip link show group`. The alias says whose they are; the group
+/// is set in the same moment as the link is made, the alias just after.
+pub const LINK_GROUP: u32 = 0xBE27;
+
 /// The name of a shared bridge.
 pub(super) fn bridge_name(spec: &NetworkSpec, place: &str) -> Result<LinkName, Fault> {
     spec.shared_bridge().map_err(|_| {

@@ -6,10 +6,14 @@ use berth_api::LinkName;
 
 use super::difference::Listed;
 use super::id::LinkChangeId;
+use super::link_change::{NOT_ENFORCED, change};
+use super::op::LinkOp;
 use super::refusal::Disrupts;
 use super::wanted::{Network, WantedLink};
-use super::{LinkOp, LinkWork, Stage, change, diff, removal, uplink, users};
-use crate::plan::{Action, Change, Disruption, Input, Why};
+use super::work::{LinkWork, Stage};
+use super::{diff, removal, uplink, users};
+use crate::plan::change::{Action, Change, Disruption, Why};
+use crate::plan::input::Input;
 use berth_host_facts::ledger::MadeNetwork;
 use berth_host_facts::links::{Link, Links};
 
@@ -316,7 +320,7 @@ impl<'a> Planner<'a> {
         if let Some(change) = self.changes.last_mut() {
             change.drift = true;
             if left {
-                change.blocked.get_or_insert_with(|| super::NOT_ENFORCED.to_owned());
+                change.blocked.get_or_insert_with(|| NOT_ENFORCED.to_owned());
             }
         }
     }

@@ -5,15 +5,38 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::LinkName;
 
 use super::id::LinkChangeId;
-use super::names::owner;
+use super::link_change::change;
+use super::names::{LINK_GROUP, owner};
+use super::op::LinkOp;
+use super::users;
 use super::wanted::Wanted;
-use super::{Forget, LinkOp, LinkWork, Stage, change, users};
-use crate::plan::{Action, Change, Input, Why};
+use super::work::{LinkWork, Stage};
+use crate::plan::change::{Action, Change, Why};
+use crate::plan::input::Input;
 use berth_host_facts::ledger::MadeNetwork;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Ports that are named where something is in use; the others are counted.
 const NAMED: usize = 4;
+
+/// What need no longer be remembered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Forget {
+    /// Uplinks that are as they were found, or gone.
+    pub uplinks: Vec<LinkName>,
+    /// Networks of which nothing is left.
+    pub networks: Vec<String>,
+    /// Whether the filter is gone.
+    pub filter: bool,
+}
+
+impl Forget {
+    /// Whether there is nothing to forget.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.uplinks.is_empty() && self.networks.is_empty() && !self.filter
+    }
+}
 
 /// Plans the removals.
 pub(super) fn plan(input: Input, wanted: &Wanted) -> (Vec<Change>, Forget) {
@@ -46,7 +69,7 @@ pub(super) fn plan(input: Input, wanted: &Wanted) -> (Vec<Change>, Forget) {
         })
         .collect();
     let unfinished = links.all.iter().filter(|link| {
-        link.group == Some(super::LINK_GROUP) && link.alias.is_none() && !kept.contains(&link.name)
+        link.group == Some(LINK_GROUP) && link.alias.is_none() && !kept.contains(&link.name)
     });
     for link in unfinished.filter(|link| links.ports(&link.name).next().is_none()) {
         let id = LinkChangeId::RemoveUnfinished(link.name.clone());

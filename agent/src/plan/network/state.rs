@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::planner::Planner;
 use super::wanted::Network;
-use crate::plan::Input;
+use super::work::Stage;
+use crate::plan::input::Input;
 
 /// As `maxItems` of `status.networks[].notReady` in the CRD.
 const MOST: usize = 64;
@@ -79,8 +80,7 @@ pub(super) fn of(network: &Network, planner: &Planner) -> NetworkState {
     };
     // What everything else stands on must be as asked first.
     let waits = planner.changes.iter().find(|change| {
-        change.blocked.is_none()
-            && change.links().is_some_and(|work| work.stage < super::Stage::Tenants)
+        change.blocked.is_none() && change.links().is_some_and(|work| work.stage < Stage::Tenants)
     });
     for tenant in &network.tenants {
         let not =

@@ -7,10 +7,12 @@ use berth_api::{LinkName, VlanId, VlanSet};
 
 use super::id::{LinkChangeId, Segment};
 use super::names::owner;
+use super::op::LinkOp;
 use super::planner::Planner;
 use super::refusal::TenantRefused;
 use super::wanted::{Tenant, WantedKind, WantedLink};
-use super::{LinkOp, Stage, diff, removal, users};
+use super::work::Stage;
+use super::{diff, removal, users};
 use berth_host_facts::links::{Link, PortVlans};
 
 impl Planner<'_> {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use berth_api::{VlanId, VlanSet};
 
-use super::LinkOp;
+use super::op::LinkOp;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Links that lose frames by a step, by name. Links that the same change works on do not count.

@@ -10,7 +10,7 @@ use berth_api::{LinkName, MacAddress, VlanId};
 use super::names::{NO_LABEL, alias, bridge_mac, bridge_name, hardware_below, is_label};
 use super::uplink;
 use crate::manifest::Fault;
-use crate::plan::Input;
+use crate::plan::input::Input;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// A host network that is sound on this host.
@@ -144,6 +144,11 @@ pub(super) fn read<'a>(input: Input<'a>) -> Wanted<'a> {
 }
 
 impl Wanted<'_> {
+    /// Whether nothing of this network may be changed.
+    pub(super) fn is_frozen(&self, input: Input, network: &str) -> bool {
+        self.frozen.contains_key(network) || input.unclear.networks.contains(network)
+    }
+
     fn refuse(&mut self, network: &str, field: String, value: &str, message: &str) {
         self.refuse_by(network, Fault::new(field, value, message));
     }

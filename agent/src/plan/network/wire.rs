@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::wanted::Wanted;
 use crate::manifest::Fault;
-use crate::plan::Input;
+use crate::plan::input::Input;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Where frames of an uplink leave the host: the lowest link, or the tunnels' port, and the tags that they have there

@@ -1,41 +1,15 @@
-//! Would the kubelet start again as things are? And what may be changed below it.
-
-use std::fmt;
+//! Checkpoints of the kubelet's managers: which of them the kubelet would refuse, and the pages that it has counted.
 
 use berth_api::PageSize;
 
-use super::super::{Action, Change, ChangeId, Disruption, Input, Why};
-use super::KubeletAction;
+use super::action::KubeletAction;
+use super::paths::checkpoint;
+use crate::plan::change::{Action, Change, Disruption, Why};
+use crate::plan::id::ChangeId;
+use crate::plan::input::Input;
 use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::checkpoints::{cpu_state_fault, memory_state_fault};
-use berth_host_facts::kubelet::{KubeletConfig, KubeletFacts, StartedWith};
-
-/// Checkpoints that the kubelet would refuse at its next start, so that a restart is no advice.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// The reasons, as the kubelet has them.
-    pub why: Vec<String>,
-    /// What to do about it.
-    pub steps: String,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the kubelet would not start again: {}. {}", self.why.join("; "), self.steps)
-    }
-}
-
-/// Checkpoints that a kubelet which starts now would refuse; `None` if it would take them.
-#[must_use]
-pub fn next_start(facts: &HostFacts) -> Option<Refused> {
-    let config = facts.kubelet.config.as_ref().filter(|config| config.invalid.is_empty())?;
-    let (names, why): (Vec<&str>, Vec<String>) = refused_by(facts, config).into_iter().unzip();
-    if names.is_empty() {
-        return None;
-    }
-    let files: Vec<String> = names.iter().map(|name| checkpoint(&facts.kubelet, name)).collect();
-    Some(Refused { why, steps: drain_stop_remove_start(facts, &files) })
-}
+use berth_host_facts::kubelet::{KubeletConfig, StartedWith};
 
 /// Checkpoints that a kubelet with this configuration would refuse, each with the reason.
 pub(super) fn refused_by(facts: &HostFacts, config: &KubeletConfig) -> Vec<(&'static str, String)> {
@@ -46,37 +20,6 @@ pub(super) fn refused_by(facts: &HostFacts, config: &KubeletConfig) -> Vec<(&'st
     let memory = memory.and_then(|state| memory_state_fault(state, config, &facts.zones));
     let all = [("cpu_manager_state", cpu), ("memory_manager_state", memory)];
     all.into_iter().filter_map(|(name, why)| Some((name, why?))).collect()
-}
-
-/// The steps for checkpoints that the kubelet refuses. The node must be empty first: without them the kubelet does not know
-/// any more which CPUs and pages are whose. And the kubelet must not run, as it would write them again.
-#[must_use]
-pub(crate) fn drain_stop_remove_start(facts: &HostFacts, files: &[String]) -> String {
-    let node = facts.node_name().unwrap_or("NODE");
-    let (unit, files) = (&facts.kubelet.unit, files.join(" "));
-    format!(
-        "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data; on the host: systemctl stop {unit} && \
-         rm -f {files} && systemctl start {unit}; then: kubectl uncordon {node}"
-    )
-}
-
-pub(super) fn checkpoint(kubelet: &KubeletFacts, name: &str) -> String {
-    format!("{}/{name}", kubelet.folder)
-}
-
-impl Input<'_> {
-    /// What must happen first where checkpoints go with a change; `None` if no kubelet runs and the node is drained.
-    pub(super) fn waits_for_stop(self) -> Option<String> {
-        let unit = &self.facts.kubelet.unit;
-        if let Some(why) = self.shape.pods.not_drained() {
-            return Some(format!("waits until the node is drained and its kubelet stopped: {why}"));
-        }
-        self.facts.kubelet.runs.then(|| {
-            format!(
-                "waits until the kubelet is stopped, which would write its checkpoints again: systemctl stop {unit}"
-            )
-        })
-    }
 }
 
 /// What the kubelet's Memory Manager makes of a pool.
@@ -138,30 +81,4 @@ pub(in crate::plan) fn without_checkpoint(file: String) -> Change {
         removes: Vec::new(),
         action: Action::Kubelet(KubeletAction::Remove(vec![file])),
     }
-}
-
-/// Whether the kubelet must start again to know the huge pages or its configuration files, and the steps. `None` if not, or
-/// if that is not known.
-pub(crate) fn restart_needed(facts: &HostFacts) -> Option<String> {
-    let kubelet = &facts.kubelet;
-    let started = kubelet.start.as_ref().map(|start| start.after_boot);
-    let changed = facts.ledger.hugepages_changed;
-    let mut reasons = Vec::new();
-    if started.zip(changed).is_some_and(|(started, changed)| started < changed) {
-        reasons.push("huge pages were changed after it had counted them".to_owned());
-    }
-    let fields = kubelet.pending_restart();
-    if !fields.is_empty() {
-        reasons.push(format!("{} were changed after it had read them", fields.join(", ")));
-    }
-    if reasons.is_empty() {
-        return None;
-    }
-    let reasons = reasons.join("; ");
-    Some(match next_start(facts) {
-        None => {
-            format!("kubelet restart needed: {reasons} (systemctl restart {})", kubelet.unit)
-        }
-        Some(refused) => format!("{reasons}; but {refused}"),
-    })
 }

@@ -1,0 +1,160 @@
+//! Carries out the changes of one plan.
+
+use super::files;
+use super::hands::Hands;
+use super::outcome::{self, Ended, Outcome, Result};
+use super::settle::settle;
+use super::{hugepages, interrupts, ksm, links, settings};
+use crate::host_write::{HostWrite as _, WriteError};
+use crate::plan::{Action, Change, Plan, Step};
+use crate::state_folder::save_ledger;
+use berth_host_facts::ledger::Ledger;
+use berth_host_facts::processes;
+use berth_host_facts::setting::{KsmSetting, Setting};
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// One for each change, in order; the last changes have none if there was no time for them.
+    pub outcomes: Vec<Outcome>,
+    /// What became of the found values, if they could not be saved afterwards.
+    pub state: Option<Outcome>,
+}
+
+/// Carries out the plan; `told` hears of each outcome as soon as it is there.
+///
+/// # Errors
+/// If what was found cannot be saved: then nothing was changed.
+pub fn apply(
+    hands: &Hands,
+    plan: &Plan,
+    ledger: &Ledger,
+    told: &mut dyn FnMut(&Outcome),
+) -> std::result::Result<Applied, WriteError> {
+    let mut after = ledger.clone();
+    remember(plan, &mut after);
+    if plan.changes.is_empty() {
+        // In one save: were it cut off between two, nobody would come again for what is left.
+        tidy(plan, &mut after);
+    }
+    if &after != ledger {
+        save_ledger(&after, hands.root, hands.boot_id)?;
+    }
+    let saved = after.clone();
+    let mut outcomes = Vec::new();
+    let (on_links, on_settings): (Vec<&Change>, Vec<&Change>) =
+        plan.changes.iter().partition(|change| change.links().is_some());
+    for change in on_settings {
+        let outcome = carry_out(hands, change, &mut after);
+        told(&outcome);
+        outcomes.push(outcome);
+        hands.alive();
+    }
+    outcomes.extend(links::carry_out(hands, &on_links, &mut after, told));
+    tidy(plan, &mut after);
+    let mut state = None;
+    if after != saved {
+        // The found values are safe already; what is lost here is asked of the host again next time.
+        if let Err(error) = save_ledger(&after, hands.root, hands.boot_id) {
+            let outcome = Outcome::of_state(&error);
+            told(&outcome);
+            state = Some(outcome);
+        }
+    }
+    Ok(Applied { outcomes, state })
+}
+
+/// Forgets what was learned for changes that nobody asks for any more.
+fn tidy(plan: &Plan, ledger: &mut Ledger) {
+    if !plan.housekeeping && !ledger.has(|setting| matches!(setting, Setting::IrqAffinity(_))) {
+        ledger.unmovable.clear();
+    }
+    if ledger.entries.is_empty() && plan.kubelet_runs == Some(false) {
+        ledger.hugepages_changed = None;
+    }
+}
+
+/// Puts into the ledger what must be known before the first change is made.
+fn remember(plan: &Plan, ledger: &mut Ledger) {
+    for setting in &plan.forget {
+        ledger.entries.remove(setting);
+    }
+    for network in &plan.forget_networks.networks {
+        ledger.networks.remove(network);
+    }
+    for uplink in &plan.forget_networks.uplinks {
+        ledger.raised.remove(uplink);
+    }
+    if plan.forget_networks.filter {
+        ledger.filter = None;
+    }
+    ledger.networks.extend(plan.adopt.clone());
+    for change in plan.changes.iter().filter(|change| change.blocked.is_none()) {
+        if let Action::Kubelet(action) = &change.action {
+            ledger.files.extend(files::made_by(action));
+        }
+        // Drift of one that was up says nothing of how it was found.
+        if !change.drift {
+            ledger.raised.extend(change.links().into_iter().flat_map(links::ledger_notes::raises));
+        }
+        if let Some(work) = change.links() {
+            links::ledger_notes::note_joins(work, ledger);
+        }
+        for step in change.steps() {
+            ledger.found(step.setting, step.was.clone());
+            for (setting, was) in &step.disturbs {
+                ledger.found(*setting, was.clone());
+            }
+        }
+    }
+}
+
+fn carry_out(hands: &Hands, change: &Change, ledger: &mut Ledger) -> Outcome {
+    if change.blocked.is_some() {
+        return Outcome::blocked(change);
+    }
+    let takes_checkpoints = match &change.action {
+        Action::Kubelet(action) => action.takes_checkpoints(),
+        Action::Set(_) | Action::Links(_) => !change.removes.is_empty(),
+    };
+    // Checked right before the change: the kubelet may have been started since the plan.
+    if takes_checkpoints && processes::observe(hands.root).kubelet_runs() {
+        let why = "the kubelet was started just now, and would write its checkpoints again";
+        return Outcome::of(change, Ended::Blocked(why.to_owned()));
+    }
+    for file in &change.removes {
+        if let Err(error) = hands.root.remove(file) {
+            return Outcome::of(change, Ended::Failed(outcome::meaning(&error)));
+        }
+    }
+    if let Action::Kubelet(action) = &change.action {
+        return Outcome::of(change, files::carry_out(hands, action, ledger));
+    }
+    let steps = change.steps();
+    if steps.iter().all(|step| matches!(step.setting, Setting::IrqAffinity(_))) {
+        return Outcome::of(change, interrupts::carry_out(hands, change.why, steps, ledger));
+    }
+    let mut ended = Ended::Done(None);
+    for step in steps {
+        ended = set(hands, step);
+        settle(change.why, step, &ended, ledger);
+        if !matches!(ended, Ended::Done(_)) {
+            break;
+        }
+    }
+    let now = |step: &Step| settings::read(hands.root, step.setting);
+    let pages = |step: &&Step| matches!(step.setting, Setting::Hugepages { .. });
+    if steps.iter().filter(pages).any(|step| now(step).as_ref() != Some(&step.was)) {
+        ledger.hugepages_changed = settings::uptime(hands.root).or(ledger.hugepages_changed);
+    }
+    Outcome::of(change, ended)
+}
+
+fn set(hands: &Hands, step: &Step) -> Ended {
+    let done: Result = match step.setting {
+        Setting::Hugepages { zone, size } => hugepages::set(hands, zone, size, step),
+        Setting::Ksm(KsmSetting::MergeAcrossNodes) => ksm::set_merge_across_nodes(hands, step),
+        _ => settings::set(hands, step.setting, &step.will_be),
+    };
+    done.unwrap_or_else(|ended| ended)
+}

@@ -1,0 +1,60 @@
+//! Notes about links in the rollback ledger.
+
+use std::collections::BTreeSet;
+
+use berth_api::LinkName;
+
+use crate::plan::network::{FilterWork, LinkOp, LinkWork};
+use berth_host_facts::ledger::Ledger;
+
+/// Remembers what is in place now.
+pub(super) fn settle(work: &LinkWork, ledger: &mut Ledger) {
+    match &work.filter {
+        Some(FilterWork::Replace(filter)) => ledger.filter = Some(filter.clone()),
+        Some(FilterWork::Delete) => ledger.filter = None,
+        None => {}
+    }
+    if work.interim {
+        return;
+    }
+    if let Some(settings) = &work.settings {
+        let made = ledger.networks.entry(work.network.clone()).or_default();
+        if made.settings != *settings {
+            made.settings.clone_from(settings);
+            made.tenants.clear();
+            made.trial = None;
+        }
+        made.tenants.extend(work.made.clone());
+    }
+    if let Some(made) = ledger.networks.get_mut(&work.network) {
+        made.tenants.retain(|id, _| !work.gone.contains(id));
+        if work.uplink.is_some() {
+            made.uplink.clone_from(&work.uplink);
+            made.joining.clear();
+        }
+    }
+    for op in &work.ops {
+        if let LinkOp::Down(name) = op {
+            ledger.raised.remove(name);
+        }
+    }
+}
+
+/// Notes which links are about to become uplinks.
+pub(in crate::apply) fn note_joins(work: &LinkWork, ledger: &mut Ledger) {
+    if let Some((port, _)) = work.joins() {
+        let made = ledger.networks.entry(work.network.clone()).or_default();
+        if made.uplink.as_ref() != Some(port) {
+            made.joining.insert(port.clone());
+        }
+    }
+}
+
+/// Names of uplinks that a plan raises.
+pub(in crate::apply) fn raises(work: &LinkWork) -> BTreeSet<LinkName> {
+    let raised = work.ops.iter().filter_map(|op| match op {
+        LinkOp::Up(name) => Some(name.clone()),
+        _ => None,
+    });
+    raised.collect()
+}

@@ -1,0 +1,72 @@
+//! The running kernel.
+
+use std::io;
+
+use berth_api::LinkName;
+
+use super::error::{FilterError, NotTried, StepError, TrialError};
+use super::kernel::Kernel;
+use super::steps::{numbers, step};
+use super::{filter, messages, trial};
+use crate::apply::hands::Hands;
+use crate::netlink::Netlink;
+use crate::plan::network::{FilterWork, LinkOp, LinkWork};
+use berth_host_facts::links::{Links, live, nearby};
+
+/// The running kernel.
+pub(super) struct Live<'h, 'a> {
+    hands: &'h Hands<'a>,
+    netlink: Option<Netlink>,
+}
+
+impl<'h, 'a> Live<'h, 'a> {
+    pub(super) const fn new(hands: &'h Hands<'a>) -> Self {
+        Self { hands, netlink: None }
+    }
+
+    /// After an error late answers may come, so the socket is used no more.
+    fn with<T>(
+        &mut self,
+        work: impl FnOnce(&Hands<'a>, &mut Netlink) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut netlink = self.netlink.take().map_or_else(Netlink::open, Ok)?;
+        let result = work(self.hands, &mut netlink)?;
+        self.netlink = Some(netlink);
+        Ok(result)
+    }
+}
+
+impl Kernel for Live<'_, '_> {
+    fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
+        self.with(|hands, netlink| {
+            let indexes = numbers(netlink, ops)?;
+            step(hands, netlink, &indexes, ops)
+        })
+    }
+
+    fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
+        let messages = ops.iter().map(|op| messages::up(op.link(), true)).collect();
+        let answers = self.with(|_, netlink| netlink.change(messages))?;
+        let answers = ops.iter().zip(answers);
+        Ok(answers
+            .map(|(op, answer)| answer.map_err(|refused| StepError::refused(op, refused)))
+            .collect())
+    }
+
+    fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
+        filter::carry_out(work)
+    }
+
+    fn links(&mut self) -> io::Result<Links> {
+        live()
+    }
+
+    fn nearby(&mut self, name: &LinkName) -> io::Result<Links> {
+        self.with(|hands, netlink| nearby(&mut netlink.reader, hands.root, name))
+    }
+
+    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
+        let mut netlink = Netlink::open().map_err(NotTried::Open)?;
+        trial::run(self.hands, &mut netlink, work).map(Some)
+    }
+}

@@ -1,0 +1,107 @@
+//! Changes of links in the order of their stages.
+
+use std::collections::BTreeMap;
+
+use berth_api::infra_node::ChangeResult;
+
+use super::kernel::Kernel;
+use super::ledger_notes::settle;
+use super::removal;
+use super::waves::all_at_once;
+use crate::apply::hands::Hands;
+use crate::apply::outcome::{Ended, Outcome};
+use crate::plan::network::Stage;
+use crate::plan::{Change, ChangeId};
+use berth_host_facts::ledger::Ledger;
+
+pub(super) fn carry_out_on(
+    kernel: &mut dyn Kernel,
+    hands: &Hands,
+    changes: &[&Change],
+    ledger: &mut Ledger,
+    told: &mut dyn FnMut(&Outcome),
+) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    let mut lost: BTreeMap<&str, &ChangeId> = BTreeMap::new();
+    let mut unfiltered: Option<&ChangeId> = None;
+    // What is on trial has nothing beside it: a probe tells of one change only.
+    let together =
+        |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
+    for stage in changes.chunk_by(together) {
+        if stage_of(stage[0]) == Some(Stage::Filter) {
+            for change in stage {
+                let work = change.links().and_then(|work| work.filter.as_ref());
+                let done = work.map_or(Ok(()), |work| kernel.filter(work));
+                let ended = done
+                    .map_or_else(|error| Ended::Failed(error.to_string()), |()| Ended::Done(None));
+                let outcome = Outcome::of(change, ended);
+                if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
+                    settle(work, ledger);
+                } else {
+                    unfiltered = Some(&change.id);
+                }
+                told(&outcome);
+                outcomes.push(outcome);
+            }
+            continue;
+        }
+        if stage_of(stage[0]) == Some(Stage::Removals) {
+            removal::carry_out(hands, kernel, stage, &mut |change, ended| {
+                let outcome = Outcome::of(change, ended);
+                if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
+                    settle(work, ledger);
+                }
+                told(&outcome);
+                outcomes.push(outcome);
+            });
+            continue;
+        }
+        let possible = |change: &&Change| waits_for(change, &lost, unfiltered).is_none();
+        let possible: Vec<&Change> = stage.iter().copied().filter(possible).collect();
+        let mut done = all_at_once(hands, kernel, &possible).into_iter();
+        for change in stage {
+            let (ended, taken_back) = match waits_for(change, &lost, unfiltered) {
+                Some(first) => (Ended::Blocked(format!("waits for: {first}")), false),
+                None => {
+                    done.next().unwrap_or_else(|| (Ended::Failed("not done".to_owned()), false))
+                }
+            };
+            let outcome = Outcome::of(change, ended);
+            if let Some(work) = change.links() {
+                if outcome.result == ChangeResult::Done {
+                    settle(work, ledger);
+                } else if stage_of(change) < Some(Stage::Tenants) {
+                    lost.insert(&work.network, &change.id);
+                }
+                if taken_back {
+                    let made = ledger.networks.entry(work.network.clone()).or_default();
+                    let why = outcome.message.clone().unwrap_or_default();
+                    made.trial = Some((work.settings.clone().unwrap_or_default(), why));
+                }
+            }
+            told(&outcome);
+            outcomes.push(outcome);
+        }
+        hands.alive();
+    }
+    outcomes
+}
+
+fn is_trial(change: &Change) -> bool {
+    change.links().is_some_and(|work| work.trial)
+}
+
+fn stage_of(change: &Change) -> Option<Stage> {
+    change.links().map(|work| work.stage)
+}
+
+/// What a change stands on, if that could not be made.
+fn waits_for<'a>(
+    change: &Change,
+    lost: &BTreeMap<&str, &'a ChangeId>,
+    unfiltered: Option<&'a ChangeId>,
+) -> Option<&'a ChangeId> {
+    let work = change.links().filter(|work| work.stage != Stage::Removals)?;
+    let filter = unfiltered.filter(|_| change.waits_for_filter());
+    filter.or_else(|| lost.get(work.network.as_str()).copied())
+}

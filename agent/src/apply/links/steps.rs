@@ -1,0 +1,184 @@
+//! Steps on links, carried out by netlink and sysctl.
+
+use std::io;
+
+use berth_api::{LinkName, VlanSet};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+
+use super::error::StepError;
+use super::messages::{self, Indexes};
+use crate::apply::hands::Hands;
+use crate::host_write::HostWrite as _;
+use crate::netlink::{How, Netlink};
+use crate::plan::network::{LinkOp, WantedKind};
+
+/// The kernel's numbers of the links that steps name, as they are now.
+pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Indexes> {
+    let mut names: Vec<&LinkName> = ops.iter().flat_map(|op| named(op)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let numbers = netlink.reader.numbers(&names)?;
+    Ok(names.into_iter().cloned().zip(numbers).filter_map(|(name, n)| Some((name, n?))).collect())
+}
+
+/// Links that a step names by number.
+fn named(op: &LinkOp) -> Vec<&LinkName> {
+    match op {
+        LinkOp::Make(wanted) | LinkOp::Settle(wanted) => {
+            let below = match &wanted.kind {
+                WantedKind::Vlan { parent, .. } => Some(parent),
+                _ => None,
+            };
+            // What is made has no number yet.
+            let itself = matches!(op, LinkOp::Settle(_)).then_some(&wanted.name);
+            itself.into_iter().chain(below).chain(&wanted.master).collect()
+        }
+        LinkOp::Join { bridge, .. } => vec![bridge],
+        LinkOp::RemoveAddresses { link, .. } => vec![link],
+        LinkOp::AddVlans { port, .. } | LinkOp::RemoveVlans { port, .. } => vec![port],
+        LinkOp::Peers { link, .. } => vec![link],
+        LinkOp::Unfilter(_)
+        | LinkOp::Up(_)
+        | LinkOp::Down(_)
+        | LinkOp::Leave { .. }
+        | LinkOp::Remove(_) => Vec::new(),
+    }
+}
+
+/// One step of each of many changes; links that are made are not up after it.
+pub(super) fn step(
+    hands: &Hands,
+    netlink: &mut Netlink,
+    indexes: &Indexes,
+    ops: &[&LinkOp],
+) -> io::Result<Vec<Result<(), StepError>>> {
+    let has_ipv6 = hands.root.exists("proc/sys/net/ipv6/conf/all");
+    let first: Vec<_> = ops.iter().map(|op| first_messages(op, indexes, has_ipv6)).collect();
+    let mut results = send(netlink, indexes, ops, first)?;
+    // Only what was made here is settled: what refused to be made may be another's link of that name.
+    let made = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
+        (LinkOp::Make(wanted), Ok(())) => {
+            let settle = messages::settle(wanted, indexes, has_ipv6)?;
+            Ok(vec![(How::Change, RouteNetlinkMessage::NewLink(settle))])
+        }
+        _ => Ok(Vec::new()),
+    });
+    let settled = send(netlink, indexes, ops, made.collect())?;
+    for (result, settled) in results.iter_mut().zip(settled) {
+        if result.is_ok() {
+            *result = settled;
+        }
+    }
+    // Not by netlink, and before the link is up: else it would have an address by then.
+    for (op, result) in ops.iter().zip(&mut results) {
+        if let (LinkOp::Make(wanted) | LinkOp::Settle(wanted), Ok(()), true) =
+            (op, &*result, has_ipv6)
+        {
+            let path = format!("proc/sys/net/ipv6/conf/{}/disable_ipv6", wanted.name);
+            if hands.root.exists(&path) {
+                *result = hands.root.write(&path, "1").map_err(StepError::Sysctl);
+            }
+        }
+    }
+    Ok(results)
+}
+
+type Messages = Vec<(How, RouteNetlinkMessage)>;
+
+fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Messages, StepError> {
+    use RouteNetlinkMessage::NewLink;
+    let settle = |wanted| messages::settle(wanted, indexes, has_ipv6);
+    Ok(match op {
+        LinkOp::Make(wanted) => vec![(How::Create, NewLink(messages::make(wanted, indexes)?))],
+        LinkOp::Settle(wanted) => vec![(How::Change, NewLink(settle(wanted)?))],
+        LinkOp::RemoveAddresses { link, addresses } => {
+            messages::remove_addresses(link, addresses, indexes)?
+        }
+        LinkOp::Unfilter(name) => vec![messages::unfilter(name)],
+        LinkOp::Up(name) => vec![messages::up(name, true)],
+        LinkOp::Down(name) => vec![messages::up(name, false)],
+        LinkOp::Join { port, bridge } => vec![messages::master(port, Some(bridge), indexes)?],
+        LinkOp::Leave { port, .. } => vec![messages::master(port, None, indexes)?],
+        LinkOp::AddVlans { port, vlans } => vec![messages::add_vlans(port, vlans, indexes)?],
+        LinkOp::RemoveVlans { port, vlans, itself } => {
+            vec![messages::remove_vlans(port, vlans, *itself, indexes)?]
+        }
+        LinkOp::Peers { link, add, remove } => messages::peers(link, add, remove, indexes)?,
+        LinkOp::Remove(name) => vec![messages::remove(name)],
+    })
+}
+
+/// Sends the messages of many steps; each step ends with the first that is refused.
+fn send(
+    netlink: &mut Netlink,
+    indexes: &Indexes,
+    ops: &[&LinkOp],
+    messages: Vec<Result<Messages, StepError>>,
+) -> io::Result<Vec<Result<(), StepError>>> {
+    let mut results = Vec::new();
+    let mut owners = Vec::new();
+    let mut all = Vec::new();
+    for (place, messages) in messages.into_iter().enumerate() {
+        results.push(messages.as_ref().map(|_| ()).map_err(Clone::clone));
+        for message in messages.unwrap_or_default() {
+            owners.push(place);
+            all.push(message);
+        }
+    }
+    for (place, answer) in owners.into_iter().zip(netlink.change(all)?) {
+        if let (Err(refused), Some(result), Some(op)) =
+            (answer, results.get_mut(place), ops.get(place))
+            && result.is_ok()
+        {
+            *result = Err(StepError::refused(op, refused));
+        }
+    }
+    // VLANs in one message end at the first that is refused: then each for itself.
+    for (op, result) in ops.iter().zip(&mut results) {
+        if let (LinkOp::AddVlans { port, vlans }, Err(_)) = (op, &*result)
+            && vlans.len() > 1
+        {
+            *result = one_by_one(netlink, indexes, port, vlans)?;
+        }
+    }
+    Ok(results)
+}
+
+fn one_by_one(
+    netlink: &mut Netlink,
+    indexes: &Indexes,
+    port: &LinkName,
+    vlans: &VlanSet,
+) -> io::Result<Result<(), StepError>> {
+    let single = |id| messages::add_vlans(port, &std::iter::once(id).collect(), indexes);
+    let messages: Result<Messages, StepError> = vlans.iter().map(single).collect();
+    let messages = match messages {
+        Ok(messages) => messages,
+        Err(error) => return Ok(Err(error)),
+    };
+    let answers = netlink.change(messages)?;
+    let mut refused =
+        answers.into_iter().zip(vlans.iter()).filter_map(|(answer, id)| Some((id, answer.err()?)));
+    Ok(match refused.next() {
+        None => Ok(()),
+        Some((id, why)) => {
+            let op = LinkOp::AddVlans { port: port.clone(), vlans: std::iter::once(id).collect() };
+            let first = Box::new(StepError::refused(&op, why));
+            Err(StepError::Vlans { id, first, others: refused.count() })
+        }
+    })
+}
+
+/// One step by itself, by the numbers that links have now.
+///
+/// # Errors
+/// If the kernel does not answer, or what it said.
+pub fn step_alone(
+    root: &berth_host_facts::root::Root,
+    op: &LinkOp,
+) -> io::Result<Result<(), StepError>> {
+    let mut netlink = Netlink::open()?;
+    let indexes = numbers(&mut netlink, &[op])?;
+    let hands = Hands::new(root, "", &|| {});
+    Ok(step(&hands, &mut netlink, &indexes, &[op])?.pop().unwrap_or(Ok(())))
+}

@@ -1,0 +1,38 @@
+//! Values that settings have now.
+
+use berth_api::PageSize;
+use berth_api::infra_node::HugepagePool;
+
+use super::input::Input;
+use berth_host_facts::HostFacts;
+use berth_host_facts::setting::{Setting, Value};
+
+/// What a setting is now; `None` if this host has no such thing, or it cannot be read.
+pub(super) fn current(input: Input, setting: Setting) -> Option<Value> {
+    let shape = input.shape;
+    match setting {
+        Setting::Hugepages { zone, size } => {
+            pool(input.facts, zone, size).map(|pool| Value::Number(persistent(pool)))
+        }
+        Setting::TransparentHugepages => shape.transparent_hugepages.clone().map(Value::Word),
+        Setting::Ksm(setting) => shape.ksm.get(&setting).cloned(),
+        Setting::WorkqueueCpus => shape.workqueues.clone().map(Value::Cpus),
+        Setting::DefaultIrqAffinity => shape.default_irq.clone().map(Value::Cpus),
+        Setting::IrqAffinity(number) => {
+            let irq = shape.irqs.iter().find(|irq| irq.number == number)?;
+            Some(Value::Cpus(irq.affinity.clone()))
+        }
+        Setting::AllowedCpus(unit) => shape.units.get(&unit).cloned().map(Value::Cpus),
+    }
+}
+
+/// The pool of a zone.
+pub(super) fn pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&HugepagePool> {
+    let zone = facts.zones.iter().find(|known| known.id == zone)?;
+    zone.hugepages.iter().find(|pool| pool.size == size)
+}
+
+/// The pages that an administrator asked for: without surplus, which comes and goes with use.
+pub(super) fn persistent(pool: &HugepagePool) -> u64 {
+    pool.total.saturating_sub(pool.surplus.unwrap_or(0))
+}

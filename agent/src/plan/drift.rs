@@ -1,0 +1,36 @@
+//! Drift: settings that another program changed after Berth had set them.
+
+use super::change::{Change, Step, Why};
+use super::input::Input;
+
+/// Marks what somebody else changed after Berth had set it. With `enforce: false` that is told and left,
+/// and what of a group of settings has not drifted is a change of its own.
+pub(super) fn leave_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
+    let drifted = |step: &Step| {
+        let entry = input.facts.ledger.entries.get(&step.setting);
+        entry.is_some_and(|entry| entry.set.as_ref() == Some(&step.asked))
+    };
+    let left = input.spec.enforce == Some(false);
+    let mut judged = Vec::new();
+    for mut change in changes {
+        let steps = change.steps();
+        let some_drifted = change.why == Why::Asked && steps.iter().any(drifted);
+        let all_drifted = some_drifted && steps.iter().all(drifted);
+        if left && some_drifted && !all_drifted {
+            let (drift, rest) = steps.iter().cloned().partition(drifted);
+            change.set_steps(rest);
+            let mut apart = change.clone();
+            apart.set_steps(drift);
+            judged.push(change);
+            change = apart;
+        }
+        change.drift = if left { some_drifted } else { all_drifted };
+        if change.drift && left {
+            change.blocked.get_or_insert_with(|| {
+                "somebody changed it after Berth had set it, and spec.enforce is false".to_owned()
+            });
+        }
+        judged.push(change);
+    }
+    judged
+}

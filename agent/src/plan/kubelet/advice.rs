@@ -1,0 +1,52 @@
+//! Steps for an administrator towards the kubelet's desired configuration.
+
+use berth_api::infra_node::KubeletMode;
+use serde::Serialize;
+
+use super::checkpoint::refused_by;
+use super::paths::checkpoint;
+use crate::plan::input::Input;
+use berth_host_facts::kubelet::KubeletConfig;
+use berth_host_facts::kubelet::fields::Difference;
+
+/// How the kubelet's configuration should be, and the way there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Advice {
+    /// Fields that differ.
+    pub differences: Vec<Difference>,
+    /// The fields as a KubeletConfiguration, in YAML.
+    pub configuration: String,
+    /// What to do, in this order; commands where there are any.
+    pub steps: Vec<String>,
+}
+
+pub(super) fn steps(input: Input, mode: KubeletMode, desired: &KubeletConfig) -> Vec<String> {
+    let kubelet = &input.facts.kubelet;
+    let node = input.facts.node_name().unwrap_or("NODE");
+    let mut steps =
+        vec![format!("kubectl drain {node} --ignore-daemonsets --delete-emptydir-data")];
+    if mode == KubeletMode::Stage && kubelet.config_dir.is_some() {
+        steps.push(format!("systemctl stop {}", kubelet.unit));
+        steps.push("wait until `berth-agent plan` shows the drop-in active: the agent then has removed the checkpoints".to_owned());
+        steps.push(format!("systemctl start {}", kubelet.unit));
+    } else {
+        steps.push(format!("systemctl stop {}", kubelet.unit));
+        let file = kubelet.sources.first().map_or("the kubelet's configuration", String::as_str);
+        let flags = kubelet.set_by_flags.join(", ");
+        let flags =
+            if flags.is_empty() { flags } else { format!(", and take its flags for {flags} away") };
+        steps.push(format!("put the fields below into {file}{flags}"));
+        let remove: Vec<String> = refused_by(input.facts, desired)
+            .into_iter()
+            .map(|(name, _)| checkpoint(kubelet, name))
+            .collect();
+        if !remove.is_empty() {
+            let remove = remove.join(" ");
+            steps.push(format!("rm {remove}   # the kubelet would not start with it"));
+        }
+        steps.push(format!("systemctl start {}", kubelet.unit));
+    }
+    steps.push(format!("kubectl uncordon {node}"));
+    steps
+}

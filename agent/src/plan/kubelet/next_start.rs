@@ -1,0 +1,61 @@
+//! Whether the kubelet would start again, and whether it needs to.
+
+use std::fmt;
+
+use super::checkpoint::refused_by;
+use super::drain::drain_stop_remove_start;
+use super::paths::checkpoint;
+use berth_host_facts::HostFacts;
+
+/// Checkpoints that the kubelet would refuse at its next start, so that a restart is no advice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The reasons, as the kubelet has them.
+    pub why: Vec<String>,
+    /// What to do about it.
+    pub steps: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the kubelet would not start again: {}. {}", self.why.join("; "), self.steps)
+    }
+}
+
+/// Checkpoints that a kubelet which starts now would refuse; `None` if it would take them.
+#[must_use]
+pub fn next_start(facts: &HostFacts) -> Option<Refused> {
+    let config = facts.kubelet.config.as_ref().filter(|config| config.invalid.is_empty())?;
+    let (names, why): (Vec<&str>, Vec<String>) = refused_by(facts, config).into_iter().unzip();
+    if names.is_empty() {
+        return None;
+    }
+    let files: Vec<String> = names.iter().map(|name| checkpoint(&facts.kubelet, name)).collect();
+    Some(Refused { why, steps: drain_stop_remove_start(facts, &files) })
+}
+
+/// Whether the kubelet must start again to know the huge pages or its configuration files, and the steps. `None` if not, or
+/// if that is not known.
+pub(crate) fn restart_needed(facts: &HostFacts) -> Option<String> {
+    let kubelet = &facts.kubelet;
+    let started = kubelet.start.as_ref().map(|start| start.after_boot);
+    let changed = facts.ledger.hugepages_changed;
+    let mut reasons = Vec::new();
+    if started.zip(changed).is_some_and(|(started, changed)| started < changed) {
+        reasons.push("huge pages were changed after it had counted them".to_owned());
+    }
+    let fields = kubelet.pending_restart();
+    if !fields.is_empty() {
+        reasons.push(format!("{} were changed after it had read them", fields.join(", ")));
+    }
+    if reasons.is_empty() {
+        return None;
+    }
+    let reasons = reasons.join("; ");
+    Some(match next_start(facts) {
+        None => {
+            format!("kubelet restart needed: {reasons} (systemctl restart {})", kubelet.unit)
+        }
+        Some(refused) => format!("{reasons}; but {refused}"),
+    })
+}

@@ -1,0 +1,13 @@
+//! Paths of the kubelet's files.
+
+use berth_host_facts::kubelet::KubeletFacts;
+
+/// Returns the path of a checkpoint.
+pub(super) fn checkpoint(kubelet: &KubeletFacts, name: &str) -> String {
+    format!("{}/{name}", kubelet.folder)
+}
+
+/// Returns the paths of the checkpoints of both managers.
+pub(super) fn both(kubelet: &KubeletFacts) -> Vec<String> {
+    ["cpu_manager_state", "memory_manager_state"].map(|name| checkpoint(kubelet, name)).into()
+}

@@ -1,0 +1,31 @@
+//! Changes of links.
+
+use super::id::LinkChangeId;
+use super::work::LinkWork;
+use crate::plan::change::{Action, Change, Disruption, Why};
+use crate::plan::id::ChangeId;
+
+/// Why drift is left.
+pub(super) const NOT_ENFORCED: &str =
+    "somebody changed it after Berth had set it, and spec.enforce is false";
+
+pub(super) fn change(
+    id: LinkChangeId,
+    was: &str,
+    will_be: &str,
+    why: Why,
+    work: LinkWork,
+) -> Change {
+    Change {
+        id: ChangeId::Links(id),
+        was: was.to_owned(),
+        will_be: will_be.to_owned(),
+        why,
+        drift: false,
+        disruption: Disruption::None,
+        effect: String::new(),
+        blocked: None,
+        removes: Vec::new(),
+        action: Action::Links(work),
+    }
+}

@@ -1,0 +1,25 @@
+//! Settings that are one value, without rules of their own.
+
+use super::change::{Change, Disruption};
+use super::current::current;
+use super::input::Input;
+use super::target::Targets;
+use berth_host_facts::setting::Setting;
+
+/// The change of a setting that is a value and nothing more.
+pub(super) fn plain(
+    input: Input,
+    targets: &Targets,
+    setting: Setting,
+    absent: &str,
+    effect: &str,
+) -> Option<Change> {
+    let target = targets.of(setting)?;
+    let Some(was) = current(input, setting) else {
+        return Some(Change::impossible(setting, target, absent.to_owned()));
+    };
+    (was != target.value).then(|| {
+        let change = Change::of(setting, was, target, Disruption::Low, effect.to_owned());
+        change.blocked_by(targets.blocked.get(&setting).cloned())
+    })
+}

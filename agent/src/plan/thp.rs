@@ -1,0 +1,30 @@
+//! Transparent huge pages.
+
+use berth_api::infra_node::TransparentHugepages;
+
+use super::change::Change;
+use super::input::Input;
+use super::plain::plain;
+use super::target::Targets;
+use berth_host_facts::setting::{Setting, Value};
+
+/// Adds the mode that the spec asks for.
+pub(super) fn targets(input: Input, targets: &mut Targets) {
+    if let Some(mode) = input.spec.transparent_hugepages {
+        targets.want(Setting::TransparentHugepages, Value::Word(word(mode).to_owned()));
+    }
+}
+
+pub(super) fn change(input: Input, targets: &Targets) -> Option<Change> {
+    let absent = "this kernel has no transparent huge pages";
+    let effect = "applies to memory that programs ask for from now on";
+    plain(input, targets, Setting::TransparentHugepages, absent, effect)
+}
+
+const fn word(mode: TransparentHugepages) -> &'static str {
+    match mode {
+        TransparentHugepages::Always => "always",
+        TransparentHugepages::Madvise => "madvise",
+        TransparentHugepages::Never => "never",
+    }
+}
