@@ -1,8 +1,8 @@
 //! The InfraNode manifest of an administrator, read part by part.
 //!
-//! Strict: a field nobody knows is a mistake, and most likely a misspelt wish. But each part stands for
+//! Strict: an unknown field is a mistake, and most likely a misspelt one. But each part stands for
 //! itself, so that the daemon can carry out the others: a part with a fault is neither changed nor
-//! put back, as nobody knows what was meant.
+//! restored, as the intent is not known.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,7 +24,7 @@ pub struct Manifest {
     pub unclear: Unclear,
 }
 
-/// What nobody can make sense of: neither changed nor put back.
+/// Parts that could not be parsed: neither changed nor restored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unclear {
     /// Whole parts.
@@ -80,9 +80,9 @@ impl Part {
 pub struct Fault {
     /// Path of the field: `spec.hugepages[0].zone`.
     pub field: String,
-    /// What stands there, shortened.
+    /// The value, shortened.
     pub value: String,
-    /// What is wrong, and what would be right.
+    /// The problem and the remedy.
     pub message: String,
 }
 
@@ -97,7 +97,7 @@ impl Fault {
         Self { field: field.into(), value: shown, message: message.into() }
     }
 
-    /// Whether it lies in this part.
+    /// Returns true if the field lies in this part.
     #[must_use]
     pub fn is_of(&self, part: Part) -> bool {
         let lies_in = |field| {
@@ -157,7 +157,7 @@ impl Manifest {
         let mut manifest = Self::default();
         for (field, value) in top {
             match field.as_str() {
-                // A manifest that `report` or kubectl wrote has a status, which asks for nothing.
+                // A manifest that `report` or kubectl wrote has a status, which is ignored.
                 "apiVersion" | "kind" | "status" => {}
                 "metadata" => {
                     manifest.name = value.get("name").and_then(Value::as_str).map(str::to_owned)
@@ -208,8 +208,8 @@ impl Manifest {
         self.faults.retain(|fault| !of_another(fault));
     }
 
-    /// A field that nobody knows may be a part misspelt: parts that are absent beside it count as unclear,
-    /// else what they had asked for would be put back.
+    /// Counts absent parts as unclear beside an unknown field, which may be one of them misspelt: else their settings would
+    /// be restored.
     fn doubt_absent_parts(&mut self, tree: &Value) {
         let known = |fault: &Fault| Part::ALL.iter().any(|part| fault.is_of(*part));
         if self.faults.iter().all(known) {

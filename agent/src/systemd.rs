@@ -12,7 +12,7 @@ use berth_host_facts::setting::Unit;
 #[derive(Debug)]
 pub struct Systemd(Connection);
 
-/// systemd could not be asked or told.
+/// A request to systemd that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("systemd: {0}")]
 pub struct SystemdError(String);
@@ -88,7 +88,7 @@ impl Systemd {
             .map_err(wrong)
     }
 
-    /// Starts a program as a transient service, in a control group of its own, and waits until it runs.
+    /// Starts a program as a transient service, in a separate control group, and waits until it runs.
     ///
     /// # Errors
     /// What systemd says; also if the program does not run within seconds.
@@ -141,7 +141,7 @@ impl Systemd {
 
     fn proxy<'a>(&self, path: &'a str, interface: &'a str) -> Result<Proxy<'a>, SystemdError> {
         let builder = proxy::Builder::new(&self.0).destination(NAME).and_then(|b| b.path(path));
-        // A cache would read all properties and ask to be told of changes, for one question.
+        // A cache would read all properties and subscribe to changes, for one request.
         let builder = builder.and_then(|builder| builder.interface(interface)).map_err(wrong)?;
         builder.cache_properties(zbus::proxy::CacheProperties::No).build().map_err(wrong)
     }

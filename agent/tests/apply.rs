@@ -1,10 +1,10 @@
 //! `converge` on a tree, where every write is seen: what is found is saved first, a failure stops nothing else,
-//! and an empty spec puts everything back. The real kernel's answers are in `tests/tests/shape.rs`.
+//! and an empty spec restores everything. The real kernel's answers are in `tests/tests/shape.rs`.
 
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "tests look at files, and fail by panicking"
+    reason = "tests read files, and fail by panicking"
 )]
 
 mod common;
@@ -89,7 +89,7 @@ fn there_and_back() {
     assert_eq!(read(&tree, "sys/kernel/mm/ksm/pages_to_scan"), "200");
     assert_eq!(read(&tree, "proc/irq/default_smp_affinity"), "100,00010000,01000001");
     assert_eq!(read(&tree, "proc/irq/40/smp_affinity_list"), "0,24,48,72");
-    assert_eq!(read(&tree, "proc/irq/70/smp_affinity_list"), "0-95", "nobody has requested it");
+    assert_eq!(read(&tree, "proc/irq/70/smp_affinity_list"), "0-95", "no driver has requested it");
     let failed: Vec<String> = results(&there)
         .into_iter()
         .filter(|(_, r)| *r != ChangeResult::Done)
@@ -111,7 +111,7 @@ fn there_and_back() {
         assert_eq!(read(&tree, path), "ffffffff,ffffffff,ffffffff");
     }
     let mut after = files(tree.path());
-    // AllowedCPUs was never set: no systemd, so its found value is still remembered to be put back.
+    // AllowedCPUs was never set: no systemd, so its original value is still recorded to be restored.
     for files in [&mut before, &mut after] {
         files.retain(|path, _| !path.contains("/var/lib/berth/"));
     }
@@ -211,7 +211,7 @@ fn a_drop_in_is_staged_activated_and_taken_away() {
     );
     assert!(shape(&tree, spec).unwrap().outcomes.is_empty());
 
-    // A pod holds CPUs: what is active stays until the next drain, also when nobody asks for it any more.
+    // A pod holds CPUs: what is active stays until the next drain, also when the spec no longer has it.
     tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"static","defaultCpuSet":"0,5-48,53-95","entries":{"u":{"c":"1-4,49-52"}}}"#);
     let kept = shape(&tree, "  profile: x").unwrap();
     assert_eq!(kept.outcomes[0].result, ChangeResult::Blocked);

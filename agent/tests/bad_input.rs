@@ -21,7 +21,7 @@ use serde_json::Value;
 
 const CPUS: &str = "sys/devices/system/cpu";
 const NODES: &str = "sys/devices/system/node";
-/// Long enough for a busy machine, short enough to tell a hang.
+/// Long enough for a busy machine, short enough to detect a hang.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn unknown(node: &Value) -> Vec<String> {

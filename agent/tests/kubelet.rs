@@ -3,7 +3,7 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "tests look at files, and fail by panicking"
+    reason = "tests read files, and fail by panicking"
 )]
 
 mod common;
@@ -148,7 +148,7 @@ fn pages_that_a_running_memory_manager_has_counted_stay() {
     assert!(!there(&tree, MEMORY_STATE) && read(&tree, POOL) == "4200", "{stopped}");
 }
 
-/// A kubelet that is stopped has no more pods than are on its disk; what else is in its checkpoints is stale.
+/// A kubelet that is stopped has only the pods on its disk; what else is in its checkpoints is stale.
 #[test]
 fn stale_entries_of_a_stopped_kubelet_hold_nothing() {
     let tree = host::rack1_a();
@@ -160,7 +160,7 @@ fn stale_entries_of_a_stopped_kubelet_hold_nothing() {
     tree.folder(&format!("var/lib/kubelet/pods/{uid}"));
     let held = said(&shape(&tree, PAGES));
     assert!(held.contains(uid) && read(&tree, POOL) == "4096", "{held}");
-    // Where the folder of pods cannot be seen, that of their logs tells of them.
+    // Where the folder of pods cannot be seen, that of their logs shows them.
     let pods = tree.path().join("var/lib/kubelet/pods");
     std::fs::remove_dir_all(&pods).unwrap();
     let logs = format!("var/log/pods/default_vm_{uid}");
@@ -304,7 +304,7 @@ fn a_kubelet_in_a_pod_is_not_the_hosts() {
     let tree = impostor("0::/\n", ours);
     tree.file("proc/1412/cgroup", "0::/\n");
     assert_eq!(config_of(&tree), Value::Null);
-    // The unit tells them apart.
+    // They differ by unit.
     let tree = impostor("0::/\n", ours);
     assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static");
 }

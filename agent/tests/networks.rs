@@ -1,4 +1,4 @@
-//! Plans of tenant networks, on links that a small model of the kernel keeps: what a plan asks for is done to the
+//! Plans of tenant networks, on links that a small model of the kernel keeps: the steps of a plan are done to the
 //! model by the code that does it to a kernel, and the next plan is empty; what is taken away is gone, and what was not
 //! ours is as before.
 
@@ -48,7 +48,7 @@ fn link(text: &str, kind: LinkKind) -> Link {
     }
 }
 
-/// Two uplinks, one with the host's address; a bridge and a VLAN link of somebody else.
+/// Two uplinks, one with the host's address; a bridge and a VLAN link of another program.
 fn host() -> HostFacts {
     let mut eth0 = link("eth0", LinkKind::Physical);
     eth0.addresses = vec!["10.0.0.1/24".to_owned()];
@@ -70,7 +70,7 @@ fn host() -> HostFacts {
     facts
 }
 
-/// The same, with a kernel that tells of nf_tables.
+/// The same, with a kernel that reports nf_tables.
 fn filtering_host() -> HostFacts {
     let mut facts = host();
     facts.links.filter = BridgeFilter::Absent;
@@ -170,12 +170,16 @@ fn a_plan_reads_as_an_operator_would_say_it() {
     let next = planned(&facts, &(SHARED.to_owned() + &more));
     assert_eq!(sentences(&next), ["add VLANs 121-122,130 to eth1 on br-tenant for 3 tenants"]);
     assert!(!next.changes[0].drift);
-    // Taken away by somebody else it is drift; with `enforce: false` it is left and said.
+    // Removed by another program it is drift; with `enforce: false` it is left and reported.
     facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap().vlans =
         Some(PortVlans::default());
     assert!(planned(&facts, &spec).changes[0].drift);
     let left = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
-    assert!(sentences(&left)[0].contains("BLOCKED somebody changed it"), "{:?}", sentences(&left));
+    assert!(
+        sentences(&left)[0].contains("BLOCKED another program changed it"),
+        "{:?}",
+        sentences(&left)
+    );
 }
 
 #[test]
@@ -209,7 +213,7 @@ fn what_would_strand_the_host_is_refused() {
     vlan.destination = Some("10.0.0.0/8".to_owned());
     let refused = sentences(&planned(&stacked, &spec_of_eth1));
     assert!(refused[0].contains("leaves through eth1.99"), "{refused:?}");
-    // VLAN links of its own leave the uplink as it is.
+    // Separate VLAN links leave the uplink as it is.
     let own = spec.replace("VlanAwareBridge", "BridgePerTenant").replace("br-tenant", "tn");
     assert_eq!(
         sentences(&planned(&facts, &own)),
@@ -359,7 +363,7 @@ fn a_network_that_a_vm_is_on_stays() {
         lines[0].starts_with("remove br-tenant of network trunk BLOCKED still in use by vnet0"),
         "{lines:?}"
     );
-    // With a wish nobody can read, nothing is taken away at all.
+    // With a spec that cannot be parsed nothing is removed.
     assert!(planned(&facts, "  networks: 5").is_empty());
     assert!(planned(&facts, "  netwroks: []").is_empty());
 }
@@ -437,7 +441,7 @@ fn rules_that_another_program_changed_are_put_back() {
         assert_eq!(sentences(&plan), [filtered("eth1")]);
         assert!(plan.changes[0].drift);
         let left = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
-        assert!(sentences(&left)[0].contains("BLOCKED somebody changed it"), "{left:?}");
+        assert!(sentences(&left)[0].contains("BLOCKED another program changed it"), "{left:?}");
     }
     // An agent that is not allowed to ask the kernel says nothing about it.
     facts.links.filter = BridgeFilter::Unknown;
@@ -516,7 +520,7 @@ proptest! {
             facts.links.filter = BridgeFilter::Absent;
             let plan = planned(&facts, spec);
             prop_assert!(!plan.is_empty() && plan.changes.iter().all(|change| change.drift), "{:#?}", sentences(&plan));
-            // Somebody deletes one of our links.
+            // Another program deletes one of our links.
             let ours: Vec<LinkName> = facts.links.all.iter().filter(|l| l.is_ours()).map(|l| l.name.clone()).collect();
             let gone = &ours[damage.index(ours.len())];
             step(&mut facts.links, &LinkOp::Remove(gone.clone())).unwrap();

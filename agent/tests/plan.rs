@@ -3,7 +3,7 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "tests look at files, and fail by panicking"
+    reason = "tests read files, and fail by panicking"
 )]
 
 mod common;
@@ -220,7 +220,7 @@ fn room_is_counted_once() {
     assert_eq!(swapped.lines()[1], "hugepages 2Mi zone 1: 4096 -> 70000");
 }
 
-/// `hugepage` may have been meant as `hugepages`: what that had asked for is not put back.
+/// `hugepage` may have been meant as `hugepages`: its settings are not restored.
 #[test]
 fn a_misspelt_part_puts_nothing_back() {
     let tree = host::rack1_a();
@@ -259,8 +259,8 @@ fn reserved_cores_are_whole_and_hold_cpu_0() {
         ("{coresPerZone: 1, cpus: '0,48'}", "spec.cpu.reserved: "),
         ("{}", "spec.cpu.reserved: "),
     ] {
-        let (none, told) = reserved(spec);
-        assert!(none.is_none() && told.contains(fault), "{spec}: {told}");
+        let (none, fault_text) = reserved(spec);
+        assert!(none.is_none() && fault_text.contains(fault), "{spec}: {fault_text}");
     }
     // Isolated cores make poor housekeepers.
     tree.file("sys/devices/system/cpu/isolated", "1,49\n");
@@ -341,10 +341,10 @@ fn housekeeping_leaves_units_alone_that_pods_or_vms_are_in() {
     assert_eq!(blocked(&[("4711", "nginx", &in_runtime)]).len(), 1);
     let lines = blocked(&[("812", "qemu-system-x86", "/user.slice/user-0.slice/session-1.scope")]);
     assert!(lines.len() == 1 && lines[0].contains("below user.slice"), "{lines:?}");
-    // As a container with a cgroup namespace of its own sees them.
+    // As a container with a separate cgroup namespace sees them.
     let lines = blocked(&[("4711", "nginx", &format!("/../../..{in_runtime}"))]);
     assert!(lines.len() == 1 && lines[0].contains("below system.slice"), "{lines:?}");
-    // A path of which only the end is known may be below any of them.
+    // A path whose start is not known may be below any of them.
     assert_eq!(blocked(&[("4711", "nginx", &format!("/../{POD}"))]).len(), 3);
     // Where pods belong, and services that are no pods.
     assert!(
@@ -479,7 +479,7 @@ fn what_is_no_longer_asked_for_goes_back() {
     );
     let both = ["transparent hugepages: madvise -> always", "hugepages 1Gi zone 0: 16 -> 0"];
     assert_eq!(plan(&tree, "  profile: x").lines(), both);
-    // Of a part with a fault nobody knows whether it was taken away.
+    // It is not known whether a part with a fault was removed.
     let faulty =
         plan(&tree, "  transparentHugepages: Sometimes\n  hugepages: [{size: 4Mi, count: 1}]");
     assert_eq!((faulty.code, faulty.lines()), (2, vec![]));
@@ -496,13 +496,13 @@ fn drift_is_repaired_or_only_told() {
     let repaired = plan(&tree, "  transparentHugepages: Never");
     assert_eq!(repaired.json["changes"][0]["drift"], true);
     assert_eq!(repaired.code, 0);
-    let told = plan(&tree, "  enforce: false\n  transparentHugepages: Never");
-    assert!(told.only().contains("BLOCKED somebody changed it after Berth had set it"));
+    let drift = plan(&tree, "  enforce: false\n  transparentHugepages: Never");
+    assert!(drift.only().contains("BLOCKED another program changed it after Berth had set it"));
     let misspelt = plan(&tree, "  enforce: 'no'\n  transparentHugepages: Never");
     assert!(misspelt.only().contains("spec.enforce is false"), "{}", misspelt.only());
-    let wished = plan(&tree, "  enforce: false\n  transparentHugepages: Always");
+    let desired = plan(&tree, "  enforce: false\n  transparentHugepages: Always");
     assert_eq!(
-        (wished.code, wished.only()),
+        (desired.code, desired.only()),
         (0, "transparent hugepages: madvise -> always".to_owned())
     );
 }
@@ -514,16 +514,16 @@ fn faults_name_field_and_value_and_the_rest_is_planned() {
         &tree,
         "  hugepages:\n  - {size: 2Mi, zone: 7, count: 1}\n  - {size: 4Mi, count: 1}\n  - {size: 64Ki, count: 1}\n  \
          - {size: 1Gi, zone: 1, count: 999}\n  - {size: 2Mi, zone: 0, count: 4097}\n  - {size: 2Mi, zone: 0, count: 1}\n  \
-         transparentHugepages: Never\n  wish: 1",
+         transparentHugepages: Never\n  unknown: 1",
     );
     assert_eq!(plan.code, 2);
     for fault in [
         "spec.hugepages[0].zone: `7`: there is no such zone; this host has 0, 1",
         "spec.hugepages[1].size: `4Mi`: the kernel of this host has no pages of this size; it has 2Mi, 1Gi",
         "spec.hugepages[2].size: `64Ki`",
-        "spec.hugepages[3].count: `999`: zone 1 has 252 GiB of memory, and the pages asked for there would take 999 GiB",
-        "spec.hugepages[5].size: `2Mi`: pages of this size are asked for twice in zone 0",
-        "spec.wish: `1`: there is no such field",
+        "spec.hugepages[3].count: `999`: zone 1 has 252 GiB of memory, and the pages requested there would take 999 GiB",
+        "spec.hugepages[5].size: `2Mi`: pages of this size are requested twice in zone 0",
+        "spec.unknown: `1`: there is no such field",
     ] {
         assert!(plan.stderr.contains(fault), "{fault}\n{}", plan.stderr);
     }

@@ -12,29 +12,29 @@ use berth_host_facts::ledger::Ledger;
 use berth_host_facts::processes;
 use berth_host_facts::setting::{KsmSetting, Setting};
 
-/// What became of a plan.
+/// Outcomes of a plan.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// One for each change, in order; the last changes have none if there was no time for them.
     pub outcomes: Vec<Outcome>,
-    /// What became of the found values, if they could not be saved afterwards.
+    /// Failure to save the rollback ledger after the changes.
     pub state: Option<Outcome>,
 }
 
-/// Carries out the plan; `told` hears of each outcome as soon as it is there.
+/// Carries out the plan, and passes each outcome to `report` as soon as the change has ended.
 ///
 /// # Errors
-/// If what was found cannot be saved: then nothing was changed.
+/// If the original values cannot be saved. Nothing is changed then.
 pub fn apply(
     hands: &Hands,
     plan: &Plan,
     ledger: &Ledger,
-    told: &mut dyn FnMut(&Outcome),
+    report: &mut dyn FnMut(&Outcome),
 ) -> std::result::Result<Applied, WriteError> {
     let mut after = ledger.clone();
     remember(plan, &mut after);
     if plan.changes.is_empty() {
-        // In one save: were it cut off between two, nobody would come again for what is left.
+        // In one save: after a crash between two saves the rest would stay in the ledger for good.
         tidy(plan, &mut after);
     }
     if &after != ledger {
@@ -46,25 +46,25 @@ pub fn apply(
         plan.changes.iter().partition(|change| change.links().is_some());
     for change in on_settings {
         let outcome = carry_out(hands, change, &mut after);
-        told(&outcome);
+        report(&outcome);
         outcomes.push(outcome);
         hands.alive();
     }
-    outcomes.extend(links::carry_out(hands, &on_links, &mut after, told));
+    outcomes.extend(links::carry_out(hands, &on_links, &mut after, report));
     tidy(plan, &mut after);
     let mut state = None;
     if after != saved {
-        // The found values are safe already; what is lost here is asked of the host again next time.
+        // The original values are saved already; what is lost here is read from the host again next time.
         if let Err(error) = save_ledger(&after, hands.root, hands.boot_id) {
             let outcome = Outcome::of_state(&error);
-            told(&outcome);
+            report(&outcome);
             state = Some(outcome);
         }
     }
     Ok(Applied { outcomes, state })
 }
 
-/// Forgets what was learned for changes that nobody asks for any more.
+/// Forgets facts that only changes need which are no longer in the spec.
 fn tidy(plan: &Plan, ledger: &mut Ledger) {
     if !plan.housekeeping && !ledger.has(|setting| matches!(setting, Setting::IrqAffinity(_))) {
         ledger.unmovable.clear();
@@ -74,7 +74,7 @@ fn tidy(plan: &Plan, ledger: &mut Ledger) {
     }
 }
 
-/// Puts into the ledger what must be known before the first change is made.
+/// Records in the ledger what must be known before the first change is made.
 fn remember(plan: &Plan, ledger: &mut Ledger) {
     for setting in &plan.forget {
         ledger.entries.remove(setting);
@@ -93,7 +93,7 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
         if let Action::Kubelet(action) = &change.action {
             ledger.files.extend(files::made_by(action));
         }
-        // Drift of one that was up says nothing of how it was found.
+        // Drift of a link that was up does not show its original state.
         if !change.drift {
             ledger.raised.extend(change.links().into_iter().flat_map(links::ledger_notes::raises));
         }

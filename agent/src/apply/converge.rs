@@ -1,5 +1,5 @@
-//! Looks, plans and applies until nothing more can be done: what one change made possible is done in the
-//! next round, and what was tried is not tried again.
+//! Reads the host, plans and applies until nothing more can be done. What one change makes possible is done in the
+//! next round; what was tried is not tried again.
 
 use std::collections::BTreeSet;
 
@@ -22,26 +22,26 @@ use berth_host_facts::{HostFacts, ObserveOptions};
 /// Rounds at most; two are seen where the kernel resets one setting with another.
 const ROUNDS: usize = 4;
 
-/// What came of it.
+/// Result of a convergence.
 #[derive(Debug)]
 pub struct Converged {
     /// Every change that was tried, in order, then those that are blocked.
     pub outcomes: Vec<Outcome>,
     /// Changes that failed or were partial, by their desired values.
     pub fell_short: Vec<AttemptId>,
-    /// Whether there was no time for all removals.
+    /// True if there was no time for all removals.
     pub unfinished: bool,
-    /// Why nothing more could be done at all: the way back is not safe.
+    /// Reason for which nothing more could be changed: a rollback would not be safe.
     pub stopped: Option<CannotStart>,
-    /// What is left to do, as it was seen last.
+    /// The changes that are left, as planned last.
     pub plan: Plan,
-    /// The host as it was seen last.
+    /// The host as it was read last.
     pub facts: HostFacts,
     /// Its settings then.
     pub shape: HostSettings,
 }
 
-/// The whole look that a plan is made from; `wanted` is [`ObserveOptions::to_plan`], with what is known already.
+/// Reads all facts that a plan is made from; `wanted` is [`ObserveOptions::to_plan`], with what is known already.
 #[must_use]
 pub fn look(root: &Root, wanted: &ObserveOptions) -> (HostFacts, HostSettings) {
     let facts = observe::observe(root, wanted);
@@ -49,15 +49,15 @@ pub fn look(root: &Root, wanted: &ObserveOptions) -> (HostFacts, HostSettings) {
     (facts, shape)
 }
 
-/// Makes the host what `spec` asks; parts in `unclear`, and changes whose desired attempt is in `waits`, are left alone.
-/// Where the way back is not safe nothing is changed, but what is left to do is told all the same.
+/// Converges the host to `spec`; parts in `unclear`, and changes whose desired attempt is in `waits`, are left alone.
+/// Where a rollback would not be safe nothing is changed, but the plan is made all the same.
 pub fn converge(
     hands: &Hands,
     spec: &InfraNodeSpec,
     unclear: &Unclear,
     waits: &BTreeSet<AttemptId>,
     look: &dyn Fn() -> (HostFacts, HostSettings),
-    told: &mut dyn FnMut(&Outcome),
+    report: &mut dyn FnMut(&Outcome),
 ) -> Converged {
     let mut tried = BTreeSet::new();
     let mut fell_short = Vec::new();
@@ -106,7 +106,7 @@ pub fn converge(
         if stopped.is_some() || unfinished || round > ROUNDS || settled {
             for change in plan.changes.iter().filter(|change| change.blocked.is_some()) {
                 let outcome = Outcome::blocked(change);
-                told(&outcome);
+                report(&outcome);
                 outcomes.push(outcome);
             }
             return Converged { outcomes, fell_short, unfinished, stopped, plan, facts, shape };
@@ -114,7 +114,7 @@ pub fn converge(
         let mut now = plan;
         now.changes
             .retain(|change| change.blocked.is_none() && new.contains(&change.next_attempt()));
-        let applied = match apply(hands, &now, &facts.ledger, told) {
+        let applied = match apply(hands, &now, &facts.ledger, report) {
             Ok(applied) => applied,
             Err(error) => {
                 stopped = Some(CannotStart::State(error));
@@ -144,7 +144,7 @@ fn keep_record(hands: &Hands, facts: &HostFacts) {
     }
 }
 
-/// Why nothing may be changed on a host that looks so.
+/// Returns the reason for which nothing may be changed on a host with these facts.
 fn unsafe_to_change(hands: &Hands, facts: &HostFacts) -> Option<CannotStart> {
     if hands.halted.is_some() {
         return hands.halted.clone();

@@ -9,23 +9,23 @@ use super::links::kernel::Kernel;
 use crate::systemd::{Systemd, SystemdError};
 use berth_host_facts::root::Root;
 
-/// What is needed to change a host.
+/// Access to a host that is changed.
 pub struct Hands<'a> {
     pub(super) root: &'a Root,
-    /// The boot that found values belong to.
+    /// The boot that original values belong to.
     pub(super) boot_id: &'a str,
-    /// Called whenever something was done, also within a long change: whoever waits knows it goes on.
+    /// Called after each step, also within a long change, so that a watchdog sees progress.
     pub(super) alive: &'a dyn Fn(),
-    /// How long links may be removed before something else is looked at; what is left is done later.
+    /// Time limit for the removal of links in one cycle; the rest is removed in a later one.
     pub(super) budget: Option<Duration>,
-    /// Whether nothing is to be changed, only told.
+    /// True for a dry run.
     pub(super) tied: bool,
-    /// Looks up the API server's addresses, where there is a cluster.
+    /// Resolves the addresses of the API server, where there is a cluster.
     pub(super) servers: &'a dyn Fn() -> Vec<SocketAddr>,
     pub(super) systemd: OnceCell<std::result::Result<Systemd, SystemdError>>,
-    /// In place of the running kernel's links.
+    /// A model of a kernel, in place of the running one.
     pub(super) kernel: Option<&'a RefCell<dyn Kernel + 'static>>,
-    /// Why nothing may be changed.
+    /// Reason for which nothing may be changed.
     pub(super) halted: Option<CannotStart>,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Hands<'_> {
 }
 
 impl<'a> Hands<'a> {
-    /// For this host in this boot.
+    /// Returns access to this host in this boot.
     #[must_use]
     pub fn new(root: &'a Root, boot_id: &'a str, alive: &'a dyn Fn()) -> Self {
         Self {
@@ -55,35 +55,35 @@ impl<'a> Hands<'a> {
         }
     }
 
-    /// On the links of another kernel, such as a model of one.
+    /// Uses the links of another kernel, such as a model of one.
     #[must_use]
     pub const fn on(mut self, kernel: &'a RefCell<dyn Kernel + 'static>) -> Self {
         self.kernel = Some(kernel);
         self
     }
 
-    /// Halted, if there is a reason: nothing is changed.
+    /// Blocks all changes if there is a reason.
     #[must_use]
     pub fn halted(mut self, why: Option<CannotStart>) -> Self {
         self.halted = why;
         self
     }
 
-    /// With a limit for removals at a time.
+    /// Limits the time for removals.
     #[must_use]
     pub const fn within(mut self, budget: Duration) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// Tied: all that would be changed counts as blocked.
+    /// Makes it a dry run: all changes count as blocked.
     #[must_use]
     pub const fn tied(mut self) -> Self {
         self.tied = true;
         self
     }
 
-    /// In a cluster: what may cut the host off must leave it the API server.
+    /// Sets the API server that a change on trial must not cut off.
     #[must_use]
     pub const fn in_cluster(mut self, servers: &'a dyn Fn() -> Vec<SocketAddr>) -> Self {
         self.servers = servers;

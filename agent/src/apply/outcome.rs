@@ -1,4 +1,4 @@
-//! What became of a change.
+//! Outcomes of changes.
 
 use berth_api::infra_node::{ChangeResult, ChangeStatus};
 use nix::errno::Errno;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::host_write::WriteError;
 use crate::plan::{Change, ChangeId};
 
-/// What became of one change.
+/// Outcome of one change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
@@ -16,16 +16,16 @@ pub struct Outcome {
     pub id: ChangeId,
     /// The change in an operator's words: `hugepages 2Mi zone 1: 0 -> 1024`.
     pub what: String,
-    /// What became of it.
+    /// Result.
     pub result: ChangeResult,
-    /// Whether Berth had set it before and somebody had changed it.
+    /// True if Berth had set it before and another program had changed it.
     pub drift: bool,
     /// Numbers, errno and meaning, or what blocks it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// How a change ended, with what there is to say.
+/// End of a change, with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ended {
     /// Done and read back.
@@ -64,23 +64,23 @@ impl Outcome {
         }
     }
 
-    /// Of a change that is not tried.
+    /// Returns the outcome of a change that is not tried.
     pub(super) fn blocked(change: &Change) -> Self {
         Self::of(change, Ended::Blocked(change.blocked.clone().unwrap_or_default()))
     }
 
-    /// The list of found values could not be brought up to date after the changes.
+    /// Returns the outcome for a rollback ledger that could not be saved after the changes.
     pub(super) fn of_state(error: &WriteError) -> Self {
         Self {
             id: ChangeId::RollbackLedger,
             what: ChangeId::RollbackLedger.to_string(),
             result: ChangeResult::Failed,
             drift: false,
-            message: Some(format!("{}; what was found before is saved", meaning(error))),
+            message: Some(format!("{}; the original values are saved", meaning(error))),
         }
     }
 
-    /// As the object's status has it.
+    /// Returns the entry in `status.changes`.
     #[must_use]
     pub fn status(&self) -> ChangeStatus {
         let short = |text: &str, most: usize| text.chars().take(most).collect::<String>();
@@ -92,7 +92,7 @@ impl Outcome {
     }
 }
 
-/// The kernel's answer with what it means here, and whether another try helps.
+/// Returns the kernel's answer with its meaning for this file, and whether a retry helps.
 pub(super) fn meaning(error: &WriteError) -> String {
     let hint = match error.errno {
         Errno::EACCES | Errno::EPERM => {

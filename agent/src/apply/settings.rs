@@ -17,7 +17,7 @@ use berth_host_facts::setting::{Setting, Unit, Value};
 /// systemd answers before the control group is changed; this long is waited for it.
 const REALIZED: Duration = Duration::from_secs(5);
 
-/// Sets it and looks whether it is so.
+/// Sets a setting and reads it back.
 pub(super) fn set(hands: &Hands, setting: Setting, value: &Value) -> Result {
     if let (Setting::AllowedCpus(unit), Value::Cpus(cpus)) = (setting, value) {
         return set_allowed_cpus(hands, unit, cpus);
@@ -33,8 +33,8 @@ pub(super) fn set(hands: &Hands, setting: Setting, value: &Value) -> Result {
 }
 
 /// The kernel does not let a control group with processes have its CPUs emptied again (ENOSPC), and systemd
-/// does no more than log that. So no restriction is set in two steps: all CPUs there could be, then none,
-/// upon which systemd gives the controller back if nobody else needs it.
+/// only logs that. So no restriction is set in two steps: all CPUs there could be, then none,
+/// upon which systemd releases the controller if nothing else needs it.
 fn set_allowed_cpus(hands: &Hands, unit: Unit, cpus: &CpuSet) -> Result {
     if cpus.is_empty() {
         let possible = kernel_list(hands.root, "sys/devices/system/cpu/possible");

@@ -4,8 +4,8 @@ use super::outcome::Ended;
 use crate::plan::{Step, Why};
 use berth_host_facts::ledger::Ledger;
 
-/// Notes what became of a setting: what was put back need not be remembered, and what was set is drift if
-/// it is ever otherwise.
+/// Records the outcome of a setting: an entry that was restored is removed, and a value that was set counts as drift
+/// if it differs later.
 pub(super) fn settle(why: Why, step: &Step, ended: &Ended, ledger: &mut Ledger) {
     if !matches!(ended, Ended::Done(_)) {
         return;

@@ -11,26 +11,26 @@ use super::target::Target;
 pub use super::target::Why;
 use berth_host_facts::setting::{Setting, Value};
 
-/// One thing that would be done, as a person reads it and as `apply` does it.
+/// One change of the host, as a person reads it and as `apply` carries it out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
-    /// What is changed: `hugepages 2Mi zone 1`.
+    /// Identity: `hugepages 2Mi zone 1`.
     #[serde(rename = "what")]
     pub id: ChangeId,
-    /// What it is now.
+    /// Value now.
     pub was: String,
-    /// What it would be.
+    /// Value after the change.
     pub will_be: String,
-    /// Who wants it.
+    /// Reason for the change.
     pub why: Why,
-    /// Whether Berth had set it before and somebody changed it.
+    /// True if Berth had set it before and another program changed it.
     pub drift: bool,
-    /// How much of it what runs on the host notices.
+    /// Effect on workloads of the host.
     pub disruption: Disruption,
-    /// What that is.
+    /// Description of that effect.
     pub effect: String,
-    /// What stands in the way, and what to do about it.
+    /// Obstacle and remedy, if the change is blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
     /// Files that are removed before, as they would not fit what is changed (the kubelet's checkpoints).
@@ -41,7 +41,7 @@ pub struct Change {
     pub action: Action,
 }
 
-/// How much of a change what runs on the host notices.
+/// Effect of a change on workloads of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Disruption {
     /// Nothing.
@@ -67,14 +67,14 @@ pub enum Action {
 /// One setting and its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// What is set.
+    /// The setting.
     pub setting: Setting,
-    /// What it is now.
+    /// Value now.
     pub was: Value,
-    /// What it is set to; less than asked where not all of it is possible.
+    /// Value to set; less than desired where not all of it is possible.
     pub will_be: Value,
-    /// What is asked for.
-    pub asked: Value,
+    /// Desired value.
+    pub desired: Value,
     /// Other settings that the kernel changes with it, and what they are now.
     pub disturbs: Vec<(Setting, Value)>,
 }
@@ -92,7 +92,7 @@ impl Change {
             setting,
             was,
             will_be: target.value.clone(),
-            asked: target.value.clone(),
+            desired: target.value.clone(),
             disturbs: Vec::new(),
         };
         Self {
@@ -109,7 +109,7 @@ impl Change {
         }
     }
 
-    /// A change of something this host has not.
+    /// Returns a blocked change of a setting that this host does not have.
     pub(super) fn impossible(setting: Setting, target: &Target, why: String) -> Self {
         Self {
             id: ChangeId::Setting(setting),
@@ -125,7 +125,7 @@ impl Change {
         }
     }
 
-    /// With what stands in its way, if anything does.
+    /// Blocks the change if there is a reason.
     pub(super) fn blocked_by(mut self, why: Option<String>) -> Self {
         self.blocked = self.blocked.or(why);
         self
@@ -143,7 +143,7 @@ impl Change {
     /// possible now.
     #[must_use]
     pub fn desired(&self) -> AttemptId {
-        self.attempt(|step| &step.asked)
+        self.attempt(|step| &step.desired)
     }
 
     /// Returns the identity of an attempt at this change by the values that would be set now.
@@ -157,7 +157,7 @@ impl Change {
         AttemptId { change: self.id.clone(), values }
     }
 
-    /// The settings it sets.
+    /// Returns the settings that it sets.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         match &self.action {
@@ -166,7 +166,7 @@ impl Change {
         }
     }
 
-    /// The work on links that it is, if it is any.
+    /// Returns its work on links, if it has any.
     #[must_use]
     pub const fn links(&self) -> Option<&LinkWork> {
         match &self.action {
@@ -175,20 +175,20 @@ impl Change {
         }
     }
 
-    /// Whether it is about the rules for what guests send.
+    /// Returns true if it changes the rules that drop guests' control frames.
     #[must_use]
     pub fn is_filter(&self) -> bool {
         self.links().is_some_and(|work| work.filter.is_some())
     }
 
-    /// Whether it is made only with the rules for what guests send in place. What was there before is repaired without
+    /// Returns true if it needs the rules that drop guests' control frames. A link that existed before is repaired without
     /// them: a VM that is cut off is no safer.
     #[must_use]
     pub fn waits_for_filter(&self) -> bool {
         !self.drift && self.links().is_some_and(LinkWork::needs_filter)
     }
 
-    /// What is changed in an operator's words. Of links that is a sentence, of settings both values.
+    /// Returns the change in an operator's words: a sentence for links, both values for settings.
     #[must_use]
     pub fn sentence(&self) -> String {
         match self.action {

@@ -1,4 +1,4 @@
-//! Which CPUs are kept for the host: whole physical cores, the core of CPU 0 among them, in every zone.
+//! CPUs that are reserved for the host: whole physical cores, the core of CPU 0 among them, in every zone.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::target::Targets;
 use crate::manifest::Fault;
 use berth_host_facts::topology::Topology;
 
-/// The reserved CPUs, if the spec asks for any and it can be done.
+/// Returns the reserved CPUs, if the spec has any and they can be reserved.
 pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
     let spec = input.spec.cpu.as_ref()?;
     let Some(reserved) = &spec.reserved else {

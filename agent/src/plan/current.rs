@@ -7,7 +7,7 @@ use super::input::Input;
 use berth_host_facts::HostFacts;
 use berth_host_facts::setting::{Setting, Value};
 
-/// What a setting is now; `None` if this host has no such thing, or it cannot be read.
+/// Returns the value of a setting; `None` if this host does not have it, or it cannot be read.
 pub(super) fn current(input: Input, setting: Setting) -> Option<Value> {
     let shape = input.shape;
     match setting {
@@ -26,13 +26,13 @@ pub(super) fn current(input: Input, setting: Setting) -> Option<Value> {
     }
 }
 
-/// The pool of a zone.
+/// Returns the pool of a zone.
 pub(super) fn pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&HugepagePool> {
     let zone = facts.zones.iter().find(|known| known.id == zone)?;
     zone.hugepages.iter().find(|pool| pool.size == size)
 }
 
-/// The pages that an administrator asked for: without surplus, which comes and goes with use.
+/// Returns the pages of the persistent pool: without surplus, which comes and goes with use.
 pub(super) fn persistent(pool: &HugepagePool) -> u64 {
     pool.total.saturating_sub(pool.surplus.unwrap_or(0))
 }

@@ -3,8 +3,8 @@
 use super::change::{Change, Step, Why};
 use super::input::Input;
 
-/// Marks what somebody else changed after Berth had set it. With `enforce: false` that is told and left,
-/// and what of a group of settings has not drifted is a change of its own.
+/// Marks settings that another program changed after Berth had set them. With `enforce: false` they are reported and
+/// left, and the settings of a group that have not drifted become a separate change.
 pub(super) fn leave_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
     let drifted = |step: &Step| {
         let entry = input.facts.ledger.entries.get(&step.setting);
@@ -27,7 +27,8 @@ pub(super) fn leave_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
         change.drift = if left { some_drifted } else { all_drifted };
         if change.drift && left {
             change.blocked.get_or_insert_with(|| {
-                "somebody changed it after Berth had set it, and spec.enforce is false".to_owned()
+                "another program changed it after Berth had set it, and spec.enforce is false"
+                    .to_owned()
             });
         }
         judged.push(change);

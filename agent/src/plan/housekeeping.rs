@@ -1,4 +1,4 @@
-//! Keeping the host's own work on the reserved CPUs: systemd's units, interrupts, unbound workqueues.
+//! Housekeeping: the host's own work stays on the reserved CPUs: systemd's units, interrupts, unbound workqueues.
 
 use berth_api::CpuSet;
 
@@ -10,7 +10,7 @@ use super::plain::plain;
 use super::target::{Target, Targets};
 use berth_host_facts::setting::{Setting, Unit, Value};
 
-/// What `housekeeping: true` asks for.
+/// Adds the targets of `housekeeping: true`.
 pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
     if input.spec.cpu.as_ref().and_then(|cpu| cpu.housekeeping) != Some(true) {
         return;
@@ -120,8 +120,8 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
     Some(change.blocked_by(blocked))
 }
 
-/// All interrupts that are not where they should be. Asked for, any of the reserved CPUs will do; put
-/// back, it is the very set that was found.
+/// Returns the change of all interrupts whose affinity differs. Any subset of the reserved CPUs satisfies the spec; a
+/// restored affinity is exactly the original set.
 fn interrupts(input: Input, targets: &Targets, why: Why) -> Option<Change> {
     let step = |setting: Setting, target: &Target| {
         let was = current(input, setting)?;
@@ -141,7 +141,7 @@ fn interrupts(input: Input, targets: &Targets, why: Why) -> Option<Change> {
     let blocked = targets.blocked.get(&first.setting).cloned().or_else(|| irqbalance(input, why));
     let will_be = match why {
         Why::Asked => first.will_be.shown(),
-        Why::PutBack => "as found".to_owned(),
+        Why::PutBack => "the original CPUs".to_owned(),
     };
     let mut were: Vec<String> = steps.iter().map(|step| step.was.shown()).collect();
     were.sort_unstable();

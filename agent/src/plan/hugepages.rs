@@ -19,7 +19,7 @@ use crate::manifest::Fault;
 use berth_host_facts::HostFacts;
 use berth_host_facts::setting::{Setting, Value};
 
-/// What the spec asks for, pool by pool.
+/// Adds the targets of the spec, pool by pool.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
     let mut asked: BTreeMap<(PageSize, u32), (usize, u64)> = BTreeMap::new();
     let specs = &input.spec.hugepages;
@@ -30,7 +30,7 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
             let where_ =
                 spec.zone.map_or_else(|| "every zone".to_owned(), |zone| format!("zone {zone}"));
             let message =
-                format!("pages of this size are asked for twice in {where_}; name each pool once");
+                format!("pages of this size are requested twice in {where_}; name each pool once");
             Some(Fault::new(field("size"), spec.size, message))
         } else {
             fault(input.facts, spec, &field)
@@ -122,7 +122,7 @@ fn too_many(
             sum = sum.saturating_add(size.bytes().saturating_mul(*count));
             if sum > memory.0 {
                 let message = format!(
-                    "zone {} has {} of memory, and the pages asked for there would take {}",
+                    "zone {} has {} of memory, and the pages requested there would take {}",
                     zone.id,
                     memory.human(),
                     Bytes(sum).human()
@@ -196,7 +196,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     changes
 }
 
-/// What the kubelet lets become of a pool, and why it is not what was asked for. Pages that were changed under a running
+/// Returns the target that the kubelet allows for a pool, and the reason if it differs from the desired one. Pages that were changed under a running
 /// kubelet, or by a reboot, go back to what it has counted: it would not start again.
 fn possible(
     input: Input,
@@ -299,7 +299,7 @@ fn larger(
     change
 }
 
-/// Pages of a zone that somebody uses or was promised.
+/// Returns the pages of a zone that are in use or promised.
 fn used(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
     let in_use = |pool: &HugepagePool| pool.total.saturating_sub(pool.free.unwrap_or(pool.total));
     let here = pool(facts, zone, size).map_or(0, in_use);

@@ -6,15 +6,15 @@ use crate::manifest::Unclear;
 use berth_host_facts::HostFacts;
 use berth_host_facts::host_settings::HostSettings;
 
-/// What the planner looks at.
+/// Input of the planner.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// What the host is asked to be.
+    /// Desired state.
     pub spec: &'a InfraNodeSpec,
-    /// Parts of it that nobody could make sense of: neither changed nor put back.
+    /// Parts of it that could not be parsed: neither changed nor restored.
     pub unclear: &'a Unclear,
-    /// What the host is.
+    /// Observed facts.
     pub facts: &'a HostFacts,
-    /// Its settings now.
+    /// Observed settings.
     pub shape: &'a HostSettings,
 }

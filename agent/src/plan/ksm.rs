@@ -24,7 +24,7 @@ const LEVELS: [(u64, u64); 4] = [(5, 1250), (10, 800), (15, 400), (20, 100)];
 /// Points of hysteresis between levels.
 const SLACK: u64 = 2;
 
-/// What the spec asks for.
+/// Adds the targets of the spec.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
     let Some(spec) = &input.spec.ksm else { return };
     if spec.mode == KsmMode::Observe {
@@ -124,7 +124,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         if as_wanted(setting, &was, target) && !reset {
             return None;
         }
-        // What was found is put back once the advisor is off again.
+        // The original value is restored once the advisor is off again.
         if setting == KsmSetting::PagesToScan && advised && target.why == Why::PutBack {
             return None;
         }
@@ -194,8 +194,8 @@ fn no_room(input: Input) -> Option<String> {
     let keep = kept_back(input.facts.memory.total);
     (needed.0 > 0 && available.0 < needed.0.saturating_add(keep)).then(|| {
         format!(
-            "merged pages would take {} when they come apart, and {} are available of which Berth leaves the \
-             host {}",
+            "merged pages would take {} when they come apart, and {} are available; Berth leaves the host \
+             {} of them",
             needed.human(),
             available.human(),
             Bytes(keep).human()
@@ -203,7 +203,7 @@ fn no_room(input: Input) -> Option<String> {
     })
 }
 
-/// Somebody else steers KSM, and would undo our change, or already has.
+/// Returns the reason if another program controls KSM, and would revert our change or already has.
 fn other_owner(input: Input) -> Option<String> {
     let entries = input.facts.ledger.entries.iter();
     let changed = entries.filter(|(setting, entry)| {

@@ -1,9 +1,8 @@
-//! From what a host is and what it is asked to be to the ordered list of changes between. Pure.
+//! Plans the ordered list of changes from the observed to the desired state of a host. Pure.
 //!
-//! Three steps: each part of the spec says which settings it wants ([`Target`]); settings that Berth
-//! changed and nobody wants any more are to be what they were found as; and what is not as wanted
-//! becomes a [`Change`], with what it costs and what stands in its way. A host that is as asked gives no
-//! change, so a plan made after `apply` is empty.
+//! Three steps: each part of the spec adds its settings ([`Target`]); settings that Berth changed and the spec no longer
+//! has get their original value; and each setting that differs becomes a [`Change`], with its effect on workloads and
+//! what blocks it. A host that matches the spec has no changes, so a plan made after `apply` is empty.
 
 mod change;
 pub mod cpu;

@@ -15,50 +15,50 @@ use crate::manifest::Fault;
 use berth_host_facts::ledger::MadeNetwork;
 use berth_host_facts::setting::Setting;
 
-/// What would be done.
+/// Changes of a host, in order, and what else there is to know about them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
     /// The Node's name.
     pub node: String,
-    /// In the order in which they are made.
+    /// Changes in the order in which they are made.
     pub changes: Vec<Change>,
-    /// What is wrong with the spec on this host.
+    /// Faults of the spec on this host.
     pub faults: Vec<Fault>,
-    /// What else an administrator should know.
+    /// Notes for the administrator.
     pub notes: Vec<String>,
-    /// How the kubelet's configuration should be, if it is not.
+    /// Advice on the kubelet's configuration, if it differs from the desired one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<Advice>,
-    /// CPUs kept for the host, as chosen.
+    /// CPUs reserved for the host.
     #[serde(rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
     pub reserved_cpus: Option<CpuSet>,
-    /// How far the tenant networks are.
+    /// State of the tenant networks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkState>,
-    /// Found values that need no longer be remembered: nobody asks for another, and the setting is as it
-    /// was found, or gone with its device.
+    /// Entries of the rollback ledger that are no longer needed: the spec has no value for the setting, and it has its
+    /// original value, or is gone with its device.
     #[serde(skip)]
     pub forget: Vec<Setting>,
-    /// What is remembered of networks and uplinks, and no longer needed.
+    /// Networks and uplinks in the rollback ledger that are no longer needed.
     #[serde(skip)]
     pub forget_networks: Forget,
-    /// Networks that are in place and not remembered so.
+    /// Networks that are in place and not recorded in the rollback ledger.
     #[serde(skip)]
     pub adopt: BTreeMap<String, MadeNetwork>,
-    /// Why what guests send cannot be filtered.
+    /// Reason for which guests' control frames cannot be filtered.
     #[serde(skip)]
     pub unfiltered: Option<String>,
-    /// Whether host tasks are to be kept on the reserved CPUs.
+    /// True if host tasks are to stay on the reserved CPUs.
     #[serde(skip)]
     pub housekeeping: bool,
-    /// Whether a kubelet runs, which counted huge pages when it started; `None` if that is not known.
+    /// True if a kubelet runs, which counted huge pages when it started; `None` if that is not known.
     #[serde(skip)]
     pub kubelet_runs: Option<bool>,
 }
 
 impl Plan {
-    /// Makes it one that changes nothing, neither on the host nor in what is remembered of it.
+    /// Makes it a dry run: neither the host nor the rollback ledger is changed.
     pub fn only_observe(&mut self) {
         for change in &mut self.changes {
             change.blocked.get_or_insert_with(|| "this agent only observes (--observe)".to_owned());
@@ -68,13 +68,13 @@ impl Plan {
         self.adopt.clear();
     }
 
-    /// Whether there is nothing to do.
+    /// Returns true if there is nothing to do.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Says of tenants that changes which were tried and are still to be done have failed, and why.
+    /// Marks the tenants of changes as failed that were tried and are still pending, with the reason.
     pub fn fail(&mut self, tried: &BTreeMap<ChangeId, String>) {
         self.unfiltered = None;
         for change in &self.changes {
@@ -95,7 +95,7 @@ impl Plan {
         }
     }
 
-    /// Changes that something stands in the way of.
+    /// Returns the number of blocked changes.
     #[must_use]
     pub fn blocked(&self) -> usize {
         self.changes.iter().filter(|change| change.blocked.is_some()).count()

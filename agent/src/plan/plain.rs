@@ -6,7 +6,7 @@ use super::input::Input;
 use super::target::Targets;
 use berth_host_facts::setting::Setting;
 
-/// The change of a setting that is a value and nothing more.
+/// Returns the change of a setting that is one value.
 pub(super) fn plain(
     input: Input,
     targets: &Targets,

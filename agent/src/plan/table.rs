@@ -1,4 +1,4 @@
-//! The plan for people.
+//! The plan as a table for people.
 
 use super::change::{Change, Disruption, Why};
 use super::model::Plan;
@@ -8,7 +8,7 @@ use berth_runtime::cli::text::{line, printable, wrap};
 /// Columns of a terminal that was never resized.
 const WIDTH: usize = 80;
 
-/// The whole plan: faults, changes, what else there is to know, and the sum.
+/// Returns the whole plan: changes, notes, advice on the kubelet, and the sum.
 #[must_use]
 pub fn render(plan: &Plan, style: Style) -> String {
     let mut out = String::new();
@@ -27,7 +27,7 @@ pub fn render(plan: &Plan, style: Style) -> String {
     let blocked = plan.blocked();
     let possible = plan.changes.len() - blocked;
     let sum = match (possible, blocked) {
-        (0, 0) => "nothing to do: the host is as asked".to_owned(),
+        (0, 0) => "nothing to do: the host matches the spec".to_owned(),
         (n, 0) => counted(n, "change"),
         (n, blocked) => format!("{}, {blocked} blocked", counted(n, "change")),
     };
@@ -57,10 +57,10 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
     }
     let mut says = Vec::new();
     if change.drift {
-        says.push("somebody changed it after Berth had set it".to_owned());
+        says.push("another program changed it after Berth had set it".to_owned());
     }
     if change.why == Why::PutBack {
-        says.push("no longer asked for: back to what was found".to_owned());
+        says.push("no longer in the spec: back to the original value".to_owned());
     }
     if !change.effect.is_empty() {
         says.push(match change.disruption {

@@ -7,29 +7,29 @@ use serde::Serialize;
 use crate::manifest::{Fault, Part};
 use berth_host_facts::setting::{Setting, Value};
 
-/// Who wants a change.
+/// Reason for a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Why {
-    /// The spec.
+    /// The spec has this value.
     Asked,
-    /// Nobody any more: it goes back to what was found.
+    /// The spec no longer has the field: the original value is restored.
     PutBack,
 }
 
-/// What a setting shall be.
+/// Desired value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) value: Value,
     pub(super) why: Why,
 }
 
-/// Targets by setting, and what came up while they were gathered.
+/// Targets by setting, with faults and notes from gathering them.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     pub(super) wanted: BTreeMap<Setting, Target>,
     pub(super) faults: Vec<Fault>,
     pub(super) notes: Vec<String>,
-    /// Settings that stay as they are, and why.
+    /// Settings that stay as they are, with the reason.
     pub(super) blocked: BTreeMap<Setting, String>,
 }
 
@@ -43,7 +43,7 @@ impl Targets {
     }
 }
 
-/// A part in which a fault comes up is left as it is.
+/// Gathers the targets of a part, and freezes the part if its spec has a fault.
 pub(super) fn freeze(
     frozen: &mut BTreeSet<Part>,
     part: Part,
@@ -57,7 +57,7 @@ pub(super) fn freeze(
     }
 }
 
-/// The part of the spec that asks for a setting.
+/// Returns the part of the spec that a setting belongs to.
 pub(super) const fn part(setting: Setting) -> Part {
     match setting {
         Setting::Hugepages { .. } => Part::Hugepages,

@@ -8,7 +8,7 @@ use super::plain::plain;
 use super::target::Targets;
 use berth_host_facts::setting::{Setting, Value};
 
-/// Adds the mode that the spec asks for.
+/// Adds the mode of the spec.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
     if let Some(mode) = input.spec.transparent_hugepages {
         targets.want(Setting::TransparentHugepages, Value::Word(word(mode).to_owned()));
@@ -17,7 +17,7 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
 
 pub(super) fn change(input: Input, targets: &Targets) -> Option<Change> {
     let absent = "this kernel has no transparent huge pages";
-    let effect = "applies to memory that programs ask for from now on";
+    let effect = "applies to memory that programs allocate from now on";
     plain(input, targets, Setting::TransparentHugepages, absent, effect)
 }
 

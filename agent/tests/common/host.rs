@@ -1,5 +1,5 @@
 //! A whole made-up host: two sockets, 48 cores, SMT, bonded SR-IOV NICs, NVMe, a kubelet with pinned
-//! VMs. It is what the README shows, so it should look like a host somebody would be glad to own.
+//! VMs. It is what the README shows, so it should look like a realistic host.
 
 use super::Tree;
 
@@ -292,7 +292,7 @@ fn shape(tree: &Tree) {
     for unit in ["init.scope", "system.slice", "user.slice"] {
         tree.file(&format!("sys/fs/cgroup/{unit}/cpuset.cpus"), "\n");
     }
-    // A timer, two queues of a network card, one of a drive, and one that nobody has requested.
+    // A timer, two queues of a network card, one of a drive, and one that no driver has requested.
     for (number, users) in
         [(0, "timer"), (40, "ens5f0-TxRx-0"), (41, "ens5f0-TxRx-1"), (60, "nvme0q1"), (70, "")]
     {

@@ -4,7 +4,7 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "tests run the program, look at files, and fail by panicking"
+    reason = "tests run the program, read files, and fail by panicking"
 )]
 
 pub(crate) mod host;
@@ -61,7 +61,7 @@ pub(crate) fn findings(tree: &Tree) -> std::collections::BTreeMap<String, serde_
 /// Copies the program to where any user can run it.
 ///
 /// By another process: while this one had the copy open for writing, a child that another thread starts would have it
-/// open too, and nobody could run it (`ETXTBSY`).
+/// open too, and it could not be run (`ETXTBSY`).
 pub(crate) fn copy_program(to: &std::path::Path) {
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_berth-agent")).arg(to).status();
     assert!(copied.unwrap().success());

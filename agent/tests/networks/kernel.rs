@@ -106,7 +106,7 @@ impl Kernel for Model {
         self.links()
     }
 
-    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
+    fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
         for op in &work.ops {
             let answers = self.step(&[op]).map_err(NotTried::Netlink)?;
             answers.into_iter().collect::<Result<Vec<()>, _>>().map_err(NotTried::Step)?;

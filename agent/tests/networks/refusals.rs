@@ -1,5 +1,5 @@
 //! The kernel refuses steps, the agent is killed between them, and VMs come meanwhile: no VM that has a way out of the
-//! host loses it for good, there is never a loop, and afterwards everything is as asked.
+//! host loses it for good, there is never a loop, and afterwards everything matches the spec.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -93,7 +93,7 @@ struct Asked {
     port: u16,
     local: &'static str,
     allow: bool,
-    /// Whether the second tenants are asked for.
+    /// True if the spec has the second tenants.
     second: bool,
 }
 
@@ -195,7 +195,7 @@ proptest! {
             }
             last = asked.clone();
         }
-        // The kernel refuses nothing any more: all is as asked.
+        // The kernel refuses nothing any more: all matches the spec.
         let last = Asked { allow: true, second: true, ..last };
         world.cycle(&last.spec(), &[]).unwrap();
         let converged = world.cycle(&last.spec(), &[]).unwrap();

@@ -133,7 +133,7 @@ pub(super) fn reboot_between(host: &mut Host) {
     host.must(&format!("echo 0 > {pool}")).unwrap();
 }
 
-/// The power goes at any moment; afterwards the list of found values is whole, and of that boot no more.
+/// The power goes at any moment; afterwards the rollback ledger is whole, and has only entries of that boot.
 pub(super) fn power_cuts(host: &mut Host, n: u32) {
     for millis in moments(n) {
         let seconds = f64::from(millis) / 1000.0;

@@ -166,7 +166,7 @@ pub enum NotTried {
     NoJoin,
     /// No gateway answers before the change.
     #[error(
-        "no gateway answers now ({}), so nothing would tell whether the host is cut off by it; not tried",
+        "no gateway answers now ({}), so it could not be detected that the host is cut off by it; not tried",
         named(.0)
     )]
     NoGateway(Vec<Gateway>),

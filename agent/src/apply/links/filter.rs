@@ -51,7 +51,7 @@ fn delete() -> Request {
 /// Makes the table if it is not there, so that it can be deleted, and makes it again from scratch.
 fn replace(filter: &MadeFilter) -> Vec<Request> {
     let make =
-        || of_table().number(2, 0).comment(6, "made by berth-agent, and put back when changed");
+        || of_table().number(2, 0).comment(6, "made by berth-agent, and restored when changed");
     let mut requests = vec![
         Request::make(message::NEW_TABLE, make()),
         delete(),

@@ -1,7 +1,7 @@
 //! Another process that undoes a change on trial, if the agent does not say how it ended.
 //!
 //! `systemctl stop`, an out-of-memory kill of the control group and the end of a container end all processes of the
-//! agent's control group together. So where systemd can be asked, the guard is a transient service of its own. Else
+//! agent's control group together. So where systemd can be asked, the guard is a transient service. Else
 //! it is a child, which outlives the agent alone; then the agent's next start undoes the change.
 
 use std::io;
@@ -15,7 +15,7 @@ use crate::systemd::SystemdError;
 /// The guard's name among the commands.
 pub const COMMAND: &str = "trial-guard";
 
-/// Starts a guard for the note that is saved. `deadline` tells its unit from others'.
+/// Starts a guard for the note that is saved. `deadline` makes the name of its unit unique.
 pub(super) fn start(hands: &Hands, deadline: u64) -> Guard {
     match unit(hands, deadline) {
         Ok(unit) => {
@@ -53,7 +53,7 @@ fn child(hands: &Hands) -> io::Result<()> {
     use std::os::unix::process::CommandExt as _;
     #[expect(clippy::disallowed_methods, reason = "this program itself, not another")]
     let mut command = std::process::Command::new(program()?);
-    // In a group of its own: what ends a terminal's or a script's commands does not end it.
+    // In a separate process group: signals to a terminal's or a script's group do not end it.
     command.arg(COMMAND).arg(hands.root.path()).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;

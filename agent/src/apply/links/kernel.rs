@@ -22,27 +22,27 @@ pub trait Kernel {
     /// As [`Kernel::step`].
     fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
-    /// Changes the rules for what guests send, and reads back what became of them.
+    /// Changes the rules that drop guests' control frames, and reads them back.
     ///
     /// # Errors
-    /// Why they are not so.
+    /// If the rules differ from the desired ones.
     fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError>;
 
-    /// All links as they are now.
+    /// Returns all links as they are now.
     ///
     /// # Errors
     /// If the kernel does not answer, or not with all of them.
     fn links(&mut self) -> io::Result<Links>;
 
-    /// A link with all that stands on it or on its bridge, as it is now.
+    /// Returns a link with all links that are stacked on it or on its bridge.
     ///
     /// # Errors
     /// As [`Kernel::links`].
     fn nearby(&mut self, name: &LinkName) -> io::Result<Links>;
 
-    /// Makes a change that may cut the host off, and undoes it if it does.
+    /// Makes a change that may cut the host off, and rolls it back if it does.
     ///
     /// # Errors
-    /// Why it is not in place.
-    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError>;
+    /// If the change is not in place.
+    fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError>;
 }

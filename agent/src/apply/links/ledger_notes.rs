@@ -7,7 +7,7 @@ use berth_api::LinkName;
 use crate::plan::network::{FilterWork, LinkOp, LinkWork};
 use berth_host_facts::ledger::Ledger;
 
-/// Remembers what is in place now.
+/// Records what is in place now.
 pub(super) fn settle(work: &LinkWork, ledger: &mut Ledger) {
     match &work.filter {
         Some(FilterWork::Replace(filter)) => ledger.filter = Some(filter.clone()),
@@ -40,7 +40,7 @@ pub(super) fn settle(work: &LinkWork, ledger: &mut Ledger) {
     }
 }
 
-/// Notes which links are about to become uplinks.
+/// Records which links are about to become uplinks.
 pub(in crate::apply) fn note_joins(work: &LinkWork, ledger: &mut Ledger) {
     if let Some((port, _)) = work.joins() {
         let made = ledger.networks.entry(work.network.clone()).or_default();

@@ -24,7 +24,7 @@ impl<'h, 'a> Live<'h, 'a> {
         Self { hands, netlink: None }
     }
 
-    /// After an error late answers may come, so the socket is used no more.
+    /// After an error late answers may come, so the socket is no longer used.
     fn with<T>(
         &mut self,
         work: impl FnOnce(&Hands<'a>, &mut Netlink) -> io::Result<T>,
@@ -65,7 +65,7 @@ impl Kernel for Live<'_, '_> {
         self.with(|hands, netlink| nearby(&mut netlink.reader, hands.root, name))
     }
 
-    fn try_out(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
+    fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
         let mut netlink = Netlink::open().map_err(NotTried::Open)?;
         trial::run(self.hands, &mut netlink, work).map(Some)
     }

@@ -25,10 +25,10 @@ pub(super) type Indexes = BTreeMap<LinkName, u32>;
 /// IPv6 needs this much (RFC 8200); below it the kernel has none of its settings on a link.
 const IPV6_LEAST_MTU: u32 = 1280;
 
-/// The message that makes a link, down.
+/// Returns the message that creates a link, down.
 ///
 /// # Errors
-/// Which link it stands on is not there.
+/// If a link below it does not exist.
 pub(super) fn make(wanted: &WantedLink, indexes: &Indexes) -> Result<LinkMessage, StepError> {
     let name = wanted.name.as_str();
     let master = wanted.master.as_ref().map(|name| index(indexes, name)).transpose()?;
@@ -41,9 +41,9 @@ pub(super) fn make(wanted: &WantedLink, indexes: &Indexes) -> Result<LinkMessage
                 .link_group(LINK_GROUP)
                 .stp_state(stp_state(*stp))
                 .mcast_snooping(false)
-                // A port carries nothing until it is told what.
+                // A port carries no VLAN until one is added.
                 .vlan_default_pvid(0);
-            // Kernels without VLAN filtering refuse to hear of it.
+            // Kernels without VLAN filtering refuse the attribute.
             if *vlan_aware { builder.vlan_filtering(true) } else { builder }.build()
         }
         WantedKind::Vlan { parent, id } => {
@@ -77,14 +77,14 @@ fn joined<T>(builder: LinkMessageBuilder<T>, master: Option<u32>) -> LinkMessage
     }
 }
 
-/// The message that gives a link all that it should have but for being up. The kernel ignores an alias while
+/// Returns the message that sets all desired properties of a link except its state. The kernel ignores an alias while
 /// it makes a link, and an MTU that a bridge was made with follows its ports.
 ///
 /// The group is said only of a link whose number is known: of one that is not there, kernels before 5.19 take
 /// the message as meant for all links of that group.
 ///
 /// # Errors
-/// Which link it stands on is not there.
+/// If a link below it does not exist.
 pub(super) fn settle(
     wanted: &WantedLink,
     indexes: &Indexes,
@@ -133,16 +133,16 @@ pub(super) fn up(name: &LinkName, up: bool) -> (How, Message) {
     (How::Change, Message::NewLink(message))
 }
 
-/// Has a bridge no longer look at VLANs.
+/// Turns the VLAN filtering of a bridge off.
 pub(super) fn unfilter(name: &LinkName) -> (How, Message) {
     let builder = LinkMessageBuilder::<LinkBridge>::new(name.as_str()).vlan_filtering(false);
     (How::Change, Message::NewLink(builder.build()))
 }
 
-/// Makes a link a port, or nobody's.
+/// Makes a link a port of a bridge, or of none.
 ///
 /// # Errors
-/// The bridge is not there.
+/// If the bridge does not exist.
 pub(super) fn master(
     port: &LinkName,
     bridge: Option<&LinkName>,
@@ -159,7 +159,7 @@ pub(super) fn master(
 /// All VLANs of a port in one message, as ranges.
 ///
 /// # Errors
-/// The port is not there.
+/// If the port does not exist.
 pub(super) fn add_vlans(
     port: &LinkName,
     vlans: &VlanSet,
@@ -172,7 +172,7 @@ pub(super) fn add_vlans(
 /// As [`add_vlans`], for the port or for the bridge itself.
 ///
 /// # Errors
-/// The port is not there.
+/// If the port does not exist.
 pub(super) fn remove_vlans(
     port: &LinkName,
     vlans: &VlanSet,
@@ -205,10 +205,10 @@ fn vlan_ranges(
     Ok(builder.build())
 }
 
-/// Entries of a tunnel's table for what is for everybody.
+/// Entries of a tunnel's flood list, for BUM traffic.
 ///
 /// # Errors
-/// The tunnel is not there.
+/// If the tunnel does not exist.
 pub(super) fn peers(
     link: &LinkName,
     add: &BTreeSet<IpAddr>,
@@ -246,10 +246,10 @@ pub(super) const fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Takes an address away; one that cannot be read is left for the next look.
+/// Removes addresses; an address that cannot be parsed is left for the next cycle.
 ///
 /// # Errors
-/// The link is not there.
+/// If the link does not exist.
 pub(super) fn remove_addresses(
     link: &LinkName,
     addresses: &[String],

@@ -1,5 +1,5 @@
-//! Carries out what is planned for links: many changes in one message where they do not depend on each other,
-//! removals one by one; then one look at what became of all of them.
+//! Carries out changes of links: many in one message where they do not depend on each other, removals one by one;
+//! then all links are read back once.
 
 pub mod error;
 mod filter;
@@ -24,15 +24,15 @@ use stages::carry_out_on;
 pub use steps::step_alone;
 
 /// Carries out changes of links, in the order of their stages. Fewer outcomes than changes mean that there was
-/// no time for the last ones, which are removals.
+/// no time for the last changes, which are removals.
 pub(super) fn carry_out(
     hands: &Hands,
     changes: &[&Change],
     ledger: &mut Ledger,
-    told: &mut dyn FnMut(&Outcome),
+    report: &mut dyn FnMut(&Outcome),
 ) -> Vec<Outcome> {
     match hands.kernel {
-        Some(kernel) => carry_out_on(&mut *kernel.borrow_mut(), hands, changes, ledger, told),
-        None => carry_out_on(&mut Live::new(hands), hands, changes, ledger, told),
+        Some(kernel) => carry_out_on(&mut *kernel.borrow_mut(), hands, changes, ledger, report),
+        None => carry_out_on(&mut Live::new(hands), hands, changes, ledger, report),
     }
 }

@@ -17,7 +17,7 @@ use crate::plan::network::LinkOp;
 /// The longest pause after a removal.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Removes as many as there is time for, and tells of each as it is done.
+/// Removes as many links as there is time for, and passes each outcome to `ended`.
 pub(super) fn carry_out(
     hands: &Hands,
     kernel: &mut dyn Kernel,

@@ -19,12 +19,12 @@ pub(super) fn carry_out_on(
     hands: &Hands,
     changes: &[&Change],
     ledger: &mut Ledger,
-    told: &mut dyn FnMut(&Outcome),
+    report: &mut dyn FnMut(&Outcome),
 ) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     let mut lost: BTreeMap<&str, &ChangeId> = BTreeMap::new();
     let mut unfiltered: Option<&ChangeId> = None;
-    // What is on trial has nothing beside it: a probe tells of one change only.
+    // A change on trial runs alone, as a probe shows the effect of one change only.
     let together =
         |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
     for stage in changes.chunk_by(together) {
@@ -40,7 +40,7 @@ pub(super) fn carry_out_on(
                 } else {
                     unfiltered = Some(&change.id);
                 }
-                told(&outcome);
+                report(&outcome);
                 outcomes.push(outcome);
             }
             continue;
@@ -51,7 +51,7 @@ pub(super) fn carry_out_on(
                 if let (Some(work), ChangeResult::Done) = (change.links(), outcome.result) {
                     settle(work, ledger);
                 }
-                told(&outcome);
+                report(&outcome);
                 outcomes.push(outcome);
             });
             continue;
@@ -79,7 +79,7 @@ pub(super) fn carry_out_on(
                     made.trial = Some((work.settings.clone().unwrap_or_default(), why));
                 }
             }
-            told(&outcome);
+            report(&outcome);
             outcomes.push(outcome);
         }
         hands.alive();
@@ -95,7 +95,7 @@ fn stage_of(change: &Change) -> Option<Stage> {
     change.links().map(|work| work.stage)
 }
 
-/// What a change stands on, if that could not be made.
+/// Returns the change that this one depends on, if that failed.
 fn waits_for<'a>(
     change: &Change,
     lost: &BTreeMap<&str, &'a ChangeId>,

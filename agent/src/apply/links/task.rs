@@ -24,9 +24,9 @@ pub(super) struct Task<'a> {
     undoing: bool,
     /// Whether one of those was refused, so that the rest of them must not be done.
     cut_short: bool,
-    /// Whether it was tried, and undone as the gateway was lost.
+    /// True if it was tried, and rolled back as the gateway was lost.
     pub(super) taken_back: bool,
-    /// What there is to say of a trial.
+    /// Message of a trial that succeeded.
     tried: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Task<'a> {
     pub(super) fn took(&mut self, result: Result<(), StepError>) {
         match result {
             Err(why) if !self.undoing => self.stop(Stopped::Failed(why.into())),
-            // What follows puts back what the refused step was to make room for: both would be two ways out of a bridge.
+            // The steps that follow restore what the refused step was to make room for: both would be two uplinks of a bridge.
             Err(_) if self.op().is_some_and(LinkOp::takes_away) => self.cut_short = true,
             _ => self.next += 1,
         }
@@ -117,7 +117,7 @@ impl<'a> Task<'a> {
     }
 
     /// Makes a change that may cut the host off.
-    pub(super) fn try_out(&mut self, kernel: &mut dyn Kernel) -> io::Result<()> {
+    pub(super) fn run_trial(&mut self, kernel: &mut dyn Kernel) -> io::Result<()> {
         if !self.work.may_disrupt {
             let links = kernel.links()?;
             let why = self.work.ops.iter().find_map(|op| self.in_use(op, &links));
@@ -127,7 +127,7 @@ impl<'a> Task<'a> {
             return Ok(());
         }
         self.next = self.work.ops.len();
-        match kernel.try_out(self.work) {
+        match kernel.run_trial(self.work) {
             Ok(said) => self.tried = said,
             Err(error) => {
                 self.taken_back = matches!(error, TrialError::RolledBack(_));
@@ -155,7 +155,7 @@ impl<'a> Task<'a> {
         self.stopped.get_or_insert_with(|| Stopped::Failed(why.into()));
     }
 
-    /// What became of the change, by the look after it.
+    /// Returns how the change ended, by the links that were read after it.
     pub(super) fn judge(&self, links: &Links) -> Ended {
         // What is made again is removed first, and there again.
         let made = |name: &LinkName| {

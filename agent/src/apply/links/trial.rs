@@ -1,6 +1,6 @@
-//! A change that may cut the host off, tried and taken back if it does.
+//! Trials: a change that may cut the host off is made, and rolled back if it does.
 //!
-//! Before it, a note of how to undo it is saved durably, and another process ([`guard`]) waits with it: whatever
+//! Before it, a note of how to roll it back is saved durably, and another process ([`guard`]) waits with it: whatever
 //! becomes of this one, the change is undone when its time is over, or at the next start, or by the reboot.
 
 use std::io;
@@ -29,7 +29,7 @@ use berth_host_facts::ledger::Ledger;
 use berth_host_facts::links::{Gateway, default_gateways, indexes, live};
 use berth_host_facts::root::{ReadError, Root};
 
-/// Where the note is.
+/// Path of the note.
 pub const FILE: &str = "var/lib/berth/trial.json";
 
 /// How long a gateway may take to answer after the change: a switch's port needs 30 s where it speaks the
@@ -39,11 +39,11 @@ const DEADLINE: Duration = Duration::from_secs(35);
 const BEFORE: Duration = Duration::from_secs(4);
 /// How long the API server may take for a connection.
 const CONNECT: Duration = Duration::from_secs(3);
-/// What the guard waits longer than this process does.
+/// Time that the guard waits longer than this process.
 const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
 
-/// How to undo a change.
+/// Note of how to roll a change back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Note {
@@ -58,10 +58,10 @@ struct Note {
 }
 
 /// Makes the change, and undoes it if a gateway that answered before does not any more, or the API server takes no
-/// connection any more. A server that is away already says nothing of the change. Returns what there is to say of it.
+/// connection any more. A server that is unreachable before shows nothing about the change. Returns a message.
 ///
 /// # Errors
-/// Why it is not made.
+/// If the change is not in place.
 pub(super) fn run(
     hands: &Hands,
     netlink: &mut Netlink,
@@ -105,8 +105,8 @@ pub(super) fn run(
     let changed = Instant::now();
     let left = left.and_then(|()| answer_again(hands, netlink, &answering));
     let left = left.and_then(|()| {
-        let patience = DEADLINE.saturating_sub(changed.elapsed()).max(BEFORE);
-        if !has_server || takes_connections(hands, &servers, patience) {
+        let limit = DEADLINE.saturating_sub(changed.elapsed()).max(BEFORE);
+        if !has_server || takes_connections(hands, &servers, limit) {
             return Ok(());
         }
         Err(TrialFailure::ApiServer(servers.clone()))
@@ -207,26 +207,26 @@ fn answer_again(
     gateways: &[Gateway],
 ) -> Result<(), TrialFailure> {
     let now = answering(hands, netlink, gateways, DEADLINE).map_err(TrialFailure::Netlink)?;
-    let silent: Vec<Gateway> =
+    let lost: Vec<Gateway> =
         gateways.iter().filter(|gateway| !now.contains(gateway)).cloned().collect();
-    if silent.is_empty() {
+    if lost.is_empty() {
         return Ok(());
     }
-    Err(TrialFailure::Gateways { gateways: silent, seconds: DEADLINE.as_secs() })
+    Err(TrialFailure::Gateways { gateways: lost, seconds: DEADLINE.as_secs() })
 }
 
 /// Whether the API server takes a connection on any of its addresses, by the end of this time.
-fn takes_connections(hands: &Hands, servers: &[SocketAddr], patience: Duration) -> bool {
+fn takes_connections(hands: &Hands, servers: &[SocketAddr], limit: Duration) -> bool {
     let begin = Instant::now();
     while !servers.is_empty() {
         for server in servers {
-            let left = patience.saturating_sub(begin.elapsed()).clamp(POLL, CONNECT);
+            let left = limit.saturating_sub(begin.elapsed()).clamp(POLL, CONNECT);
             if TcpStream::connect_timeout(server, left).is_ok() {
                 return true;
             }
             hands.alive();
         }
-        if begin.elapsed() >= patience {
+        if begin.elapsed() >= limit {
             break;
         }
         std::thread::sleep(POLL);
@@ -240,12 +240,12 @@ fn answering(
     hands: &Hands,
     netlink: &mut Netlink,
     gateways: &[Gateway],
-    patience: Duration,
+    limit: Duration,
 ) -> io::Result<Vec<Gateway>> {
     let begin = Instant::now();
     let mut answered: Vec<Gateway> = Vec::new();
     let mut asked: Vec<Gateway> = Vec::new();
-    while answered.len() < gateways.len() && begin.elapsed() < patience {
+    while answered.len() < gateways.len() && begin.elapsed() < limit {
         for gateway in gateways
             .iter()
             .filter(|gateway| !answered.contains(gateway))

@@ -11,7 +11,7 @@ use crate::apply::outcome::Ended;
 use crate::plan::Change;
 use crate::plan::network::LinkOp;
 
-/// Changes between two signs of life.
+/// Changes between two reports of progress.
 const WAVE: usize = 512;
 
 /// How a change ended, and whether it was on trial and taken back.
@@ -52,7 +52,7 @@ fn run(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> Result<(), Arc<io::Error>
     if let [task] = tasks
         && task.work.trial
     {
-        return task.try_out(kernel).map_err(Arc::new);
+        return task.run_trial(kernel).map_err(Arc::new);
     }
     let mut broken = None;
     loop {
@@ -91,7 +91,8 @@ fn stop_all(tasks: &mut [Task], error: &Arc<io::Error>) {
     }
 }
 
-/// Looks again, right before steps that take something away: a VM may have been attached since the plan was made.
+/// Reads the links again right before steps that take something away: a VM may have been attached since the plan was
+/// made.
 fn check(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> io::Result<()> {
     if tasks.iter().any(Task::needs_check) {
         let links = kernel.links()?;

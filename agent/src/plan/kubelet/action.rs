@@ -1,6 +1,6 @@
 //! Work on the kubelet's files.
 
-/// What is done to the kubelet's files; paths are absolute.
+/// Work on the kubelet's files; paths are absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KubeletAction {
     /// Writes the drop-in under a name that the kubelet does not read.
@@ -31,7 +31,7 @@ pub enum KubeletAction {
 }
 
 impl KubeletAction {
-    /// Whether checkpoints go with it, which a running kubelet would write again.
+    /// Returns true if it removes checkpoints, which a running kubelet would write again.
     #[must_use]
     pub fn takes_checkpoints(&self) -> bool {
         match self {

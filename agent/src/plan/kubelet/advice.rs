@@ -9,7 +9,7 @@ use crate::plan::input::Input;
 use berth_host_facts::kubelet::KubeletConfig;
 use berth_host_facts::kubelet::fields::Difference;
 
-/// How the kubelet's configuration should be, and the way there.
+/// Desired configuration of the kubelet, and the steps towards it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Advice {

@@ -22,10 +22,10 @@ pub(super) fn refused_by(facts: &HostFacts, config: &KubeletConfig) -> Vec<(&'st
     all.into_iter().filter_map(|(name, why)| Some((name, why?))).collect()
 }
 
-/// What the kubelet's Memory Manager makes of a pool.
+/// Claim of the kubelet's Memory Manager on a pool.
 ///
 /// It counts the pages of every zone when it starts, keeps the numbers in its memory and in its checkpoint, and refuses
-/// to start where they differ from what is there (`areMachineStatesEqual` of its static policy).
+/// to start where they differ from the actual ones (`areMachineStatesEqual` of its static policy).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::plan) enum Counted {
     /// There is none: the pool may have any number of pages.
@@ -36,7 +36,7 @@ pub(in crate::plan) enum Counted {
     Fixed(Option<u64>, String),
 }
 
-/// What the kubelet's Memory Manager makes of a pool now.
+/// Returns the claim of the kubelet's Memory Manager on a pool.
 pub(in crate::plan) fn counted(input: Input, zone: u32, size: PageSize) -> Counted {
     let kubelet = &input.facts.kubelet;
     let state = kubelet.memory_state.as_ref();

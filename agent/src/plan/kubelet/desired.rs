@@ -9,10 +9,10 @@ use berth_api::{Bytes, CpuSet};
 use crate::plan::input::Input;
 use berth_host_facts::kubelet::KubeletConfig;
 
-/// Zones beyond which the kubelet's Topology Manager refuses to start unless told otherwise.
+/// Zones beyond which the kubelet's Topology Manager refuses to start unless configured otherwise.
 const MAX_ZONES: usize = 8;
 
-/// The configuration with what the reservation needs; everything else as it is.
+/// Returns the configuration with the fields that the reservation needs; all others as they are.
 pub(super) fn desired(input: Input, config: &KubeletConfig, reserved: &CpuSet) -> KubeletConfig {
     let facts = input.facts;
     let mut desired = config.clone();
@@ -65,7 +65,7 @@ fn share(needed: Bytes, zones: &[u32], reserved: &mut BTreeMap<u32, BTreeMap<Str
     reserved.retain(|_, limits| !limits.is_empty());
 }
 
-/// Only the fields that Berth has an opinion on.
+/// Returns the fields that Berth manages, in YAML.
 pub(super) fn render(config: &KubeletConfig) -> String {
     let mut text = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncpuManagerPolicy: {}\n",

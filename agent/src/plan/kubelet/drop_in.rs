@@ -69,7 +69,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
     changes
 }
 
-/// What keeps the drop-in from being made at all.
+/// Returns the reason for which the drop-in cannot be made at all.
 fn blocked(
     kubelet: &KubeletFacts,
     differences: &[Difference],
@@ -98,7 +98,7 @@ fn blocked(
     })
 }
 
-/// The change for an active drop-in because of which the kubelet would refuse its checkpoints.
+/// Returns the change for an active drop-in with which the kubelet would refuse its checkpoints.
 ///
 /// Such checkpoints were written by a kubelet that had not read the drop-in: it was still running, was started in
 /// between, or an operator renamed the file. Other faults of the checkpoints (a CPU that is offline, memory that differs
@@ -129,7 +129,7 @@ fn unless_refused(input: Input, active: String, staged: String) -> Option<Change
     })
 }
 
-/// Removes what was staged and is no longer asked for. What is active goes only from a drained node whose kubelet is
+/// Removes a staged drop-in that the spec no longer has. An active one goes only from a drained node whose kubelet is
 /// stopped, as it takes another policy with it.
 pub(super) fn take_away(input: Input) -> Vec<Change> {
     let kubelet = &input.facts.kubelet;

@@ -1,4 +1,4 @@
-//! A link as it should be against the link there is.
+//! Desired links compared with observed ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl WantedLink {
         }
     }
 
-    /// What of it cannot be changed, only made anew.
+    /// Returns true if it differs in a property that cannot be changed: the link must be created again.
     pub(super) fn is_another_link_than(&self, link: &Link) -> bool {
         let tunnel = || link.tunnel.clone().unwrap_or_default();
         link.kind != self.kind_of_link()
@@ -79,7 +79,7 @@ impl WantedLink {
     }
 }
 
-/// Why a link of that name cannot be taken.
+/// Returns the reason for which a link of that name cannot be taken.
 pub(super) fn not_ours(link: &Link, wanted: &WantedLink) -> Option<Taken> {
     let unfinished = link.group == Some(LINK_GROUP) && link.alias.is_none();
     if !link.is_ours() && !unfinished {
@@ -89,11 +89,11 @@ pub(super) fn not_ours(link: &Link, wanted: &WantedLink) -> Option<Taken> {
     (is_bridge && link.kind != LinkKind::Bridge).then(|| Taken::NoBridge(link.name.clone()))
 }
 
-/// Everything that is otherwise and can be changed.
+/// Returns all properties that differ and can be changed.
 pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut differ = |what, is: Option<String>, should_be: String| {
-        // What the kernel does not say is taken as it is.
+        // A property that the kernel does not report counts as equal.
         if let Some(is) = is.filter(|is| *is != should_be) {
             found.push(Difference { what, is, should_be });
         }
@@ -148,7 +148,7 @@ pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
     found
 }
 
-/// The steps that make a link.
+/// Returns the steps that create a link.
 pub(super) fn make(wanted: &WantedLink) -> Vec<LinkOp> {
     let mut ops = vec![LinkOp::Make(wanted.clone())];
     if let WantedKind::Vxlan { peers, .. } = &wanted.kind
@@ -160,7 +160,7 @@ pub(super) fn make(wanted: &WantedLink) -> Vec<LinkOp> {
     ops
 }
 
-/// The steps that make a link of ours as it should be.
+/// Returns the steps that give a link of ours its desired properties.
 pub(super) fn mend(wanted: &WantedLink, link: &Link) -> Vec<LinkOp> {
     if wanted.is_another_link_than(link) {
         let mut ops = vec![LinkOp::Remove(link.name.clone())];
@@ -172,7 +172,7 @@ pub(super) fn mend(wanted: &WantedLink, link: &Link) -> Vec<LinkOp> {
     if !addresses.is_empty() {
         ops.push(LinkOp::RemoveAddresses { link: link.name.clone(), addresses });
     }
-    // Kernels without VLAN filtering refuse to hear of it, so it is said only where it is on.
+    // Kernels without VLAN filtering refuse the attribute, so it is sent only where it is on.
     if let WantedKind::Bridge { vlan_aware: false, .. } = wanted.kind
         && link.vlan_filtering == Some(true)
     {
@@ -197,7 +197,7 @@ pub(super) fn mend(wanted: &WantedLink, link: &Link) -> Vec<LinkOp> {
     ops
 }
 
-/// The steps that make a link again as it was, after it was removed for another one of its name.
+/// Returns the steps that restore a link that was removed for another one of its name.
 pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
     let Some(was) = WantedLink::of(link) else { return Vec::new() };
     let mut ops = vec![LinkOp::Remove(link.name.clone())];
@@ -205,7 +205,7 @@ pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
     ops
 }
 
-/// Whether a step is done, by another look at the links; else what is otherwise.
+/// Checks that a step is in effect, by the links as read after it.
 ///
 /// # Errors
 /// If the links differ from what the step makes of them.

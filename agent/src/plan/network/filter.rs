@@ -8,7 +8,7 @@
 //!
 //! The links that Berth makes are known by their group, which they have from the message that makes them. So the
 //! rules hold for every tenant and every port from the first frame on, and the table names only those uplinks that
-//! are ports themselves. A frame that is none of these costs one lookup, whatever the number of tenants.
+//! are ports themselves. Any other frame costs one lookup, whatever the number of tenants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +70,7 @@ impl Rule {
         }
     }
 
-    /// What it is known by.
+    /// Returns the comment that identifies the rule.
     pub(crate) fn comment(self) -> String {
         let what = match self {
             Self::Reserved => "frames that only switches may send",
@@ -143,7 +143,7 @@ pub fn uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
     ports.map(|port| port.name.clone()).collect()
 }
 
-/// What the table should be while these changes are made, and after; `None` where nothing needs it.
+/// Returns the desired table during these changes and after; `None` where nothing needs it.
 fn wanted(input: Input, changes: &[Change]) -> Option<MadeFilter> {
     let links = &input.facts.links;
     let possible = || {
@@ -191,7 +191,7 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
     Some(change)
 }
 
-/// Whether the table is remembered, and neither there nor needed.
+/// Returns true if the table is in the rollback ledger, and neither exists nor is needed.
 pub(super) fn is_gone(input: Input) -> bool {
     input.facts.ledger.filter.is_some() && input.facts.links.filter == BridgeFilter::Absent
 }

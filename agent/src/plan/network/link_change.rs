@@ -5,9 +5,9 @@ use super::work::LinkWork;
 use crate::plan::change::{Action, Change, Disruption, Why};
 use crate::plan::id::ChangeId;
 
-/// Why drift is left.
+/// Reason for which drift is not corrected.
 pub(super) const NOT_ENFORCED: &str =
-    "somebody changed it after Berth had set it, and spec.enforce is false";
+    "another program changed it after Berth had set it, and spec.enforce is false";
 
 pub(super) fn change(
     id: LinkChangeId,

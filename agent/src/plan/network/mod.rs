@@ -1,7 +1,7 @@
-//! Tenant networks: from what the spec asks and the links there are to changes in an operator's words.
+//! Plans tenant networks: changes from the observed links to those of the spec.
 //!
-//! A link is Berth's if its alias says so; others are never changed, but for an uplink that becomes a port of
-//! our bridge. What is wrong with one network holds up that network alone.
+//! A link is Berth's if its alias has Berth's prefix; others are never changed, except an uplink that becomes a port of
+//! our bridge. A fault in one network blocks that network alone.
 
 mod diff;
 pub mod difference;
@@ -40,7 +40,7 @@ pub use users::users;
 pub use wanted::{WantedKind, WantedLink};
 pub use work::{FilterWork, LinkWork, Stage};
 
-/// What came of planning.
+/// Plan of all networks.
 #[derive(Debug, Default)]
 pub(super) struct NetworkPlan {
     pub(super) changes: Vec<Change>,
@@ -53,11 +53,11 @@ pub(super) struct NetworkPlan {
 /// Plans all networks.
 pub(super) fn plan(input: Input) -> NetworkPlan {
     if input.unclear.parts.contains(&Part::Networks) {
-        // What is asked for is not known, so nothing is put back; and what is in place goes on.
+        // The desired state is not known, so nothing is restored, and existing links stay.
         return NetworkPlan::default();
     }
     if input.facts.links.incomplete {
-        // Without the kernel's own words nobody knows what is in use, or what carries the host.
+        // Without the kernel's list of links it is not known which are in use, or which carry the host.
         return NetworkPlan::default();
     }
     let wanted = wanted::read(input);

@@ -12,9 +12,9 @@ use super::wanted::WantedLink;
 pub enum LinkOp {
     /// Makes it, and raises it last.
     Make(WantedLink),
-    /// Makes what is there as it should be.
+    /// Gives an existing link its desired properties.
     Settle(WantedLink),
-    /// Has a tenant's bridge no longer look at VLANs.
+    /// Turns the VLAN filtering of a tenant's bridge off.
     Unfilter(LinkName),
     /// Takes addresses away.
     RemoveAddresses {
@@ -34,7 +34,7 @@ pub enum LinkOp {
         /// The bridge.
         bridge: LinkName,
     },
-    /// Makes it nobody's port.
+    /// Removes it from its bridge.
     Leave {
         /// The port.
         port: LinkName,
@@ -57,7 +57,7 @@ pub enum LinkOp {
         /// Whether it is the bridge itself.
         itself: bool,
     },
-    /// Changes where a tunnel sends what is for everybody.
+    /// Changes the flood list of a tunnel: the peers that it sends BUM traffic to.
     Peers {
         /// The VXLAN link.
         link: LinkName,
@@ -71,7 +71,7 @@ pub enum LinkOp {
 }
 
 impl LinkOp {
-    /// Whether links that are attached may lose the network by it.
+    /// Returns true if links that are attached may lose the network by it.
     #[must_use]
     pub const fn takes_away(&self) -> bool {
         matches!(
@@ -84,7 +84,7 @@ impl LinkOp {
         )
     }
 
-    /// The link it works on.
+    /// Returns the link that it works on.
     #[must_use]
     pub const fn link(&self) -> &LinkName {
         match self {

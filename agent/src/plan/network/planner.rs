@@ -162,7 +162,7 @@ impl<'a> Planner<'a> {
         let trial = self.made().and_then(|made| made.trial.as_ref());
         let why = if !self.network.allow_management {
             format!(
-                "{carries}. As a port of a bridge {0} answers for no address of its own. Take another uplink or \
+                "{carries}. As a port of a bridge {0} answers for none of its addresses. Take another uplink or \
                  scenario BridgePerTenant, or say uplink.allowManagement: true, and it is tried and taken back if the \
                  gateway is lost",
                 uplink.name
@@ -237,13 +237,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What Berth remembers of this network.
+    /// Returns the record of this network in the rollback ledger.
     pub(super) fn made(&self) -> Option<&'a MadeNetwork> {
         self.input.facts.ledger.networks.get(self.network.name)
     }
 
-    /// What is in place and not remembered so: by a process that was killed before it could, or from before the
-    /// wish was what it is now.
+    /// Returns a network that is in place and not recorded: a process was killed before it could record it, or the spec
+    /// has changed to what was in place.
     pub(super) fn adopted(&self) -> Option<MadeNetwork> {
         let not_yet =
             |change: &Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
@@ -269,7 +269,7 @@ impl<'a> Planner<'a> {
         (self.made() != Some(&now)).then_some(now)
     }
 
-    /// Whether the network was made as it is asked for now: what is otherwise is then drift.
+    /// Returns true if the network was made by the settings of the spec now: any difference is drift then.
     pub(super) fn was_made(&self) -> bool {
         self.made().is_some_and(|made| made.settings == self.network.settings)
     }
@@ -314,7 +314,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Says that the last change undoes what somebody else did; with `enforce: false` that is not done.
+    /// Marks the last change as drift correction; with `enforce: false` it is blocked.
     pub(super) fn is_drift(&mut self) {
         let left = self.input.spec.enforce == Some(false);
         if let Some(change) = self.changes.last_mut() {

@@ -12,7 +12,7 @@ pub(super) enum Taken {
     /// Another program made it.
     #[error(
         "there is a link {0} that Berth did not make; give the network another bridge name, or remove that link if \
-         nobody needs it"
+         it is not needed"
     )]
     Foreign(LinkName),
     /// It is of another kind.

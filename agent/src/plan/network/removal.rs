@@ -1,4 +1,4 @@
-//! Links that Berth made and nobody asks for any more. They go when the last VM's port has gone.
+//! Orphaned links: made by Berth and no longer in the spec. They are removed when the last VM's port has gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,12 +19,12 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 /// Ports that are named where something is in use; the others are counted.
 const NAMED: usize = 4;
 
-/// What need no longer be remembered.
+/// Records in the rollback ledger that are no longer needed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Forget {
     /// Uplinks that are as they were found, or gone.
     pub uplinks: Vec<LinkName>,
-    /// Networks of which nothing is left.
+    /// Networks without any link left.
     pub networks: Vec<String>,
     /// Whether the filter is gone.
     pub filter: bool,
@@ -176,7 +176,7 @@ fn alone(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
     change(id, was, will_be, Why::PutBack, work)
 }
 
-/// Why something stays.
+/// Returns the reason for which something stays.
 pub(super) fn in_use(users: &BTreeSet<String>) -> String {
     format!("still in use by {}; it is removed when the last port has gone", counted(users))
 }

@@ -1,4 +1,4 @@
-//! How far each network is, for the object's status.
+//! State of each network, for the object's status.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub struct NotReady {
 }
 
 impl NetworkState {
-    /// As the object's status has it.
+    /// Returns the entry in `status.networks`.
     #[must_use]
     pub fn status(&self) -> NetworkStatus {
         let count = |state| {
@@ -71,14 +71,14 @@ impl NetworkState {
     }
 }
 
-/// Of a network that is planned.
+/// Returns the state of a network that is planned.
 pub(super) fn of(network: &Network, planner: &Planner) -> NetworkState {
     let mut state = NetworkState {
         name: network.name.to_owned(),
         by_vni: network.scenario == NetworkScenario::Vxlan,
         ..NetworkState::default()
     };
-    // What everything else stands on must be as asked first.
+    // Changes that all others depend on come first.
     let waits = planner.changes.iter().find(|change| {
         change.blocked.is_none() && change.links().is_some_and(|work| work.stage < Stage::Tenants)
     });
@@ -102,7 +102,7 @@ pub(super) fn of(network: &Network, planner: &Planner) -> NetworkState {
     state
 }
 
-/// Of a network in which nothing is changed.
+/// Returns the state of a network in which nothing is changed.
 pub(super) fn of_frozen(input: Input, name: &str, why: &str) -> NetworkState {
     let tenants = input.spec.tenant_networks.iter().filter(|tenant| tenant.network == name);
     let mut state = NetworkState { name: name.to_owned(), ..NetworkState::default() };

@@ -1,4 +1,4 @@
-//! Each tenant's layer 2: a VLAN on the shared bridge, or links of its own.
+//! Each tenant's layer 2: a VLAN on the shared bridge, or separate links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ impl Planner<'_> {
                 if now.all.contains(id) {
                     wanted.insert(id);
                 }
-                // One of ours, of another scenario or tenant, goes when nobody uses it any more.
+                // A link of ours, of another scenario or tenant, is removed when it is no longer in use.
                 if thief.is_ours() {
                     self.waits.insert(tenant.id, format!("waits until {} is removed", thief.name));
                 } else {
@@ -120,7 +120,7 @@ impl Planner<'_> {
         users
     }
 
-    /// VLANs that are not asked for any more. Those that a VM's port is in stay.
+    /// Removes VLANs that are no longer in the spec, except those that a VM's port is in.
     fn remove_vlans(&mut self, bridge: &LinkName, extra: &VlanSet) {
         let uplink = &self.network.uplink.name;
         let mut users: BTreeMap<VlanId, BTreeSet<String>> = BTreeMap::new();
@@ -176,7 +176,7 @@ impl Planner<'_> {
     /// One tenant's links.
     ///
     /// # Errors
-    /// Why they cannot be.
+    /// If they cannot be made.
     fn tenant(&mut self, tenant: &Tenant) -> Result<(), TenantRefused> {
         // Two ways out of one bridge join two networks: that of another scenario goes first.
         let bridge = tenant.links.first().map(|bridge| &bridge.name);
@@ -232,7 +232,7 @@ impl Planner<'_> {
         });
         let loses =
             format!("{} is removed and made again", again.collect::<Vec<_>>().join(" and "));
-        // What was in place as it is asked for now is repaired: without that its VMs are on the wrong network.
+        // A tenant that was in place by the same spec is repaired: otherwise its VMs are on the wrong network.
         if !had && let Some(why) = self.refuses(&users, &loses) {
             return Err(why.into());
         }
@@ -300,7 +300,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Says that the last change puts these tenants in place.
+    /// Records that the last change puts these tenants in place.
     fn makes(&mut self, tenants: &[&Tenant]) {
         if let Some(work) = self.last_work() {
             work.made = tenants.iter().map(|tenant| (tenant.id, tenant.name.to_owned())).collect();

@@ -57,7 +57,7 @@ pub(super) fn find<'a>(
 }
 
 /// Returns what of the host's own goes over this link: routes, and addresses on it and on what is stacked on it. A host
-/// without a default route has others, and their link may have no address of its own (unnumbered, RFC 5549).
+/// without a default route has others, and their link may have no address (unnumbered, RFC 5549).
 /// `None` if nothing does.
 pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
     let mut above: Vec<&Link> = vec![uplink];
@@ -91,7 +91,7 @@ pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
     (!carried.is_empty()).then(|| carried.join(", and "))
 }
 
-/// Why frames cannot leave by it now.
+/// Returns the reason for which frames cannot leave by it now.
 pub(super) fn out_of_order(uplink: &Link) -> Option<String> {
     uplink
         .has_no_carrier()

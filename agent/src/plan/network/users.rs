@@ -45,7 +45,7 @@ pub fn users(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> 
     users
 }
 
-/// Links of a bridge that are in some of these VLANs, and in which of them. A port of which the VLANs are not known is in
+/// Links of a bridge that are in some of these VLANs, and in which of them. A port whose VLANs are not known is in
 /// all of them.
 pub(super) fn on_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
     let carried = |link: &Link| match &link.vlans {

@@ -1,4 +1,4 @@
-//! What the spec asks for, as links: names, addresses, sizes. And what is wrong with it on this host.
+//! Desired links of the spec, with names, addresses and sizes, and faults of the spec on this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ pub(super) struct Tenant<'a> {
     pub(super) links: Vec<WantedLink>,
 }
 
-/// A link as it should be.
+/// A desired link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedLink {
     /// Its name.
@@ -64,10 +64,10 @@ pub struct WantedLink {
     pub kind: WantedKind,
 }
 
-/// What a link is to be.
+/// Desired kind of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WantedKind {
-    /// A bridge without address, snooping and, unless asked for, spanning tree.
+    /// A bridge without address, snooping and, unless it is requested, spanning tree.
     Bridge {
         /// Its address: it would else follow its ports', and outages with it.
         mac: MacAddress,
@@ -96,12 +96,12 @@ pub enum WantedKind {
     },
 }
 
-/// What came of reading the spec.
+/// Networks of the spec.
 #[derive(Debug, Default)]
 pub(super) struct Wanted<'a> {
     pub(super) networks: Vec<Network<'a>>,
     pub(super) faults: Vec<Fault>,
-    /// Networks in which nothing is changed, and why.
+    /// Networks in which nothing is changed, with the reason.
     pub(super) frozen: BTreeMap<String, String>,
 }
 
@@ -332,8 +332,7 @@ fn tunnel_end<'a>(links: &'a Links, vxlan: &VxlanSpec, place: &str) -> Result<&'
     }
     let ours_is_up = tunnels.iter().any(|link| link.up == Some(true));
     if !ours_is_up && links.udp_ports.contains(&vxlan.port) {
-        let message =
-            "is in use by another program (ss -lunp tells which); take another".to_owned();
+        let message = "is in use by another program (ss -lunp shows it); take another".to_owned();
         return Err(fault("port", &vxlan.port, message));
     }
     Ok(end)
@@ -352,12 +351,12 @@ fn add_tenant<'a>(
     };
     let Some(network) = wanted.networks.iter_mut().find(|network| network.name == spec.network)
     else {
-        // What is wrong with the network was told already.
-        let told = networks.contains(&spec.network)
+        // The fault of the network was reported already.
+        let reported = networks.contains(&spec.network)
             || wanted.frozen.contains_key(&spec.network)
             || input.unclear.networks.contains(&spec.network);
         let message = "spec.networks has no network of this name".to_owned();
-        if told {
+        if reported {
             return Ok(());
         }
         let fault = fault("network", &spec.network, message);

@@ -12,7 +12,7 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 type Wire = (String, Vec<u16>);
 
 impl Wanted<'_> {
-    /// Two networks on one wire whose tenants ask for one VLAN, or one VNI. The tenant that has it keeps it; the network
+    /// Refuses two networks on one wire whose tenants have one VLAN, or one VNI. The tenant that has it keeps it; the network
     /// of the other one stays as it is.
     pub(super) fn refuse_shared_ids(&mut self, input: Input) {
         let mut owners: BTreeMap<(Wire, u32), (&str, &str)> = BTreeMap::new();

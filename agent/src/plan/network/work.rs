@@ -24,7 +24,7 @@ pub enum Stage {
     Removals,
 }
 
-/// What is done about links.
+/// Work on links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkWork {
     /// The host network.
@@ -51,11 +51,11 @@ pub struct LinkWork {
     pub uplink: Option<LinkName>,
     /// Whether another change completes it: then nothing is in place yet once it is done.
     pub interim: bool,
-    /// What is done about the rules for what guests send.
+    /// Work on the rules that drop guests' control frames.
     pub filter: Option<FilterWork>,
 }
 
-/// What is done about the rules for what guests send.
+/// Work on the rules that drop guests' control frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterWork {
     /// Makes the table, or makes it again from scratch.
@@ -82,7 +82,7 @@ impl LinkWork {
         }
     }
 
-    /// Whether guests could send frames by what it makes.
+    /// Returns true if guests could send frames by the links that it makes.
     #[must_use]
     pub fn needs_filter(&self) -> bool {
         let opens = |op: &LinkOp| {
@@ -91,7 +91,7 @@ impl LinkWork {
         self.ops.iter().any(opens)
     }
 
-    /// The uplink that becomes a port by it, and of which bridge.
+    /// Returns the uplink that becomes a port, and the bridge.
     #[must_use]
     pub fn joins(&self) -> Option<(&LinkName, &LinkName)> {
         self.ops.iter().find_map(|op| match op {
