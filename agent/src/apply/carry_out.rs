@@ -56,7 +56,7 @@ pub fn apply(
     if after != saved {
         // The original values are saved already; what is lost here is read from the host again next time.
         if let Err(error) = save_ledger(&after, hands.root, hands.boot_id) {
-            let outcome = Outcome::of_state(&error);
+            let outcome = Outcome::ledger_failed(&error);
             report(&outcome);
             state = Some(outcome);
         }

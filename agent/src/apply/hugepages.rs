@@ -1,5 +1,5 @@
 //! Reserving huge pages at runtime: the kernel gives what it finds in one piece, so memory is compacted and
-//! asked again, as long as that helps.
+//! requested again, as long as that helps.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(super) fn persistent(root: &Root, zone: u32, size: PageSize) -> Option<u64> 
 
 /// Makes the pool as large as planned, as far as that is possible.
 pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Result {
-    let (Value::Number(target), Value::Number(asked)) = (&step.will_be, &step.asked) else {
+    let (Value::Number(target), Value::Number(desired)) = (&step.will_be, &step.desired) else {
         return Err(Ended::Failed("not a number of pages".to_owned()));
     };
     let folder = folder_on(hands.root, zone, size);
@@ -65,7 +65,7 @@ pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Resu
             break;
         }
     }
-    if now == *asked {
+    if now == *desired {
         return Ok(Ended::Done(
             Some("the kubelet counts pages when it starts".to_owned())
                 .filter(|_| kubelet_runs(hands.root))
@@ -77,7 +77,10 @@ pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Resu
     } else {
         "memory is fragmented"
     };
-    Ok(Ended::Partial(format!("got {now} of {asked}: {cause}; {}", at_boot(zone, size, *asked))))
+    Ok(Ended::Partial(format!(
+        "got {now} of {desired}: {cause}; {}",
+        at_boot(zone, size, *desired)
+    )))
 }
 
 /// What to do where runtime falls short.
@@ -130,7 +133,7 @@ impl Pool<'_> {
         match self.persistent()? {
             now if now == target => Ok(Ended::Done(None)),
             now => Ok(Ended::Partial(format!(
-                "{now} are left, {target} asked: the kernel keeps what it has promised"
+                "{now} are left, {target} desired: the kernel keeps what it has promised"
             ))),
         }
     }

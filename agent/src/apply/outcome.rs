@@ -70,7 +70,7 @@ impl Outcome {
     }
 
     /// Returns the outcome for a rollback ledger that could not be saved after the changes.
-    pub(super) fn of_state(error: &WriteError) -> Self {
+    pub(super) fn ledger_failed(error: &WriteError) -> Self {
         Self {
             id: ChangeId::RollbackLedger,
             what: ChangeId::RollbackLedger.to_string(),

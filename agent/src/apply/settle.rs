@@ -11,10 +11,10 @@ pub(super) fn settle(why: Why, step: &Step, ended: &Ended, ledger: &mut Ledger) 
         return;
     }
     match why {
-        Why::PutBack => _ = ledger.entries.remove(&step.setting),
-        Why::Asked => {
+        Why::Restore => _ = ledger.entries.remove(&step.setting),
+        Why::Spec => {
             if let Some(entry) = ledger.entries.get_mut(&step.setting) {
-                entry.set = Some(step.asked.clone());
+                entry.set = Some(step.desired.clone());
             }
         }
     }

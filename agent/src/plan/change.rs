@@ -81,7 +81,7 @@ pub struct Step {
 
 impl Change {
     /// The change of one setting.
-    pub(super) fn of(
+    pub(super) fn of_setting(
         setting: Setting,
         was: Value,
         target: &Target,

@@ -8,13 +8,13 @@ use super::input::Input;
 pub(super) fn leave_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
     let drifted = |step: &Step| {
         let entry = input.facts.ledger.entries.get(&step.setting);
-        entry.is_some_and(|entry| entry.set.as_ref() == Some(&step.asked))
+        entry.is_some_and(|entry| entry.set.as_ref() == Some(&step.desired))
     };
     let left = input.spec.enforce == Some(false);
     let mut judged = Vec::new();
     for mut change in changes {
         let steps = change.steps();
-        let some_drifted = change.why == Why::Asked && steps.iter().any(drifted);
+        let some_drifted = change.why == Why::Spec && steps.iter().any(drifted);
         let all_drifted = some_drifted && steps.iter().all(drifted);
         if left && some_drifted && !all_drifted {
             let (drift, rest) = steps.iter().cloned().partition(drifted);

@@ -49,7 +49,7 @@ pub(super) fn targets(input: Input, reserved: &CpuSet, targets: &mut Targets) {
         let why = format!(
             "CPUs {pinned} of the reserved {reserved} belong to running pods alone; drain the node first"
         );
-        let kept: Vec<Setting> = targets.wanted.keys().copied().filter(is_housekeeping).collect();
+        let kept: Vec<Setting> = targets.values.keys().copied().filter(is_housekeeping).collect();
         targets.blocked.extend(kept.into_iter().map(|setting| (setting, why.clone())));
     }
 }
@@ -78,14 +78,14 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     changes.extend(plain(input, targets, Setting::WorkqueueCpus, absent, effect));
     let effect = "where interrupts go that drivers request from now on";
     changes.extend(plain(input, targets, Setting::DefaultIrqAffinity, absent, effect));
-    changes.extend(interrupts(input, targets, Why::Asked));
-    changes.extend(interrupts(input, targets, Why::PutBack));
+    changes.extend(interrupts(input, targets, Why::Spec));
+    changes.extend(interrupts(input, targets, Why::Restore));
     changes
 }
 
 fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
     let setting = Setting::AllowedCpus(unit);
-    let target = targets.of(setting)?;
+    let target = targets.get(setting)?;
     let version = input.facts.cgroup.version;
     if version.is_some_and(|version| version != 2) {
         let why = "systemd restricts CPUs of units only with control groups of version 2; boot with \
@@ -101,7 +101,7 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
     }
     let blocked = targets.blocked.get(&setting).cloned().or_else(|| {
         let evidence = input.shape.pods.inside.get(&unit)?;
-        (target.why == Why::Asked).then(|| {
+        (target.why == Why::Spec).then(|| {
             format!(
                 "pods or virtual machines below {0} would lose their CPUs: {evidence}; move them out of {0} (the kubelet \
                  and the container runtime need the same cgroup driver)",
@@ -116,7 +116,7 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
         }
         Unit::User => "logins move",
     };
-    let change = Change::of(setting, was, target, Disruption::Low, effect.to_owned());
+    let change = Change::of_setting(setting, was, target, Disruption::Low, effect.to_owned());
     Some(change.blocked_by(blocked))
 }
 
@@ -125,23 +125,23 @@ fn allowed_cpus(input: Input, targets: &Targets, unit: Unit) -> Option<Change> {
 fn interrupts(input: Input, targets: &Targets, why: Why) -> Option<Change> {
     let step = |setting: Setting, target: &Target| {
         let was = current(input, setting)?;
-        let (Value::Cpus(now), Value::Cpus(asked)) = (&was, &target.value) else { return None };
+        let (Value::Cpus(now), Value::Cpus(desired)) = (&was, &target.value) else { return None };
         let fine = match why {
-            Why::Asked => !now.is_empty() && now.is_subset(asked),
-            Why::PutBack => now == asked,
+            Why::Spec => !now.is_empty() && now.is_subset(desired),
+            Why::Restore => now == desired,
         };
-        let (will_be, asked) = (target.value.clone(), target.value.clone());
-        (!fine).then(|| Step { setting, was, will_be, asked, disturbs: Vec::new() })
+        let (will_be, desired) = (target.value.clone(), target.value.clone());
+        (!fine).then(|| Step { setting, was, will_be, desired, disturbs: Vec::new() })
     };
-    let wanted = targets.wanted.iter().filter(|(setting, target)| {
+    let wanted = targets.values.iter().filter(|(setting, target)| {
         matches!(setting, Setting::IrqAffinity(_)) && target.why == why
     });
     let steps: Vec<Step> = wanted.filter_map(|(setting, target)| step(*setting, target)).collect();
     let first = steps.first()?;
     let blocked = targets.blocked.get(&first.setting).cloned().or_else(|| irqbalance(input, why));
     let will_be = match why {
-        Why::Asked => first.will_be.shown(),
-        Why::PutBack => "the original CPUs".to_owned(),
+        Why::Spec => first.will_be.shown(),
+        Why::Restore => "the original CPUs".to_owned(),
     };
     let mut were: Vec<String> = steps.iter().map(|step| step.was.shown()).collect();
     were.sort_unstable();
@@ -164,7 +164,7 @@ fn interrupts(input: Input, targets: &Targets, why: Why) -> Option<Change> {
 
 fn irqbalance(input: Input, why: Why) -> Option<String> {
     let runs = input.facts.processes.named("irqbalance").is_some();
-    (runs && why == Why::Asked).then(|| {
+    (runs && why == Why::Spec).then(|| {
         "irqbalance would move them back; set IRQBALANCE_BANNED_CPULIST to all other CPUs in \
          /etc/default/irqbalance and restart it, or systemctl disable --now irqbalance"
             .to_owned()

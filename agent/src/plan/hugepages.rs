@@ -21,7 +21,7 @@ use berth_host_facts::setting::{Setting, Value};
 
 /// Adds the targets of the spec, pool by pool.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
-    let mut asked: BTreeMap<(PageSize, u32), (usize, u64)> = BTreeMap::new();
+    let mut desired: BTreeMap<(PageSize, u32), (usize, u64)> = BTreeMap::new();
     let specs = &input.spec.hugepages;
     for (index, spec) in specs.iter().enumerate() {
         let field = |name: &str| format!("spec.hugepages[{index}].{name}");
@@ -40,11 +40,11 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
             continue;
         }
         for (zone, count) in shares(input.facts, spec) {
-            asked.insert((spec.size, zone), (index, count));
+            desired.insert((spec.size, zone), (index, count));
         }
     }
-    too_many(input.facts, &mut asked, targets);
-    for ((size, zone), (_, count)) in asked {
+    too_many(input.facts, &mut desired, targets);
+    for ((size, zone), (_, count)) in desired {
         targets.want(Setting::Hugepages { zone, size }, Value::Number(count));
     }
 }
@@ -110,12 +110,12 @@ fn shares(facts: &HostFacts, spec: &HugepagesSpec) -> Vec<(u32, u64)> {
 /// More pages than a zone has memory can only be a mistake.
 fn too_many(
     facts: &HostFacts,
-    asked: &mut BTreeMap<(PageSize, u32), (usize, u64)>,
+    desired: &mut BTreeMap<(PageSize, u32), (usize, u64)>,
     targets: &mut Targets,
 ) {
     for zone in &facts.zones {
         let Some(memory) = zone.memory else { continue };
-        let here = asked.clone();
+        let here = desired.clone();
         let here = here.iter().filter(|((_, id), _)| *id == zone.id);
         let mut sum: u64 = 0;
         for ((size, _), (index, count)) in here {
@@ -130,7 +130,7 @@ fn too_many(
                 let field = format!("spec.hugepages[{index}].count");
                 let fault = Fault::new(field, count, message);
                 targets.faults.push(fault);
-                asked.retain(|(_, id), _| *id != zone.id);
+                desired.retain(|(_, id), _| *id != zone.id);
                 break;
             }
         }
@@ -145,7 +145,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut grow = Vec::new();
     let mut stale = None;
-    for (setting, target) in &targets.wanted {
+    for (setting, target) in &targets.values {
         let Setting::Hugepages { zone, size } = *setting else { continue };
         let Some(Value::Number(now)) = current(input, *setting) else {
             let why = "this host has no such pool".to_owned();
@@ -153,21 +153,21 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
             continue;
         };
         let (target, fixed) = possible(input, (zone, size), now, target);
-        let Value::Number(asked) = target.value else { continue };
-        if asked == now {
+        let Value::Number(desired) = target.value else { continue };
+        if desired == now {
             stale = stale.or_else(|| checkpoint_of_others(input, (zone, size), now));
-        } else if asked < now {
+        } else if desired < now {
             let mut change = smaller(input, *setting, (zone, size), now, &target);
-            change.removes.extend(checkpoint_of_others(input, (zone, size), asked));
+            change.removes.extend(checkpoint_of_others(input, (zone, size), desired));
             let spare = spare.entry(size).or_default();
-            let promised = (now - asked > *spare).then(|| {
+            let promised = (now - desired > *spare).then(|| {
                 "the pods on this host were promised more pages of this size than would be left"
                     .to_owned()
             });
-            *spare = spare.saturating_sub(now - asked);
+            *spare = spare.saturating_sub(now - desired);
             let change = change.blocked_by(promised).blocked_by(fixed);
             if let (None, Some(room)) = (&change.blocked, room.get_mut(&zone)) {
-                room.0 = room.0.saturating_add((now - asked).saturating_mul(size.bytes()));
+                room.0 = room.0.saturating_add((now - desired).saturating_mul(size.bytes()));
             }
             changes.push(change);
         } else {
@@ -207,7 +207,7 @@ fn possible(
     let is = |pages: u64| target.value == Value::Number(pages);
     match kubelet::counted(input, zone, size) {
         Counted::Fixed(Some(pages), _) if pages != now && !is(pages) => {
-            (Target { value: Value::Number(pages), why: Why::Asked }, None)
+            (Target { value: Value::Number(pages), why: Why::Spec }, None)
         }
         Counted::Fixed(pages, why) if pages.is_none_or(|pages| !is(pages)) => {
             (target.clone(), Some(why))
@@ -245,18 +245,19 @@ fn smaller(
     now: u64,
     target: &Target,
 ) -> Change {
-    let Value::Number(asked) = target.value else {
+    let Value::Number(desired) = target.value else {
         return Change::impossible(setting, target, String::new());
     };
-    let freed = Bytes((now - asked).saturating_mul(size.bytes()));
+    let freed = Bytes((now - desired).saturating_mul(size.bytes()));
     let effect = format!("gives {} of zone {zone} back to the host", freed.human());
     let used = used(input.facts, zone, size);
-    let blocked = (asked < used).then(|| {
+    let blocked = (desired < used).then(|| {
         format!(
             "{used} of the {now} pages are in use or promised to pods; move those VMs away first"
         )
     });
-    Change::of(setting, Value::Number(now), target, Disruption::Low, effect).blocked_by(blocked)
+    Change::of_setting(setting, Value::Number(now), target, Disruption::Low, effect)
+        .blocked_by(blocked)
 }
 
 fn larger(
@@ -267,18 +268,19 @@ fn larger(
     now: u64,
     target: &Target,
 ) -> Change {
-    let Value::Number(asked) = target.value else {
+    let Value::Number(desired) = target.value else {
         return Change::impossible(setting, target, String::new());
     };
-    let taken = Bytes((asked - now).saturating_mul(size.bytes()));
+    let taken = Bytes((desired - now).saturating_mul(size.bytes()));
     let effect = format!("takes {} of memory from zone {zone}", taken.human());
-    let mut change = Change::of(setting, Value::Number(now), target, Disruption::Low, effect);
+    let mut change =
+        Change::of_setting(setting, Value::Number(now), target, Disruption::Low, effect);
     let Some(room) = room else { return change };
     let memory =
         input.facts.zones.iter().find(|known| known.id == zone).and_then(|zone| zone.memory);
     let keep = kept_back(memory);
     let fits = now + room.0.saturating_sub(keep) / size.bytes();
-    if fits >= asked {
+    if fits >= desired {
         return change;
     }
     let short = format!(
@@ -293,7 +295,7 @@ fn larger(
         && let Some(step) = steps.first_mut()
     {
         step.will_be = Value::Number(fits);
-        change.will_be = format!("{fits} of {asked}");
+        change.will_be = format!("{fits} of {desired}");
         change.effect = format!("{}; {short}", change.effect);
     }
     change

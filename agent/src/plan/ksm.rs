@@ -104,7 +104,7 @@ fn auto(input: Input, pages: &mut Option<u64>) -> Option<u64> {
 /// The changes, in the order in which the kernel takes them: the advisor first, as it forbids and
 /// resets `pages_to_scan`; `run` last.
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
-    let of = |setting| targets.of(Setting::Ksm(setting));
+    let of = |setting| targets.get(Setting::Ksm(setting));
     let now = |setting| current(input, Setting::Ksm(setting));
     let advisor_changes = of(KsmSetting::AdvisorMode)
         .is_some_and(|target| now(KsmSetting::AdvisorMode).is_some_and(|now| now != target.value));
@@ -117,19 +117,19 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         let setting_ = Setting::Ksm(setting);
         let Some(was) = now(setting) else {
             let why = format!("this kernel has no /sys/kernel/mm/ksm/{}", setting.file());
-            return (target.why == Why::Asked).then(|| Change::impossible(setting_, target, why));
+            return (target.why == Why::Spec).then(|| Change::impossible(setting_, target, why));
         };
         // Switching the advisor off resets pages_to_scan, whatever it is now.
         let reset = setting == KsmSetting::PagesToScan && advisor_changes && !advised;
-        if as_wanted(setting, &was, target) && !reset {
+        if is_desired(setting, &was, target) && !reset {
             return None;
         }
         // The original value is restored once the advisor is off again.
-        if setting == KsmSetting::PagesToScan && advised && target.why == Why::PutBack {
+        if setting == KsmSetting::PagesToScan && advised && target.why == Why::Restore {
             return None;
         }
         let (disruption, effect) = effect(input, setting, target);
-        let mut change = Change::of(setting_, was, target, disruption, effect);
+        let mut change = Change::of_setting(setting_, was, target, disruption, effect);
         if let Action::Set(steps) = &mut change.action
             && let Some(step) = steps.first_mut()
         {
@@ -148,9 +148,9 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
 }
 
 /// 2 is stopped as well: the administrator's unmerging is not undone.
-fn as_wanted(setting: KsmSetting, was: &Value, target: &Target) -> bool {
+fn is_desired(setting: KsmSetting, was: &Value, target: &Target) -> bool {
     let stopped = |value: &Value| matches!(value, Value::Number(0 | 2));
-    let both_stopped = setting == KsmSetting::Run && target.why == Why::Asked;
+    let both_stopped = setting == KsmSetting::Run && target.why == Why::Spec;
     *was == target.value || (both_stopped && stopped(was) && stopped(&target.value))
 }
 

@@ -51,7 +51,7 @@ pub fn plan(input: Input) -> Plan {
     });
     let mut forget = Vec::new();
     for (setting, entry) in &input.facts.ledger.entries {
-        if targets.wanted.contains_key(setting) || frozen.contains(&part(*setting)) {
+        if targets.values.contains_key(setting) || frozen.contains(&part(*setting)) {
             continue;
         }
         let gone =
@@ -64,8 +64,8 @@ pub fn plan(input: Input) -> Plan {
             forget.push(*setting);
             continue;
         }
-        let target = Target { value: entry.found.clone(), why: Why::PutBack };
-        targets.wanted.insert(*setting, target);
+        let target = Target { value: entry.found.clone(), why: Why::Restore };
+        targets.values.insert(*setting, target);
     }
 
     let mut changes: Vec<Change> = thp::change(input, &targets).into_iter().collect();

@@ -14,12 +14,12 @@ pub(super) fn plain(
     absent: &str,
     effect: &str,
 ) -> Option<Change> {
-    let target = targets.of(setting)?;
+    let target = targets.get(setting)?;
     let Some(was) = current(input, setting) else {
         return Some(Change::impossible(setting, target, absent.to_owned()));
     };
     (was != target.value).then(|| {
-        let change = Change::of(setting, was, target, Disruption::Low, effect.to_owned());
+        let change = Change::of_setting(setting, was, target, Disruption::Low, effect.to_owned());
         change.blocked_by(targets.blocked.get(&setting).cloned())
     })
 }

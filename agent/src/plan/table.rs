@@ -44,7 +44,7 @@ pub(crate) fn counted(n: usize, word: &str) -> String {
 fn render_change(out: &mut String, change: &Change, style: Style) {
     let sign = if change.blocked.is_some() {
         style.bad("x")
-    } else if change.why == Why::PutBack {
+    } else if change.why == Why::Restore {
         style.warning("<")
     } else {
         style.good("~")
@@ -59,7 +59,7 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
     if change.drift {
         says.push("another program changed it after Berth had set it".to_owned());
     }
-    if change.why == Why::PutBack {
+    if change.why == Why::Restore {
         says.push("no longer in the spec: back to the original value".to_owned());
     }
     if !change.effect.is_empty() {

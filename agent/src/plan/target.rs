@@ -11,9 +11,11 @@ use berth_host_facts::setting::{Setting, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Why {
     /// The spec has this value.
-    Asked,
+    #[serde(rename = "Asked")]
+    Spec,
     /// The spec no longer has the field: the original value is restored.
-    PutBack,
+    #[serde(rename = "PutBack")]
+    Restore,
 }
 
 /// Desired value of a setting.
@@ -26,7 +28,7 @@ pub(super) struct Target {
 /// Targets by setting, with faults and notes from gathering them.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
-    pub(super) wanted: BTreeMap<Setting, Target>,
+    pub(super) values: BTreeMap<Setting, Target>,
     pub(super) faults: Vec<Fault>,
     pub(super) notes: Vec<String>,
     /// Settings that stay as they are, with the reason.
@@ -35,11 +37,11 @@ pub(super) struct Targets {
 
 impl Targets {
     pub(super) fn want(&mut self, setting: Setting, value: Value) {
-        self.wanted.insert(setting, Target { value, why: Why::Asked });
+        self.values.insert(setting, Target { value, why: Why::Spec });
     }
 
-    pub(super) fn of(&self, setting: Setting) -> Option<&Target> {
-        self.wanted.get(&setting)
+    pub(super) fn get(&self, setting: Setting) -> Option<&Target> {
+        self.values.get(&setting)
     }
 }
 

@@ -7,7 +7,7 @@ use berth_agent::apply::Kernel;
 use berth_agent::apply::links::error::{FilterError, NotTried, StepError, TrialError};
 use berth_agent::netlink::Refused;
 use berth_agent::plan::network::{
-    FilterWork, LINK_GROUP, LinkOp, LinkWork, WantedKind, WantedLink, filter,
+    DesiredKind, DesiredLink, FilterWork, LINK_GROUP, LinkOp, LinkWork, filter,
 };
 use berth_api::LinkName;
 use berth_api::infra_node::LinkState;
@@ -87,7 +87,7 @@ impl Kernel for Model {
 
     fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
         self.links.filter = match work {
-            FilterWork::Replace(wanted) => BridgeFilter::There(filter::table(wanted)),
+            FilterWork::Replace(desired) => BridgeFilter::There(filter::table(desired)),
             FilterWork::Delete => BridgeFilter::Absent,
         };
         let left = self.links.all.iter().filter(|link| link.is_ours()).count();
@@ -214,25 +214,29 @@ fn refuse(links: &mut Links, op: &LinkOp) {
 /// Does to the links what the kernel would.
 pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
     match op {
-        LinkOp::Make(wanted) => {
-            if at(links, &wanted.name).is_ok() {
-                return Err(refused(&wanted.name, Errno::EEXIST, None));
+        LinkOp::Make(desired) => {
+            if at(links, &desired.name).is_ok() {
+                return Err(refused(&desired.name, Errno::EEXIST, None));
             }
-            let twin = |link: &Link| match &wanted.kind {
-                WantedKind::Bridge { .. } => false,
-                WantedKind::Vlan { parent, id } => {
+            let twin = |link: &Link| match &desired.kind {
+                DesiredKind::Bridge { .. } => false,
+                DesiredKind::Vlan { parent, id } => {
                     link.parent.as_ref() == Some(parent) && link.vlan == Some((*id).into())
                 }
-                WantedKind::Vxlan { vni, port, .. } => link
+                DesiredKind::Vxlan { vni, port, .. } => link
                     .tunnel
                     .as_ref()
                     .is_some_and(|tunnel| (tunnel.vni, tunnel.port) == (Some(*vni), Some(*port))),
             };
             if links.all.iter().any(twin) {
-                return Err(refused(&wanted.name, Errno::EEXIST, Some("another link is the same")));
+                return Err(refused(
+                    &desired.name,
+                    Errno::EEXIST,
+                    Some("another link is the same"),
+                ));
             }
-            let mut made = Link::new(wanted.name.clone(), LinkKind::Other);
-            be(&mut made, wanted);
+            let mut made = Link::new(desired.name.clone(), LinkKind::Other);
+            be(&mut made, desired);
             made.up = Some(false);
             links.all.push(made);
             sort(links);
@@ -254,7 +258,7 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
     let place = at(links, op.link())?;
     let link = &mut links.all[place];
     match op {
-        LinkOp::Settle(wanted) => be(link, wanted),
+        LinkOp::Settle(desired) => be(link, desired),
         LinkOp::Unfilter(_) => link.vlan_filtering = Some(false),
         LinkOp::RemoveAddresses { .. } => {
             (link.addresses, link.link_local) = (Vec::new(), Vec::new());
@@ -286,21 +290,21 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
     Ok(())
 }
 
-fn be(link: &mut Link, wanted: &WantedLink) {
-    link.alias = Some(wanted.alias.clone());
+fn be(link: &mut Link, desired: &DesiredLink) {
+    link.alias = Some(desired.alias.clone());
     link.group = Some(LINK_GROUP);
-    link.mtu = Some(wanted.mtu);
+    link.mtu = Some(desired.mtu);
     link.up = Some(true);
     link.state = Some(LinkState::Up);
-    link.master.clone_from(&wanted.master);
+    link.master.clone_from(&desired.master);
     link.ip = IpOptions {
         ipv6_generates: Some(false),
         ipv6_disabled: Some(true),
         arp_ignore: Some(8),
         rp_filter: Some(1),
     };
-    match &wanted.kind {
-        WantedKind::Bridge { mac, vlan_aware, stp } => {
+    match &desired.kind {
+        DesiredKind::Bridge { mac, vlan_aware, stp } => {
             link.kind = LinkKind::Bridge;
             link.mac = Some(mac.to_string());
             link.vlan_filtering = Some(*vlan_aware);
@@ -312,12 +316,12 @@ fn be(link: &mut Link, wanted: &WantedLink) {
             });
             link.vlans = Some(PortVlans::default());
         }
-        WantedKind::Vlan { parent, id } => {
+        DesiredKind::Vlan { parent, id } => {
             link.kind = LinkKind::Vlan;
             link.parent = Some(parent.clone());
             link.vlan = Some((*id).into());
         }
-        WantedKind::Vxlan { vni, port, local, .. } => {
+        DesiredKind::Vxlan { vni, port, local, .. } => {
             link.kind = LinkKind::Vxlan;
             let peers = link.tunnel.clone().unwrap_or_default().peers;
             link.tunnel =

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use crate::apply::outcome::meaning;
 use crate::host_write::WriteError;
 use crate::netlink::Refused;
-use crate::plan::network::{LinkOp, WantedKind};
+use crate::plan::network::{DesiredKind, LinkOp};
 use berth_host_facts::links::Gateway;
 
 /// A step on a link that failed.
@@ -74,14 +74,14 @@ impl StepError {
 const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
     match (errno, op) {
         (Errno::EPERM, _) => "; it takes CAP_NET_ADMIN in the host's network namespace",
-        (Errno::EOPNOTSUPP, LinkOp::Make(wanted)) => match wanted.kind {
-            WantedKind::Bridge { vlan_aware: true, .. } => {
+        (Errno::EOPNOTSUPP, LinkOp::Make(desired)) => match desired.kind {
+            DesiredKind::Bridge { vlan_aware: true, .. } => {
                 "; this kernel has no VLAN filtering for bridges (CONFIG_BRIDGE_VLAN_FILTERING): take scenario \
                  BridgePerTenant"
             }
-            WantedKind::Bridge { .. } => "; this kernel has no bridges (modprobe bridge)",
-            WantedKind::Vlan { .. } => "; this kernel has no VLAN links (modprobe 8021q)",
-            WantedKind::Vxlan { .. } => "; this kernel has no VXLAN (modprobe vxlan)",
+            DesiredKind::Bridge { .. } => "; this kernel has no bridges (modprobe bridge)",
+            DesiredKind::Vlan { .. } => "; this kernel has no VLAN links (modprobe 8021q)",
+            DesiredKind::Vxlan { .. } => "; this kernel has no VXLAN (modprobe vxlan)",
         },
         (Errno::ENOSPC, LinkOp::AddVlans { .. } | LinkOp::Make(_)) => {
             "; the network card's VLAN filter is full: carry fewer tenants here, or take another card"

@@ -17,7 +17,9 @@ use rtnetlink::{LinkBridge, LinkBridgeVlan, LinkMessageBuilder, LinkUnspec, Link
 
 use super::error::StepError;
 use crate::netlink::How;
-use crate::plan::network::{ARP_IGNORE_ALL, LINK_GROUP, RP_FILTER_STRICT, WantedKind, WantedLink};
+use crate::plan::network::{
+    ARP_IGNORE_ALL, DesiredKind, DesiredLink, LINK_GROUP, RP_FILTER_STRICT,
+};
 
 /// The kernel's numbers of links.
 pub(super) type Indexes = BTreeMap<LinkName, u32>;
@@ -29,15 +31,15 @@ const IPV6_LEAST_MTU: u32 = 1280;
 ///
 /// # Errors
 /// If a link below it does not exist.
-pub(super) fn make(wanted: &WantedLink, indexes: &Indexes) -> Result<LinkMessage, StepError> {
-    let name = wanted.name.as_str();
-    let master = wanted.master.as_ref().map(|name| index(indexes, name)).transpose()?;
-    Ok(match &wanted.kind {
-        WantedKind::Bridge { mac, vlan_aware, stp } => {
+pub(super) fn make(desired: &DesiredLink, indexes: &Indexes) -> Result<LinkMessage, StepError> {
+    let name = desired.name.as_str();
+    let master = desired.master.as_ref().map(|name| index(indexes, name)).transpose()?;
+    Ok(match &desired.kind {
+        DesiredKind::Bridge { mac, vlan_aware, stp } => {
             let builder = LinkMessageBuilder::<LinkBridge>::new(name)
                 .address(mac.0.to_vec())
                 // Not what it is to be: only a change of it later keeps it from following the ports'.
-                .mtu(wanted.mtu - 1)
+                .mtu(desired.mtu - 1)
                 .link_group(LINK_GROUP)
                 .stp_state(stp_state(*stp))
                 .mcast_snooping(false)
@@ -46,20 +48,20 @@ pub(super) fn make(wanted: &WantedLink, indexes: &Indexes) -> Result<LinkMessage
             // Kernels without VLAN filtering refuse the attribute.
             if *vlan_aware { builder.vlan_filtering(true) } else { builder }.build()
         }
-        WantedKind::Vlan { parent, id } => {
+        DesiredKind::Vlan { parent, id } => {
             let builder = LinkMessageBuilder::<LinkVlan>::new(name)
                 .link(index(indexes, parent)?)
                 .id((*id).into())
-                .mtu(wanted.mtu)
+                .mtu(desired.mtu)
                 .link_group(LINK_GROUP);
             joined(builder, master).build()
         }
-        WantedKind::Vxlan { vni, port, local, .. } => {
+        DesiredKind::Vxlan { vni, port, local, .. } => {
             let builder = LinkMessageBuilder::<LinkVxlan>::new(name)
                 .id(*vni)
                 .port(*port)
                 .learning(true)
-                .mtu(wanted.mtu)
+                .mtu(desired.mtu)
                 .link_group(LINK_GROUP);
             let builder = match local {
                 IpAddr::V4(local) => builder.local(*local),
@@ -86,15 +88,15 @@ fn joined<T>(builder: LinkMessageBuilder<T>, master: Option<u32>) -> LinkMessage
 /// # Errors
 /// If a link below it does not exist.
 pub(super) fn settle(
-    wanted: &WantedLink,
+    desired: &DesiredLink,
     indexes: &Indexes,
     has_ipv6: bool,
 ) -> Result<LinkMessage, StepError> {
-    let name = wanted.name.to_string();
-    let number = indexes.get(&wanted.name).copied();
-    let master = wanted.master.as_ref().map(|name| index(indexes, name)).transpose()?;
+    let name = desired.name.to_string();
+    let number = indexes.get(&desired.name).copied();
+    let master = desired.master.as_ref().map(|name| index(indexes, name)).transpose()?;
     let mut families = Vec::new();
-    let mut message = if let WantedKind::Bridge { mac, vlan_aware, stp } = &wanted.kind {
+    let mut message = if let DesiredKind::Bridge { mac, vlan_aware, stp } = &desired.kind {
         let mut conf = InetDevConf::default();
         conf.arp_ignore = ARP_IGNORE_ALL;
         conf.rp_filter = RP_FILTER_STRICT;
@@ -105,10 +107,10 @@ pub(super) fn settle(
             .mcast_snooping(false)
             .vlan_default_pvid(0);
         let builder = if *vlan_aware { builder.vlan_filtering(true) } else { builder };
-        builder.alias(&wanted.alias).mtu(wanted.mtu).build()
+        builder.alias(&desired.alias).mtu(desired.mtu).build()
     } else {
         let builder = LinkUnspec::new_with_name(&name);
-        joined(builder.alias(&wanted.alias).mtu(wanted.mtu), master).build()
+        joined(builder.alias(&desired.alias).mtu(desired.mtu), master).build()
     };
     if let Some(number) = number {
         message.header.index = number;
@@ -116,7 +118,7 @@ pub(super) fn settle(
         message.attributes.retain(|attribute| !matches!(attribute, LinkAttribute::IfName(_)));
         message.attributes.push(LinkAttribute::Group(LINK_GROUP));
     }
-    if has_ipv6 && wanted.mtu >= IPV6_LEAST_MTU {
+    if has_ipv6 && desired.mtu >= IPV6_LEAST_MTU {
         let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
         families.push(AfSpecUnspec::Inet6(vec![none]));
     }

@@ -10,7 +10,7 @@ use super::messages::{self, Indexes};
 use crate::apply::hands::Hands;
 use crate::host_write::HostWrite as _;
 use crate::netlink::{How, Netlink};
-use crate::plan::network::{LinkOp, WantedKind};
+use crate::plan::network::{DesiredKind, LinkOp};
 
 /// The kernel's numbers of the links that steps name, as they are now.
 pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Indexes> {
@@ -24,14 +24,14 @@ pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Inde
 /// Links that a step names by number.
 fn named(op: &LinkOp) -> Vec<&LinkName> {
     match op {
-        LinkOp::Make(wanted) | LinkOp::Settle(wanted) => {
-            let below = match &wanted.kind {
-                WantedKind::Vlan { parent, .. } => Some(parent),
+        LinkOp::Make(desired) | LinkOp::Settle(desired) => {
+            let below = match &desired.kind {
+                DesiredKind::Vlan { parent, .. } => Some(parent),
                 _ => None,
             };
             // What is made has no number yet.
-            let itself = matches!(op, LinkOp::Settle(_)).then_some(&wanted.name);
-            itself.into_iter().chain(below).chain(&wanted.master).collect()
+            let itself = matches!(op, LinkOp::Settle(_)).then_some(&desired.name);
+            itself.into_iter().chain(below).chain(&desired.master).collect()
         }
         LinkOp::Join { bridge, .. } => vec![bridge],
         LinkOp::RemoveAddresses { link, .. } => vec![link],
@@ -57,8 +57,8 @@ pub(super) fn step(
     let mut results = send(netlink, indexes, ops, first)?;
     // Only what was made here is settled: what refused to be made may be another's link of that name.
     let made = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
-        (LinkOp::Make(wanted), Ok(())) => {
-            let settle = messages::settle(wanted, indexes, has_ipv6)?;
+        (LinkOp::Make(desired), Ok(())) => {
+            let settle = messages::settle(desired, indexes, has_ipv6)?;
             Ok(vec![(How::Change, RouteNetlinkMessage::NewLink(settle))])
         }
         _ => Ok(Vec::new()),
@@ -71,10 +71,10 @@ pub(super) fn step(
     }
     // Not by netlink, and before the link is up: else it would have an address by then.
     for (op, result) in ops.iter().zip(&mut results) {
-        if let (LinkOp::Make(wanted) | LinkOp::Settle(wanted), Ok(()), true) =
+        if let (LinkOp::Make(desired) | LinkOp::Settle(desired), Ok(()), true) =
             (op, &*result, has_ipv6)
         {
-            let path = format!("proc/sys/net/ipv6/conf/{}/disable_ipv6", wanted.name);
+            let path = format!("proc/sys/net/ipv6/conf/{}/disable_ipv6", desired.name);
             if hands.root.exists(&path) {
                 *result = hands.root.write(&path, "1").map_err(StepError::Sysctl);
             }
@@ -87,10 +87,10 @@ type Messages = Vec<(How, RouteNetlinkMessage)>;
 
 fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Messages, StepError> {
     use RouteNetlinkMessage::NewLink;
-    let settle = |wanted| messages::settle(wanted, indexes, has_ipv6);
+    let settle = |desired| messages::settle(desired, indexes, has_ipv6);
     Ok(match op {
-        LinkOp::Make(wanted) => vec![(How::Create, NewLink(messages::make(wanted, indexes)?))],
-        LinkOp::Settle(wanted) => vec![(How::Change, NewLink(settle(wanted)?))],
+        LinkOp::Make(desired) => vec![(How::Create, NewLink(messages::make(desired, indexes)?))],
+        LinkOp::Settle(desired) => vec![(How::Change, NewLink(settle(desired)?))],
         LinkOp::RemoveAddresses { link, addresses } => {
             messages::remove_addresses(link, addresses, indexes)?
         }

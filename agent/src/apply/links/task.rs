@@ -162,7 +162,7 @@ impl<'a> Task<'a> {
             self.work
                 .ops
                 .iter()
-                .any(|op| matches!(op, LinkOp::Make(wanted) if wanted.name == *name))
+                .any(|op| matches!(op, LinkOp::Make(desired) if desired.name == *name))
         };
         let lasting = |op: &&LinkOp| !matches!(op, LinkOp::Remove(name) if made(name));
         let unlike = |ops: &'a [LinkOp]| {

@@ -294,10 +294,10 @@ fn neighbour(
 ) -> io::Result<(Option<NeighbourState>, Option<Vec<u8>>)> {
     let mut request = NeighbourMessage::default();
     request.header.family = messages::family(gateway.address);
-    let wanted = NeighbourAttribute::Destination(messages::neighbour_address(gateway.address));
+    let desired = NeighbourAttribute::Destination(messages::neighbour_address(gateway.address));
     let known = netlink.reader.dump(&Message::GetNeighbour(request), |answer| {
         let Message::NewNeighbour(entry) = answer else { return None };
-        let is_it = entry.header.ifindex == gateway.link && entry.attributes.contains(&wanted);
+        let is_it = entry.header.ifindex == gateway.link && entry.attributes.contains(&desired);
         let hardware = entry.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::LinkLayerAddress(address) => Some(address.clone()),
             _ => None,

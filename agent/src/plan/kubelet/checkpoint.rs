@@ -73,7 +73,7 @@ pub(in crate::plan) fn without_checkpoint(file: String) -> Change {
         id: ChangeId::KubeletCheckpoint,
         was: "of other huge pages".to_owned(),
         will_be: "none".to_owned(),
-        why: Why::Asked,
+        why: Why::Spec,
         drift: false,
         disruption: Disruption::None,
         effect: "the kubelet counts them again when it starts".to_owned(),

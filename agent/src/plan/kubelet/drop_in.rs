@@ -32,7 +32,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
         let change = change(
             DropInState::Staged,
             DropInState::Absent,
-            Why::Asked,
+            Why::Spec,
             KubeletAction::Remove(Vec::new()),
         );
         return vec![change.blocked_by(Some(why.to_owned()))];
@@ -57,12 +57,12 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
         };
         let action = KubeletAction::Stage { staged: staged.clone(), text };
         changes
-            .push(change(was, DropInState::Staged, Why::Asked, action).blocked_by(blocked.clone()));
+            .push(change(was, DropInState::Staged, Why::Spec, action).blocked_by(blocked.clone()));
     }
     let action = KubeletAction::Activate { staged, active, checkpoints: both(kubelet) };
     let blocked = blocked.or_else(|| input.waits_for_stop());
     let mut activate =
-        change(DropInState::Staged, DropInState::Active, Why::Asked, action).blocked_by(blocked);
+        change(DropInState::Staged, DropInState::Active, Why::Spec, action).blocked_by(blocked);
     activate.effect = WITH_CHECKPOINTS.to_owned();
     activate.disruption = Disruption::High;
     changes.push(activate);
@@ -118,12 +118,12 @@ fn unless_refused(input: Input, active: String, staged: String) -> Option<Change
     }
     Some(if input.waits_for_stop().is_none() {
         let action = KubeletAction::Remove(refused);
-        change(DropInState::Active, DropInState::ActiveWithoutCheckpoints, Why::Asked, action)
+        change(DropInState::Active, DropInState::ActiveWithoutCheckpoints, Why::Spec, action)
     } else {
         change(
             DropInState::Active,
             DropInState::Staged,
-            Why::Asked,
+            Why::Spec,
             KubeletAction::Deactivate { active, staged },
         )
     })
@@ -140,7 +140,7 @@ pub(super) fn take_away(input: Input) -> Vec<Change> {
             changes.push(change(
                 DropInState::Staged,
                 DropInState::Absent,
-                Why::PutBack,
+                Why::Restore,
                 KubeletAction::Remove(vec![file.clone()]),
             ));
         }
@@ -152,7 +152,7 @@ pub(super) fn take_away(input: Input) -> Vec<Change> {
             let mut change = change(
                 DropInState::Active,
                 DropInState::Absent,
-                Why::PutBack,
+                Why::Restore,
                 KubeletAction::Remove(remove),
             );
             change.effect = WITH_CHECKPOINTS.to_owned();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use berth_api::{LinkName, MacAddress};
 
+use super::desired::{DesiredKind, DesiredLink};
 use super::difference::Difference;
 use super::mismatch::Mismatch;
 use super::names::{LINK_GROUP, owner};
 use super::op::LinkOp;
 use super::refusal::Taken;
-use super::wanted::{WantedKind, WantedLink};
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// `arp_ignore`: answers for no address, as a link of a tenant has none and the host's are not its business.
@@ -18,29 +18,29 @@ pub(crate) const ARP_IGNORE_ALL: i32 = 8;
 /// `rp_filter`: drops what claims to come from where the host would not send through this link.
 pub(crate) const RP_FILTER_STRICT: i32 = 1;
 
-impl WantedLink {
+impl DesiredLink {
     /// In a few words.
     pub(super) fn describe(&self) -> String {
         let mtu = self.mtu;
         match &self.kind {
-            WantedKind::Bridge { vlan_aware: true, .. } => format!("VLAN-aware bridge, MTU {mtu}"),
-            WantedKind::Bridge { .. } => format!("bridge, MTU {mtu}"),
-            WantedKind::Vlan { parent, id } => format!("VLAN {id} of {parent}, MTU {mtu}"),
-            WantedKind::Vxlan { vni, port, local, peers } => {
+            DesiredKind::Bridge { vlan_aware: true, .. } => format!("VLAN-aware bridge, MTU {mtu}"),
+            DesiredKind::Bridge { .. } => format!("bridge, MTU {mtu}"),
+            DesiredKind::Vlan { parent, id } => format!("VLAN {id} of {parent}, MTU {mtu}"),
+            DesiredKind::Vxlan { vni, port, local, peers } => {
                 format!("VNI {vni} from {local} port {port} to {} peers, MTU {mtu}", peers.len())
             }
         }
     }
 
     /// A link of ours as it is, to make it again; `None` if something of it is not known.
-    pub(super) fn of(link: &Link) -> Option<Self> {
+    pub(super) fn from_link(link: &Link) -> Option<Self> {
         let kind = match link.kind {
             LinkKind::Vlan => {
-                WantedKind::Vlan { parent: link.parent.clone()?, id: link.vlan?.try_into().ok()? }
+                DesiredKind::Vlan { parent: link.parent.clone()?, id: link.vlan?.try_into().ok()? }
             }
             LinkKind::Vxlan => {
                 let tunnel = link.tunnel.as_ref()?;
-                WantedKind::Vxlan {
+                DesiredKind::Vxlan {
                     vni: tunnel.vni?,
                     port: tunnel.port?,
                     local: tunnel.local?,
@@ -55,9 +55,9 @@ impl WantedLink {
 
     const fn kind_of_link(&self) -> LinkKind {
         match self.kind {
-            WantedKind::Bridge { .. } => LinkKind::Bridge,
-            WantedKind::Vlan { .. } => LinkKind::Vlan,
-            WantedKind::Vxlan { .. } => LinkKind::Vxlan,
+            DesiredKind::Bridge { .. } => LinkKind::Bridge,
+            DesiredKind::Vlan { .. } => LinkKind::Vlan,
+            DesiredKind::Vxlan { .. } => LinkKind::Vxlan,
         }
     }
 
@@ -66,12 +66,12 @@ impl WantedLink {
         let tunnel = || link.tunnel.clone().unwrap_or_default();
         link.kind != self.kind_of_link()
             || match &self.kind {
-                WantedKind::Bridge { .. } => false,
+                DesiredKind::Bridge { .. } => false,
                 // The kernel takes another id for an existing VLAN link, and does nothing about it.
-                WantedKind::Vlan { parent, id } => {
+                DesiredKind::Vlan { parent, id } => {
                     link.vlan != Some(u16::from(*id)) || link.parent.as_ref() != Some(parent)
                 }
-                WantedKind::Vxlan { vni, port, local, .. } => {
+                DesiredKind::Vxlan { vni, port, local, .. } => {
                     let now = tunnel();
                     now.vni != Some(*vni) || now.port != Some(*port) || now.local != Some(*local)
                 }
@@ -80,17 +80,17 @@ impl WantedLink {
 }
 
 /// Returns the reason for which a link of that name cannot be taken.
-pub(super) fn not_ours(link: &Link, wanted: &WantedLink) -> Option<Taken> {
+pub(super) fn not_ours(link: &Link, desired: &DesiredLink) -> Option<Taken> {
     let unfinished = link.group == Some(LINK_GROUP) && link.alias.is_none();
     if !link.is_ours() && !unfinished {
         return Some(Taken::Foreign(link.name.clone()));
     }
-    let is_bridge = matches!(wanted.kind, WantedKind::Bridge { .. });
+    let is_bridge = matches!(desired.kind, DesiredKind::Bridge { .. });
     (is_bridge && link.kind != LinkKind::Bridge).then(|| Taken::NoBridge(link.name.clone()))
 }
 
 /// Returns all properties that differ and can be changed.
-pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
+pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut differ = |what, is: Option<String>, should_be: String| {
         // A property that the kernel does not report counts as equal.
@@ -99,12 +99,12 @@ pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
         }
     };
     let alias = Some(link.alias.clone().unwrap_or_default());
-    differ("alias", alias, wanted.alias.clone());
-    differ("MTU", link.mtu.map(|mtu| mtu.to_string()), wanted.mtu.to_string());
+    differ("alias", alias, desired.alias.clone());
+    differ("MTU", link.mtu.map(|mtu| mtu.to_string()), desired.mtu.to_string());
     differ("state", link.up.map(up), up(true));
     differ("group", link.group.map(|group| group.to_string()), LINK_GROUP.to_string());
     let none = || "none".to_owned();
-    if let Some(master) = &wanted.master {
+    if let Some(master) = &desired.master {
         let is = link.master.as_ref().map_or_else(none, ToString::to_string);
         differ("bridge", Some(is), master.to_string());
     }
@@ -117,8 +117,8 @@ pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
     if let Some(first) = addresses.first() {
         differ("address", Some((*first).clone()), none());
     }
-    if let WantedKind::Bridge { mac, vlan_aware, stp } = &wanted.kind {
-        // Any address that is no vendor's does, as the wanted one changes with the ports of a bond.
+    if let DesiredKind::Bridge { mac, vlan_aware, stp } = &desired.kind {
+        // Any address that is no vendor's does, as the desired one changes with the ports of a bond.
         let own =
             |text: &String| text.parse().is_ok_and(|MacAddress([first, ..])| first & 0b11 == 0b10);
         differ("MAC", link.mac.clone().filter(|text| !own(text)), mac.to_string());
@@ -138,7 +138,7 @@ pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
             differ("VLANs of the bridge itself", itself, String::new());
         }
     }
-    if let WantedKind::Vxlan { peers, .. } = &wanted.kind {
+    if let DesiredKind::Vxlan { peers, .. } = &desired.kind {
         let list = |peers: &BTreeSet<std::net::IpAddr>| {
             let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
             if peers.is_empty() { none() } else { peers.join(" ") }
@@ -149,22 +149,22 @@ pub(super) fn differences(wanted: &WantedLink, link: &Link) -> Vec<Difference> {
 }
 
 /// Returns the steps that create a link.
-pub(super) fn make(wanted: &WantedLink) -> Vec<LinkOp> {
-    let mut ops = vec![LinkOp::Make(wanted.clone())];
-    if let WantedKind::Vxlan { peers, .. } = &wanted.kind
+pub(super) fn make(desired: &DesiredLink) -> Vec<LinkOp> {
+    let mut ops = vec![LinkOp::Make(desired.clone())];
+    if let DesiredKind::Vxlan { peers, .. } = &desired.kind
         && !peers.is_empty()
     {
-        let (link, add) = (wanted.name.clone(), (**peers).clone());
+        let (link, add) = (desired.name.clone(), (**peers).clone());
         ops.push(LinkOp::Peers { link, add, remove: BTreeSet::new() });
     }
     ops
 }
 
 /// Returns the steps that give a link of ours its desired properties.
-pub(super) fn mend(wanted: &WantedLink, link: &Link) -> Vec<LinkOp> {
-    if wanted.is_another_link_than(link) {
+pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
+    if desired.is_another_link_than(link) {
         let mut ops = vec![LinkOp::Remove(link.name.clone())];
-        ops.extend(make(wanted));
+        ops.extend(make(desired));
         return ops;
     }
     let mut ops = Vec::new();
@@ -173,19 +173,20 @@ pub(super) fn mend(wanted: &WantedLink, link: &Link) -> Vec<LinkOp> {
         ops.push(LinkOp::RemoveAddresses { link: link.name.clone(), addresses });
     }
     // Kernels without VLAN filtering refuse the attribute, so it is sent only where it is on.
-    if let WantedKind::Bridge { vlan_aware: false, .. } = wanted.kind
+    if let DesiredKind::Bridge { vlan_aware: false, .. } = desired.kind
         && link.vlan_filtering == Some(true)
     {
         ops.push(LinkOp::Unfilter(link.name.clone()));
     }
-    ops.push(LinkOp::Settle(wanted.clone()));
-    if let (WantedKind::Bridge { vlan_aware: true, .. }, Some(vlans)) = (&wanted.kind, &link.vlans)
+    ops.push(LinkOp::Settle(desired.clone()));
+    if let (DesiredKind::Bridge { vlan_aware: true, .. }, Some(vlans)) =
+        (&desired.kind, &link.vlans)
         && !vlans.all.is_empty()
     {
         let vlans = vlans.all.clone();
         ops.push(LinkOp::RemoveVlans { port: link.name.clone(), vlans, itself: true });
     }
-    if let (WantedKind::Vxlan { peers, .. }, Some(tunnel)) = (&wanted.kind, &link.tunnel)
+    if let (DesiredKind::Vxlan { peers, .. }, Some(tunnel)) = (&desired.kind, &link.tunnel)
         && **peers != tunnel.peers
     {
         ops.push(LinkOp::Peers {
@@ -199,7 +200,7 @@ pub(super) fn mend(wanted: &WantedLink, link: &Link) -> Vec<LinkOp> {
 
 /// Returns the steps that restore a link that was removed for another one of its name.
 pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
-    let Some(was) = WantedLink::of(link) else { return Vec::new() };
+    let Some(was) = DesiredLink::from_link(link) else { return Vec::new() };
     let mut ops = vec![LinkOp::Remove(link.name.clone())];
     ops.extend(make(&was));
     ops
@@ -212,16 +213,16 @@ pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
 pub fn holds(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
     let there = |name: &LinkName| links.named(name).ok_or_else(|| Mismatch::Absent(name.clone()));
     match op {
-        LinkOp::Make(wanted) | LinkOp::Settle(wanted) => {
-            let link = there(&wanted.name)?;
-            if wanted.is_another_link_than(link) {
-                return Err(Mismatch::AnotherLink(wanted.name.clone()));
+        LinkOp::Make(desired) | LinkOp::Settle(desired) => {
+            let link = there(&desired.name)?;
+            if desired.is_another_link_than(link) {
+                return Err(Mismatch::AnotherLink(desired.name.clone()));
             }
-            let differences = differences(wanted, link);
+            let differences = differences(desired, link);
             if differences.is_empty() {
                 Ok(())
             } else {
-                Err(Mismatch::Differs { link: wanted.name.clone(), differences })
+                Err(Mismatch::Differs { link: desired.name.clone(), differences })
             }
         }
         LinkOp::Up(name) if there(name)?.up == Some(false) => Err(Mismatch::Down(name.clone())),

@@ -144,7 +144,7 @@ pub fn uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
 }
 
 /// Returns the desired table during these changes and after; `None` where nothing needs it.
-fn wanted(input: Input, changes: &[Change]) -> Option<MadeFilter> {
+fn desired(input: Input, changes: &[Change]) -> Option<MadeFilter> {
     let links = &input.facts.links;
     let possible = || {
         let works = changes.iter().filter(|change| change.blocked.is_none());
@@ -168,22 +168,22 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
         BridgeFilter::There(table) => Some(table),
     };
     let mut work = LinkWork::new("", Stage::Filter, Vec::new());
-    let Some(wanted) = wanted(input, changes) else {
+    let Some(desired) = desired(input, changes) else {
         now.filter(|_| all_clear)?;
         work.filter = Some(FilterWork::Delete);
-        return Some(change(LinkChangeId::DeleteFilter, "there", "absent", Why::PutBack, work));
+        return Some(change(LinkChangeId::DeleteFilter, "there", "absent", Why::Restore, work));
     };
-    let should_be = table(&wanted);
+    let should_be = table(&desired);
     let difference = match now {
         None => "absent",
         Some(now) if *now == should_be => return None,
         Some(now) if now.sets.get(UPLINKS) == should_be.sets.get(UPLINKS) => "other rules",
         Some(_) => "other uplinks",
     };
-    let id = LinkChangeId::InstallFilter { uplinks: wanted.uplinks.clone() };
-    let drift = made == Some(&wanted);
-    work.filter = Some(FilterWork::Replace(wanted));
-    let mut change = change(id, difference, "in place", Why::Asked, work);
+    let id = LinkChangeId::InstallFilter { uplinks: desired.uplinks.clone() };
+    let drift = made == Some(&desired);
+    work.filter = Some(FilterWork::Replace(desired));
+    let mut change = change(id, difference, "in place", Why::Spec, work);
     change.drift = drift;
     if drift && input.spec.enforce == Some(false) {
         change.blocked = Some(NOT_ENFORCED.to_owned());

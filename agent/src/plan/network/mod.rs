@@ -3,6 +3,7 @@
 //! A link is Berth's if its alias has Berth's prefix; others are never changed, except an uplink that becomes a port of
 //! our bridge. A fault in one network blocks that network alone.
 
+mod desired;
 mod diff;
 pub mod difference;
 pub mod filter;
@@ -19,7 +20,6 @@ pub mod state;
 mod tenants;
 mod uplink;
 mod users;
-mod wanted;
 mod wire;
 pub(super) mod work;
 
@@ -29,6 +29,7 @@ use super::change::Change;
 use super::input::Input;
 use crate::manifest::{Fault, Part};
 use berth_host_facts::ledger::MadeNetwork;
+pub use desired::{DesiredKind, DesiredLink};
 pub use diff::holds;
 pub(crate) use diff::{ARP_IGNORE_ALL, RP_FILTER_STRICT};
 pub use names::LINK_GROUP;
@@ -37,7 +38,6 @@ use planner::Planner;
 pub use removal::Forget;
 use state::NetworkState;
 pub use users::users;
-pub use wanted::{WantedKind, WantedLink};
 pub use work::{FilterWork, LinkWork, Stage};
 
 /// Plan of all networks.
@@ -60,36 +60,36 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
         // Without the kernel's list of links it is not known which are in use, or which carry the host.
         return NetworkPlan::default();
     }
-    let wanted = wanted::read(input);
+    let desired = desired::read(input);
     let mut plan = NetworkPlan::default();
-    for network in &wanted.networks {
+    for network in &desired.networks {
         if input.unclear.networks.contains(network.name) {
             continue;
         }
         let mut planner = Planner::new(input, network);
         planner.plan();
-        plan.states.push(state::of(network, &planner));
+        plan.states.push(state::from_planner(network, &planner));
         if let Some(made) = planner.adopted() {
             plan.adopt.insert(network.name.to_owned(), made);
         }
         plan.changes.extend(planner.changes);
     }
-    for (network, why) in &wanted.frozen {
-        plan.states.push(state::of_frozen(input, network, why));
+    for (network, why) in &desired.frozen {
+        plan.states.push(state::frozen(input, network, why));
     }
     for network in &input.unclear.networks {
-        if !wanted.frozen.contains_key(network) {
-            plan.states.push(state::of_frozen(input, network, "its spec has a fault"));
+        if !desired.frozen.contains_key(network) {
+            plan.states.push(state::frozen(input, network, "its spec has a fault"));
         }
     }
-    let (changes, forget) = removal::plan(input, &wanted);
+    let (changes, forget) = removal::plan(input, &desired);
     plan.changes.extend(changes);
     plan.forget = forget;
-    let all_clear = wanted.frozen.is_empty() && input.unclear.networks.is_empty();
+    let all_clear = desired.frozen.is_empty() && input.unclear.networks.is_empty();
     let filter = filter::plan(input, &plan.changes, all_clear);
     plan.forget.filter = filter.is_none() && filter::is_gone(input);
     plan.changes.extend(filter);
-    plan.faults = wanted.faults;
+    plan.faults = desired.faults;
     plan.changes.sort_by_key(|change| change.links().map(|work| work.stage));
     plan
 }

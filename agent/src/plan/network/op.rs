@@ -5,15 +5,15 @@ use std::net::IpAddr;
 
 use berth_api::{LinkName, VlanSet};
 
-use super::wanted::WantedLink;
+use super::desired::DesiredLink;
 
 /// One step on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkOp {
     /// Makes it, and raises it last.
-    Make(WantedLink),
+    Make(DesiredLink),
     /// Gives an existing link its desired properties.
-    Settle(WantedLink),
+    Settle(DesiredLink),
     /// Turns the VLAN filtering of a tenant's bridge off.
     Unfilter(LinkName),
     /// Takes addresses away.
@@ -88,7 +88,7 @@ impl LinkOp {
     #[must_use]
     pub const fn link(&self) -> &LinkName {
         match self {
-            Self::Make(wanted) | Self::Settle(wanted) => &wanted.name,
+            Self::Make(desired) | Self::Settle(desired) => &desired.name,
             Self::RemoveAddresses { link, .. } | Self::Peers { link, .. } => link,
             Self::Up(link) | Self::Down(link) | Self::Remove(link) | Self::Unfilter(link) => link,
             Self::Join { port, .. }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::LinkName;
 
+use super::desired::{DesiredLink, Network};
 use super::difference::Listed;
 use super::id::LinkChangeId;
 use super::link_change::{NOT_ENFORCED, change};
 use super::op::LinkOp;
 use super::refusal::Disrupts;
-use super::wanted::{Network, WantedLink};
 use super::work::{LinkWork, Stage};
 use super::{diff, removal, uplink, users};
 use crate::plan::change::{Action, Change, Disruption, Why};
@@ -32,7 +32,7 @@ pub(super) struct Planner<'a> {
     /// Tenants that cannot be begun yet, by id, and what for.
     pub(super) waits: BTreeMap<u32, String>,
     /// VLAN links on the uplink by id: they get that VLAN's frames before any bridge does.
-    pub(super) thieves: BTreeMap<u16, &'a Link>,
+    pub(super) competing: BTreeMap<u16, &'a Link>,
 }
 
 impl<'a> Planner<'a> {
@@ -46,7 +46,7 @@ impl<'a> Planner<'a> {
             failed: BTreeMap::new(),
             pending: BTreeSet::new(),
             waits: BTreeMap::new(),
-            thieves: input
+            competing: input
                 .facts
                 .links
                 .stacked_on(&network.uplink.name)
@@ -109,26 +109,26 @@ impl<'a> Planner<'a> {
     }
 
     /// The shared bridge itself. `false` if it cannot be.
-    fn link_change(&mut self, wanted: &WantedLink) -> bool {
+    fn link_change(&mut self, desired: &DesiredLink) -> bool {
         let make = || LinkChangeId::MakeBridge {
-            bridge: wanted.name.clone(),
+            bridge: desired.name.clone(),
             network: self.network.name.to_owned(),
         };
-        let Some(link) = self.links.named(&wanted.name) else {
-            let ops = vec![LinkOp::Make(wanted.clone())];
-            self.push(Stage::Bridges, make(), "absent", &wanted.describe(), ops);
+        let Some(link) = self.links.named(&desired.name) else {
+            let ops = vec![LinkOp::Make(desired.clone())];
+            self.push(Stage::Bridges, make(), "absent", &desired.describe(), ops);
             return true;
         };
-        if let Some(why) = diff::not_ours(link, wanted) {
-            self.push(Stage::Bridges, make(), "another's", &wanted.describe(), Vec::new());
+        if let Some(why) = diff::not_ours(link, desired) {
+            self.push(Stage::Bridges, make(), "another's", &desired.describe(), Vec::new());
             self.block(why.to_string());
             return false;
         }
-        let differences = diff::differences(wanted, link);
+        let differences = diff::differences(desired, link);
         if !differences.is_empty() {
-            let ops = diff::mend(wanted, link);
+            let ops = diff::repair(desired, link);
             let words = Listed(&differences).to_string();
-            let id = LinkChangeId::SetLink { link: wanted.name.clone(), differences };
+            let id = LinkChangeId::SetLink { link: desired.name.clone(), differences };
             self.push(Stage::Bridges, id, "otherwise", &words, ops);
         }
         true
@@ -217,8 +217,8 @@ impl<'a> Planner<'a> {
     /// Why the uplink is not free: another bridge of ours has it, with VMs that would lose their network.
     fn uplink_in_use(&self) -> Option<String> {
         let uplink = self.network.uplink;
-        let wanted = self.network.bridge.as_ref().map(|bridge| &bridge.name);
-        let master = uplink.master.as_ref().filter(|master| Some(*master) != wanted)?;
+        let desired = self.network.bridge.as_ref().map(|bridge| &bridge.name);
+        let master = uplink.master.as_ref().filter(|master| Some(*master) != desired)?;
         let master = self.links.named(master)?;
         let mut users = users::attached(self.links, master);
         users.remove(uplink.name.as_str());
@@ -292,7 +292,7 @@ impl<'a> Planner<'a> {
         let drift = self.was_made() && stage != Stage::Tenants && stage != Stage::Handovers;
         let mut work = LinkWork::new(self.network.name, stage, ops);
         work.settings = Some(self.network.settings.clone());
-        self.changes.push(change(id, was, will_be, Why::Asked, work));
+        self.changes.push(change(id, was, will_be, Why::Spec, work));
         if drift {
             self.is_drift();
         }

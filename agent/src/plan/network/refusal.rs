@@ -28,7 +28,7 @@ pub(super) enum TenantRefused {
         "{link}, which Berth did not make, is VLAN {id} of the same uplink and would get its frames; remove it (ip \
          link delete {link}), or give the tenant another VLAN"
     )]
-    Stolen {
+    Competing {
         /// That link.
         link: LinkName,
         /// The VLAN.

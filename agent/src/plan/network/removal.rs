@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::LinkName;
 
+use super::desired::DesiredNetworks;
 use super::id::LinkChangeId;
 use super::link_change::change;
 use super::names::{LINK_GROUP, owner};
 use super::op::LinkOp;
 use super::users;
-use super::wanted::Wanted;
 use super::work::{LinkWork, Stage};
 use crate::plan::change::{Action, Change, Why};
 use crate::plan::input::Input;
@@ -39,9 +39,9 @@ impl Forget {
 }
 
 /// Plans the removals.
-pub(super) fn plan(input: Input, wanted: &Wanted) -> (Vec<Change>, Forget) {
+pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Forget) {
     let links = &input.facts.links;
-    let kept: BTreeSet<&LinkName> = wanted
+    let kept: BTreeSet<&LinkName> = desired
         .networks
         .iter()
         .flat_map(|network| {
@@ -51,7 +51,7 @@ pub(super) fn plan(input: Input, wanted: &Wanted) -> (Vec<Change>, Forget) {
         .collect();
     let mut groups: BTreeMap<(&str, Option<&str>), Vec<&Link>> = BTreeMap::new();
     for link in links.all.iter().filter(|link| !kept.contains(&link.name)) {
-        if let Some(whose) = owner(link).filter(|(network, _)| !wanted.is_frozen(input, network)) {
+        if let Some(whose) = owner(link).filter(|(network, _)| !desired.is_frozen(input, network)) {
             groups.entry(whose).or_default().push(link);
         }
     }
@@ -59,11 +59,11 @@ pub(super) fn plan(input: Input, wanted: &Wanted) -> (Vec<Change>, Forget) {
     let mut changes: Vec<Change> = groups
         .iter()
         .map(|((network, tenant), group)| {
-            let asked = wanted.networks.iter().find(|wanted| wanted.name == *network);
+            let still = desired.networks.iter().find(|desired| desired.name == *network);
             let mut change = removal(links, network, *tenant, group, made.get(*network));
-            if let (Action::Links(work), Some(asked)) = (&mut change.action, asked) {
+            if let (Action::Links(work), Some(still)) = (&mut change.action, still) {
                 // A tenant that moved has its new id already.
-                work.gone.retain(|id| asked.tenants.iter().all(|tenant| tenant.id != *id));
+                work.gone.retain(|id| still.tenants.iter().all(|tenant| tenant.id != *id));
             }
             change
         })
@@ -78,18 +78,18 @@ pub(super) fn plan(input: Input, wanted: &Wanted) -> (Vec<Change>, Forget) {
     let mut forget = Forget::default();
     let leftover: BTreeSet<&str> = groups.keys().map(|(network, _)| *network).collect();
     for name in made.keys() {
-        let asked = wanted.networks.iter().any(|network| network.name == name);
-        if !asked && !leftover.contains(name.as_str()) && !wanted.is_frozen(input, name) {
+        let still = desired.networks.iter().any(|network| network.name == name);
+        if !still && !leftover.contains(name.as_str()) && !desired.is_frozen(input, name) {
             forget.networks.push(name.clone());
         }
     }
     for name in &input.facts.ledger.raised {
-        let used = wanted.networks.iter().any(|network| network.uplink.name == *name);
+        let used = desired.networks.iter().any(|network| network.uplink.name == *name);
         let held = made.iter().any(|(network, made)| {
             made.uplink.as_ref() == Some(name)
-                && (wanted.is_frozen(input, network) || leftover.contains(network.as_str()))
+                && (desired.is_frozen(input, network) || leftover.contains(network.as_str()))
         });
-        if used || held || !wanted.frozen.is_empty() || !input.unclear.networks.is_empty() {
+        if used || held || !desired.frozen.is_empty() || !input.unclear.networks.is_empty() {
             continue;
         }
         let ours =
@@ -143,7 +143,7 @@ fn removal(
     let mut work = LinkWork::new(network, Stage::Removals, ops);
     work.gone = gone.collect();
     work.undo = undo;
-    let mut change = change(id, "there", "absent", Why::PutBack, work);
+    let mut change = change(id, "there", "absent", Why::Restore, work);
     if !users.is_empty() {
         change.blocked = Some(in_use(&users));
     }
@@ -173,7 +173,7 @@ fn lower(links: &Links, link: &Link) -> Change {
 /// One step that belongs to no network.
 fn alone(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
     let work = LinkWork::new("", Stage::Removals, vec![op]);
-    change(id, was, will_be, Why::PutBack, work)
+    change(id, was, will_be, Why::Restore, work)
 }
 
 /// Returns the reason for which something stays.

@@ -8,8 +8,8 @@ use berth_api::infra_node::{
 };
 use serde::Serialize;
 
+use super::desired::Network;
 use super::planner::Planner;
-use super::wanted::Network;
 use super::work::Stage;
 use crate::plan::input::Input;
 
@@ -72,7 +72,7 @@ impl NetworkState {
 }
 
 /// Returns the state of a network that is planned.
-pub(super) fn of(network: &Network, planner: &Planner) -> NetworkState {
+pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState {
     let mut state = NetworkState {
         name: network.name.to_owned(),
         by_vni: network.scenario == NetworkScenario::Vxlan,
@@ -103,7 +103,7 @@ pub(super) fn of(network: &Network, planner: &Planner) -> NetworkState {
 }
 
 /// Returns the state of a network in which nothing is changed.
-pub(super) fn of_frozen(input: Input, name: &str, why: &str) -> NetworkState {
+pub(super) fn frozen(input: Input, name: &str, why: &str) -> NetworkState {
     let tenants = input.spec.tenant_networks.iter().filter(|tenant| tenant.network == name);
     let mut state = NetworkState { name: name.to_owned(), ..NetworkState::default() };
     for tenant in tenants {

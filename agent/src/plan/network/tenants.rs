@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::infra_node::NetworkScenario;
 use berth_api::{LinkName, VlanId, VlanSet};
 
+use super::desired::{DesiredKind, DesiredLink, Tenant};
 use super::id::{LinkChangeId, Segment};
 use super::names::owner;
 use super::op::LinkOp;
 use super::planner::Planner;
 use super::refusal::TenantRefused;
-use super::wanted::{Tenant, WantedKind, WantedLink};
 use super::work::Stage;
 use super::{diff, removal, users};
 use berth_host_facts::links::{Link, PortVlans};
@@ -26,25 +26,27 @@ impl Planner<'_> {
         let sound = |now: &PortVlans, id| {
             now.all.contains(id) && !now.untagged.contains(id) && now.pvid != Some(id)
         };
-        let mut wanted = VlanSet::default();
+        let mut desired = VlanSet::default();
         let (mut new, mut again) = (Vec::new(), Vec::new());
         for tenant in &self.network.tenants {
             let Some(id) = tenant.vlan else { continue };
-            if let Some(thief) = self.thieves.get(&id.into()).copied() {
-                // What is carried stays so, for when the thief has gone.
+            if let Some(competitor) = self.competing.get(&id.into()).copied() {
+                // What is carried stays so, for when the competitor has gone.
                 if now.all.contains(id) {
-                    wanted.insert(id);
+                    desired.insert(id);
                 }
                 // A link of ours, of another scenario or tenant, is removed when it is no longer in use.
-                if thief.is_ours() {
-                    self.waits.insert(tenant.id, format!("waits until {} is removed", thief.name));
+                if competitor.is_ours() {
+                    self.waits
+                        .insert(tenant.id, format!("waits until {} is removed", competitor.name));
                 } else {
-                    let refused = TenantRefused::Stolen { link: thief.name.clone(), id: tenant.id };
+                    let refused =
+                        TenantRefused::Competing { link: competitor.name.clone(), id: tenant.id };
                     self.failed.insert(tenant.id, refused.to_string());
                 }
                 continue;
             }
-            wanted.insert(id);
+            desired.insert(id);
             let had = self.made().and_then(|made| made.tenants.get(&tenant.id));
             if let Some(other) = had.filter(|other| *other != tenant.name) {
                 let only = VlanSet::from_iter([id]);
@@ -63,8 +65,8 @@ impl Planner<'_> {
                 self.pending.insert(tenant.id);
             }
         }
-        let stolen = self.failed.clone();
-        for (id, why) in stolen {
+        let failed = self.failed.clone();
+        for (id, why) in failed {
             let Some(vlan) = u16::try_from(id).ok().and_then(|id| VlanId::try_from(id).ok()) else {
                 continue;
             };
@@ -79,7 +81,7 @@ impl Planner<'_> {
         for (tenants, drift) in [(new, false), (again, true)] {
             self.add_vlans(bridge, &tenants, drift);
         }
-        let extra = now.all.difference(&wanted);
+        let extra = now.all.difference(&desired);
         if !extra.is_empty() {
             self.remove_vlans(bridge, &extra);
         }
@@ -189,36 +191,36 @@ impl Planner<'_> {
         let (mut ops, mut undo) = (Vec::new(), Vec::new());
         let mut otherwise = Vec::new();
         let mut absent = 0;
-        for wanted in &tenant.links {
-            let link = self.links.named(&wanted.name);
-            let another = link.is_some_and(|link| wanted.is_another_link_than(link));
+        for desired in &tenant.links {
+            let link = self.links.named(&desired.name);
+            let another = link.is_some_and(|link| desired.is_another_link_than(link));
             if (link.is_none() || another)
-                && let Some(twin) = self.twin(wanted)
+                && let Some(twin) = self.twin(desired)
             {
                 if twin.is_ours() {
                     self.waits.insert(tenant.id, format!("waits until {} is removed", twin.name));
                     return Ok(());
                 }
-                return Err(TenantRefused::Stolen { link: twin.name.clone(), id: tenant.id });
+                return Err(TenantRefused::Competing { link: twin.name.clone(), id: tenant.id });
             }
             let Some(link) = link else {
-                ops.extend(diff::make(wanted));
+                ops.extend(diff::make(desired));
                 absent += 1;
                 continue;
             };
-            if let Some(why) = diff::not_ours(link, wanted) {
+            if let Some(why) = diff::not_ours(link, desired) {
                 return Err(why.into());
             }
-            let differences = diff::differences(wanted, link);
+            let differences = diff::differences(desired, link);
             if differences.is_empty() && !another {
                 continue;
             }
             self.is_free_for(tenant, link)?;
-            ops.extend(diff::mend(wanted, link));
+            ops.extend(diff::repair(desired, link));
             if another {
                 undo.extend(diff::restore(link));
             }
-            otherwise.push((wanted.name.clone(), differences));
+            otherwise.push((desired.name.clone(), differences));
         }
         if ops.is_empty() {
             return Ok(());
@@ -258,18 +260,18 @@ impl Planner<'_> {
     }
 
     /// A link of another name that is what this one is to be: the kernel takes no two of one VLAN, or of one VNI and port.
-    fn twin(&self, wanted: &WantedLink) -> Option<&Link> {
-        let twin = match &wanted.kind {
-            WantedKind::Bridge { .. } => None,
-            WantedKind::Vlan { id, .. } => self.thieves.get(&(*id).into()).copied(),
-            WantedKind::Vxlan { vni, port, .. } => self.links.all.iter().find(|link| {
-                link.name != wanted.name
+    fn twin(&self, desired: &DesiredLink) -> Option<&Link> {
+        let twin = match &desired.kind {
+            DesiredKind::Bridge { .. } => None,
+            DesiredKind::Vlan { id, .. } => self.competing.get(&(*id).into()).copied(),
+            DesiredKind::Vxlan { vni, port, .. } => self.links.all.iter().find(|link| {
+                link.name != desired.name
                     && link.tunnel.as_ref().is_some_and(|tunnel| {
                         (tunnel.vni, tunnel.port) == (Some(*vni), Some(*port))
                     })
             }),
         };
-        twin.filter(|twin| twin.name != wanted.name)
+        twin.filter(|twin| twin.name != desired.name)
     }
 
     /// A bridge of another tenant is not taken over while VMs are on it.

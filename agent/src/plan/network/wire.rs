@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::wanted::Wanted;
+use super::desired::DesiredNetworks;
 use crate::manifest::Fault;
 use crate::plan::input::Input;
 use berth_host_facts::links::{Link, LinkKind, Links};
@@ -11,7 +11,7 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 /// besides a tenant's.
 type Wire = (String, Vec<u16>);
 
-impl Wanted<'_> {
+impl DesiredNetworks<'_> {
     /// Refuses two networks on one wire whose tenants have one VLAN, or one VNI. The tenant that has it keeps it; the network
     /// of the other one stays as it is.
     pub(super) fn refuse_shared_ids(&mut self, input: Input) {

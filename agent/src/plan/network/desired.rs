@@ -28,7 +28,7 @@ pub(super) struct Network<'a> {
     seed: String,
     peers: Arc<BTreeSet<IpAddr>>,
     /// The bridge that all tenants share.
-    pub(super) bridge: Option<WantedLink>,
+    pub(super) bridge: Option<DesiredLink>,
     pub(super) tenants: Vec<Tenant<'a>>,
     /// Whether the uplink may be enslaved although it carries the host's own traffic.
     pub(super) allow_management: bool,
@@ -46,12 +46,12 @@ pub(super) struct Tenant<'a> {
     pub(super) id: u32,
     pub(super) vlan: Option<VlanId>,
     /// Its own links, in the order in which they are made.
-    pub(super) links: Vec<WantedLink>,
+    pub(super) links: Vec<DesiredLink>,
 }
 
 /// A desired link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WantedLink {
+pub struct DesiredLink {
     /// Its name.
     pub name: LinkName,
     /// Says whose it is.
@@ -61,12 +61,12 @@ pub struct WantedLink {
     /// The bridge it is a port of.
     pub master: Option<LinkName>,
     /// What it is.
-    pub kind: WantedKind,
+    pub kind: DesiredKind,
 }
 
 /// Desired kind of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WantedKind {
+pub enum DesiredKind {
     /// A bridge without address, snooping and, unless it is requested, spanning tree.
     Bridge {
         /// Its address: it would else follow its ports', and outages with it.
@@ -98,7 +98,7 @@ pub enum WantedKind {
 
 /// Networks of the spec.
 #[derive(Debug, Default)]
-pub(super) struct Wanted<'a> {
+pub(super) struct DesiredNetworks<'a> {
     pub(super) networks: Vec<Network<'a>>,
     pub(super) faults: Vec<Fault>,
     /// Networks in which nothing is changed, with the reason.
@@ -114,36 +114,36 @@ const fn overhead(local: IpAddr) -> u32 {
 const LEAST_MTU: u32 = 576;
 
 /// Reads networks and their tenants.
-pub(super) fn read<'a>(input: Input<'a>) -> Wanted<'a> {
-    let mut wanted = Wanted::default();
+pub(super) fn read<'a>(input: Input<'a>) -> DesiredNetworks<'a> {
+    let mut desired = DesiredNetworks::default();
     let mut names = BTreeSet::new();
     for spec in &input.spec.networks {
         let place = format!("spec.networks[{}]", spec.name);
         if !names.insert(&spec.name) {
-            wanted.refuse(&spec.name, format!("{place}.name"), &spec.name, "is there twice");
-            wanted.networks.retain(|network| network.name != spec.name);
+            desired.refuse(&spec.name, format!("{place}.name"), &spec.name, "is there twice");
+            desired.networks.retain(|network| network.name != spec.name);
             continue;
         }
-        match network(input, spec, &place, &wanted.networks) {
-            Ok(network) => wanted.networks.push(network),
-            Err(fault) => wanted.refuse_by(&spec.name, fault),
+        match network(input, spec, &place, &desired.networks) {
+            Ok(network) => desired.networks.push(network),
+            Err(fault) => desired.refuse_by(&spec.name, fault),
         }
     }
     let mut tenants = BTreeSet::new();
     for spec in &input.spec.tenant_networks {
         let twice = !tenants.insert(&spec.name);
-        if let Err(fault) = add_tenant(input, &mut wanted, &names, spec, twice) {
-            wanted.refuse_by(&spec.network, fault);
+        if let Err(fault) = add_tenant(input, &mut desired, &names, spec, twice) {
+            desired.refuse_by(&spec.network, fault);
         }
     }
-    let frozen = &wanted.frozen;
-    wanted.networks.retain(|network| !frozen.contains_key(network.name));
-    wanted.refuse_shared_links();
-    wanted.refuse_shared_ids(input);
-    wanted
+    let frozen = &desired.frozen;
+    desired.networks.retain(|network| !frozen.contains_key(network.name));
+    desired.refuse_shared_links();
+    desired.refuse_shared_ids(input);
+    desired
 }
 
-impl Wanted<'_> {
+impl DesiredNetworks<'_> {
     /// Whether nothing of this network may be changed.
     pub(super) fn is_frozen(&self, input: Input, network: &str) -> bool {
         self.frozen.contains_key(network) || input.unclear.networks.contains(network)
@@ -264,11 +264,11 @@ fn network<'a>(
             return Err(fault("bridge", &name, "is the uplink's own name".to_owned()));
         }
         let mac = bridge_mac(&seed, &name);
-        bridge = Some(WantedLink {
+        bridge = Some(DesiredLink {
             alias: alias(&spec.name, None),
             mtu,
             master: None,
-            kind: WantedKind::Bridge { mac, vlan_aware: true, stp },
+            kind: DesiredKind::Bridge { mac, vlan_aware: true, stp },
             name,
         });
     }
@@ -340,7 +340,7 @@ fn tunnel_end<'a>(links: &'a Links, vxlan: &VxlanSpec, place: &str) -> Result<&'
 
 fn add_tenant<'a>(
     input: Input<'a>,
-    wanted: &mut Wanted<'a>,
+    desired: &mut DesiredNetworks<'a>,
     networks: &BTreeSet<&String>,
     spec: &'a TenantNetworkSpec,
     twice: bool,
@@ -349,11 +349,11 @@ fn add_tenant<'a>(
     let fault = |field: &str, value: &dyn std::fmt::Display, message: String| {
         Fault::new(format!("{place}.{field}"), value, message)
     };
-    let Some(network) = wanted.networks.iter_mut().find(|network| network.name == spec.network)
+    let Some(network) = desired.networks.iter_mut().find(|network| network.name == spec.network)
     else {
         // The fault of the network was reported already.
         let reported = networks.contains(&spec.network)
-            || wanted.frozen.contains_key(&spec.network)
+            || desired.frozen.contains_key(&spec.network)
             || input.unclear.networks.contains(&spec.network);
         let message = "spec.networks has no network of this name".to_owned();
         if reported {
@@ -363,7 +363,7 @@ fn add_tenant<'a>(
         // A name misspelt must not take the tenant's network away.
         for (network, made) in &input.facts.ledger.networks {
             if made.tenants.values().any(|tenant| *tenant == spec.name) {
-                wanted.frozen.entry(network.clone()).or_insert_with(|| fault.to_string());
+                desired.frozen.entry(network.clone()).or_insert_with(|| fault.to_string());
             }
         }
         return Err(fault);
@@ -426,7 +426,7 @@ fn own_links(
     network: &Network,
     tenant: &TenantNetworkSpec,
     id: u32,
-) -> Result<Vec<WantedLink>, (String, String)> {
+) -> Result<Vec<DesiredLink>, (String, String)> {
     let spec = input.spec.networks.iter().find(|spec| spec.name == network.name);
     let Some(spec) = spec else { return Ok(Vec::new()) };
     let prefix = spec.bridge_prefix();
@@ -443,19 +443,19 @@ fn own_links(
     let (bridge, mtu) = (name("")?, network.mtu);
     let alias = alias(network.name, Some(&tenant.name));
     let lower = match (tenant.vlan, spec.tunnels()) {
-        (Some(vlan), _) => WantedLink {
+        (Some(vlan), _) => DesiredLink {
             name: name("-v")?,
             alias: alias.clone(),
             mtu,
             master: Some(bridge.clone()),
-            kind: WantedKind::Vlan { parent: network.uplink.name.clone(), id: vlan },
+            kind: DesiredKind::Vlan { parent: network.uplink.name.clone(), id: vlan },
         },
-        (None, Some(vxlan)) => WantedLink {
+        (None, Some(vxlan)) => DesiredLink {
             name: name("-x")?,
             alias: alias.clone(),
             mtu,
             master: Some(bridge.clone()),
-            kind: WantedKind::Vxlan {
+            kind: DesiredKind::Vxlan {
                 vni: id,
                 port: vxlan.port,
                 local: vxlan.local_address,
@@ -466,6 +466,6 @@ fn own_links(
     };
     let mac = bridge_mac(&network.seed, &bridge);
     let stp = spec.stp == Some(true);
-    let kind = WantedKind::Bridge { mac, vlan_aware: false, stp };
-    Ok(vec![WantedLink { name: bridge, alias, mtu, master: None, kind }, lower])
+    let kind = DesiredKind::Bridge { mac, vlan_aware: false, stp };
+    Ok(vec![DesiredLink { name: bridge, alias, mtu, master: None, kind }, lower])
 }
