@@ -1,11 +1,10 @@
-//! MachineDeployments become the VirtualMachines that machine-controller makes of them, and those that the documents ask
-//! for; what is wrong is said with its field.
+//! Renders MachineDeployments as VirtualMachines and compares them with those of machine-controller and of KKP's documents.
 
 #![expect(
     clippy::disallowed_methods,
     clippy::panic,
     clippy::unwrap_used,
-    reason = "tests look at files, say what they skip, and fail by panicking"
+    reason = "tests read files, print what they skip, and fail by panicking"
 )]
 
 #[path = "render/contained.rs"]
@@ -55,18 +54,31 @@ fn deployment(provider: &Value) -> Value {
     })
 }
 
-/// Renders one deployment with other objects beside it.
-fn rendered(deployment: &Value, beside: &[Value], machine: &str) -> Result<Rendered, String> {
+/// The problems of a MachineDeployment, one per line.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
+struct Rejected(String);
+
+impl std::ops::Deref for Rejected {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Renders one MachineDeployment together with other objects.
+fn rendered(deployment: &Value, beside: &[Value], machine: &str) -> Result<Rendered, Rejected> {
     let namespace = Some("test-namespace".to_owned());
     rendered_with(deployment, beside, RenderOptions { namespace, ..options(machine) })
 }
 
-/// The same, in the namespace that follows from the objects.
+/// Renders it in the namespace that follows from the objects.
 fn rendered_in_place(
     deployment: &Value,
     beside: &[Value],
     machine: &str,
-) -> Result<Rendered, String> {
+) -> Result<Rendered, Rejected> {
     rendered_with(deployment, beside, options(machine))
 }
 
@@ -83,19 +95,20 @@ fn rendered_with(
     deployment: &Value,
     beside: &[Value],
     options: RenderOptions,
-) -> Result<Rendered, String> {
+) -> Result<Rendered, Rejected> {
     let mut text = deployment.to_string();
     for object in beside {
         text += &format!("\n---\n{object}");
     }
     let mut problems = Vec::new();
     let found = stream::each("test", &text, &mut problems, |found| found);
-    let stream = RenderInput::new(found, problems);
-    let told = |problems: &[berth_api::Problem]| {
+    let input = RenderInput::new(found, problems);
+    let report = |problems: &[berth_api::Problem]| {
         problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
     };
-    assert!(stream.problems.is_empty(), "{}", told(&stream.problems));
-    render(&stream.deployments[0], &stream.around, &options).map_err(|problems| told(&problems))
+    assert!(input.problems.is_empty(), "{}", report(&input.problems));
+    render(&input.deployments[0], &input.around, &options)
+        .map_err(|problems| Rejected(report(&problems)))
 }
 
 fn set(value: &mut Value, pointer: &str, new: Value) {
@@ -109,7 +122,7 @@ fn set(value: &mut Value, pointer: &str, new: Value) {
 
 const DISK: &str = "/cloudProviderSpec/virtualMachine/template/primaryDisk";
 
-/// What each case of the peer changes.
+/// Returns what each test case of machine-controller changes in the base.
 fn changes(case: &str) -> Vec<(String, Value)> {
     let spec = |field: &str, value: Value| vec![(format!("/cloudProviderSpec/{field}"), value)];
     let disk = |field: &str, value: &str| (format!("{DISK}/{field}"), json!(value));
@@ -139,11 +152,11 @@ fn changes(case: &str) -> Vec<(String, Value)> {
         "eviction-strategy-live-migrate" => {
             spec("virtualMachine/evictionStrategy", json!("LiveMigrate"))
         }
-        other => panic!("the peer has a case that nobody has looked at: {other}"),
+        other => panic!("unknown test case of machine-controller: {other}"),
     }
 }
 
-/// Names without regard to case, and without what is as good as absent.
+/// Normalises the case of names and removes empty objects and `null`.
 fn plain(value: &Value) -> Value {
     const KEPT: [&str; 3] = ["affinity", "bridge", "pod"];
     match value {
@@ -164,7 +177,7 @@ fn plain(value: &Value) -> Value {
 }
 
 #[test]
-fn machines_are_those_of_machine_controller() {
+fn machines_equal_those_of_machine_controller() {
     let mut cases = 0;
     for path in data::files("machine-controller", ".yaml") {
         let case = path.file_stem().unwrap().to_str().unwrap().to_owned();
@@ -182,7 +195,7 @@ fn machines_are_those_of_machine_controller() {
 }
 
 #[test]
-fn disks_and_sizes_are_those_of_machine_controller() {
+fn disks_and_sizes_equal_those_of_machine_controller() {
     let mut provider = base();
     let template = "/cloudProviderSpec/virtualMachine/template";
     set(&mut provider, &format!("{template}/vcpus"), json!({"cores": 4}));
@@ -315,11 +328,11 @@ fn values_may_be_references() {
     let machine = rendered(&deployment, &beside, "vm").unwrap().machine;
     let requests = &machine["spec"]["template"]["spec"]["domain"]["resources"]["requests"];
     assert_eq!(*requests, json!({"cpu": "3", "memory": "3Gi"}));
-    let told = rendered(&deployment, &beside[..1], "vm").unwrap_err();
+    let report = rendered(&deployment, &beside[..1], "vm").unwrap_err();
     assert!(
-        told.contains(
+        report.contains(
             "template.memory.configMapKeyRef: ConfigMap test-namespace/sizes does not exist"
         ),
-        "{told}"
+        "{report}"
     );
 }

@@ -1,10 +1,10 @@
-//! What a MachineDeployment may reach: Secrets, tenants, annotations and labels of its machines' pods.
+//! What a MachineDeployment has access to: Secrets, tenants, annotations and labels of its machines' pods.
 
 use serde_json::{Map, Value, json};
 
 use super::{DISK, base, deployment, rendered, rendered_in_place, set};
 
-/// In a Secret, and nowhere else.
+/// A value that only a Secret contains.
 const CANARY: &str = "c4n4ry-7f3a: [ \"s3cret";
 
 fn tenant(name: &str, spec: Value) -> Value {
@@ -24,7 +24,7 @@ fn refer(namespace: &str, name: &str) -> Value {
     json!({"secretKeyRef": {"namespace": namespace, "name": name, "key": "key"}})
 }
 
-/// Paths of all values that are neither objects nor lists.
+/// Collects the paths of all values that are neither objects nor lists.
 fn leaves(value: &Value, path: &str, all: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
@@ -75,9 +75,9 @@ fn flat() -> Value {
     })
 }
 
-/// Every field is given a reference to a Secret, one after the other; what is wrong is said without its value.
+/// Replaces each field with a reference to a Secret; no message may quote the value.
 #[test]
-fn no_message_shows_what_a_secret_has() {
+fn messages_redact_values_of_secrets() {
     let (mut tried, mut refused) = (0, 0);
     for (provider, namespace) in [(full(), "test-namespace"), (flat(), "test-namespace")] {
         let mut paths = Vec::new();
@@ -111,7 +111,7 @@ fn no_message_shows_what_a_secret_has() {
                     Ok(rendered) => rendered.notes.iter().map(|note| format!("{note}\n")).collect(),
                     Err(report) => {
                         refused += 1;
-                        report
+                        report.0
                     }
                 };
                 assert!(!report.contains("c4n4ry"), "{path}: {report}");
@@ -124,7 +124,7 @@ fn no_message_shows_what_a_secret_has() {
 }
 
 #[test]
-fn references_reach_the_own_namespaces_and_what_is_listed() {
+fn references_may_use_own_and_listed_namespaces() {
     let place = "/cloudProviderSpec/virtualMachine/template/cpus";
     let report = |namespace: &str, more: &[Value]| {
         let mut provider = base();
@@ -151,9 +151,9 @@ fn references_reach_the_own_namespaces_and_what_is_listed() {
     {
         assert!(refused.contains(words), "{words}: {refused}");
     }
-    // The same words whether it is there or not.
+    // The message is the same whether the Secret exists or not.
     let absent = report("nowhere", &[]).unwrap_err();
-    assert_eq!(absent, refused.replace("elsewhere", "nowhere"));
+    assert_eq!(absent.0, refused.replace("elsewhere", "nowhere"));
     let listed = config(json!({"secretReferences": [{"namespace": "elsewhere", "name": "sizes"}]}));
     assert_eq!(report("elsewhere", &[listed]).unwrap(), "5");
     let other = config(json!({"secretReferences": [{"namespace": "elsewhere", "name": "more"}]}));
@@ -161,7 +161,7 @@ fn references_reach_the_own_namespaces_and_what_is_listed() {
 }
 
 #[test]
-fn a_tenant_says_which_namespaces_may_name_it() {
+fn a_tenant_lists_the_namespaces_that_may_name_it() {
     let from = |namespace: &str, by: &str, listed: Value| {
         let mut provider = base();
         let mut metadata = json!({"name": "web", "namespace": namespace});
@@ -189,10 +189,10 @@ fn a_tenant_says_which_namespaces_may_name_it() {
         let listed = from("other", by, json!(["other"])).unwrap();
         assert_eq!(listed.namespace, "cluster-abc");
         assert!(listed.machine.to_string().contains("cluster-abc/tenant-abc"));
-        // Its own namespace may always.
+        // The tenant's own namespace needs no entry.
         assert_eq!(from("cluster-abc", by, json!([])).unwrap().namespace, "cluster-abc");
     }
-    // From the namespace of another tenant, with its TenantCluster there or not.
+    // From the namespace of another tenant, whether its TenantCluster exists or not.
     let mut foreign = deployment(&base());
     foreign["metadata"] = json!({"name": "web", "namespace": "cluster-thief", "annotations": {"berth.dev/tenant": "abc"}});
     for beside in
@@ -201,7 +201,7 @@ fn a_tenant_says_which_namespaces_may_name_it() {
         let refused = rendered_in_place(&foreign, &beside, "vm").unwrap_err();
         assert!(refused.contains("metadata.annotations[berth.dev/tenant]: `abc`"), "{refused}");
     }
-    // A tenant that is named and not there is waited for: machines elsewhere would be left behind when it comes.
+    // A named tenant that does not exist is an error: machines elsewhere would become orphans once it exists.
     let refused = rendered_in_place(&foreign, &[], "vm").unwrap_err();
     assert!(refused.contains("metadata.annotations[berth.dev/tenant]: `abc`"), "{refused}");
 }
@@ -213,7 +213,7 @@ fn with_template(metadata: Value) -> Value {
 }
 
 #[test]
-fn annotations_that_act_on_pods_are_left_out_and_named() {
+fn annotations_that_act_on_pods_are_ignored_and_reported() {
     const REFUSED: [&str; 8] = [
         "hooks.kubevirt.io/hookSidecars",
         "v1.multus-cni.io/default-network",
@@ -246,7 +246,7 @@ fn annotations_that_act_on_pods_are_left_out_and_named() {
         machine.machine["spec"]["dataVolumeTemplates"][0]["metadata"]["annotations"],
         json!({"cdi.kubevirt.io/storage.usePopulator": "false"})
     );
-    // What an administrator lists.
+    // Annotations that an administrator lists.
     let listed =
         config(json!({"annotationPrefixes": ["example.com/", "hooks.kubevirt.io/hookSidecars"]}));
     let machine = rendered(&deployment, &[listed], "vm").unwrap();
@@ -259,7 +259,7 @@ fn annotations_that_act_on_pods_are_left_out_and_named() {
 }
 
 #[test]
-fn labels_that_others_act_on_are_left_out_and_named() {
+fn labels_that_controllers_act_on_are_ignored_and_reported() {
     const REFUSED: [(&str, &str); 6] = [
         ("kubevirt.io/migrationJobUID", "x"),
         ("cdi.kubevirt.io", "importer"),
@@ -295,7 +295,7 @@ fn labels_that_others_act_on_are_left_out_and_named() {
 }
 
 #[test]
-fn fields_that_are_not_carried_out_are_named() {
+fn unsupported_fields_are_reported() {
     let mut provider = base();
     provider["network"] = json!({"cidr": "10.0.0.0/8"});
     set(
@@ -327,7 +327,7 @@ fn fields_that_are_not_carried_out_are_named() {
     ] {
         assert!(report.contains(words), "{words}: {report}");
     }
-    // What says nothing is not named.
+    // Empty fields are not reported.
     let mut plain = base();
     plain["operatingSystemSpec"] = json!({});
     let machine = rendered(&super::deployment(&plain), &[], "vm").unwrap();
@@ -355,7 +355,7 @@ fn node_selectors_and_tolerations_are_rendered() {
         ),
         (json!([{"key": "a", "operator": "Is"}]), "tolerations[0].operator: `Is`"),
         (json!([{"key": "a", "operater": "Exists"}]), "operater"),
-        (json!({}), "is not a list"),
+        (json!({}), "must be a list"),
     ] {
         provider["cloudProviderSpec"]["tolerations"] = tolerations;
         let report = rendered(&deployment(&provider), &[], "vm").unwrap_err();

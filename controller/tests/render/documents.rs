@@ -1,10 +1,10 @@
-//! What the documents show, rendered.
+//! Renders the examples of KKP's documents.
 
 use serde_json::{Value, json};
 
 use super::{DISK, base, deployment, rendered, set};
 
-/// The first proposal's flat form, whole, with what it shows for each preset.
+/// The complete flat form of the first proposal, with its example of each preset.
 fn flat() -> Value {
     json!({
         "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
@@ -51,7 +51,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 #[test]
-fn the_first_proposal_is_rendered_as_it_says() {
+fn the_flat_form_of_the_first_proposal_is_rendered() {
     let rendered_flat = rendered(&flat(), &[], "vm").unwrap();
     assert_eq!(rendered_flat.ssh_public_keys, ["ssh-rsa AAAA"]);
     let machine = rendered_flat.machine;
@@ -110,10 +110,10 @@ fn the_first_proposal_is_rendered_as_it_says() {
     );
 }
 
-/// KKP 2.21's sample: presets are told by `md`; placeholders may stand in it.
+/// Sample of KKP 2.21: presets select by the label `md`; values may be placeholders.
 #[test]
 fn presets_of_the_documents_are_rendered() {
-    let of = |preset: &str, strength: &str, at: &str| {
+    let affinity = |preset: &str, strength: &str, at: &str| {
         let mut provider = base();
         set(&mut provider, &format!("{at}/{preset}"), json!(strength));
         rendered(&deployment(&provider), &[], "vm").unwrap().machine["spec"]["template"]["spec"]
@@ -125,12 +125,12 @@ fn presets_of_the_documents_are_rendered() {
         [("podAffinityPreset", "podAffinity"), ("podAntiAffinityPreset", "podAntiAffinity")]
     {
         for at in ["/cloudProviderSpec/affinity", "/affinity"] {
-            assert_eq!(of(preset, "hard", at), json!({field: {REQUIRED: [term]}}));
+            assert_eq!(affinity(preset, "hard", at), json!({field: {REQUIRED: [term]}}));
             assert_eq!(
-                of(preset, "Soft", at),
+                affinity(preset, "Soft", at),
                 json!({field: {PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}})
             );
-            assert_eq!(of(preset, "", at), json!({}));
+            assert_eq!(affinity(preset, "", at), json!({}));
         }
     }
     let mut provider = base();
@@ -141,7 +141,7 @@ fn presets_of_the_documents_are_rendered() {
     );
     set(&mut provider, &format!("{DISK}/osImage"), json!("<< YOUR_IMAGE_SOURCE >>"));
     let sample = rendered(&deployment(&provider), &[], "vm").unwrap();
-    // The two placeholders, and operatingSystemSpec, which is not carried out.
+    // The two placeholders, and operatingSystemSpec, which is not supported.
     assert_eq!(sample.notes.len(), 3, "{:?}", sample.notes);
     set(
         &mut provider,

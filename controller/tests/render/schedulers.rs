@@ -1,7 +1,7 @@
-//! Which scheduler a machine names, by its tenant or by its instance type, as KubeVirt takes it.
+//! The scheduler of a machine, set by its tenant or by its instance type so that KubeVirt accepts it.
 //!
-//! Judged by recorded answers of KubeVirt's own code (`tests/data/kubevirt`): which fields an instance type and a machine
-//! may not both have.
+//! Compared with recorded answers of KubeVirt's own code (`tests/data/kubevirt`): the fields that an instance type and a VM
+//! must not both set.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use super::{base, data, deployment, rendered, set};
 
-/// Whether an instance type has a field, whether its machine has it, and whether KubeVirt refuses that.
+/// Returns whether KubeVirt rejects a field, by whether the instance type and the VM set it.
 fn recorded(field: &str) -> BTreeMap<(bool, bool), bool> {
     let (mut all, mut answers) = (BTreeMap::new(), 0);
     for path in data::files("kubevirt", ".jsonl.gz") {
         let file = std::fs::File::open(&path).unwrap();
         for line in BufReader::new(GzDecoder::new(file)).lines() {
             let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();
-            // Before the instance type is looked at.
+            // Rejected before the instance type is applied.
             let stage = answer["error"]["stage"].as_str().unwrap_or_default();
             if answer["instancetype"].is_null() || ["read", "vm-mutate"].contains(&stage) {
                 continue;
@@ -41,7 +41,7 @@ fn recorded(field: &str) -> BTreeMap<(bool, bool), bool> {
     all
 }
 
-/// Instance types as they are shipped, and two of others.
+/// The shipped instance types, and two others.
 fn instancetypes() -> Vec<Value> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/instancetypes");
     let mut all = Vec::new();
@@ -65,13 +65,13 @@ fn instancetypes() -> Vec<Value> {
 }
 
 #[test]
-fn one_of_tenant_and_instance_type_names_the_scheduler() {
+fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
     let refuses = recorded("schedulerName");
     assert!(refuses[&(true, true)], "the records have both");
     let (mut made, mut refused) = (0, 0);
     for instancetype in instancetypes() {
         for asked in [None, Some("berth-scheduler"), Some("own")] {
-            // Without the instance type beside it, as `render -f` of one file has it, shipped ones are known by name.
+            // Shipped instance types are known by name, so that `render -f` of one file works without them.
             for is_known in [true, false] {
                 let name = instancetype["metadata"]["name"].as_str().unwrap();
                 let theirs = instancetype["spec"]["schedulerName"].as_str();
@@ -128,7 +128,7 @@ fn one_of_tenant_and_instance_type_names_the_scheduler() {
 }
 
 #[test]
-fn one_of_machine_and_instance_type_has_a_node_selector() {
+fn vm_and_instance_type_cannot_both_set_a_node_selector() {
     assert!(recorded("nodeSelector")[&(true, true)]);
     let mut provider = base();
     set(&mut provider, "/cloudProviderSpec/nodeSelector", json!({"pool": "fast"}));

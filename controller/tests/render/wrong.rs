@@ -1,41 +1,37 @@
-//! What is wrong is said; whatever stands there.
+//! Invalid MachineDeployments: each problem is reported with its field and value.
 
 use serde_json::{Map, Value, json};
 
 use super::{DISK, base, deployment, rendered, set};
 
 #[test]
-fn what_is_wrong_is_said_with_its_field_and_all_at_once() {
+fn every_problem_is_reported_with_its_field() {
     let spec = "/cloudProviderSpec";
     let template = "/cloudProviderSpec/virtualMachine/template";
     let cases: Vec<(String, Value, &str)> = vec![
-        ("/cloudProvider".into(), json!("aws"), "cloudProvider: `aws`: is not `kubevirt`"),
-        ("/operatingSystemSpec".into(), Value::Null, "operatingSystemSpec: cannot be empty"),
+        ("/cloudProvider".into(), json!("aws"), "cloudProvider: `aws`: must be `kubevirt`"),
+        ("/operatingSystemSpec".into(), Value::Null, "operatingSystemSpec: is missing"),
         (
             format!("{spec}/virtualMachin"),
             json!({}),
-            "virtualMachin: `{}`: there is no such field; is `virtualMachine` meant?",
+            "virtualMachin: `{}`: unknown field; did you mean `virtualMachine`?",
         ),
         (format!("{template}/memory"), json!("8 Gib"), "template.memory: `8 Gib`"),
-        (format!("{template}/memory"), json!("0"), "is not above 0"),
+        (format!("{template}/memory"), json!("0"), "must be greater than 0"),
         (format!("{template}/cpus"), json!("two"), "template.cpus: `two`"),
         (format!("{DISK}/size"), json!(""), "primaryDisk.size: is missing"),
         (format!("{DISK}/osImage"), json!(""), "primaryDisk.osImage: is missing"),
-        (
-            format!("{DISK}/pullMethod"),
-            json!("push"),
-            "pullMethod: `push`: is neither node nor pod",
-        ),
-        (format!("{DISK}/storageAccessType"), json!("ReadManyWrite"), "is no access mode"),
+        (format!("{DISK}/pullMethod"), json!("push"), "pullMethod: `push`: must be node or pod"),
+        (format!("{DISK}/storageAccessType"), json!("ReadManyWrite"), "must be ReadWriteOnce"),
         (
             format!("{DISK}/extraHeadersSecretRef"),
             json!("headers"),
-            "`headers`: is no Secret of namespace test-namespace",
+            "`headers`: there is no such Secret in namespace test-namespace",
         ),
         (
             format!("{spec}/virtualMachine/dnsPolicy"),
             json!("Maybe"),
-            "dnsPolicy: `Maybe`: is no DNS policy",
+            "dnsPolicy: `Maybe`: must be ClusterFirst",
         ),
         (
             format!("{spec}/virtualMachine/dnsPolicy"),
@@ -45,18 +41,18 @@ fn what_is_wrong_is_said_with_its_field_and_all_at_once() {
         (
             format!("{spec}/virtualMachine/evictionStrategy"),
             json!("None"),
-            "is neither External nor LiveMigrate",
+            "must be External or LiveMigrate",
         ),
         (
             format!("{spec}/virtualMachine/enableNetworkMultiQueue"),
             json!("yes"),
-            "`yes`: is neither true nor false",
+            "`yes`: must be true or false",
         ),
         (format!("{spec}/virtualMachine/instancetype"), json!({"nam": "x"}), "unknown field `nam`"),
         (
             format!("{spec}/affinity"),
             json!({"podAffinityPreset": "hard", "podAntiAffinityPreset": "soft"}),
-            "exclude each other",
+            "podAffinityPreset: cannot be set together with podAntiAffinityPreset",
         ),
         (
             format!("{spec}/affinity"),
@@ -73,8 +69,8 @@ fn what_is_wrong_is_said_with_its_field_and_all_at_once() {
             json!([{"maxSkew": "x", "topologyKey": "k", "whenUnsatisfiable": "DoNotSchedule"}]),
             "topologySpreadConstraints[0].maxSkew: `x`",
         ),
-        (format!("{spec}/topologySpreadConstraints"), json!({}), "is not a list"),
-        (format!("{spec}/auth/kubeconfig"), json!("{}"), "auth.kubeconfig: is not base64"),
+        (format!("{spec}/topologySpreadConstraints"), json!({}), "must be a list"),
+        (format!("{spec}/auth/kubeconfig"), json!("{}"), "auth.kubeconfig: must be base64"),
         (format!("{spec}/auth/kubeconfig"), json!("e30="), "auth.kubeconfig: is not a kubeconfig"),
         (
             format!("{template}/secondaryDisks"),
@@ -84,28 +80,30 @@ fn what_is_wrong_is_said_with_its_field_and_all_at_once() {
         (
             format!("{template}/secondaryDisks"),
             json!([{"size": "1Gi"}, {"size": "1Gi"}, {"size": "1Gi"}, {"size": "1Gi"}]),
-            "has 4 disks, and InfraConfig allows 3",
+            "has 4 disks, InfraConfig allows 3",
         ),
-        (spec.to_owned(), json!("text"), "cloudProviderSpec: `text`: is not an object"),
+        (spec.to_owned(), json!("text"), "cloudProviderSpec: `text`: must be an object"),
     ];
     for (pointer, value, words) in cases {
         let mut provider = base();
         set(&mut provider, &pointer, value);
-        let told = rendered(&deployment(&provider), &[], "vm").expect_err(&pointer);
-        assert!(told.contains(words), "{pointer}: {told}");
+        let report = rendered(&deployment(&provider), &[], "vm").expect_err(&pointer);
+        assert!(report.contains(words), "{pointer}: {report}");
         assert!(
-            told.contains(
+            report.contains(
                 "MachineDeployment test-namespace/md-name: spec.template.spec.providerSpec.value"
             ),
-            "{told}"
+            "{report}"
         );
     }
     let mut provider = base();
     set(&mut provider, &format!("{template}/cpus"), json!("two"));
     set(&mut provider, &format!("{template}/memory"), json!("lots"));
-    let told = rendered(&deployment(&provider), &[], &"x".repeat(64)).unwrap_err();
-    for words in ["`two`", "`lots`", "is 64 characters long: a machine's name is also a label"] {
-        assert!(told.contains(words), "{told}");
+    let report = rendered(&deployment(&provider), &[], &"x".repeat(64)).unwrap_err();
+    for words in
+        ["`two`", "`lots`", "has 64 characters: the name of a machine is also a label value"]
+    {
+        assert!(report.contains(words), "{report}");
     }
 }
 
@@ -124,15 +122,15 @@ fn more_devices_than_interrupt_vectors_are_reported() {
         let notes =
             rendered(&deployment(&provider), std::slice::from_ref(&allowed), "vm").unwrap().notes;
         let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
-        let is_said =
-            notes.iter().any(|note| note.contains("interrupt vectors, and KVM routes 4056"));
-        assert_eq!(is_said, is_reported, "{cpus} CPUs and {disks} disks: {notes:?}");
+        let has_note =
+            notes.iter().any(|note| note.contains("interrupt vectors, but KVM routes 4056"));
+        assert_eq!(has_note, is_reported, "{cpus} CPUs and {disks} disks: {notes:?}");
     }
 }
 
-/// A machine's name may be as long as a label; its volumes' names are labels too.
+/// A machine's name may have 63 characters; the names of its volumes must be DNS labels too.
 #[test]
-fn volumes_of_a_machine_with_a_long_name_have_names_that_pods_take() {
+fn volume_names_of_a_machine_with_a_long_name_are_dns_labels() {
     let template = "/cloudProviderSpec/virtualMachine/template";
     let mut provider = base();
     set(
@@ -163,11 +161,11 @@ fn volumes_of_a_machine_with_a_long_name_have_names_that_pods_take() {
 }
 
 proptest::proptest! {
-    /// Any JSON where a providerSpec should be: an answer, never a panic, and never a machine without a word.
+    /// Any JSON in place of a providerSpec is rendered or rejected with a report; it never panics.
     #[test]
-    fn anything_may_stand_there(seed in proptest::num::u64::ANY) {
-        let mut dice = seed | 1;
-        let mut next = move || { dice ^= dice << 13; dice ^= dice >> 7; dice ^= dice << 17; dice };
+    fn any_json_is_rendered_or_rejected(seed in proptest::num::u64::ANY) {
+        let mut state = seed | 1;
+        let mut next = move || { state ^= state << 13; state ^= state >> 7; state ^= state << 17; state };
         let mut provider = base();
         for _ in 0..next() % 4 + 1 {
             let mut at = &mut provider;
@@ -187,8 +185,8 @@ proptest::proptest! {
                 _ => json!(true),
             };
         }
-        if let Err(told) = rendered(&deployment(&provider), &[], "vm") {
-            proptest::prop_assert!(!told.is_empty());
+        if let Err(report) = rendered(&deployment(&provider), &[], "vm") {
+            proptest::prop_assert!(!report.is_empty());
         }
     }
 }

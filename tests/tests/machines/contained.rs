@@ -27,12 +27,7 @@ pub(crate) fn secrets_of_other_namespaces_are_not_read(plane: &ControlPlane) {
         apply(plane, &deployment);
     };
     refer("closed", "key");
-    until_said(
-        plane,
-        "refers",
-        "Valid",
-        "`closed/sizes`: is in another namespace than cluster-abc",
-    );
+    until_said(plane, "refers", "Valid", "`closed/sizes`: is not in namespace cluster-abc,");
     // Listed, and still without the right there, which is named.
     let config = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
         "spec": {"secretReferences": [{"namespace": "closed", "name": "sizes"}]}});

@@ -1,32 +1,32 @@
-//! A value of a providerSpec that may come from a Secret. Where it does, no message shows it.
+//! A value of a providerSpec (machine-controller's `ConfigVarString`). Messages redact it if it comes from a Secret.
 
 use std::fmt;
 use std::ops::Deref;
 
 use berth_api::Quantity;
 
-/// A text, and whether a Secret has it. As text in a message it hides what a Secret has.
+/// A string that knows whether it comes from a Secret. Its `Display` and `Debug` redact a value from a Secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct ConfigVar {
     value: String,
     is_secret: bool,
 }
 
-/// What stands in a message for a value from a Secret.
-const HIDDEN: &str = "(from a Secret)";
+/// Replaces a value from a Secret in messages.
+const REDACTED: &str = "(from a Secret)";
 
 impl ConfigVar {
-    /// What a Secret has.
+    /// Creates a value from a Secret.
     pub(super) const fn secret(value: String) -> Self {
         Self { value, is_secret: true }
     }
 
-    /// Whether a Secret has it.
+    /// Returns true if the value comes from a Secret.
     pub(super) const fn is_secret(&self) -> bool {
         self.is_secret
     }
 
-    /// The value itself, for the machine that is made of it.
+    /// Returns the value itself, for the rendered VirtualMachine.
     pub(super) fn expose(self) -> String {
         self.value
     }
@@ -62,16 +62,16 @@ impl Deref for ConfigVar {
     }
 }
 
-/// What a message shows of a value.
+/// A value that messages show, redacted if it comes from a Secret.
 ///
-/// A function that takes one is generic, so that a [`ConfigVar`] is not dereferenced to the value that it hides.
+/// Functions that take it are generic, so that a [`ConfigVar`] is not dereferenced to the value that it redacts.
 pub(super) trait Redacted {
     fn redacted(&self) -> &str;
 }
 
 impl Redacted for ConfigVar {
     fn redacted(&self) -> &str {
-        if self.is_secret { HIDDEN } else { &self.value }
+        if self.is_secret { REDACTED } else { &self.value }
     }
 }
 

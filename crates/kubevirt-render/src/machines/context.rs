@@ -1,5 +1,5 @@
-//! What rendering looks up beside the MachineDeployment: defaults, the tenant, storage, Secrets. In a cluster the reconciler
-//! fills it in, without one the objects of the same stream do.
+//! Objects that rendering needs besides the MachineDeployment: defaults, tenants, storage, Secrets. In a cluster the
+//! reconciler provides them; `berth-controller render` and `plan` take them from the same input.
 
 use std::collections::BTreeMap;
 
@@ -8,37 +8,37 @@ use serde_json::Value;
 
 use super::references::{Reference, Resolve};
 
-/// All of it. What is not in it is not there, or not known: see `is_exhaustive`.
+/// Objects that rendering needs. A missing object does not exist or is not known, see `is_exhaustive`.
 #[derive(Clone, Debug, Default)]
 pub struct RenderContext {
-    /// Defaults for all tenants.
+    /// Spec of the InfraConfig: defaults for all tenants.
     pub config: InfraConfigSpec,
-    /// Tenants by name.
+    /// TenantClusters by name.
     pub tenants: BTreeMap<String, TenantCluster>,
     /// Entries of Secrets and ConfigMaps.
     pub entries: BTreeMap<Reference, String>,
-    /// StorageClasses by name, as far as their topology matters.
+    /// StorageClasses by name.
     pub storage_classes: BTreeMap<String, StorageClass>,
     /// Access modes that CDI's StorageProfiles list, by storage class.
     pub access_modes: BTreeMap<String, Vec<String>>,
-    /// Instance types by namespace (empty: of the cluster) and name.
+    /// Instance types by namespace (empty for cluster instance types) and name.
     pub instancetypes: BTreeMap<(String, String), InstanceType>,
-    /// Secrets and ConfigMaps, by kind, namespace and name, that the controller may not read; and the server's words.
+    /// Secrets and ConfigMaps that the controller may not read, by kind, namespace and name, with the API server's message.
     pub forbidden: BTreeMap<(&'static str, String, String), String>,
-    /// Whether everything that exists is in it, so that what is not does not exist.
+    /// True if all existing objects are included, so that a missing object does not exist.
     pub is_exhaustive: bool,
 }
 
-/// An instance type, as far as a machine must not say the same: KubeVirt refuses a field that both have, whatever its value.
+/// Fields of an instance type that a VM must not set too: KubeVirt rejects a field that both set, whatever its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstanceType {
     /// `spec.schedulerName`
     pub scheduler: Option<String>,
-    /// Whether it has a `spec.nodeSelector`.
+    /// True if the instance type has a `spec.nodeSelector`.
     pub has_node_selector: bool,
 }
 
-/// A StorageClass.
+/// Topology of a StorageClass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageClass {
     /// `allowedTopologies`: for each term its keys and values, in order.
@@ -46,7 +46,7 @@ pub struct StorageClass {
 }
 
 impl RenderContext {
-    /// Takes an object in, if it is one that matters; says whether it is.
+    /// Adds an object. Returns false if rendering does not use its kind.
     pub fn add(&mut self, object: &Value) -> bool {
         let text =
             |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
@@ -105,7 +105,7 @@ impl RenderContext {
         }
     }
 
-    /// All entries of a Secret, in order of their names.
+    /// Returns all entries of a Secret, sorted by key.
     pub(super) fn secret_entries(&self, namespace: &str, name: &str) -> Vec<(&str, &str)> {
         let is_it = |reference: &Reference| {
             reference.kind == "Secret" && reference.namespace == namespace && reference.name == name
@@ -136,7 +136,7 @@ impl Resolve for RenderContext {
 }
 
 impl InstanceType {
-    /// Of the object.
+    /// Reads the object.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let scheduler = object.pointer("/spec/schedulerName").and_then(Value::as_str);
@@ -149,7 +149,7 @@ impl InstanceType {
 }
 
 impl StorageClass {
-    /// Of the object.
+    /// Reads the object.
     #[must_use]
     pub fn from_object(object: &Value) -> Self {
         let list =

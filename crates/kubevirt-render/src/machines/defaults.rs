@@ -1,5 +1,5 @@
-//! What a providerSpec leaves open is filled in from InfraConfig and the tenant, as KKP does for its datacenters; then it
-//! is seen whether the whole makes sense.
+//! Fills the fields that a providerSpec leaves empty from InfraConfig and the tenant, as KKP does for its datacenters, and
+//! validates the result.
 
 use berth_api::{EvictionStrategy, Quantity, TenantCluster};
 use serde_json::{Value, json};
@@ -9,17 +9,19 @@ use super::context::RenderContext;
 use super::fields::Reader;
 use super::provider::{Provider, is_placeholder};
 
-const MACHINE: &str = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine";
+const VIRTUAL_MACHINE: &str =
+    "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine";
 
-/// The one preset that KKP 2.21 made itself, and what it said.
+/// Name, CPUs and memory of the only preset that KKP 2.21 created.
 const STANDARD_FLAVOR: (&str, &str, &str) = ("kubermatic-standard", "2", "8Gi");
-/// Preferences of `deploy/instancetypes`, each for the instance types whose names begin so.
+/// Preferences of `deploy/instancetypes`. Each is for the instance types whose names begin with its name and a hyphen.
 pub(super) const PREFERENCES: [&str; 3] = ["performance-database", "performance", "density"];
-/// Secondary disks a VM may have, unless InfraConfig says otherwise.
-const MOST_DISKS: u32 = 3;
-/// Instance types that each tenant's namespace has.
+/// Default of InfraConfig's `maxSecondaryDisks`.
+const MAX_SECONDARY_DISKS: u32 = 3;
+/// Instance types that exist in the namespace of every tenant.
 const STANDARD: [&str; 3] = ["standard-2", "standard-4", "standard-8"];
 
+/// Fills empty fields of `provider` and reports values that are invalid.
 pub(super) fn apply(
     provider: &mut Provider,
     tenant: Option<&TenantCluster>,
@@ -33,7 +35,7 @@ pub(super) fn apply(
             provider.cluster_name = name.into();
         } else if *provider.cluster_name != *name {
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
-            let message = format!("is not its tenant, which is {name}");
+            let message = format!("is not the tenant of this MachineDeployment, which is {name}");
             reader.error(path, &provider.cluster_name, message);
         }
         if provider.project_id.is_empty() {
@@ -47,7 +49,8 @@ pub(super) fn apply(
     validate(provider, context, reader);
 }
 
-/// A flavor is an instance type of that name, but for the one that there was before there were any.
+/// Sets the cluster instance type that a flavor names. The flavor `kubermatic-standard` is older than instance types and
+/// sets CPUs and memory.
 fn expand_flavor(provider: &mut Provider) {
     let (name, cpus, memory) = STANDARD_FLAVOR;
     if &*provider.flavor == name {
@@ -70,8 +73,8 @@ fn expand_flavor(provider: &mut Provider) {
     }
 }
 
-/// Which of the two kinds of instance types a name means: of the namespace before those of the cluster, whatever the
-/// given kind, as machine-controller looks.
+/// Sets the kind of the instance type: an instance type of the namespace takes precedence over one of the cluster,
+/// whatever kind is given, as in machine-controller.
 fn resolve_instancetype(
     provider: &mut Provider,
     context: &RenderContext,
@@ -84,14 +87,15 @@ fn resolve_instancetype(
     let (name, given) = (text("name"), text("kind"));
     let is_there =
         |namespace: &str| context.instancetypes.contains_key(&(namespace.to_owned(), name.clone()));
-    let path = format!("{MACHINE}.instancetype.name");
+    let path = format!("{VIRTUAL_MACHINE}.instancetype.name");
     let kind = if is_there(namespace) {
         "VirtualMachineInstancetype"
     } else if is_there("") {
         "VirtualMachineClusterInstancetype"
     } else if context.is_exhaustive {
-        let message =
-            format!("is no instance type, neither in namespace {namespace} nor of the cluster");
+        let message = format!(
+            "there is no such instance type in namespace {namespace}, and none of the cluster"
+        );
         return reader.error(&path, &provider.type_name(&name), message);
     } else if given.eq_ignore_ascii_case("VirtualMachineInstancetype")
         || (given.is_empty() && STANDARD.contains(&name.as_str()))
@@ -146,7 +150,8 @@ fn fill_from_config(provider: &mut Provider, context: &RenderContext) {
     }
 }
 
-/// An image may be named by the version of the operating system, or left open where there is one version only.
+/// Resolves an image that is named by a version of the operating system. An empty image means the only version, if
+/// InfraConfig lists exactly one.
 fn resolve_image(provider: &mut Provider, context: &RenderContext, reader: &Reader<'_>) {
     let images = context.config.images.as_ref().and_then(|images| images.http.as_ref());
     let images = images.and_then(|http| http.operating_systems.get(&provider.operating_system));
@@ -163,7 +168,7 @@ fn resolve_image(provider: &mut Provider, context: &RenderContext, reader: &Read
             _ => {
                 let versions: Vec<&str> = images.keys().map(String::as_str).collect();
                 let message = format!(
-                    "is missing: a URL, a volume, or a version of {} ({})",
+                    "is missing: set a URL, the name of a volume, or a version of {} ({})",
                     provider.operating_system,
                     versions.join(", ")
                 );
@@ -171,7 +176,7 @@ fn resolve_image(provider: &mut Provider, context: &RenderContext, reader: &Read
             }
         },
         _ if image.is_empty() => {
-            reader.error(&path, "", "is missing: a URL, or the name of a volume to clone")
+            reader.error(&path, "", "is missing: set a URL, or the name of a volume to clone")
         }
         _ => {}
     }
@@ -181,7 +186,7 @@ fn image_path(is_flat: bool) -> String {
     if is_flat {
         "spec.template.spec.providerSpec.value.cloudProviderSpec.sourceURL".to_owned()
     } else {
-        format!("{MACHINE}.template.primaryDisk.osImage")
+        format!("{VIRTUAL_MACHINE}.template.primaryDisk.osImage")
     }
 }
 
@@ -190,7 +195,10 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
     let (size, disk) = if provider.is_flat {
         (flat.to_owned(), format!("{flat}.pvcSize"))
     } else {
-        (format!("{MACHINE}.template"), format!("{MACHINE}.template.primaryDisk.size"))
+        (
+            format!("{VIRTUAL_MACHINE}.template"),
+            format!("{VIRTUAL_MACHINE}.template.primaryDisk.size"),
+        )
     };
     let quantity = |path: &str, value: &ConfigVar| {
         if value.is_empty() {
@@ -198,7 +206,9 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
             return;
         }
         match value.quantity() {
-            Ok(amount) if amount <= Quantity::ZERO => reader.error(path, value, "is not above 0"),
+            Ok(amount) if amount <= Quantity::ZERO => {
+                reader.error(path, value, "must be greater than 0")
+            }
             Ok(_) => {}
             Err(why) => reader.error(path, value, why),
         }
@@ -207,7 +217,7 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
         if provider.vcpus == 0 {
             quantity(&format!("{size}.cpus"), &provider.cpus);
         } else if !provider.cpus.is_empty() {
-            let message = "is not looked at, as vcpus.cores is set";
+            let message = "is ignored because vcpus.cores is set";
             reader.warn(&format!("{size}.cpus"), &provider.cpus, message);
         }
         quantity(&format!("{size}.memory"), &provider.memory);
@@ -217,19 +227,19 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
         let servers =
             provider.dns_config.as_ref().and_then(|config| config.get("nameservers")?.as_array());
         if servers.is_none_or(Vec::is_empty) {
-            let at = if provider.is_flat { flat } else { MACHINE };
+            let at = if provider.is_flat { flat } else { VIRTUAL_MACHINE };
             reader.error(
                 &format!("{at}.dnsConfig.nameservers"),
                 "",
-                "is missing, and dnsPolicy None needs one",
+                "is missing: dnsPolicy None needs at least one nameserver",
             );
         }
     }
-    let most = context.config.max_secondary_disks.unwrap_or(MOST_DISKS);
+    let limit = context.config.max_secondary_disks.unwrap_or(MAX_SECONDARY_DISKS);
     let disks = provider.secondary_disks.len();
-    if u32::try_from(disks).is_ok_and(|disks| disks > most) {
-        let message = format!("has {disks} disks, and InfraConfig allows {most}");
-        reader.error(&format!("{MACHINE}.template.secondaryDisks"), "", message);
+    if u32::try_from(disks).is_ok_and(|disks| disks > limit) {
+        let message = format!("has {disks} disks, InfraConfig allows {limit}");
+        reader.error(&format!("{VIRTUAL_MACHINE}.template.secondaryDisks"), "", message);
     }
     let class = &provider.primary_disk.storage_class;
     let is_unknown = |class: &ConfigVar| {
@@ -242,15 +252,11 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
         reader.error(
             &format!("{size}.primaryDisk.storageClassName"),
             class,
-            "is no StorageClass of this cluster",
+            "there is no such StorageClass",
         );
     }
     let image = &provider.primary_disk.image;
     if is_placeholder(image) {
-        reader.warn(
-            &image_path(provider.is_flat),
-            image,
-            "is a placeholder, and taken as it stands",
-        );
+        reader.warn(&image_path(provider.is_flat), image, "is a placeholder and is used unchanged");
     }
 }

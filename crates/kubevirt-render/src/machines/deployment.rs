@@ -1,5 +1,4 @@
-//! A MachineDeployment (`cluster.k8s.io/v1alpha1`) as it is written: what is needed of it, strictly where
-//! machine-controller is strict.
+//! A MachineDeployment (`cluster.k8s.io/v1alpha1`): the fields that Berth reads, as strictly as machine-controller.
 
 use std::collections::BTreeMap;
 
@@ -16,32 +15,32 @@ use crate::stable_hash::stable_hash;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDeployment {
-    /// Its name, namespace, annotations.
+    /// `metadata`
     pub metadata: Metadata,
-    /// What is asked for.
+    /// `spec`
     pub spec: DeploymentSpec,
     /// Hash of its template, see [`Self::revision`].
     #[serde(skip)]
     revision: String,
-    /// Fields by their path that are none of those here.
+    /// Unknown fields by path, see [`Self::unknown_fields`].
     #[serde(skip)]
     unknown_fields: BTreeMap<String, Value>,
 }
 
-/// The metadata that matters here.
+/// `metadata`, as far as it is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
-    /// Its name.
+    /// `name`
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Its namespace.
+    /// `namespace`
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Its labels.
+    /// `labels`
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Its annotations.
+    /// `annotations`
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -50,19 +49,19 @@ pub struct Metadata {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploymentSpec {
-    /// Machines that there should be. Default 1.
+    /// Desired number of machines. Default 1.
     pub replicas: Option<i32>,
-    /// Which machines are its own.
+    /// Selects the machines of this MachineDeployment.
     pub selector: LabelSelector,
-    /// How they are replaced.
+    /// How machines are replaced.
     pub strategy: Option<Strategy>,
-    /// Seconds that a machine must run before it counts.
+    /// Seconds for which a machine must be ready before it is available.
     pub min_ready_seconds: Option<i32>,
-    /// No machine is made or replaced while it is set; its number is kept.
+    /// While true, no machine is replaced. The number of machines is still reconciled.
     pub paused: bool,
-    /// Seconds after which no progress is a failure.
+    /// Seconds without progress after which the rollout has failed.
     pub progress_deadline_seconds: Option<i32>,
-    /// What machines are like.
+    /// Template of the machines.
     pub template: Template,
 }
 
@@ -73,7 +72,7 @@ pub struct Strategy {
     /// `RollingUpdate`, which is the default, or `OnDelete`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Bounds.
+    /// `spec.strategy.rollingUpdate`
     pub rolling_update: Option<RollingUpdate>,
 }
 
@@ -81,9 +80,9 @@ pub struct Strategy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingUpdate {
-    /// How many more than asked for. Default 1.
+    /// Machines beyond `replicas` during an update. Default 1.
     pub max_surge: Option<IntOrString>,
-    /// How many fewer that run than asked for. Default 0.
+    /// Unavailable machines during an update. Default 0.
     pub max_unavailable: Option<IntOrString>,
 }
 
@@ -93,7 +92,7 @@ pub struct RollingUpdate {
 pub struct Template {
     /// Labels and annotations of machines.
     pub metadata: Metadata,
-    /// The machine.
+    /// `spec.template.spec`
     pub spec: MachineSpec,
 }
 
@@ -106,7 +105,7 @@ pub struct MachineSpec {
     /// Taints of the tenant's Node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Value>,
-    /// What the provider is to make.
+    /// `spec.template.spec.providerSpec`
     pub provider_spec: ProviderSpec,
     /// `kubelet: 1.31.1`
     pub versions: BTreeMap<String, Value>,
@@ -116,12 +115,12 @@ pub struct MachineSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProviderSpec {
-    /// What the provider is to make.
+    /// The provider's configuration of a machine.
     pub value: Option<Value>,
 }
 
-/// Objects of a MachineDeployment by their path, and the fields of each that are read.
-const READ: [(&str, &[&str]); 4] = [
+/// Known fields of the objects within a MachineDeployment, by JSON pointer.
+const KNOWN_FIELDS: [(&str, &[&str]); 4] = [
     (
         "/spec",
         &[
@@ -139,16 +138,16 @@ const READ: [(&str, &[&str]); 4] = [
     ("/spec/template/spec/providerSpec", &["value"]),
 ];
 
-/// What the kind is written as.
+/// Kind of a MachineDeployment.
 pub const KIND: &str = "MachineDeployment";
-/// Its API group.
+/// API group of a MachineDeployment.
 pub const GROUP: &str = "cluster.k8s.io";
 
 impl MachineDeployment {
-    /// Reads one.
+    /// Parses a MachineDeployment. `place` is where the object was found, for messages.
     ///
     /// # Errors
-    /// Names the field that makes no sense.
+    /// The field that is missing or has the wrong type.
     pub fn read(place: &str, object: Value) -> Result<Self, Problem> {
         let text = |pointer: &str| {
             object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -163,7 +162,7 @@ impl MachineDeployment {
             let problem = Problem::new(called, "metadata.name", "", "is missing");
             return Err(problem.leaves_out("left out"));
         }
-        // An API server takes `null` for absent, and writes `creationTimestamp: null` itself.
+        // An API server treats `null` as absent, and writes `creationTimestamp: null` itself.
         let object = without_nulls(&object);
         let template = object.pointer("/spec/template").map(Value::to_string).unwrap_or_default();
         let unknown_fields = unknown_fields(&object);
@@ -178,20 +177,20 @@ impl MachineDeployment {
         })
     }
 
-    /// Fields by their path that Berth does not know.
+    /// Returns the fields outside of the providerSpec that Berth does not know, by path.
     #[must_use]
     pub const fn unknown_fields(&self) -> &BTreeMap<String, Value> {
         &self.unknown_fields
     }
 
-    /// What makes machines anew when it changes: a short hash of the template as it is written, so that another version of
-    /// this program has the same.
+    /// Returns a short hash of the template. Machines are replaced when it changes. It is computed from the object as it is
+    /// written, so that every release of Berth computes the same.
     #[must_use]
     pub fn revision(&self) -> &str {
         &self.revision
     }
 
-    /// How it is called in messages.
+    /// Returns kind, namespace and name, for messages.
     #[must_use]
     pub fn called(&self) -> String {
         let Metadata { name, namespace, .. } = &self.metadata;
@@ -204,16 +203,16 @@ impl MachineDeployment {
 }
 
 fn unknown_fields(object: &Value) -> BTreeMap<String, Value> {
-    let of = |(path, known): &(&str, &[&str])| {
+    let unknown_below = |(path, known): &(&str, &[&str])| {
         let fields = object.pointer(path).and_then(Value::as_object).into_iter().flatten();
         let path = path.trim_start_matches('/').replace('/', ".");
         let rest = fields.filter(|(name, _)| !known.contains(&name.as_str()));
         rest.map(|(name, value)| (format!("{path}.{name}"), value.clone())).collect::<Vec<_>>()
     };
-    READ.iter().flat_map(of).collect()
+    KNOWN_FIELDS.iter().flat_map(unknown_below).collect()
 }
 
-/// A number in the letters that Kubernetes makes names of: no vowels, so no words.
+/// Encodes a number in the characters of Kubernetes' `rand.SafeEncodeString`, which form no words.
 pub(super) fn safe_encode(mut number: u64, count: usize) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let letter = |_| {

@@ -1,4 +1,4 @@
-//! Disks of a machine as a providerSpec has them.
+//! Disks of a machine in a providerSpec.
 
 use super::config_var::ConfigVar;
 use super::fields::Fields;
@@ -8,10 +8,10 @@ pub(super) struct PrimaryDisk {
     pub(super) size: ConfigVar,
     pub(super) storage_class: ConfigVar,
     pub(super) access_mode: ConfigVar,
-    /// Its claim stands under `spec.pvc`, not under `spec.storage`.
+    /// The claim is in `spec.pvc` of the DataVolume, not in `spec.storage`.
     pub(super) is_pvc: bool,
     pub(super) image: ConfigVar,
-    /// `http`, `registry`, `pvc`, or empty: derived from the image.
+    /// `http`, `registry`, `pvc`, or empty to derive it from the image.
     pub(super) source: ConfigVar,
     pub(super) pull_method: ConfigVar,
     pub(super) extra_headers: Vec<String>,
@@ -59,10 +59,10 @@ impl PrimaryDisk {
             data_volume_secret: disk.variable("dataVolumeSecretRef"),
         };
         if !["node", "pod"].contains(&&*this.pull_method) {
-            disk.error("pullMethod", &this.pull_method, "is neither node nor pod");
+            disk.error("pullMethod", &this.pull_method, "must be node or pod");
         }
         if !this.extra_headers.is_empty() && !this.extra_headers_secret.is_empty() {
-            let message = "excludes extraHeaders: keep one of the two";
+            let message = "cannot be set together with extraHeaders: remove one of them";
             disk.error("extraHeadersSecretRef", &this.extra_headers_secret, message);
         }
         check_access_mode(disk, &this.access_mode);
@@ -76,7 +76,7 @@ impl SecondaryDisk {
         let access_mode = disk.variable("storageAccessType");
         let source = disk.variable("source");
         if !["", "blank", "clone"].contains(&&*source) {
-            disk.error("source", &source, "is neither blank nor clone");
+            disk.error("source", &source, "must be blank or clone");
         }
         if let Err(why) = size.quantity() {
             disk.error("size", &size, why);
@@ -89,7 +89,7 @@ impl SecondaryDisk {
 fn check_access_mode(disk: &Fields<'_>, mode: &ConfigVar) {
     let known = ["", "ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
     if !known.contains(&&**mode) {
-        let message = "is no access mode: ReadWriteOnce, ReadOnlyMany, ReadWriteMany and ReadWriteOncePod are";
+        let message = "must be ReadWriteOnce, ReadOnlyMany, ReadWriteMany or ReadWriteOncePod";
         disk.error("storageAccessType", mode, message);
     }
 }

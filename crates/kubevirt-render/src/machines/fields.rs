@@ -1,8 +1,8 @@
-//! Strict reader of a providerSpec, as machine-controller reads it: fields that nobody knows are errors, names match
-//! without regard to case (encoding/json of Go), values may be references to Secrets and ConfigMaps.
+//! Strict parser of a providerSpec, as in machine-controller: unknown fields are errors, names match case-insensitively
+//! (encoding/json of Go), values may be references to Secrets and ConfigMaps.
 //!
-//! All that is wrong is gathered, each with its path; reader goes on with what is right. What comes from a Secret is a
-//! [`ConfigVar`] that no message shows.
+//! The parser collects all problems, each with its path, and continues with the valid fields. A value from a Secret is a
+//! [`ConfigVar`] that messages redact.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,20 +14,20 @@ use super::config_var::{ConfigVar, Redacted};
 use super::references::{Reference, Resolve, Scope};
 use super::unsupported::is_set;
 
-/// What all fields of one object share.
+/// State that the parsers of all fields of one object share.
 pub(super) struct Reader<'a> {
-    /// How the object is called in messages.
+    /// Kind, namespace and name of the object, for messages.
     pub(super) object: String,
     pub(super) values: &'a dyn Resolve,
-    /// What it may refer to.
+    /// The Secrets and ConfigMaps that the object may refer to.
     pub(super) scope: Scope<'a>,
-    /// Whether a value came from a Secret.
+    /// True if a value came from a Secret.
     pub(super) has_secrets: Cell<bool>,
     pub(super) problems: RefCell<Vec<Problem>>,
 }
 
 impl Reader<'_> {
-    /// Something is wrong with a field.
+    /// Reports an invalid field, so that no machine is created.
     pub(super) fn error(
         &self,
         path: &str,
@@ -35,10 +35,10 @@ impl Reader<'_> {
         message: impl Into<String>,
     ) {
         let problem = Problem::new(&self.object, path, value.redacted(), message);
-        self.problems.borrow_mut().push(problem.leaves_out("nothing is made of it"));
+        self.problems.borrow_mut().push(problem.leaves_out("no machine is created"));
     }
 
-    /// Something that is worth a word, and no more.
+    /// Reports a field that does not prevent rendering.
     pub(super) fn warn(
         &self,
         path: &str,
@@ -62,25 +62,25 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Of a value that should be an object; `null` has no fields.
+    /// Takes the fields of an object. `null` has no fields; any other value is reported.
     pub(super) fn new(value: Value, path: &str, reader: &'a Reader<'a>) -> Self {
         let map = match value {
             Value::Object(map) => map,
             Value::Null => Map::new(),
             other => {
-                reader.error(path, &plain(&other), "is not an object");
+                reader.error(path, &plain(&other), "must be an object");
                 Map::new()
             }
         };
         Self { reader, path: path.to_owned(), map }
     }
 
-    /// The path of one of them.
+    /// Returns the path of a field.
     pub(super) fn at(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    /// Something is wrong with one of them.
+    /// Reports an invalid field.
     pub(super) fn error(
         &self,
         name: &str,
@@ -90,14 +90,14 @@ impl<'a> Fields<'a> {
         self.reader.error(&self.at(name), value, message);
     }
 
-    /// Takes a field that is known and not carried out, and names it if it says anything.
+    /// Takes a field that Berth does not support, and reports it if it is set.
     pub(super) fn ignore(&mut self, name: &str, why: &str) {
         if let Some(value) = self.take(name).filter(is_set) {
-            self.reader.warn(&self.at(name), &plain(&value), format!("is not carried out{why}"));
+            self.reader.warn(&self.at(name), &plain(&value), format!("is not supported{why}"));
         }
     }
 
-    /// Takes a field: by its name, else by its name in other cases. `null` is absent.
+    /// Takes a field by its exact name, else by its name in another case. `null` is absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         let key = if self.map.contains_key(name) {
             name.to_owned()
@@ -107,31 +107,31 @@ impl<'a> Fields<'a> {
         self.map.remove(&key).filter(|value| !value.is_null())
     }
 
-    /// The path of all of them.
+    /// Returns the path of the object.
     pub(super) fn path(&self) -> String {
         self.path.clone()
     }
 
-    /// Takes some of them as they stand.
+    /// Takes the named fields unchanged.
     pub(super) fn subset(&mut self, names: &[&str]) -> Map<String, Value> {
         let each = names.iter().map(|name| ((*name).to_owned(), self.take(name)));
         each.filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
-    /// Whether it is there, with anything but `null`.
+    /// Returns true if a field is present and not `null`.
     pub(super) fn has(&self, name: &str) -> bool {
-        let is_it =
+        let matches =
             |(key, value): (&String, &Value)| key.eq_ignore_ascii_case(name) && !value.is_null();
-        self.map.iter().any(is_it)
+        self.map.iter().any(matches)
     }
 
-    /// A field that is an object; without fields if it is absent.
+    /// Takes an object. An absent object has no fields.
     pub(super) fn object(&mut self, name: &str) -> Self {
         let path = self.at(name);
         Self::new(self.take(name).unwrap_or_default(), &path, self.reader)
     }
 
-    /// A field that is a list of objects.
+    /// Takes a list of objects.
     pub(super) fn objects(&mut self, name: &str) -> Vec<Self> {
         let values = self.list(name);
         let each = values.into_iter().map(|(path, value)| Self::new(value, &path, self.reader));
@@ -147,47 +147,47 @@ impl<'a> Fields<'a> {
                 each.map(|(at, value)| (format!("{path}[{at}]"), value)).collect()
             }
             Some(other) => {
-                self.reader.error(&path, &plain(&other), "is not a list");
+                self.reader.error(&path, &plain(&other), "must be a list");
                 Vec::new()
             }
         }
     }
 
-    /// A plain text.
+    /// Takes a string.
     pub(super) fn text(&mut self, name: &str) -> String {
         match self.take(name) {
             None => String::new(),
             Some(Value::String(text)) => text,
             Some(other) => {
-                self.error(name, &plain(&other), "is not a text: put it in quotes");
+                self.error(name, &plain(&other), "must be a string: put it in quotes");
                 String::new()
             }
         }
     }
 
-    /// Plain texts.
+    /// Takes a list of strings.
     pub(super) fn texts(&mut self, name: &str) -> Vec<String> {
         let mut texts = Vec::new();
         for (path, value) in self.list(name) {
             match value {
                 Value::String(text) => texts.push(text),
-                other => self.reader.error(&path, &plain(&other), "is not a text"),
+                other => self.reader.error(&path, &plain(&other), "must be a string"),
             }
         }
         texts
     }
 
-    /// A whole number that is not negative.
+    /// Takes an unsigned integer.
     pub(super) fn number(&mut self, name: &str) -> u32 {
         let Some(value) = self.take(name) else { return 0 };
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
         number.unwrap_or_else(|| {
-            self.error(name, &plain(&value), "is not a whole number from 0 to 4294967295");
+            self.error(name, &plain(&value), "must be an integer from 0 to 4294967295");
             0
         })
     }
 
-    /// Any type that Kubernetes reads with its own names, copied as it stands if it makes sense.
+    /// Takes a field of a Kubernetes API type, unchanged if it can be parsed as that type.
     pub(super) fn typed<T: DeserializeOwned>(&mut self, name: &str) -> Option<Value> {
         let value = self.take(name)?;
         match serde_path_to_error::deserialize::<_, T>(value.clone()) {
@@ -200,19 +200,19 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A `ConfigVarString`: a scalar, or an object with a value or a reference. Empty if it is absent.
+    /// Takes a `ConfigVarString`: a scalar, or an object with a value or a reference. Empty if it is absent.
     pub(super) fn variable(&mut self, name: &str) -> ConfigVar {
         let path = self.at(name);
         self.take(name).map_or_else(ConfigVar::default, |value| self.reader.variable(&path, value))
     }
 
-    /// Several of them.
+    /// Takes a list of `ConfigVarString`.
     pub(super) fn variables(&mut self, name: &str) -> Vec<ConfigVar> {
         let values = self.list(name);
         values.into_iter().map(|(path, value)| self.reader.variable(&path, value)).collect()
     }
 
-    /// A `ConfigVarBool`.
+    /// Takes a `ConfigVarBool`.
     pub(super) fn flag(&mut self, name: &str) -> Option<bool> {
         let text = self.variable(name);
         match &*text {
@@ -220,18 +220,18 @@ impl<'a> Fields<'a> {
             "true" | "True" | "TRUE" | "t" | "T" | "1" => Some(true),
             "false" | "False" | "FALSE" | "f" | "F" | "0" => Some(false),
             _ => {
-                self.error(name, &text, "is neither true nor false");
+                self.error(name, &text, "must be true or false");
                 None
             }
         }
     }
 
-    /// Whatever has not been taken is unknown. `known` are the names that would have been right.
+    /// Reports the fields that were not taken as unknown. `known` are the names of valid fields.
     pub(super) fn finish(self, known: &[&str]) {
         for (key, value) in &self.map {
             let message = match nearest(key, known) {
-                Some(near) => format!("there is no such field; is `{near}` meant?"),
-                None => "there is no such field".to_owned(),
+                Some(near) => format!("unknown field; did you mean `{near}`?"),
+                None => "unknown field".to_owned(),
             };
             self.error(key, &plain(value), message);
         }
@@ -256,7 +256,7 @@ impl Reader<'_> {
                 name: text(refers, "name"),
                 key: text(refers, "key"),
             };
-            // One that is not whole does not count, as in machine-controller.
+            // machine-controller ignores incomplete references too.
             if [&reference.namespace, &reference.name, &reference.key].iter().any(|t| t.is_empty())
             {
                 continue;
@@ -287,7 +287,7 @@ impl Reader<'_> {
     }
 }
 
-/// A scalar as its text; anything else as JSON.
+/// Formats a string without quotes, anything else as JSON.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -295,7 +295,7 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-/// A known name that differs by two letters at most.
+/// Returns the known name with the smallest edit distance, if that is 2 at most.
 fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let lower = key.to_lowercase();
     let distance = |name: &str| {
@@ -312,7 +312,7 @@ fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
         }
         row[name.len()]
     };
-    // A long text is no misspelling of anything.
+    // A long string is not a misspelling.
     (lower.len() < 40).then_some(())?;
     let near = known.iter().map(|name| (distance(name), *name)).min()?;
     (near.0 <= 2).then_some(near.1)

@@ -1,16 +1,16 @@
-//! Labels and annotations of a template that its machines may have. KubeVirt copies both to the launcher pod, where some
-//! act with more rights than the tenant's.
+//! Labels and annotations that a template may set on its machines. KubeVirt copies both to the launcher pod, where some of
+//! them act with more rights than the tenant has.
 
 use berth_api::InfraConfigSpec;
 use berth_api::names::MANAGED_BY;
 
-/// Annotations of a disk that control how CDI imports, and nothing else.
-const OF_DISKS: [&str; 3] = [
+/// Annotations of a disk that control only how CDI imports it.
+const DISK_ANNOTATIONS: [&str; 3] = [
     "cdi.kubevirt.io/storage.bind.immediate.requested",
     "cdi.kubevirt.io/storage.deleteAfterCompletion",
     "cdi.kubevirt.io/storage.usePopulator",
 ];
-/// Domains whose labels controllers act on; their subdomains too.
+/// Domains whose labels controllers act on, including subdomains.
 const RESERVED: [&str; 8] = [
     "berth.dev",
     "cluster.x-k8s.io",
@@ -21,24 +21,24 @@ const RESERVED: [&str; 8] = [
     "kubevirt.io",
     "openshift.io",
 ];
-/// Labels in a reserved domain that Kubernetes recommends for users' own objects.
+/// Domain of the labels that Kubernetes recommends for users' objects.
 const RECOMMENDED: &str = "app.kubernetes.io";
 
-/// Whether a template may set an annotation. One without a prefix is the user's own (Kubernetes: "private to the user"),
-/// and nothing acts on it. `prefixes` are InfraConfig's.
+/// Returns true if a template may set an annotation. A key without a prefix is private to the user in Kubernetes, and no
+/// controller acts on it. `prefixes` are InfraConfig's `annotationPrefixes`.
 ///
-/// Others may act with a host's rights: `hooks.kubevirt.io/hookSidecars` runs any image in the launcher pod, and
+/// Other annotations may act with a host's rights: `hooks.kubevirt.io/hookSidecars` runs any image in the launcher pod, and
 /// `v1.multus-cni.io/default-network` and `k8s.v1.cni.cncf.io/networks` attach it to networks of other tenants.
 pub(super) fn permits_annotation(key: &str, prefixes: &[String]) -> bool {
     !key.contains('/')
-        || OF_DISKS.contains(&key)
+        || DISK_ANNOTATIONS.contains(&key)
         || prefixes.iter().any(|prefix| {
             InfraConfigSpec::is_annotation_prefix(prefix) && key.starts_with(prefix.as_str())
         })
 }
 
-/// Whether a template may set a label. Selectors act on labels: of KubeVirt's and Berth's controllers, and of the
-/// NetworkPolicy that lets CDI's importer out.
+/// Returns true if a template may set a label. Selectors of KubeVirt's and Berth's controllers act on labels, and so does
+/// the NetworkPolicy that permits egress of CDI's importer.
 pub(super) fn permits_label(key: &str, value: &str) -> bool {
     if key == MANAGED_BY.0 {
         return value != MANAGED_BY.1;
@@ -46,7 +46,7 @@ pub(super) fn permits_label(key: &str, value: &str) -> bool {
     if key == "app" {
         return !value.starts_with("containerized-data-");
     }
-    // CDI has a label that is a domain alone: `cdi.kubevirt.io: importer`.
+    // CDI has a label whose key is a domain: `cdi.kubevirt.io: importer`.
     let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
     let is_below = |reserved: &str| {
         domain.strip_suffix(reserved).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))

@@ -1,10 +1,10 @@
 //! Tenants' machines: from a MachineDeployment to KubeVirt VirtualMachines.
 //!
 //! ```text
-//! MachineDeployment ─► providerSpec, strictly ─► what is open from InfraConfig and tenant ─► VirtualMachine
+//! MachineDeployment ─► providerSpec (strict parser) ─► defaults from InfraConfig and tenant ─► VirtualMachine
 //! ```
 //!
-//! All of it is pure; the reconciler and `berth-controller render` are the same code.
+//! All modules are pure; the reconciler and `berth-controller render` run the same code.
 
 mod config_var;
 mod context;

@@ -1,11 +1,12 @@
-//! Networks of a machine: the pod network always, so that it can be exposed as a Service; its tenant's own if there is one.
+//! Networks of a machine: always the pod network, so that the machine can be exposed as a Service, and the network of its
+//! tenant if there is one.
 
 use berth_api::{NetworkBinding, TenantCluster};
 use serde_json::{Value, json};
 
 use super::render::MachineRenderer;
 
-/// The interface in the tenant's own network.
+/// Name of the interface in the tenant's network.
 const TENANT: &str = "tenant";
 
 /// Returns the name of a TenantCluster, which is the tenant's id.
@@ -16,7 +17,7 @@ fn id(tenant: &TenantCluster) -> &str {
 /// `spec.template.spec.networks`
 pub(super) fn networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let mut networks = vec![json!({"name": "default", "pod": {}})];
-    if let Some((tenant, binding)) = own(machine) {
+    if let Some((tenant, binding)) = tenant_binding(machine) {
         let id = id(tenant);
         let name = binding.definition_name(id);
         let name = format!("{}/{name}", TenantCluster::namespace_of(id));
@@ -28,7 +29,7 @@ pub(super) fn networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
 /// `spec.template.spec.domain.devices.interfaces`
 pub(super) fn interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let mut interfaces = vec![json!({"name": "default", "bridge": {}})];
-    if let Some((_, binding)) = own(machine) {
+    if let Some((_, binding)) = tenant_binding(machine) {
         interfaces.push(match binding {
             NetworkBinding::Bridge => json!({"name": TENANT, "bridge": {}}),
             NetworkBinding::Sriov => json!({"name": TENANT, "sriov": {}}),
@@ -38,22 +39,23 @@ pub(super) fn interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
     interfaces
 }
 
-/// What machines of a tenant wait for: that it is reconciled, as the controller has no right to their user data before; and
-/// the definition of its network, which says how they are attached. Without it a machine on virtual functions would be
-/// rendered for a bridge, and stay so.
+/// Returns the prerequisite that is missing before machines of a tenant can be created. The TenantCluster must have been
+/// reconciled, because the controller has no right to read user data before. The NetworkAttachmentDefinition must exist,
+/// because it determines the binding: without it a machine on virtual functions would be rendered for a bridge, and never
+/// change.
 #[must_use]
 pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     let status = tenant.status.as_ref();
     if status.is_none_or(|status| status.namespace.is_none()) {
         return Some(format!("TenantCluster {} to be reconciled", id(tenant)));
     }
-    let asked = tenant.spec.network.as_ref()?;
-    let made = status.and_then(|status| status.network_attachment_definition.as_deref());
-    let name = made.and_then(|made| made.rsplit('/').next());
+    let network = tenant.spec.network.as_ref()?;
+    let applied = status.and_then(|status| status.network_attachment_definition.as_deref());
+    let name = applied.and_then(|applied| applied.rsplit('/').next());
     let id = id(tenant);
-    let is_as_asked =
-        |name: &str| asked.binding.is_none_or(|binding| binding.definition_name(id) == name);
-    if name.is_some_and(is_as_asked) {
+    let is_desired =
+        |name: &str| network.binding.is_none_or(|binding| binding.definition_name(id) == name);
+    if name.is_some_and(is_desired) {
         return None;
     }
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
@@ -62,16 +64,19 @@ pub fn unmet_prerequisite(tenant: &TenantCluster) -> Option<String> {
     Some(format!("the NetworkAttachmentDefinition of TenantCluster {id}{why}"))
 }
 
-/// Its tenant, and how it is attached to that one's network: as asked, else as the tenant's definition is for, which
-/// follows from the scenario of the host network; `None` if it has no network of its own.
-fn own<'a>(machine: &MachineRenderer<'a>) -> Option<(&'a TenantCluster, NetworkBinding)> {
+/// Returns the tenant and the binding to its network: the binding in the tenant's spec, else that of its
+/// NetworkAttachmentDefinition, which follows from the scenario of the host network. `None` without a tenant network.
+fn tenant_binding<'a>(
+    machine: &MachineRenderer<'a>,
+) -> Option<(&'a TenantCluster, NetworkBinding)> {
     let tenant = machine.tenant?;
-    let asked = tenant.spec.network.as_ref()?;
-    let made =
+    let network = tenant.spec.network.as_ref()?;
+    let applied =
         tenant.status.as_ref().and_then(|status| status.network_attachment_definition.as_deref());
-    let made = made.and_then(|made| made.rsplit('/').next());
+    let applied = applied.and_then(|applied| applied.rsplit('/').next());
     let all = [NetworkBinding::Bridge, NetworkBinding::Sriov, NetworkBinding::Macvtap];
-    let as_made =
-        all.into_iter().find(|binding| Some(binding.definition_name(id(tenant)).as_str()) == made);
-    Some((tenant, asked.binding.or(as_made).unwrap_or(NetworkBinding::Bridge)))
+    let in_use = all
+        .into_iter()
+        .find(|binding| Some(binding.definition_name(id(tenant)).as_str()) == applied);
+    Some((tenant, network.binding.or(in_use).unwrap_or(NetworkBinding::Bridge)))
 }

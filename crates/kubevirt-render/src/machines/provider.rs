@@ -1,7 +1,7 @@
-//! `spec.template.spec.providerSpec.value`: what a machine of provider `kubevirt` is to be like.
+//! `spec.template.spec.providerSpec.value`: the configuration of a machine of provider `kubevirt`.
 //!
-//! All fields of machine-controller's `RawConfig` (`sdk/cloudprovider/kubevirt/types.go`), and those that came before it: the
-//! flat form of KKP's first proposals, whose fields stand side by side.
+//! All fields of machine-controller's `RawConfig` (`sdk/cloudprovider/kubevirt/types.go`), and the older flat form of KKP's
+//! first proposals, whose fields are all in `cloudProviderSpec`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::config_var::ConfigVar;
 use super::disks::{PRIMARY, PrimaryDisk, SECONDARY, SecondaryDisk};
 use super::fields::{Fields, Reader};
 
-/// What a machine is to be like.
+/// A parsed providerSpec.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Provider {
     pub(super) ssh_public_keys: Vec<String>,
@@ -24,9 +24,9 @@ pub(super) struct Provider {
     pub(super) flavor: ConfigVar,
     pub(super) instancetype: Option<Value>,
     pub(super) preference: Option<Value>,
-    /// CPUs of the guest only; 0 is unset.
+    /// CPUs of the guest that the launcher pod does not request in full; 0 is unset.
     pub(super) vcpus: u32,
-    /// CPUs that the launcher asks for too, as they are written.
+    /// CPUs of the guest that the launcher pod requests too, unparsed.
     pub(super) cpus: ConfigVar,
     pub(super) memory: ConfigVar,
     pub(super) primary_disk: PrimaryDisk,
@@ -35,7 +35,7 @@ pub(super) struct Provider {
     pub(super) dns_config: Option<Value>,
     pub(super) region: String,
     pub(super) zone: String,
-    /// `providerNetwork.vpc.subnet.name`, of kube-ovn.
+    /// `providerNetwork.vpc.subnet.name`, a subnet of kube-ovn.
     pub(super) subnet: String,
     pub(super) multiqueue: Option<bool>,
     pub(super) eviction_strategy: Option<&'static str>,
@@ -43,11 +43,11 @@ pub(super) struct Provider {
     pub(super) spread: Vec<Spread>,
     pub(super) node_selector: Option<Value>,
     pub(super) tolerations: Vec<Value>,
-    /// It is of the flat form, where machines of a deployment are told by their label `machine`.
+    /// True for the flat form, in which the label `machine` identifies the machines of a MachineDeployment.
     pub(super) is_flat: bool,
 }
 
-/// How strictly a preset is meant.
+/// Type of an affinity preset: required or preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Strength {
     Soft,
@@ -131,18 +131,22 @@ const PRESETS: [&str; 4] =
     ["podAffinityPreset", "podAntiAffinityPreset", "nodeAffinityPreset", "nodeAntiAffinityPreset"];
 
 impl Provider {
-    /// Reads it; what is wrong is gathered in `reader`.
+    /// Parses a providerSpec. Problems are collected in `reader`.
     pub(super) fn read(value: Value, reader: &Reader<'_>) -> Self {
         let path = "spec.template.spec.providerSpec.value";
         let mut outer = Fields::new(value, path, reader);
         let mut this = Self { ssh_public_keys: outer.texts("sshPublicKeys"), ..Self::default() };
         let provider = outer.text("cloudProvider");
         if provider != "kubevirt" {
-            outer.error("cloudProvider", &provider, "is not `kubevirt`, the only provider here");
+            outer.error(
+                "cloudProvider",
+                &provider,
+                "must be `kubevirt`, the only supported provider",
+            );
         }
         this.operating_system = outer.text("operatingSystem");
         if !outer.has("operatingSystemSpec") {
-            outer.error("operatingSystemSpec", "", "cannot be empty: `{}` would do");
+            outer.error("operatingSystemSpec", "", "is missing: set it to `{}`");
         }
         for (ignored, why) in [
             ("operatingSystemSpec", ": the user data configure the operating system"),
@@ -153,7 +157,7 @@ impl Provider {
             outer.ignore(ignored, why);
         }
         let cloud = outer.object("cloudProviderSpec");
-        // KKP's documents show it here once.
+        // One of KKP's documents shows it here.
         if outer.has("affinity") {
             let beside = cloud.has("affinity") || PRESETS.iter().any(|name| cloud.has(name));
             let stray = outer.object("affinity");
@@ -162,7 +166,7 @@ impl Provider {
                 outer.error(
                     "affinity",
                     "",
-                    "stands beside cloudProviderSpec.affinity: keep that alone",
+                    "cannot be set together with cloudProviderSpec.affinity: remove this field",
                 );
             }
         }
@@ -171,7 +175,7 @@ impl Provider {
         this
     }
 
-    /// The name of its instance type as messages show it: it may be the flavor's, which may come from a Secret.
+    /// Returns the name of the instance type for messages. It may be the flavor's name, which may come from a Secret.
     pub(super) fn type_name(&self, name: &str) -> ConfigVar {
         if *self.flavor == *name { self.flavor.clone() } else { name.into() }
     }
@@ -180,10 +184,10 @@ impl Provider {
         self.cluster_name = cloud.variable("clusterName");
         self.project_id = cloud.variable("projectID");
         let mut auth = cloud.object("auth");
-        read_kubeconfig(&mut auth, reader);
+        check_kubeconfig(&mut auth, reader);
         auth.finish(&["kubeconfig"]);
         if cloud.has("kubeconfig") {
-            read_kubeconfig(&mut cloud, reader);
+            check_kubeconfig(&mut cloud, reader);
         }
         self.is_flat = !cloud.has("virtualMachine") && FLAT.iter().any(|name| cloud.has(name));
         if cloud.has("affinity") {
@@ -207,17 +211,17 @@ impl Provider {
     fn read_flat(&mut self, mut flat: Fields<'_>, reader: &Reader<'_>) {
         self.cpus = flat.variable("cpus");
         self.memory = flat.variable("memory");
-        // Read by `home`, which says where VMs are.
+        // `residence` reads it to determine the namespace of the VMs.
         drop(flat.take("namespace"));
         self.primary_disk.size = flat.variable("pvcSize");
         self.primary_disk.image = flat.variable("sourceURL");
         self.primary_disk.storage_class = flat.variable("storageClassName");
         self.primary_disk.pull_method = "node".into();
-        // The first proposal's machines had claims that one host writes to.
+        // The machines of the first proposal had claims with access mode ReadWriteOnce.
         self.primary_disk.is_pvc = true;
         self.read_dns(&mut flat);
         let presets = flat.subset(&PRESETS);
-        // The proposal writes the last one in two ways.
+        // The proposal spells the name of the last preset in two ways.
         let short = flat.subset(&["nodeAntiAffinity"]);
         if presets.iter().any(|(_, value)| !value.is_null()) || !short.is_empty() {
             let mut all = presets;
@@ -243,9 +247,9 @@ impl Provider {
         self.zone = location.text("zone");
         location.finish(&["region", "zone"]);
         let mut network = machine.object("providerNetwork");
-        network.ignore("name", ": the cluster's CNI makes the pod network");
+        network.ignore("name", ": the cluster's CNI provides the pod network");
         let mut vpc = network.object("vpc");
-        vpc.ignore("name", ": only its subnet is");
+        vpc.ignore("name", ": only its subnet is supported");
         let mut subnet = vpc.object("subnet");
         self.subnet = subnet.text("name");
         subnet.finish(&["name"]);
@@ -257,7 +261,7 @@ impl Provider {
         self.eviction_strategy =
             known.map(EvictionStrategy::as_str).into_iter().find(|s| *s == strategy);
         if self.eviction_strategy.is_none() && !strategy.is_empty() {
-            machine.error("evictionStrategy", &strategy, "is neither External nor LiveMigrate");
+            machine.error("evictionStrategy", &strategy, "must be External or LiveMigrate");
         }
         let mut template = machine.object("template");
         let mut vcpus = template.object("vcpus");
@@ -285,8 +289,7 @@ impl Provider {
         ];
         self.dns_policy = known.map(DnsPolicy::as_str).into_iter().find(|known| *known == &*policy);
         if self.dns_policy.is_none() && !policy.is_empty() {
-            let message =
-                "is no DNS policy: ClusterFirst, ClusterFirstWithHostNet, Default and None are";
+            let message = "must be ClusterFirst, ClusterFirstWithHostNet, Default or None";
             fields.error("dnsPolicy", &policy, message);
         }
         self.dns_config = fields.typed::<PodDNSConfig>("dnsConfig");
@@ -297,15 +300,19 @@ impl Provider {
             let skew = each.variable("maxSkew");
             let max_skew = skew.parse::<i32>().ok().filter(|skew| *skew > 0);
             if max_skew.is_none() {
-                each.error("maxSkew", &skew, "is not a whole number above 0");
+                each.error("maxSkew", &skew, "must be an integer greater than 0");
             }
             let topology_key = each.variable("topologyKey").expose();
             if topology_key.is_empty() {
-                each.error("topologyKey", "", "is missing: which label of Nodes makes a domain");
+                each.error(
+                    "topologyKey",
+                    "",
+                    "is missing: set the label of Nodes that defines a topology domain",
+                );
             }
             let when_unsatisfiable = each.variable("whenUnsatisfiable");
             if !["DoNotSchedule", "ScheduleAnyway"].contains(&&*when_unsatisfiable) {
-                let message = "is neither DoNotSchedule nor ScheduleAnyway";
+                let message = "must be DoNotSchedule or ScheduleAnyway";
                 each.error("whenUnsatisfiable", &when_unsatisfiable, message);
             }
             let max_skew = max_skew.unwrap_or(1);
@@ -316,14 +323,18 @@ impl Provider {
     }
 }
 
-/// A toleration of a machine; not of what keeps machines off the control plane.
+/// Parses a toleration. Taints of the control plane cannot be tolerated.
 fn toleration(mut fields: Fields<'_>) -> Value {
     const CONTROL_PLANE: &str = "node-role.kubernetes.io/";
     let key = fields.text("key");
     if key.is_empty() {
-        fields.error("key", "", "is missing: without it every taint is tolerated");
+        fields.error("key", "", "is missing: a toleration without a key tolerates every taint");
     } else if key.starts_with(CONTROL_PLANE) {
-        fields.error("key", &key, "keeps machines off the control plane, and cannot be tolerated");
+        fields.error(
+            "key",
+            &key,
+            "is a taint of the control plane, which machines cannot tolerate",
+        );
     }
     let mut toleration = json!({"key": key});
     for (name, known) in [
@@ -336,7 +347,7 @@ fn toleration(mut fields: Fields<'_>) -> Value {
             continue;
         }
         if !known.is_empty() && !known.contains(&text.as_str()) {
-            fields.error(name, &text, format!("is none of {}", known.join(", ")));
+            fields.error(name, &text, format!("must be one of {}", known.join(", ")));
         }
         toleration[name] = text.into();
     }
@@ -347,10 +358,10 @@ fn toleration(mut fields: Fields<'_>) -> Value {
     toleration
 }
 
-/// What KubeVirt refers to instance types and preferences by.
+/// KubeVirt's reference to an instance type or a preference.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[expect(dead_code, reason = "it is only seen whether it can be read")]
+#[expect(dead_code, reason = "only used to validate the fields")]
 struct Matcher {
     name: Option<String>,
     kind: Option<String>,
@@ -368,7 +379,7 @@ impl Affinity {
             node_anti: NodePreset::read(&mut fields, "nodeAntiAffinityPreset"),
         };
         if this.pod.is_some() && this.pod_anti.is_some() {
-            let message = "and podAntiAffinityPreset exclude each other: keep one";
+            let message = "cannot be set together with podAntiAffinityPreset: remove one of them";
             reader.error(&fields.at("podAffinityPreset"), "", message);
         }
         fields.finish(&PRESETS);
@@ -383,7 +394,11 @@ impl NodePreset {
         let key = preset.variable("key").expose();
         let values = preset.variables("values").into_iter().map(ConfigVar::expose).collect();
         if strength.is_some() && key.is_empty() {
-            preset.error("key", "", "is missing: which label of Nodes is meant");
+            preset.error(
+                "key",
+                "",
+                "is missing: set the label of Nodes that the preset selects by",
+            );
         }
         preset.finish(&["type", "key", "values"]);
         Some(Self { strength: strength?, key, values })
@@ -397,7 +412,7 @@ fn strength(fields: &mut Fields<'_>, name: &str) -> Option<Strength> {
         "soft" => Some(Strength::Soft),
         "hard" => Some(Strength::Hard),
         _ => {
-            fields.error(name, &text, "is none of \"\", soft and hard");
+            fields.error(name, &text, "must be soft, hard or empty");
             None
         }
     }
@@ -416,11 +431,12 @@ struct NamedCluster {
     _name: String,
 }
 
-/// Berth runs in the cluster that it makes VMs in and needs none; but one that is none is somebody's mistake.
-fn read_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
+/// Validates a kubeconfig. Berth does not need it because it runs in the cluster of the VMs, but an invalid value is a
+/// mistake of the user.
+fn check_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
     let path = fields.at("kubeconfig");
     let Some(value) = fields.take("kubeconfig") else { return };
-    // Text in the object itself must be base64; what is referred to may be plain.
+    // A value in the object itself must be base64; a referenced value may be plain.
     let is_inline = value.is_string() || value.get("value").is_some_and(Value::is_string);
     let inner = BTreeMap::from([("kubeconfig".to_owned(), value)]).into_iter().collect();
     let mut alone = Fields::new(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reader);
@@ -429,25 +445,25 @@ fn read_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
         return;
     }
     if is_placeholder(&text) {
-        reader.warn(&path, &text, "is a placeholder; Berth does not need it");
+        reader.warn(&path, &text, "is a placeholder; Berth does not use this field");
         return;
     }
     let decoded = base64::engine::general_purpose::STANDARD.decode(text.trim());
     let decoded = decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok());
     if decoded.is_none() && is_inline {
-        reader.error(&path, "", "is not base64, as a kubeconfig here must be");
+        reader.error(&path, "", "must be base64");
         return;
     }
     let plain = decoded.unwrap_or_else(|| text.expose());
     match serde_saphyr::from_str::<Kubeconfig>(&plain) {
         Ok(config) if !config.clusters.is_empty() => {}
-        Ok(_) => reader.error(&path, "", "is not a kubeconfig: it has no cluster"),
-        // The parser's words quote what stands there, which is a credential.
+        Ok(_) => reader.error(&path, "", "is not a kubeconfig: it has no clusters"),
+        // The parser's message quotes the value, which is a credential.
         Err(_) => reader.error(&path, "", "is not a kubeconfig"),
     }
 }
 
-/// As samples have it: `<< KUBECONFIG >>`.
+/// Returns true for placeholders such as `<< KUBECONFIG >>`, which samples contain.
 pub(super) fn is_placeholder(text: &str) -> bool {
     let text = text.trim();
     text.starts_with("<<") && text.ends_with(">>")

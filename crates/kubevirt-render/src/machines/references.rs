@@ -1,8 +1,8 @@
-//! Entries of Secrets and ConfigMaps that values refer to, and which of them a MachineDeployment may refer to.
+//! References of values to entries of Secrets and ConfigMaps, and the scope that a MachineDeployment may refer to.
 
 use berth_api::{InfraConfigSpec, SecretReference};
 
-/// Where values are looked up that a field only refers to.
+/// Resolves references of fields to entries of Secrets and ConfigMaps.
 pub trait Resolve {
     /// The entry of a Secret or ConfigMap.
     ///
@@ -16,17 +16,18 @@ pub trait Resolve {
 pub struct Reference {
     /// `Secret` or `ConfigMap`.
     pub kind: &'static str,
-    /// Its namespace.
+    /// Namespace of the Secret or ConfigMap.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Secret or ConfigMap.
     pub name: String,
-    /// The entry.
+    /// Key of the entry.
     pub key: String,
 }
 
-/// The Secrets and ConfigMaps that one object may refer to: those of its namespaces, and those that InfraConfig lists.
+/// The Secrets and ConfigMaps that one object may refer to: those in its namespaces, and those that InfraConfig lists.
 ///
-/// The controller reads them with its own rights, so without this a MachineDeployment's author would read with them.
+/// The controller reads them with its own rights. Without this check the author of a MachineDeployment could use those
+/// rights.
 #[derive(Clone, Debug)]
 pub struct Scope<'a> {
     namespaces: Vec<String>,
@@ -34,29 +35,32 @@ pub struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// Of an object whose own namespaces these are.
+    /// Creates the scope of an object with these namespaces.
     #[must_use]
     pub fn new(namespaces: &[&str], config: &'a InfraConfigSpec) -> Self {
-        let named = namespaces.iter().filter(|namespace| !namespace.is_empty());
-        Self {
-            namespaces: named.map(|namespace| (*namespace).to_owned()).collect(),
-            listed: &config.secret_references,
+        let mut own: Vec<String> = Vec::new();
+        for namespace in namespaces.iter().filter(|namespace| !namespace.is_empty()) {
+            if !own.iter().any(|known| known == namespace) {
+                own.push((*namespace).to_owned());
+            }
         }
+        Self { namespaces: own, listed: &config.secret_references }
     }
 
-    /// Whether it may refer to a Secret or ConfigMap.
+    /// Returns true if the object may refer to a Secret or ConfigMap.
     #[must_use]
     pub fn permits(&self, namespace: &str, name: &str) -> bool {
-        let is_listed = |one: &SecretReference| one.namespace == namespace && one.name == name;
-        self.namespaces.iter().any(|own| own == namespace) || self.listed.iter().any(is_listed)
+        let matches =
+            |listed: &SecretReference| listed.namespace == namespace && listed.name == name;
+        self.namespaces.iter().any(|own| own == namespace) || self.listed.iter().any(matches)
     }
 
-    /// What is said of one that it may not refer to; the same whether it exists or not.
+    /// Returns the message about a reference that is not permitted. It does not reveal whether the object exists.
     #[must_use]
     pub fn refusal(&self) -> String {
         format!(
-            "is in another namespace than {}, and not listed in InfraConfig's spec.secretReferences",
-            self.namespaces.join(" and ")
+            "is not in namespace {}, and not listed in InfraConfig's spec.secretReferences",
+            self.namespaces.join(" or ")
         )
     }
 }

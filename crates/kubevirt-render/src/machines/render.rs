@@ -1,5 +1,5 @@
-//! A machine of a MachineDeployment as a KubeVirt VirtualMachine: the same that machine-controller makes of it, and what
-//! the documents ask for beyond. `docs/machines.md` lists where the two differ.
+//! Renders a machine of a MachineDeployment as a KubeVirt VirtualMachine, as machine-controller does, with the additions of
+//! KKP's documents. `docs/machines.md` lists the differences.
 
 use std::collections::BTreeMap;
 
@@ -14,42 +14,42 @@ use super::references::Scope;
 use super::residence::{Residence, residence};
 use super::{defaults, labels, network, scheduling, storage, unsupported};
 
-/// What a cluster would choose.
+/// Names and user data that are chosen in a cluster when a machine is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderOptions {
-    /// The machine's name.
+    /// Name of the machine.
     pub machine: Option<String>,
-    /// Its namespace.
+    /// Namespace of the machine.
     pub namespace: Option<String>,
-    /// The Secret with its user data.
+    /// Secret with the user data of the machine.
     pub user_data_secret: Option<String>,
-    /// The user data itself, for systems that take it from an annotation.
+    /// User data, for operating systems that read it from an annotation.
     pub user_data: Option<String>,
 }
 
-/// A VirtualMachine, and what is to be known of it.
+/// A rendered VirtualMachine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
     /// The VirtualMachine.
     pub machine: Value,
-    /// Its name.
+    /// `metadata.name`
     pub name: String,
-    /// Its namespace.
+    /// `metadata.namespace`
     pub namespace: String,
-    /// Public keys that its user data should have.
+    /// Public keys to merge into the user data.
     pub ssh_public_keys: Vec<String>,
-    /// The operating system.
+    /// Operating system of the machine.
     pub operating_system: String,
-    /// What is odd, though not wrong.
+    /// Problems that did not prevent rendering.
     pub notes: Vec<Problem>,
-    /// Whether it has values from Secrets, so that no message may quote it.
+    /// True if the VirtualMachine contains values from Secrets, so that messages must not quote it.
     pub has_secrets: bool,
 }
 
 /// Renders a machine.
 ///
 /// # Errors
-/// All that is wrong, each with field and value.
+/// All problems, each with field and value.
 pub fn render(
     deployment: &MachineDeployment,
     context: &RenderContext,
@@ -57,7 +57,7 @@ pub fn render(
 ) -> Result<Rendered, Vec<Problem>> {
     let (residence, problem) = match residence(deployment, context) {
         Ok(residence) => (residence, None),
-        // The rest is judged as if it named no tenant.
+        // The other fields are validated as if no tenant were named.
         Err(problem) => {
             let namespace = deployment.metadata.namespace.clone();
             (Residence { tenant: None, namespace }, Some(problem))
@@ -107,7 +107,7 @@ pub fn render(
     Ok(Rendered { machine, name, namespace, ssh_public_keys, operating_system, notes, has_secrets })
 }
 
-/// Everything that rendering one machine looks at.
+/// Input for rendering one machine.
 pub(super) struct MachineRenderer<'a> {
     pub(super) deployment: &'a MachineDeployment,
     pub(super) provider: &'a Provider,
@@ -123,7 +123,7 @@ impl MachineRenderer<'_> {
     fn render(&self) -> Value {
         let Provider { dns_policy, dns_config, .. } = self.provider;
         let labels = self.labels();
-        let (annotations, of_disk) = self.annotations();
+        let (annotations, disk_annotations) = self.annotations();
         let mut spec = json!({
             "affinity": scheduling::affinity(self),
             "domain": {"devices": {
@@ -150,14 +150,14 @@ impl MachineRenderer<'_> {
             add(field, value);
         }
         self.check_vectors(&spec);
-        // A VM that keeps its address must come back after it has stopped.
+        // A VM that keeps its address must be started again after it has stopped.
         let strategy = if self.provider.subnet.is_empty() { "Once" } else { "Always" };
         let mut machine = json!({
             "apiVersion": "kubevirt.io/v1",
             "kind": "VirtualMachine",
             "metadata": {"name": self.name, "namespace": self.namespace, "labels": labels},
             "spec": {
-                "dataVolumeTemplates": storage::data_volumes(self, of_disk),
+                "dataVolumeTemplates": storage::data_volumes(self, disk_annotations),
                 "runStrategy": strategy,
                 "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec},
             },
@@ -171,7 +171,7 @@ impl MachineRenderer<'_> {
         machine
     }
 
-    /// Of the VM and of its template alike. Later ones win.
+    /// Returns the labels of the VM and of its template. Later insertions take precedence.
     fn labels(&self) -> BTreeMap<String, String> {
         let Provider { cluster_name, project_id, flavor, .. } = self.provider;
         let mut labels = storage::topology(self);
@@ -180,7 +180,7 @@ impl MachineRenderer<'_> {
                 labels.insert(key.clone(), value.clone());
             } else {
                 let message =
-                    "is left out: its domain is reserved, as controllers and policies act on it";
+                    "is ignored: controllers and NetworkPolicies act on labels of this domain";
                 self.reader.warn("spec.template.metadata.labels", key, message);
             }
         }
@@ -197,12 +197,12 @@ impl MachineRenderer<'_> {
         labels
     }
 
-    /// Of the template, and of the first disk.
+    /// Returns the annotations of the template and those of the first disk.
     fn annotations(&self) -> (Map<String, Value>, Map<String, Value>) {
         let mut annotations = Map::new();
         let mut add = |key: &str, value: &str| annotations.insert(key.to_owned(), value.into());
         if self.provider.operating_system == "flatcar" {
-            // Ignition by cloudInitNoCloud does not come in time: kubevirt/kubevirt issue 16901.
+            // cloudInitNoCloud provides Ignition data too late: kubevirt/kubevirt issue 16901.
             add("kubevirt.io/placePCIDevicesOnRootComplex", "true");
             match &self.options.user_data {
                 Some(data) => {
@@ -212,7 +212,7 @@ impl MachineRenderer<'_> {
                 None => self.reader.warn(
                     "spec.template.spec.providerSpec.value.operatingSystem",
                     "flatcar",
-                    "needs its user data in an annotation, which is left open here",
+                    "needs its user data in an annotation, which is not set because the user data are not known here",
                 ),
             }
         }
@@ -221,19 +221,23 @@ impl MachineRenderer<'_> {
         if !self.provider.subnet.is_empty() {
             add("ovn.kubernetes.io/logical_switch", &self.provider.subnet);
         }
-        let mut of_disk = Map::new();
+        let mut disk_annotations = Map::new();
         let prefixes = &self.context.config.annotation_prefixes;
         for (key, value) in &self.deployment.spec.template.metadata.annotations {
             if !labels::permits_annotation(key, prefixes) {
-                let message = "is left out: InfraConfig's spec.annotationPrefixes does not list it";
+                let message =
+                    "is ignored: no prefix in InfraConfig's spec.annotationPrefixes matches";
                 self.reader.warn("spec.template.metadata.annotations", key, message);
                 continue;
             }
-            let of =
-                if key.starts_with("cdi.kubevirt.io") { &mut of_disk } else { &mut annotations };
-            of.insert(key.clone(), value.as_str().into());
+            let target = if key.starts_with("cdi.kubevirt.io") {
+                &mut disk_annotations
+            } else {
+                &mut annotations
+            };
+            target.insert(key.clone(), value.as_str().into());
         }
-        (annotations, of_disk)
+        (annotations, disk_annotations)
     }
 
     fn add_size(&self, spec: &mut Value) {
@@ -251,9 +255,9 @@ impl MachineRenderer<'_> {
     }
 }
 
-/// Names are labels too: of machines `kubevirt.io/vm`, of deployments `md`.
+/// Checks that the names are valid label values: `kubevirt.io/vm` is the machine's name, `md` the MachineDeployment's.
 fn check_name(name: &str, deployment: &MachineDeployment, reader: &Reader<'_>) {
-    let is_right = |name: &str| {
+    let is_valid = |name: &str| {
         let inner =
             name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'));
         let ends = [name.bytes().next(), name.bytes().next_back()];
@@ -265,12 +269,14 @@ fn check_name(name: &str, deployment: &MachineDeployment, reader: &Reader<'_>) {
     ] {
         if name.len() > 63 {
             let message = format!(
-                "is {} characters long: a {what}'s name is also a label, of 63 at most",
+                "has {} characters: the name of a {what} is also a label value and has 63 at most",
                 name.len()
             );
             reader.error(field, name, message);
-        } else if !is_right(name) {
-            let message = format!("is no name for a {what}: small letters, digits, - and . inside");
+        } else if !is_valid(name) {
+            let message = format!(
+                "is not a valid name of a {what}: use lowercase letters, digits, '-' and '.'"
+            );
             reader.error(field, name, message);
         }
     }

@@ -1,4 +1,4 @@
-//! Which tenant a MachineDeployment belongs to, and in which namespace its VirtualMachines are.
+//! The tenant that a MachineDeployment belongs to, and the namespace of its VirtualMachines.
 
 use berth_api::names::{TENANT, TENANT_PREFIX};
 use berth_api::{Problem, TenantCluster};
@@ -7,16 +7,16 @@ use serde_json::Value;
 use super::context::RenderContext;
 use super::deployment::MachineDeployment;
 
-/// Where the VirtualMachines of a MachineDeployment are.
+/// Tenant and namespace of the VirtualMachines of a MachineDeployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Residence<'a> {
-    /// Its tenant.
+    /// Tenant of the MachineDeployment, if it has one.
     pub tenant: Option<&'a TenantCluster>,
-    /// The namespace.
+    /// Namespace of the VirtualMachines.
     pub namespace: String,
 }
 
-/// Names of TenantClusters that a MachineDeployment may belong to: by its namespace, its annotation, and its providerSpec.
+/// Returns the TenantClusters that a MachineDeployment names: by its namespace, its annotation and its providerSpec.
 #[must_use]
 pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
     let by_namespace = deployment.metadata.namespace.strip_prefix(TENANT_PREFIX);
@@ -25,11 +25,12 @@ pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
     all.into_iter().flatten().filter(|name| !name.is_empty()).collect()
 }
 
-/// Resolves the tenant and the namespace: by the MachineDeployment's namespace, else by its annotation, else by the name
-/// in its providerSpec. A tenant is only named from namespaces that it lists.
+/// Resolves the tenant and the namespace: by the MachineDeployment's namespace, else by its annotation, else by
+/// `clusterName` in its providerSpec. A MachineDeployment of another namespace may name a tenant only if the tenant lists
+/// that namespace.
 ///
 /// # Errors
-/// The field that names a tenant or namespace that it may not name.
+/// The field that names a tenant or namespace that the MachineDeployment may not use.
 pub fn residence<'a>(
     deployment: &MachineDeployment,
     context: &'a RenderContext,
@@ -40,9 +41,9 @@ pub fn residence<'a>(
     let annotation = format!("metadata.annotations[{TENANT}]");
     let error = |field: &str, name: &str, message: String| {
         let problem = Problem::new(deployment.called(), field, name, message);
-        Err(problem.leaves_out("nothing is made of it"))
+        Err(problem.leaves_out("no machine is created"))
     };
-    let of = |tenant: &'a TenantCluster, name: &str| Residence {
+    let of_tenant = |tenant: &'a TenantCluster, name: &str| Residence {
         tenant: Some(tenant),
         namespace: TenantCluster::namespace_of(name),
     };
@@ -54,12 +55,12 @@ pub fn residence<'a>(
                 let message = format!("is not the tenant of namespace {own}, which is {id}");
                 error(&annotation, name, message)
             }
-            _ => Ok(of(tenant, id)),
+            _ => Ok(of_tenant(tenant, id)),
         };
     }
     let listed = |field: &str, name: &str, tenant: &'a TenantCluster| {
         if tenant.takes_machines_of(own) {
-            return Ok(of(tenant, name));
+            return Ok(of_tenant(tenant, name));
         }
         let message =
             format!("TenantCluster {name} does not list namespace {own} in spec.machineNamespaces");
@@ -68,7 +69,7 @@ pub fn residence<'a>(
     if let Some(name) = annotated.filter(|name| Some(name.as_str()) != by_namespace) {
         return match context.tenants.get(name) {
             Some(tenant) => listed(&annotation, name, tenant),
-            // Machines that are made elsewhere would be left behind when it comes.
+            // Machines created in another namespace would become orphans once the TenantCluster exists.
             None => error(&annotation, name, "there is no TenantCluster of this name".to_owned()),
         };
     }
@@ -79,11 +80,11 @@ pub fn residence<'a>(
     }
     let given = cloud_field(deployment, "namespace").filter(|name| !name.is_empty());
     let namespace = match given {
-        // VMs of any namespace could be made otherwise. Without a cluster nothing is made.
+        // Otherwise VMs could be created in any namespace. Without a cluster no VM is created.
         Some(other) if context.is_exhaustive && other != own => {
             let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.namespace";
             let message = format!(
-                "is another namespace than the MachineDeployment's, {own}, and no tenant is named"
+                "is not the MachineDeployment's namespace, which is {own}, and no tenant is named"
             );
             return error(field, &other, message);
         }
@@ -94,16 +95,16 @@ pub fn residence<'a>(
     Ok(Residence { tenant: None, namespace })
 }
 
-/// A field of cloudProviderSpec as it is written in the object itself. One that refers to a Secret names no tenant: what a
-/// MachineDeployment belongs to must not change with another object.
+/// Returns a field of cloudProviderSpec if the object itself contains its value. A reference to a Secret names no tenant:
+/// the tenant of a MachineDeployment must not change with another object.
 fn cloud_field(deployment: &MachineDeployment, name: &str) -> Option<String> {
-    let of = |value: &Value, name: &str| {
+    let field = |value: &Value, name: &str| {
         let fields = value.as_object()?;
         let found = fields.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.clone())
     };
     let provider = deployment.spec.template.spec.provider_spec.value.as_ref()?;
-    let field = of(&of(provider, "cloudProviderSpec")?, name)?;
-    let field = if field.is_object() { of(&field, "value")? } else { field };
-    field.as_str().map(str::to_owned)
+    let value = field(&field(provider, "cloudProviderSpec")?, name)?;
+    let value = if value.is_object() { field(&value, "value")? } else { value };
+    value.as_str().map(str::to_owned)
 }

@@ -1,5 +1,5 @@
-//! How many machines to make and which to delete, so that a MachineDeployment has the right number of the right kind; by the
-//! rules of Kubernetes' Deployments (`pkg/controller/deployment/rolling.go`), with machines in place of pods.
+//! Decides how many machines of a MachineDeployment to create and which to delete, by the rules of Kubernetes' Deployments
+//! (`pkg/controller/deployment/rolling.go`) with machines in place of pods.
 
 use std::cmp::Reverse;
 
@@ -7,84 +7,85 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::deployment::{DeploymentSpec, RollingUpdate};
 
-/// A machine that is there.
+/// A machine that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExistingMachine {
-    /// Its name.
+    /// `metadata.name`
     pub name: String,
-    /// Whether it is as the template says now.
+    /// True if the machine was created from the current template.
     pub is_current: bool,
-    /// Seconds since the epoch.
+    /// Creation time, in seconds since the epoch.
     pub created: i64,
-    /// Since when it runs, in seconds since the epoch; `None` if it does not.
+    /// Time since which the machine is ready, in seconds since the epoch; `None` if it is not ready.
     pub ready_since: Option<i64>,
-    /// It is on its way out.
+    /// True if the machine is being deleted.
     pub is_deleting: bool,
-    /// It has ended and will not come back (run strategy Once).
+    /// True if the machine has ended and is not started again (run strategy Once).
     pub has_failed: bool,
 }
 
-/// What is to be done now, and what is to be said.
+/// Actions for a MachineDeployment, and its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// How many machines to make.
+    /// Number of machines to create.
     pub create: u32,
-    /// Which to delete.
+    /// Machines to delete.
     pub delete: Vec<String>,
-    /// Seconds after which to look again, if nothing happens before.
+    /// Seconds after which to reconcile again if no event occurs before.
     pub requeue_after: Option<u32>,
-    /// For `status`.
+    /// Numbers for `status`.
     pub counts: Counts,
-    /// All machines are as the template says and run, and there are no others.
+    /// True if the desired number of machines of the current template is available, and no others exist.
     pub is_complete: bool,
 }
 
-/// The numbers of `status`.
+/// Numbers of `status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Machines that there are, without those on their way out.
+    /// Machines that exist, without those that are being deleted.
     pub replicas: u32,
-    /// Of them, as the template says.
+    /// Machines of the current template.
     pub updated: u32,
-    /// That run.
+    /// Machines that are ready.
     pub ready: u32,
-    /// That have run for `minReadySeconds`.
+    /// Machines that have been ready for `minReadySeconds`.
     pub available: u32,
-    /// How many of those that are asked for are not available.
+    /// Desired machines that are not available.
     pub unavailable: u32,
 }
 
-/// Why a strategy makes no sense.
+/// Reports an invalid field of `spec.strategy` or `spec.replicas`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: `{value}`: {message}")]
 pub struct StrategyError {
-    /// Which field of `spec.strategy`.
+    /// Path of the field.
     pub field: &'static str,
-    /// What stands there.
+    /// Value of the field.
     pub value: String,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: &'static str,
 }
 
-/// Bounds of a rolling update, as numbers of machines.
+/// Bounds of a rolling update, in machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
     surge: u32,
     unavailable: u32,
 }
 
-/// Decides. `hold` is for how many seconds no machine is made, as those before it have failed.
+/// Decides which machines to create and delete. `backoff` is the number of seconds for which no machine is created,
+/// because previous machines have failed.
 ///
 /// # Errors
-/// If the strategy makes no sense.
+/// If the strategy is invalid.
 pub fn decide(
     spec: &DeploymentSpec,
     machines: &[ExistingMachine],
     now: i64,
     backoff: Option<u32>,
 ) -> Result<Decision, StrategyError> {
-    let wanted = wanted(spec)?;
-    let bounds = bounds(spec, wanted)?;
+    let desired = desired(spec)?;
+    let bounds = bounds(spec, desired)?;
     let is_rolling = is_rolling(spec)?;
     let min_ready = i64::from(spec.min_ready_seconds.unwrap_or(0).max(0));
     let is_available = |machine: &ExistingMachine| {
@@ -108,22 +109,22 @@ pub fn decide(
         ready: u32::try_from(alive.iter().filter(|machine| machine.ready_since.is_some()).count())
             .unwrap_or(u32::MAX),
         available: all_available,
-        unavailable: wanted.saturating_sub(all_available),
+        unavailable: desired.saturating_sub(all_available),
     };
     let mut delete: Vec<&ExistingMachine> = Vec::new();
     let mut create = 0;
     if spec.paused {
-        // Machines of the template of before cannot be made, and those of the new one must not.
-        delete.extend(surplus(&alive, count(&alive).saturating_sub(wanted), is_available));
+        // Machines of the previous template cannot be created, and machines of the new template must not be.
+        delete.extend(surplus(&alive, count(&alive).saturating_sub(desired), is_available));
         if old.is_empty() {
-            create = wanted.saturating_sub(count(&alive));
+            create = desired.saturating_sub(count(&alive));
         }
     } else if is_rolling {
-        let least = wanted.saturating_sub(bounds.unavailable);
-        let room = wanted.saturating_add(bounds.surge).saturating_sub(count(&alive));
-        create = wanted.saturating_sub(count(&new)).min(room);
-        delete.extend(surplus(&new, count(&new).saturating_sub(wanted), is_available));
-        let new_unavailable = count(&new).min(wanted).saturating_sub(available(&new));
+        let least = desired.saturating_sub(bounds.unavailable);
+        let room = desired.saturating_add(bounds.surge).saturating_sub(count(&alive));
+        create = desired.saturating_sub(count(&new)).min(room);
+        delete.extend(surplus(&new, count(&new).saturating_sub(desired), is_available));
+        let new_unavailable = count(&new).min(desired).saturating_sub(available(&new));
         let spare = count(&alive).saturating_sub(least).saturating_sub(new_unavailable);
         let (running, idle): (Vec<&ExistingMachine>, Vec<&ExistingMachine>) =
             old.iter().partition(|machine| is_available(machine));
@@ -132,37 +133,37 @@ pub fn decide(
         delete.extend(first);
         delete.extend(surplus(&running, left, is_available));
     } else {
-        create = wanted.saturating_sub(count(&alive));
-        let extra = count(&alive).saturating_sub(wanted);
+        create = desired.saturating_sub(count(&alive));
+        let extra = count(&alive).saturating_sub(desired);
         let first = surplus(&old, extra, is_available);
         let left = extra.saturating_sub(count(&first));
         delete.extend(first);
         delete.extend(surplus(&new, left, is_available));
     }
-    // What has ended for good is nobody's.
+    // Failed machines are always deleted.
     delete.extend(failed.iter().copied());
-    let ripens = alive
+    let becomes_available = alive
         .iter()
         .filter(|machine| !is_available(machine))
         .filter_map(|machine| machine.ready_since);
-    let ripens = ripens.map(|since| (since + min_ready - now).max(1)).min();
-    let ripens = ripens.and_then(|seconds| u32::try_from(seconds).ok());
-    let held = backoff.filter(|_| create > 0);
-    if held.is_some() {
+    let becomes_available = becomes_available.map(|since| (since + min_ready - now).max(1)).min();
+    let becomes_available = becomes_available.and_then(|seconds| u32::try_from(seconds).ok());
+    let deferred = backoff.filter(|_| create > 0);
+    if deferred.is_some() {
         create = 0;
     }
     Ok(Decision {
         create,
         delete: delete.into_iter().map(|machine| machine.name.clone()).collect(),
-        requeue_after: ripens.into_iter().chain(held).min(),
-        is_complete: counts.updated == wanted
-            && counts.replicas == wanted
-            && counts.available == wanted,
+        requeue_after: becomes_available.into_iter().chain(deferred).min(),
+        is_complete: counts.updated == desired
+            && counts.replicas == desired
+            && counts.available == desired,
         counts,
     })
 }
 
-/// So many of these: first those that do not run, then the youngest, as ReplicaSets do.
+/// Selects `count` machines to delete: first those that are not available, then the youngest, as ReplicaSets do.
 fn surplus<'a>(
     machines: &[&'a ExistingMachine],
     count: u32,
@@ -181,12 +182,12 @@ fn surplus<'a>(
     sorted
 }
 
-fn wanted(spec: &DeploymentSpec) -> Result<u32, StrategyError> {
+fn desired(spec: &DeploymentSpec) -> Result<u32, StrategyError> {
     let replicas = spec.replicas.unwrap_or(1);
     u32::try_from(replicas).map_err(|_| StrategyError {
         field: "spec.replicas",
         value: replicas.to_string(),
-        message: "is below 0",
+        message: "must not be negative",
     })
 }
 
@@ -198,12 +199,12 @@ fn is_rolling(spec: &DeploymentSpec) -> Result<bool, StrategyError> {
         other => Err(StrategyError {
             field: "spec.strategy.type",
             value: other.to_owned(),
-            message: "is neither RollingUpdate nor OnDelete",
+            message: "must be RollingUpdate or OnDelete",
         }),
     }
 }
 
-fn bounds(spec: &DeploymentSpec, wanted: u32) -> Result<Bounds, StrategyError> {
+fn bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, StrategyError> {
     let default = RollingUpdate::default();
     let update = spec
         .strategy
@@ -211,7 +212,7 @@ fn bounds(spec: &DeploymentSpec, wanted: u32) -> Result<Bounds, StrategyError> {
         .and_then(|strategy| strategy.rolling_update.as_ref())
         .unwrap_or(&default);
     let number = |field, value: Option<&IntOrString>, open: u32, is_up: bool| {
-        amount(value, open, wanted, is_up).map_err(|(value, message)| StrategyError {
+        amount(value, open, desired, is_up).map_err(|(value, message)| StrategyError {
             field,
             value,
             message,
@@ -220,19 +221,19 @@ fn bounds(spec: &DeploymentSpec, wanted: u32) -> Result<Bounds, StrategyError> {
     let surge = number("spec.strategy.rollingUpdate.maxSurge", update.max_surge.as_ref(), 1, true)?;
     let field = "spec.strategy.rollingUpdate.maxUnavailable";
     let unavailable = number(field, update.max_unavailable.as_ref(), 0, false)?;
-    // With neither, nothing could ever be replaced (ResolveFenceposts).
+    // If both were 0, no machine could be replaced (ResolveFenceposts).
     let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
     Ok(Bounds { surge, unavailable })
 }
 
-/// A number, or a part in percent: rounded up for surge, down for what may be missing.
+/// Resolves a number or a percentage of `desired`: rounded up for maxSurge, down for maxUnavailable.
 fn amount(
     value: Option<&IntOrString>,
     open: u32,
-    wanted: u32,
+    desired: u32,
     is_up: bool,
 ) -> Result<u32, (String, &'static str)> {
-    let message = "is neither a number from 0 on nor a part such as 25%";
+    let message = "must be a number from 0 or a percentage such as 25%";
     match value {
         None => Ok(open),
         Some(IntOrString::Int(number)) => {
@@ -244,7 +245,7 @@ fn amount(
             let percent = percent
                 .filter(|percent| *percent <= 1000)
                 .ok_or_else(|| (text.clone(), message))?;
-            let exact = u64::from(wanted) * u64::from(percent);
+            let exact = u64::from(desired) * u64::from(percent);
             let rounded = if is_up { exact.div_ceil(100) } else { exact / 100 };
             Ok(u32::try_from(rounded).unwrap_or(u32::MAX))
         }
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_comes_before_one_goes() {
+    fn surge_creates_a_machine_before_one_is_deleted() {
         let spec = spec(2, "1", "0");
         let decision = decide(&spec, &[], 100, None).unwrap();
         assert_eq!((decision.create, decision.delete.len()), (2, 0));
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_run_goes_first_and_what_has_failed_at_once() {
+    fn unavailable_machines_are_deleted_first_and_failed_machines_at_once() {
         let spec = spec(2, "0", "1");
         let mut machines = vec![machine("a", false, Some(1)), machine("b", false, None)];
         let decision = decide(&spec, &machines, 100, None).unwrap();
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn while_paused_the_number_is_kept_and_nothing_is_replaced() {
+    fn a_paused_deployment_scales_but_replaces_no_machine() {
         let mut spec = spec(2, "1", "0");
         spec.paused = true;
         let old = [machine("a", false, Some(1))];
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_when_it_has_run_for_long_enough() {
+    fn a_machine_is_available_after_min_ready_seconds() {
         let mut spec = spec(1, "1", "0");
         spec.min_ready_seconds = Some(30);
         let decision = decide(&spec, &[machine("a", true, Some(90))], 100, None).unwrap();
@@ -344,9 +345,9 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn invalid_fields_are_reported() {
         for (spec, words) in [
-            (spec(-1, "1", "0"), "spec.replicas: `-1`: is below 0"),
+            (spec(-1, "1", "0"), "spec.replicas: `-1`: must not be negative"),
             (spec(1, "-1", "0"), "maxSurge: `-1`"),
             (spec(1, "x%", "0"), "maxSurge: `x%`"),
             (spec(1, "1", "99999999999%"), "maxUnavailable: `99999999999%`"),
@@ -361,8 +362,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever there is at first: it ends, with the right number of the right kind, and on the way there are never
-        /// more than allowed nor, once there were enough, fewer that run.
+        /// From any initial state, the rollout ends with the desired number of current machines. Meanwhile there are never
+        /// more machines than allowed, and never fewer ready machines once there were enough.
         #[test]
         fn every_rollout_ends(
             replicas in 0_i32..6, surge in 0_u32..4, unavailable in 0_u32..4,
@@ -374,7 +375,7 @@ mod tests {
                 has_failed: failed && !runs,
                 ..machine(&format!("s{at}"), is_current, runs.then_some(0))
             }).collect();
-            let (wanted, surge) = (replicas.unsigned_abs() as usize, surge as usize);
+            let (desired, surge) = (replicas.unsigned_abs() as usize, surge as usize);
             let missing = if surge == 0 && unavailable == 0 { 1 } else { unavailable as usize };
             let mut now = 0;
             for step in 0..200 {
@@ -382,26 +383,26 @@ mod tests {
                 let before = machines.iter().filter(|m| m.ready_since.is_some()).count();
                 let decision = decide(&spec, &machines, now, None).unwrap();
                 if decision.is_complete && decision.create == 0 && decision.delete.is_empty() {
-                    prop_assert_eq!(machines.len(), wanted);
+                    prop_assert_eq!(machines.len(), desired);
                     return Ok(());
                 }
                 machines.retain(|machine| !decision.delete.contains(&machine.name));
                 let runs = machines.iter().filter(|m| m.ready_since.is_some()).count();
-                prop_assert!(runs >= wanted.saturating_sub(missing).min(before), "too few run: {decision:?}");
+                prop_assert!(runs >= desired.saturating_sub(missing).min(before), "too few run: {decision:?}");
                 for at in 0..decision.create {
                     machines.push(machine(&format!("n{step}-{at}"), true, None));
                 }
                 if decision.create > 0 {
-                    prop_assert!(machines.len() <= wanted + surge.max(usize::from(surge == 0 && missing == 0)), "too many: {decision:?}");
+                    prop_assert!(machines.len() <= desired + surge.max(usize::from(surge == 0 && missing == 0)), "too many: {decision:?}");
                 }
-                // Some come to run, sooner or later all.
+                // Some machines become ready; eventually all do.
                 for machine in machines.iter_mut().filter(|m| m.ready_since.is_none() && !m.has_failed) {
                     if luck.get(step).copied().unwrap_or(true) {
                         machine.ready_since = Some(now);
                     }
                 }
             }
-            prop_assert!(false, "it does not end: {machines:?}");
+            prop_assert!(false, "the rollout does not end: {machines:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which hosts a machine may go to, and how machines of one deployment are spread.
+//! Node affinity, tolerations, scheduler and topology spread of a machine.
 
 use berth_api::names::{SCHEDULER, VMS_TAINT};
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// `spec.template.spec.affinity`; there is always one, as machine-controller has it.
+/// `spec.template.spec.affinity`. It is always set, as in machine-controller.
 pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
     let presets = &machine.provider.affinity;
     let mut affinity = Map::new();
@@ -22,7 +22,7 @@ pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
     }
     for (field, strength) in [("podAffinity", presets.pod), ("podAntiAffinity", presets.pod_anti)] {
         let Some(strength) = strength else { continue };
-        let term = json!({"labelSelector": of_deployment(machine), "topologyKey": HOSTNAME});
+        let term = json!({"labelSelector": deployment_selector(machine), "topologyKey": HOSTNAME});
         let value = match strength {
             Strength::Hard => json!({REQUIRED: [term]}),
             Strength::Soft => json!({PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}),
@@ -32,7 +32,7 @@ pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
     affinity.into()
 }
 
-/// Those that are hard must all backoff, so they stand in one term.
+/// Combines both node presets. Hard presets must all match, so they are expressions of one term.
 fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<String, Value> {
     let expression = |preset: &NodePreset, with: &str, without: &str| {
         if preset.values.is_empty() {
@@ -44,20 +44,18 @@ fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<Str
     let near = near.map(|preset| (preset.strength, expression(preset, "In", "Exists")));
     let far = far.map(|preset| (preset.strength, expression(preset, "NotIn", "DoesNotExist")));
     let all: Vec<(Strength, Value)> = near.into_iter().chain(far).collect();
-    let of = |wanted: Strength| {
-        all.iter()
-            .filter(move |(strength, _)| *strength == wanted)
-            .map(|(_, expression)| expression)
+    let with_strength = |strength: Strength| {
+        all.iter().filter(move |(each, _)| *each == strength).map(|(_, expression)| expression)
     };
     let mut affinity = Map::new();
-    let hard: Vec<&Value> = of(Strength::Hard).collect();
+    let hard: Vec<&Value> = with_strength(Strength::Hard).collect();
     if !hard.is_empty() {
         affinity.insert(
             REQUIRED.to_owned(),
             json!({"nodeSelectorTerms": [{"matchExpressions": hard}]}),
         );
     }
-    let soft: Vec<Value> = of(Strength::Soft)
+    let soft: Vec<Value> = with_strength(Strength::Soft)
         .map(|expression| json!({"weight": 1, "preference": {"matchExpressions": [expression]}}))
         .collect();
     if !soft.is_empty() {
@@ -66,8 +64,8 @@ fn node_affinity(near: Option<&NodePreset>, far: Option<&NodePreset>) -> Map<Str
     affinity
 }
 
-/// Machines of the same deployment. Those of the first proposal are told by their label `machine`.
-fn of_deployment(machine: &MachineRenderer<'_>) -> Value {
+/// Selects the machines of the same MachineDeployment: in the flat form by the label `machine`.
+fn deployment_selector(machine: &MachineRenderer<'_>) -> Value {
     let labels = &machine.deployment.spec.template.metadata.labels;
     match labels.get("machine").filter(|_| machine.provider.is_flat) {
         Some(label) => {
@@ -77,43 +75,46 @@ fn of_deployment(machine: &MachineRenderer<'_>) -> Value {
     }
 }
 
-/// The instance type of a machine and its name. Of one that is not known, what is shipped under its name.
+/// Returns the name and the content of the machine's instance type. An unknown instance type is assumed to be the one that
+/// `deploy/instancetypes` ships under its name.
 fn instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)> {
     let matcher = machine.provider.instancetype.as_ref()?;
     let text = |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default();
     let name = text("name").to_owned();
-    let is_of_namespace = text("kind").eq_ignore_ascii_case("VirtualMachineInstancetype");
-    let namespace = if is_of_namespace { machine.namespace.clone() } else { String::new() };
+    let is_namespaced = text("kind").eq_ignore_ascii_case("VirtualMachineInstancetype");
+    let namespace = if is_namespaced { machine.namespace.clone() } else { String::new() };
     let known = machine.context.instancetypes.get(&(namespace, name.clone())).cloned();
     let shipped = || {
-        let is_of =
+        let is_in_series =
             |series: &&str| name.strip_prefix(*series).is_some_and(|rest| rest.starts_with('-'));
-        let is_shipped = !is_of_namespace && PREFERENCES.iter().any(is_of);
+        let is_shipped = !is_namespaced && PREFERENCES.iter().any(is_in_series);
         let scheduler = is_shipped.then(|| SCHEDULER.to_owned());
         InstanceType { scheduler, has_node_selector: false }
     };
     Some((name.clone(), known.unwrap_or_else(shipped)))
 }
 
-/// What a machine says of its scheduler, its hosts' labels and their taints.
+/// Returns `schedulerName`, `nodeSelector` and `tolerations` of a machine.
 ///
-/// KubeVirt refuses a machine that says what its instance type says, even the same (`VM field(s) ... conflicts with selected
-/// instance type`), so one of them says it.
+/// KubeVirt rejects a VM that sets a field that its instance type sets too, even to the same value (`VM field(s) ...
+/// conflicts with selected instance type`), so the field is set only if the instance type does not set it.
 pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option<Value>); 3] {
     let instancetype = instancetype(machine);
-    let theirs =
+    let type_scheduler =
         instancetype.as_ref().and_then(|(_, instancetype)| instancetype.scheduler.as_deref());
-    let asked = machine.tenant.and_then(|tenant| {
+    let tenant_scheduler = machine.tenant.and_then(|tenant| {
         let name = tenant.metadata.name.as_deref().unwrap_or_default();
         Some((name, tenant.spec.scheduler_name.as_deref()?))
     });
-    let own = match (asked, theirs) {
-        (Some((_, asked)), None) => Some(asked),
-        (Some((tenant, asked)), Some(theirs)) if asked != theirs => {
+    let own = match (tenant_scheduler, type_scheduler) {
+        (Some((_, tenant_scheduler)), None) => Some(tenant_scheduler),
+        (Some((tenant, tenant_scheduler)), Some(type_scheduler))
+            if tenant_scheduler != type_scheduler =>
+        {
             let name = instancetype.as_ref().map(|(name, _)| name.as_str()).unwrap_or_default();
             let message = format!(
-                "names the scheduler `{theirs}`, and TenantCluster {tenant} names `{asked}` in spec.schedulerName: choose \
-                 another instance type, or take spec.schedulerName away"
+                "sets the scheduler `{type_scheduler}`, but TenantCluster {tenant} sets `{tenant_scheduler}` in spec.schedulerName: use another \
+                 instance type, or remove spec.schedulerName"
             );
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.instancetype.name";
             machine.reader.error(path, &machine.provider.type_name(name), message);
@@ -127,14 +128,14 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
     {
         let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.nodeSelector";
         let message = format!(
-            "stands beside one of instance type {}: keep one of the two",
+            "cannot be set because instance type {} sets one too: remove one of them",
             machine.provider.type_name(name)
         );
         machine.reader.error(path, "", message);
     }
     let mut tolerations = machine.provider.tolerations.clone();
-    // Pods of other schedulers can be kept off hosts by this taint.
-    if own.or(theirs) == Some(SCHEDULER) {
+    // Administrators can use this taint to keep pods of other schedulers off the hosts.
+    if own.or(type_scheduler) == Some(SCHEDULER) {
         tolerations.push(json!({"key": VMS_TAINT, "operator": "Exists"}));
     }
     [

@@ -1,4 +1,4 @@
-//! What is to be done for a MachineDeployment now: machines to make, to adopt, to delete, and its status.
+//! The steps that reconcile a MachineDeployment: machines to create, adopt and delete, and its status.
 
 use std::collections::BTreeMap;
 
@@ -10,57 +10,58 @@ use super::deployment::{GROUP, KIND, MachineDeployment, safe_encode};
 use super::render::{RenderOptions, Rendered, render};
 use super::rollout::{Counts, Decision, ExistingMachine, StrategyError, decide};
 
-/// A VirtualMachine that is there, as far as it matters here.
+/// A VirtualMachine that exists, as far as reconciling needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vm {
-    /// Its name.
+    /// `metadata.name`
     pub name: String,
-    /// Its uid.
+    /// `metadata.uid`
     pub uid: String,
-    /// Its labels.
+    /// `metadata.labels`
     pub labels: BTreeMap<String, String>,
-    /// Its annotations.
+    /// `metadata.annotations`
     pub annotations: BTreeMap<String, String>,
-    /// The uid of its controller, if it has one.
+    /// Uid of the controller among the owners, if there is one.
     pub controller: Option<String>,
-    /// Seconds since the epoch.
+    /// Creation time, in seconds since the epoch.
     pub created: i64,
-    /// It is on its way out.
+    /// True if the VirtualMachine is being deleted.
     pub is_deleting: bool,
-    /// Since when it runs.
+    /// Time since which the instance is ready, in seconds since the epoch.
     pub ready_since: Option<i64>,
-    /// It has ended, and its run strategy does not start it again.
+    /// True if the instance has ended and the run strategy does not start it again.
     pub has_failed: bool,
 }
 
-/// Whose a machine is.
+/// The MachineDeployment as owner of VirtualMachines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Uid of the MachineDeployment.
     pub uid: String,
-    /// Whether both lie in one namespace, so that the one can own the other.
+    /// True if both are in one namespace, so that an owner reference is possible.
     pub shares_namespace: bool,
 }
 
-/// What is to be done.
+/// Steps that reconcile a MachineDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// VirtualMachines that have nobody yet and are this one's from now on.
+    /// VirtualMachines without an owner, to adopt.
     pub adopt: Vec<String>,
-    /// How many to make.
+    /// Number of machines to create.
     pub create: u32,
-    /// Which to delete.
+    /// Machines to delete.
     pub delete: Vec<String>,
-    /// Seconds after which to look again.
+    /// Seconds after which to reconcile again.
     pub requeue_after: Option<u32>,
     /// Numbers for the status.
     pub counts: Counts,
-    /// Nothing is left to do.
+    /// True if the rollout is complete.
     pub is_complete: bool,
 }
 
 impl Vm {
-    /// Of the objects. A machine runs when its instance does and KubeVirt calls it ready.
+    /// Reads a VirtualMachine and its instance. A machine is ready if the instance is in phase Running and has the condition
+    /// Ready.
     #[must_use]
     pub fn from_objects(vm: &Value, instance: Option<&Value>) -> Self {
         let text = |value: &Value, pointer: &str| {
@@ -76,12 +77,12 @@ impl Vm {
         let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
         let phase = instance.map(|instance| text(instance, "/status/phase")).unwrap_or_default();
         let strategy = text(vm, "/spec/runStrategy");
-        let condition = |of: &Value| {
-            let conditions = of.pointer("/status/conditions").and_then(Value::as_array);
+        let ready_condition = |object: &Value| {
+            let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
             let mut conditions = conditions.into_iter().flatten();
             conditions.find(|condition| condition["type"] == "Ready").cloned()
         };
-        let ready = instance.and_then(condition).filter(|ready| ready["status"] == "True");
+        let ready = instance.and_then(ready_condition).filter(|ready| ready["status"] == "True");
         let ready_since = ready.filter(|_| phase == "Running").map(|ready| {
             let since = seconds(&text(&ready, "/lastTransitionTime"));
             since.unwrap_or_else(|| seconds(&text(vm, "/metadata/creationTimestamp")).unwrap_or(0))
@@ -99,13 +100,14 @@ impl Vm {
         }
     }
 
-    /// Whether it is this one's.
+    /// Returns true if the VirtualMachine belongs to `owner`.
     #[must_use]
     pub fn is_owned_by(&self, owner: &Owner) -> bool {
         self.ownership(owner) == Some(true)
     }
 
-    /// Whether it was made for the deployment, not adopted: then its Secret is named as ours are.
+    /// Returns true if the VirtualMachine was created for the deployment, not adopted. Then the name of its user data Secret
+    /// is known.
     #[must_use]
     pub fn was_created_by(&self, deployment: &MachineDeployment) -> bool {
         let revision =
@@ -115,7 +117,8 @@ impl Vm {
         !revision.is_empty() && rest.is_some_and(|rest| rest.starts_with('-'))
     }
 
-    /// Whose it is: by owner; by annotation where an owner cannot be in another namespace; nobody's, if it has neither.
+    /// Returns true if the VirtualMachine belongs to `owner`, false if it belongs to another owner, and `None` if it has
+    /// none. An annotation replaces the owner reference across namespaces.
     fn ownership(&self, owner: &Owner) -> Option<bool> {
         let annotated = self.annotations.get(names::MACHINE_DEPLOYMENT_UID);
         match (&self.controller, annotated) {
@@ -126,16 +129,16 @@ impl Vm {
     }
 }
 
-/// Time as objects have it, in seconds since the epoch.
+/// Parses a timestamp of an object into seconds since the epoch.
 fn seconds(text: &str) -> Option<i64> {
     text.parse::<k8s_openapi::jiff::Timestamp>().ok().map(k8s_openapi::jiff::Timestamp::as_second)
 }
 
-/// Decides what is to be done. `machines` are all VirtualMachines of the namespace; `hold` is for how many seconds none is
-/// made, as those before it have failed.
+/// Computes the steps. `machines` are all VirtualMachines of the namespace. `backoff` is the number of seconds for which no
+/// machine is created, because previous machines have failed.
 ///
 /// # Errors
-/// If the strategy makes no sense.
+/// If the strategy is invalid.
 pub fn steps(
     deployment: &MachineDeployment,
     owner: &Owner,
@@ -153,11 +156,11 @@ pub fn steps(
         if is_mine.is_none() {
             adopt.push(vm.name.clone());
         }
-        // What somebody else has made counts as made of the template of now, so that adopting it replaces nothing.
-        let made_of = vm.annotations.get(names::REVISION);
+        // A machine that another controller created counts as current, so that adopting it replaces no machine.
+        let revision = vm.annotations.get(names::REVISION);
         mine.push(ExistingMachine {
             name: vm.name.clone(),
-            is_current: made_of.is_none_or(|made_of| made_of == deployment.revision()),
+            is_current: revision.is_none_or(|revision| revision == deployment.revision()),
             created: vm.created,
             ready_since: vm.ready_since,
             is_deleting: vm.is_deleting,
@@ -169,10 +172,10 @@ pub fn steps(
     Ok(Steps { adopt, create, delete, requeue_after, counts, is_complete })
 }
 
-/// A new machine: the VirtualMachine as it is rendered, and whose it is.
+/// Renders a new machine with its owner.
 ///
 /// # Errors
-/// All that is wrong with the MachineDeployment.
+/// All problems of the MachineDeployment.
 pub fn new_machine(
     deployment: &MachineDeployment,
     owner: &Owner,
@@ -188,7 +191,7 @@ pub fn new_machine(
     Ok(rendered)
 }
 
-/// What makes a machine that is there its deployment's, as a merge patch.
+/// Returns the merge patch that makes the MachineDeployment the owner of an existing machine.
 #[must_use]
 pub fn adoption(deployment: &MachineDeployment, owner: &Owner) -> Value {
     let mut metadata = json!({"annotations": ownership_annotations(deployment, owner)});
@@ -209,14 +212,14 @@ fn owner_reference(deployment: &MachineDeployment, owner: &Owner) -> Value {
     })
 }
 
-/// The name of a new machine: as many of them are made at once, by chance.
+/// Returns the name of a new machine. `random` makes names of machines that are created at the same time differ.
 #[must_use]
-pub fn name(deployment: &MachineDeployment, dice: u64) -> String {
-    format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), safe_encode(dice, 5))
+pub fn name(deployment: &MachineDeployment, random: u64) -> String {
+    format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), safe_encode(random, 5))
 }
 
-/// Seconds for which no machine is made after so many in a row have failed: 10 s, and twice as many each time, up to five
-/// minutes, as kubelets wait with containers.
+/// Returns the seconds of backoff after consecutive failures: 10 s, doubled each time, 5 min at most, like the kubelet's
+/// backoff of containers.
 #[must_use]
 pub fn backoff_seconds(failures: u32) -> u32 {
     match failures {
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_runs_when_its_instance_is_ready() {
+    fn a_machine_is_ready_when_its_instance_is() {
         let object = vm("a", json!({}));
         assert_eq!(Vm::from_objects(&object, Some(&running())).ready_since, Some(1_767_225_660));
         assert_eq!(Vm::from_objects(&object, None).ready_since, None);
@@ -279,13 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn machines_of_nobody_are_adopted_and_those_of_others_are_left() {
-        let nobody = vm("a", json!({"/metadata/annotations": {}, "/metadata/ownerReferences": []}));
+    fn machines_without_an_owner_are_adopted_and_those_of_others_are_not() {
+        let unowned =
+            vm("a", json!({"/metadata/annotations": {}, "/metadata/ownerReferences": []}));
         let other =
             vm("b", json!({"/metadata/ownerReferences": [{"uid": "u-2", "controller": true}]}));
         let elsewhere = vm("c", json!({"/metadata/labels": {"md": "db"}}));
         let far = vm("d", json!({"/metadata/ownerReferences": []}));
-        let all: Vec<Vm> = [nobody, other, elsewhere, far]
+        let all: Vec<Vm> = [unowned, other, elsewhere, far]
             .iter()
             .map(|vm| Vm::from_objects(vm, Some(&running())))
             .collect();
@@ -297,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn another_template_replaces_machines() {
+    fn a_changed_template_replaces_machines() {
         let object = json!({
             "metadata": {"name": "web"}, "spec": {"replicas": 1, "template": {"metadata": {"labels": {"x": "y"}}}},
         });
@@ -308,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_right_and_waits_grow() {
+    fn names_have_their_length_and_backoff_doubles() {
         let name = name(&deployment(1), 12345);
         assert_eq!(name.len(), "web".len() + 1 + 10 + 1 + 5, "{name}");
         assert_eq!([0, 1, 2, 3, 6, 40].map(backoff_seconds), [0, 10, 20, 40, 300, 300]);

@@ -1,4 +1,4 @@
-//! Disks of a machine: data volumes, where they come from, and in which zone they are.
+//! DataVolumes of a machine, their sources, and their topology labels.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::disks::{PrimaryDisk, SecondaryDisk};
 use super::render::MachineRenderer;
 use crate::stable_hash::stable_hash;
 
-/// Labels by which volumes and Nodes say where they are.
+/// Topology labels of Nodes and volumes.
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -32,30 +32,30 @@ pub(super) fn volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
         json!({"name": "cloudinitdisk", "cloudInitNoCloud": {"secretRef": {"name": secret}}}),
     ];
     volumes.extend((0..machine.provider.secondary_disks.len()).map(|at| {
-        let (volume, claim) = (volume_name(&machine.name, at), name(&machine.name, at));
+        let (volume, claim) = (volume_name(&machine.name, at), claim_name(&machine.name, at));
         json!({"name": volume, "dataVolume": {"name": claim}})
     }));
     volumes
 }
 
-/// Of a data volume, and so of its claim: a DNS subdomain, of 253 characters at most.
-fn name(machine: &str, at: usize) -> String {
+/// Returns the name of a DataVolume and of its claim: a DNS subdomain of 253 characters at most.
+fn claim_name(machine: &str, at: usize) -> String {
     format!("{machine}-secondarydisk{at}")
 }
 
-/// The longest name of a volume: it is a volume of the launcher pod too, and there a DNS label.
-const LABEL: usize = 63;
+/// Maximum length of a volume's name. The launcher pod has a volume of the same name, which must be a DNS label.
+const MAX_LABEL: usize = 63;
 
-/// Of a volume and its disk. A machine's name may be as long as a label itself, and have dots; of one that leaves no room
-/// the beginning is taken, with a hash of all of it.
+/// Returns the name of a volume and its disk. A machine's name may have 63 characters and dots. If the result would not be
+/// a DNS label, the machine's name is truncated and a hash of it is appended.
 fn volume_name(machine: &str, at: usize) -> String {
-    let whole = name(machine, at);
-    if whole.len() <= LABEL && !whole.contains('.') {
+    let whole = claim_name(machine, at);
+    if whole.len() <= MAX_LABEL && !whole.contains('.') {
         return whole;
     }
     let hash = stable_hash(machine.bytes()) & 0xffff_ffff;
     let end = format!("-{hash:08x}-secondarydisk{at}");
-    let beginning = machine.chars().take(LABEL.saturating_sub(end.len()));
+    let beginning = machine.chars().take(MAX_LABEL.saturating_sub(end.len()));
     let beginning: String = beginning.map(|c| if c == '.' { '-' } else { c }).collect();
     format!("{}{end}", beginning.trim_end_matches('-'))
 }
@@ -84,30 +84,38 @@ pub(super) fn data_volumes(
     let mut volumes = vec![first];
     for (at, disk) in machine.provider.secondary_disks.iter().enumerate() {
         let SecondaryDisk { size, storage_class, access_mode, is_blank } = disk;
-        // machine-controller clones the image, and with the first disk's access mode; a blank disk is our own and has its
-        // own.
+        // machine-controller clones the image with the access mode of the first disk. A blank disk is an addition of Berth
+        // and has its own access mode.
         let (source, mode) = if *is_blank {
             let own = Some(access_mode.clone().expose()).filter(|mode| !mode.is_empty());
-            let own = own.unwrap_or_else(|| of_profile(machine, storage_class));
+            let own = own.unwrap_or_else(|| default_access_mode(machine, storage_class));
             (json!({"blank": {}}), own)
         } else {
             (source.clone(), mode.clone())
         };
-        volumes.push(volume(&name(&machine.name, at), true, storage_class, &mode, size, &source));
+        volumes.push(volume(
+            &claim_name(&machine.name, at),
+            true,
+            storage_class,
+            &mode,
+            size,
+            &source,
+        ));
     }
     volumes
 }
 
-/// As asked; else what the storage can: several hosts at once if it can, so that VMs may move.
+/// Returns the access mode of the first disk.
 fn access_mode(machine: &MachineRenderer<'_>) -> String {
     let disk = &machine.provider.primary_disk;
     if !disk.access_mode.is_empty() {
         return disk.access_mode.clone().expose();
     }
-    of_profile(machine, &disk.storage_class)
+    default_access_mode(machine, &disk.storage_class)
 }
 
-fn of_profile(machine: &MachineRenderer<'_>, class: &str) -> String {
+/// Returns ReadWriteMany if the StorageProfile of the class lists it, so that VMs can be migrated.
+fn default_access_mode(machine: &MachineRenderer<'_>, class: &str) -> String {
     let modes = machine.context.access_modes.get(class);
     let many = modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteMany"));
     if many { "ReadWriteMany" } else { "ReadWriteOnce" }.to_owned()
@@ -148,7 +156,7 @@ fn source(machine: &MachineRenderer<'_>) -> Value {
     }
 }
 
-/// Headers of the download. Those of a Secret come in the order of their names.
+/// Returns the headers of the download. Headers of a Secret are sorted by name.
 fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     let disk = &machine.provider.primary_disk;
     if disk.extra_headers_secret.is_empty() {
@@ -163,7 +171,7 @@ fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     if let Some(why) = forbidden {
         machine.reader.error(path, &disk.extra_headers_secret, why.clone());
     } else if entries.is_empty() {
-        let message = format!("is no Secret of namespace {}", machine.namespace);
+        let message = format!("there is no such Secret in namespace {}", machine.namespace);
         machine.reader.error(path, &disk.extra_headers_secret, message);
     }
     let header = |(key, value): (&str, &str)| {
@@ -172,7 +180,8 @@ fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     entries.into_iter().map(header).collect()
 }
 
-/// The scheme of what Go's `url.ParseRequestURI` takes: a URL with a scheme, or a path from `/` on (scheme "").
+/// Returns the scheme of a text that Go's `url.ParseRequestURI` accepts: a URL with a scheme, or a path that begins with
+/// `/` (scheme "").
 fn scheme(text: &str) -> Option<&str> {
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return None;
@@ -191,8 +200,8 @@ fn scheme(text: &str) -> Option<&str> {
     (is_scheme && is_host).then_some(scheme)
 }
 
-/// Where the storage is, as labels: of the storage class, or as the location says. A key with none or several values ends
-/// the search.
+/// Returns the topology labels of the storage: from the storage class, overridden by `location`. As in machine-controller,
+/// the first key without exactly one value ends the search.
 pub(super) fn topology(machine: &MachineRenderer<'_>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     let class = machine.context.storage_classes.get(&*machine.provider.primary_disk.storage_class);
@@ -227,10 +236,10 @@ mod tests {
             assert!(name.len() <= 63 && is_label && !name.contains("--"), "{name}");
             assert!(name.ends_with("-secondarydisk11"), "{name}");
         }
-        assert_ne!(volume_name(&long, 0), volume_name(&other, 0), "they begin alike");
+        assert_ne!(volume_name(&long, 0), volume_name(&other, 0), "names with the same beginning");
     }
 
-    /// By url.ParseRequestURI of Go 1.24.
+    /// Results of url.ParseRequestURI of Go 1.24.
     #[test]
     fn images_are_urls_as_in_go() {
         for (text, expected) in [

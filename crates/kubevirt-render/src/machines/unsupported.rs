@@ -1,14 +1,15 @@
-//! Fields of a MachineDeployment that Berth reads and does not carry out. They are named, so that no one waits for their effect.
+//! Fields of a MachineDeployment that Berth reads but does not support. Each is reported, so that users do not expect an
+//! effect.
 
 use serde_json::Value;
 
 use super::deployment::MachineDeployment;
 use super::fields::{Reader, plain};
 
-const OF_NODE: &str =
-    "is not carried out: it is about the tenant's Node; give it to the kubelet in the user data";
+const FOR_NODE: &str =
+    "is not supported: it is for the tenant's Node; configure the kubelet in the user data";
 
-/// Names those outside of the providerSpec.
+/// Reports unsupported fields outside of the providerSpec.
 pub(super) fn report_unsupported(deployment: &MachineDeployment, reader: &Reader<'_>) {
     let machine = &deployment.spec.template.spec;
     for (field, map) in
@@ -16,23 +17,27 @@ pub(super) fn report_unsupported(deployment: &MachineDeployment, reader: &Reader
     {
         let keys: Vec<&str> = map.keys().map(String::as_str).collect();
         if !keys.is_empty() {
-            reader.warn(&format!("spec.template.spec.metadata.{field}"), &keys.join(", "), OF_NODE);
+            reader.warn(
+                &format!("spec.template.spec.metadata.{field}"),
+                &keys.join(", "),
+                FOR_NODE,
+            );
         }
     }
     if !machine.taints.is_empty() {
         let value = Value::from(machine.taints.clone()).to_string();
-        reader.warn("spec.template.spec.taints", &value, OF_NODE);
+        reader.warn("spec.template.spec.taints", &value, FOR_NODE);
     }
     for (name, version) in machine.versions.iter().filter(|(_, version)| is_set(version)) {
-        let message = "is not carried out: the user data decide which version is installed";
+        let message = "is not supported: the user data determine the installed version";
         reader.warn(&format!("spec.template.spec.versions.{name}"), &plain(version), message);
     }
     for (path, value) in deployment.unknown_fields().iter().filter(|(_, value)| is_set(value)) {
-        reader.warn(path, &plain(value), "is not carried out");
+        reader.warn(path, &plain(value), "is not supported");
     }
 }
 
-/// Whether a field says anything: not if it is `{}`, `[]`, an empty text or `null`.
+/// Returns false if a field is `{}`, `[]`, an empty string or `null`.
 pub(super) fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,

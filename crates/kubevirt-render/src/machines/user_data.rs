@@ -1,36 +1,37 @@
-//! User data of machines: public keys are merged into it, whatever of its two kinds it is.
+//! Merges public keys into the user data of machines, which are a cloud-config or Ignition.
 //!
-//! A cloud-config is changed as text, not read and written again: cloud-init reads YAML 1.1, where `0644` is octal, and
-//! nothing that somebody wrote may change its meaning on the way.
+//! A cloud-config is changed as text, not parsed and serialised: cloud-init reads YAML 1.1, where `0644` is octal, and no
+//! value of the user may change its meaning.
 
 use serde_json::{Value, json};
 
-/// Why public keys cannot be merged. Without the text, which comes from a Secret.
+/// Reports that public keys cannot be merged. It does not quote the user data, which come from a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserDataError {
-    /// There is nothing in it.
+    /// The user data are empty.
     #[error("is empty")]
     Empty,
-    /// Neither of the two kinds.
+    /// The user data are neither a cloud-config nor Ignition.
     #[error(
-        "is neither a #cloud-config nor Ignition (JSON), and public keys can be merged into these only; leave sshPublicKeys \
-         empty and put them in yourself"
+        "is neither a #cloud-config nor Ignition (JSON), so public keys cannot be merged; leave sshPublicKeys empty and add \
+         the keys to the user data"
     )]
     Unknown,
-    /// It says that it is one of the two, and is not.
-    #[error("is not valid {kind}: {why}")]
-    Broken {
+    /// The user data begin like one of the two, but are invalid.
+    #[error("is not valid {kind}: {problem}")]
+    Invalid {
         /// `cloud-config` or `Ignition`.
         kind: &'static str,
-        /// What is wrong, and where.
-        why: String,
+        /// Description of the problem, with its position.
+        problem: String,
     },
 }
 
-/// The user data with these keys for the system's first user; each once.
+/// Adds public keys for the default user of the system, without duplicates.
 ///
 /// # Errors
-/// If it is of neither kind, or broken. Without keys anything that is not empty is taken as it is.
+/// If the user data are of neither kind, or invalid. Without keys, any user data that are not empty are returned
+/// unchanged.
 pub fn with_keys(user_data: &str, keys: &[String]) -> Result<String, UserDataError> {
     if user_data.trim().is_empty() {
         return Err(UserDataError::Empty);
@@ -51,53 +52,53 @@ pub fn with_keys(user_data: &str, keys: &[String]) -> Result<String, UserDataErr
 
 /// Ignition 3: `passwd.users[name=core].sshAuthorizedKeys`.
 fn ignition(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
-    let broken = |why: String| UserDataError::Broken { kind: "Ignition", why };
+    let invalid = |problem: String| UserDataError::Invalid { kind: "Ignition", problem };
     let mut config: Value = serde_json::from_str(text).map_err(|error| {
-        // Its words quote what stands there.
-        broken(format!("it is not JSON (line {}, column {})", error.line(), error.column()))
+        // The parser's message quotes the user data.
+        invalid(format!("it is not JSON (line {}, column {})", error.line(), error.column()))
     })?;
     if config.pointer("/ignition/version").is_none() {
-        return Err(broken("it has no ignition.version".to_owned()));
+        return Err(invalid("ignition.version is missing".to_owned()));
     }
-    let odd = |what: &str| broken(format!("{what} is of another type than it should be"));
-    let root = config.as_object_mut().ok_or_else(|| odd("the whole"))?;
+    let wrong_type = |field: &str| invalid(format!("{field} has the wrong type"));
+    let root = config.as_object_mut().ok_or_else(|| wrong_type("the document"))?;
     let passwd = root.entry("passwd").or_insert_with(|| json!({}));
-    let passwd = passwd.as_object_mut().ok_or_else(|| odd("passwd"))?;
+    let passwd = passwd.as_object_mut().ok_or_else(|| wrong_type("passwd"))?;
     let users = passwd.entry("users").or_insert_with(|| json!([]));
-    let users = users.as_array_mut().ok_or_else(|| odd("passwd.users"))?;
+    let users = users.as_array_mut().ok_or_else(|| wrong_type("passwd.users"))?;
     let at = users.iter().position(|user| user["name"] == "core");
     let at = at.unwrap_or_else(|| {
         users.push(json!({"name": "core"}));
         users.len() - 1
     });
-    let user = users[at].as_object_mut().ok_or_else(|| odd("passwd.users"))?;
+    let user = users[at].as_object_mut().ok_or_else(|| wrong_type("passwd.users"))?;
     let there = user.entry("sshAuthorizedKeys").or_insert_with(|| json!([]));
-    let there = there.as_array_mut().ok_or_else(|| odd("sshAuthorizedKeys"))?;
+    let there = there.as_array_mut().ok_or_else(|| wrong_type("sshAuthorizedKeys"))?;
     for key in keys {
         if !there.iter().any(|known| known == key) {
             there.push((*key).into());
         }
     }
-    serde_json::to_string(&config).map_err(|_| odd("the whole"))
+    serde_json::to_string(&config).map_err(|_| wrong_type("the document"))
 }
 
 const FIELD: &str = "ssh_authorized_keys";
 
-/// Its top-level list `ssh_authorized_keys` is written anew, all else stays as it is.
+/// Replaces the top-level list `ssh_authorized_keys`. All other lines stay unchanged.
 fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
-    let broken = |why: String| UserDataError::Broken { kind: "cloud-config", why };
+    let invalid = |problem: String| UserDataError::Invalid { kind: "cloud-config", problem };
     let read: Value = serde_saphyr::from_str(text).map_err(|error| {
-        // Its words quote what stands there.
+        // The parser's message quotes the user data.
         let place = error.location().map(|place| format!(" (line {})", place.line()));
-        broken(format!("it is not YAML{}", place.unwrap_or_default()))
+        invalid(format!("it is not YAML{}", place.unwrap_or_default()))
     })?;
     let there = match read.get(FIELD) {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(there)) => there.clone(),
-        Some(_) => return Err(broken(format!("{FIELD} is no list"))),
+        Some(_) => return Err(invalid(format!("{FIELD} must be a list"))),
     };
     if !(read.is_object() || read.is_null()) {
-        return Err(broken("it has no fields".to_owned()));
+        return Err(invalid("it must be a mapping".to_owned()));
     }
     let known = there.iter().filter_map(Value::as_str);
     let mut all: Vec<&str> = known.collect();
@@ -113,9 +114,9 @@ fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
             let rest = line.strip_prefix(FIELD).map(str::trim_start);
             rest.is_some_and(|rest| rest.starts_with(':'))
         };
-        // A list may stand in the column of its own name.
-        let goes_on = line.starts_with([' ', '\t', '-']) || line.trim().is_empty();
-        is_in_field = begins(line) || (is_in_field && goes_on);
+        // The items of a list may have the same indentation as its key.
+        let continues = line.starts_with([' ', '\t', '-']) || line.trim().is_empty();
+        is_in_field = begins(line) || (is_in_field && continues);
         if !is_in_field {
             merged.push_str(line);
         }
@@ -130,15 +131,15 @@ fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
         merged.push_str(&format!("- {}\n", Value::from(key)));
     }
     let again: Value = serde_saphyr::from_str(&merged).map_err(|_| {
-        broken(format!(
-            "{FIELD} is written in a way that cannot be added to; write it as a plain list"
+        invalid(format!(
+            "keys cannot be added to {FIELD} in this notation; write it as a block list"
         ))
     })?;
     let mut expected = if read.is_null() { json!({}) } else { read };
     expected[FIELD] = again[FIELD].clone();
     if again != expected {
-        return Err(broken(format!(
-            "{FIELD} cannot be added to; write it as a plain list at the end"
+        return Err(invalid(format!(
+            "keys cannot be added to {FIELD}; write it as a block list at the end"
         )));
     }
     Ok(merged)
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_added_and_nothing_else_is_touched() {
+    fn keys_are_added_and_other_lines_stay_unchanged() {
         let text = "#cloud-config\nwrite_files:\n- {path: /x, permissions: 0644}  # octal\n";
         assert_eq!(
             merged(text, &["ssh-rsa A b@c"]).unwrap(),
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn ignition_has_them_with_its_user() {
+    fn ignition_gets_the_keys_for_user_core() {
         let text = r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["a"]}]}}"#;
         let config: Value = serde_json::from_str(&merged(text, &["a", "b"]).unwrap()).unwrap();
         assert_eq!(
@@ -186,20 +187,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_have_them_is_said() {
+    fn invalid_user_data_are_reported_without_quoting_them() {
         assert_eq!(merged(" \n", &[]), Err(UserDataError::Empty));
         assert_eq!(merged("#!/bin/sh\n", &[]).unwrap(), "#!/bin/sh\n");
         for (text, words) in [
             ("#!/bin/sh\n", "is neither a #cloud-config nor Ignition"),
-            ("{\"a\": 1}", "has no ignition.version"),
+            ("{\"a\": 1}", "ignition.version is missing"),
             ("{", "not valid Ignition"),
-            ("{\"ignition\": {\"version\": \"3\"}, \"passwd\": 5}", "passwd is of another type"),
+            ("{\"ignition\": {\"version\": \"3\"}, \"passwd\": 5}", "passwd has the wrong type"),
             ("#cloud-config\na: [", "not valid cloud-config"),
-            ("#cloud-config\n- a\n", "has no fields"),
-            ("#cloud-config\nssh_authorized_keys: text\n", "is no list"),
+            ("#cloud-config\n- a\n", "must be a mapping"),
+            ("#cloud-config\nssh_authorized_keys: text\n", "must be a list"),
         ] {
-            let told = merged(text, &["k"]).unwrap_err().to_string();
-            assert!(told.contains(words), "{text}: {told}");
+            let error = merged(text, &["k"]).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
         }
         for text in [
             "#!c4n4ry\n",
@@ -221,7 +222,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_merged_or_refused(text in "(#cloud-config\n)?(ssh_authorized_keys:|[-a-z:\\[\\] \n#\"'{}|>]){0,30}", key in "[ -~]{1,30}") {
+        fn any_text_is_merged_or_rejected(text in "(#cloud-config\n)?(ssh_authorized_keys:|[-a-z:\\[\\] \n#\"'{}|>]){0,30}", key in "[ -~]{1,30}") {
             if let Ok(all) = merged(&text, &[&key])
                 && !key.trim().is_empty()
             {
