@@ -1,21 +1,57 @@
-//! From the amounts of a pod's manifest to what admission counts with.
+//! Converts the resource quantities of a pod's manifest into the units that kubelet admission counts.
 
-use berth_api::{PageSize, Quantity};
+use berth_api::{PageSize, ParsePageSizeError, Quantity};
 
 use super::spec::{Amounts, amount};
 use berth_kubelet_admission::pod::{Container, Resources};
 
-/// Bytes of a node's disk; counted apart, as no zone has them.
+/// Bytes of a node's disk. They are counted separately because they belong to no NUMA zone.
 pub(super) const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
-/// CPUs in thousandths, bytes, whole devices; and ephemeral storage beside. Or the name that is wrong, and why.
-pub(super) fn resources(amounts: &Amounts) -> Result<(Resources, u64), (String, String)> {
+/// Reports an invalid quantity of a resource.
+#[derive(Debug, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub(super) struct AmountError {
+    /// Name of the resource, such as `cpu` or `limits.cpu`.
+    pub(super) field: String,
+    #[source]
+    pub(super) problem: AmountProblem,
+}
+
+/// Problem of a quantity.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AmountProblem {
+    #[error("`{0}` is negative or too large")]
+    OutOfRange(Quantity),
+    #[error(transparent)]
+    PageSize(ParsePageSizeError),
+    #[error("`{0}` is not a whole number of devices")]
+    FractionOfDevice(Quantity),
+    #[error("is not a resource that a container can request")]
+    UnknownResource,
+    #[error("container `{container}` requests {request}, but its limit is {limit}")]
+    RequestDiffersFromLimit { container: String, request: Quantity, limit: Quantity },
+    #[error(
+        "container `{container}` has no limit; this resource needs a limit equal to the request"
+    )]
+    NoLimit { container: String },
+}
+
+impl AmountError {
+    /// Prefixes the field with the name of its parent, such as `limits`.
+    fn below(self, parent: &str) -> Self {
+        Self { field: format!("{parent}.{}", self.field), ..self }
+    }
+}
+
+/// Converts to thousandths of a CPU, bytes and whole devices, and returns ephemeral storage separately.
+pub(super) fn resources(amounts: &Amounts) -> Result<(Resources, u64), AmountError> {
     let mut all = Resources::default();
     let mut storage = 0;
     for (name, quantity) in amounts {
-        let fail = |message: String| (name.clone(), message);
+        let fail = |problem| AmountError { field: name.clone(), problem };
         let to_u64 = |number: i128| {
-            u64::try_from(number).map_err(|_| fail(format!("`{quantity}` is negative or too much")))
+            u64::try_from(number).map_err(|_| fail(AmountProblem::OutOfRange(*quantity)))
         };
         match name.as_str() {
             "cpu" => all.cpu_millis = to_u64(quantity.millis())?,
@@ -24,15 +60,16 @@ pub(super) fn resources(amounts: &Amounts) -> Result<(Resources, u64), (String, 
             other => {
                 let whole = to_u64(quantity.units())?;
                 if let Some(size) = other.strip_prefix("hugepages-") {
-                    let size: PageSize = size.parse().map_err(|e| fail(format!("{e}")))?;
+                    let size: PageSize =
+                        size.parse().map_err(|error| fail(AmountProblem::PageSize(error)))?;
                     all.hugepages.insert(size, whole);
                 } else if other.contains('/') {
                     if Quantity::from_units(whole) != *quantity {
-                        return Err(fail(format!("`{quantity}` is not a whole number of devices")));
+                        return Err(fail(AmountProblem::FractionOfDevice(*quantity)));
                     }
                     all.extended.insert(other.to_owned(), whole);
                 } else {
-                    return Err(fail("is not a resource that a container can ask for".to_owned()));
+                    return Err(fail(AmountProblem::UnknownResource));
                 }
             }
         }
@@ -42,50 +79,49 @@ pub(super) fn resources(amounts: &Amounts) -> Result<(Resources, u64), (String, 
     Ok((all, storage))
 }
 
-/// Huge pages and devices are taken whole: request and limit must be the same (`ValidateResourceRequirements`).
+/// Returns false for huge pages and devices: their request and limit must be equal (`ValidateResourceRequirements`).
 fn is_overcommittable(resource: &str) -> bool {
     !resource.contains('/') && !resource.starts_with("hugepages-")
 }
 
-/// What a container asks for, as the API server stores it: a limit without a request is also the request
-/// (`SetDefaults_Pod`). Or which of both and which name is wrong (`limits.cpu`), and why.
+/// Converts the requests and limits of a container as the API server stores them: a limit without a request is also the
+/// request (`SetDefaults_Pod`). The field of an error is such as `limits.cpu`.
 pub(super) fn container(
     name: &str,
     mut requests: Amounts,
     limits: &Amounts,
-) -> Result<(Container, u64), (String, String)> {
+) -> Result<(Container, u64), AmountError> {
+    let container = || name.to_owned();
     for (resource, limit) in limits {
         let request = *requests.entry(resource.clone()).or_insert(*limit);
         if request > *limit || (request != *limit && !is_overcommittable(resource)) {
-            let message = format!(
-                "the container `{name}` requests {request} of it, and its limit is {limit}"
-            );
-            return Err((format!("limits.{resource}"), message));
+            let (container, limit) = (container(), *limit);
+            let problem = AmountProblem::RequestDiffersFromLimit { container, request, limit };
+            return Err(AmountError { field: format!("limits.{resource}"), problem });
         }
     }
     let unlimited = |name: &&String| !limits.contains_key(*name) && !is_overcommittable(name);
     if let Some(resource) = requests.keys().find(unlimited) {
-        let message = format!("the container `{name}` has no limit for it, and needs the same");
-        return Err((format!("requests.{resource}"), message));
+        let problem = AmountProblem::NoLimit { container: container() };
+        return Err(AmountError { field: format!("requests.{resource}"), problem });
     }
-    let (requests, storage) =
-        resources(&requests).map_err(|(n, e)| (format!("requests.{n}"), e))?;
-    let (limits, _) = resources(limits).map_err(|(n, e)| (format!("limits.{n}"), e))?;
+    let (requests, storage) = resources(&requests).map_err(|error| error.below("requests"))?;
+    let (limits, _) = resources(limits).map_err(|error| error.below("limits"))?;
     Ok((Container { name: name.to_owned(), is_sidecar: false, requests, limits }, storage))
 }
 
-/// A number with decimals times an amount's whole units, cut to whole units as Go's `int64(float64)` does.
+/// Multiplies whole units by a factor and truncates the result, as Go's `int64(float64)` does.
 pub(super) fn times(units: i128, factor: f64) -> Quantity {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "cut on purpose; `as` saturates at the ends, and quantities end at 2^63"
+        reason = "truncated on purpose; `as` saturates, and quantities are below 2^63"
     )]
     let product = (units as f64 * factor) as u64;
     Quantity::from_units(product)
 }
 
-/// The sum of a resource over both lists' rules: what the user asks for wins over what was calculated.
-pub(super) fn overlaid(calculated: &Amounts, asked: &Amounts, name: &str) -> Quantity {
-    if asked.contains_key(name) { amount(asked, name) } else { amount(calculated, name) }
+/// Returns the user's quantity of a resource, or else the calculated one.
+pub(super) fn overlaid(calculated: &Amounts, given: &Amounts, name: &str) -> Quantity {
+    if given.contains_key(name) { amount(given, name) } else { amount(calculated, name) }
 }

@@ -91,18 +91,19 @@ impl Existing {
             list("initContainers", spec.init_containers.as_deref().unwrap_or_default(), true)?;
         let containers = list("containers", &spec.containers, false)?;
         let overhead = amounts(&called, "spec.overhead", spec.overhead.as_ref())?;
-        let (overhead, of_runtime) = amounts::resources(&overhead).map_err(|(name, message)| {
-            Invalid::new(&called, format!("spec.overhead.{name}"), message)
+        let (overhead, of_runtime) = amounts::resources(&overhead).map_err(|error| {
+            let field = format!("spec.overhead.{}", error.field);
+            Invalid::new(&called, field, error.problem.to_string())
         })?;
         let mut pod = Pod { uid: kubelet_uid(pod), init_containers, containers, overhead };
         if let Some(resources) = &spec.resources {
             let requests =
                 amounts(&called, "spec.resources.requests", resources.requests.as_ref())?;
             let limits = amounts(&called, "spec.resources.limits", resources.limits.as_ref())?;
-            let (own, _) =
-                amounts::container("", requests, &limits).map_err(|(field, message)| {
-                    Invalid::new(&called, format!("spec.resources.{field}"), message)
-                })?;
+            let (own, _) = amounts::container("", requests, &limits).map_err(|error| {
+                let field = format!("spec.resources.{}", error.field);
+                Invalid::new(&called, field, error.problem.to_string())
+            })?;
             share_as_a_pod(&mut pod, &own.requests);
         }
         let phase = status.phase.unwrap_or_default();
@@ -189,8 +190,10 @@ fn read_container(
     };
     let requests = read("requests", resources.and_then(|it| it.requests.as_ref()))?;
     let limits = read("limits", resources.and_then(|it| it.limits.as_ref()))?;
-    let (mut read, storage) = amounts::container(&container.name, requests, &limits)
-        .map_err(|(field, message)| Invalid::new(called, format!("{at}.{field}"), message))?;
+    let (mut read, storage) =
+        amounts::container(&container.name, requests, &limits).map_err(|error| {
+            Invalid::new(called, format!("{at}.{}", error.field), error.problem.to_string())
+        })?;
     read.is_sidecar = is_init && container.restart_policy.as_deref() == Some("Always");
     Ok((read, storage))
 }

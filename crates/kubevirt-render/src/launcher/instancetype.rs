@@ -224,7 +224,7 @@ pub(super) fn expand(
         return Err(wrong("memory.overcommitPercent", "is above 100"));
     }
     let [cores, sockets, threads] = topology(from.cpu.guest, preference)
-        .map_err(|message| Invalid::new(&machine.object, "spec.preference", message))?;
+        .map_err(|error| Invalid::new(&machine.object, "spec.preference", error.to_string()))?;
     let spec = &mut machine.spec;
     if let Some(selector) = &from.node_selector {
         spec.node_selector.clone_from(selector);
@@ -331,44 +331,48 @@ fn conflict(spec: &Spec, from: &Instancetype) -> Option<String> {
     both.iter().find(|(_, is)| *is).map(|(field, _)| (*field).to_owned())
 }
 
-/// Cores, sockets and threads of so many vCPUs (`applyGuestCPUTopology`).
-fn topology(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], String> {
+/// Reports a preference that no CPU topology follows from.
+#[derive(Debug, thiserror::Error)]
+enum TopologyError {
+    #[error("cpu.preferredCPUTopology of the preference: `{0}` is unknown")]
+    UnknownTopology(String),
+    #[error("cpu.spreadOptions.across of the preference: `{0}` is unknown")]
+    UnknownAcross(String),
+    #[error("cpu.spreadOptions of the preference: {vcpus} vCPUs are not divisible by {by}")]
+    NotDivisible { vcpus: u32, by: u32 },
+}
+
+/// Returns cores, sockets and threads for a number of vCPUs (`applyGuestCPUTopology`).
+fn topology(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], TopologyError> {
     if vcpus == 1 {
         return Ok([1, 1, 1]);
     }
     let prefer = preference.map(|preference| &preference.cpu);
-    let wanted = prefer.map_or("", |cpu| cpu.preferred_cpu_topology.as_str());
-    match wanted {
+    match prefer.map_or("", |cpu| cpu.preferred_cpu_topology.as_str()) {
         "" | "sockets" | "any" | "preferSockets" | "preferAny" => Ok([1, vcpus, 1]),
         "cores" | "preferCores" => Ok([vcpus, 1, 1]),
         "threads" | "preferThreads" => Ok([1, 1, vcpus]),
         "spread" | "preferSpread" => spread(vcpus, preference),
-        other => Err(format!(
-            "cpu.preferredCPUTopology of the preference is `{other}`, which is none that is known"
-        )),
+        other => Err(TopologyError::UnknownTopology(other.to_owned())),
     }
 }
 
-fn spread(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], String> {
+fn spread(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], TopologyError> {
     let none = SpreadOptions::default();
     let options = preference.map_or(&none, |preference| &preference.cpu.spread_options);
     let older =
         preference.map(|it| it.prefer_spread_socket_to_core_ratio).filter(|ratio| *ratio != 0);
     let ratio = options.ratio.or(older).unwrap_or(2);
-    // A remainder is refused when the machine is created (`preference/validation/cpu.go`).
+    // The webhook rejects a remainder when the VM is created (`preference/validation/cpu.go`).
     let parts = |by: u32| {
-        let whole = by != 0 && vcpus.is_multiple_of(by);
-        whole.then(|| vcpus / by).ok_or_else(|| {
-            format!("{vcpus} vCPUs cannot be spread by {by} as the preference has it")
-        })
+        let is_divisible = by != 0 && vcpus.is_multiple_of(by);
+        is_divisible.then(|| vcpus / by).ok_or(TopologyError::NotDivisible { vcpus, by })
     };
     match options.across.as_deref().unwrap_or("SocketsCores") {
         "SocketsCores" => Ok([ratio, parts(ratio)?, 1]),
         "CoresThreads" => Ok([parts(ratio)?, 1, ratio]),
         "SocketsCoresThreads" => Ok([ratio, parts(ratio.saturating_mul(2))?, 2]),
-        other => Err(format!(
-            "cpu.spreadOptions.across of the preference is `{other}`, which is none that is known"
-        )),
+        other => Err(TopologyError::UnknownAcross(other.to_owned())),
     }
 }
 

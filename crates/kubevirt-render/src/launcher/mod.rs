@@ -125,11 +125,11 @@ fn render(
     let compute = compute::render(machine, configuration, around, overhead)?;
     let others = containers::others(machine, configuration)?;
 
-    let wrong = |(name, message): (String, String)| {
-        machine.invalid(&format!("domain.resources.{name}"), message)
+    let invalid = |error: amounts::AmountError| {
+        machine.invalid(&format!("domain.resources.{}", error.field), error.problem.to_string())
     };
     let (compute, mut storage) =
-        amounts::container("compute", compute.requests, &compute.limits).map_err(wrong)?;
+        amounts::container("compute", compute.requests, &compute.limits).map_err(invalid)?;
     let mut pod = Pod { containers: vec![compute], ..Pod::default() };
     let mut storage_of_init = 0;
     for (list, into, is_init) in
@@ -138,12 +138,11 @@ fn render(
         for written in list {
             let name = written.name;
             let (mut container, disk) =
-                amounts::container(&name, written.requests, &written.limits).map_err(
-                    |(field, message)| {
-                        let field = format!("supportContainerResources.{field}");
-                        Invalid::new("KubeVirt", format!("spec.configuration.{field}"), message)
-                    },
-                )?;
+                amounts::container(&name, written.requests, &written.limits).map_err(|error| {
+                    let field =
+                        format!("spec.configuration.supportContainerResources.{}", error.field);
+                    Invalid::new("KubeVirt", field, error.problem.to_string())
+                })?;
             container.is_sidecar = written.is_sidecar;
             into.push(container);
             // Init containers run one after the other, and before the rest.

@@ -115,11 +115,10 @@ impl Surroundings {
             }
             "RuntimeClass" => {
                 let read: RuntimeClass = invalid::read(object)?;
-                let (fixed, _) =
-                    amounts::resources(&read.overhead.pod_fixed).map_err(|(name, message)| {
-                        let field = format!("overhead.podFixed.{name}");
-                        Invalid::new(invalid::name_of(object), field, message)
-                    })?;
+                let (fixed, _) = amounts::resources(&read.overhead.pod_fixed).map_err(|error| {
+                    let field = format!("overhead.podFixed.{}", error.field);
+                    Invalid::new(invalid::name_of(object), field, error.problem.to_string())
+                })?;
                 self.runtime_classes.insert(read.metadata.name, fixed);
             }
             _ => return Ok(false),

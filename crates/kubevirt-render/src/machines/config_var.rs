@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use berth_api::Quantity;
+use berth_api::{ParseQuantityError, Quantity};
 
 /// A string that knows whether it comes from a Secret. Its `Display` and `Debug` redact a value from a Secret.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -14,6 +14,17 @@ pub(super) struct ConfigVar {
 
 /// Replaces a value from a Secret in messages.
 const REDACTED: &str = "(from a Secret)";
+
+/// Reports a value that is not a quantity.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InvalidQuantity {
+    /// The value comes from a Secret and must not be quoted.
+    #[error("is not a quantity")]
+    Secret,
+    /// The value is in the object itself.
+    #[error(transparent)]
+    Value(ParseQuantityError),
+}
 
 impl ConfigVar {
     /// Creates a value from a Secret.
@@ -31,13 +42,13 @@ impl ConfigVar {
         self.value
     }
 
-    /// As a quantity.
+    /// Parses the value as a quantity.
     ///
     /// # Errors
-    /// What is wrong with it. The parser's own words quote what stands there, so they are for values of the object alone.
-    pub(super) fn quantity(&self) -> Result<Quantity, String> {
-        self.value.parse::<Quantity>().map_err(|error| {
-            if self.is_secret { "is not a quantity".to_owned() } else { error.to_string() }
+    /// If it is not a quantity. The parser's error quotes the value, so it is returned for values of the object only.
+    pub(super) fn quantity(&self) -> Result<Quantity, InvalidQuantity> {
+        self.value.parse().map_err(|error| {
+            if self.is_secret { InvalidQuantity::Secret } else { InvalidQuantity::Value(error) }
         })
     }
 }

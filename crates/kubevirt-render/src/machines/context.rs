@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use berth_api::{InfraConfigSpec, TenantCluster};
 use serde_json::Value;
 
-use super::references::{Reference, Resolve};
+use super::references::{Reference, Resolve, ResolveError};
 
 /// Objects that rendering needs. A missing object does not exist or is not known, see `is_exhaustive`.
 #[derive(Clone, Debug, Default)]
@@ -116,20 +116,21 @@ impl RenderContext {
 }
 
 impl Resolve for RenderContext {
-    fn resolve(&self, reference: &Reference) -> Result<String, String> {
-        let Reference { kind, namespace, name, key } = reference;
-        if let Some(why) = self.forbidden.get(&(*kind, namespace.clone(), name.clone())) {
-            return Err(format!("{kind} {namespace}/{name}: {why}"));
+    fn resolve(&self, reference: &Reference) -> Result<String, ResolveError> {
+        let Reference { kind, namespace, name, .. } = reference;
+        if let Some(message) = self.forbidden.get(&(*kind, namespace.clone(), name.clone())) {
+            let (reference, message) = (reference.clone(), message.clone());
+            return Err(ResolveError::Forbidden { reference, message });
         }
         self.entries.get(reference).cloned().ok_or_else(|| {
             let mut same = self.entries.keys();
-            let is_there = same.any(|other| {
+            let exists = same.any(|other| {
                 other.kind == *kind && other.namespace == *namespace && other.name == *name
             });
-            if is_there {
-                format!("{kind} {namespace}/{name} has no entry `{key}`")
+            if exists {
+                ResolveError::NoEntry(reference.clone())
             } else {
-                format!("{kind} {namespace}/{name} does not exist")
+                ResolveError::NotFound(reference.clone())
             }
         })
     }

@@ -210,7 +210,7 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
                 reader.error(path, value, "must be greater than 0")
             }
             Ok(_) => {}
-            Err(why) => reader.error(path, value, why),
+            Err(error) => reader.error(path, value, error.to_string()),
         }
     };
     if provider.instancetype.is_none() {

@@ -78,8 +78,8 @@ impl SecondaryDisk {
         if !["", "blank", "clone"].contains(&&*source) {
             disk.error("source", &source, "must be blank or clone");
         }
-        if let Err(why) = size.quantity() {
-            disk.error("size", &size, why);
+        if let Err(error) = size.quantity() {
+            disk.error("size", &size, error.to_string());
         }
         check_access_mode(disk, &access_mode);
         Self { size, storage_class, access_mode, is_blank: &*source == "blank" }

@@ -273,8 +273,8 @@ impl Reader<'_> {
                     ConfigVar::secret(value)
                 }
                 Ok(value) => value.into(),
-                Err(why) => {
-                    self.error(&at, "", why);
+                Err(error) => {
+                    self.error(&at, "", error.to_string());
                     ConfigVar::default()
                 }
             };

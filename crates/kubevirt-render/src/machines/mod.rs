@@ -32,6 +32,6 @@ pub use deployment::{
     RollingUpdate, Strategy, Template,
 };
 pub use network::unmet_prerequisite;
-pub use references::{Reference, Resolve, Scope};
+pub use references::{Reference, Resolve, ResolveError, Scope};
 pub use render::{RenderOptions, Rendered, render};
 pub use residence::{Residence, referenced_tenants, residence};

@@ -4,11 +4,30 @@ use berth_api::{InfraConfigSpec, SecretReference};
 
 /// Resolves references of fields to entries of Secrets and ConfigMaps.
 pub trait Resolve {
-    /// The entry of a Secret or ConfigMap.
+    /// Returns the entry of a Secret or ConfigMap.
     ///
     /// # Errors
-    /// Why there is none, in words that follow a field's name.
-    fn resolve(&self, reference: &Reference) -> Result<String, String>;
+    /// If the entry does not exist or may not be read.
+    fn resolve(&self, reference: &Reference) -> Result<String, ResolveError>;
+}
+
+/// Reports a reference that cannot be resolved.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// The controller may not read the Secret or ConfigMap.
+    #[error("{} {}/{}: {message}", reference.kind, reference.namespace, reference.name)]
+    Forbidden {
+        /// The reference.
+        reference: Reference,
+        /// Message of the API server.
+        message: String,
+    },
+    /// The Secret or ConfigMap has no such entry.
+    #[error("{} {}/{} has no entry `{}`", .0.kind, .0.namespace, .0.name, .0.key)]
+    NoEntry(Reference),
+    /// The Secret or ConfigMap does not exist.
+    #[error("{} {}/{} does not exist", .0.kind, .0.namespace, .0.name)]
+    NotFound(Reference),
 }
 
 /// An entry of a Secret or ConfigMap.
