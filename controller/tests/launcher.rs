@@ -1,4 +1,4 @@
-//! From manifests as people write them to launcher pods; and what stands in the cluster is read as it is.
+//! Predicts launcher pods from manifests, and reads pods of the cluster.
 #![expect(clippy::disallowed_methods, reason = "the test reads other projects' manifests")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-fn of(version: &str) -> Configuration {
+fn release(version: &str) -> Configuration {
     Configuration { version: version.parse().unwrap(), ..Configuration::default() }
 }
 
@@ -35,7 +35,7 @@ fn machine(spec: Value) -> Value {
     })
 }
 
-/// A machine with an instance type, and the objects it names.
+/// Returns a machine with an instance type and a preference, and these objects.
 fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroundings) {
     let mut around = Surroundings::default();
     for (kind, spec) in [
@@ -54,12 +54,12 @@ fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroun
 
 /// Golden machines of kubermatic/machine-controller. Two CPUs and 2Gi as requests and limits: the QoS class Guaranteed.
 #[test]
-fn machines_of_the_machine_controller_have_launchers() {
+fn launchers_of_machine_controllers_machines_are_predicted() {
     let mut seen = 0;
     for path in data::files("machine-controller", ".yaml") {
         let text = std::fs::read_to_string(&path).unwrap();
         let object: Value = serde_saphyr::from_str(&text).unwrap();
-        let launcher = launcher(&object, &of("main"), &Surroundings::default());
+        let launcher = launcher(&object, &release("main"), &Surroundings::default());
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let compute = &launcher.pod.containers[0];
         assert_eq!(compute.requests.memory, (2048 + 400) * MIB, "{name}");
@@ -81,13 +81,13 @@ fn machines_of_the_machine_controller_have_launchers() {
     assert_ne!(seen, 0, "no manifests in tests/data/machine-controller");
 }
 
-/// Worked by hand from the rules: common-instancetypes of the series u1, o1 and cx1.
+/// Calculated by hand from the rules for common-instancetypes of the series u1, o1 and cx1.
 #[test]
-fn instance_types_make_pods() {
+fn launchers_with_instance_types_are_predicted() {
     let small = json!({"cpu": {"guest": 2}, "memory": {"guest": "8Gi"}});
     let (object, around) = typed(small, json!({}), json!({}));
     for (version, overhead) in [("main", 296), ("v1.9.0", 276), ("v1.6.3", 292)] {
-        let launcher = launcher(&object, &of(version), &around);
+        let launcher = launcher(&object, &release(version), &around);
         let compute = &launcher.pod.containers[0];
         // The webhook of 1.6.3 writes the request, and so page tables are counted.
         let bytes = compute.requests.memory - 8 * GIB;
@@ -99,7 +99,7 @@ fn instance_types_make_pods() {
     let overcommitted =
         json!({"cpu": {"guest": 2}, "memory": {"guest": "8Gi", "overcommitPercent": 50}});
     let (object, around) = typed(overcommitted, json!({}), json!({}));
-    let compute = launcher(&object, &of("main"), &around).pod.containers.swap_remove(0);
+    let compute = launcher(&object, &release("main"), &around).pod.containers.swap_remove(0);
     assert_eq!(compute.requests.memory, 4 * GIB + 304 * MIB + 1);
 
     let pinned = json!({
@@ -116,7 +116,7 @@ fn instance_types_make_pods() {
         "machine": {"preferredMachineType": "pc-q35-rhel9.4.0"},
     });
     let (object, around) = typed(pinned, spread, json!({}));
-    let launcher = launcher(&object, &of("main"), &around);
+    let launcher = launcher(&object, &release("main"), &around);
     let compute = &launcher.pod.containers[0];
     // 240 + 8 x 4 + 8 + TPM + pinned, no screen.
     let overhead = (240 + 32 + 8 + 53 + 100) * MIB;
@@ -138,7 +138,7 @@ fn instance_types_make_pods() {
 }
 
 #[test]
-fn a_cluster_is_read_from_its_kubevirt() {
+fn the_configuration_is_read_from_the_kubevirt_object() {
     let object = json!({
         "kind": "KubeVirt", "metadata": {"namespace": "kubevirt", "name": "kubevirt", "annotations":
             {"alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity": ""}},
@@ -172,13 +172,13 @@ fn a_cluster_is_read_from_its_kubevirt() {
 
     let at = "/spec/configuration";
     for (pointer, value, said) in [
-        ("/developerConfiguration/memoryOvercommit", json!(-5), "memoryOvercommit: -5 is not"),
+        ("/developerConfiguration/memoryOvercommit", json!(-5), "memoryOvercommit: `-5` must be"),
         (
             "/developerConfiguration/cpuAllocationRatio",
             json!("x"),
             "cpuAllocationRatio: invalid type",
         ),
-        ("/additionalGuestMemoryOverheadRatio", json!("NaN"), "`NaN` is not a ratio"),
+        ("/additionalGuestMemoryOverheadRatio", json!("NaN"), "`NaN` must be a number"),
         (
             "/supportContainerResources/0/resources/requests/cpu",
             json!("7 m"),
@@ -205,7 +205,7 @@ fn pod(object: Value) -> core::Pod {
 }
 
 #[test]
-fn pods_of_the_cluster_are_read_as_they_are() {
+fn pods_of_the_cluster_are_read() {
     let read = Existing::read(&pod(json!({
         "metadata": {"namespace": "a", "name": "virt-launcher-web-1-x", "uid": "p", "labels": {
             "kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "vmi",
@@ -259,9 +259,9 @@ fn pods_of_the_cluster_are_read_as_they_are() {
     }
 }
 
-/// The kubelet's managers pass over a pod with resources of its own, and its totals are what the pod requests.
+/// The kubelet's managers ignore a pod with pod-level resources, whose total is the pod's request.
 #[test]
-fn a_pod_with_resources_of_its_own_shares_them() {
+fn pod_level_resources_are_shared_by_containers() {
     let own = json!({"cpu": "2", "memory": "1Gi"});
     let object = json!({"metadata": {"name": "x", "uid": "u"}, "spec": {
         "resources": {"requests": {"cpu": "4", "memory": "3Gi"}, "limits": {"cpu": "4", "memory": "3Gi"}},
@@ -278,9 +278,9 @@ fn a_pod_with_resources_of_its_own_shares_them() {
     assert!(error.contains("Pod a/b: spec.resources.requests.cpu: `lots` is not"), "{error}");
 }
 
-/// A resize counts as the larger of what is asked for and what is allocated, until it is done.
+/// During a resize, the larger of requested and allocated resources counts.
 #[test]
-fn a_resized_container_keeps_what_is_allocated() {
+fn a_container_keeps_its_allocated_resources_during_a_resize() {
     let read = |spec: &str, allocated: &str| {
         let of = |cpu: &str| json!({"cpu": cpu, "memory": "1Gi"});
         let object = json!({"metadata": {"name": "x", "uid": "u"},
@@ -297,13 +297,13 @@ fn a_resized_container_keeps_what_is_allocated() {
 }
 
 #[test]
-fn a_static_pod_is_known_by_the_uid_of_its_kubelet() {
+fn a_static_pod_has_the_uid_that_its_kubelet_uses() {
     let object = json!({"metadata": {"name": "x", "uid": "mirror",
         "annotations": {"kubernetes.io/config.mirror": "static"}}, "spec": {"containers": []}});
     assert_eq!(Existing::read(&pod(object)).unwrap().pod.uid, "static");
 }
 
-/// Requests or limits as they are written into a pod.
+/// Formats requests or limits for a pod's manifest.
 fn written(amounts: &berth_kubelet_admission::pod::Resources) -> Value {
     let mut all = json!({});
     if amounts.cpu_millis != 0 {
@@ -318,14 +318,14 @@ fn written(amounts: &berth_kubelet_admission::pod::Resources) -> Value {
     all
 }
 
-/// A predicted pod that is created and read again asks for the same.
+/// A predicted pod has the same requests when it is created and read.
 #[test]
-fn what_is_predicted_is_what_is_read_later() {
+fn predicted_and_created_pods_have_equal_requests() {
     let spec = json!({"domain": {"cpu": {"cores": 3}, "memory": {"guest": "1Gi"}}, "hostname": "host-1",
         "volumes": [{"name": "d", "containerDisk": {"image": "i"}}]});
     let instance = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"name": "web-1", "uid": "u"}, "spec": spec});
-    let made = launcher(&instance, &of("v1.8.0"), &Surroundings::default());
+    let made = launcher(&instance, &release("v1.8.0"), &Surroundings::default());
     assert_eq!((made.pod.init_containers.len(), made.pod.containers.len()), (3, 2));
     let list = |containers: &[berth_kubelet_admission::pod::Container]| -> Value {
         let each = containers.iter().map(|it| {
@@ -341,7 +341,7 @@ fn what_is_predicted_is_what_is_read_later() {
     assert_eq!(read.pod, made.pod);
     assert_eq!(read.vmi_uid.as_deref(), Some("u"));
     assert_eq!(made.labels["vm.kubevirt.io/name"], "host-1");
-    // The uid of a machine is not that of its instance.
+    // The uid of a VirtualMachine is not the uid of its instance.
     let spec = json!({"domain": {"memory": {"guest": "1Gi"}}});
     let made = try_launcher(&machine(spec), &Surroundings::default()).unwrap();
     assert!(!made.labels.contains_key("kubevirt.io/created-by"));

@@ -1,4 +1,4 @@
-//! No manifest, however broken, may end in a panic: what is wrong is said with object, field and value.
+//! Invalid manifests are reported with object, field and value, and never cause a panic.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use berth_kubevirt_render::launcher::{
@@ -19,12 +19,12 @@ fn machine(spec: Value) -> Value {
     })
 }
 
-fn said(object: &Value, around: &Surroundings) -> String {
+fn rejected(object: &Value, around: &Surroundings) -> String {
     launcher(object, around).unwrap_err().to_string()
 }
 
 #[test]
-fn object_field_and_value_are_named() {
+fn object_field_and_value_are_reported() {
     let most = u32::MAX;
     for (domain, expected) in [
         (json!({"cpu": {"cores": "two"}}), "cpu.cores: invalid type: string \"two\""),
@@ -34,8 +34,8 @@ fn object_field_and_value_are_named() {
         (json!({"ioThreads": {"supplementalPoolThreadCount": most}}), "cpu: 4294967296 CPUs"),
         (json!({"memory": 7}), "memory: invalid type"),
         (json!({"memory": {"guest": "1 Gi"}}), "memory.guest: `1 Gi` is not a quantity"),
-        (json!({"memory": {"guest": "-1Gi"}}), "memory.guest: there is no memory"),
-        (json!({}), "memory.guest: there is no memory"),
+        (json!({"memory": {"guest": "-1Gi"}}), "memory.guest: is missing"),
+        (json!({}), "memory.guest: is missing"),
         (json!({"memory": {"guest": "99E"}}), "memory.guest: `99E` is out of range"),
         (
             json!({"memory": {"hugepages": {"pageSize": "3Mi"}}, "resources": {"requests": {"memory": "3Mi"}}}),
@@ -50,14 +50,14 @@ fn object_field_and_value_are_named() {
             "resources.requests.memory: `-5` is negative",
         ),
     ] {
-        let error = said(&machine(json!({"domain": domain})), &Surroundings::default());
+        let error = rejected(&machine(json!({"domain": domain})), &Surroundings::default());
         let at = "VirtualMachine tenant-a/web-1: spec.template.spec.domain.";
         assert!(error.starts_with(&format!("{at}{expected}")), "{domain}: {error}");
     }
     for (domain, expected) in [
         (
             json!({"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}),
-            "domain.resources.limits.cpu: the container `compute` requests 2 of it",
+            "domain.resources.limits.cpu: container `compute` requests 2, but",
         ),
         (
             json!({"resources": {"limits": {"x/y": "1.5"}}}),
@@ -65,11 +65,11 @@ fn object_field_and_value_are_named() {
         ),
         (
             json!({"resources": {"requests": {"x/y": 1}}}),
-            "domain.resources.requests.x/y: the container `compute` has no limit for it",
+            "domain.resources.requests.x/y: container `compute` has no limit",
         ),
         (
             json!({"resources": {"requests": {"x/y": 1}, "limits": {"x/y": 2}}}),
-            "domain.resources.limits.x/y: the container `compute` requests 1 of it",
+            "domain.resources.limits.x/y: container `compute` requests 1, but",
         ),
         (
             json!({"resources": {"requests": {"disk": 1}}}),
@@ -85,11 +85,11 @@ fn object_field_and_value_are_named() {
         ),
         (
             json!({"cpu": {"dedicatedCpuPlacement": true}, "resources": {"limits": {"cpu": "1500m"}}}),
-            "domain.resources.requests.cpu: `1500m` is not a whole number",
+            "domain.resources.requests.cpu: `1500m` must be a whole number",
         ),
         (
             json!({"cpu": {"cores": 4, "dedicatedCpuPlacement": true}, "resources": {"limits": {"cpu": 3}}}),
-            "domain.resources.requests.cpu: `3` is not the 4 vCPUs",
+            "domain.resources.requests.cpu: `3` must equal the 4 vCPUs",
         ),
         (
             json!({"devices": {"interfaces": [{"name": "a", "binding": {"name": "b"}}]}}),
@@ -98,14 +98,14 @@ fn object_field_and_value_are_named() {
     ] {
         let mut object = machine(json!({"domain": domain}));
         object["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = json!("1Gi");
-        let error = said(&object, &Surroundings::default());
+        let error = rejected(&object, &Surroundings::default());
         let at = "VirtualMachine tenant-a/web-1: spec.template.spec.";
         assert!(error.starts_with(&format!("{at}{expected}")), "{domain}: {error}");
     }
 }
 
 #[test]
-fn what_stands_beside_the_domain_is_named_too() {
+fn fields_outside_of_the_domain_are_reported() {
     let domain = json!({"memory": {"guest": "1Gi"}});
     for (field, value, expected) in [
         (
@@ -123,27 +123,27 @@ fn what_stands_beside_the_domain_is_named_too() {
     ] {
         let mut object = machine(json!({"domain": domain}));
         object["spec"]["template"]["spec"][field] = value;
-        let error = said(&object, &Surroundings::default());
+        let error = rejected(&object, &Surroundings::default());
         let at = "VirtualMachine tenant-a/web-1: spec.template.spec.";
         assert!(error.starts_with(&format!("{at}{expected}")), "{field}: {error}");
     }
     let mut object = machine(json!({"domain": domain}));
     let hooks = json!({"hooks.kubevirt.io/hookSidecars": "[{"});
     object["spec"]["template"]["metadata"] = json!({"annotations": hooks});
-    let error = said(&object, &Surroundings::default());
+    let error = rejected(&object, &Surroundings::default());
     let at = "spec.template.metadata.annotations[hooks.kubevirt.io/hookSidecars]: ";
     assert!(error.contains(at), "{error}");
 
     object["metadata"].as_object_mut().unwrap().remove("name");
-    let error = said(&object, &Surroundings::default());
-    assert_eq!(error, "VirtualMachine tenant-a/?: metadata.name: there is none");
+    let error = rejected(&object, &Surroundings::default());
+    assert_eq!(error, "VirtualMachine tenant-a/?: metadata.name: is missing");
     let bare = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "a"}});
-    let error = said(&bare, &Surroundings::default());
-    assert_eq!(error, "VirtualMachine a: spec.template: there is none");
+    let error = rejected(&bare, &Surroundings::default());
+    assert_eq!(error, "VirtualMachine a: spec.template: is missing");
     assert_eq!(Machine::read(&json!({"apiVersion": "v1", "kind": "Pod"})), Ok(None));
 }
 
-/// A machine with an instance type, and the objects it names.
+/// Returns a machine with an instance type and a preference, and these objects.
 fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroundings) {
     let mut around = Surroundings::default();
     for (kind, spec) in [
@@ -159,20 +159,23 @@ fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroun
 }
 
 #[test]
-fn instance_types_that_are_missing_or_conflict_are_named() {
+fn missing_and_conflicting_instance_types_are_reported() {
     let three = json!({"cpu": {"guest": 3}, "memory": {"guest": "1Gi"}});
     let (mut object, around) = typed(three.clone(), json!({}), json!({}));
-    let error = said(&object, &Surroundings::default());
+    let error = rejected(&object, &Surroundings::default());
     let at = "VirtualMachine tenant-a/web-1: spec.instancetype.";
     assert_eq!(error, format!("{at}name: there is no VirtualMachineClusterInstancetype `own`"));
     object["spec"]["instancetype"]["kind"] = json!("VirtualMachineInstancetype");
     let missing = "there is no VirtualMachineInstancetype `own` in namespace tenant-a";
-    assert_eq!(said(&object, &around), format!("{at}name: {missing}"));
+    assert_eq!(rejected(&object, &around), format!("{at}name: {missing}"));
     object["spec"]["instancetype"]["kind"] = json!("Node");
-    assert!(said(&object, &around).starts_with(&format!("{at}kind: `Node` is neither")));
+    assert!(rejected(&object, &around).starts_with(&format!("{at}kind: `Node` must be")));
     object["spec"]["instancetype"] = json!({"inferFromVolume": "disk"});
-    let error = said(&object, &around);
-    assert!(error.contains("name: there is none, and what the volume `disk` says"), "{error}");
+    let error = rejected(&object, &around);
+    assert!(
+        error.contains("name: is missing, and it cannot be inferred from the volume `disk`"),
+        "{error}"
+    );
 
     for (field, own) in [
         ("domain.cpu.cores", json!({"cpu": {"cores": 1}})),
@@ -180,26 +183,26 @@ fn instance_types_that_are_missing_or_conflict_are_named() {
         ("domain.resources.limits.memory", json!({"resources": {"limits": {"memory": "1Gi"}}})),
     ] {
         let (object, around) = typed(three.clone(), json!({}), json!({"domain": own}));
-        let error = said(&object, &around);
-        let expected = format!("spec.template.spec.{field}: is said by the instance type");
+        let error = rejected(&object, &around);
+        let expected = format!("spec.template.spec.{field}: is set by the instance type");
         assert!(error.contains(&expected), "{error}");
     }
     let spread = |options: Value| json!({"cpu": {"preferredCPUTopology": "spread", "spreadOptions": options}});
     for (instancetype, preference, expected) in [
         (json!({"cpu": {"guest": 0}, "memory": {"guest": "1Gi"}}), json!({}), "cpu.guest of the"),
         (json!({"cpu": {"guest": 1}}), json!({}), "memory.guest of the instance type"),
-        (three.clone(), spread(json!({})), "3 vCPUs cannot be spread by 2"),
-        (three.clone(), spread(json!({"ratio": 0})), "3 vCPUs cannot be spread by 0"),
-        (three.clone(), spread(json!({"across": "all"})), "is `all`, which is none"),
-        (three, json!({"cpu": {"preferredCPUTopology": "round"}}), "is `round`, which is none"),
+        (three.clone(), spread(json!({})), "3 vCPUs are not divisible by 2"),
+        (three.clone(), spread(json!({"ratio": 0})), "3 vCPUs are not divisible by 0"),
+        (three.clone(), spread(json!({"across": "all"})), "`all` is unknown"),
+        (three, json!({"cpu": {"preferredCPUTopology": "round"}}), "`round` is unknown"),
     ] {
         let (object, around) = typed(instancetype, preference, json!({}));
-        let error = said(&object, &around);
+        let error = rejected(&object, &around);
         assert!(error.contains(expected), "{expected}: {error}");
     }
 }
 
-/// Values that may stand in any field.
+/// Generates values for any field.
 fn any_value() -> impl Strategy<Value = Value> {
     let fixed = vec![
         json!(null),
@@ -224,8 +227,8 @@ fn any_value() -> impl Strategy<Value = Value> {
     prop_oneof![prop::sample::select(fixed), "[-+0-9.a-zA-Z]{0,9}".prop_map(Value::from)]
 }
 
-/// A machine in which everything is said that is read.
-fn everything() -> Value {
+/// A machine that sets every field that is read.
+fn full_machine() -> Value {
     let mut object = machine(json!({
         "architecture": "amd64", "nodeSelector": {"a": "b"}, "schedulerName": "s", "hostname": "h",
         "affinity": {"nodeAffinity":
@@ -259,7 +262,7 @@ fn everything() -> Value {
     object
 }
 
-/// Paths of everything in an object.
+/// Collects the paths of all values in an object.
 fn pointers(value: &Value, at: &str, into: &mut Vec<String>) {
     into.push(at.to_owned());
     match value {
@@ -275,8 +278,8 @@ fn pointers(value: &Value, at: &str, into: &mut Vec<String>) {
 }
 
 #[test]
-fn everything_together_is_a_pod() {
-    let launcher = launcher(&everything(), &Surroundings::default()).unwrap();
+fn all_fields_together_are_rendered() {
+    let launcher = launcher(&full_machine(), &Surroundings::default()).unwrap();
     // Two vCPUs, one for the pool and one for the emulator.
     assert_eq!(launcher.pod.containers[0].requests.cpu_millis, 4000);
 }
@@ -284,7 +287,7 @@ fn everything_together_is_a_pod() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Any fields replaced by anything: a pod or an error that names the object, for every release.
+    /// With arbitrary values in arbitrary fields, every release renders a pod or returns an error that names the object.
     #[test]
     fn broken_machines_are_errors(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any_value()), 1..5),
@@ -293,7 +296,7 @@ proptest! {
         overcommit in prop::sample::select(vec![0, 1, 100, u32::MAX]),
         shared in prop::sample::select(vec![i64::MIN, -1, 0, 1, 3, i64::MAX]),
     ) {
-        let mut object = everything();
+        let mut object = full_machine();
         for (index, value) in changes {
             let mut paths = Vec::new();
             pointers(&object, "", &mut paths);
@@ -324,7 +327,7 @@ proptest! {
         }
     }
 
-    /// Other objects: taken in, passed over, or an error that says where.
+    /// Other objects are added, ignored, or an error that names the field.
     #[test]
     fn broken_surroundings_are_errors(
         kind in prop::sample::select(vec![

@@ -10,7 +10,7 @@ pub(super) const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
 /// Reports an invalid quantity of a resource.
 #[derive(Debug, thiserror::Error)]
-#[error("{field}: {problem}")]
+#[error("quantity of {field} is invalid")]
 pub(super) struct AmountError {
     /// Name of the resource, such as `cpu` or `limits.cpu`.
     pub(super) field: String,

@@ -1,4 +1,5 @@
-//! What the container `compute` asks for, which runs the guest (`renderresources.go`). The order of the steps matters.
+//! Requests and limits of the container `compute`, which runs the guest (`renderresources.go`). The order of the steps
+//! matters.
 
 use berth_api::Quantity;
 
@@ -9,14 +10,15 @@ use super::machine::Machine;
 use super::spec::{Amounts, Spec, amount};
 use super::surroundings::Surroundings;
 
-/// Requests and limits, as they are written into the pod.
+/// Requests and limits of the container in the pod's manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Compute {
     pub(super) requests: Amounts,
     pub(super) limits: Amounts,
 }
 
-/// Both lists twice: what the machine asks for itself, changed step by step, wins over what is calculated.
+/// Requests and limits, given and calculated. The quantities that the machine sets, changed step by step, take precedence
+/// over the calculated ones.
 #[derive(Default)]
 struct Lists {
     requests: Amounts,
@@ -28,11 +30,11 @@ struct Lists {
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
 
-/// Requests and limits of `compute` with this much memory beside the guest's.
+/// Renders requests and limits of `compute` with a memory overhead.
 ///
 /// # Errors
 ///
-/// If a network is named that is not known.
+/// If a named network is not known.
 pub(super) fn render(
     machine: &Machine,
     configuration: &Configuration,
@@ -72,14 +74,14 @@ pub(super) fn render(
         lists.calculated_limits.insert(MEMORY.to_owned(), limit);
     }
     for resource in networks(machine, around)? {
-        lists.one_more(&resource);
+        lists.add_device(&resource);
     }
     lists.devices(spec, configuration);
     Ok(lists.merged())
 }
 
 impl Lists {
-    /// `WithEphemeralStorageRequest`: what the launcher writes itself.
+    /// `WithEphemeralStorageRequest`: disk space that the launcher itself uses.
     fn ephemeral_storage(&mut self) {
         let own = Quantity::from_units(50_000_000);
         let request = self.requests.entry(EPHEMERAL_STORAGE.to_owned()).or_default();
@@ -89,19 +91,19 @@ impl Lists {
         }
     }
 
-    /// `getRequiredResources`: limits only, of which the API server makes requests.
+    /// `getRequiredResources`: limits only, which the API server copies to the requests.
     fn virtualization(&mut self, spec: &Spec, configuration: &Configuration) {
         let devices = &spec.domain.devices;
         let attached = devices.autoattach_pod_interface.unwrap_or(true);
         let virtio = |model: &str| model.is_empty() || model == "virtio";
         let any_virtio = devices.interfaces.iter().any(|it| virtio(&it.model));
-        for (device, wanted) in [
+        for (device, is_required) in [
             ("tun", attached || !devices.interfaces.is_empty()),
             ("vhost-net", any_virtio && !configuration.use_emulation),
             ("kvm", !configuration.use_emulation),
             ("vhost-vsock", devices.autoattach_vsock),
         ] {
-            if wanted {
+            if is_required {
                 self.limits
                     .insert(format!("devices.kubevirt.io/{device}"), Quantity::from_units(1));
             }
@@ -135,7 +137,7 @@ impl Lists {
         }
         if cpu.isolate_emulator_thread {
             let limit = amount(&self.limits, CPU);
-            // The pool is counted in it a second time if its policy is set; KubeVirt does so too.
+            // KubeVirt counts the pool a second time if its policy is set.
             let policy = spec.domain.io_threads_policy.as_deref() == Some("supplementalPool");
             let again = if policy { pool } else { 0 };
             let even = limit.units().saturating_add(i128::from(again)) % 2 == 0;
@@ -165,7 +167,7 @@ impl Lists {
         }
     }
 
-    /// `WithHugePages`: the guest is in the pages, and what is requested as memory is what is beside it.
+    /// `WithHugePages`: huge pages back the guest's memory, and the memory request is the overhead.
     fn hugepages(&mut self, spec: &Spec, overhead: Quantity) {
         let memory = &spec.domain.memory;
         let size = memory.hugepages.as_ref().map_or("", |pages| pages.page_size.as_str());
@@ -195,35 +197,35 @@ impl Lists {
         }
     }
 
-    /// Devices of plugins, in the order of `VMIResourcePredicates`.
+    /// Requests devices of device plugins, in the order of `VMIResourcePredicates`.
     fn devices(&mut self, spec: &Spec, configuration: &Configuration) {
         let devices = &spec.domain.devices;
         for device in devices.gpus.iter().chain(&devices.host_devices) {
             if let Some(resource) = device.resource() {
-                self.one_more(resource);
+                self.add_device(resource);
             }
         }
         let reserved = devices.disks.iter().any(|disk| disk.lun.reservation);
-        for (device, wanted) in [
+        for (device, is_required) in [
             ("sev", spec.is_sev()),
             ("tdx", spec.is_tdx() && configuration.version.since(9, 0)),
             ("pr-helper", reserved),
             ("iommufd", configuration.gate(Gate::Iommufd)),
         ] {
-            if wanted {
-                self.one_more(&format!("devices.kubevirt.io/{device}"));
+            if is_required {
+                self.add_device(&format!("devices.kubevirt.io/{device}"));
             }
         }
     }
 
-    /// `requestResource`: one more than there is. If the machine asks for the same itself, that wins in the end.
-    fn one_more(&mut self, name: &str) {
+    /// `requestResource`: increments the quantity of a resource. A quantity that the machine sets takes precedence later.
+    fn add_device(&mut self, name: &str) {
         let one = Quantity::from_units(1);
-        for (calculated, asked) in [
+        for (calculated, given) in [
             (&mut self.calculated_requests, &self.requests),
             (&mut self.calculated_limits, &self.limits),
         ] {
-            let more = overlaid(calculated, asked, name).saturating_add(one);
+            let more = overlaid(calculated, given, name).saturating_add(one);
             calculated.insert(name.to_owned(), more);
         }
     }
@@ -235,7 +237,7 @@ impl Lists {
     }
 }
 
-/// What is requested for memory if the machine requests none; `None` if it does, or nothing says how much.
+/// Returns the memory request of a machine that sets none; `None` if it sets one, or if the guest's memory is unknown.
 fn request_for_memory(
     spec: &Spec,
     requests: &Amounts,
@@ -258,7 +260,7 @@ fn request_for_memory(
     Some(Quantity::from_units(u64::try_from(share).unwrap_or(u64::MAX)))
 }
 
-/// The same, written into the machine: as the webhook of older releases did.
+/// Sets the memory request of a machine, as the webhook of older releases does.
 pub(super) fn memory_without_request(spec: &mut Spec, overcommit: u32) {
     let limit = amount(&spec.domain.resources.limits, MEMORY);
     if let Some(request) =
@@ -268,32 +270,29 @@ pub(super) fn memory_without_request(spec: &mut Spec, overcommit: u32) {
     }
 }
 
-/// vCPUs over the allocation ratio. `KubeVirt` divides in floats and reads the printed number again; so is it here, as the
-/// last digits may round up to one thousandth more.
+/// Divides vCPUs by the allocation ratio. `KubeVirt` divides floats and parses the printed number, which may round up by one
+/// thousandth, so this does the same.
 fn shared(vcpus: u64, ratio: i64) -> Quantity {
     let cpus = vcpus as f64 / ratio as f64;
     let text = if cpus < 1.0 { format!("{}m", cpus * 1000.0) } else { cpus.to_string() };
     text.parse().unwrap_or_default()
 }
 
-/// Resources that networks take one of each (`NetworkToResource`).
+/// Returns the resources that networks request one of each (`NetworkToResource`).
 fn networks(machine: &Machine, around: &Surroundings) -> Result<Vec<String>, Invalid> {
-    // With the gate ExternalNetResourceInjection another webhook writes them into the pod; the result is the same.
+    // With the gate ExternalNetResourceInjection, another webhook adds them to the pod; the result is the same.
     let mut resources = Vec::new();
     for (index, network) in machine.spec.networks.iter().enumerate() {
         let Some(multus) = &network.multus else { continue };
-        let called = &multus.network_name;
-        let whole = if called.contains('/') {
-            called.clone()
-        } else {
-            format!("{}/{called}", machine.namespace)
-        };
-        match around.networks.get(&whole) {
+        let name = &multus.network_name;
+        let full_name =
+            if name.contains('/') { name.clone() } else { format!("{}/{name}", machine.namespace) };
+        match around.networks.get(&full_name) {
             Some(resource) if resource.is_empty() => {}
             Some(resource) => resources.push(resource.clone()),
             None => {
                 let field = format!("networks[{index}].multus.networkName");
-                let message = format!("there is no NetworkAttachmentDefinition {whole}");
+                let message = format!("there is no NetworkAttachmentDefinition {full_name}");
                 return Err(machine.invalid(&field, message));
             }
         }

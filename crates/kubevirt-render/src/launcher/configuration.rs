@@ -1,4 +1,4 @@
-//! What of a cluster's `KubeVirt` configuration decides launcher pods.
+//! `KubeVirt`'s configuration of a cluster, as far as launcher pods depend on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,31 +11,30 @@ use super::invalid::{self, Invalid};
 use super::spec::{Amounts, Requirements};
 use super::version::Version;
 
-/// `KubeVirt`'s release and configuration. [`Default`] is that of `KubeVirt` itself, in the newest release known.
+/// `KubeVirt`'s release and configuration. [`Default`] is `KubeVirt`'s default configuration in the newest known release.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
-    /// The release that runs.
+    /// Running release.
     pub version: Version,
-    /// vCPUs to a CPU of the pod's request, for VMs without CPUs of their own. Not above zero: nothing is requested.
+    /// vCPUs per requested CPU of the pod, for VMs without dedicated CPUs. If it is not positive, no CPU is requested.
     pub cpu_allocation_ratio: i64,
-    /// Guest memory in per cent of what the pod requests for it. At least 1.
+    /// Guest memory in percent of the memory that the pod requests for it. At least 1.
     pub memory_overcommit: u32,
-    /// What the overhead is multiplied with.
+    /// Factor of the memory overhead.
     pub overhead_ratio: Option<f64>,
-    /// Feature gates that are turned on.
+    /// Enabled feature gates.
     pub feature_gates: BTreeSet<String>,
-    /// Feature gates that are turned off.
+    /// Disabled feature gates.
     pub disabled_feature_gates: BTreeSet<String>,
-    /// Node labels every launcher pod asks for.
+    /// Node selector of every launcher pod.
     pub node_selectors: BTreeMap<String, String>,
-    /// Whether VMs run without `/dev/kvm`.
+    /// True if VMs run without `/dev/kvm`.
     pub use_emulation: bool,
-    /// Requests and limits of containers beside `compute`, by type: `guest-console-log`, `sidecar`, `container-disk`,
-    /// `virtiofs`.
+    /// Requests and limits of support containers by type: `guest-console-log`, `sidecar`, `container-disk`, `virtiofs`.
     pub support_containers: BTreeMap<String, Support>,
-    /// Whether the console of a guest is not logged unless it asks for it.
+    /// True if the serial console of a guest is logged only if the VM requests it.
     pub serial_console_log_disabled: bool,
-    /// Machine type of VMs that name none; `None`: that of the architecture.
+    /// Machine type of VMs that name none; `None` for the default of the architecture.
     pub machine_type: Option<String>,
     /// Machine types by architecture.
     pub machine_types: BTreeMap<String, String>,
@@ -43,7 +42,7 @@ pub struct Configuration {
     pub architecture: String,
     /// CPU model of VMs that name none.
     pub cpu_model: Option<String>,
-    /// CPUs requested for VMs that request none; `None`: by the ratio.
+    /// CPU request of VMs that request none; `None` to calculate it from the ratio.
     pub cpu_request: Option<Quantity>,
     /// Runtime class of launcher pods.
     pub runtime_class: Option<String>,
@@ -51,32 +50,32 @@ pub struct Configuration {
     pub bindings: BTreeMap<String, Binding>,
     /// Namespaces where pods get CPU limits without a quota.
     pub cpu_limit_namespaces: Option<LabelSelector>,
-    /// TSC frequency in Hz for guests that need a fixed one; `None`: the lowest in the cluster.
+    /// TSC frequency in Hz for guests that need a fixed one; `None` for the lowest in the cluster.
     pub tsc_frequency: Option<u64>,
-    /// Whether a pinned VM with an emulator thread is made to have an even number of CPUs (annotation of the `KubeVirt`
+    /// True if a VM with dedicated CPUs and an emulator thread gets an even number of CPUs (annotation of the `KubeVirt`
     /// object; needs the gate `AlignCPUs` too).
     pub even_parity: bool,
 }
 
-/// What a container beside `compute` asks for, where the configuration says so.
+/// Configured requests and limits of a support container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Support {
-    /// Instead of `KubeVirt`'s own requests.
+    /// Override `KubeVirt`'s default requests.
     pub requests: BTreeMap<String, Quantity>,
-    /// Instead of its limits.
+    /// Override `KubeVirt`'s default limits.
     pub limits: BTreeMap<String, Quantity>,
 }
 
 /// A network binding plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binding {
-    /// Whether it runs in a container of its own.
+    /// True if the plugin runs in a sidecar.
     pub has_sidecar: bool,
-    /// Memory that `compute` needs more with it.
+    /// Additional memory of `compute`.
     pub memory: Quantity,
 }
 
-/// Set on an instance, or on the `KubeVirt` object for all.
+/// Annotation of an instance, or of the `KubeVirt` object for all instances.
 pub(super) const EVEN_PARITY: &str = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity";
 
 impl Default for Configuration {
@@ -108,29 +107,29 @@ impl Default for Configuration {
 }
 
 impl Configuration {
-    /// Whether a feature gate is on (`featuregate.IsEnabled`).
+    /// Returns true if a feature gate is enabled (`featuregate.IsEnabled`).
     pub(super) fn gate(&self, gate: Gate) -> bool {
         let on = self.feature_gates.contains(gate.name());
-        // Gates in beta are on by default since 1.9; before, every gate had to be turned on.
+        // Since 1.9, beta gates are enabled by default; before, every gate had to be enabled.
         let beta = gate.is_beta() && self.version.since(9, 0);
         self.version.since(gate.since(), 0)
             && (on || beta && !self.disabled_feature_gates.contains(gate.name()))
     }
 
-    /// An amount of the configuration for a container beside `compute`; zero counts as absent.
+    /// Returns a configured quantity of a support container; zero counts as absent.
     pub(super) fn support(&self, container: &str, limit: bool, resource: &str) -> Option<Quantity> {
         let support = self.support_containers.get(container)?;
         let amounts = if limit { &support.limits } else { &support.requests };
         amounts.get(resource).copied().filter(|amount| !amount.is_zero())
     }
 
-    /// Reads a `KubeVirt` object (`kubevirt.io/v1`).
+    /// Parses a `KubeVirt` object (`kubevirt.io/v1`).
     ///
-    /// The release is the one it says that runs; if it says none, the newest that is known.
+    /// The release is the observed one in its status, or else the newest known release.
     ///
     /// # Errors
     ///
-    /// Names the field that is malformed or out of range.
+    /// The field that is malformed or out of range.
     pub fn from_kubevirt(object: &Value) -> Result<Self, Invalid> {
         let read: KubeVirt = invalid::read(object)?;
         let wrong =
@@ -146,7 +145,7 @@ impl Configuration {
         }
         let read_spec = read.spec.configuration;
         let developer = read_spec.developer_configuration;
-        // The API leaves zeros out, so they mean the default.
+        // The API omits zeros, so they mean the default.
         if developer.cpu_allocation_ratio != 0 {
             this.cpu_allocation_ratio = developer.cpu_allocation_ratio;
         }
@@ -155,7 +154,7 @@ impl Configuration {
                 let value = developer.memory_overcommit;
                 wrong(
                     "spec.configuration.developerConfiguration.memoryOvercommit",
-                    format!("{value} is not a percentage from 1"),
+                    format!("`{value}` must be a percentage of at least 1"),
                 )
             })?;
         }
@@ -164,7 +163,7 @@ impl Configuration {
         {
             let ratio = text.parse().ok().filter(|ratio: &f64| (0.0..=1e6).contains(ratio));
             let field = "spec.configuration.additionalGuestMemoryOverheadRatio";
-            let message = || wrong(field, format!("`{text}` is not a ratio from 0 to 1000000"));
+            let message = || wrong(field, format!("`{text}` must be a number from 0 to 1000000"));
             this.overhead_ratio = Some(ratio.ok_or_else(message)?);
         }
         this.feature_gates = developer.feature_gates;
@@ -174,7 +173,7 @@ impl Configuration {
         this.tsc_frequency = developer.minimum_cluster_tsc_frequency;
         for container in read_spec.support_container_resources {
             let Requirements { requests, limits, .. } = container.resources;
-            // As in `GetSupportContainerRequest`, the first entry that says something counts.
+            // As in `GetSupportContainerRequest`, the first entry with a quantity takes precedence.
             let support = this.support_containers.entry(container.kind).or_default();
             for (into, from) in [(&mut support.requests, requests), (&mut support.limits, limits)] {
                 for (name, amount) in from.into_iter().filter(|(_, amount)| !amount.is_zero()) {
@@ -199,7 +198,7 @@ impl Configuration {
             }
         }
         this.cpu_model = Some(read_spec.cpu_model).filter(|text| !text.is_empty());
-        // 100m is the default, and means that the ratio counts (`setDefaultResourceRequests`).
+        // 100m is the default and means that the ratio applies (`setDefaultResourceRequests`).
         let by_ratio = |amount: &Quantity| amount.millis() == 100;
         this.cpu_request = read_spec.cpu_request.filter(|amount| !by_ratio(amount));
         this.runtime_class = Some(read_spec.default_runtime_class).filter(|text| !text.is_empty());
@@ -211,7 +210,7 @@ impl Configuration {
     }
 }
 
-/// Feature gates that change launcher pods.
+/// Feature gates that affect launcher pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
     AlignCpus,
@@ -237,7 +236,7 @@ impl Gate {
         matches!(self, Self::ImageVolume)
     }
 
-    /// The first release 1.x that has it.
+    /// Returns the minor version of the first release 1.x with the gate.
     const fn since(self) -> u16 {
         match self {
             Self::AlignCpus | Self::HypervStrictCheck => 2,

@@ -1,4 +1,4 @@
-//! The containers of a launcher pod beside `compute`, in their order (`template.go`, `renderLaunchManifest`).
+//! The containers of a launcher pod other than `compute`, in their order (`template.go`, `renderLaunchManifest`).
 
 use std::collections::BTreeSet;
 
@@ -10,21 +10,22 @@ use super::machine::Machine;
 use super::overhead::is_pinned;
 use super::spec::{Amounts, Present};
 
-/// A container as it is written into the pod.
-pub(super) struct Written {
+/// Requests and limits of a container in the pod's manifest.
+pub(super) struct ContainerSpec {
     pub(super) name: String,
     pub(super) requests: Amounts,
     pub(super) limits: Amounts,
     pub(super) is_sidecar: bool,
 }
 
-/// All but `compute`: init containers, and those that run beside it.
-pub(super) struct Others {
-    pub(super) init: Vec<Written>,
-    pub(super) beside: Vec<Written>,
+/// Init containers, and containers that run at the same time as `compute`.
+pub(super) struct OtherContainers {
+    pub(super) init: Vec<ContainerSpec>,
+    pub(super) concurrent: Vec<ContainerSpec>,
 }
 
-/// How requests follow limits where the guest's CPUs are pinned, or the pod is to be Guaranteed.
+/// Default request and limit of a resource. The limit is also the request if the guest's CPUs are dedicated or the pod has
+/// the QoS class Guaranteed.
 #[derive(Clone, Copy)]
 struct Amount {
     name: &'static str,
@@ -45,26 +46,26 @@ const CONSOLE: [Amount; 2] = amounts(["5m", "15m"], ["35M", "60M"]);
 const DISK: [Amount; 2] = amounts(["1m", "10m"], ["1M", "40M"]);
 /// `initContainerMinimalRequests` and `initContainerMinimalLimits`.
 const DISK_BINARY: [Amount; 2] = amounts(["10m", "100m"], ["1M", "40M"]);
-/// The same for pinned ones (`initContainerDedicatedCPURequiredResources`).
+/// `initContainerDedicatedCPURequiredResources`.
 const DISK_BINARY_PINNED: [Amount; 2] = amounts(["10m", "10m"], ["1M", "40M"]);
 /// `ResourcesForVirtioFSContainer`.
 const VIRTIOFS: [Amount; 2] = amounts(["10m", "100m"], ["1M", "80M"]);
-/// `sidecarResources`: nothing unless pinned.
+/// `sidecarResources`: none unless the CPUs are dedicated.
 const HOOK: [Amount; 2] = [
     Amount { name: "cpu", request: None, limit: None },
     Amount { name: "memory", request: None, limit: None },
 ];
 const HOOK_PINNED: [Amount; 2] = amounts(["200m", "200m"], ["64M", "64M"]);
 
-/// Everything that the containers depend on.
+/// Input for rendering the containers.
 struct Renderer<'a> {
     configuration: &'a Configuration,
     pinned: bool,
 }
 
 impl Renderer<'_> {
-    /// A container of a type, as `supportContainerResources` names it.
-    fn container(&self, name: String, kind: &str, own: [Amount; 2]) -> Written {
+    /// Renders a container of a type of `supportContainerResources`.
+    fn container(&self, name: String, kind: &str, own: [Amount; 2]) -> ContainerSpec {
         let (mut requests, mut limits) = (Amounts::new(), Amounts::new());
         for Amount { name, request, limit } in own {
             let read = |text: Option<&str>| text.and_then(|text| text.parse().ok());
@@ -75,10 +76,10 @@ impl Renderer<'_> {
             limits.extend(limit.map(|limit| (name.to_owned(), limit)));
             requests.extend(request.map(|request| (name.to_owned(), request)));
         }
-        Written { name, requests, limits, is_sidecar: false }
+        ContainerSpec { name, requests, limits, is_sidecar: false }
     }
 
-    fn disk(&self, name: String) -> Written {
+    fn disk(&self, name: String) -> ContainerSpec {
         let mut container = self.container(name, "container-disk", DISK);
         if let Ok(own) = "50M".parse() {
             container.requests.insert("ephemeral-storage".to_owned(), own);
@@ -87,15 +88,18 @@ impl Renderer<'_> {
     }
 }
 
-/// The containers beside `compute`.
+/// Renders the containers other than `compute`.
 ///
 /// # Errors
 ///
-/// If the annotation for hook sidecars is malformed, or a binding plugin is named that is not known.
-pub(super) fn others(machine: &Machine, configuration: &Configuration) -> Result<Others, Invalid> {
+/// If the annotation for hook sidecars is malformed, or if a named binding plugin is not known.
+pub(super) fn other_containers(
+    machine: &Machine,
+    configuration: &Configuration,
+) -> Result<OtherContainers, Invalid> {
     let (spec, version) = (&machine.spec, configuration.version);
     let renderer = Renderer { configuration, pinned: is_pinned(spec, version) };
-    let (mut init, mut beside) = (Vec::new(), Vec::new());
+    let (mut init, mut concurrent) = (Vec::new(), Vec::new());
 
     let kernel = spec.domain.firmware.kernel_boot.container.is_some();
     let disks = spec.volumes.iter().filter(|volume| volume.container_disk.is_some());
@@ -105,32 +109,32 @@ pub(super) fn others(machine: &Machine, configuration: &Configuration) -> Result
     disks.extend(kernel.then(|| "volumekernel-boot-volume".to_owned()));
     let image_volumes = configuration.gate(Gate::ImageVolume);
     if !image_volumes {
-        beside.extend(disks.iter().map(|name| renderer.disk(name.clone())));
+        concurrent.extend(disks.iter().map(|name| renderer.disk(name.clone())));
     }
     let shared: BTreeSet<&String> =
         spec.domain.devices.filesystems.iter().map(|it| &it.name).collect();
     for volume in &spec.volumes {
-        // Those of a path are put in by another webhook.
+        // Another webhook adds the containers of container paths.
         if shared.contains(&volume.name) && volume.container_path.is_none() {
             let name = format!("virtiofs-{}", volume.name);
-            beside.push(renderer.container(name, "virtiofs", VIRTIOFS));
+            concurrent.push(renderer.container(name, "virtiofs", VIRTIOFS));
         }
     }
     if logs_console(machine, configuration) {
         let name = "guest-console-log".to_owned();
         let mut log = renderer.container(name, "guest-console-log", CONSOLE);
         log.is_sidecar = version.since(6, 0);
-        if log.is_sidecar { init.push(log) } else { beside.push(log) }
+        if log.is_sidecar { init.push(log) } else { concurrent.push(log) }
     }
     let hook = if renderer.pinned { HOOK_PINNED } else { HOOK };
     let hooks = hooks(machine, configuration)?;
-    beside.extend(
+    concurrent.extend(
         (0..hooks).map(|i| renderer.container(format!("hook-sidecar-{i}"), "sidecar", hook)),
     );
 
     let skipped = "kubevirt.io/image-volume-skip-digest-resolution";
     if image_volumes {
-        // Only to learn the digest of the image.
+        // Their only purpose is to resolve the digest of the image.
         if machine.annotations.get(skipped).is_none_or(|text| text != "true") {
             init.extend(disks.into_iter().map(|name| renderer.disk(name)));
         }
@@ -139,10 +143,10 @@ pub(super) fn others(machine: &Machine, configuration: &Configuration) -> Result
         init.push(renderer.container("container-disk-binary".to_owned(), "container-disk", own));
         init.extend(disks.into_iter().map(|name| renderer.disk(format!("{name}-init"))));
     }
-    Ok(Others { init, beside })
+    Ok(OtherContainers { init, concurrent })
 }
 
-/// `isSerialConsoleLogEnabled`.
+/// Returns true if the serial console is logged (`isSerialConsoleLogEnabled`).
 fn logs_console(machine: &Machine, configuration: &Configuration) -> bool {
     let devices = &machine.spec.domain.devices;
     devices.autoattach_serial_console.unwrap_or(true)
@@ -159,7 +163,7 @@ struct Hook {
 
 const HOOKS: &str = "hooks.kubevirt.io/hookSidecars";
 
-/// How many hook sidecars there are: those of the annotation, and those of binding plugins (`netbinding.go`).
+/// Counts the hook sidecars of the annotation and of binding plugins (`netbinding.go`).
 fn hooks(machine: &Machine, configuration: &Configuration) -> Result<usize, Invalid> {
     let listed = machine.annotations.get(HOOKS).map(|text| serde_json::from_str::<Vec<Hook>>(text));
     let listed = listed.transpose().map_err(|error| {

@@ -1,7 +1,7 @@
-//! What the webhook of `KubeVirt` fills in when an instance is created, and what it refuses.
+//! Defaults and checks of `KubeVirt`'s webhook when an instance is created.
 //!
-//! `pkg/defaults` and `ApplyNewVMIMutations`; of the checks (`vmi-create-admitter.go`) those without which what a pod asks
-//! for would have no meaning.
+//! As in `pkg/defaults` and `ApplyNewVMIMutations`. Of the checks in `vmi-create-admitter.go`, only those that the requests
+//! of a pod depend on.
 
 use berth_api::{PageSize, Quantity};
 
@@ -11,18 +11,18 @@ use super::invalid::Invalid;
 use super::machine::Machine;
 use super::spec::{CpuFeature, Hyperv, Interface, Spec, amount};
 
-/// An interface of its own, if a machine names none (`SetDefaultNetworkInterface`).
-pub(super) fn network(spec: &mut Spec) {
+/// Adds the default interface if a machine has none (`SetDefaultNetworkInterface`).
+pub(super) fn add_network(spec: &mut Spec) {
     let devices = &mut spec.domain.devices;
-    let wanted = devices.autoattach_pod_interface.unwrap_or(true);
-    if wanted && spec.networks.is_empty() && devices.interfaces.is_empty() {
+    let is_enabled = devices.autoattach_pod_interface.unwrap_or(true);
+    if is_enabled && spec.networks.is_empty() && devices.interfaces.is_empty() {
         let name = "default".to_owned();
         devices.interfaces.push(Interface { name, ..Interface::default() });
     }
 }
 
-/// Fills in what a machine leaves open.
-pub(super) fn fill_in(machine: &mut Machine, configuration: &Configuration) {
+/// Sets the defaults of a machine.
+pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     let version = configuration.version;
     let spec = &mut machine.spec;
     if spec.architecture.is_empty() {
@@ -33,7 +33,7 @@ pub(super) fn fill_in(machine: &mut Machine, configuration: &Configuration) {
         let kind = configuration.machine_type.as_ref().or_else(by_architecture);
         spec.domain.machine.kind = kind.cloned().unwrap_or_else(|| "q35".to_owned());
     }
-    // Fields that a release does not know are not stored in its cluster.
+    // An API server drops fields that its release does not know.
     if !version.since(7, 0)
         && let Some(security) = &mut spec.domain.launch_security
     {
@@ -49,7 +49,7 @@ pub(super) fn fill_in(machine: &mut Machine, configuration: &Configuration) {
     requests(spec, configuration);
     spec.domain.memory.guest = guest_memory(spec);
     topology(spec);
-    network(spec);
+    add_network(spec);
     let cpu = spec.domain.cpu.get_or_insert_default();
     if cpu.model.is_empty() {
         cpu.model = configuration.cpu_model.clone().unwrap_or_else(|| "host-model".to_owned());
@@ -66,8 +66,8 @@ pub(super) fn fill_in(machine: &mut Machine, configuration: &Configuration) {
     }
 }
 
-/// `setDefaultResourceRequests`. Before 1.6.4 and 1.7 it also wrote the request for memory, which then counts for the page
-/// tables in the overhead too.
+/// Sets default requests (`setDefaultResourceRequests`). Before 1.6.4 and 1.7 it also set the memory request, which then
+/// counts for the page tables in the overhead too.
 fn requests(spec: &mut Spec, configuration: &Configuration) {
     let dedicated = spec.is_dedicated();
     let resources = &mut spec.domain.resources;
@@ -83,27 +83,27 @@ fn requests(spec: &mut Spec, configuration: &Configuration) {
     }
 }
 
-/// `setGuestMemory`.
+/// Returns the memory of the guest (`setGuestMemory`).
 pub(super) fn guest_memory(spec: &Spec) -> Option<Quantity> {
     let (memory, resources) = (&spec.domain.memory, &spec.domain.resources);
     let pages = memory.hugepages.as_ref().and_then(|pages| pages.page_size.parse().ok());
-    let asked = [amount(&resources.requests, "memory"), amount(&resources.limits, "memory")];
-    let asked = asked.into_iter().find(|amount| !amount.is_zero());
-    memory.guest.or(asked).or(pages)
+    let requested = [amount(&resources.requests, "memory"), amount(&resources.limits, "memory")];
+    let requested = requested.into_iter().find(|amount| !amount.is_zero());
+    memory.guest.or(requested).or(pages)
 }
 
-/// `SetDefaultGuestCPUTopology`: as many sockets as CPUs are asked for.
+/// Sets the default topology (`SetDefaultGuestCPUTopology`): as many sockets as requested CPUs.
 fn topology(spec: &mut Spec) {
     let resources = &spec.domain.resources;
-    let asked = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
-    let sockets = asked.map_or(1, |cpus| u32::try_from(cpus.units()).unwrap_or(u32::MAX));
+    let requested = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
+    let sockets = requested.map_or(1, |cpus| u32::try_from(cpus.units()).unwrap_or(u32::MAX));
     let cpu = spec.domain.cpu.get_or_insert_default();
     if (cpu.cores, cpu.sockets, cpu.threads) == (0, 0, 0) {
         (cpu.sockets, cpu.cores, cpu.threads) = (sockets, 1, 1);
     }
 }
 
-/// One enlightenment needs another (`SetHypervFeatureDependencies`), in the order in which they are looked at.
+/// Enables the enlightenments that others depend on, in the order of `SetHypervFeatureDependencies`.
 fn enlightenments(hyperv: &mut Hyperv) {
     for (feature, needs) in [
         ("evmcs", "vapic"),
@@ -115,7 +115,7 @@ fn enlightenments(hyperv: &mut Hyperv) {
         if hyperv.get(feature).is_some_and(|switch| switch.is_on())
             && !hyperv.entry(needs.to_owned()).or_default().is_on()
         {
-            // It was turned off: the rest is left as it is, and refused later.
+            // It is disabled explicitly: the webhook stops here and rejects the VM later.
             return;
         }
     }
@@ -129,14 +129,14 @@ fn require(features: &mut Vec<CpuFeature>, name: &str) {
     }
 }
 
-/// More is nobody's VM, and keeps all sums far from the ends of their types.
-const MOST_VCPUS: u128 = 1 << 20;
+/// Limit that exceeds any host and prevents overflows.
+const MAX_VCPUS: u128 = 1 << 20;
 
-/// Checks what the webhook checks, as far as it matters here.
+/// Validates a machine as the webhook does, as far as launcher pods depend on it.
 ///
 /// # Errors
 ///
-/// Names the field.
+/// The invalid field.
 pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     let (spec, domain) = (&machine.spec, &machine.spec.domain);
     for (list, amounts) in
@@ -152,10 +152,9 @@ pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     let none = super::spec::Cpu::default();
     let cpu = domain.cpu.as_ref().unwrap_or(&none);
     let vcpus = cpu.vcpus().saturating_add(u128::from(spec.pool_threads()));
-    if vcpus > MOST_VCPUS {
-        return Err(
-            machine.invalid("domain.cpu", format!("{vcpus} CPUs are more than any host has"))
-        );
+    if vcpus > MAX_VCPUS {
+        return Err(machine
+            .invalid("domain.cpu", format!("{vcpus} CPUs exceed the maximum of {MAX_VCPUS}")));
     }
     if cpu.isolate_emulator_thread && !cpu.dedicated_cpu_placement {
         return Err(
@@ -164,10 +163,8 @@ pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     }
     let guest = domain.memory.guest.unwrap_or_default();
     if guest <= Quantity::ZERO {
-        return Err(machine.invalid(
-            "domain.memory.guest",
-            "there is no memory for the guest: neither here, nor in domain.resources",
-        ));
+        return Err(machine
+            .invalid("domain.memory.guest", "is missing: set it here or in domain.resources"));
     }
     if domain.memory.reserved_overhead.added_overhead.is_some_and(Quantity::is_negative) {
         return Err(machine.invalid("domain.memory.reservedOverhead.addedOverhead", "is negative"));
@@ -187,13 +184,14 @@ pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     if cpu.dedicated_cpu_placement { check_dedicated(machine, cpu.vcpus()) } else { Ok(()) }
 }
 
-/// `validateHugepagesMemoryRequests`.
+/// Validates the page size (`validateHugepagesMemoryRequests`).
 fn check_pages(machine: &Machine, size: &str) -> Result<(), Invalid> {
     let field = "domain.memory.hugepages.pageSize";
     let size: PageSize = size.parse().map_err(|e| machine.invalid(field, format!("{e}")))?;
     let domain = &machine.spec.domain;
-    let asked = amount(&domain.resources.requests, "memory");
-    let memory = if asked.is_zero() { domain.memory.guest.unwrap_or_default() } else { asked };
+    let requested = amount(&domain.resources.requests, "memory");
+    let memory =
+        if requested.is_zero() { domain.memory.guest.unwrap_or_default() } else { requested };
     if memory.units() % i128::from(size.bytes()) != 0 {
         return Err(
             machine.invalid(field, format!("the memory {memory} is not a multiple of {size}"))
@@ -202,7 +200,7 @@ fn check_pages(machine: &Machine, size: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// `validateCpuPinning`.
+/// Validates dedicated CPUs (`validateCpuPinning`).
 fn check_dedicated(machine: &Machine, vcpus: u128) -> Result<(), Invalid> {
     let resources = &machine.spec.domain.resources;
     let (requests, limits) = (&resources.requests, &resources.limits);
@@ -212,23 +210,22 @@ fn check_dedicated(machine: &Machine, vcpus: u128) -> Result<(), Invalid> {
         if cpus.millis() % 1000 != 0 {
             return Err(machine.invalid(
                 &field,
-                format!("`{cpus}` is not a whole number, and dedicatedCpuPlacement needs one"),
+                format!("`{cpus}` must be a whole number with dedicatedCpuPlacement"),
             ));
         }
     }
     for name in ["cpu", "memory"] {
         let (request, limit) = (amount(requests, name), amount(limits, name));
         if !request.is_zero() && !limit.is_zero() && request.units() != limit.units() {
-            let message = format!(
-                "`{request}` is not the limit {limit}, and dedicatedCpuPlacement needs both the same"
-            );
+            let message =
+                format!("`{request}` must equal the limit {limit} with dedicatedCpuPlacement");
             return Err(machine.invalid(&format!("domain.resources.requests.{name}"), message));
         }
     }
-    let asked = amount(limits, "cpu").max(amount(requests, "cpu"));
-    if !asked.is_zero() && u128::try_from(asked.units()).ok() != Some(vcpus) {
+    let requested = amount(limits, "cpu").max(amount(requests, "cpu"));
+    if !requested.is_zero() && u128::try_from(requested.units()).ok() != Some(vcpus) {
         let message = format!(
-            "`{asked}` is not the {vcpus} vCPUs of domain.cpu, and dedicatedCpuPlacement needs both the same"
+            "`{requested}` must equal the {vcpus} vCPUs of domain.cpu with dedicatedCpuPlacement"
         );
         return Err(machine.invalid("domain.resources.requests.cpu", message));
     }

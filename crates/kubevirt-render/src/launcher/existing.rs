@@ -1,4 +1,4 @@
-//! A pod that is in the cluster already, as admission sees it: what it asks for is read, never computed.
+//! A pod that exists in the cluster, as kubelet admission sees it. Its requests are read, never calculated.
 
 use std::collections::BTreeMap;
 
@@ -14,43 +14,42 @@ use berth_kubelet_admission::pod::{Container, Pod, Resources};
 /// A pod of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Existing {
-    /// What its containers ask for, and its uid.
+    /// Requests and limits of its containers, and its uid.
     pub pod: Pod,
-    /// Bytes of a node's disk that it requests.
+    /// Requested bytes of the node's disk.
     pub ephemeral_storage: u64,
     /// `metadata.namespace`.
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// The VM's instance, if it is a launcher: one pod, or two while it migrates.
+    /// Uid of the VM's instance if the pod is a launcher. An instance has one launcher, or two during a migration.
     pub vmi_uid: Option<String>,
-    /// The migration whose target it is.
+    /// Uid of the migration that the pod is the target of.
     pub migration_uid: Option<String>,
-    /// A stand-in for a launcher, that only has its volumes bound and then goes.
+    /// True for a first-consumer pod: KubeVirt creates it before the launcher so that its volumes are bound.
     pub is_stand_in: bool,
-    /// Its containers have ended, and hold nothing any more.
+    /// True if all containers have ended and use no resources any longer.
     pub is_terminal: bool,
-    /// It is being deleted.
+    /// True if the pod is being deleted.
     pub is_deleted: bool,
-    /// Where it runs.
+    /// `spec.nodeName`
     pub node_name: Option<String>,
-    /// Where it shall run when others have left.
+    /// `status.nominatedNodeName`
     pub nominated_node_name: Option<String>,
 }
 
 impl Existing {
-    /// Reads a pod.
+    /// Parses a pod.
     ///
     /// # Errors
     ///
-    /// Names the container and the amount that is malformed.
+    /// The container and the quantity that is malformed.
     pub fn read(pod: &core::Pod) -> Result<Self, Invalid> {
         let meta = &pod.metadata;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (namespace, name) = (text(&meta.namespace), text(&meta.name));
         let called = format!("Pod {namespace}/{name}");
-        let spec =
-            pod.spec.as_ref().ok_or_else(|| Invalid::new(&called, "spec", "there is none"))?;
+        let spec = pod.spec.as_ref().ok_or_else(|| Invalid::new(&called, "spec", "is missing"))?;
         let status = pod.status.clone().unwrap_or_default();
         let label = |key: &str| {
             meta.labels
@@ -124,9 +123,8 @@ impl Existing {
     }
 }
 
-/// The uid by which the kubelet knows a pod. A static pod is made by the kubelet under a uid of its own; what is on the API
-/// server is its mirror, with another uid and that of the static pod in an annotation
-/// (`kubetypes.ConfigMirrorAnnotationKey`).
+/// Returns the uid by which the kubelet knows a pod. The kubelet creates a static pod under a different uid than its mirror
+/// pod on the API server, which has the uid of the static pod in an annotation (`kubetypes.ConfigMirrorAnnotationKey`).
 #[must_use]
 pub fn kubelet_uid(pod: &core::Pod) -> String {
     let annotations = pod.metadata.annotations.as_ref();
@@ -134,8 +132,8 @@ pub fn kubelet_uid(pod: &core::Pod) -> String {
     mirrored.or(pod.metadata.uid.as_ref()).cloned().unwrap_or_default()
 }
 
-/// In-place resize (KEP-1287): until a kubelet has carried it out, and for ever if it cannot, the container keeps what is
-/// allocated to it, and the scheduler counts the larger of both (`determineContainerReqs`).
+/// Applies an in-place resize (KEP-1287): until the kubelet has resized a container, and forever if it cannot, the container
+/// keeps its allocated resources, and the scheduler counts the larger of both (`determineContainerReqs`).
 fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
     let actual = status.resources.as_ref();
     let lists = [status.allocated_resources.as_ref(), actual.and_then(|it| it.requests.as_ref())];
@@ -157,9 +155,9 @@ fn keep_allocated(container: &mut Container, status: &core::ContainerStatus) {
     }
 }
 
-/// Pod-level resources (KEP-2837): the containers share what the pod requests, and the kubelet gives none of them CPUs or
-/// memory of its own (`PodLevelResourceManagers` is off). So the pod is as one that is not Guaranteed, and what it
-/// requests beyond its containers counts as overhead.
+/// Applies pod-level resources (KEP-2837): the containers share the pod's requests, and the kubelet allocates exclusive CPUs
+/// or memory to none of them (`PodLevelResourceManagers` is off). So the pod is treated as not Guaranteed, and its requests
+/// beyond those of its containers count as overhead.
 fn share_as_a_pod(pod: &mut Pod, own: &Resources) {
     for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
         (container.limits.cpu_millis, container.limits.memory) = (0, 0);

@@ -1,7 +1,7 @@
-//! Instance types and preferences (`instancetype.kubevirt.io`), and what they make of a machine.
+//! Applies instance types and preferences (`instancetype.kubevirt.io`) to a machine.
 //!
-//! `pkg/instancetype/apply` and `pkg/instancetype/preference/apply`: an instance type may only say what the machine
-//! leaves open, a preference fills in what is still open then.
+//! As in `pkg/instancetype/apply` and `pkg/instancetype/preference/apply`: an instance type must not set a field that the
+//! machine sets, and a preference sets the fields that are still empty after that.
 
 use std::collections::BTreeMap;
 
@@ -107,29 +107,29 @@ struct PreferenceMachine {
     preferred_machine_type: String,
 }
 
-/// The kinds that a reference may name; the one of the cluster is the default.
+/// The kinds that a reference may name; the cluster-scoped kind is the default.
 struct Kinds {
     field: &'static str,
-    of_cluster: &'static str,
-    of_namespace: &'static str,
+    cluster: &'static str,
+    namespaced: &'static str,
 }
 
 const INSTANCETYPES: Kinds = Kinds {
     field: "instancetype",
-    of_cluster: "VirtualMachineClusterInstancetype",
-    of_namespace: "VirtualMachineInstancetype",
+    cluster: "VirtualMachineClusterInstancetype",
+    namespaced: "VirtualMachineInstancetype",
 };
 const PREFERENCES: Kinds = Kinds {
     field: "preference",
-    of_cluster: "VirtualMachineClusterPreference",
-    of_namespace: "VirtualMachinePreference",
+    cluster: "VirtualMachineClusterPreference",
+    namespaced: "VirtualMachinePreference",
 };
 
-/// The instance type and the preference that a machine names.
+/// Looks up the instance type and the preference that a machine names.
 ///
 /// # Errors
 ///
-/// If one is named that is not known.
+/// If a named object is not known.
 pub(super) fn find<'a>(
     machine: &Machine,
     around: &'a Surroundings,
@@ -152,26 +152,26 @@ fn look_up<'a, T>(
     };
     if matcher.name.is_empty() {
         let message = if matcher.infer_from_volume.is_empty() {
-            "there is none".to_owned()
+            "is missing".to_owned()
         } else {
             format!(
-                "there is none, and what the volume `{}` says is not known here",
+                "is missing, and it cannot be inferred from the volume `{}` here",
                 matcher.infer_from_volume
             )
         };
         return Err(wrong("name", message));
     }
-    // Kinds are compared without case, and the plural is taken too (`find/spec.go`).
+    // Kinds match case-insensitively, and the plural is accepted (`find/spec.go`).
     let kind = matcher.kind.to_ascii_lowercase();
     let kind = kind.strip_suffix('s').unwrap_or(&kind);
     let is = |name: &str| kind == name.to_ascii_lowercase();
-    let (namespace, kind) = if kind.is_empty() || is(kinds.of_cluster) {
-        (None, kinds.of_cluster)
-    } else if is(kinds.of_namespace) {
-        (Some(machine.namespace.clone()), kinds.of_namespace)
+    let (namespace, kind) = if kind.is_empty() || is(kinds.cluster) {
+        (None, kinds.cluster)
+    } else if is(kinds.namespaced) {
+        (Some(machine.namespace.clone()), kinds.namespaced)
     } else {
-        let both = format!("{} nor {}", kinds.of_namespace, kinds.of_cluster);
-        return Err(wrong("kind", format!("`{}` is neither {both}", matcher.kind)));
+        let both = format!("{} or {}", kinds.namespaced, kinds.cluster);
+        return Err(wrong("kind", format!("`{}` must be {both}", matcher.kind)));
     };
     let place = namespace.as_ref().map_or_else(String::new, |n| format!(" in namespace {n}"));
     let found = known.get(&(namespace, matcher.name.clone()));
@@ -180,8 +180,8 @@ fn look_up<'a, T>(
         .ok_or_else(|| wrong("name", format!("there is no {kind} `{}`{place}", matcher.name)))
 }
 
-/// What has to be known before networks are filled in (`ApplyAutoAttachPreferences`).
-pub(super) fn prefer_attached(preference: &Preference, spec: &mut Spec) {
+/// Sets preferences on which the default network depends (`ApplyAutoAttachPreferences`).
+pub(super) fn apply_autoattach_preferences(preference: &Preference, spec: &mut Spec) {
     let (devices, prefer) = (&mut spec.domain.devices, &preference.devices);
     for (field, preferred) in [
         (&mut devices.autoattach_graphics_device, prefer.preferred_autoattach_graphics_device),
@@ -192,19 +192,19 @@ pub(super) fn prefer_attached(preference: &Preference, spec: &mut Spec) {
     }
 }
 
-/// Makes the machine what its instance type says.
+/// Applies an instance type.
 ///
 /// # Errors
 ///
-/// If the machine itself says something that the instance type is to say, or the type is malformed.
-pub(super) fn expand(
+/// If the machine sets a field that the instance type sets, or if the instance type is malformed.
+pub(super) fn apply_instancetype(
     machine: &mut Machine,
     from: &Instancetype,
     preference: Option<&Preference>,
 ) -> Result<(), Invalid> {
     if let Some(field) = conflict(&machine.spec, from) {
         return Err(
-            machine.invalid(&field, "is said by the instance type, and may not be said here too")
+            machine.invalid(&field, "is set by the instance type and must not be set here too")
         );
     }
     let wrong = |field: &str, message: &str| {
@@ -215,13 +215,13 @@ pub(super) fn expand(
         )
     };
     if from.cpu.guest == 0 {
-        return Err(wrong("cpu.guest", "is not at least 1"));
+        return Err(wrong("cpu.guest", "must be at least 1"));
     }
     if from.memory.guest <= Quantity::ZERO {
-        return Err(wrong("memory.guest", "is not above 0"));
+        return Err(wrong("memory.guest", "must be greater than 0"));
     }
     if from.memory.overcommit_percent > 100 {
-        return Err(wrong("memory.overcommitPercent", "is above 100"));
+        return Err(wrong("memory.overcommitPercent", "must be at most 100"));
     }
     let [cores, sockets, threads] = topology(from.cpu.guest, preference)
         .map_err(|error| Invalid::new(&machine.object, "spec.preference", error.to_string()))?;
@@ -270,14 +270,14 @@ pub(super) fn expand(
     Ok(())
 }
 
-/// `applyMemory` counts in 32 bit floats, and what it loses by that is in the pods.
+/// `applyMemory` calculates with 32-bit floats; their rounding errors are visible in the pods.
 fn overcommitted(memory: &InstancetypeMemory) -> Quantity {
     let share = 1.0 - f32::from(memory.overcommit_percent) / 100.0;
     let requested = memory.guest.units() as f32 * share;
     amounts::times(1, f64::from(requested))
 }
 
-/// The field of the machine that says what only the instance type may say (`validateCPU`, `validateMemory`, ...).
+/// Returns a field of the machine that only the instance type may set (`validateCPU`, `validateMemory`, ...).
 fn conflict(spec: &Spec, from: &Instancetype) -> Option<String> {
     let domain = &spec.domain;
     let none = Cpu::default();
@@ -376,9 +376,9 @@ fn spread(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], Topol
     }
 }
 
-/// Fills in what is still open, after the instance type (`preference/apply/vmi.go`).
-pub(super) fn prefer(machine: &mut Machine, preference: &Preference) {
-    prefer_attached(preference, &mut machine.spec);
+/// Sets empty fields from a preference, after the instance type (`preference/apply/vmi.go`).
+pub(super) fn apply_preference(machine: &mut Machine, preference: &Preference) {
+    apply_autoattach_preferences(preference, &mut machine.spec);
     let domain = &mut machine.spec.domain;
     let cpu = domain.cpu.get_or_insert_default();
     for feature in &preference.cpu.preferred_cpu_features {

@@ -1,11 +1,11 @@
-//! What is wrong with an object, said with its name and the field; and reading one so that it can be said.
+//! Errors about invalid objects, with the name of the object and the field, and parsing that returns them.
 
 use std::borrow::Cow;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// An object that cannot be made sense of.
+/// Reports an invalid object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {field}: {message}")]
 pub struct Invalid {
@@ -13,12 +13,12 @@ pub struct Invalid {
     pub object: String,
     /// Path of the field: `spec.template.spec.domain.cpu.cores`.
     pub field: String,
-    /// What is wrong there, with the value.
+    /// The value and the problem.
     pub message: String,
 }
 
 impl Invalid {
-    /// Something wrong with a field of an object.
+    /// Creates an error about a field of an object.
     pub fn new(
         object: impl Into<String>,
         field: impl Into<String>,
@@ -28,7 +28,7 @@ impl Invalid {
     }
 }
 
-/// How an object is called in messages; what it does not say is `?`.
+/// Returns kind, namespace and name of an object for messages, with `?` for a missing name.
 pub(super) fn name_of(object: &Value) -> String {
     let text = |value: Option<&Value>| {
         value.and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
@@ -42,11 +42,11 @@ pub(super) fn name_of(object: &Value) -> String {
     }
 }
 
-/// Reads an object, or names the field that is wrong. Fields that are `null` are absent, as an API server has it.
+/// Parses an object, or returns the field that is invalid. Fields that are `null` are absent, as for an API server.
 pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
     let object =
         if has_nulls(object) { Cow::Owned(without_nulls(object)) } else { Cow::Borrowed(object) };
-    // To know the path costs more than the reading, so only what is broken is read again for it.
+    // Tracking the path costs more than parsing, so only invalid objects are parsed again to find it.
     T::deserialize(&*object).or_else(|_| {
         serde_path_to_error::deserialize(&*object).map_err(|error| {
             let field = error.path().to_string();
@@ -55,7 +55,7 @@ pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<T, Invalid> {
     })
 }
 
-/// Whether [`without_nulls`] would change anything.
+/// Returns true if a value contains fields that are `null`.
 fn has_nulls(value: &Value) -> bool {
     match value {
         Value::Object(map) => map.values().any(|value| value.is_null() || has_nulls(value)),
@@ -64,7 +64,7 @@ fn has_nulls(value: &Value) -> bool {
     }
 }
 
-/// The same without fields that are `null`.
+/// Removes fields that are `null`.
 pub(crate) fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! A `VirtualMachine` or `VirtualMachineInstance` as it is written.
+//! A `VirtualMachine` or `VirtualMachineInstance`, without defaults.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use super::spec::Spec;
 use super::surroundings::or_default;
 use berth_kubelet_admission::pod::Guest;
 
-/// A machine whose launcher pod is asked about.
+/// A machine whose launcher pod is predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// How it is called in messages: `VirtualMachine tenant-a/web-1`.
+    /// Kind, namespace and name for messages: `VirtualMachine tenant-a/web-1`.
     pub object: String,
-    /// Its namespace; `default` if it names none.
+    /// Namespace of the machine; `default` if it names none.
     pub namespace: String,
-    /// Its name, which is also that of the instance.
+    /// Name of the machine and of its instance.
     pub name: String,
-    /// `metadata.uid` of the instance. Unknown before there is one.
+    /// `metadata.uid` of the instance; `None` before the instance exists.
     pub uid: Option<String>,
     /// Labels of the instance.
     pub labels: BTreeMap<String, String>,
@@ -28,7 +28,7 @@ pub struct Machine {
     pub(super) instancetype: Option<Matcher>,
     pub(super) preference: Option<Matcher>,
     pub(super) spec: Spec,
-    /// Where the instance's spec stands: `spec.template.spec` or `spec`.
+    /// Path of the instance's spec: `spec.template.spec` or `spec`.
     pub(super) at: &'static str,
 }
 
@@ -74,46 +74,46 @@ struct Template {
 }
 
 impl Machine {
-    /// Reads a `VirtualMachine` or `VirtualMachineInstance` (`kubevirt.io/v1`). `None` if it is something else.
+    /// Parses a `VirtualMachine` or `VirtualMachineInstance` (`kubevirt.io/v1`); returns `None` for other kinds.
     ///
-    /// Fields that do not matter here are not looked at.
+    /// Fields that do not affect the launcher pod are ignored.
     ///
     /// # Errors
     ///
-    /// Names the field that is malformed.
+    /// The field that is malformed.
     pub fn read(object: &Value) -> Result<Option<Self>, Invalid> {
         let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
-        let ours = text("apiVersion").starts_with("kubevirt.io/");
+        let is_kubevirt = text("apiVersion").starts_with("kubevirt.io/");
         match text("kind") {
-            "VirtualMachine" if ours => Self::of_machine(object).map(Some),
-            "VirtualMachineInstance" if ours => Self::of_instance(object).map(Some),
+            "VirtualMachine" if is_kubevirt => Self::from_vm(object).map(Some),
+            "VirtualMachineInstance" if is_kubevirt => Self::from_instance(object).map(Some),
             _ => Ok(None),
         }
     }
 
-    fn of_machine(object: &Value) -> Result<Self, Invalid> {
+    fn from_vm(object: &Value) -> Result<Self, Invalid> {
         let Object { metadata, spec } = invalid::read::<Object<MachineSpec>>(object)?;
-        let template = spec.template.ok_or_else(|| {
-            Invalid::new(invalid::name_of(object), "spec.template", "there is none")
-        })?;
+        let template = spec
+            .template
+            .ok_or_else(|| Invalid::new(invalid::name_of(object), "spec.template", "is missing"))?;
         let Metadata { labels, annotations, .. } = template.metadata;
-        // The template's own uid is nobody's; a machine's is not the instance's.
+        // The uid of a VirtualMachine is not the uid of its instance.
         let instance = Metadata { uid: String::new(), labels, annotations, ..metadata };
-        let mut this = Self::of(object, instance, template.spec, "spec.template.spec")?;
+        let mut this = Self::new(object, instance, template.spec, "spec.template.spec")?;
         this.instancetype = spec.instancetype;
         this.preference = spec.preference;
         Ok(this)
     }
 
-    fn of_instance(object: &Value) -> Result<Self, Invalid> {
+    fn from_instance(object: &Value) -> Result<Self, Invalid> {
         let Object { metadata, spec } = invalid::read::<Object<Spec>>(object)?;
-        Self::of(object, metadata, spec, "spec")
+        Self::new(object, metadata, spec, "spec")
     }
 
-    fn of(object: &Value, meta: Metadata, spec: Spec, at: &'static str) -> Result<Self, Invalid> {
+    fn new(object: &Value, meta: Metadata, spec: Spec, at: &'static str) -> Result<Self, Invalid> {
         let called = invalid::name_of(object);
         if meta.name.is_empty() {
-            return Err(Invalid::new(called, "metadata.name", "there is none"));
+            return Err(Invalid::new(called, "metadata.name", "is missing"));
         }
         Ok(Self {
             object: called,
@@ -129,7 +129,7 @@ impl Machine {
         })
     }
 
-    /// What its guest has, as far as it is said or the webhook has filled it in.
+    /// Returns the resources of the guest, as far as the spec or the webhook sets them.
     #[must_use]
     pub fn guest(&self) -> Guest {
         let cpu = self.spec.domain.cpu.as_ref();
@@ -142,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// Something wrong with a field of its spec.
+    /// Creates an error about a field of the instance's spec.
     pub(super) fn invalid(&self, field: &str, message: impl Into<String>) -> Invalid {
         Invalid::new(&self.object, format!("{}.{field}", self.at), message)
     }

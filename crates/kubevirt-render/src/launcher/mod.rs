@@ -1,10 +1,10 @@
-//! What the virt-launcher pod of a VM that does not run yet will ask for, by `KubeVirt`'s own rules.
+//! Predicts the virt-launcher pod of a VM that does not run yet, by `KubeVirt`'s rules.
 //!
-//! Three steps, as in a cluster: instance type and preference are applied (`instancetype`), the webhook fills in what is
-//! open (`defaults`), and the controller renders the pod (`overhead`, `compute`, `containers`, `selector`). Rules are named
-//! by the function of kubevirt/kubevirt in which they stand; those that changed ask for the [`Version`].
+//! There are three steps, as in a cluster: instance type and preference are applied (`instancetype`), the webhook sets
+//! defaults (`defaults`), and the controller renders the pod (`overhead`, `compute`, `containers`, `selector`). Comments name
+//! the function of kubevirt/kubevirt that contains a rule. Rules that changed depend on the [`Version`].
 //!
-//! Not known here, as it is nowhere before the pod is: what other webhooks add (injected sidecars, limit ranges), and pod
+//! Not predictable before the pod exists: additions of other webhooks (injected sidecars, limit ranges), and pod
 //! anti-affinity for persistent reservations, which needs the UIDs of claims.
 
 mod amounts;
@@ -38,48 +38,48 @@ pub use surroundings::RESOURCE_NAME;
 pub use surroundings::Surroundings;
 pub use version::{ParseVersionError, Version};
 
-/// A launcher pod as it will be created.
+/// A predicted launcher pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launcher {
-    /// What its containers ask for. It has no uid yet.
+    /// Requests and limits of its containers. The pod has no uid yet.
     pub pod: Pod,
-    /// Bytes of a node's disk that it requests; on no zone, and so not in `pod`.
+    /// Requested bytes of the node's disk. They belong to no NUMA zone and so are not in `pod`.
     pub ephemeral_storage: u64,
     /// Memory of the guest in bytes.
     pub guest_memory: u64,
-    /// Memory beside it in bytes, as counted by `KubeVirt`.
+    /// Memory overhead in bytes, as `KubeVirt` calculates it.
     pub memory_overhead: u64,
-    /// CPUs the guest sees.
+    /// vCPUs of the guest.
     pub vcpus: u32,
-    /// Whether the guest's CPUs are CPUs of the host.
+    /// True if the guest's CPUs are dedicated CPUs of the host.
     pub is_dedicated: bool,
-    /// Whether the guest's zones follow the host's (`guestMappingPassthrough`): its memory is split evenly over them.
+    /// True if the guest has the NUMA zones of the host (`guestMappingPassthrough`), over which its memory is split evenly.
     pub numa_passthrough: bool,
     /// Namespace of the pod.
     pub namespace: String,
     /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
-    /// Labels a node must have.
+    /// Required labels of a node.
     pub node_selector: BTreeMap<String, String>,
     /// Affinity to nodes and pods.
     pub affinity: Option<Affinity>,
-    /// Taints it bears.
+    /// Tolerations of the pod.
     pub tolerations: Vec<Toleration>,
-    /// How pods like it are to be spread.
+    /// Topology spread constraints of the pod.
     pub spread: Vec<TopologySpreadConstraint>,
-    /// The scheduler that is to place it.
+    /// Scheduler of the pod.
     pub scheduler_name: String,
-    /// Its priority class, if it names one.
+    /// Priority class of the pod, if it names one.
     pub priority_class: Option<String>,
-    /// Claims of dynamic resource allocation, by their name in the pod: what they take is not known here.
+    /// Claims of dynamic resource allocation, by their name in the pod. Their devices are not known here.
     pub resource_claims: Vec<String>,
 }
 
-/// Says what launcher pod a machine will get.
+/// Predicts the launcher pod of a machine.
 ///
 /// # Errors
 ///
-/// Names the machine, the field and the value that no pod could be made of.
+/// The machine, the field and the value that `KubeVirt` would reject.
 pub fn predict(
     machine: &Machine,
     configuration: &Configuration,
@@ -88,24 +88,24 @@ pub fn predict(
     let mut machine = machine.clone();
     let (instancetype, preference) = instancetype::find(&machine, around)?;
     if let Some(preference) = preference {
-        instancetype::prefer_attached(preference, &mut machine.spec);
+        instancetype::apply_autoattach_preferences(preference, &mut machine.spec);
     }
     if machine.at != "spec" {
-        // The controller does so for a machine before the instance type is applied.
-        defaults::network(&mut machine.spec);
+        // The controller does this for a VirtualMachine before it applies the instance type.
+        defaults::add_network(&mut machine.spec);
     }
     if let Some(instancetype) = instancetype {
-        instancetype::expand(&mut machine, instancetype, preference)?;
+        instancetype::apply_instancetype(&mut machine, instancetype, preference)?;
     }
     if let Some(preference) = preference {
-        instancetype::prefer(&mut machine, preference);
+        instancetype::apply_preference(&mut machine, preference);
     }
-    defaults::fill_in(&mut machine, configuration);
+    defaults::apply(&mut machine, configuration);
     defaults::check(&machine)?;
     render(&machine, configuration, around)
 }
 
-/// Renders the pod of a machine in which everything is filled in.
+/// Renders the pod of a machine whose defaults are set.
 fn render(
     machine: &Machine,
     configuration: &Configuration,
@@ -117,13 +117,13 @@ fn render(
     let pools = policy == Some("supplementalPool") || spec.pool_threads() > 0;
     if pools && version.since(5, 0) && !version.since(5, 2) {
         let message = format!(
-            "CPUs of the supplemental pool are counted wrongly in {version}, and that is not known here"
+            "{version} counts the CPUs of the supplemental pool wrongly, which cannot be predicted"
         );
         return Err(machine.invalid("domain.ioThreads", message));
     }
     let overhead = overhead::memory(spec, configuration);
     let compute = compute::render(machine, configuration, around, overhead)?;
-    let others = containers::others(machine, configuration)?;
+    let others = containers::other_containers(machine, configuration)?;
 
     let invalid = |error: amounts::AmountError| {
         machine.invalid(&format!("domain.resources.{}", error.field), error.problem.to_string())
@@ -132,20 +132,21 @@ fn render(
         amounts::container("compute", compute.requests, &compute.limits).map_err(invalid)?;
     let mut pod = Pod { containers: vec![compute], ..Pod::default() };
     let mut storage_of_init = 0;
-    for (list, into, is_init) in
-        [(others.init, &mut pod.init_containers, true), (others.beside, &mut pod.containers, false)]
-    {
-        for written in list {
-            let name = written.name;
-            let (mut container, disk) =
-                amounts::container(&name, written.requests, &written.limits).map_err(|error| {
+    for (list, into, is_init) in [
+        (others.init, &mut pod.init_containers, true),
+        (others.concurrent, &mut pod.containers, false),
+    ] {
+        for spec in list {
+            let name = spec.name;
+            let (mut container, disk) = amounts::container(&name, spec.requests, &spec.limits)
+                .map_err(|error| {
                     let field =
                         format!("spec.configuration.supportContainerResources.{}", error.field);
                     Invalid::new("KubeVirt", field, error.problem.to_string())
                 })?;
-            container.is_sidecar = written.is_sidecar;
+            container.is_sidecar = spec.is_sidecar;
             into.push(container);
-            // Init containers run one after the other, and before the rest.
+            // Init containers run one after the other, before the other containers.
             if is_init {
                 storage_of_init = disk.max(storage_of_init)
             } else {
@@ -180,7 +181,7 @@ fn render(
     })
 }
 
-/// What the pod's runtime class adds to it.
+/// Returns the overhead of the pod's runtime class.
 fn runtime_overhead(
     configuration: &Configuration,
     around: &Surroundings,
@@ -192,23 +193,23 @@ fn runtime_overhead(
     })
 }
 
-/// The longest value of a label.
-const LABEL: usize = 63;
+/// Maximum length of a label's value.
+const MAX_LABEL: usize = 63;
 
-/// `podLabels`.
+/// Returns the labels of the pod (`podLabels`).
 fn labels(machine: &Machine, version: Version) -> BTreeMap<String, String> {
     let mut labels = machine.labels.clone();
     labels.insert("kubevirt.io".to_owned(), "virt-launcher".to_owned());
     labels.extend(machine.uid.clone().map(|uid| ("kubevirt.io/created-by".to_owned(), uid)));
     let first = machine.name.split('.').next().unwrap_or_default();
     let host = if machine.spec.hostname.is_empty() {
-        first.chars().take(LABEL).collect()
+        first.chars().take(MAX_LABEL).collect()
     } else {
         machine.spec.hostname.clone()
     };
     labels.insert("vm.kubevirt.io/name".to_owned(), host);
-    // Of a longer name it is a part and a hash, which nobody selects by.
-    if version.since(7, 0) && machine.name.len() <= LABEL {
+    // KubeVirt truncates a longer name and appends a hash, which no selector uses.
+    if version.since(7, 0) && machine.name.len() <= MAX_LABEL {
         labels.insert("vmi.kubevirt.io/id".to_owned(), machine.name.clone());
     }
     if version.since(7, 0)

@@ -1,4 +1,4 @@
-//! The memory that a launcher pod needs beside its guest's (`GetMemoryOverhead`, `pkg/network/resources/memory.go`).
+//! Memory overhead of a launcher pod (`GetMemoryOverhead`, `pkg/network/resources/memory.go`).
 
 use std::collections::BTreeSet;
 
@@ -11,25 +11,26 @@ use super::version::Version;
 
 const MIB: u64 = 1 << 20;
 
-/// Memory beside the guest's.
+/// Returns the memory overhead.
 pub(super) fn memory(spec: &Spec, configuration: &Configuration) -> Quantity {
     let version = configuration.version;
-    // With 1.5.3 it came to be multiplied with the others.
+    // Since 1.5.3 the ratio applies to it too.
     let pinned = if is_pinned(spec, version) { mib(100) } else { Quantity::ZERO };
-    let early = version.since(5, 3);
-    let own = fixed(spec, version).saturating_add(if early { pinned } else { Quantity::ZERO });
+    let is_multiplied = version.since(5, 3);
+    let own =
+        fixed(spec, version).saturating_add(if is_multiplied { pinned } else { Quantity::ZERO });
     let own = configuration.overhead_ratio.map_or(own, |ratio| multiplied(own, ratio));
-    let own = own.saturating_add(if early { Quantity::ZERO } else { pinned });
+    let own = own.saturating_add(if is_multiplied { Quantity::ZERO } else { pinned });
     own.saturating_add(networks(spec, configuration))
 }
 
-/// All but what the configuration adds.
+/// Returns the overhead without additions of the configuration.
 fn fixed(spec: &Spec, version: Version) -> Quantity {
     let (domain, devices) = (&spec.domain, &spec.domain.devices);
-    // Page tables: an eighth of a per cent of what is requested, counted in thousands of bytes.
+    // Page tables: 1/512 of the requested memory, in thousands of bytes.
     let kilos = amount(&domain.resources.requests, "memory").kilos();
     let tables = u64::try_from(kilos.saturating_mul(1000) / 512).unwrap_or(0);
-    // Monitor, launcher, virtlogd, virtqemud and QEMU, by what was measured for each release.
+    // Monitor, launcher, virtlogd, virtqemud and QEMU, as KubeVirt has measured them for each release.
     let virtlogd = if version.since(5, 0) { 25 } else { 20 };
     let virtqemud = if version.since_or_backport(5, 0, 4, 1) { 40 } else { 35 };
     let qemu = if version.since(10, 0) { 50 } else { 30 };
@@ -54,7 +55,7 @@ fn fixed(spec: &Spec, version: Version) -> Quantity {
     if spec.is_sev() {
         all += 256;
     }
-    // `enabled: false` counts since 1.5.1, and 1.4.1.
+    // `enabled: false` is respected since 1.5.1 and 1.4.1.
     let reads_enabled = version.since_or_backport(5, 1, 4, 1);
     if devices.tpm.is_some_and(|tpm| !reads_enabled || tpm.enabled.unwrap_or(true)) {
         all += 53;
@@ -63,7 +64,7 @@ fn fixed(spec: &Spec, version: Version) -> Quantity {
     Quantity::from_units(tables).saturating_add(mib(all)).saturating_add(reserved)
 }
 
-/// For the memory of vCPUs: by the guest's topology, else by what the pod may use.
+/// Returns the number of vCPUs: by the guest's topology, or else by the CPU limit or request.
 fn vcpus(spec: &Spec) -> u64 {
     let resources = &spec.domain.resources;
     let asked = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
@@ -71,22 +72,22 @@ fn vcpus(spec: &Spec) -> u64 {
         Some(cpu) => u64::try_from(cpu.vcpus()).ok(),
         None => asked.and_then(|cpus| u64::try_from(cpus.units()).ok()),
     };
-    // What is more was refused before.
+    // A larger number was rejected before.
     count.unwrap_or(1).clamp(1, 1 << 32)
 }
 
-/// CPUs of its own, or the QoS class Guaranteed, also counts as a wish for it (`WantsToHaveQOSGuaranteed`).
+/// Returns true for dedicated CPUs, or requests and limits of the QoS class Guaranteed (`WantsToHaveQOSGuaranteed`).
 pub(super) fn is_pinned(spec: &Spec, version: Version) -> bool {
     let resources = &spec.domain.resources;
     let both = |name| (amount(&resources.requests, name), amount(&resources.limits, name));
     let same = |(request, limit): (Quantity, Quantity)| !request.is_zero() && request == limit;
-    // Since the webhook leaves the request out, the limit alone stands for both.
+    // Since the webhook does not set the request, the limit alone counts as both.
     let (request, limit) = both("memory");
     let limit_alone = version.since(6, 4) && request.is_zero() && !limit.is_zero();
     spec.is_dedicated() || (limit_alone || same((request, limit))) && same(both("cpu"))
 }
 
-/// `MultiplyMemory` counts in thousands of bytes, and cuts.
+/// Multiplies in thousands of bytes and truncates, as `MultiplyMemory` does.
 fn multiplied(memory: Quantity, ratio: f64) -> Quantity {
     let by = |factor: f64| {
         let kilos = times(memory.kilos(), factor).units();
@@ -99,7 +100,7 @@ fn multiplied(memory: Quantity, ratio: f64) -> Quantity {
     }
 }
 
-/// What networks need: passt once, and every binding plugin once. Not multiplied.
+/// Returns the overhead of networks: passt once, and every binding plugin once. The ratio does not apply.
 fn networks(spec: &Spec, configuration: &Configuration) -> Quantity {
     let interfaces = &spec.domain.devices.interfaces;
     let passt = interfaces.iter().any(|it| it.passt_binding.is_some());

@@ -1,4 +1,4 @@
-//! Which nodes a launcher pod asks for by labels (`nodeselectorrenderer.go`), and what is added to its affinity.
+//! Node selector of a launcher pod (`nodeselectorrenderer.go`), and additions to its affinity.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::surroundings::Surroundings;
 
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 
-/// Labels that a node must have.
+/// Returns the labels that a node must have.
 pub(super) fn labels(
     machine: &Machine,
     configuration: &Configuration,
@@ -28,47 +28,50 @@ pub(super) fn labels(
     all.extend(configuration.node_selectors.clone());
     all.extend(spec.node_selector.clone());
     if crosses_architectures(machine, configuration) {
-        // Asked of the node by another label, and even if the machine itself names one.
+        // Another label selects the architecture, even if the machine itself names one.
         all.remove(ARCHITECTURE);
     }
 
     let none = Cpu::default();
     let cpu = spec.domain.cpu.as_ref().unwrap_or(&none);
-    let mut wanted = Vec::new();
-    let mut want = |is: bool, label: String| wanted.extend(is.then_some(label));
+    let mut required_labels = Vec::new();
+    let mut require = |is: bool, label: String| required_labels.extend(is.then_some(label));
     let pinnable = if version.since(8, 0) { "kubevirt.io/cpumanager" } else { "cpumanager" };
-    want(cpu.dedicated_cpu_placement, pinnable.to_owned());
+    require(cpu.dedicated_cpu_placement, pinnable.to_owned());
     let named = !matches!(cpu.model.as_str(), "" | "host-model" | "host-passthrough");
-    want(named, format!("cpu-model.node.kubevirt.io/{}", cpu.model));
+    require(named, format!("cpu-model.node.kubevirt.io/{}", cpu.model));
     if !cpu.model.is_empty() {
         for feature in &cpu.features {
             let required = matches!(feature.policy.as_str(), "" | "require");
-            want(required, format!("cpu-feature.node.kubevirt.io/{}", feature.name));
+            require(required, format!("cpu-feature.node.kubevirt.io/{}", feature.name));
         }
     }
     let kind = &spec.domain.machine.kind;
-    want(version.since(5, 1) && !kind.is_empty(), format!("machine-type.node.kubevirt.io/{kind}"));
+    require(
+        version.since(5, 1) && !kind.is_empty(),
+        format!("machine-type.node.kubevirt.io/{kind}"),
+    );
     let frequency =
         configuration.tsc_frequency.or(around.lowest_tsc_frequency).filter(|hz| *hz > 0);
     if let Some(hz) = frequency.filter(|_| needs_fixed_tsc(spec)) {
-        want(true, format!("scheduling.node.kubevirt.io/tsc-frequency-{hz}"));
+        require(true, format!("scheduling.node.kubevirt.io/tsc-frequency-{hz}"));
     }
     let secure = spec.domain.launch_security.is_some() && spec.architecture == "s390x";
-    want(cpu.realtime.is_some(), "kubevirt.io/realtime".to_owned());
-    want(spec.is_sev(), "kubevirt.io/sev".to_owned());
-    want(spec.is_sev_es(), "kubevirt.io/sev-es".to_owned());
-    want(spec.is_snp(), "kubevirt.io/sev-snp".to_owned());
-    want(secure && version.since(6, 0), "kubevirt.io/s390-pv".to_owned());
-    want(spec.is_tdx(), "kubevirt.io/tdx".to_owned());
+    require(cpu.realtime.is_some(), "kubevirt.io/realtime".to_owned());
+    require(spec.is_sev(), "kubevirt.io/sev".to_owned());
+    require(spec.is_sev_es(), "kubevirt.io/sev-es".to_owned());
+    require(spec.is_snp(), "kubevirt.io/sev-snp".to_owned());
+    require(secure && version.since(6, 0), "kubevirt.io/s390-pv".to_owned());
+    require(spec.is_tdx(), "kubevirt.io/tdx".to_owned());
     if configuration.gate(Gate::HypervStrictCheck) {
         for label in enlightenments(spec) {
-            want(true, label);
+            require(true, label);
         }
     }
     if crosses_architectures(machine, configuration) {
-        want(true, format!("kubevirt.io/vm-arch-{}", spec.architecture));
+        require(true, format!("kubevirt.io/vm-arch-{}", spec.architecture));
     }
-    all.extend(wanted.into_iter().map(|label| (label, "true".to_owned())));
+    all.extend(required_labels.into_iter().map(|label| (label, "true".to_owned())));
     all
 }
 
@@ -76,7 +79,7 @@ fn crosses_architectures(machine: &Machine, configuration: &Configuration) -> bo
     configuration.gate(Gate::CrossArchitecture) && !machine.spec.architecture.is_empty()
 }
 
-/// `GetTscFrequencyRequirement`, which the hinter follows on amd64.
+/// Returns true if a guest needs a fixed TSC frequency (`GetTscFrequencyRequirement`, on amd64 only).
 fn needs_fixed_tsc(spec: &Spec) -> bool {
     let features = spec.domain.cpu.iter().flat_map(|cpu| &cpu.features);
     let invariant = |policy: &str| matches!(policy, "require" | "force");
@@ -86,7 +89,7 @@ fn needs_fixed_tsc(spec: &Spec) -> bool {
     spec.architecture == "amd64" && (fixed || guest.is_some_and(|switch| switch.is_on()))
 }
 
-/// `hypervNodeSelectors`: only those that the host's kernel must know.
+/// Returns labels for the enlightenments that the host's kernel must support (`hypervNodeSelectors`).
 fn enlightenments(spec: &Spec) -> Vec<String> {
     let hyperv = spec.domain.features.hyperv.as_ref();
     let is_on = |name: &str| {
@@ -114,7 +117,7 @@ fn enlightenments(spec: &Spec) -> Vec<String> {
     labels
 }
 
-/// The machine's affinity, with what `KubeVirt` adds to it (`setNodeAffinityForPod`).
+/// Returns the machine's affinity with `KubeVirt`'s additions (`setNodeAffinityForPod`).
 pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Option<Affinity> {
     let spec = &machine.spec;
     let mut affinity = spec.affinity.clone();
@@ -140,7 +143,7 @@ pub(super) fn affinity(machine: &Machine, configuration: &Configuration) -> Opti
     affinity
 }
 
-/// Nodes with the label are out: said in every term, as one of them is enough.
+/// Excludes nodes with the label in every term, because one matching term is sufficient.
 fn reject(affinity: &mut Option<Affinity>, label: String) {
     let node: &mut NodeAffinity =
         affinity.get_or_insert_default().node_affinity.get_or_insert_default();

@@ -1,4 +1,4 @@
-//! What of a `VirtualMachineInstance` decides its launcher pod (`staging/src/kubevirt.io/api/core/v1`), as it is written.
+//! Fields of a `VirtualMachineInstance` that its launcher pod depends on (`staging/src/kubevirt.io/api/core/v1`).
 
 use std::collections::BTreeMap;
 
@@ -26,11 +26,11 @@ pub(super) struct Spec {
     pub(super) resource_claims: Vec<Named>,
 }
 
-/// An object of which only the presence matters.
+/// An object whose fields are ignored; only its presence matters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Present {}
 
-/// An object of which only the name matters.
+/// An object whose other fields are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Named {
@@ -52,7 +52,7 @@ pub(super) struct Domain {
     pub(super) launch_security: Option<LaunchSecurity>,
 }
 
-/// Amounts by resource name.
+/// Quantities by resource name.
 pub(super) type Amounts = BTreeMap<String, Quantity>;
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -176,7 +176,7 @@ pub(super) struct Interface {
     pub(super) binding: Option<Named>,
 }
 
-/// A GPU or another device of the host: from a device plugin, or by a claim (DRA).
+/// A GPU or another device of the host, from a device plugin or by a claim (DRA).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct HostDevice {
@@ -187,7 +187,7 @@ pub(super) struct HostDevice {
 }
 
 impl HostDevice {
-    /// The resource of a device plugin that it takes one of.
+    /// Returns the device plugin resource that it requests one of.
     pub(super) fn resource(&self) -> Option<&str> {
         let claims = self.claim_name.is_some() || self.request_name.is_some();
         (!claims && !self.device_name.is_empty()).then_some(self.device_name.as_str())
@@ -257,7 +257,7 @@ pub(super) struct Features {
 /// Enlightenments by their name in the API: `vpindex`, `synictimer`.
 pub(super) type Hyperv = BTreeMap<String, Switch>;
 
-/// Something that is on if it is there and does not say `enabled: false`.
+/// A feature that is enabled if it is present without `enabled: false`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Switch {
@@ -271,12 +271,13 @@ impl Switch {
 }
 
 impl Spec {
-    /// Whether the guest's CPUs are CPUs of the host (`IsCPUDedicated`).
+    /// Returns true if the guest's CPUs are dedicated CPUs of the host (`IsCPUDedicated`).
     pub(super) fn is_dedicated(&self) -> bool {
         self.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement)
     }
 
-    /// Threads of the supplemental pool, each with a CPU of its own. They count with any policy (`getIOThreadsCount`).
+    /// Returns the threads of the supplemental pool, each of which has an exclusive CPU. They count with any policy
+    /// (`getIOThreadsCount`).
     pub(super) fn pool_threads(&self) -> u64 {
         u64::from(self.domain.io_threads.supplemental_pool_thread_count.unwrap_or(0))
     }
@@ -300,7 +301,7 @@ impl Spec {
 }
 
 impl Cpu {
-    /// What the guest sees (`GetNumberOfVCPUs`): a zero does not count; all zero is none. At most 2^96.
+    /// Returns the vCPUs of the guest (`GetNumberOfVCPUs`): zeros are skipped; if all are zero, there are none. At most 2^96.
     pub(super) fn vcpus(&self) -> u128 {
         let counts = [self.cores, self.sockets, self.threads].map(u128::from);
         let product = counts.into_iter().filter(|count| *count != 0).product();
@@ -308,7 +309,7 @@ impl Cpu {
     }
 }
 
-/// An amount that may be absent, which is nothing.
+/// Returns a quantity, or zero if it is absent.
 pub(super) fn amount(amounts: &Amounts, name: &str) -> Quantity {
     amounts.get(name).copied().unwrap_or_default()
 }

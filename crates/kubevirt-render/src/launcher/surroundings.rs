@@ -1,4 +1,4 @@
-//! Other objects of the cluster that a launcher pod depends on: instance types, preferences, networks, namespaces.
+//! Objects of the cluster that a launcher pod depends on: instance types, preferences, networks, namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,23 +12,23 @@ use super::invalid::{self, Invalid};
 use super::spec::Amounts;
 use berth_kubelet_admission::pod::Resources;
 
-/// What is known of a cluster beside the machines themselves.
+/// Objects of a cluster that launcher pods depend on, besides the machines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Surroundings {
-    /// By namespace (`None`: of the cluster) and name.
+    /// By namespace (`None` for cluster instance types) and name.
     pub(super) instancetypes: BTreeMap<(Option<String>, String), Instancetype>,
     pub(super) preferences: BTreeMap<(Option<String>, String), Preference>,
-    /// What a network attachment definition takes one of from a device plugin, by `namespace/name`; empty: nothing.
+    /// Device plugin resource that a NetworkAttachmentDefinition requests one of, by `namespace/name`; empty for none.
     pub networks: BTreeMap<String, String>,
     /// `overhead.podFixed` of runtime classes.
     pub runtime_classes: BTreeMap<String, Resources>,
     /// Labels of namespaces.
     pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
-    /// Namespaces whose quotas limit CPU limits.
+    /// Namespaces with a ResourceQuota on CPU limits.
     pub cpu_limited: BTreeSet<String>,
-    /// Namespaces whose quotas limit memory limits.
+    /// Namespaces with a ResourceQuota on memory limits.
     pub memory_limited: BTreeSet<String>,
-    /// The lowest TSC frequency of the cluster's nodes in Hz, for guests that need a fixed one.
+    /// Lowest TSC frequency of the cluster's nodes in Hz, for guests that need a fixed frequency.
     pub lowest_tsc_frequency: Option<u64>,
 }
 
@@ -72,16 +72,16 @@ struct Overhead {
     pod_fixed: Amounts,
 }
 
-/// KubeVirt gives a launcher pod one of the resource that this annotation of a network names, so that it lands where
-/// that is.
+/// Annotation of a NetworkAttachmentDefinition. KubeVirt requests one of the resource that it names for the launcher pod,
+/// so that the pod is scheduled to a node with that resource.
 pub const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
 impl Surroundings {
-    /// Takes in an object. `false` if its kind does not matter here.
+    /// Adds an object. Returns false if launcher pods do not depend on its kind.
     ///
     /// # Errors
     ///
-    /// Names the field that is malformed. Nothing is taken in then.
+    /// The field that is malformed. The object is not added then.
     pub fn add(&mut self, object: &Value) -> Result<bool, Invalid> {
         let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
         match kind {
@@ -126,7 +126,7 @@ impl Surroundings {
         Ok(true)
     }
 
-    /// Whether pods of a namespace get a CPU limit without asking (`doesVMIRequireAutoCPULimits`).
+    /// Returns true if KubeVirt sets a CPU limit for pods of a namespace (`doesVMIRequireAutoCPULimits`).
     pub(super) fn limits_cpus(&self, namespace: &str, selector: Option<&LabelSelector>) -> bool {
         let labels = self.namespaces.get(namespace);
         let selected =
@@ -134,17 +134,17 @@ impl Surroundings {
         self.cpu_limited.contains(namespace) || selected
     }
 
-    /// Memory limit to memory request of such a namespace (`getMemoryLimitsRatio`).
+    /// Returns the ratio of memory limit to memory request in a namespace (`getMemoryLimitsRatio`).
     pub(super) fn memory_limit_ratio(&self, namespace: &str) -> f64 {
         let labels = self.namespaces.get(namespace);
         let ratio =
             labels.and_then(|labels| labels.get("alpha.kubevirt.io/auto-memory-limits-ratio"));
-        // An unusable one is not an error there either, but a warning.
+        // KubeVirt logs a warning about an invalid ratio and uses the default.
         ratio.and_then(|text| text.parse().ok()).filter(|r| (1.0..=1e6).contains(r)).unwrap_or(2.0)
     }
 }
 
-/// An absent namespace is the one that a client would send it to.
+/// Returns `default` for an absent namespace, as clients do.
 pub(super) fn or_default(namespace: &str) -> &str {
     if namespace.is_empty() { "default" } else { namespace }
 }
@@ -152,14 +152,15 @@ pub(super) fn or_default(namespace: &str) -> &str {
 fn key<T>(object: &Value, read: &Object<T>) -> Result<(Option<String>, String), Invalid> {
     let name = read.metadata.name.clone();
     if name.is_empty() {
-        return Err(Invalid::new(invalid::name_of(object), "metadata.name", "there is none"));
+        return Err(Invalid::new(invalid::name_of(object), "metadata.name", "is missing"));
     }
-    let of_cluster = read.kind.contains("Cluster");
-    let namespace = (!of_cluster).then(|| or_default(&read.metadata.namespace).to_owned());
+    let is_cluster_scoped = read.kind.contains("Cluster");
+    let namespace = (!is_cluster_scoped).then(|| or_default(&read.metadata.namespace).to_owned());
     Ok((namespace, name))
 }
 
-/// A selector without terms matches everything; a broken one nothing, as the controller then assumes none.
+/// Matches labels with a selector. An empty selector matches everything; an unknown operator matches nothing, as in
+/// KubeVirt's controller.
 fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let pairs = selector.match_labels.iter().flatten();
     let terms = selector.match_expressions.iter().flatten();

@@ -1,9 +1,9 @@
-//! The release of `KubeVirt`: what a launcher pod asks for changed from one to the next.
+//! Releases of `KubeVirt`, on which the requests of launcher pods depend.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A release of `KubeVirt` whose launcher pods are known.
+/// A release of `KubeVirt` whose launcher pods can be predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     major: u16,
@@ -11,30 +11,30 @@ pub struct Version {
     patch: u16,
 }
 
-/// Why a text is not such a release.
+/// Reports a text that is not a supported release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a release of KubeVirt such as v1.9.0, of {oldest} or newer", oldest = Version::OLDEST)]
+#[error("`{0}` is not a release of KubeVirt such as v1.9.0, from {oldest} on", oldest = Version::OLDEST)]
 pub struct ParseVersionError(String);
 
 impl Version {
-    /// Before it the formula for memory was another (passt), and nobody supports it any more.
-    pub const OLDEST: Self = Self::of(1, 3, 0);
-    /// The newest release that was looked at.
-    pub const NEWEST: Self = Self::of(1, 9, 0);
-    /// The main branch after it, as of 2026-08-22.
-    pub const MAIN: Self = Self::of(1, 10, 0);
+    /// Oldest supported release. Earlier releases are end of life and calculate memory differently (passt).
+    pub const OLDEST: Self = Self::new(1, 3, 0);
+    /// Newest release whose source was examined.
+    pub const NEWEST: Self = Self::new(1, 9, 0);
+    /// KubeVirt's main branch as of 2026-08-22.
+    pub const MAIN: Self = Self::new(1, 10, 0);
 
-    const fn of(major: u16, minor: u16, patch: u16) -> Self {
+    const fn new(major: u16, minor: u16, patch: u16) -> Self {
         Self { major, minor, patch }
     }
 
-    /// Whether it is 1.`minor`.`patch` or newer.
+    /// Returns true for 1.`minor`.`patch` and newer.
     #[must_use]
     pub fn since(self, minor: u16, patch: u16) -> bool {
-        self >= Self::of(1, minor, patch)
+        self >= Self::new(1, minor, patch)
     }
 
-    /// Whether a change is in it that came with 1.`minor`.`patch`, and to the release before with 1.`older`.`backport`.
+    /// Returns true if the release has a change of 1.`minor`.`patch` that was backported to 1.`older`.`backport`.
     pub(super) fn since_or_backport(
         self,
         minor: u16,
@@ -49,7 +49,7 @@ impl Version {
 impl FromStr for Version {
     type Err = ParseVersionError;
 
-    /// Takes `v1.9.0`, `1.9.0-rc.1` (as 1.9.0), `1.9` and `main`.
+    /// Parses `v1.9.0`, `1.9.0-rc.1` (as 1.9.0), `1.9` and `main`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "main" {
             return Ok(Self::MAIN);
@@ -62,7 +62,7 @@ impl FromStr for Version {
         let major = next()?.ok_or_else(wrong)?;
         let minor = next()?.ok_or_else(wrong)?;
         let patch = next()?.unwrap_or(0);
-        let version = Self::of(major, minor, patch);
+        let version = Self::new(major, minor, patch);
         let ends = next()?.is_none();
         Some(version).filter(|version| ends && *version >= Self::OLDEST).ok_or_else(wrong)
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_releases() {
+    fn parses_releases() {
         for (text, read) in [
             ("v1.9.0", Version::NEWEST),
             ("1.9", Version::NEWEST),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_backports() {
+    fn backports_are_known() {
         let has = |text: &str| text.parse::<Version>().unwrap().since_or_backport(5, 1, 4, 1);
         assert!(has("1.4.1") && has("1.5.1") && has("1.6.0"));
         assert!(!has("1.4.0") && !has("1.5.0") && !has("1.3.1"));

@@ -1,10 +1,10 @@
-//! Memory: what is beside the guest, and what the pod asks for.
+//! Memory overhead, and memory requests of the pod.
 
 use super::*;
 
 /// "`GetMemoryOverhead` calculation" of hypervisorbackend_test.go.
 #[test]
-fn overhead_is_that_of_kubevirt() {
+fn overhead_equals_kubevirts() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
     let exec = json!({"exec": {"command": ["true"]}});
     let resources = |it: Value| json!({"domain": {"resources": it}});
@@ -38,12 +38,12 @@ fn overhead_is_that_of_kubevirt() {
         ),
         (json!({"domain": {"memory": {"reservedOverhead": {"addedOverhead": "0"}}}}), 290),
     ] {
-        let launcher = rendered(with(base.clone(), more.clone()), &of("main"));
+        let launcher = rendered(with(base.clone(), more.clone()), &release("main"));
         assert_eq!(launcher.memory_overhead, mib * MIB, "{more}");
     }
 }
 
-/// The same table's first entry at the tags: base, static, video and core overhead.
+/// The first entry of that table in each release: base, static, video and core overhead.
 #[test]
 fn overhead_changed_with_releases() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
@@ -59,24 +59,28 @@ fn overhead_changed_with_releases() {
         ("v1.4.0", 244),
         ("v1.3.0", 244),
     ] {
-        assert_eq!(rendered(base.clone(), &of(version)).memory_overhead, mib * MIB, "{version}");
+        assert_eq!(
+            rendered(base.clone(), &release(version)).memory_overhead,
+            mib * MIB,
+            "{version}"
+        );
     }
 }
 
-/// "the additionalOverheadRatio is provided": 290Mi are 304,088 thousand bytes.
+/// "the additionalOverheadRatio is provided": 290Mi are 304,088 thousands of bytes.
 #[test]
 fn overhead_is_multiplied_in_thousands() {
     let base = json!({"domain": {"resources": {"requests": {"memory": "1Gi"}}}});
     for (ratio, bytes) in
         [(3.2, 973_080_040), (2.332, 709_132_040), (1.234, 375_243_040), (1.0, 304_087_040)]
     {
-        let configuration = Configuration { overhead_ratio: Some(ratio), ..of("main") };
+        let configuration = Configuration { overhead_ratio: Some(ratio), ..release("main") };
         assert_eq!(rendered(base.clone(), &configuration).memory_overhead, bytes, "{ratio}");
     }
-    // Until 1.5.2 what pinning adds was not multiplied.
+    // Until 1.5.2 the ratio did not apply to the overhead of dedicated CPUs.
     let pinned =
         with(base, json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": true}}}));
-    let twice = |version| Configuration { overhead_ratio: Some(2.0), ..of(version) };
+    let twice = |version| Configuration { overhead_ratio: Some(2.0), ..release(version) };
     let [old, new] =
         ["v1.5.2", "v1.5.3"].map(|v| rendered(pinned.clone(), &twice(v)).memory_overhead);
     assert!(new - old > 99 * MIB && new - old < 101 * MIB, "{old} {new}");
@@ -84,7 +88,7 @@ fn overhead_is_multiplied_in_thousands() {
 
 /// "should add ... to the container" of template_test.go, in bytes and in millions rounded up.
 #[test]
-fn memory_is_that_of_kubevirt() {
+fn memory_equals_kubevirts() {
     let given = |request: &str, limit: &str| {
         json!({"domain": {"resources": {
             "requests": {"cpu": "1m", "memory": request}, "limits": {"cpu": "2m", "memory": limit}}}})
@@ -96,11 +100,11 @@ fn memory_is_that_of_kubevirt() {
         ("v1.5.3", "amd64", 1_266_194_277, 2_266_194_277),
     ] {
         let spec = with(given("1G", "2G"), json!({"architecture": architecture}));
-        let container = compute(spec.clone(), &of(version));
+        let container = compute(spec.clone(), &release(version));
         assert_eq!((container.requests.memory, container.limits.memory), (request, limit));
         assert_eq!((container.requests.cpu_millis, container.limits.cpu_millis), (1, 2));
         let overcommitted = json!({"domain": {"resources": {"overcommitGuestOverhead": true}}});
-        let container = compute(with(spec, overcommitted), &of(version));
+        let container = compute(with(spec, overcommitted), &release(version));
         assert_eq!((container.requests.memory, container.limits.memory), (1_000_000_000, limit));
     }
     for (architecture, graphics, millions) in [
@@ -113,7 +117,7 @@ fn memory_is_that_of_kubevirt() {
         let spec = json!({"architecture": architecture, "domain": {
             "cpu": {"cores": 3}, "devices": {"autoattachGraphicsDevice": graphics},
             "resources": {"requests": {"cpu": "1m", "memory": "64M"}}}});
-        let container = compute(spec, &of("main"));
+        let container = compute(spec, &release("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions);
         assert_eq!((container.limits.memory, container.requests.cpu_millis), (0, 1));
     }
@@ -121,7 +125,7 @@ fn memory_is_that_of_kubevirt() {
 
 /// "with hugepages constraints" of template_test.go.
 #[test]
-fn hugepages_hold_the_guest() {
+fn hugepages_back_the_guests_memory() {
     for (architecture, size, millions) in
         [("amd64", "2Mi", 303), ("amd64", "1Gi", 303), ("arm64", "2Mi", 437), ("arm64", "1Gi", 437)]
     {
@@ -131,14 +135,14 @@ fn hugepages_hold_the_guest() {
                 "resources": {"requests": {"memory": memory}, "limits": {"memory": memory}}}})
         };
         let size = size.parse().unwrap();
-        let container = compute(spec("64M"), &of("main"));
+        let container = compute(spec("64M"), &release("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions);
         assert_eq!(container.limits.memory, container.requests.memory);
         assert_eq!(container.requests.hugepages[&size], 64_000_000);
         assert_eq!(container.limits.hugepages[&size], 64_000_000);
         // "should account for difference between guest and container requested memory"
         let guest = json!({"domain": {"memory": {"guest": "64M"}}});
-        let container = compute(with(spec("70M"), guest), &of("main"));
+        let container = compute(with(spec("70M"), guest), &release("main"));
         assert_eq!(container.requests.memory.div_ceil(1_000_000), millions + 6);
         assert_eq!(container.limits.memory, container.requests.memory);
         assert_eq!(container.requests.hugepages[&size], 64_000_000);
@@ -160,7 +164,7 @@ fn memory_is_overcommitted_if_only_the_guest_says_how_much() {
         let domain =
             (0..4).filter(|i| is(*i)).fold(json!({}), |all, i| with(all, setters[i].clone()));
         let requested = |percent| {
-            let configuration = Configuration { memory_overcommit: percent, ..of("main") };
+            let configuration = Configuration { memory_overcommit: percent, ..release("main") };
             let container = compute(json!({"domain": domain}), &configuration);
             container.requests.memory + container.requests.hugepages.values().sum::<u64>()
         };
@@ -172,7 +176,7 @@ fn memory_is_overcommitted_if_only_the_guest_says_how_much() {
 
 /// "`WithAutoMemoryLimits` option" of renderresources_test.go.
 #[test]
-fn quotas_make_limits() {
+fn quotas_cause_limits() {
     let spec = json!({"domain": {"resources": {"requests": {"memory": "64M"}}}});
     for (ratio, text) in
         [(2.0, None), (3.2, Some("3.200000")), (2.0, Some("0.5")), (2.0, Some("x"))]
@@ -182,13 +186,13 @@ fn quotas_make_limits() {
             .map(|text| ("alpha.kubevirt.io/auto-memory-limits-ratio".to_owned(), text.to_owned()));
         around.namespaces.insert("default".to_owned(), labels.into_iter().collect());
         around.memory_limited.insert("default".to_owned());
-        let launcher = render(&instance(spec.clone()), &of("main"), &around).unwrap();
+        let launcher = render(&instance(spec.clone()), &release("main"), &around).unwrap();
         let request = 64_000_000 + launcher.memory_overhead;
         let limit = launcher.pod.containers[0].limits.memory;
         assert!((limit as f64 - request as f64 * ratio).abs() < 1.0, "{text:?}: {limit}");
         let own =
             with(spec.clone(), json!({"domain": {"resources": {"limits": {"memory": "64M"}}}}));
-        let launcher = render(&instance(own), &of("main"), &around).unwrap();
+        let launcher = render(&instance(own), &release("main"), &around).unwrap();
         assert_eq!(launcher.pod.containers[0].limits.memory, request);
     }
 }

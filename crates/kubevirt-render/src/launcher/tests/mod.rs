@@ -1,4 +1,4 @@
-//! Facts of `KubeVirt`, taken from its own tests, against the steps that they test.
+//! Expectations of `KubeVirt`'s own tests, for the steps that those tests cover.
 
 mod memory;
 
@@ -10,7 +10,7 @@ use berth_kubelet_admission::pod::Container;
 
 const MIB: u64 = 1 << 20;
 
-/// An instance as the renderer gets it in those tests: nothing is filled in.
+/// Parses an instance as the renderer gets it in those tests, without defaults.
 fn instance(spec: Value) -> Machine {
     let object = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
@@ -20,7 +20,7 @@ fn instance(spec: Value) -> Machine {
     Machine::read(&object).unwrap().unwrap()
 }
 
-fn of(version: &str) -> Configuration {
+fn release(version: &str) -> Configuration {
     Configuration { version: version.parse().unwrap(), ..Configuration::default() }
 }
 
@@ -32,7 +32,7 @@ fn compute(spec: Value, configuration: &Configuration) -> Container {
     rendered(spec, configuration).pod.containers.swap_remove(0)
 }
 
-/// The objects of both, one laid over the other.
+/// Merges objects; values of `more` take precedence.
 fn with(mut base: Value, more: Value) -> Value {
     match (&mut base, more) {
         (Value::Object(base), Value::Object(more)) => {
@@ -46,7 +46,7 @@ fn with(mut base: Value, more: Value) -> Value {
     base
 }
 
-/// "Default CPU configuration" of renderresources_test.go; and what does not divide.
+/// "Default CPU configuration" of renderresources_test.go, and ratios with a remainder.
 #[test]
 fn cpus_are_shared_by_the_ratio() {
     for (cores, ratio, limited, millis) in
@@ -56,19 +56,19 @@ fn cpus_are_shared_by_the_ratio() {
         if limited {
             around.cpu_limited.insert("default".to_owned());
         }
-        let configuration = Configuration { cpu_allocation_ratio: ratio, ..of("main") };
+        let configuration = Configuration { cpu_allocation_ratio: ratio, ..release("main") };
         let machine = instance(json!({"domain": {"cpu": {"cores": cores}}}));
         let container = &render(&machine, &configuration, &around).unwrap().pod.containers[0];
         assert_eq!(container.requests.cpu_millis, millis);
         assert_eq!(container.limits.cpu_millis, if limited { 5000 } else { 0 });
     }
     let shared = |cores: u32, ratio| {
-        let configuration = Configuration { cpu_allocation_ratio: ratio, ..of("main") };
+        let configuration = Configuration { cpu_allocation_ratio: ratio, ..release("main") };
         compute(json!({"domain": {"cpu": {"cores": cores}}}), &configuration).requests.cpu_millis
     };
     assert_eq!((shared(1, 3), shared(4, 3), shared(3, 7)), (334, 1334, 429));
     assert_eq!((shared(2, 0), shared(2, -1)), (0, 0));
-    // Every whole thousandth is met, whatever floats make of the division.
+    // Whole thousandths are exact despite the division of floats.
     for cores in 1..=512 {
         assert_eq!(shared(cores, 10), u64::from(cores) * 100, "{cores}");
     }
@@ -88,7 +88,7 @@ fn pinned_cpus_are_counted_with_their_helpers() {
         (2, 0, 0, false, json!({}), 3),
         (3, 0, 0, true, json!({}), 4),
         (2, 0, 0, true, json!({}), 4),
-        // The pool counted twice: 5 + 3 CPUs are even, and another 3 make them odd.
+        // The pool counts twice: 5 + 3 CPUs are even, 5 + 3 + 3 are odd.
         (5, 3, 0, true, json!({}), 10),
         (5, 3, 0, true, policy, 9),
     ] {
@@ -102,7 +102,7 @@ fn pinned_cpus_are_counted_with_their_helpers() {
         if parity {
             machine.annotations.insert(EVEN_PARITY.to_owned(), String::new());
         }
-        let launcher = render(&machine, &of("main"), &Surroundings::default()).unwrap();
+        let launcher = render(&machine, &release("main"), &Surroundings::default()).unwrap();
         let container = &launcher.pod.containers[0];
         assert_eq!(container.limits.cpu_millis, expected * 1000, "{machine:?}");
         assert_eq!(container.requests.cpu_millis, expected * 1000, "{machine:?}");
@@ -134,7 +134,7 @@ fn devices_are_counted() {
             {"name": "b", "multus": {"networkName": "other/net2"}},
         ],
     }));
-    let launcher = render(&machine, &of("main"), &around).unwrap();
+    let launcher = render(&machine, &release("main"), &around).unwrap();
     let expected: BTreeMap<String, u64> = [
         ("devices.kubevirt.io/kvm", 1),
         ("devices.kubevirt.io/sev", 1),
@@ -151,23 +151,23 @@ fn devices_are_counted() {
     assert_eq!(launcher.pod.containers[0].limits.extended, expected);
     assert_eq!(launcher.pod.containers[0].requests.extended, expected);
 
-    let emulated = Configuration { use_emulation: true, ..of("main") };
+    let emulated = Configuration { use_emulation: true, ..release("main") };
     let bare = json!({"domain": {"devices": {"autoattachPodInterface": false}}});
     assert_eq!(compute(bare, &emulated).limits.extended, BTreeMap::new());
 }
 
-/// "`WithEphemeral` option", and what container disks add.
+/// "`WithEphemeral` option", and additions of container disks.
 #[test]
-fn the_disk_of_the_node_is_requested_too() {
+fn ephemeral_storage_is_requested() {
     let spec = json!({"domain": {"resources": {
         "requests": {"ephemeral-storage": "30M"}, "limits": {"ephemeral-storage": "80M"}}}});
-    assert_eq!(rendered(spec, &of("main")).ephemeral_storage, 80_000_000);
+    assert_eq!(rendered(spec, &release("main")).ephemeral_storage, 80_000_000);
     let spec = json!({"volumes": [{"name": "a", "containerDisk": {}}, {"name": "b", "containerDisk": {}}]});
-    assert_eq!(rendered(spec, &of("v1.8.0")).ephemeral_storage, 150_000_000);
+    assert_eq!(rendered(spec, &release("v1.8.0")).ephemeral_storage, 150_000_000);
 }
 
-/// The containers beside `compute`, with requests and limits in thousandths and bytes.
-fn beside(spec: Value, configuration: &Configuration) -> Vec<(String, [u64; 4])> {
+/// Returns the containers other than `compute`, with requests and limits in thousandths and bytes.
+fn other_containers(spec: Value, configuration: &Configuration) -> Vec<(String, [u64; 4])> {
     let pod = rendered(spec, configuration).pod;
     let all = pod.init_containers.iter().chain(&pod.containers[1..]);
     all.map(|it| {
@@ -180,7 +180,7 @@ fn beside(spec: Value, configuration: &Configuration) -> Vec<(String, [u64; 4])>
 
 /// template_test.go: console log, container disks with and without `ImageVolume`, virtiofs.
 #[test]
-fn containers_beside_compute_ask_for_little() {
+fn other_containers_have_their_requests() {
     const M: u64 = 1_000_000;
     let spec = json!({
         "domain": {"devices": {"filesystems": [{"name": "fs"}]}, "firmware": {"kernelBoot": {"container": {"image": "k"}}}},
@@ -199,18 +199,20 @@ fn containers_beside_compute_ask_for_little() {
         ("volumekernel-boot-volume", disk),
         ("virtiofs-fs", [10, M, 100, 80 * M]),
     ]);
-    assert_eq!(beside(spec.clone(), &of("v1.8.0")), all);
-    // In beta and so on by default since 1.9.
+    assert_eq!(other_containers(spec.clone(), &release("v1.8.0")), all);
+    // ImageVolume is beta since 1.9, so it is enabled by default.
     let images = named(&[
         ("+guest-console-log", [5, 35 * M, 15, 60 * M]),
         ("volumedisk", disk),
         ("volumekernel-boot-volume", disk),
         ("virtiofs-fs", [10, M, 100, 80 * M]),
     ]);
-    assert_eq!(beside(spec.clone(), &of("v1.9.0")), images);
-    let off =
-        Configuration { disabled_feature_gates: ["ImageVolume".to_owned()].into(), ..of("v1.9.0") };
-    assert_eq!(beside(spec.clone(), &off), all);
+    assert_eq!(other_containers(spec.clone(), &release("v1.9.0")), images);
+    let off = Configuration {
+        disabled_feature_gates: ["ImageVolume".to_owned()].into(),
+        ..release("v1.9.0")
+    };
+    assert_eq!(other_containers(spec.clone(), &off), all);
 
     let pinned =
         with(spec, json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": true}}}));
@@ -223,7 +225,7 @@ fn containers_beside_compute_ask_for_little() {
         ("virtiofs-fs", [100, 80 * M, 100, 80 * M]),
         ("guest-console-log", [15, 60 * M, 15, 60 * M]),
     ]);
-    assert_eq!(beside(pinned, &of("v1.5.3")), old);
+    assert_eq!(other_containers(pinned, &release("v1.5.3")), old);
 }
 
 /// The table for hook sidecars in template_test.go ("defaults no dedicated cpu, should return no values", ...).
@@ -245,11 +247,11 @@ fn hook_sidecars_follow_the_configuration() {
         (&default, true, [200, 64 * M, 200, 64 * M]),
         (&requests, false, [few[0], few[1], 0, 0]),
         (&requests, true, [200, 64 * M, 200, 64 * M]),
-        // There the request stays open; the API server then takes the limit.
+        // KubeVirt sets no request then, and the API server uses the limit.
         (&limits, false, [few[0], few[1], few[0], few[1]]),
         (&limits, true, [few[0], few[1], few[0], few[1]]),
     ] {
-        let mut configuration = of("main");
+        let mut configuration = release("main");
         configuration.support_containers.insert("sidecar".to_owned(), support.clone());
         configuration.serial_console_log_disabled = true;
         let cpu = json!({"domain": {"cpu": {"cores": 1, "dedicatedCpuPlacement": pinned}}});
@@ -265,7 +267,7 @@ fn hook_sidecars_follow_the_configuration() {
 
 /// "with node selectors" and "with cpu model/feature" of template_test.go and nodeselectorrenderer_test.go.
 #[test]
-fn nodes_are_asked_for_by_labels() {
+fn the_node_selector_is_rendered() {
     let spec = json!({
         "architecture": "amd64",
         "nodeSelector": {"disk": "ssd", "zone": "own"},
@@ -279,7 +281,7 @@ fn nodes_are_asked_for_by_labels() {
             "features": {"hyperv": {"synic": {}, "ipi": {"enabled": false}, "relaxed": {}, "evmcs": {}}},
         },
     });
-    let mut configuration = of("main");
+    let mut configuration = release("main");
     configuration.node_selectors.insert("zone".to_owned(), "cluster".to_owned());
     configuration.feature_gates.insert("HypervStrictCheck".to_owned());
     configuration.tsc_frequency = Some(12345);
@@ -305,7 +307,7 @@ fn nodes_are_asked_for_by_labels() {
         expected.push((key.to_owned(), value.to_owned()));
     }
     assert_eq!(launcher.node_selector, expected.into_iter().collect());
-    let old = rendered(spec, &of("v1.7.4")).node_selector;
+    let old = rendered(spec, &release("v1.7.4")).node_selector;
     assert!(old.contains_key("cpumanager") && !old.contains_key("kubevirt.io/cpumanager"));
 
     let forbidden = serde_json::to_value(launcher.affinity).unwrap();
@@ -317,7 +319,7 @@ fn nodes_are_asked_for_by_labels() {
 
 /// "explicitly using host-model", "empty string should be treated as host-model", "nil ...": in every term.
 #[test]
-fn nodes_with_an_obsolete_model_are_out() {
+fn nodes_with_an_obsolete_model_are_excluded() {
     let term = |key: &str| json!({"matchExpressions": [{"key": key, "operator": "Exists"}]});
     let terms = json!([term("a"), term("b")]);
     let required = json!({"nodeAffinity": {
@@ -325,7 +327,7 @@ fn nodes_with_an_obsolete_model_are_out() {
     for cpu in [json!({}), json!({"model": ""}), json!({"model": "host-model"})] {
         for (own, count) in [(json!(null), 1), (json!({}), 1), (required.clone(), 2)] {
             let spec = json!({"affinity": own, "domain": {"cpu": cpu}});
-            let affinity = rendered(spec, &of("main")).affinity.unwrap();
+            let affinity = rendered(spec, &release("main")).affinity.unwrap();
             let required =
                 affinity.node_affinity.unwrap().required_during_scheduling_ignored_during_execution;
             let terms = required.unwrap().node_selector_terms;
@@ -338,5 +340,5 @@ fn nodes_with_an_obsolete_model_are_out() {
         }
     }
     let passthrough = json!({"domain": {"cpu": {"model": "host-passthrough"}}});
-    assert_eq!(rendered(passthrough, &of("main")).affinity, None);
+    assert_eq!(rendered(passthrough, &release("main")).affinity, None);
 }
