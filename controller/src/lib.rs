@@ -4,8 +4,8 @@
 //! a cluster what the controller would do in one.
 
 pub mod cli;
-pub mod fields;
 pub mod fleet;
+pub mod managed_fields;
 mod parallel;
 pub mod parsers;
 pub mod plan;

@@ -148,14 +148,15 @@ impl Fleet {
         let profiles: Vec<_> = self.profiles.values().cloned().map(Arc::new).collect();
         let nodes: BTreeMap<&String, Node> =
             self.infra_nodes.iter().map(|(name, infra)| (name, self.node(name, infra))).collect();
-        let known = nodes
-            .iter()
-            .map(|(name, node)| profiles::Host { node, infra_node: self.infra_nodes.get(*name) });
-        let resolved = profiles::Fleet::of(&profiles, known);
+        let known = nodes.iter().map(|(name, node)| profiles::HostObjects {
+            node,
+            infra_node: self.infra_nodes.get(*name),
+        });
+        let resolved = profiles::ResolvedProfiles::new(&profiles, known);
         let shape = |(name, infra): (&String, &InfraNode)| {
             let labels = nodes.get(name).and_then(|node| node.metadata.labels.clone());
             let labels = labels.unwrap_or_default();
-            let wanted = profiles::wanted(&resolved, &labels, infra, &[]);
+            let wanted = profiles::desired(&resolved, &labels, infra, &[]);
             let networks = wanted.and_then(|wanted| {
                 serde_json::from_value::<InfraNodeSpec>(wanted.spec).ok().map(|spec| spec.networks)
             });

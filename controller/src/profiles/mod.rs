@@ -1,20 +1,20 @@
-//! What hosts are asked to be: which HostProfile holds for which Node ([`choice`]), what it makes of the InfraNode
-//! ([`spec`]) with the tenants that the host carries ([`carried`]) and the ends of its tunnels ([`tunnels`]), and what
-//! there is to say of all of it ([`status`]).
+//! The desired state of hosts: selects the HostProfile of each Node ([`selection`]), derives the spec of its InfraNode
+//! ([`spec`]) including the tenant networks of the host ([`tenant_networks`](mod@tenant_networks)) and its tunnel endpoints
+//! ([`tunnels`]), and the conditions ([`status`]).
 //!
-//! Pure: objects go in, and what should be comes out.
+//! All modules are pure: they compute desired objects from observed objects.
 
-mod carried;
-mod choice;
 mod config;
-mod fleet;
+mod resolved;
+mod selection;
 mod spec;
 mod status;
+mod tenant_networks;
 mod tunnels;
 
-pub use carried::carried;
-pub use choice::{Choice, choose, fault};
-pub use config::faults_of_config;
-pub use fleet::{Fleet, Host, Outcome};
-pub use spec::{Wanted, labels, wanted};
-pub use status::{Said, condition, profile_status, said_of_host};
+pub use config::config_problems;
+pub use resolved::{HostObjects, Outcome, ResolvedProfiles};
+pub use selection::{Selection, ineligibility, select_profile};
+pub use spec::{DesiredInfraNode, desired, node_labels};
+pub use status::{ConditionUpdate, condition, host_conditions, profile_status};
+pub use tenant_networks::tenant_networks;

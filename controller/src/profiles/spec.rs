@@ -1,5 +1,5 @@
-//! The part of an InfraNode's spec that the controller writes: what the profile says, the tenants that the host carries,
-//! and the ends of its tunnels; without what somebody else has written there otherwise.
+//! The part of an InfraNode's spec that the controller applies: the fields of the profile, the tenant networks of the host,
+//! and its tunnel endpoints, without fields that another manager owns with a different value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,52 +9,52 @@ use berth_api::names::{CLASS_LABEL, CONTROLLER, PROFILE_LABEL};
 use berth_api::{Class, HostProfile, InfraNode, InfraNodeSpec, TenantCluster};
 use serde_json::Value;
 
-use super::carried::carried;
-use super::choice::Choice;
-use super::fleet::{Fleet, name_of};
-use crate::fields::{applied_by, held_by_others};
+use super::resolved::{ResolvedProfiles, name_of};
+use super::selection::Selection;
+use super::tenant_networks::tenant_networks;
+use crate::managed_fields::{applied_by, owned_by_others};
 
-/// Fields of which only one of several below them may be set.
+/// Fields that may contain only one of several alternative fields.
 const UNITS: [&str; 2] = ["reserved", "uplink"];
 
-/// What an InfraNode is to be.
+/// Desired state of an InfraNode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// The spec as far as it is ours to write.
+pub struct DesiredInfraNode {
+    /// Fields of the spec that the controller applies.
     pub spec: Value,
-    /// Whether it is to be written.
+    /// True if applying the spec would change the object.
     pub differs: bool,
-    /// Fields that others hold with another value, and who.
+    /// Fields that other managers own with a different value, and the managers.
     pub overridden: BTreeMap<String, String>,
-    /// Parts of the profile that cannot be followed, and why.
+    /// Parts of the profile that cannot be applied, and the reasons.
     pub incomplete: Vec<String>,
 }
 
-/// What the InfraNode of a Node with these labels is to be; `None` if it is none of our business: no profile selects it,
-/// and none did before.
+/// Returns the desired state of the InfraNode of a Node with these labels; `None` if no profile selects it, and none did
+/// before.
 ///
-/// Once no profile selects it any more, or several do, it keeps what it got. Its tenants go on as they come and go: a
-/// VLAN that stayed on such a host would be there still when another tenant gets it.
+/// When no profile selects it any longer, or several do, the InfraNode keeps its spec except for tenant networks: a VLAN
+/// that remained on the host would still be there when another tenant gets it.
 #[must_use]
-pub fn wanted(
-    fleet: &Fleet,
+pub fn desired(
+    resolved: &ResolvedProfiles,
     labels: &BTreeMap<String, String>,
     infra_node: &InfraNode,
     tenants: &[Arc<TenantCluster>],
-) -> Option<Wanted> {
+) -> Option<DesiredInfraNode> {
     let host = infra_node.metadata.name.as_deref().unwrap_or_default();
     let entries = infra_node.metadata.managed_fields.as_deref().unwrap_or_default();
     let ours = applied_by(entries, CONTROLLER, "spec");
     let live = serde_json::to_value(&infra_node.spec).unwrap_or_default();
     let mut incomplete = Vec::new();
-    let (mut spec, networks) = match fleet.choice(host) {
-        Choice::One(profile) => of_profile(profile, fleet, host, &mut incomplete),
-        Choice::None | Choice::Tie(_) if ours.is_empty() => return None,
-        Choice::None | Choice::Tie(_) => {
-            as_it_is(ours.part_of(&live), &infra_node.spec, fleet, host)
+    let (mut spec, networks) = match resolved.selection(host) {
+        Selection::One(profile) => profile_spec(profile, resolved, host, &mut incomplete),
+        Selection::None | Selection::Tie(_) if ours.is_empty() => return None,
+        Selection::None | Selection::Tie(_) => {
+            current_spec(ours.project(&live), &infra_node.spec, resolved, host)
         }
     };
-    let tenants = carried(tenants, labels, &networks);
+    let tenants = tenant_networks(tenants, labels, &networks);
     if let Some(fields) = spec.as_object_mut() {
         fields.remove("tenantNetworks");
         if !tenants.is_empty() {
@@ -63,51 +63,52 @@ pub fn wanted(
         }
     }
     let mut overridden = BTreeMap::new();
-    for other in held_by_others(entries, CONTROLLER, "spec") {
-        for path in other.keep_from(&mut spec, &live, &UNITS) {
+    for other in owned_by_others(entries, CONTROLLER, "spec") {
+        for path in other.remove_owned(&mut spec, &live, &UNITS) {
             overridden.insert(path, other.manager.clone());
         }
     }
     let differs = ours.differs(&spec, &live);
-    Some(Wanted { spec, differs, overridden, incomplete })
+    Some(DesiredInfraNode { spec, differs, overridden, incomplete })
 }
 
-/// Host networks by name.
+/// HostObjects networks by name.
 type Networks = BTreeMap<String, NetworkScenario>;
 
-fn of_profile(
+fn profile_spec(
     profile: &HostProfile,
-    fleet: &Fleet,
+    resolved: &ResolvedProfiles,
     host: &str,
     incomplete: &mut Vec<String>,
 ) -> (Value, Networks) {
-    let of = &profile.spec;
+    let profile_spec = &profile.spec;
     let mut resolve = |network: &NetworkSpec| {
         let mut network = network.clone();
         if let Some(vxlan) =
             network.vxlan.as_mut().filter(|_| network.scenario == NetworkScenario::Vxlan)
         {
-            let (own, others) = fleet.ends(&network.name, host);
+            let (own, others) = resolved.tunnel_endpoints(&network.name, host);
             let Some(own) = own else {
                 incomplete.push(no_address(&network));
                 return None;
             };
             vxlan.local_address = own;
-            // Ends that the profile names are hosts that are not of this cluster.
+            // Peers that the profile names are hosts outside of this cluster.
             let named: BTreeSet<_> = vxlan.peers.iter().copied().chain(others).collect();
             vxlan.peers = named.into_iter().filter(|one| *one != own).collect();
         }
         Some(network)
     };
-    let networks: Vec<NetworkSpec> = of.networks.iter().filter_map(&mut resolve).collect();
+    let networks: Vec<NetworkSpec> =
+        profile_spec.networks.iter().filter_map(&mut resolve).collect();
     let scenarios = networks.iter().map(|network| (network.name.clone(), network.scenario));
     let scenarios = scenarios.collect();
     let spec = InfraNodeSpec {
         profile: Some(name_of(profile)),
-        cpu: of.cpu.clone(),
-        hugepages: of.hugepages.clone(),
-        ksm: of.ksm.clone(),
-        transparent_hugepages: of.transparent_hugepages,
+        cpu: profile_spec.cpu.clone(),
+        hugepages: profile_spec.hugepages.clone(),
+        ksm: profile_spec.ksm.clone(),
+        transparent_hugepages: profile_spec.transparent_hugepages,
         networks,
         ..InfraNodeSpec::default()
     };
@@ -115,26 +116,33 @@ fn of_profile(
 }
 
 fn no_address(network: &NetworkSpec) -> String {
-    let asked = network.tunnels().map(|vxlan| vxlan.local_address.to_string());
-    let whose = match &network.uplink {
-        Some(_) => "its uplink reports no address of that kind",
-        None => "its Node has no InternalIP of that kind",
+    let configured = network.tunnels().map(|vxlan| vxlan.local_address.to_string());
+    let problem = match &network.uplink {
+        Some(_) => "the uplink reports none of this address family",
+        None => "the Node has no InternalIP of this address family",
     };
     let name = &network.name;
-    let asked = asked.unwrap_or_default();
-    format!("networks[{name}]: vxlan.localAddress {asked} asks for the host's own, but {whose}")
+    let configured = configured.unwrap_or_default();
+    format!(
+        "networks[{name}]: vxlan.localAddress {configured} means an address of the host, but {problem}"
+    )
 }
 
-/// What a host keeps that no profile speaks for; only other hosts' addresses follow.
-fn as_it_is(mut spec: Value, live: &InfraNodeSpec, fleet: &Fleet, host: &str) -> (Value, Networks) {
+/// Returns the current spec of a host without a profile, with updated addresses of the other hosts.
+fn current_spec(
+    mut spec: Value,
+    live: &InfraNodeSpec,
+    resolved: &ResolvedProfiles,
+    host: &str,
+) -> (Value, Networks) {
     let mut networks = Networks::new();
     for network in spec.get_mut("networks").and_then(Value::as_array_mut).into_iter().flatten() {
         let name = network.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let Some(there) = live.networks.iter().find(|one| one.name == name) else { continue };
         if let Some(peers) = network.pointer_mut("/vxlan/peers") {
-            let (_, others) = fleet.ends(&name, host);
+            let (_, others) = resolved.tunnel_endpoints(&name, host);
             let known = there.vxlan.iter().flat_map(|vxlan| &vxlan.peers);
-            // A host that is away for a moment is no reason to cut anything off here.
+            // If no other endpoint is known for a moment, the peers are kept.
             let ends = if others.is_empty() { known.copied().collect() } else { others };
             *peers = serde_json::to_value(ends).unwrap_or_default();
         }
@@ -143,16 +151,16 @@ fn as_it_is(mut spec: Value, live: &InfraNodeSpec, fleet: &Fleet, host: &str) ->
     (spec, networks)
 }
 
-/// Labels of a Node whose profile is this one.
+/// Returns the labels of the Nodes of a profile.
 #[must_use]
-pub fn labels(profile: &HostProfile) -> BTreeMap<String, String> {
+pub fn node_labels(profile: &HostProfile) -> BTreeMap<String, String> {
     let class = match profile.spec.class {
         Class::Performance => "Performance",
         Class::Density => "Density",
         Class::Standard => "Standard",
     };
     let mut labels = BTreeMap::from([(CLASS_LABEL.to_owned(), class.to_owned())]);
-    // A label holds 63 bytes, a name 253.
+    // A label value has 63 bytes at most, a name 253.
     let name = name_of(profile);
     if (1..=63).contains(&name.len()) {
         labels.insert(PROFILE_LABEL.to_owned(), name);

@@ -1,10 +1,10 @@
-//! Tests of what an InfraNode is to be.
+//! Tests of the desired state of an InfraNode.
 
 use berth_api::{TenantClusterSpec, TenantClusterStatus, TenantNetwork};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
-use super::super::fleet::Host;
+use super::super::resolved::HostObjects;
 use super::*;
 
 fn profile(name: &str, spec: Value) -> Arc<HostProfile> {
@@ -36,14 +36,15 @@ fn tenant(name: &str, network: &str, vlan: u16) -> Arc<TenantCluster> {
     Arc::new(TenantCluster { status: Some(status), ..TenantCluster::new(name, spec) })
 }
 
-fn ask(
+fn desired_spec(
     profiles: &[Arc<HostProfile>],
     infra: &InfraNode,
     tenants: &[Arc<TenantCluster>],
-) -> Option<Wanted> {
+) -> Option<DesiredInfraNode> {
     let node = node("a", "10.0.0.1");
-    let fleet = Fleet::of(profiles, [Host { node: &node, infra_node: Some(infra) }]);
-    wanted(&fleet, &BTreeMap::new(), infra, tenants)
+    let resolved =
+        ResolvedProfiles::new(profiles, [HostObjects { node: &node, infra_node: Some(infra) }]);
+    desired(&resolved, &BTreeMap::new(), infra, tenants)
 }
 
 fn trunk() -> Value {
@@ -57,12 +58,15 @@ fn a_profile_and_its_tenants_become_the_spec() {
         json!({"cpu": {"reserved": {"coresPerZone": 1}}, "ksm": {"mode": "Off"},
         "hugepages": [{"size": "2Mi", "count": 9}], "networks": [trunk()]}),
     )];
-    let wanted =
-        ask(&all, &infra("a", json!({}), &[]), &[tenant("y", "trunk", 7), tenant("x", "trunk", 8)])
-            .unwrap();
-    assert!(wanted.differs && wanted.overridden.is_empty() && wanted.incomplete.is_empty());
+    let desired = desired_spec(
+        &all,
+        &infra("a", json!({}), &[]),
+        &[tenant("y", "trunk", 7), tenant("x", "trunk", 8)],
+    )
+    .unwrap();
+    assert!(desired.differs && desired.overridden.is_empty() && desired.incomplete.is_empty());
     assert_eq!(
-        wanted.spec,
+        desired.spec,
         json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}, "ksm": {"mode": "Off"},
             "hugepages": [{"size": "2Mi", "count": 9}], "networks": [trunk()], "tenantNetworks": [
             {"name": "cluster-x", "network": "trunk", "vlan": 8}, {"name": "cluster-y", "network": "trunk", "vlan": 7}]})
@@ -70,16 +74,16 @@ fn a_profile_and_its_tenants_become_the_spec() {
 }
 
 #[test]
-fn a_host_that_no_profile_ever_selected_is_left_alone() {
+fn a_host_that_was_never_selected_is_not_changed() {
     let spec = json!({"networks": [trunk()]});
     let person = infra("a", spec.clone(), &[("kubectl", "Apply", json!({"f:networks": {}}))]);
-    assert_eq!(ask(&[], &person, &[tenant("x", "trunk", 8)]), None);
+    assert_eq!(desired_spec(&[], &person, &[tenant("x", "trunk", 8)]), None);
     let tie = [profile("p", json!({})), profile("q", json!({}))];
-    assert_eq!(ask(&tie, &person, &[]), None);
+    assert_eq!(desired_spec(&tie, &person, &[]), None);
 }
 
 #[test]
-fn a_host_keeps_its_shape_when_its_profile_goes_but_not_its_tenants() {
+fn without_a_profile_a_host_keeps_its_spec_except_for_tenants() {
     let spec = json!({"profile": "p", "ksm": {"mode": "Off"}, "networks": [trunk()],
         "tenantNetworks": [{"name": "cluster-x", "network": "trunk", "vlan": 8}]});
     let held = json!({"f:profile": {}, "f:ksm": {"f:mode": {}},
@@ -89,20 +93,20 @@ fn a_host_keeps_its_shape_when_its_profile_goes_but_not_its_tenants() {
     for profiles in
         [vec![], vec![profile("p", json!({})), profile("q", json!({"ksm": {"mode": "On"}}))]]
     {
-        let same = ask(&profiles, &there, &[tenant("x", "trunk", 8)]).unwrap();
+        let same = desired_spec(&profiles, &there, &[tenant("x", "trunk", 8)]).unwrap();
         assert_eq!((same.spec, same.differs), (spec.clone(), false));
-        let none = ask(&profiles, &there, &[]).unwrap();
+        let none = desired_spec(&profiles, &there, &[]).unwrap();
         let mut left = spec.clone();
         left.as_object_mut().unwrap().remove("tenantNetworks");
         assert_eq!((none.spec, none.differs), (left, true));
     }
-    // A profile that says nothing takes back what an earlier one said.
-    let empty = ask(&[profile("e", json!({}))], &there, &[]).unwrap();
+    // An empty profile removes the fields of an earlier profile.
+    let empty = desired_spec(&[profile("e", json!({}))], &there, &[]).unwrap();
     assert_eq!((empty.spec, empty.differs), (json!({"profile": "e"}), true));
 }
 
 #[test]
-fn a_person_wins_and_lets_go_again() {
+fn fields_of_a_user_take_precedence_until_they_are_removed() {
     let all =
         [profile("p", json!({"ksm": {"mode": "Off"}, "cpu": {"reserved": {"coresPerZone": 1}}}))];
     let held = json!({"f:profile": {}, "f:cpu": {"f:reserved": {"f:coresPerZone": {}}}});
@@ -110,21 +114,21 @@ fn a_person_wins_and_lets_go_again() {
     let spec =
         json!({"profile": "p", "ksm": {"mode": "On"}, "cpu": {"reserved": {"coresPerZone": 1}}});
     let ours = ("berth-controller", "Apply", held);
-    let wanted = ask(&all, &infra("a", spec, &[ours.clone(), person]), &[]).unwrap();
+    let desired = desired_spec(&all, &infra("a", spec, &[ours.clone(), person]), &[]).unwrap();
     assert_eq!(
-        wanted.overridden,
+        desired.overridden,
         BTreeMap::from([("ksm.mode".to_owned(), "kubectl-edit".to_owned())])
     );
-    assert_eq!(wanted.spec, json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}}));
-    assert!(!wanted.differs, "nothing to write while it is so");
+    assert_eq!(desired.spec, json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}}));
+    assert!(!desired.differs, "no field to apply meanwhile");
     let let_go = json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}});
-    let wanted = ask(&all, &infra("a", let_go, &[ours]), &[]).unwrap();
-    assert!(wanted.differs && wanted.overridden.is_empty());
-    assert_eq!(wanted.spec["ksm"]["mode"], "Off");
+    let desired = desired_spec(&all, &infra("a", let_go, &[ours]), &[]).unwrap();
+    assert!(desired.differs && desired.overridden.is_empty());
+    assert_eq!(desired.spec["ksm"]["mode"], "Off");
 }
 
 #[test]
-fn tunnels_know_each_other() {
+fn peers_are_the_endpoints_of_other_hosts() {
     let all = [profile(
         "p",
         json!({"networks": [
@@ -132,11 +136,11 @@ fn tunnels_know_each_other() {
     )];
     let nodes = [node("a", "10.0.0.1"), node("b", "10.0.0.2"), node("c", "fd00::3")];
     let agents = ["a", "b", "c"].map(|name| infra(name, json!({}), &[]));
-    let fleet = Fleet::of(
+    let resolved = ResolvedProfiles::new(
         &all,
-        nodes.iter().zip(&agents).map(|(node, one)| Host { node, infra_node: Some(one) }),
+        nodes.iter().zip(&agents).map(|(node, one)| HostObjects { node, infra_node: Some(one) }),
     );
-    let of = |n: usize| wanted(&fleet, &BTreeMap::new(), &agents[n], &[]).unwrap();
+    let of = |n: usize| desired(&resolved, &BTreeMap::new(), &agents[n], &[]).unwrap();
     let vxlan = |n: usize| of(n).spec.pointer("/networks/0/vxlan").cloned();
     assert_eq!(
         vxlan(0).unwrap(),
@@ -148,8 +152,8 @@ fn tunnels_know_each_other() {
 }
 
 #[test]
-fn a_long_name_is_no_label() {
-    let class = |class: &str, name: &str| labels(&profile(name, json!({"class": class})));
+fn a_long_name_is_not_a_label_value() {
+    let class = |class: &str, name: &str| node_labels(&profile(name, json!({"class": class})));
     let short = class("Density", "dense");
     assert_eq!((short[CLASS_LABEL].as_str(), short[PROFILE_LABEL].as_str()), ("Density", "dense"));
     assert!(!class("Performance", &"x".repeat(64)).contains_key(PROFILE_LABEL));

@@ -1,4 +1,4 @@
-//! What there is to say of profiles and hosts: conditions.
+//! Conditions of HostProfiles and InfraNodes.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,13 @@ use berth_api::names::condition::{
 use berth_api::{ConditionReason, HostProfile, HostProfileStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::choice::{Choice, fault};
-use super::fleet::{Fleet, name_of};
-use super::spec::Wanted;
+use super::resolved::{ResolvedProfiles, name_of};
+use super::selection::{Selection, ineligibility};
+use super::spec::DesiredInfraNode;
 
-/// One thing to say.
+/// A condition to set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct ConditionUpdate {
     /// Type of the condition.
     pub type_: &'static str,
     /// `True`, `False` or `Unknown`.
@@ -25,100 +25,114 @@ pub struct Said {
     pub message: String,
 }
 
-/// Names that a message gives of many.
-const FEW: usize = 8;
+/// Maximum number of names in a message.
+const MAX_NAMES: usize = 8;
 
-/// The condition that says so; its time changes only with its status. `now` is of whole seconds, as objects carry it.
+/// Returns the condition. Its transition time changes only with its status. `now` has whole seconds, as objects have.
 #[must_use]
 pub fn condition(
-    said: &Said,
+    update: &ConditionUpdate,
     before: &[Condition],
     generation: Option<i64>,
     now: &Time,
 ) -> Condition {
-    let known = before.iter().find(|one| one.type_ == said.type_ && one.status == said.status);
+    let known = before.iter().find(|one| one.type_ == update.type_ && one.status == update.status);
     Condition {
-        type_: said.type_.to_owned(),
-        status: said.status.to_owned(),
-        reason: said.reason.as_str().to_owned(),
-        message: said.message.clone(),
+        type_: update.type_.to_owned(),
+        status: update.status.to_owned(),
+        reason: update.reason.as_str().to_owned(),
+        message: update.message.clone(),
         last_transition_time: known
             .map_or_else(|| now.clone(), |known| known.last_transition_time.clone()),
         observed_generation: generation,
     }
 }
 
-/// What became of a profile.
+/// Returns the status of a profile.
 #[must_use]
-pub fn profile_status(profile: &HostProfile, fleet: &Fleet, now: &Time) -> HostProfileStatus {
-    let outcome = fleet.outcome(&name_of(profile));
-    let (status, reason, message) = if let Some(fault) = fault(profile) {
+pub fn profile_status(
+    profile: &HostProfile,
+    resolved: &ResolvedProfiles,
+    now: &Time,
+) -> HostProfileStatus {
+    let outcome = resolved.outcome(&name_of(profile));
+    let (status, reason, message) = if let Some(fault) = ineligibility(profile) {
         ("False", ConditionReason::InvalidSpec, fault)
     } else if outcome.ties.is_empty() {
-        // Not empty, as servers before 1.21 make null of an empty text and then refuse it.
-        ("True", ConditionReason::Applied, "hosts are asked to be as it says".to_owned())
+        // Not empty, because API servers before 1.21 turn an empty string into null and then reject it.
+        (
+            "True",
+            ConditionReason::Applied,
+            "the profile is applied to the InfraNodes that it selects".to_owned(),
+        )
     } else {
         let priority = profile.spec.priority;
         let tie = |(other, nodes): (&String, &BTreeSet<String>)| {
             format!(
-                "HostProfile {other} has priority {priority} too and selects the same Nodes: {}",
-                few(nodes)
+                "HostProfile {other} also has priority {priority} and selects the same Nodes: {}",
+                join_names(nodes)
             )
         };
-        let ties: Vec<String> = outcome.ties.iter().take(FEW).map(tie).collect();
+        let ties: Vec<String> = outcome.ties.iter().take(MAX_NAMES).map(tie).collect();
         (
             "False",
             ConditionReason::Conflict,
-            format!("{}; neither is applied to them: give one a higher priority", ties.join("; ")),
+            format!(
+                "{}; neither is applied to them: increase the priority of one",
+                ties.join("; ")
+            ),
         )
     };
-    let said = Said { type_: READY, status, reason, message };
+    let update = ConditionUpdate { type_: READY, status, reason, message };
     let before =
         profile.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let generation = profile.metadata.generation;
     HostProfileStatus {
         observed_generation: generation,
         hosts: Some(outcome.hosts),
-        conditions: vec![condition(&said, before, generation, now)],
+        conditions: vec![condition(&update, before, generation, now)],
     }
 }
 
-/// What there is to say of a host, beside what its agent says. Nothing while all is well.
+/// Returns the conditions of an InfraNode that the controller sets; none if its profile is applied.
 #[must_use]
-pub fn said_of_host(choice: &Choice, wanted: Option<&Wanted>) -> Vec<Said> {
+pub fn host_conditions(
+    selection: &Selection,
+    desired: Option<&DesiredInfraNode>,
+) -> Vec<ConditionUpdate> {
     let mut all = Vec::new();
-    if let Choice::Tie(profiles) = choice {
+    if let Selection::Tie(profiles) = selection {
         let names: BTreeSet<String> = profiles.iter().map(|profile| name_of(profile)).collect();
         let priority = profiles.first().map(|profile| profile.spec.priority).unwrap_or_default();
         let message = format!(
-            "HostProfiles {} select this Node with the same priority {priority}: none is applied, the host stays as it is",
-            few(&names)
+            "HostProfiles {} select this Node with the same priority {priority}: none is applied, the host is not changed",
+            join_names(&names)
         );
-        all.push(Said {
+        all.push(ConditionUpdate {
             type_: PROFILE_CONFLICT,
             status: "True",
             reason: ConditionReason::PriorityConflict,
             message,
         });
     }
-    let Some(wanted) = wanted else { return all };
-    if !wanted.overridden.is_empty() {
+    let Some(desired) = desired else { return all };
+    if !desired.overridden.is_empty() {
         let fields =
-            wanted.overridden.iter().map(|(path, manager)| format!("spec.{path} ({manager})"));
+            desired.overridden.iter().map(|(path, manager)| format!("spec.{path} ({manager})"));
         let message = format!(
-            "others hold these fields with other values than the HostProfile's, which are left as they are: {}",
-            few(&fields.collect())
+            "other field managers own these fields with values that differ from the HostProfile, so they are not changed: {}",
+            join_names(&fields.collect())
         );
-        all.push(Said {
+        all.push(ConditionUpdate {
             type_: PROFILE_OVERRIDDEN,
             status: "True",
             reason: ConditionReason::FieldsOwnedByOthers,
             message,
         });
     }
-    if !wanted.incomplete.is_empty() {
-        let message = wanted.incomplete.join("; ");
-        all.push(Said {
+    if !desired.incomplete.is_empty() {
+        let message = desired.incomplete.join("; ");
+        all.push(ConditionUpdate {
             type_: PROFILE_INCOMPLETE,
             status: "True",
             reason: ConditionReason::PartiallyApplied,
@@ -128,11 +142,11 @@ pub fn said_of_host(choice: &Choice, wanted: Option<&Wanted>) -> Vec<Said> {
     all
 }
 
-/// The first few, and how many more there are.
-fn few(all: &BTreeSet<String>) -> String {
-    let mut text = all.iter().take(FEW).cloned().collect::<Vec<_>>().join(", ");
-    if all.len() > FEW {
-        text.push_str(&format!(" and {} more", all.len() - FEW));
+/// Joins the first names and counts the others.
+fn join_names(all: &BTreeSet<String>) -> String {
+    let mut text = all.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
+    if all.len() > MAX_NAMES {
+        text.push_str(&format!(" and {} more", all.len() - MAX_NAMES));
     }
     text
 }
@@ -145,7 +159,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Node;
     use k8s_openapi::jiff::Timestamp;
 
-    use super::super::fleet::Host;
+    use super::super::resolved::HostObjects;
     use super::*;
 
     fn at(second: i64) -> Time {
@@ -153,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tie_is_said_on_both_and_its_time_stays() {
+    fn a_tie_is_reported_on_both_profiles_and_keeps_its_time() {
         let profile = |name: &str| {
             let spec = HostProfileSpec { priority: 7, ..HostProfileSpec::default() };
             Arc::new(HostProfile::new(name, spec))
@@ -166,9 +180,9 @@ mod tests {
             node.metadata.name = Some(format!("n{number}"));
             nodes.push(node.clone());
         }
-        let hosts = || nodes.iter().map(|node| Host { node, infra_node: Some(&agents) });
-        let fleet = Fleet::of(&[Arc::new(p.clone()), q], hosts());
-        let status = profile_status(&p, &fleet, &at(5));
+        let hosts = || nodes.iter().map(|node| HostObjects { node, infra_node: Some(&agents) });
+        let resolved = ResolvedProfiles::new(&[Arc::new(p.clone()), q], hosts());
+        let status = profile_status(&p, &resolved, &at(5));
         let ready = &status.conditions[0];
         assert_eq!(
             (ready.status.as_str(), ready.reason.as_str(), status.hosts),
@@ -177,13 +191,13 @@ mod tests {
         for words in ["HostProfile q", "priority 7", "n10, n11", "n17 and 2 more"] {
             assert!(ready.message.contains(words), "{words}: {}", ready.message);
         }
-        let said = said_of_host(fleet.choice("n10"), None);
-        assert!(said.len() == 1 && said[0].message.contains("p, q"), "{said:?}");
-        // The same again later, and then the end of it.
+        let updates = host_conditions(resolved.selection("n10"), None);
+        assert!(updates.len() == 1 && updates[0].message.contains("p, q"), "{updates:?}");
+        // Unchanged later, then resolved.
         p.status = Some(status.clone());
-        assert_eq!(profile_status(&p, &fleet, &at(9)), status);
-        let fleet = Fleet::of(&[Arc::new(p.clone())], hosts());
-        let status = profile_status(&p, &fleet, &at(9));
+        assert_eq!(profile_status(&p, &resolved, &at(9)), status);
+        let resolved = ResolvedProfiles::new(&[Arc::new(p.clone())], hosts());
+        let status = profile_status(&p, &resolved, &at(9));
         assert_eq!((status.hosts, status.conditions[0].status.as_str()), (Some(10), "True"));
         assert_eq!(status.conditions[0].last_transition_time, at(9));
     }

@@ -1,4 +1,4 @@
-//! The ends of tunnels: which address a host speaks VXLAN from.
+//! Tunnel endpoints: the local VXLAN address of a host.
 
 use std::net::IpAddr;
 
@@ -6,10 +6,10 @@ use berth_api::infra_node::{NetworkScenario, NetworkSpec, UplinkSelector};
 use berth_api::{InfraNode, InfraNodeSpec};
 use k8s_openapi::api::core::v1::Node;
 
-/// The address that this host speaks from on a network of its profile; `None` if none is known yet.
+/// Returns the local address of a host on a network of its profile; `None` if none is known yet.
 ///
-/// The profile names it, or writes 0.0.0.0 or :: for an address of the host's own: of the uplink if one is named, else
-/// of the Node. One that is in use stays in use as long as it is one of several.
+/// The profile sets it, or 0.0.0.0 or :: for an address of the host: of the uplink if one is named, or else of the Node. An
+/// address in use is kept as long as it is among the candidates.
 #[must_use]
 pub(super) fn address(
     network: &NetworkSpec,
@@ -21,15 +21,15 @@ pub(super) fn address(
         return Some(asked);
     }
     let candidates = match &network.uplink {
-        Some(uplink) => of_uplink(uplink, infra_node),
-        None => of_node(node),
+        Some(uplink) => uplink_addresses(uplink, infra_node),
+        None => node_addresses(node),
     };
     let mut candidates = candidates.into_iter().filter(|one| one.is_ipv4() == asked.is_ipv4());
     let in_use = in_use(&infra_node.spec, &network.name);
     let in_use = in_use.filter(|one| one.is_ipv4() == asked.is_ipv4() && !one.is_unspecified());
     let first = candidates.next();
     match in_use {
-        // What is unknown for a moment takes nothing away.
+        // If no address is known for a moment, the address in use is kept.
         Some(one) if first.is_none() || first == Some(one) || candidates.any(|c| c == one) => {
             Some(one)
         }
@@ -37,20 +37,20 @@ pub(super) fn address(
     }
 }
 
-/// The address that a host speaks from now, by its InfraNode.
+/// Returns the local address in use, by the host's InfraNode.
 pub(super) fn in_use(spec: &InfraNodeSpec, network: &str) -> Option<IpAddr> {
     let mut networks = spec.networks.iter().filter(|one| one.scenario == NetworkScenario::Vxlan);
     let network = networks.find(|one| one.name == network)?;
     network.tunnels().map(|vxlan| vxlan.local_address)
 }
 
-fn of_node(node: &Node) -> Vec<IpAddr> {
+fn node_addresses(node: &Node) -> Vec<IpAddr> {
     let addresses = node.status.iter().filter_map(|status| status.addresses.as_ref()).flatten();
     let internal = addresses.filter(|address| address.type_ == "InternalIP");
     internal.filter_map(|address| address.address.parse().ok()).collect()
 }
 
-fn of_uplink(asked: &UplinkSelector, infra_node: &InfraNode) -> Vec<IpAddr> {
+fn uplink_addresses(asked: &UplinkSelector, infra_node: &InfraNode) -> Vec<IpAddr> {
     let uplinks = infra_node.status.iter().flat_map(|status| &status.capabilities.uplinks);
     let is_asked = |uplink: &&berth_api::infra_node::Uplink| {
         let mac = || asked.mac.as_ref().map(ToString::to_string);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_address_is_the_hosts_own() {
+    fn an_unspecified_address_is_resolved_to_one_of_the_host() {
         let both = node(&["10.0.0.1", "fd00::1"]);
         let none = infra(None, &[]);
         assert_eq!(found(&vxlan("10.9.9.9", None), &both, &none).unwrap(), "10.9.9.9");
@@ -115,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_use_stays() {
+    fn an_address_in_use_is_kept() {
         let open = vxlan("0.0.0.0", None);
         let two = node(&["10.0.0.1", "10.0.0.2"]);
         assert_eq!(found(&open, &two, &infra(Some("10.0.0.2"), &[])).unwrap(), "10.0.0.2");
         assert_eq!(found(&open, &two, &infra(Some("10.0.0.3"), &[])).unwrap(), "10.0.0.1");
-        // A Node that has not said its address yet.
+        // A Node that has not reported its address yet.
         assert_eq!(found(&open, &node(&[]), &infra(Some("10.0.0.3"), &[])).unwrap(), "10.0.0.3");
         assert_eq!(found(&vxlan("::", None), &node(&[]), &infra(Some("10.0.0.3"), &[])), None);
     }

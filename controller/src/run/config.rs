@@ -12,7 +12,7 @@ use kube::runtime::reflector::ObjectRef;
 use super::Context;
 use super::apply::Target;
 use super::reconcile::{Failed, reconcile};
-use crate::profiles::{Said, condition, faults_of_config};
+use crate::profiles::{ConditionUpdate, condition, config_problems};
 use berth_runtime::reconcile::Options;
 use berth_runtime::watch::Change;
 
@@ -54,7 +54,7 @@ async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), F
     let name = config.name_any();
     let (status, reason, message) = if name == NAME {
         let claims = context.claims.all();
-        let faults = faults_of_config(&config.spec, context.fleet.get().networks(), &claims);
+        let faults = config_problems(&config.spec, context.fleet.get().networks(), &claims);
         if faults.is_empty() {
             ("True", ConditionReason::Accepted, "valid".to_owned())
         } else {
@@ -64,7 +64,7 @@ async fn config(config: Arc<InfraConfig>, context: Arc<Context>) -> Result<(), F
         ("False", ConditionReason::Ignored, format!("only the InfraConfig named {NAME} is read"))
     };
     let is_wrong = status == "False";
-    let said = Said { type_: READY, status, reason, message };
+    let said = ConditionUpdate { type_: READY, status, reason, message };
     let before =
         config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let generation = config.metadata.generation;

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Context;
 use super::burst::Burst;
-use crate::profiles::{Fleet, Host};
+use crate::profiles::{HostObjects, ResolvedProfiles};
 use berth_runtime::watch::Change;
 
 /// Delay in which changes are collected.
@@ -23,16 +23,16 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// Last computed fleet.
 #[derive(Debug, Default)]
-pub(super) struct FleetStore(Mutex<Arc<Fleet>>);
+pub(super) struct FleetStore(Mutex<Arc<ResolvedProfiles>>);
 
 impl FleetStore {
     /// Returns the last computed fleet.
     #[must_use]
-    pub(super) fn get(&self) -> Arc<Fleet> {
+    pub(super) fn get(&self) -> Arc<ResolvedProfiles> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn replace(&self, fleet: Fleet) -> Arc<Fleet> {
+    fn replace(&self, fleet: ResolvedProfiles) -> Arc<ResolvedProfiles> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut known, Arc::new(fleet))
     }
@@ -163,8 +163,9 @@ fn recompute(context: &Context, queues: &Queues) {
     };
     let profiles: Vec<_> = context.profiles.all().into_iter().map(bare).collect();
     let hosts = nodes.iter().zip(&infra_nodes);
-    let hosts = hosts.map(|(node, infra_node)| Host { node, infra_node: infra_node.as_deref() });
-    let before = context.fleet.replace(Fleet::of(&profiles, hosts));
+    let hosts =
+        hosts.map(|(node, infra_node)| HostObjects { node, infra_node: infra_node.as_deref() });
+    let before = context.fleet.replace(ResolvedProfiles::new(&profiles, hosts));
     let after = context.fleet.get();
     for (node, infra_node) in nodes.iter().zip(&infra_nodes) {
         let name = node.name_any();
@@ -172,8 +173,10 @@ fn recompute(context: &Context, queues: &Queues) {
         let networks = infra_node.spec.networks.iter().map(|network| network.name.as_str());
         let networks: BTreeSet<&str> =
             networks.chain(after.networks().iter().map(String::as_str)).collect();
-        let moved = |network: &&str| before.ends(network, &name) != after.ends(network, &name);
-        if before.choice(&name) != after.choice(&name)
+        let moved = |network: &&str| {
+            before.tunnel_endpoints(network, &name) != after.tunnel_endpoints(network, &name)
+        };
+        if before.selection(&name) != after.selection(&name)
             || before.has_other_tunnels_than(&after) && networks.iter().any(moved)
         {
             queues.host(&name);

@@ -24,7 +24,8 @@ use super::fleet_watch::{Changes, Queues, watch_fleet};
 use super::reconcile::{Failed, reconcile};
 use super::unresponsive::Unresponsive;
 use crate::profiles::{
-    Choice, Said, Wanted, condition, labels, profile_status, said_of_host, wanted,
+    ConditionUpdate, DesiredInfraNode, Selection, condition, desired, host_conditions, node_labels,
+    profile_status,
 };
 
 const HOSTS: Options =
@@ -91,17 +92,17 @@ async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), F
     let fleet = context.fleet.get();
     let none = std::collections::BTreeMap::new();
     let node_labels = node.metadata.labels.as_ref().unwrap_or(&none);
-    let mut wanted = wanted(&fleet, node_labels, &infra_node, &context.tenants.all());
+    let mut wanted = desired(&fleet, node_labels, &infra_node, &context.tenants.all());
     let written = match &mut wanted {
         Some(wanted) if wanted.differs => write(&context, &infra_node, wanted).await,
         _ => Ok(()),
     };
     // Conditions are written even if the spec could not be.
-    let choice = fleet.choice(&name);
+    let choice = fleet.selection(&name);
     let updated = update_conditions(&context, &infra_node, choice, wanted.as_ref()).await;
     let labelled = match choice {
-        Choice::One(profile) => label(&context, &node, profile).await,
-        Choice::None | Choice::Tie(_) => Ok(()),
+        Selection::One(profile) => label(&context, &node, profile).await,
+        Selection::None | Selection::Tie(_) => Ok(()),
     };
     written.and(updated).and(labelled)
 }
@@ -110,7 +111,7 @@ async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), F
 async fn write(
     context: &Context,
     infra_node: &InfraNode,
-    wanted: &mut Wanted,
+    wanted: &mut DesiredInfraNode,
 ) -> Result<(), Failed> {
     let target = Target::of(infra_node);
     let what = format!("InfraNode {}: spec", infra_node.name_any());
@@ -141,13 +142,13 @@ async fn write(
 async fn update_conditions(
     context: &Context,
     infra_node: &InfraNode,
-    choice: &Choice,
-    wanted: Option<&Wanted>,
+    choice: &Selection,
+    wanted: Option<&DesiredInfraNode>,
 ) -> Result<(), Failed> {
     let before = infra_node.status.as_ref().map(|status| status.conditions.as_slice());
     let before = before.unwrap_or_default();
     let now = super::now();
-    let said = said_of_host(choice, wanted);
+    let said = host_conditions(choice, wanted);
     let mut conditions: Vec<Condition> = said
         .iter()
         .map(|said| condition(said, before, infra_node.metadata.generation, &now))
@@ -166,7 +167,7 @@ async fn update_conditions(
     if unresponsive.is_none() && written.len() == conditions.len() && written.iter().all(is_same) {
         return Ok(());
     }
-    let new: Vec<Said> = said
+    let new: Vec<ConditionUpdate> = said
         .into_iter()
         .filter(|said| {
             !written.iter().any(|one| one.type_ == said.type_ && one.message == said.message)
@@ -217,7 +218,7 @@ fn is_unresponsive(condition: &Condition) -> bool {
 
 /// Labels the Node. By force: a kubelet may label its own Node, and must not attract VMs.
 async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<(), Failed> {
-    let wanted = labels(profile);
+    let wanted = node_labels(profile);
     let there = |(key, value): (&String, &String)| node.labels().get(key) == Some(value);
     if wanted.iter().all(there) {
         return Ok(());

@@ -20,7 +20,7 @@ use serde_json::json;
 
 use super::Context;
 use super::apply::Target;
-use crate::profiles::{Said, condition};
+use crate::profiles::{ConditionUpdate, condition};
 
 /// Kinds with a `Ready` condition of the controller; the agent writes that of an InfraNode.
 const WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
@@ -88,7 +88,7 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
         return Ok(());
     }
     if WITH_STATUS.contains(&resource.kind.as_str()) {
-        let said = Said {
+        let said = ConditionUpdate {
             type_: READY,
             status: "False",
             reason: ConditionReason::Malformed,

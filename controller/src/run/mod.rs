@@ -40,7 +40,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::fields::keep_whether_conditions_are_one;
+use crate::managed_fields::reduce_to_conditions;
 use apply::Writer;
 use berth_runtime::watch::{Informer, WatchHealth};
 use events::Events;
@@ -236,7 +236,7 @@ fn context(
             profile.metadata.managed_fields = None
         }),
         tenants: Informer::start(client, tasks, watches, |tenant| {
-            keep_whether_conditions_are_one(&mut tenant.metadata);
+            reduce_to_conditions(&mut tenant.metadata);
         }),
         configs: Informer::start(client, tasks, watches, |config| {
             config.metadata.managed_fields = None

@@ -249,7 +249,7 @@ pub fn apply(
         "status": status,
     });
     let entries = tenant.metadata.managed_fields.as_deref().unwrap_or_default();
-    if crate::fields::conditions_are_one(entries) {
+    if crate::managed_fields::conditions_are_atomic(entries) {
         let there = tenant.status.iter().flat_map(|status| &status.conditions);
         let others = there.filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
         let owned = status.conditions.iter();

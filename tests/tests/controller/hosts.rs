@@ -82,7 +82,7 @@ pub(crate) fn the_highest_priority_wins_and_a_tie_is_shown_on_both(plane: &Contr
         plane,
         &["hostprofile", "rack1"],
         "Ready",
-        Some("HostProfile zz-all has priority 0 too"),
+        Some("HostProfile zz-all also has priority 0"),
     );
     until_said(plane, &["hostprofile", "zz-all"], "Ready", Some("rack1-a, rack1-b"));
     until_said(plane, &A, "ProfileConflict", Some("rack1, zz-all"));
@@ -222,7 +222,7 @@ pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
         plane,
         &["infraconfig", "default"],
         "Ready",
-        Some("`150-160` has VLANs 150-160 that are in the pool already"),
+        Some("`150-160` has VLANs 150-160 that the pool already contains"),
     );
     // Two networks that may share a wire: their pools overlap, and two tenants have one VLAN from before.
     let two = json!([

@@ -91,12 +91,13 @@ impl Asked {
         };
         let nodes = self.hosts.each_ref().map(node);
         let known = nodes.iter().zip(&self.hosts);
-        let known = known.map(|(node, infra)| profiles::Host { node, infra_node: Some(infra) });
-        let resolved = profiles::Fleet::of(&self.profiles, known);
+        let known =
+            known.map(|(node, infra)| profiles::HostObjects { node, infra_node: Some(infra) });
+        let resolved = profiles::ResolvedProfiles::new(&self.profiles, known);
         let stay = self.tenants.iter().filter(|(name, _)| !leave.contains(&name.as_str()));
         let stay: Vec<_> = stay.map(|(_, tenant)| Arc::new(tenant.clone())).collect();
         let infra = &self.hosts[host];
-        let wanted = profiles::wanted(&resolved, &BTreeMap::new(), infra, &stay).unwrap();
+        let wanted = profiles::desired(&resolved, &BTreeMap::new(), infra, &stay).unwrap();
         serde_json::from_value(wanted.spec).unwrap()
     }
 

@@ -34,7 +34,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::events::Events;
 use super::metrics::Metrics;
-use crate::fields::keep_whether_conditions_are_one;
+use crate::managed_fields::reduce_to_conditions;
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 use context::Context;
 use errors::Error;
@@ -75,7 +75,7 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         trim: without_managers,
     };
     // Its managed fields decide how its status is written.
-    let trim = |object: &mut DynamicObject| keep_whether_conditions_are_one(&mut object.metadata);
+    let trim = |object: &mut DynamicObject| reduce_to_conditions(&mut object.metadata);
     let manner = OptionalKind { trim, ..berth_kind("TenantCluster", "tenantclusters") };
     let (tenants, follow_tenants) =
         OptionalInformer::start(&client, manner, with(Triggers::tenant));

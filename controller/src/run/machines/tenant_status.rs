@@ -10,7 +10,7 @@ use super::context::Context;
 use super::errors::{Error, at, found};
 use super::resources::resource;
 use super::update_status::{Report, conditions};
-use crate::fields::conditions_are_one;
+use crate::managed_fields::conditions_are_atomic;
 
 impl Context {
     /// Writes the counts of all machines of the deployment's tenant to the tenant's status.
@@ -64,7 +64,7 @@ impl Context {
             "metadata": {"name": tenant, "uid": known.uid()},
             "status": {"machines": machines, "conditions": conditions},
         });
-        if conditions_are_one(known.metadata.managed_fields.as_deref().unwrap_or_default()) {
+        if conditions_are_atomic(known.metadata.managed_fields.as_deref().unwrap_or_default()) {
             let there = before["conditions"].as_array().into_iter().flatten();
             let others =
                 there.filter(|one| conditions.iter().all(|own| own["type"] != one["type"]));

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 
 use super::gate::Kind;
 use super::{Shared, Sidecar};
-use crate::profiles::{Choice, choose};
+use crate::profiles::{Selection, select_profile};
 use berth_kubelet_admission::pod::Resources;
 use berth_placement::inventory::HostFacts;
 use berth_placement::rules::HostParts;
@@ -157,9 +157,9 @@ impl Hosts<'_> {
     }
 
     fn class(&self, facts: &HostFacts) -> Class {
-        match choose(&self.shared.profiles.all(), &facts.labels) {
-            Choice::One(profile) => profile.spec.class,
-            Choice::None | Choice::Tie(_) => Class::default(),
+        match select_profile(&self.shared.profiles.all(), &facts.labels) {
+            Selection::One(profile) => profile.spec.class,
+            Selection::None | Selection::Tie(_) => Class::default(),
         }
     }
 }

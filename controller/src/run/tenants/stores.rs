@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use super::cluster::Cluster;
-use crate::fields::keep_whether_conditions_are_one;
+use crate::managed_fields::reduce_to_conditions;
 use crate::run::packed::pack;
 use crate::tenants::affected_tenants::AffectedTenants;
 use crate::tenants::hosts::HostState;
@@ -53,7 +53,7 @@ impl Followers {
         let waiting = Arc::default();
         Self {
             tenants: Informer::start(client, tasks, &waiting, |tenant| {
-                keep_whether_conditions_are_one(&mut tenant.metadata);
+                reduce_to_conditions(&mut tenant.metadata);
             }),
             claims: Informer::start(client, tasks, &waiting, |_| {}),
             configs: Informer::start(client, tasks, &waiting, |_| {}),

@@ -1,4 +1,4 @@
-//! All hosts and profiles at once: what each profile selects, and who speaks to whom over tunnels.
+//! The profiles of all hosts: the selection of each host, the outcome of each profile, and the tunnel endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,70 +8,70 @@ use berth_api::infra_node::NetworkScenario;
 use berth_api::{HostProfile, InfraNode};
 use k8s_openapi::api::core::v1::Node;
 
-use super::choice::{Choice, choose};
+use super::selection::{Selection, select_profile};
 use super::tunnels;
 
-/// A Node, and the InfraNode of its name where its agent has made one.
+/// A Node, and the InfraNode of the same name if its agent has created one.
 #[derive(Debug, Clone, Copy)]
-pub struct Host<'a> {
+pub struct HostObjects<'a> {
     /// The Node.
     pub node: &'a Node,
-    /// What its agent says.
+    /// The InfraNode that the agent has created.
     pub infra_node: Option<&'a InfraNode>,
 }
 
-/// What profiles make of all hosts.
+/// The profiles of all hosts.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Fleet {
-    choices: BTreeMap<String, Choice>,
-    /// Addresses by network and host.
+pub struct ResolvedProfiles {
+    selections: BTreeMap<String, Selection>,
+    /// Tunnel endpoints by network and host.
     tunnels: BTreeMap<String, BTreeMap<String, IpAddr>>,
     outcomes: BTreeMap<String, Outcome>,
-    /// Networks of all profiles.
+    /// Host networks of all profiles.
     networks: BTreeSet<String>,
 }
 
-/// What became of one profile.
+/// Outcome of one profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Hosts that it holds for.
+    /// Number of hosts that the profile applies to.
     pub hosts: u32,
-    /// Other profiles of the same priority, with the Nodes that both select.
+    /// Other profiles with the same priority, and the Nodes that both select.
     pub ties: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl Fleet {
-    /// Looks at all of them.
+impl ResolvedProfiles {
+    /// Resolves the profiles of all hosts.
     #[must_use]
-    pub fn of<'a>(
+    pub fn new<'a>(
         profiles: &[Arc<HostProfile>],
-        hosts: impl IntoIterator<Item = Host<'a>>,
+        hosts: impl IntoIterator<Item = HostObjects<'a>>,
     ) -> Self {
-        let mut fleet = Self::default();
+        let mut resolved = Self::default();
         let names = profiles.iter().flat_map(|profile| &profile.spec.networks);
-        fleet.networks = names.map(|network| network.name.clone()).collect();
+        resolved.networks = names.map(|network| network.name.clone()).collect();
         for host in hosts {
             let Some(name) = host.node.metadata.name.clone() else { continue };
             let none = BTreeMap::new();
             let labels = host.node.metadata.labels.as_ref().unwrap_or(&none);
-            let choice = choose(profiles, labels);
-            fleet.count(&name, &choice, host.infra_node.is_some());
+            let selection = select_profile(profiles, labels);
+            resolved.count(&name, &selection, host.infra_node.is_some());
             if let Some(infra_node) = host.infra_node {
-                fleet.connect(&name, &choice, host.node, infra_node);
+                resolved.connect(&name, &selection, host.node, infra_node);
             }
-            fleet.choices.insert(name, choice);
+            resolved.selections.insert(name, selection);
         }
-        fleet
+        resolved
     }
 
-    fn count(&mut self, host: &str, choice: &Choice, has_agent: bool) {
-        match choice {
-            Choice::None => {}
-            Choice::One(profile) => {
+    fn count(&mut self, host: &str, selection: &Selection, has_agent: bool) {
+        match selection {
+            Selection::None => {}
+            Selection::One(profile) => {
                 let outcome = self.outcomes.entry(name_of(profile)).or_default();
                 outcome.hosts = outcome.hosts.saturating_add(has_agent.into());
             }
-            Choice::Tie(profiles) => {
+            Selection::Tie(profiles) => {
                 for profile in profiles {
                     let outcome = self.outcomes.entry(name_of(profile)).or_default();
                     for other in profiles.iter().filter(|other| !Arc::ptr_eq(other, profile)) {
@@ -82,11 +82,11 @@ impl Fleet {
         }
     }
 
-    fn connect(&mut self, host: &str, choice: &Choice, node: &Node, infra_node: &InfraNode) {
-        // Of hosts that stay as they are the networks that they have count.
-        let networks = match choice {
-            Choice::One(profile) => &profile.spec.networks,
-            Choice::None | Choice::Tie(_) => &infra_node.spec.networks,
+    fn connect(&mut self, host: &str, selection: &Selection, node: &Node, infra_node: &InfraNode) {
+        // Hosts without a profile keep the networks that they have.
+        let networks = match selection {
+            Selection::One(profile) => &profile.spec.networks,
+            Selection::None | Selection::Tie(_) => &infra_node.spec.networks,
         };
         for network in networks.iter().filter(|one| one.scenario == NetworkScenario::Vxlan) {
             if let Some(address) = tunnels::address(network, node, infra_node) {
@@ -96,33 +96,33 @@ impl Fleet {
         }
     }
 
-    /// What profiles say of a host; nothing of one that has no Node.
+    /// Returns the selection of a host; none if it has no Node.
     #[must_use]
-    pub fn choice(&self, host: &str) -> &Choice {
-        self.choices.get(host).unwrap_or(&Choice::None)
+    pub fn selection(&self, host: &str) -> &Selection {
+        self.selections.get(host).unwrap_or(&Selection::None)
     }
 
-    /// What became of a profile.
+    /// Returns the outcome of a profile.
     #[must_use]
     pub fn outcome(&self, profile: &str) -> Outcome {
         self.outcomes.get(profile).cloned().unwrap_or_default()
     }
 
-    /// Names of the host networks of all profiles.
+    /// Returns the names of the host networks of all profiles.
     #[must_use]
     pub const fn networks(&self) -> &BTreeSet<String> {
         &self.networks
     }
 
-    /// Whether anybody speaks to anybody else over tunnels than in another look.
+    /// Returns true if any tunnel endpoint differs.
     #[must_use]
     pub fn has_other_tunnels_than(&self, other: &Self) -> bool {
         self.tunnels != other.tunnels
     }
 
-    /// The address of a host's own end on a network, and those of all others, in order.
+    /// Returns the tunnel endpoint of a host on a network, and those of all other hosts, sorted.
     #[must_use]
-    pub fn ends(&self, network: &str, host: &str) -> (Option<IpAddr>, Vec<IpAddr>) {
+    pub fn tunnel_endpoints(&self, network: &str, host: &str) -> (Option<IpAddr>, Vec<IpAddr>) {
         let Some(ends) = self.tunnels.get(network) else { return (None, Vec::new()) };
         let own = ends.get(host).copied();
         let others: BTreeSet<IpAddr> =
@@ -164,23 +164,29 @@ mod tests {
         let agents =
             ["a", "c"].map(|name| InfraNode::new(name, berth_api::InfraNodeSpec::default()));
         let hosts = || {
-            nodes.iter().map(|node| Host {
+            nodes.iter().map(|node| HostObjects {
                 node,
                 infra_node: agents.iter().find(|one| one.metadata.name == node.metadata.name),
             })
         };
-        let fleet = Fleet::of(&[profile("p", 1, "1"), profile("q", 1, "2")], hosts());
-        assert_eq!((fleet.outcome("p").hosts, fleet.outcome("q").hosts), (1, 1));
+        let resolved =
+            ResolvedProfiles::new(&[profile("p", 1, "1"), profile("q", 1, "2")], hosts());
+        assert_eq!((resolved.outcome("p").hosts, resolved.outcome("q").hosts), (1, 1));
         assert_eq!(
-            fleet.ends("overlay", "a"),
+            resolved.tunnel_endpoints("overlay", "a"),
             (Some([10, 0, 0, 1].into()), vec![[10, 0, 0, 3].into()])
         );
-        let fleet = Fleet::of(&[profile("p", 1, "1"), profile("q", 1, "1")], hosts());
+        let resolved =
+            ResolvedProfiles::new(&[profile("p", 1, "1"), profile("q", 1, "1")], hosts());
         let ties =
             BTreeMap::from([("q".to_owned(), BTreeSet::from(["a".to_owned(), "b".to_owned()]))]);
-        assert_eq!(fleet.outcome("p"), Outcome { hosts: 0, ties });
-        assert!(fleet.outcome("q").ties.contains_key("p"));
-        assert_eq!(fleet.outcome("nobody"), Outcome::default());
-        assert_eq!(fleet.ends("overlay", "a"), (None, Vec::new()), "no host has it yet");
+        assert_eq!(resolved.outcome("p"), Outcome { hosts: 0, ties });
+        assert!(resolved.outcome("q").ties.contains_key("p"));
+        assert_eq!(resolved.outcome("absent"), Outcome::default());
+        assert_eq!(
+            resolved.tunnel_endpoints("overlay", "a"),
+            (None, Vec::new()),
+            "no host has the network yet"
+        );
     }
 }

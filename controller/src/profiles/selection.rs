@@ -1,4 +1,4 @@
-//! Which HostProfile holds for a Node: the highest priority that selects it; a tie is a conflict.
+//! Selects the HostProfile of a Node: the profile with the highest priority whose selector matches. A tie is a conflict.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,22 +6,25 @@ use std::sync::Arc;
 use berth_api::HostProfile;
 use berth_api::names::{CLASS_LABEL, PROFILE_LABEL};
 
-/// What profiles say of one Node.
+/// The HostProfile of a Node.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Choice {
-    /// None selects it: it is left as it is.
+pub enum Selection {
+    /// No profile selects the Node; the host keeps its state.
     None,
-    /// This one holds.
+    /// The profile applies.
     One(Arc<HostProfile>),
-    /// These have the same priority: none holds, and the host stays as it is. In the order of their names.
+    /// Several profiles have the same priority: none applies, and the host keeps its state. Sorted by name.
     Tie(Vec<Arc<HostProfile>>),
 }
 
-/// Chooses for a Node with these labels.
+/// Selects the profile of a Node with these labels.
 #[must_use]
-pub fn choose(profiles: &[Arc<HostProfile>], labels: &BTreeMap<String, String>) -> Choice {
-    let fine = |profile: &&Arc<HostProfile>| fault(profile).is_none();
-    let selecting = profiles.iter().filter(fine).filter(|profile| profile.selects(labels));
+pub fn select_profile(
+    profiles: &[Arc<HostProfile>],
+    labels: &BTreeMap<String, String>,
+) -> Selection {
+    let is_eligible = |profile: &&Arc<HostProfile>| ineligibility(profile).is_none();
+    let selecting = profiles.iter().filter(is_eligible).filter(|profile| profile.selects(labels));
     let mut best: Vec<&Arc<HostProfile>> = Vec::new();
     for profile in selecting {
         match best.first().map(|first| profile.spec.priority.cmp(&first.spec.priority)) {
@@ -32,23 +35,23 @@ pub fn choose(profiles: &[Arc<HostProfile>], labels: &BTreeMap<String, String>) 
     }
     best.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     match best.as_slice() {
-        [] => Choice::None,
-        [one] => Choice::One(Arc::clone(one)),
-        several => Choice::Tie(several.iter().map(|one| Arc::clone(one)).collect()),
+        [] => Selection::None,
+        [one] => Selection::One(Arc::clone(one)),
+        several => Selection::Tie(several.iter().map(|one| Arc::clone(one)).collect()),
     }
 }
 
-/// Why a profile selects nothing, whatever its selector says.
+/// Returns the reason why a profile cannot select any Node.
 #[must_use]
-pub fn fault(profile: &HostProfile) -> Option<String> {
+pub fn ineligibility(profile: &HostProfile) -> Option<String> {
     if profile.metadata.deletion_timestamp.is_some() {
         return Some("it is being deleted".to_owned());
     }
-    // It would select by what it makes itself, and might take turns with another one for ever.
+    // It would select by labels that it sets itself, and could alternate with another profile forever.
     let own = [CLASS_LABEL, PROFILE_LABEL];
     let key = own.into_iter().find(|key| profile.spec.node_selector.contains_key(*key))?;
     Some(format!(
-        "spec.nodeSelector: {key} is a label that the profile itself sets; select by another one"
+        "spec.nodeSelector: {key} is a label that the profile itself sets; select by another label"
     ))
 }
 
@@ -71,47 +74,50 @@ mod tests {
         all.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()
     }
 
-    fn names(choice: &Choice) -> Vec<&str> {
-        let all = match choice {
-            Choice::None => &[],
-            Choice::One(one) => std::slice::from_ref(one),
-            Choice::Tie(all) => all.as_slice(),
+    fn names(selection: &Selection) -> Vec<&str> {
+        let all = match selection {
+            Selection::None => &[],
+            Selection::One(one) => std::slice::from_ref(one),
+            Selection::Tie(all) => all.as_slice(),
         };
         all.iter().map(|one| one.metadata.name.as_deref().unwrap()).collect()
     }
 
     #[test]
-    fn the_highest_that_selects_wins_and_a_tie_is_nobodys() {
+    fn the_highest_priority_is_selected_and_a_tie_selects_none() {
         let all = [
             profile("wide", 0, &[]),
             profile("rack", 10, &[("rack", "1")]),
             profile("disk", 10, &[("disk", "nvme")]),
         ];
-        assert_eq!(names(&choose(&all, &labels(&[]))), ["wide"]);
-        assert_eq!(names(&choose(&all, &labels(&[("rack", "1")]))), ["rack"]);
-        let both = choose(&all, &labels(&[("rack", "1"), ("disk", "nvme")]));
+        assert_eq!(names(&select_profile(&all, &labels(&[]))), ["wide"]);
+        assert_eq!(names(&select_profile(&all, &labels(&[("rack", "1")]))), ["rack"]);
+        let both = select_profile(&all, &labels(&[("rack", "1"), ("disk", "nvme")]));
         assert_eq!(names(&both), ["disk", "rack"]);
-        assert!(matches!(both, Choice::Tie(_)));
-        assert_eq!(choose(&[], &labels(&[])), Choice::None);
+        assert!(matches!(both, Selection::Tie(_)));
+        assert_eq!(select_profile(&[], &labels(&[])), Selection::None);
     }
 
     #[test]
-    fn what_selects_by_its_own_labels_selects_nothing() {
+    fn a_profile_that_selects_by_its_own_labels_selects_no_node() {
         let own = profile("own", 10, &[("berth.dev/class", "Density")]);
-        assert!(fault(&own).unwrap().contains("berth.dev/class"));
+        assert!(ineligibility(&own).unwrap().contains("berth.dev/class"));
         let all = [own, profile("wide", 0, &[])];
-        assert_eq!(names(&choose(&all, &labels(&[("berth.dev/class", "Density")]))), ["wide"]);
+        assert_eq!(
+            names(&select_profile(&all, &labels(&[("berth.dev/class", "Density")]))),
+            ["wide"]
+        );
     }
 
     proptest! {
-        /// The order in which the server lists profiles decides nothing.
+        /// The order in which the API server lists profiles does not matter.
         #[test]
-        fn order_decides_nothing(priorities in prop::collection::vec(-2_i32..3, 0..6), turn in 0_usize..6) {
+        fn the_order_of_profiles_does_not_matter(priorities in prop::collection::vec(-2_i32..3, 0..6), turn in 0_usize..6) {
             let mut all: Vec<_> = priorities.iter().enumerate().map(|(n, p)| profile(&format!("p{n}"), *p, &[])).collect();
-            let before = choose(&all, &labels(&[]));
+            let before = select_profile(&all, &labels(&[]));
             let turn = turn.min(all.len());
             all.rotate_left(turn);
-            prop_assert_eq!(&choose(&all, &labels(&[])), &before);
+            prop_assert_eq!(&select_profile(&all, &labels(&[])), &before);
             let most = priorities.iter().max();
             let holders = priorities.iter().filter(|p| Some(*p) == most).count();
             prop_assert_eq!(names(&before).len(), holders);

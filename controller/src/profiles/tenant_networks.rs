@@ -1,4 +1,4 @@
-//! Which tenants' networks a host carries.
+//! The tenant networks of a host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use berth_api::TenantCluster;
 use berth_api::infra_node::{NetworkScenario, TenantNetworkSpec};
 use berth_api::names::TENANT_PREFIX;
 
-/// Tenants' networks of a host with these labels and host networks, in the order of their names.
+/// Returns the tenant networks of a host with these labels and host networks, sorted by name.
 ///
-/// A tenant is carried as long as its status has a VLAN (or VNI). Its deletion takes that away once its machines are gone:
-/// they live on it until then.
+/// A tenant's network is on a host as long as the tenant's status has a VLAN (or VNI). When a tenant is deleted, the
+/// controller removes it from the status after the last machine, which needs the network until then.
 #[must_use]
-pub fn carried(
+pub fn tenant_networks(
     tenants: &[Arc<TenantCluster>],
     labels: &BTreeMap<String, String>,
     networks: &BTreeMap<String, NetworkScenario>,
@@ -28,8 +28,8 @@ fn network(
     labels: &BTreeMap<String, String>,
     networks: &BTreeMap<String, NetworkScenario>,
 ) -> Option<TenantNetworkSpec> {
-    let asked = tenant.spec.network.as_ref()?;
-    let scenario = *networks.get(&asked.name)?;
+    let desired = tenant.spec.network.as_ref()?;
+    let scenario = *networks.get(&desired.name)?;
     let selected =
         tenant.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value));
     if !selected {
@@ -43,7 +43,7 @@ fn network(
         | NetworkScenario::SriovVf => (Some(status.vlan?), None),
     };
     let name = format!("{TENANT_PREFIX}{}", tenant.metadata.name.as_deref()?);
-    Some(TenantNetworkSpec { name, network: asked.name.clone(), vlan, vni })
+    Some(TenantNetworkSpec { name, network: desired.name.clone(), vlan, vni })
 }
 
 #[cfg(test)]
@@ -69,17 +69,17 @@ mod tests {
             ("overlay".to_owned(), NetworkScenario::Vxlan),
         ]);
         let tenants: Vec<_> = tenants.into_iter().map(Arc::new).collect();
-        let carried = carried(&tenants, &labels, &networks);
+        let on_host = tenant_networks(&tenants, &labels, &networks);
         let number = |one: &TenantNetworkSpec| match (one.vlan, one.vni) {
             (Some(vlan), None) => vlan.to_string(),
             (None, Some(vni)) => vni.to_string(),
             odd => panic!("{odd:?}"),
         };
-        carried.iter().map(|one| format!("{} {} {}", one.name, one.network, number(one))).collect()
+        on_host.iter().map(|one| format!("{} {} {}", one.name, one.network, number(one))).collect()
     }
 
     #[test]
-    fn a_tenant_is_carried_once_it_has_a_number_of_the_right_kind() {
+    fn a_tenant_is_on_a_host_once_it_has_a_vlan_or_vni() {
         let all = vec![
             tenant("xyz", "overlay", Some(7), Some(70_000)),
             tenant("abc", "trunk", Some(120), None),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_is_kept_to() {
+    fn the_node_selector_is_applied() {
         let mut one = tenant("abc", "trunk", Some(120), None);
         one.spec.node_selector.insert("rack".to_owned(), "1".to_owned());
         assert!(on(vec![one.clone()], &[("rack", "2")]).is_empty());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_is_deleted_keeps_its_network_until_its_machines_are_gone() {
+    fn a_deleted_tenant_keeps_its_network_until_its_machines_are_deleted() {
         let mut one = tenant("abc", "trunk", Some(120), None);
         one.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         assert_eq!(on(vec![one.clone()], &[]).len(), 1);

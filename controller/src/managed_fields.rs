@@ -1,0 +1,380 @@
+//! Field ownership of an object, from its `metadata.managedFields`.
+//!
+//! Server-side apply without force fails if another manager owns a field with another value (KEP-555). Ownership determines
+//! which fields to leave to other managers, which fields we own, and whether an apply would change the object.
+//! Format: structured-merge-diff, `fieldpath/serialize.go`: `f:` a field, `k:` a list item by its keys, `v:` a value of a
+//! set, `.` the item itself.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta};
+use serde_json::{Map, Value, json};
+
+/// A set of fields below one top-level field of an object, such as `spec`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FieldSet(Value);
+
+/// A field manager, and the fields that it owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldOwner {
+    /// Name of the manager, such as `kubectl-edit`.
+    pub manager: String,
+    /// Fields that the manager owns.
+    pub fields: FieldSet,
+}
+
+/// Returns the fields below a top-level field that a manager owns by apply.
+#[must_use]
+pub fn applied_by(entries: &[ManagedFieldsEntry], manager: &str, top: &str) -> FieldSet {
+    let ours = entries.iter().filter(|entry| is_apply(entry) && names(entry, manager));
+    ours.filter_map(|entry| below(entry, top)).next().unwrap_or_default()
+}
+
+/// Returns true if the API server treats the conditions of a status as atomic, with one owner: Kubernetes 1.20 does so for
+/// kinds whose schema has an int-or-string field (its `customresource_handler.go`: error building openapi models). Then two
+/// managers that apply different conditions would remove each other's forever.
+#[must_use]
+pub fn conditions_are_atomic(entries: &[ManagedFieldsEntry]) -> bool {
+    let lists = entries
+        .iter()
+        .filter_map(|entry| entry.fields_v1.as_ref()?.0.pointer("/f:status/f:conditions"));
+    lists.filter_map(Value::as_object).any(Map::is_empty)
+}
+
+/// Reduces an object's `managedFields` to the part that [`conditions_are_atomic`] reads. Otherwise they would take half of
+/// the memory of all tenants.
+pub fn reduce_to_conditions(metadata: &mut ObjectMeta) {
+    let entries = metadata.managed_fields.take().unwrap_or_default();
+    metadata.managed_fields = conditions_are_atomic(&entries).then(|| {
+        let fields = FieldsV1(json!({"f:status": {"f:conditions": {}}}));
+        vec![ManagedFieldsEntry { fields_v1: Some(fields), ..ManagedFieldsEntry::default() }]
+    });
+}
+
+/// Returns the owners of fields below a top-level field, without the fields that manager `except` applied.
+#[must_use]
+pub fn owned_by_others(entries: &[ManagedFieldsEntry], except: &str, top: &str) -> Vec<FieldOwner> {
+    let others = entries.iter().filter(|entry| !(is_apply(entry) && names(entry, except)));
+    let owner = |entry: &ManagedFieldsEntry| {
+        let manager = entry.manager.clone().unwrap_or_default();
+        Some(FieldOwner { manager, fields: below(entry, top)? })
+    };
+    others.filter_map(owner).collect()
+}
+
+fn is_apply(entry: &ManagedFieldsEntry) -> bool {
+    entry.operation.as_deref() == Some("Apply")
+}
+
+fn names(entry: &ManagedFieldsEntry, manager: &str) -> bool {
+    entry.manager.as_deref() == Some(manager)
+}
+
+fn below(entry: &ManagedFieldsEntry, top: &str) -> Option<FieldSet> {
+    let fields = entry.fields_v1.as_ref()?.0.get(format!("f:{top}"))?;
+    Some(FieldSet(fields.clone()))
+}
+
+impl FieldSet {
+    /// Returns true if the set has no fields.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        children(&self.0).next().is_none()
+    }
+
+    /// Returns the part of a live value that the set contains.
+    #[must_use]
+    pub fn project(&self, live: &Value) -> Value {
+        part(&self.0, live)
+    }
+
+    /// Returns true if applying `desired` would change a value or the ownership of a field.
+    ///
+    /// It would not if all desired fields have their desired values and are owned, and no other field is owned.
+    #[must_use]
+    pub fn differs(&self, desired: &Value, live: &Value) -> bool {
+        if self.is_empty() {
+            return desired.as_object().is_none_or(|desired| !desired.is_empty());
+        }
+        !equals(&self.0, desired, live)
+    }
+}
+
+impl FieldOwner {
+    /// Removes the fields from `desired` that this manager owns with another value, and returns their paths, such as
+    /// `ksm.mode`.
+    ///
+    /// Fields named in `units` are removed as a whole: they may contain only one of several alternative fields.
+    pub fn remove_owned(
+        &self,
+        desired: &mut Value,
+        live: &Value,
+        units: &[&str],
+    ) -> BTreeSet<String> {
+        let mut removal = Removal { units, removed: BTreeSet::new() };
+        removal.remove(&self.fields.0, desired, live, "");
+        removal.removed
+    }
+}
+
+/// Returns the path elements below a node of a field tree, without `.`.
+fn children(tree: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let fields = tree.as_object().into_iter().flatten();
+    fields.map(|(step, tree)| (step.as_str(), tree)).filter(|(step, _)| *step != ".")
+}
+
+/// Returns true for a field that is owned as a whole.
+fn is_leaf(tree: &Value) -> bool {
+    children(tree).next().is_none()
+}
+
+/// Returns the keys of a path element that is a list item.
+fn keys(step: &str) -> Option<Map<String, Value>> {
+    serde_json::from_str(step.strip_prefix("k:")?).ok()
+}
+
+fn has_keys(item: &Value, keys: &Map<String, Value>) -> bool {
+    keys.iter().all(|(name, value)| item.get(name) == Some(value))
+}
+
+fn item<'a>(list: &'a [Value], keys: &Map<String, Value>) -> Option<&'a Value> {
+    list.iter().find(|item| has_keys(item, keys))
+}
+
+fn part(tree: &Value, live: &Value) -> Value {
+    if is_leaf(tree) {
+        return live.clone();
+    }
+    match live {
+        Value::Object(fields) => {
+            let fields = children(tree).filter_map(|(step, tree)| {
+                let name = step.strip_prefix("f:")?;
+                Some((name.to_owned(), part(tree, fields.get(name)?)))
+            });
+            Value::Object(fields.collect())
+        }
+        Value::Array(items) => {
+            // In the order of the list, because the tree is sorted by keys.
+            let fields = |item: &Value| {
+                let tree = children(tree)
+                    .find(|(step, _)| keys(step).is_some_and(|keys| has_keys(item, &keys)));
+                tree.map(|(_, tree)| part(tree, item))
+            };
+            items.iter().filter_map(fields).collect()
+        }
+        other => other.clone(),
+    }
+}
+
+/// Returns true if `desired` has exactly the owned fields, with their live values.
+fn equals(tree: &Value, desired: &Value, live: &Value) -> bool {
+    if is_leaf(tree) {
+        return desired == live;
+    }
+    match (desired, live) {
+        (Value::Object(desired), Value::Object(live)) => {
+            let steps: Vec<(&str, &Value)> = children(tree)
+                .filter_map(|(step, tree)| Some((step.strip_prefix("f:")?, tree)))
+                .collect();
+            steps.len() == desired.len()
+                && steps.iter().all(|(name, tree)| match (desired.get(*name), live.get(*name)) {
+                    (Some(desired), Some(live)) => equals(tree, desired, live),
+                    _ => false,
+                })
+        }
+        (Value::Array(desired), Value::Array(live)) => {
+            let mut steps = 0_usize;
+            let all = children(tree).all(|(step, tree)| {
+                steps = steps.saturating_add(1);
+                let Some(keys) = keys(step) else { return false };
+                match (item(desired, &keys), item(live, &keys)) {
+                    (Some(desired), Some(live)) => equals(tree, desired, live),
+                    _ => false,
+                }
+            });
+            all && steps == desired.len()
+        }
+        _ => false,
+    }
+}
+
+/// Removal of fields that other managers own.
+struct Removal<'a> {
+    units: &'a [&'a str],
+    removed: BTreeSet<String>,
+}
+
+impl Removal<'_> {
+    fn remove(&mut self, tree: &Value, desired: &mut Value, live: &Value, path: &str) {
+        match desired {
+            Value::Object(fields) => {
+                for (step, tree) in children(tree) {
+                    let Some(name) = step.strip_prefix("f:") else { continue };
+                    let (Some(value), Some(live)) = (fields.get_mut(name), live.get(name)) else {
+                        continue;
+                    };
+                    let at =
+                        if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+                    let known = self.removed.len();
+                    if is_leaf(tree) || self.units.contains(&name) {
+                        if value != live {
+                            fields.remove(name);
+                            self.removed.insert(at);
+                        }
+                        continue;
+                    }
+                    self.remove(tree, value, live, &at);
+                    // An object without remaining fields is removed too.
+                    if self.removed.len() > known && value.as_object().is_some_and(Map::is_empty) {
+                        fields.remove(name);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                let Some(live) = live.as_array() else { return };
+                for (step, tree) in children(tree) {
+                    let Some(keys) = keys(step) else { continue };
+                    let desired = items.iter_mut().find(|item| has_keys(item, &keys));
+                    let (Some(desired), Some(live)) = (desired, item(live, &keys)) else {
+                        continue;
+                    };
+                    let name = |value: &Value| {
+                        value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+                    };
+                    let names = keys.values().map(name).collect::<Vec<_>>().join(",");
+                    self.remove(tree, desired, live, &format!("{path}[{names}]"));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(manager: &str, operation: &str, fields: Value) -> ManagedFieldsEntry {
+        serde_json::from_value(json!({
+            "manager": manager, "operation": operation, "apiVersion": "berth.dev/v1alpha1",
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": fields},
+        }))
+        .unwrap()
+    }
+
+    fn live() -> Value {
+        json!({"profile": "a", "ksm": {"mode": "Off", "pagesToScan": 100}, "hugepages": [{"size": "2Mi", "count": 3}],
+            "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "mtu": 9000}, {"name": "mine", "mtu": 1500}]})
+    }
+
+    fn ours() -> Value {
+        json!({"f:profile": {}, "f:ksm": {"f:mode": {}}, "f:hugepages": {}, "f:networks": {
+            "k:{\"name\":\"trunk\"}": {".": {}, "f:name": {}, "f:scenario": {}, "f:mtu": {}}}})
+    }
+
+    #[test]
+    fn reduced_managed_fields_have_the_same_atomicity() {
+        let status = |conditions: Value| {
+            let mut entry = entry("c", "Apply", json!({}));
+            entry.fields_v1 = Some(FieldsV1(json!({"f:status": {"f:conditions": conditions}})));
+            entry
+        };
+        for (conditions, is_atomic) in
+            [(json!({}), true), (json!({"k:{\"type\":\"A\"}": {}}), false)]
+        {
+            let entries = vec![entry("a", "Update", ours()), status(conditions)];
+            let mut metadata =
+                ObjectMeta { managed_fields: Some(entries), ..ObjectMeta::default() };
+            reduce_to_conditions(&mut metadata);
+            let removed = metadata.managed_fields.unwrap_or_default();
+            assert_eq!(
+                (conditions_are_atomic(&removed), removed.len()),
+                (is_atomic, usize::from(is_atomic))
+            );
+        }
+    }
+
+    #[test]
+    fn owned_fields_with_desired_values_do_not_differ() {
+        let fields = applied_by(&[entry("c", "Apply", ours())], "c", "spec");
+        let desired = json!({"profile": "a", "ksm": {"mode": "Off"}, "hugepages": [{"size": "2Mi", "count": 3}],
+            "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "mtu": 9000}]});
+        assert!(!fields.differs(&desired, &live()));
+        assert_eq!(fields.project(&live()), desired);
+        for (pointer, value) in [
+            ("/profile", json!("b")),
+            ("/ksm", json!({"mode": "Off", "pagesToScan": 100})),
+            ("/ksm/mode", json!("On")),
+            ("/hugepages/0/count", json!(4)),
+            ("/networks/0/mtu", json!(1500)),
+            ("/networks", json!([])),
+        ] {
+            let mut other = desired.clone();
+            *other.pointer_mut(pointer).unwrap() = value;
+            assert!(fields.differs(&other, &live()), "{pointer}");
+        }
+        // A field that is no longer desired, and a field without an owner.
+        let mut less = desired.clone();
+        less.as_object_mut().unwrap().remove("ksm");
+        assert!(fields.differs(&less, &live()));
+        assert!(FieldSet::default().differs(&desired, &live()));
+        assert!(!FieldSet::default().differs(&json!({}), &live()));
+        assert!(FieldSet::default().is_empty() && !fields.is_empty());
+    }
+
+    #[test]
+    fn fields_of_others_with_another_value_are_removed() {
+        let others = owned_by_others(
+            &[
+                entry("c", "Apply", ours()),
+                entry(
+                    "kubectl-edit",
+                    "Update",
+                    json!({"f:ksm": {"f:mode": {}}, "f:networks": {
+                    "k:{\"name\":\"trunk\"}": {"f:mtu": {}}, "k:{\"name\":\"mine\"}": {".": {}, "f:mtu": {}}}}),
+                ),
+            ],
+            "c",
+            "spec",
+        );
+        assert_eq!(others.len(), 1);
+        let mut desired = json!({"profile": "b", "ksm": {"mode": "On"},
+            "networks": [{"name": "trunk", "scenario": "BridgePerTenant", "mtu": 1500}]});
+        let removed = others[0].remove_owned(&mut desired, &live(), &[]);
+        assert_eq!(removed.into_iter().collect::<Vec<_>>(), ["ksm.mode", "networks[trunk].mtu"]);
+        let left =
+            json!({"profile": "b", "networks": [{"name": "trunk", "scenario": "BridgePerTenant"}]});
+        assert_eq!(desired, left);
+        // The same value is no conflict: both managers own it.
+        let mut same = json!({"ksm": {"mode": "Off"}});
+        assert!(others[0].remove_owned(&mut same, &live(), &[]).is_empty());
+        assert_eq!(same, json!({"ksm": {"mode": "Off"}}));
+    }
+
+    #[test]
+    fn alternative_fields_are_removed_as_a_whole() {
+        let holder = FieldOwner {
+            manager: "kubectl-edit".to_owned(),
+            fields: FieldSet(json!({"f:cpu": {"f:reserved": {".": {}, "f:cpus": {}}}})),
+        };
+        let live = json!({"cpu": {"reserved": {"cpus": "0-3"}, "housekeeping": true}});
+        let mut desired = json!({"cpu": {"reserved": {"coresPerZone": 1}, "housekeeping": true}});
+        let removed = holder.remove_owned(&mut desired, &live, &["reserved"]);
+        assert_eq!(removed.into_iter().collect::<Vec<_>>(), ["cpu.reserved"]);
+        assert_eq!(desired, json!({"cpu": {"housekeeping": true}}));
+    }
+
+    #[test]
+    fn malformed_trees_own_no_fields() {
+        for odd in
+            [json!(null), json!([]), json!({"f:ksm": 3}), json!({"k:{": {}}), json!({"v:1": {}})]
+        {
+            let fields = FieldSet(odd);
+            assert!(fields.project(&live()).is_object());
+            assert!(fields.differs(&live(), &live()));
+            let mut desired = live();
+            FieldOwner { manager: String::new(), fields }.remove_owned(&mut desired, &live(), &[]);
+            assert_eq!(desired, live());
+        }
+    }
+}
