@@ -47,7 +47,7 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
         spec.domain.io_threads.supplemental_pool_thread_count = None;
     }
     requests(spec, configuration);
-    spec.domain.memory.guest = guest_memory(spec);
+    spec.domain.memory.guest = spec.guest_memory();
     topology(spec);
     add_network(spec);
     let cpu = spec.domain.cpu.get_or_insert_default();
@@ -81,15 +81,6 @@ fn requests(spec: &mut Spec, configuration: &Configuration) {
     if let Some(cpu) = configuration.cpu_request.filter(|_| !dedicated) {
         spec.domain.resources.requests.entry("cpu".to_owned()).or_insert(cpu);
     }
-}
-
-/// Returns the memory of the guest (`setGuestMemory`).
-pub(super) fn guest_memory(spec: &Spec) -> Option<Quantity> {
-    let (memory, resources) = (&spec.domain.memory, &spec.domain.resources);
-    let pages = memory.hugepages.as_ref().and_then(|pages| pages.page_size.parse().ok());
-    let requested = [amount(&resources.requests, "memory"), amount(&resources.limits, "memory")];
-    let requested = requested.into_iter().find(|amount| !amount.is_zero());
-    memory.guest.or(requested).or(pages)
 }
 
 /// Sets the default topology (`SetDefaultGuestCPUTopology`): as many sockets as requested CPUs.

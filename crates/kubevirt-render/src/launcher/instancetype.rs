@@ -6,106 +6,13 @@
 use std::collections::BTreeMap;
 
 use berth_api::Quantity;
-use serde::Deserialize;
 
 use super::amounts;
+use super::instancetype_spec::{Instancetype, InstancetypeMemory, Preference, SpreadOptions};
 use super::invalid::Invalid;
 use super::machine::{Machine, Matcher};
-use super::spec::{
-    Cpu, CpuFeature, HostDevice, Hugepages, Hyperv, IoThreads, LaunchSecurity, Numa, Present, Spec,
-    Tpm,
-};
+use super::spec::{Cpu, IoThreads, Spec};
 use super::surroundings::Surroundings;
-
-/// `spec` of an instance type.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Instancetype {
-    cpu: InstancetypeCpu,
-    memory: InstancetypeMemory,
-    node_selector: Option<BTreeMap<String, String>>,
-    scheduler_name: String,
-    gpus: Vec<HostDevice>,
-    host_devices: Vec<HostDevice>,
-    io_threads_policy: Option<String>,
-    io_threads: IoThreads,
-    launch_security: Option<LaunchSecurity>,
-    annotations: BTreeMap<String, String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct InstancetypeCpu {
-    guest: u32,
-    model: Option<String>,
-    #[serde(rename = "dedicatedCPUPlacement")]
-    dedicated_cpu_placement: Option<bool>,
-    isolate_emulator_thread: Option<bool>,
-    numa: Option<Numa>,
-    realtime: Option<Present>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct InstancetypeMemory {
-    guest: Quantity,
-    hugepages: Option<Hugepages>,
-    overcommit_percent: u8,
-}
-
-/// `spec` of a preference.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Preference {
-    cpu: PreferenceCpu,
-    devices: PreferenceDevices,
-    features: PreferenceFeatures,
-    machine: PreferenceMachine,
-    preferred_architecture: String,
-    preferred_launch_security: Option<LaunchSecurity>,
-    prefer_spread_socket_to_core_ratio: u32,
-    annotations: BTreeMap<String, String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PreferenceCpu {
-    #[serde(rename = "preferredCPUTopology")]
-    preferred_cpu_topology: String,
-    #[serde(rename = "preferredCPUFeatures")]
-    preferred_cpu_features: Vec<CpuFeature>,
-    spread_options: SpreadOptions,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct SpreadOptions {
-    across: Option<String>,
-    ratio: Option<u32>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PreferenceDevices {
-    preferred_autoattach_graphics_device: Option<bool>,
-    preferred_autoattach_pod_interface: Option<bool>,
-    preferred_autoattach_serial_console: Option<bool>,
-    preferred_interface_model: String,
-    #[serde(rename = "preferredTPM")]
-    preferred_tpm: Option<Tpm>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PreferenceFeatures {
-    preferred_hyperv: Option<Hyperv>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PreferenceMachine {
-    preferred_machine_type: String,
-}
 
 /// The kinds that a reference may name; the cluster-scoped kind is the default.
 struct Kinds {

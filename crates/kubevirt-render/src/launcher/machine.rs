@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::defaults;
 use super::invalid::{self, Invalid};
+use super::namespace::or_default;
 use super::spec::Spec;
-use super::surroundings::or_default;
 use berth_kubelet_admission::pod::Guest;
 
 /// A machine whose launcher pod is predicted.
@@ -134,7 +133,7 @@ impl Machine {
     pub fn guest(&self) -> Guest {
         let cpu = self.spec.domain.cpu.as_ref();
         let numa = cpu.and_then(|cpu| cpu.numa);
-        let memory = defaults::guest_memory(&self.spec);
+        let memory = self.spec.guest_memory();
         Guest {
             memory: memory.map_or(0, |memory| u64::try_from(memory.units()).unwrap_or_default()),
             is_dedicated: cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement),

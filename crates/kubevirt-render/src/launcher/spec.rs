@@ -282,6 +282,15 @@ impl Spec {
         u64::from(self.domain.io_threads.supplemental_pool_thread_count.unwrap_or(0))
     }
 
+    /// Returns the memory of the guest (`setGuestMemory`).
+    pub(super) fn guest_memory(&self) -> Option<Quantity> {
+        let (memory, resources) = (&self.domain.memory, &self.domain.resources);
+        let pages = memory.hugepages.as_ref().and_then(|pages| pages.page_size.parse().ok());
+        let given = [amount(&resources.requests, "memory"), amount(&resources.limits, "memory")];
+        let given = given.into_iter().find(|amount| !amount.is_zero());
+        memory.guest.or(given).or(pages)
+    }
+
     pub(super) fn is_sev(&self) -> bool {
         self.domain.launch_security.is_some_and(|it| it.sev.is_some() || it.snp.is_some())
     }

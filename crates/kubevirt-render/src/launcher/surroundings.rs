@@ -7,8 +7,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::amounts;
-use super::instancetype::{Instancetype, Preference};
+use super::instancetype_spec::{Instancetype, Preference};
 use super::invalid::{self, Invalid};
+use super::namespace::or_default;
 use super::spec::Amounts;
 use berth_kubelet_admission::pod::Resources;
 
@@ -142,11 +143,6 @@ impl Surroundings {
         // KubeVirt logs a warning about an invalid ratio and uses the default.
         ratio.and_then(|text| text.parse().ok()).filter(|r| (1.0..=1e6).contains(r)).unwrap_or(2.0)
     }
-}
-
-/// Returns `default` for an absent namespace, as clients do.
-pub(super) fn or_default(namespace: &str) -> &str {
-    if namespace.is_empty() { "default" } else { namespace }
 }
 
 fn key<T>(object: &Value, read: &Object<T>) -> Result<(Option<String>, String), Invalid> {

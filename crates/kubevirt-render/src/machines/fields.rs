@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::config_var::{ConfigVar, Redacted};
+use super::json_value::{is_set, plain};
 use super::references::{Reference, Resolve, Scope};
-use super::unsupported::is_set;
 
 /// State that the parsers of all fields of one object share.
 pub(super) struct Reader<'a> {
@@ -284,14 +284,6 @@ impl Reader<'_> {
             Value::Null => ConfigVar::default(),
             other => plain(other).into(),
         })
-    }
-}
-
-/// Formats a string without quotes, anything else as JSON.
-pub(super) fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
     }
 }
 

@@ -4,7 +4,7 @@
 use berth_api::{NetworkBinding, TenantCluster};
 use serde_json::{Value, json};
 
-use super::render::MachineRenderer;
+use super::renderer::MachineRenderer;
 
 /// Name of the interface in the tenant's network.
 const TENANT: &str = "tenant";

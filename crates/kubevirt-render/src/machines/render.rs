@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{EvictionStrategy, Problem, TenantCluster};
+use berth_api::{EvictionStrategy, Problem};
 use serde_json::{Map, Value, json};
 
 use super::context::RenderContext;
@@ -11,21 +11,9 @@ use super::deployment::{KIND, MachineDeployment};
 use super::fields::Reader;
 use super::provider::Provider;
 use super::references::Scope;
+use super::renderer::{MachineRenderer, RenderOptions};
 use super::residence::{Residence, residence};
 use super::{defaults, labels, network, scheduling, storage, unsupported};
-
-/// Names and user data that are chosen in a cluster when a machine is created.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RenderOptions {
-    /// Name of the machine.
-    pub machine: Option<String>,
-    /// Namespace of the machine.
-    pub namespace: Option<String>,
-    /// Secret with the user data of the machine.
-    pub user_data_secret: Option<String>,
-    /// User data, for operating systems that read it from an annotation.
-    pub user_data: Option<String>,
-}
 
 /// A rendered VirtualMachine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,18 +93,6 @@ pub fn render(
     let Provider { ssh_public_keys, operating_system, .. } = provider;
     let notes = problems;
     Ok(Rendered { machine, name, namespace, ssh_public_keys, operating_system, notes, has_secrets })
-}
-
-/// Input for rendering one machine.
-pub(super) struct MachineRenderer<'a> {
-    pub(super) deployment: &'a MachineDeployment,
-    pub(super) provider: &'a Provider,
-    pub(super) tenant: Option<&'a TenantCluster>,
-    pub(super) context: &'a RenderContext,
-    pub(super) options: &'a RenderOptions,
-    pub(super) name: String,
-    pub(super) namespace: String,
-    pub(super) reader: &'a Reader<'a>,
 }
 
 impl MachineRenderer<'_> {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::context::InstanceType;
 use super::defaults::PREFERENCES;
 use super::provider::{NodePreset, Strength};
-use super::render::MachineRenderer;
+use super::renderer::MachineRenderer;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";

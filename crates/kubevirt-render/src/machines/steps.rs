@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::context::RenderContext;
 use super::deployment::{GROUP, KIND, MachineDeployment, safe_encode};
-use super::render::{RenderOptions, Rendered, render};
+use super::render::{Rendered, render};
+use super::renderer::RenderOptions;
 use super::rollout::{Counts, Decision, ExistingMachine, StrategyError, decide};
 
 /// A VirtualMachine that exists, as far as reconciling needs it.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::disks::{PrimaryDisk, SecondaryDisk};
-use super::render::MachineRenderer;
+use super::renderer::MachineRenderer;
 use crate::stable_hash::stable_hash;
 
 /// Topology labels of Nodes and volumes.

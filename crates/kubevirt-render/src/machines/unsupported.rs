@@ -4,7 +4,8 @@
 use serde_json::Value;
 
 use super::deployment::MachineDeployment;
-use super::fields::{Reader, plain};
+use super::fields::Reader;
+use super::json_value::{is_set, plain};
 
 const FOR_NODE: &str =
     "is not supported: it is for the tenant's Node; configure the kubelet in the user data";
@@ -34,16 +35,5 @@ pub(super) fn report_unsupported(deployment: &MachineDeployment, reader: &Reader
     }
     for (path, value) in deployment.unknown_fields().iter().filter(|(_, value)| is_set(value)) {
         reader.warn(path, &plain(value), "is not supported");
-    }
-}
-
-/// Returns false if a field is `{}`, `[]`, an empty string or `null`.
-pub(super) fn is_set(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::String(text) => !text.is_empty(),
-        Value::Array(items) => !items.is_empty(),
-        Value::Object(map) => !map.is_empty(),
-        Value::Bool(_) | Value::Number(_) => true,
     }
 }

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use super::render::MachineRenderer;
+use super::renderer::MachineRenderer;
 
 /// Routes of KVM for a VM, without those of the PIC and the I/O APIC (QEMU `kvm_pc_setup_irq_routing`: 16 and 24).
 const MAX_ROUTES: u64 = 4096 - 40;
