@@ -1,8 +1,8 @@
-//! What is wrong with an object, so that whoever wrote it can find it; the others are gone on with.
+//! A problem of an object, reported to its author while the other objects are processed.
 
 use std::fmt;
 
-/// Something wrong with one object.
+/// A problem of one field of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
@@ -10,20 +10,20 @@ pub struct Problem {
     pub object: String,
     /// Path of the field: `status.zones[1].cpus`.
     pub field: String,
-    /// What stands there, shortened.
+    /// Value of the field, truncated.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value: String,
-    /// What is wrong, and what follows from it.
+    /// Description of the problem and its consequence.
     pub message: String,
-    /// Whether something had to be left out because of it.
+    /// True if the object or a part of it could not be used.
     pub is_fatal: bool,
 }
 
-/// Longest value that is shown.
+/// Maximum number of characters of a value.
 const LONGEST: usize = 60;
 
 impl Problem {
-    /// A problem of a field that has this value.
+    /// Creates a problem of a field with this value.
     pub fn new(
         object: impl Into<String>,
         field: impl Into<String>,
@@ -44,7 +44,7 @@ impl Problem {
         }
     }
 
-    /// The same, with what had to be left out because of it.
+    /// Marks the problem as fatal and adds its consequence to the message.
     #[must_use]
     pub fn leaves_out(mut self, what: &str) -> Self {
         self.message = format!("{}; {what}", self.message);

@@ -276,7 +276,7 @@ impl Spec {
         self.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement)
     }
 
-    /// Returns the threads of the supplemental pool, each of which has an exclusive CPU. They count with any policy
+    /// Returns the number of threads of the supplemental pool. Each thread has an exclusive CPU, with any policy
     /// (`getIOThreadsCount`).
     pub(super) fn pool_threads(&self) -> u64 {
         u64::from(self.domain.io_threads.supplemental_pool_thread_count.unwrap_or(0))

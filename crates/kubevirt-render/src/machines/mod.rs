@@ -1,4 +1,4 @@
-//! Tenants' machines: from a MachineDeployment to KubeVirt VirtualMachines.
+//! Renders the VirtualMachines of a MachineDeployment.
 //!
 //! ```text
 //! MachineDeployment ─► providerSpec (strict parser) ─► defaults from InfraConfig and tenant ─► VirtualMachine
