@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, anyhow};
 use berth_api::PageSize;
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use serde_json::{Value, json};
 
 /// CPUs of a host that can be pinned: 44 in zone 0, whose first two cores are kept, and 48 in zone 1.
@@ -74,11 +74,11 @@ pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> V
 }
 
 /// A host as the controller knows it, through the same door as in a cluster.
-pub(crate) fn host(name: &str, page: PageSize) -> Result<HostFacts> {
+pub(crate) fn host(name: &str, page: PageSize) -> Result<ReportedHost> {
     let infra = serde_json::from_value(infra_node(name, page, &[])).context("InfraNode")?;
     let mut problems = Vec::new();
     let facts =
-        HostFacts::read(&infra, None, &mut problems).map_err(|problem| anyhow!("{problem}"))?;
+        ReportedHost::read(&infra, None, &mut problems).map_err(|problem| anyhow!("{problem}"))?;
     match problems.first() {
         Some(problem) => Err(anyhow!("{problem}")),
         None => Ok(facts),

@@ -1,15 +1,15 @@
-//! The same work on many things, on all cores, in their order.
+//! Runs the same function on many items on all cores and keeps their order.
 
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Below this many the threads would cost more than they save.
+/// Below this number of items threads cost more than they save.
 const FEW: usize = 256;
-/// Taken at once: a core that is busy with something else then takes less of all.
+/// Number of items that a thread takes at a time: a core that is busy with other work then takes fewer of them.
 const BLOCK: usize = 64;
 
-/// What becomes of each.
+/// Returns the results in the order of the items.
 pub(crate) fn map<I, R>(items: I, work: impl Fn(I::Item) -> R + Sync) -> Vec<R>
 where
     I: IntoIterator<IntoIter: ExactSizeIterator + Send, Item: Send>,
@@ -17,7 +17,7 @@ where
 {
     let items = items.into_iter();
     let count = items.len();
-    // To ask for the number of cores is to read a dozen files.
+    // Reading the number of cores opens a dozen files.
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);
     let threads = if count < FEW { 1 } else { cores() };
     if threads < 2 {

@@ -16,7 +16,7 @@ use crate::plan::{self, Options};
 use berth_kubelet_admission::State;
 use berth_kubelet_admission::pod::Pod;
 use berth_kubevirt_render::launcher::{Configuration, Existing, Machine, Surroundings, predict};
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 
 /// A parser under its name.
 pub type Parser = (&'static str, fn(&[u8]));
@@ -33,7 +33,7 @@ pub const PARSERS: &[Parser] = &[
     ("fleet", |bytes| {
         let mut problems = Vec::new();
         let items = fleet::items("text", &String::from_utf8_lossy(bytes), &mut problems);
-        let plan = plan::plan(&Fleet::of(items, problems), &Options::default());
+        let plan = plan::plan(&Fleet::from_items(items, problems), &Options::default());
         black_box(plan::render(&plan, Style::Plain, true));
     }),
     ("host_facts", |bytes| host(&values(bytes))),
@@ -50,7 +50,7 @@ fn host(values: &[Value]) {
     let read = |value: &Value| serde_json::from_value::<InfraNode>(value.clone()).ok();
     let Some(infra) = values.first().and_then(read) else { return };
     let node = values.get(1).and_then(|node| serde_json::from_value::<v1::Node>(node.clone()).ok());
-    let Ok(facts) = HostFacts::read(&infra, node.as_ref(), &mut Vec::new()) else { return };
+    let Ok(facts) = ReportedHost::read(&infra, node.as_ref(), &mut Vec::new()) else { return };
     let mut state = State::new(&Arc::clone(&facts.admission));
     for allocation in &facts.allocations {
         state.restore(&allocation.uid, &allocation.restored(None));

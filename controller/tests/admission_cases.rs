@@ -1,4 +1,4 @@
-//! What the recorded answers do not cover, case by case from the kubelet's source.
+//! Cases that the recorded answers do not cover, derived from the kubelet's source.
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -6,8 +6,8 @@ mod support;
 use berth_api::PageSize;
 use berth_kubelet_admission::pod::{Pod, Resources};
 use berth_kubelet_admission::{
-    CoreSpec, CpuOptions, DevicePool, Host, HostFault, MemoryKind, RefusedBy, Restart, Restored,
-    RestoredContainer, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
+    CoreSpec, CpuOptions, DevicePool, HostFault, KubeletHost, MemoryKind, RefusedBy, Restart,
+    Restored, RestoredContainer, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
 };
 use support::{GIB, container, kubelet, launcher, launcher_with_log, spec, state};
 
@@ -18,51 +18,51 @@ fn cpus(state: &berth_kubelet_admission::State, uid: &str) -> String {
     state.admission(uid).expect("admitted").cpus(state.host()).to_string()
 }
 
-/// cpu_assignment.go `takeUncoreCache`: a whole cache if as much is needed, else the rest out of the fullest
-/// that has it all; without the option cores go by number.
+/// cpu_assignment.go `takeUncoreCache`: takes a whole cache if enough CPUs are needed, otherwise the remainder from
+/// the fullest cache that has enough; without the option cores are taken by number.
 #[test]
-fn whole_caches_first_if_told_so() {
+fn whole_caches_first_if_configured() {
     let mut host = spec(1, 1, 8, 2);
     for (place, core) in (0..).zip(&mut host.zones[0].cores) {
         core.cache = Some(place / 4);
     }
-    let mut told = kubelet(NoPolicy, ByContainer);
-    told.reserved_cpus = "0,8".parse().expect("CPUs");
-    let mut packed = state(&host, &told);
+    let mut settings = kubelet(NoPolicy, ByContainer);
+    settings.reserved_cpus = "0,8".parse().expect("CPUs");
+    let mut packed = state(&host, &settings);
     packed.admit(&launcher("a", 8, 1)).expect("fits");
     assert_eq!(cpus(&packed, "a"), "1-4,9-12");
-    told.cpu_options.prefer_uncore_cache = true;
-    let mut by_cache = state(&host, &told);
+    settings.cpu_options.prefer_uncore_cache = true;
+    let mut by_cache = state(&host, &settings);
     by_cache.admit(&launcher("a", 8, 1)).expect("fits");
     assert_eq!(cpus(&by_cache, "a"), "4-7,12-15");
     by_cache.admit(&launcher("b", 4, 1)).expect("fits");
     assert_eq!(cpus(&by_cache, "b"), "1-2,9-10");
-    // An odd number leaves the highest CPU of those found: 3 and 11 are one core, 11 is left.
+    // For an odd number, the highest CPU of those found stays free: 3 and 11 are one core, 11 is left.
     by_cache.admit(&launcher("c", 1, 1)).expect("fits");
     assert_eq!(cpus(&by_cache, "c"), "3");
 }
 
 /// policy_static.go `isHintSocketAligned`: zones of one socket are as good as one zone.
 #[test]
-fn zones_of_a_socket_are_as_one_if_told_so() {
+fn zones_of_a_socket_count_as_one_if_configured() {
     let host = spec(4, 2, 4, 1);
-    let mut told = kubelet(Restricted, ByContainer);
-    told.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
-    told.reserved_cpus = "0-1,4-5,8-9,12-13".parse().expect("CPUs");
-    let refusal = state(&host, &told).check(&launcher("a", 3, 1)).expect_err("never preferred");
+    let mut settings = kubelet(Restricted, ByContainer);
+    settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
+    settings.reserved_cpus = "0-1,4-5,8-9,12-13".parse().expect("CPUs");
+    let refusal = state(&host, &settings).check(&launcher("a", 3, 1)).expect_err("never preferred");
     assert_eq!(refusal.reason, "TopologyAffinityError");
-    told.cpu_options.align_by_socket = true;
-    let mut aligned = state(&host, &told);
+    settings.cpu_options.align_by_socket = true;
+    let mut aligned = state(&host, &settings);
     aligned.admit(&launcher("a", 3, 1)).expect("one socket");
     assert_eq!(cpus(&aligned, "a"), "2-3,6");
     let admission = aligned.admission("a").expect("admitted");
     assert_eq!(admission.placements(aligned.host())[0].affinity, Some(vec![0, 1]));
-    told.topology_policy = SingleNumaNode;
-    let fault = Host::new(&host, &told).expect_err("the kubelet refuses both");
+    settings.topology_policy = SingleNumaNode;
+    let fault = KubeletHost::new(&host, &settings).expect_err("the kubelet refuses both");
     assert!(matches!(fault, HostFault::Setting { setting: "align-by-socket", .. }), "{fault}");
 }
 
-/// topology.go counts zones of CPUs only, the Memory Manager all of them.
+/// topology.go counts only zones with CPUs, the Memory Manager counts all.
 #[test]
 fn zones_without_cpus_or_memory() {
     let mut host = spec(2, 2, 4, 1);
@@ -76,14 +76,14 @@ fn zones_without_cpus_or_memory() {
     let mut state = state(&host, &kubelet(Restricted, ByPod));
     state.admit(&launcher("a", 4, 1)).expect("zone 1");
     assert_eq!(cpus(&state, "a"), "4-7");
-    // More memory than any zone with CPUs has: zone 2 has it, but no CPUs.
+    // More memory than any zone with CPUs has: zone 2 has enough, but no CPUs.
     let wide = Pod {
         uid: "b".to_owned(),
         containers: vec![container("compute", 1000, 100 * GIB, 0)],
         ..Pod::default()
     };
     assert_eq!(state.check(&wide).expect_err("apart").reason, "TopologyAffinityError");
-    // One CPU of zone 3 would do, but there is no memory.
+    // One CPU of zone 3 would suffice, but the zone has no memory.
     let burstable = Pod {
         uid: "c".to_owned(),
         containers: vec![container("compute", 0, GIB, 0)],
@@ -93,16 +93,16 @@ fn zones_without_cpus_or_memory() {
     assert_eq!(admission.placements(state.host())[0].affinity, Some(vec![0, 1, 2, 3]));
 }
 
-/// topology_manager.go `NewManager`: 8 zones unless told otherwise.
+/// topology_manager.go `NewManager`: 8 zones by default.
 #[test]
 fn more_zones_than_hints_are_made_for() {
     let nine = spec(9, 1, 2, 1);
-    let mut told = kubelet(Restricted, ByPod);
-    let fault = Host::new(&nine, &told).expect_err("too many");
+    let mut settings = kubelet(Restricted, ByPod);
+    let fault = KubeletHost::new(&nine, &settings).expect_err("too many");
     assert_eq!(fault, HostFault::TooManyZones { zones: 9, most: 8 });
-    told.topology_policy = NoPolicy;
-    told.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
-    let mut state = state(&nine, &told);
+    settings.topology_policy = NoPolicy;
+    settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
+    let mut state = state(&nine, &settings);
     state.admit(&launcher("a", 3, 1)).expect("without hints");
     assert_eq!(cpus(&state, "a"), "1-3");
     let eight = spec(8, 2, 2, 1);
@@ -114,9 +114,9 @@ fn more_zones_than_hints_are_made_for() {
 /// policy_static.go `GetAvailablePhysicalCPUs`: siblings of reserved CPUs are no whole cores.
 #[test]
 fn reserved_cpus_that_split_a_core() {
-    let mut told = kubelet(NoPolicy, ByContainer);
-    told.cpu_options.full_pcpus_only = true;
-    let mut host = state(&spec(1, 1, 4, 2), &told);
+    let mut settings = kubelet(NoPolicy, ByContainer);
+    settings.cpu_options.full_pcpus_only = true;
+    let mut host = state(&spec(1, 1, 4, 2), &settings);
     let refusal = host.check(&launcher("a", 8, 1)).expect_err("too many");
     assert_eq!(
         refusal.message,
@@ -125,27 +125,28 @@ fn reserved_cpus_that_split_a_core() {
     );
     host.admit(&launcher("b", 6, 1)).expect("three cores");
     assert_eq!(cpus(&host, "b"), "1-3,5-7");
-    // Split cores in two zones whose odd CPUs only together are a core: the kubelet goes round for ever.
-    told.cpu_options.distribute_across_numa = true;
-    told.reserved_cpus = "0,2".parse().expect("CPUs");
-    let split = state(&spec(2, 1, 2, 2), &told);
+    // Partial cores in two zones whose odd CPUs are a core only together: the kubelet loops forever.
+    settings.cpu_options.distribute_across_numa = true;
+    settings.reserved_cpus = "0,2".parse().expect("CPUs");
+    let split = state(&spec(2, 1, 2, 2), &settings);
     let refusal = split.check(&launcher("a", 6, 1)).expect_err("not enough");
     assert_eq!(refusal.reason, "SMTAlignmentError");
 }
 
-/// numa_info.go `CalculateAverageFor` looks distances up by zone number: with gaps in the numbers the kubelet crashes
-/// as soon as it compares.
+/// numa_info.go `CalculateAverageFor` indexes distances by zone number: with gaps in the numbers the kubelet crashes
+/// on the first comparison.
 #[test]
 fn closest_zones_with_gaps_in_their_numbers() {
     let mut host = spec(2, 2, 4, 1);
     host.zones[1].id = 2;
-    let mut told = kubelet(Restricted, ByPod);
-    told.topology_options = TopologyOptions { prefer_closest: true, ..TopologyOptions::default() };
-    let state = state(&host, &told);
+    let mut settings = kubelet(Restricted, ByPod);
+    settings.topology_options =
+        TopologyOptions { prefer_closest: true, ..TopologyOptions::default() };
+    let state = state(&host, &settings);
     let refusal = state.check(&launcher("a", 2, 1)).expect_err("crashes");
     assert_eq!(refusal.refused_by, RefusedBy::Crash);
     assert!(refusal.plain.contains("index out of range"), "{refusal}");
-    // With only one possible place nothing is compared. Zone 0 has 3 CPUs to give.
+    // With a single possible mask nothing is compared. Zone 0 has 3 free CPUs.
     assert!(state.check(&launcher("b", 4, 1)).is_ok());
     let mut close = spec(4, 1, 2, 1);
     for (zone, row) in close.zones.iter_mut().zip([
@@ -156,13 +157,13 @@ fn closest_zones_with_gaps_in_their_numbers() {
     ]) {
         zone.distances = row.to_vec();
     }
-    let near = support::state(&close, &told);
+    let near = support::state(&close, &settings);
     let admission = near.check(&launcher("a", 3, 40)).expect("fits");
     let memory = admission.placements(near.host())[0].affinity.clone();
     assert_eq!(memory, Some(vec![0, 3]));
 }
 
-/// policy_static.go of the Memory Manager dereferences the table of a page size without asking for it.
+/// policy_static.go of the Memory Manager dereferences the table of a page size without checking it.
 #[test]
 fn huge_pages_of_a_size_the_host_does_not_have() {
     let mut pod = launcher("a", 2, 0);
@@ -172,20 +173,20 @@ fn huge_pages_of_a_size_the_host_does_not_have() {
     }
     let managed = state(&spec(1, 1, 4, 1), &kubelet(BestEffort, ByPod));
     assert_eq!(managed.check(&pod).expect_err("crashes").refused_by, RefusedBy::Crash);
-    let mut told = kubelet(BestEffort, ByPod);
-    told.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
-    let refusal = state(&spec(1, 1, 4, 1), &told).check(&pod).expect_err("none there");
+    let mut settings = kubelet(BestEffort, ByPod);
+    settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
+    let refusal = state(&spec(1, 1, 4, 1), &settings).check(&pod).expect_err("none there");
     assert_eq!(refusal.refused_by, RefusedBy::NodeResourcesFit);
     assert_eq!(refusal.reason, "OutOfhugepages-2Mi");
 }
 
 #[test]
 fn hosts_that_cannot_be() {
-    let told = kubelet(Restricted, ByPod);
+    let settings = kubelet(Restricted, ByPod);
     let fault = |change: &dyn Fn(&mut berth_kubelet_admission::HostSpec)| {
         let mut host = spec(2, 2, 2, 1);
         change(&mut host);
-        Host::new(&host, &told).expect_err("cannot be")
+        KubeletHost::new(&host, &settings).expect_err("cannot be")
     };
     assert_eq!(fault(&|host| host.zones[1].id = 0), HostFault::ZoneTwice(0));
     assert_eq!(fault(&|host| host.zones[1].id = 64), HostFault::ZoneNumber(64));
@@ -199,12 +200,12 @@ fn hosts_that_cannot_be() {
     assert_eq!(fault(&|host| host.devices.push(nowhere.clone())), zone);
     let mut old = kubelet(Restricted, ByPod);
     old.version = "v1.20.2".parse().expect("a version");
-    let setting = Host::new(&spec(1, 1, 2, 1), &old).expect_err("no Memory Manager yet");
+    let setting = KubeletHost::new(&spec(1, 1, 2, 1), &old).expect_err("no Memory Manager yet");
     assert!(setting.to_string().starts_with("memoryManagerPolicy: "), "{setting}");
 }
 
-/// A sidecar of a launcher is placed first and by itself in container scope: no wide VM after it (surprise of the
-/// group rule). In pod scope it shares the group.
+/// A sidecar of a launcher is aligned first and independently in container scope: no wide VM after it (a consequence
+/// of the group rule). In pod scope it shares the group.
 #[test]
 fn a_sidecar_keeps_a_wide_vm_out() {
     let host = spec(2, 2, 4, 1);
@@ -233,8 +234,8 @@ fn memory_of_init_containers_comes_back_when_others_start() {
     state.start_containers("a", ["prepare"]);
     assert_eq!(state.memory()[0].free[0].1, with_init);
     state.start_containers("a", ["compute"]);
-    let given_back = state.memory()[0].free[0].1 - with_init;
-    assert_eq!(given_back, 8 * GIB - (300 << 20));
+    let released = state.memory()[0].free[0].1 - with_init;
+    assert_eq!(released, 8 * GIB - (300 << 20));
     assert_eq!(cpus(&state, "a"), "1-2");
     assert!(state.remove("a"));
     assert!(!state.remove("a"));
@@ -260,12 +261,15 @@ fn pods_known_from_reports_are_in_the_way_and_go() {
     assert_eq!(state.memory()[0].free[1].1, 0);
     state.admit(&launcher("a", 3, 1)).expect("zone 1");
     let refusal = state.check(&launcher("b", 3, 1)).expect_err("zone 0 is taken");
-    assert_eq!(refusal.plain, "no zones have all it asks for and satisfy the topology policy");
+    assert_eq!(
+        refusal.plain,
+        "no zones have all requested resources and satisfy the topology policy"
+    );
     assert!(state.remove("known") && state.remove("a"));
     assert_eq!((state.free_cpus(), state.memory()), (cpus_before, memory_before));
 }
 
-/// Devices follow the zones, and the zones them.
+/// Devices follow the zones of CPUs and memory, and vice versa.
 #[test]
 fn a_device_decides_the_zone() {
     let mut host = spec(2, 2, 4, 1);
@@ -284,13 +288,13 @@ fn a_device_decides_the_zone() {
     assert_eq!(placement.cpus.to_string(), "4-5");
     pod.uid = "b".to_owned();
     assert_eq!(state.check(&pod).expect_err("taken").reason, "TopologyAffinityError");
-    // A pod that is there keeps what it has.
+    // A pod that was admitted before keeps its resources.
     pod.uid = "a".to_owned();
     assert_eq!(state.check(&pod), Ok(admission));
 }
 
 /// cpu_assignment.go `isSocketFree` compares with the average: of sockets with 4 and 2 CPUs, the one with CPU 0
-/// reserved has 3 free, as many as sockets have on average, and is taken whole.
+/// reserved has 3 free, as many as sockets have on average, and is taken completely.
 #[test]
 fn unequal_sockets_are_taken_although_in_use() {
     let mut host = state(&spec(3, 2, 2, 1), &kubelet(NoPolicy, ByContainer));

@@ -1,4 +1,4 @@
-//! What holds for any host and any pods.
+//! Properties of admission for any host and any pods.
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use berth_api::{CpuSet, PageSize};
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_kubelet_admission::{
-    CoreSpec, CpuOptions, CpuPolicy, DevicePool, Host, HostSpec, Kubelet, MemoryPolicy,
+    CoreSpec, CpuOptions, CpuPolicy, DevicePool, HostSpec, Kubelet, KubeletHost, MemoryPolicy,
     ReservedMemory, Restart, State, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
 };
 use proptest::collection::{btree_map, vec};
@@ -112,14 +112,14 @@ fn kubelet() -> impl Strategy<Value = Kubelet> {
         })
 }
 
-/// Hosts as they are sold, of any size that is quick to go through: all sockets are equal. On others the kubelet hands
-/// out CPUs twice (`takes_cpus_in_use`).
+/// Real hosts of any size that is fast to test: all sockets are equal. On other hosts the kubelet allocates CPUs
+/// twice (`takes_cpus_in_use`).
 fn sane() -> impl Strategy<Value = (HostSpec, Kubelet)> {
     let shape = (1..4u32, 1..3u32, 2..7u32, 1..3u32);
-    (shape, kubelet()).prop_map(|((zones, sockets, cores, threads), mut told)| {
+    (shape, kubelet()).prop_map(|((zones, sockets, cores, threads), mut settings)| {
         let zones = zones * sockets;
-        told.reserved_cpus = "0".parse().expect("a CPU");
-        (spec(zones, sockets, cores, threads), told)
+        settings.reserved_cpus = "0".parse().expect("a CPU");
+        (spec(zones, sockets, cores, threads), settings)
     })
 }
 
@@ -130,7 +130,7 @@ fn vm() -> impl Strategy<Value = Pod> {
     })
 }
 
-/// Every CPU that a pod has for itself, and how often.
+/// All exclusive CPUs of pods, with their number of owners.
 fn shares(state: &State) -> BTreeMap<u32, usize> {
     let mut counts = BTreeMap::new();
     for uid in 0..8 {
@@ -146,9 +146,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_panics(host in garbage(), told in kubelet(), pods in vec(pod(), 1..6)) {
+    fn nothing_panics(host in garbage(), settings in kubelet(), pods in vec(pod(), 1..6)) {
         let host_zones = host.zones.len();
-        if let Ok(host) = Host::new(&host, &told) {
+        if let Ok(host) = KubeletHost::new(&host, &settings) {
             let mut state = State::new(&Arc::new(host));
             for pod in &pods {
                 let was_there = state.admission(&pod.uid).is_some();
@@ -163,7 +163,7 @@ proptest! {
                     prop_assert!(guest.len() <= host_zones);
                 }
                 state.start_containers(&pod.uid, ["c"]);
-                prop_assert!(told.memory_policy == MemoryPolicy::Static || state.check_restart() == Restart::Accepted);
+                prop_assert!(settings.memory_policy == MemoryPolicy::Static || state.check_restart() == Restart::Accepted);
             }
             for pod in &pods {
                 state.remove(&pod.uid);
@@ -177,14 +177,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn cpus_are_never_handed_out_twice(
-        (host, told) in sane(),
+    fn cpus_are_never_allocated_twice(
+        (host, settings) in sane(),
         events in vec((vm(), any::<bool>()), 1..20),
     ) {
-        let mut state = state(&host, &told);
+        let mut state = state(&host, &settings);
         for (pod, comes) in events {
             if comes {
-                // What is refused changes nothing of the CPUs.
+                // A rejected pod does not affect the CPUs.
                 let before = state.shared_cpus();
                 if state.admit(&pod).is_err() {
                     prop_assert_eq!(before, state.shared_cpus());
@@ -202,13 +202,13 @@ proptest! {
 
     #[test]
     fn all_comes_back_when_all_are_gone(
-        (host, told) in sane(),
+        (host, settings) in sane(),
         pods in vec(vm(), 1..12),
     ) {
-        let mut state = state(&host, &told);
+        let mut state = state(&host, &settings);
         let before = (state.shared_cpus(), state.memory());
         for pod in &pods {
-            // A refusal is what it says it is.
+            // The refusal is correct.
             if let Err(refusal) = state.admit(pod) {
                 prop_assert!(!refusal.plain.is_empty() && !refusal.message.is_empty());
             }
@@ -218,8 +218,8 @@ proptest! {
         }
         let after = (state.shared_cpus(), state.memory());
         prop_assert_eq!(&before.0, &after.0);
-        // Under best-effort memory of a broken group may come back to the wrong zone (memory.rs).
-        if told.topology_policy != TopologyPolicy::BestEffort {
+        // Under best-effort, memory of a broken group may be released to the wrong zone (memory.rs).
+        if settings.topology_policy != TopologyPolicy::BestEffort {
             prop_assert_eq!(before.1, after.1);
         }
         prop_assert!(state.free_cpus().is_subset(&before.0));

@@ -1,4 +1,4 @@
-//! `berth-controller` as people use it; what it prints on the example fleet is what the README and the manual show.
+//! `berth-controller` as users run it; its output for the example fleet is what the README and the manual show.
 //!
 //! After a change of the output run `make samples` (this test with `BERTH_UPDATE=1`) and read the difference.
 
@@ -93,7 +93,7 @@ fn the_example_fleet_is_planned_as_its_comments_say() {
     };
     assert_eq!(at("cluster-xyz/wide-1")["host"], "rack2-a");
     assert_eq!(at("cluster-xyz/wide-1")["zones"], serde_json::json!([0, 1]));
-    // The zones of rack1-a are filled up before rack1-b is begun.
+    // The zones of rack1-a are filled before those of rack1-b.
     assert_eq!(at("cluster-abc/db-2")["host"], "rack1-a");
     assert_eq!(at("cluster-abc/db-2")["zones"].as_array().unwrap().len(), 1);
     let unplaced = plan["unplaced"].as_array().unwrap();
@@ -109,7 +109,7 @@ fn the_example_fleet_is_planned_as_its_comments_say() {
     let remedy = unplaced[0]["remedy"].as_str().unwrap();
     assert!(remedy.contains("the largest zone has 38 pinnable CPUs"), "{remedy}");
     assert_eq!(plan["problems"], serde_json::json!([]));
-    // No CPU is given to two VMs, and none that is taken or kept already.
+    // No CPU is allocated to two VMs, and none that is already taken or reserved.
     let mut cpus: Vec<(String, u32)> = Vec::new();
     for placed in plan["placed"].as_array().unwrap() {
         let host = placed["host"].as_str().unwrap().to_owned();
@@ -157,7 +157,7 @@ fn hosts_are_counted_that_it_would_take() {
     let host = ["-f", "examples/fleet/rack1-b.yaml", "-f", "-"];
     let with = |add: &[&str]| {
         let arguments: Vec<&str> = host.iter().chain(add).copied().collect();
-        // The wide one has no host here.
+        // The wide VM fits no host here.
         let text = many.replace("cores: 24", "cores: 4").replace("pageSize: 2Mi", "pageSize: 1Gi");
         plan(&arguments, &text)
     };
@@ -173,7 +173,7 @@ fn hosts_are_counted_that_it_would_take() {
         let (code, _) = with(&["--add", &format!("{}", enough - 1), "x", "rack1-b"]);
         assert_eq!(code, 1, "one less is not enough");
     }
-    let (_, answer) = with(&["--add", "nobody"]);
+    let (_, answer) = with(&["--add", "unknown"]);
     assert!(answer["added"].get("like").is_none());
 }
 
@@ -193,7 +193,7 @@ fn tenants_and_their_machines_are_planned() {
     let placed = plan["placed"].as_array().unwrap().iter();
     let web = placed.filter(|vm| vm["vm"].as_str().unwrap().starts_with("cluster-shop/web-"));
     assert_eq!(web.count(), 3);
-    // No host has pages of 2 MiB for the database, and no setting of a kubelet makes any.
+    // No host has pages of 2 MiB for the database, and no setting of a kubelet creates any.
     let unplaced = plan["unplaced"].as_array().unwrap();
     for vm in unplaced {
         let remedy = vm["remedy"].as_str().unwrap();
@@ -251,15 +251,16 @@ fn the_scope_is_named_where_it_alone_stands_in_the_way() {
     let by_container = host.replace("topologyManagerScope: pod", "topologyManagerScope: container");
     assert_ne!(by_container, host);
     assert_eq!(remedy(&host, wide), None, "it is placed");
-    let told = remedy(&by_container, wide).unwrap();
-    assert!(told.contains("rack2-a") && told.contains("topologyManagerScope: pod"), "{told}");
-    assert!(told.contains("guest-console-log") && !told.contains("were it empty"), "{told}");
-    // What the scope would not help is not told of it: another policy, a VM that is too wide, one that is alone.
+    let text = remedy(&by_container, wide).unwrap();
+    assert!(text.contains("rack2-a") && text.contains("topologyManagerScope: pod"), "{text}");
+    assert!(text.contains("guest-console-log") && !text.contains("were it empty"), "{text}");
+    // The scope is not named where it would not help: another policy, a VM that is too wide, a VM without other
+    // containers.
     let single = by_container.replace("Policy: restricted", "Policy: single-numa-node");
     let wider = wide.replace("cores: 24", "cores: 40");
     for (host, wide) in [(&single, wide), (&by_container, &wider), (&host, &wider)] {
-        let told = remedy(host, wide).unwrap();
-        assert!(!told.contains("topologyManagerScope"), "{told}");
+        let text = remedy(host, wide).unwrap();
+        assert!(!text.contains("topologyManagerScope"), "{text}");
     }
     let alone = wide.replace("devices: {}", "devices: {logSerialConsole: false}");
     assert_eq!(remedy(&by_container, &alone), None, "nothing runs beside it");
@@ -278,9 +279,9 @@ fn a_vm_that_is_left_out_is_no_success() {
 }
 
 #[test]
-fn bad_usage_is_told_what_to_do() {
+fn bad_usage_names_the_remedy() {
     for (arguments, code, words) in [
-        (&["plan"][..], 2, "give -f DIR|FILE|-"),
+        (&["plan"][..], 2, "specify -f DIR|FILE|-"),
         (&["plan", "-f", "/nowhere"], 2, "/nowhere"),
         (&["plan", "-f", "docs/man"], 2, "no .yaml"),
         (&["plan", "-f", "examples/fleet/", "--add", "0xrack1-a"], 2, "2xrack1-a"),
@@ -290,9 +291,9 @@ fn bad_usage_is_told_what_to_do() {
         (&["run", "--kubeconfig", "docs/man/berth-controller.1"], 2, "berth-controller.1"),
     ] {
         let output = run(arguments, "");
-        let told = stderr(&output);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
-        assert!(told.contains(words), "{arguments:?}: {told}");
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        assert!(text.contains(words), "{arguments:?}: {text}");
     }
 }
 
@@ -307,7 +308,7 @@ fn the_crds_are_printed_as_they_are_kept() {
     assert_eq!(printed, kept.concat());
 }
 
-/// What is left out by mistake is named and ends with 1; what placement has no use for is counted.
+/// Objects that are left out by mistake are named and the exit code is 1; objects that placement ignores are counted.
 #[test]
 fn documents_that_are_left_out_are_named() {
     let host = std::fs::read_to_string(repository().join("examples/fleet/lab-a.yaml")).unwrap();
@@ -335,7 +336,7 @@ fn documents_that_are_left_out_are_named() {
         let (code, value) = plan(&["-f", "-"], &format!("{fine}{more}"));
         let problems = value["problems"].to_string();
         assert!(code == 1 && problems.contains(words), "{words}: {code}: {problems}");
-        // The same reader: nothing is rendered of it, and it is said.
+        // The same reader: such an object is not rendered, and is reported.
         let deployment =
             std::fs::read_to_string(repository().join("examples/machines.yaml")).unwrap();
         let output = run(&["render", "-f", "-"], &format!("{deployment}\n{more}"));

@@ -1,13 +1,13 @@
-//! The assignment engine against a slow and plain reckoning, and in scenes that a person would want to read.
+//! The placement engine compared with a slow reference model, and in readable scenarios.
 
 #![expect(clippy::expect_used, reason = "tests fail by panicking")]
 
+#[path = "engine/allocated.rs"]
+mod allocated;
 #[path = "engine/allocation.rs"]
 mod allocation;
 #[path = "engine/dice.rs"]
 mod dice;
-#[path = "engine/handed_out.rs"]
-mod handed_out;
 #[path = "engine/host.rs"]
 mod host;
 #[path = "engine/pod.rs"]

@@ -1,4 +1,4 @@
-//! Reports and Nodes that make no sense: what is wrong is named, the rest counts, and nothing is booked that is not there.
+//! Invalid reports and Nodes: problems are named, valid parts count, and nothing is allocated that does not exist.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -14,7 +14,7 @@ use berth_api::{Class, CpuSet, InfraNode, PageSize};
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_kubelet_admission::{MemoryKind, State};
 use berth_placement::engine::{Engine, Needs};
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodSpecParts;
 use k8s_openapi::api::core::v1;
 use proptest::prelude::*;
@@ -31,25 +31,28 @@ pub(crate) fn node() -> Value {
     serde_saphyr::from_str(include_str!("inventory/node.yaml")).expect("YAML")
 }
 
-/// Reads a host as the controller does; the error is a text either way.
-pub(crate) fn read(infra: Value, node: Option<Value>) -> Result<(HostFacts, Vec<Problem>), String> {
+/// Reads a host as the controller does.
+pub(crate) fn read(
+    infra: Value,
+    node: Option<Value>,
+) -> anyhow::Result<(ReportedHost, Vec<Problem>)> {
     let infra: InfraNode = parsed(infra)?;
     let node: Option<v1::Node> = node.map(parsed).transpose()?;
     let mut problems = Vec::new();
-    match HostFacts::read(&infra, node.as_ref(), &mut problems) {
+    match ReportedHost::read(&infra, node.as_ref(), &mut problems) {
         Ok(facts) => Ok((facts, problems)),
         Err(problem) => {
             assert_named(&problem);
-            Err(problem.to_string())
+            Err(anyhow::anyhow!("{problem}"))
         }
     }
 }
 
-fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, String> {
-    serde_path_to_error::deserialize(value).map_err(|error| error.to_string())
+fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Result<T> {
+    Ok(serde_path_to_error::deserialize(value)?)
 }
 
-/// Whoever wrote the object can find what is wrong.
+/// The author of the object can find the problem.
 fn assert_named(problem: &Problem) {
     let kind = problem.object.split(' ').next().unwrap_or_default();
     assert!(kind == "InfraNode" || kind == "Node", "{problem:?}");
@@ -70,8 +73,8 @@ fn vm(name: &str) -> Pod {
     Pod { uid: name.to_owned(), containers: vec![compute], ..Pod::default() }
 }
 
-/// Fills a host with VMs, and looks whether it gave anything twice or that it does not have.
-fn fill(facts: HostFacts) -> TestCaseResult {
+/// Fills a host with VMs, and checks that nothing was allocated twice or does not exist.
+fn fill(facts: ReportedHost) -> TestCaseResult {
     let zones = facts.zones.clone();
     let reported: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     let sum: usize = facts.allocations.iter().map(|one| one.cpus.len()).sum();
@@ -144,7 +147,7 @@ proptest! {
                 problems.iter().for_each(assert_named);
                 fill(facts)?;
             }
-            Err(text) => prop_assert!(!text.is_empty()),
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
         }
     }
 }

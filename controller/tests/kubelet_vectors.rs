@@ -1,6 +1,6 @@
-//! What real kubelets said to random pods on random hosts, and what the predictor says to the same.
+//! Answers of real kubelets to random pods on random hosts, compared with the prediction.
 //!
-//! The answers were made by the kubelet's own packages: see `tests/data/README.md`.
+//! The answers were recorded from the kubelet's own packages: see `tests/data/README.md`.
 #![expect(clippy::disallowed_methods, reason = "the test reads recorded answers")]
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -64,17 +64,17 @@ fn print(file: &Path, tally: &replay::Tally) {
         say(format!("  {outcome}: {count}"));
     }
     say(format!(
-        "  restarts: {}, {} refused, {} left to chance",
+        "  restarts: {}, {} refused, {} random",
         tally.restarts, tally.restarts_refused, tally.restarts_by_chance
     ));
     say(format!(
-        "  pods whose CPUs or devices are left to chance: {}, of which otherwise: {}",
+        "  pods whose CPUs or devices are random: {}, with other results: {}",
         tally.chances, tally.chances_otherwise
     ));
     say(format!("  other devices named: {}", tally.other_devices_named));
 }
 
-/// A kubelet goes through the resources of a container in the order of a Go map.
+/// A kubelet iterates over the resources of a container in the order of a Go map.
 #[test]
 fn of_two_resources_that_are_short_either_is_named() {
     let message = |name: &str| {
@@ -117,7 +117,7 @@ fn of_two_resources_that_are_short_either_is_named() {
     assert_eq!(replayed("x/c"), (0, 1), "of this one there is enough");
 }
 
-/// The recorded answers; `BERTH_KUBELET_VECTORS` names a file or folder to take in their place.
+/// Returns the recorded answers; `BERTH_KUBELET_VECTORS` names a file or folder to use instead.
 fn files() -> Vec<PathBuf> {
     let Some(place) = std::env::var_os("BERTH_KUBELET_VECTORS").map(PathBuf::from) else {
         return data::files("kubelet", ".jsonl.gz");

@@ -1,4 +1,5 @@
-//! The stock scheduler's rules: the indexes against a slow and obvious checker, kube-scheduler's own cases, and errors.
+//! The rules of kube-scheduler: the indexes compared with a slow reference model, kube-scheduler's own cases, and
+//! errors.
 
 #![expect(
     clippy::unwrap_used,

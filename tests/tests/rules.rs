@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_placement::rules::{
-    Counts, HostId, HostParts, PodId, PodSpecParts, Question, Quirks, Rules, Scorer, Scores,
+    Counts, HostId, HostParts, PodFilter, PodId, PodSpecParts, Quirks, Rules, Scorer, Scores,
 };
 use berth_tests::cluster::{ControlPlane, Parts, Version};
 use random::{Dice, Kind, MadeHost, MadePod, NAMESPACES};
@@ -117,8 +117,8 @@ fn configuration(plane: &ControlPlane) -> Value {
     })
 }
 
-fn short_reasons(question: &Question<'_>, host: HostId) -> Vec<String> {
-    question.reasons(host).iter().map(|reason| reason.short().into_owned()).collect()
+fn short_reasons(filter: &PodFilter<'_>, host: HostId) -> Vec<String> {
+    filter.reasons(host).iter().map(|reason| reason.short().into_owned()).collect()
 }
 
 impl Bed {
@@ -151,7 +151,7 @@ impl Bed {
     }
 
     fn put(&mut self, made: MadeHost) {
-        let parts = HostParts::of(&made.node, &made.allocatable, made.pods_limit);
+        let parts = HostParts::from_node(&made.node, &made.allocatable, made.pods_limit);
         self.counts.set_host(&parts).unwrap();
         self.world.hosts.insert(made.node.metadata.name.clone().unwrap(), made);
     }
@@ -162,7 +162,7 @@ impl Bed {
     }
 
     fn place(&mut self, made: MadePod, seen: &mut Seen) {
-        let parts = PodSpecParts::of(&made.pod, &made.containers);
+        let parts = PodSpecParts::from_pod(&made.pod, &made.containers);
         let rules = Arc::new(Rules::compile(&mut self.counts, &parts).unwrap());
         let name = made.pod.metadata.name.clone().unwrap();
         let namespace = made.pod.metadata.namespace.as_deref().unwrap();
@@ -202,10 +202,10 @@ impl Bed {
         said: &Value,
         seen: &mut Seen,
     ) -> Result<(), String> {
-        let question = self.counts.ask(rules);
+        let filter = self.counts.filter_for(rules);
         let hosts = self.hosts();
         let allowed: Vec<HostId> =
-            hosts.keys().copied().filter(|host| question.allows(*host)).collect();
+            hosts.keys().copied().filter(|host| filter.allows(*host)).collect();
         let names: Vec<String> = allowed.iter().map(|host| hosts[host].clone()).collect();
         let Some(at) = said["spec"]["nodeName"].as_str() else {
             if !allowed.is_empty() {
@@ -217,11 +217,11 @@ impl Bed {
             seen.unschedulable += 1;
             return Ok(());
         };
-        let scores = Scorer::new(&question, &allowed).scores(&allowed);
+        let scores = Scorer::new(&filter, &allowed).scores(&allowed);
         assert_eq!(scores, self.world.scores(made, &names), "ours and the slow ones");
         let host = self.counts.host(at).unwrap();
         let Some(chosen) = allowed.iter().position(|one| *one == host) else {
-            let why: Vec<String> = question.reasons(host).iter().map(ToString::to_string).collect();
+            let why: Vec<String> = filter.reasons(host).iter().map(ToString::to_string).collect();
             return Err(format!("it takes {at}, we say {why:?}"));
         };
         if self.version >= SCORES {
@@ -254,9 +254,9 @@ impl Bed {
             *seen.reasons.entry("(by name)".to_owned()).or_default() += 1;
             return Ok(());
         }
-        let question = self.counts.ask(rules);
+        let filter = self.counts.filter_for(rules);
         for (host, name) in self.hosts() {
-            let mut reasons = short_reasons(&question, host);
+            let mut reasons = short_reasons(&filter, host);
             let mut slow = self.world.reasons(made, &name);
             reasons.sort();
             slow.sort();
@@ -279,9 +279,9 @@ impl Bed {
 
     /// How many hosts have each of our reasons.
     fn counted(&self, rules: &Rules) -> BTreeMap<String, usize> {
-        let question = self.counts.ask(rules);
+        let filter = self.counts.filter_for(rules);
         let mut counted = BTreeMap::new();
-        for reason in self.hosts().keys().flat_map(|host| short_reasons(&question, *host)) {
+        for reason in self.hosts().keys().flat_map(|host| short_reasons(&filter, *host)) {
             *counted.entry(reason).or_default() += 1;
         }
         counted

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use berth_api::{Class, InfraNode};
 use berth_kubevirt_render::launcher::Existing;
 use berth_placement::engine::{Engine, Needs};
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodSpecParts;
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
         let node: v1::Node = serde_json::from_value(full::node(at)).context("a node")?;
         let begin = Instant::now();
         let infra: InfraNode = serde_json::from_str(&text).context("InfraNode")?;
-        let facts = HostFacts::read(&infra, Some(&node), &mut problems)
+        let facts = ReportedHost::read(&infra, Some(&node), &mut problems)
             .map_err(|problem| anyhow!("{problem}"))?;
         let id = engine.set_host(facts, Class::Performance)?;
         of_hosts += begin.elapsed();
@@ -47,7 +47,7 @@ pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
         for pod in &pods {
             let existing = Existing::read(pod).map_err(|invalid| anyhow!("{invalid}"))?;
             let needs = Needs { is_vm: true, is_pinned: true, ..Needs::default() };
-            let request = engine.request(&PodSpecParts::of(pod, &existing.pod), needs)?;
+            let request = engine.request(&PodSpecParts::from_pod(pod, &existing.pod), needs)?;
             engine.bound(&request, id).map_err(|reason| anyhow!("{reason}"))?;
         }
         of_pods += begin.elapsed();

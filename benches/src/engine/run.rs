@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use berth_api::Class;
 use berth_placement::engine::{Engine, Needs};
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 use fastrand::Rng;
 
@@ -170,7 +170,7 @@ impl Bench {
 
     /// Goes through the log on books that begin empty: a decision against a rule, or one that the kubelet does not take, is an
     /// error; so are books that differ in the end.
-    fn judged(&self, like: &HostFacts, hosts: usize) -> Result<Scan> {
+    fn judged(&self, like: &ReportedHost, hosts: usize) -> Result<Scan> {
         let mut scan = Scan::new();
         for at in 0..hosts {
             scan.add_host(&workload::host(at, like))?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use berth_kubelet_admission::State;
 use berth_kubelet_admission::pod::Pod;
 use berth_placement::engine::Engine;
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::{Counts, HostId, PodId, Rules};
 
 use super::workload::Deployment;
@@ -42,7 +42,7 @@ impl Scan {
         Self { counts: Counts::new(), hosts: Vec::new(), pods: HashMap::new() }
     }
 
-    pub(super) fn add_host(&mut self, facts: &HostFacts) -> Result<()> {
+    pub(super) fn add_host(&mut self, facts: &ReportedHost) -> Result<()> {
         let id = self.counts.set_host(&facts.parts())?;
         let state = State::new(&facts.admission);
         let mut host = Host { id, state, zones: [Zone::default(); 2] };
@@ -54,21 +54,21 @@ impl Scan {
     /// The best host for a VM, booked.
     pub(super) fn place(&mut self, of: &Deployment, pod: &Pod) -> Result<Option<usize>> {
         let rules = Arc::new(Rules::compile(&mut self.counts, &of.parts(pod))?);
-        let question = self.counts.ask(&rules);
-        let leanings = question.leanings();
+        let filter = self.counts.filter_for(&rules);
+        let preference_scores = filter.preference_scores();
         let mut possible: Vec<(i64, usize)> = Vec::new();
         for (at, host) in self.hosts.iter().enumerate() {
             let Some(left) = host.left(of.size) else { continue };
-            if !question.allows(host.id) {
+            if !filter.allows(host.id) {
                 continue;
             }
-            let preference = question.preference(host.id);
+            let preference = filter.preference(host.id);
             let mut points = left + preference.taints * 200;
             if preference.most > 0 {
                 points += 400 * (preference.most - preference.met) / preference.most;
             }
-            if let Some(leaning) = leanings.as_ref().map(|leanings| leanings.at(host.id)) {
-                points += leaning.crowd.unwrap_or(20) * 300 - leaning.liked * 3;
+            if let Some(score) = preference_scores.as_ref().map(|scores| scores.at(host.id)) {
+                points += score.skew.unwrap_or(20) * 300 - score.affinity * 3;
             }
             possible.push((points, at));
         }
@@ -86,8 +86,8 @@ impl Scan {
     pub(super) fn put(&mut self, of: &Deployment, pod: &Pod, at: usize) -> Result<()> {
         let rules = Arc::new(Rules::compile(&mut self.counts, &of.parts(pod))?);
         let id = self.hosts.get(at).context("no such host")?.id;
-        let question = self.counts.ask(&rules);
-        if let Some(reason) = question.reasons(id).first() {
+        let filter = self.counts.filter_for(&rules);
+        if let Some(reason) = filter.reasons(id).first() {
             anyhow::bail!("host {at}, pod {}: against a rule: {reason}", pod.uid);
         }
         self.take(rules, pod, at)

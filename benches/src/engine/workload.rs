@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use berth_kubelet_admission::pod::Pod;
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodSpecParts;
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
@@ -67,7 +67,7 @@ impl Deployment {
 }
 
 /// Hosts in two pools and ten failure domains; some are tainted.
-pub(super) fn host(at: usize, like: &HostFacts) -> HostFacts {
+pub(super) fn host(at: usize, like: &ReportedHost) -> ReportedHost {
     let mut facts = like.clone();
     facts.name = full::name(at);
     facts.labels.extend(host_labels(at, &facts.name));

@@ -17,10 +17,10 @@ use berth_api::Problem;
 /// Larger than a fleet of 50,000 VMs.
 const MOST: u64 = 1 << 30;
 
-/// What `make` makes of all objects of a file, of all files below a folder, or of standard input.
+/// Calls `make` for all objects of a file, of all files below a folder, or of standard input.
 ///
 /// # Errors
-/// If what is named cannot be read. What is wrong inside is added to `problems`.
+/// Returns an error if the path cannot be read. Invalid content is added to `problems`.
 pub(super) fn each<T: Send>(
     path: &Path,
     problems: &mut Vec<Problem>,
@@ -50,7 +50,8 @@ pub(super) fn each<T: Send>(
     Ok(all)
 }
 
-/// In the order of their names; what is hidden is left out. A link to a folder is not followed: it may lead in circles.
+/// Collects files sorted by name; hidden entries are skipped. A link to a folder is not followed, because it may form
+/// a cycle.
 fn below(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let read = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut entries = Vec::new();

@@ -1,4 +1,4 @@
-//! Objects of a live cluster: lists, and nothing else.
+//! Objects of a live cluster, by list requests only.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use kube::{Client, Config};
 use crate::fleet::{Found, Item};
 use berth_api::Problem;
 
-/// What placement looks at: group, version, kind, plural; and whether it can do without.
+/// Kinds that placement reads: group, version, kind, plural; and true if the kind is optional.
 const KINDS: [(&str, &str, &str, &str, bool); 15] = [
     ("berth.dev", "v1alpha1", "InfraNode", "infranodes", false),
     ("berth.dev", "v1alpha1", "HostProfile", "hostprofiles", true),
@@ -59,13 +59,13 @@ const KINDS: [(&str, &str, &str, &str, bool); 15] = [
         true,
     ),
 ];
-/// Objects of one answer: a page of 500 pods is about two megabytes.
+/// Objects per page: a page of 500 pods is about two megabytes.
 const PAGE: u32 = 500;
 
-/// Lists everything that matters.
+/// Lists all objects that placement reads.
 ///
 /// # Errors
-/// If the kubeconfig makes no sense, or the server cannot be reached or refuses what cannot be done without.
+/// Returns an error if the kubeconfig is invalid, the server is unreachable, or it refuses a required kind.
 pub(super) fn items(path: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Item>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -111,7 +111,7 @@ async fn list(client: &Client, resource: &ApiResource, all: &mut Vec<Item>) -> k
             object.metadata.managed_fields = None;
             let place = resource.plural.clone();
             let object = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
-            all.push(Item::of(Found { place, object }));
+            all.push(Item::from_found(Found { place, object }));
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => parameters = parameters.continue_token(&token),

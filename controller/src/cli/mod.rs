@@ -13,19 +13,19 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 const EXAMPLES: &str = "  \
-  berth-controller plan -f examples/fleet/            where everything would land
-  berth-controller plan -f fleet/ --drain rack1-a     whether a host can be emptied
-  berth-controller plan -f fleet/ --add rack1-a       how many more hosts it would take
-  berth-controller plan --kubeconfig ~/.kube/config   the same of a live cluster; only reads
+  berth-controller plan -f examples/fleet/            the placement of all VMs
+  berth-controller plan -f fleet/ --drain rack1-a     check that a host can be drained
+  berth-controller plan -f fleet/ --add rack1-a       how many more hosts would be needed
+  berth-controller plan --kubeconfig ~/.kube/config   the same for a live cluster; read-only
   berth-agent report -o yaml | berth-controller plan -f - -f machines.yaml
   berth-controller render -f machines.yaml            the VirtualMachine of a MachineDeployment
   berth-controller crds | kubectl apply -f -
-  berth-controller run --kubeconfig ~/.kube/config    the daemon: keep the cluster as asked
+  berth-controller run --kubeconfig ~/.kube/config    the daemon
 ";
 
 const EXIT_CODES: &str = "  \
-  0  fine
-  1  a VM does not fit, a host cannot be emptied, or an object had to be left out
+  0  success
+  1  a VM does not fit, a host cannot be drained, or an object was left out
   2  bad usage or input
   3  the cluster could not be reached
 ";
@@ -35,9 +35,9 @@ const EXIT_CODES: &str = "  \
 #[command(
     name = "berth-controller",
     version,
-    about = "Says where virtual machines would land, and why not",
-    long_about = "Says where virtual machines would land on bare-metal hosts, and for each that would not, why on no \
-        host; by the rules of kube-scheduler and of the hosts' own kubelets.",
+    about = "Predicts the hosts of virtual machines, and explains why one fits on none",
+    long_about = "Predicts the bare-metal hosts of virtual machines, and explains why one fits on none, by the rules of \
+        kube-scheduler and of the hosts' kubelets.",
     after_help = format!("Examples:\n{EXAMPLES}\nExit codes:\n{EXIT_CODES}"),
     max_term_width = 100
 )]
@@ -97,10 +97,10 @@ fn crds() -> Result<ExitCode, Failure> {
     print(&all)
 }
 
-/// The manual page in troff, made from the same words as `--help`.
+/// Returns the manual page in troff, generated from the texts of `--help`.
 ///
 /// # Errors
-/// If clap cannot render it, which would be a bug.
+/// Returns an error if clap cannot render it, which would be a bug.
 pub fn manual_page() -> std::io::Result<String> {
     pages::manual(Cli::command(), &[("EXAMPLES", EXAMPLES), ("EXIT STATUS", EXIT_CODES)])
 }

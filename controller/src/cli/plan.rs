@@ -11,19 +11,19 @@ use super::{input, live};
 use crate::fleet::{Fleet, Item};
 use crate::plan::{self, Add, Options};
 
-/// Say where each VM would land, and for each that would not, why on no host
+/// Predict the host of each VM, and explain why a VM fits on none
 ///
-/// VMs are placed one after the other, in the order in which they stand in the files; those that run already stay where
-/// they are. It changes nothing, and what it reads may be as incomplete as it is: InfraNodes alone say what is free.
+/// VMs are placed one at a time, in the order of the files; running VMs stay on their hosts. The command is a dry
+/// run. Its input may be incomplete: InfraNodes alone show the free resources.
 ///
-/// Read are InfraNodes (as `kubectl get inode -o yaml` and `berth-agent report -o yaml` print them), Nodes,
+/// Input are InfraNodes (as `kubectl get inode -o yaml` and `berth-agent report -o yaml` print them), Nodes,
 /// HostProfiles, VirtualMachines and their instances, instance types and preferences, pods, namespaces,
-/// NetworkAttachmentDefinitions and the KubeVirt object; of files also MachineDeployments, TenantClusters, VlanClaims and
-/// the InfraConfig. Others are counted and not looked at.
+/// NetworkAttachmentDefinitions and the KubeVirt object; in files also MachineDeployments, TenantClusters, VlanClaims
+/// and the InfraConfig. Other objects are counted and ignored.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "A VM with CPUs of its own is of the class Performance, one with less memory than its guest sees \
-    of the class Density, others Standard; the annotation berth.dev/class on its template says otherwise."
+    after_help = "A VM with dedicated CPUs has the class Performance, a VM that requests less memory than its guest sees \
+    Density, others Standard; the annotation berth.dev/class on its template overrides this."
 )]
 pub(super) struct Arguments {
     /// File or folder with objects, YAML or JSON; `-` reads standard input; may be given several times
@@ -32,17 +32,17 @@ pub(super) struct Arguments {
     /// Also read a live cluster, with this kubeconfig; nothing is written
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     kubeconfig: Option<PathBuf>,
-    /// Whether this host can be emptied, and if not, which rule stops it
+    /// Check that this host can be drained, and if not, show which rule prevents it
     #[arg(long, value_name = "HOST")]
     drain: Option<String>,
-    /// What it would be like with more hosts, as in `2xrack1-a`: like that host, or like the largest of a HostProfile.
-    /// Without a number: how many it would take
+    /// Add hosts to the plan, as in `2xrack1-a`: copies of that host, or of the largest host of a HostProfile.
+    /// Without a number: show how many would be needed
     #[arg(long, value_name = "[COUNTx]NAME", num_args = 1..=3)]
     add: Vec<String>,
-    /// How to print it
+    /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
-    /// Show every host and VM, however many there are
+    /// Show every host and VM, regardless of their number
     #[arg(long)]
     all: bool,
 }
@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut problems = Vec::new();
     let mut items = Vec::new();
     if arguments.filename.is_empty() && arguments.kubeconfig.is_none() {
-        let error = anyhow::anyhow!("nothing to read: give -f DIR|FILE|-, or --kubeconfig FILE");
+        let error = anyhow::anyhow!("no input: specify -f DIR|FILE|-, or --kubeconfig FILE");
         return Err(Failure { code: BAD_INPUT, error });
     }
     let add = arguments.add.join(" ");
@@ -71,9 +71,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         items.extend(live::items(kubeconfig, &mut problems)?);
     }
     for path in &arguments.filename {
-        items.extend(input::each(path, &mut problems, Item::of)?);
+        items.extend(input::each(path, &mut problems, Item::from_found)?);
     }
-    let fleet = Fleet::of(items, problems);
+    let fleet = Fleet::from_items(items, problems);
     let plan = plan::plan(&fleet, &Options { drain: arguments.drain.clone(), add });
     match arguments.output {
         Output::Table => print(&plan::render(&plan, Style::for_stdout(), arguments.all))?,
@@ -81,7 +81,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     if plan.hosts.is_empty() && fleet.infra_nodes.is_empty() {
         complain(
-            "berth-controller: no InfraNode was given, so there is no host to place anything on",
+            "berth-controller: the input has no InfraNode, so there is no host to place VMs on",
         );
         return Ok(ExitCode::from(BAD_INPUT));
     }

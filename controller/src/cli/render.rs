@@ -12,11 +12,12 @@ use berth_kubevirt_render::machines::{RenderOptions, render};
 
 /// Print the VirtualMachine that a MachineDeployment's machines would be
 ///
-/// One VirtualMachine for each MachineDeployment, whatever its replicas: they differ in their names only. It needs no
-/// cluster, and is what the controller does in one. What a cluster would choose or know can be given: names by options,
-/// TenantCluster, InfraConfig, Secrets, ConfigMaps, StorageClasses, StorageProfiles and instance types in the same files.
+/// Prints one VirtualMachine for each MachineDeployment, regardless of its replicas, which differ only in their
+/// names. It needs no cluster, and renders as the controller does in one. Names that a cluster would generate are
+/// given by options; TenantCluster, InfraConfig, Secrets, ConfigMaps, StorageClasses, StorageProfiles and instance
+/// types are read from the same files.
 ///
-/// What is wrong is said on standard error with the path of the field, and no VirtualMachine is printed for that
+/// Problems are printed on standard error with the path of the field, and no VirtualMachine is printed for that
 /// MachineDeployment.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -25,22 +26,22 @@ use berth_kubevirt_render::machines::{RenderOptions, render};
   kubectl get machinedeployment web -o yaml | berth-controller render -f -
 
 Exit codes:
-  0  fine
-  2  something is wrong with a file or an object")]
+  0  success
+  2  a file or an object is invalid")]
 pub(super) struct Arguments {
     /// Files, folders or - for standard input
     #[arg(short, long, required = true, value_name = "DIR|FILE|-", value_hint = ValueHint::AnyPath)]
     filename: Vec<PathBuf>,
-    /// The machine's name [default: that of the MachineDeployment, a hash of its template, and xxxxx]
+    /// The machine's name [default: the name of the MachineDeployment, a hash of its template, and xxxxx]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
-    /// The namespace [default: that of the tenant, else of the MachineDeployment]
+    /// The namespace [default: the namespace of the tenant, otherwise of the MachineDeployment]
     #[arg(long, value_name = "NAMESPACE")]
     namespace: Option<String>,
     /// The Secret with the machine's user data [default: userdata- and the machine's name]
     #[arg(long, value_name = "NAME")]
     user_data_secret: Option<String>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
@@ -61,13 +62,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let fail = |error: anyhow::Error| Err(Failure { code: BAD_INPUT, error });
     if deployments.is_empty() && problems.is_empty() {
         return fail(anyhow::anyhow!(
-            "there is no MachineDeployment (cluster.k8s.io/v1alpha1) in what was given"
+            "the input has no MachineDeployment (cluster.k8s.io/v1alpha1)"
         ));
     }
     if let (Some(name), true) = (&arguments.machine, deployments.len() > 1) {
         let count = deployments.len();
         return fail(anyhow::anyhow!(
-            "--machine {name} names one machine, and there are {count} MachineDeployments"
+            "--machine {name} needs a single MachineDeployment, and the input has {count}"
         ));
     }
     let options = RenderOptions {

@@ -1,36 +1,23 @@
-//! Machines that MachineDeployments ask for and that are not there yet.
+//! Machines of MachineDeployments that do not exist yet.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
-use super::{Fleet, Wanted};
+use super::collection::Fleet;
+use super::machine::FleetMachine;
+use super::object::problem;
+use super::planned::Created;
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::Machine;
 use berth_kubevirt_render::machines::{RenderOptions, render};
 
-/// Machines of one deployment that would be made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Created {
-    /// Namespace and name of the MachineDeployment.
-    pub machine_deployment: String,
-    /// Namespace of its VMs.
-    pub namespace: String,
-    /// How many it asks for.
-    pub wanted: u32,
-    /// How many there are.
-    pub there: u32,
-}
-
-/// More machines than a fleet has: a slip of the pen, as a rule.
+/// Upper limit of replicas; a larger number is probably a typing error.
 const MOST: u32 = 100_000;
 
 impl Fleet {
-    /// Adds the machines that are missing, by the same rendering as in a cluster.
+    /// Adds the missing machines, rendered as in a cluster.
     pub(super) fn expand(&mut self) {
         let mut there: BTreeMap<(String, String), u32> = BTreeMap::new();
-        for Wanted { machine, .. } in &self.machines {
+        for FleetMachine { machine, .. } in &self.machines {
             if let Some(name) = machine.labels.get("md") {
                 *there.entry((machine.namespace.clone(), name.clone())).or_default() += 1;
             }
@@ -63,14 +50,14 @@ impl Fleet {
                         match render(&deployment, &self.around, &named(number))
                             .map(|one| Machine::read(&one.machine))
                         {
-                            Ok(Ok(Some(machine))) => self.machines.push(Wanted {
+                            Ok(Ok(Some(machine))) => self.machines.push(FleetMachine {
                                 machine,
                                 kind: "VirtualMachine",
                                 host: None,
                                 is_on: true,
                                 class: None,
                             }),
-                            Ok(Err(invalid)) => self.problems.push(super::problem(invalid)),
+                            Ok(Err(invalid)) => self.problems.push(problem(invalid)),
                             Ok(Ok(None)) | Err(_) => {}
                         }
                     }

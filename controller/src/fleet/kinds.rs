@@ -1,13 +1,13 @@
-//! Which objects of a file are left out by mistake, and which because placement has no use for them.
+//! Classification of objects: which ones are ignored because placement does not use them, and which are left out
+//! because of a mistake.
 
 use serde_json::Value;
 
-use super::object::text;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::{GROUP, KIND};
 
-/// Kinds that are read, with their groups; the core group is empty. Most come with every cluster's dump, so a copy under
-/// another group is another project's kind (Longhorn has a Node, Cluster API a MachineDeployment).
+/// Kinds that are read, with their groups; the core group is empty. Dumps of clusters contain the same kind names of
+/// other projects under other groups (Longhorn has a Node, Cluster API a MachineDeployment).
 const READ: [(&str, &str); 23] = [
     ("InfraNode", BERTH),
     ("HostProfile", BERTH),
@@ -36,7 +36,8 @@ const READ: [(&str, &str); 23] = [
 const BERTH: &str = "berth.dev";
 const INSTANCETYPE: &str = "instancetype.kubevirt.io";
 
-/// Kinds of the core group (Kubernetes API reference, `v1`). It is closed: another name in it is misspelt.
+/// Kinds of the core group (Kubernetes API reference, `v1`). The list is complete: another kind in this group is
+/// misspelt.
 const CORE: [&str; 23] = [
     "Binding",
     "ComponentStatus",
@@ -63,23 +64,29 @@ const CORE: [&str; 23] = [
     "NodeProxyOptions",
 ];
 
-/// Groups of Kubernetes without a dot. Every other group has one: a CustomResourceDefinition must be named by a domain.
+/// Groups of Kubernetes without a dot. Every other group has one: a CustomResourceDefinition must be named by a
+/// domain.
 const BARE: [&str; 5] = ["apps", "batch", "autoscaling", "policy", "extensions"];
 
-/// The group of an `apiVersion`; empty for the core group.
+/// Returns the group of an `apiVersion`; empty for the core group.
 pub(super) fn group(version: &str) -> &str {
     version.split_once('/').map_or("", |(group, _)| group)
 }
 
-/// A kind with its group, as `kubectl api-resources` writes it.
+/// Formats a kind with its group, as `kubectl api-resources` does.
 pub(super) fn named(kind: &str, group: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 
-/// Checks that an object says what it is.
+/// Returns the text at a JSON pointer; empty if there is none.
+pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Checks the kind and apiVersion of an object.
 ///
 /// # Errors
-/// Names the object and the field if it is left out by mistake.
+/// Returns the object and the field if it is left out because of a mistake.
 pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
     let kind = text(object, "/kind");
     let object_of = || {

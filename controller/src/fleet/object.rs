@@ -1,4 +1,4 @@
-//! One object, typed; of one that is broken the field is named.
+//! Parsing of one object; an error names the field.
 
 use berth_api::names::CLASS_LABEL;
 use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
@@ -6,13 +6,14 @@ use k8s_openapi::api::core::v1;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Wanted;
+use super::kinds::text;
+use super::machine::FleetMachine;
 use super::stream::Found;
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::{Configuration, Invalid, Machine};
 use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment};
 
-/// An object by what placement makes of it, and where it was found.
+/// A parsed object and its source.
 #[derive(Debug)]
 pub struct Item {
     /// File and document: `fleet/hosts.yaml, document 3`.
@@ -26,20 +27,20 @@ pub(super) enum Object {
     HostProfile(String, Box<HostProfile>),
     Node(String, Box<v1::Node>),
     Pod(String, Box<v1::Pod>),
-    Machine(Box<Wanted>),
+    Machine(Box<FleetMachine>),
     Configuration(Box<Configuration>),
     Deployment(Box<MachineDeployment>),
     Tenant(String, Box<TenantCluster>),
     Config(Box<InfraConfig>),
     Claim(Box<VlanClaim>),
-    /// What launcher pods depend on, or of no matter.
+    /// An object that launcher pods may depend on, or that is ignored.
     Other(Value),
 }
 
 impl Item {
-    /// Reads an object. All that can be done with one alone is done here, as this is done on all cores.
+    /// Parses an object. Everything that needs only the object itself is done here, because this runs on all cores.
     #[must_use]
-    pub fn of(found: Found) -> Self {
+    pub fn from_found(found: Found) -> Self {
         let Found { place, object } = found;
         Self { object: typed(&place, object), place }
     }
@@ -97,17 +98,13 @@ fn machine(kind: &'static str, object: Value) -> Result<Object, Problem> {
         || (text(&object, "/spec/runStrategy") != "Halted"
             && object.pointer("/spec/running") != Some(&Value::Bool(false)));
     let host = object.pointer("/status/nodeName").and_then(Value::as_str);
-    Ok(Object::Machine(Box::new(Wanted {
+    Ok(Object::Machine(Box::new(FleetMachine {
         machine,
         kind,
         host: host.filter(|host| !host.is_empty()).map(str::to_owned),
         is_on,
         class: class.map(str::to_owned),
     })))
-}
-
-pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 pub(super) fn problem(invalid: Invalid) -> Problem {
@@ -123,8 +120,8 @@ fn named(kind: &str, place: &str, object: &Value) -> Result<String, Problem> {
     Ok(name.to_owned())
 }
 
-/// A typed object, or which field is wrong. To know the path costs more than the reading, so only what is broken is
-/// read again for it.
+/// Deserializes an object, or returns the invalid field. Tracking the path costs more than deserializing, so only
+/// invalid objects are deserialized again with it.
 pub(crate) fn read<T: DeserializeOwned>(
     kind: &str,
     place: &str,

@@ -1,4 +1,4 @@
-//! Objects out of texts: YAML documents, JSON, lists. One that is broken does not stop the others.
+//! Splitting of texts into objects: YAML documents, JSON, lists. An invalid object does not stop the others.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::yaml;
 use crate::parallel;
 use berth_api::Problem;
 
-/// An object, and where it was found.
+/// An object and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// File and document: `fleet/hosts.yaml, document 3`.
@@ -15,8 +15,8 @@ pub struct Found {
     pub object: Value,
 }
 
-/// What `make` makes of each object of a text; items of lists one by one. Documents are read on all cores, and what is
-/// made of them there too.
+/// Calls `make` for each object of a text; items of lists individually. Documents are parsed on all cores, and `make`
+/// runs on these cores too.
 pub fn each<T: Send>(
     source: &str,
     text: &str,
@@ -29,7 +29,7 @@ pub fn each<T: Send>(
             let place = format!("{source}, object {}", at + 1);
             match value {
                 Ok(value) => expand(&place, value, &mut found, problems),
-                // What comes after it cannot be told from it.
+                // The start of the next object is unknown.
                 Err(error) => {
                     let problem = Problem::new(place, "", "", format!("not JSON: {error}"));
                     problems.push(problem.leaves_out("left out, and what follows"));
@@ -52,7 +52,7 @@ pub fn each<T: Send>(
                 }
             }
         }
-        // A list of all VMs is better read on all cores than here.
+        // A list of all VMs is converted on all cores instead of the current one.
         let (few, many) =
             if found.len() < MANY { (found, Vec::new()) } else { (Vec::new(), found) };
         (few.into_iter().map(&make).collect::<Vec<T>>(), many, problems)
@@ -66,7 +66,7 @@ pub fn each<T: Send>(
     all
 }
 
-/// A list as long as this is worth the threads.
+/// Length of a list from which threads are worth their cost.
 const MANY: usize = 256;
 
 fn made<T: Send>(found: Vec<Found>, make: impl Fn(Found) -> T + Sync) -> Vec<T> {
@@ -81,13 +81,14 @@ fn has_documents(text: &str) -> bool {
     text.lines().any(is_marker)
 }
 
-/// A line that begins a document (YAML 1.2, 9.1.2); inside a document nothing can begin so, not even a block of text.
+/// Returns true for a line that begins a document (YAML 1.2, 9.1.2); inside a document no line can begin so, not even
+/// in a block scalar.
 fn is_marker(line: &str) -> bool {
     line.strip_prefix("---")
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
 }
 
-/// Whatever stands behind a marker belongs to its document, for instance a comment.
+/// Splits a text into documents. The rest of a marker's line, for instance a comment, belongs to its document.
 fn documents(text: &str) -> Vec<&str> {
     let mut documents = Vec::new();
     let (mut begin, mut at) = (0, 0);
@@ -103,10 +104,10 @@ fn documents(text: &str) -> Vec<&str> {
     documents
 }
 
-/// Bytes of `---` and of `...`.
+/// Length of `---` and of `...`.
 const MARKER: usize = 3;
 
-/// Lists may lie in lists. `kubectl get` names the kind of each item, the API server only that of the list.
+/// Expands lists, also nested ones. `kubectl get` sets the kind of each item, the API server only that of the list.
 fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut Vec<Problem>) {
     if let Value::Array(items) = value {
         for (at, item) in items.into_iter().enumerate() {
@@ -115,7 +116,7 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
         return;
     }
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-    // A kind may end in List without being one: then it has no items.
+    // A kind may end in List without being a list: then it has no items.
     let Some(kind) = kind.strip_suffix("List").filter(|_| value.get("items").is_some()) else {
         if value.is_object() && !kind.is_empty() {
             found.push(Found { place: place.to_owned(), object: value });
@@ -129,7 +130,7 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
     let version = value.get("apiVersion").cloned();
     let items = match value.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) => items,
-        // Go writes an empty list so.
+        // Go encodes an empty list as null.
         None | Some(Value::Null) => return,
         Some(other) => {
             let message = "a list of objects was expected; left out";

@@ -1,15 +1,16 @@
-//! What tenants would have: a VLAN, the definition of their network, instance types; so that their machines can be planned.
+//! Planned objects of tenants: a VLAN, the network definition, instance types; so that their machines can be planned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::infra_node::TenantNetworkSpec;
-use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, VlanId, node_labels};
+use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, node_labels};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
-use serde::Serialize;
 
-use super::Fleet;
+use super::collection::Fleet;
+use super::object::problem;
+use super::planned::Tenant;
 use crate::profiles;
 use crate::tenants::claims::{Choice, ClaimState, Request, choose};
 use crate::tenants::fault::Fault;
@@ -20,29 +21,8 @@ use crate::tenants::objects::attachment::{TenantCount, attachment};
 use crate::tenants::objects::{DesiredObject, flavours};
 use berth_api::Problem;
 
-/// What a tenant would have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Tenant {
-    /// Its name.
-    pub name: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// The host network that carries its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub network: Option<String>,
-    /// The VLAN.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub vlan: Option<VlanId>,
-    /// The VXLAN network identifier.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub vni: Option<u32>,
-    /// Hosts that would carry it.
-    pub hosts: usize,
-}
-
 impl Fleet {
-    /// Adds what tenants would have to what machines are planned with.
+    /// Adds the planned objects of tenants to the objects that machines are planned with.
     pub(super) fn furnish(&mut self) {
         if self.around.tenants.is_empty() {
             return;
@@ -63,7 +43,7 @@ impl Fleet {
                 self.take_in(&flavour);
             }
             let carriers = hosts.iter().filter(|host| host.carries(&tenant)).count();
-            let mut told = Tenant {
+            let mut planned = Tenant {
                 namespace: TenantCluster::namespace_of(&name),
                 network: tenant.spec.network.as_ref().map(|network| network.name.clone()),
                 name: name.clone(),
@@ -74,13 +54,13 @@ impl Fleet {
             match self.network(&tenant, &hosts, &claims) {
                 Ok(None) => {}
                 Ok(Some((id, definition))) => {
-                    (told.vlan, told.vni) = id.split();
-                    let network = told.network.clone().unwrap_or_default();
+                    (planned.vlan, planned.vni) = id.split();
+                    let network = planned.network.clone().unwrap_or_default();
                     for host in hosts.iter().filter(|host| host.carries(&tenant)) {
                         let Some(infra) = self.infra_nodes.get_mut(&host.name) else { continue };
                         let (vlan, vni) = id.split();
                         let entry = TenantNetworkSpec {
-                            name: told.namespace.clone(),
+                            name: planned.namespace.clone(),
                             network: network.clone(),
                             vlan,
                             vni,
@@ -92,23 +72,23 @@ impl Fleet {
                     claims.push(Arc::new(id.claim(&network, &name, &uid(&tenant))));
                     let status = tenant.status.get_or_insert_default();
                     status.network_attachment_definition =
-                        Some(format!("{}/{}", told.namespace, definition.name()));
+                        Some(format!("{}/{}", planned.namespace, definition.name()));
                     self.take_in(&definition);
                 }
                 Err(fault) => {
-                    let message = format!("{}; it would have no network of its own", fault.message);
+                    let message = format!("{}; it would have no tenant network", fault.message);
                     self.problems.push(Problem::new(
                         format!("TenantCluster {name}"),
                         "",
                         "",
                         message,
                     ));
-                    // Its machines are planned all the same: room for them is what was asked about.
+                    // Its machines are planned without the network, because the plan is about their resources.
                     tenant.spec.network = None;
                 }
             }
             self.around.tenants.insert(name, tenant);
-            self.tenants.push(told);
+            self.tenants.push(planned);
         }
         self.claims = claims;
     }
@@ -143,7 +123,7 @@ impl Fleet {
         Ok(Some((id, attachment(&name, asked, &network, id, count)?)))
     }
 
-    /// Hosts as their profiles would have them, and the labels of their Nodes.
+    /// Returns the hosts with the spec of their profiles, and the labels of their Nodes.
     fn shaped(&self) -> Vec<(InfraNode, BTreeMap<String, String>)> {
         let profiles: Vec<_> = self.profiles.values().cloned().map(Arc::new).collect();
         let nodes: BTreeMap<&String, Node> =
@@ -167,7 +147,7 @@ impl Fleet {
         self.infra_nodes.iter().map(shape).collect()
     }
 
-    /// The Node of a host; if it was not given, with what the agent would write to it.
+    /// Returns the Node of a host; without one in the input, a Node with the labels that the agent would write.
     fn node(&self, name: &str, infra: &InfraNode) -> Node {
         if let Some(node) = self.nodes.get(name) {
             return node.clone();
@@ -183,12 +163,12 @@ impl Fleet {
     fn take_in(&mut self, object: &DesiredObject) {
         self.around.add(&object.body);
         if let Err(invalid) = self.surroundings.add(&object.body) {
-            self.problems.push(super::problem(invalid));
+            self.problems.push(problem(invalid));
         }
     }
 }
 
-/// Of one that is in no cluster yet, its name.
+/// Returns the uid of a tenant; its name if it was not created yet.
 fn uid(tenant: &TenantCluster) -> String {
     tenant.metadata.uid.clone().unwrap_or_else(|| tenant.name_any())
 }

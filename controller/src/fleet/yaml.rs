@@ -1,24 +1,34 @@
-//! A YAML document as JSON has it; quick where nothing is wrong with it.
+//! Conversion of a YAML document to JSON, with a fast path for ordinary documents.
 
 use serde_json::{Map, Value};
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, StrInput};
 use serde_saphyr::{Budget, Options, budget, options};
 
-/// Reads a document, or says in one line what is wrong with it and where.
+/// A text that is not a YAML document.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", first_line(.0))]
+pub(super) struct InvalidYaml(#[source] Box<serde_saphyr::Error>);
+
+/// Returns the problem without the library's excerpt of the document.
+fn first_line(error: &serde_saphyr::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+/// Reads a document.
 ///
-/// Three quarters of what the library does is for what manifests do not have: anchors, tags, merged maps, keys that are
-/// no text. So its parser's events are made into a value here as long as they are ordinary ones, and at the first that
-/// is not, or is wrong, the library itself reads the document.
-pub(super) fn read(document: &str) -> Result<Value, String> {
+/// Three quarters of the library's work is for features that manifests do not use: anchors, tags, merge keys, keys
+/// other than text. The fast path therefore builds a value from the library's parser events; at the first unusual or
+/// invalid event the document is read by the library itself.
+pub(super) fn read(document: &str) -> Result<Value, InvalidYaml> {
     if let Some(value) = Quick::read(document) {
         return Ok(value);
     }
-    let thorough = serde_saphyr::from_str_with_options(document, usual(document));
-    thorough.map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
+    serde_saphyr::from_str_with_options(document, usual(document))
+        .map_err(|error| InvalidYaml(Box::new(error)))
 }
 
-/// The library ends at 250,000 nodes, which a list of 5,000 VMs has. No text has more nodes than bytes, so only what is
-/// multiplied by aliases is held to its limits.
+/// The library stops at 250,000 nodes, which a list of 5,000 VMs has. A text cannot have more nodes than bytes, so
+/// the library's limits are only needed for what aliases multiply.
 fn usual(document: &str) -> Options {
     let usual = Budget::default();
     options! {
@@ -31,7 +41,7 @@ fn usual(document: &str) -> Options {
     }
 }
 
-/// Below what the library takes.
+/// Less than the library's limit.
 const DEPTH: usize = 60;
 
 struct Quick<'t> {
@@ -39,7 +49,7 @@ struct Quick<'t> {
 }
 
 impl<'t> Quick<'t> {
-    /// `None` if it is not for here.
+    /// Returns `None` if the fast path does not support the document.
     fn read(document: &'t str) -> Option<Value> {
         let mut options = granit_parser::Options::default();
         options.set_emit_comments(false);
@@ -97,10 +107,10 @@ impl<'t> Quick<'t> {
     }
 }
 
-/// Words without quotes that are, or in some release of YAML were, no text.
+/// Unquoted words that are not text in some release of YAML.
 const WORDS: [&str; 10] = ["yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "infinity"];
 
-/// What a scalar without quotes is (YAML 1.2, 10.3.2), where there is no doubt.
+/// Returns the value of an unquoted scalar (YAML 1.2, 10.3.2) if it is unambiguous.
 fn plain(text: &str) -> Option<Value> {
     let is_word = |word: &&str| text.eq_ignore_ascii_case(word);
     let only =
@@ -135,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// What the library makes of it by itself.
+    /// Reads the document with the library only.
     fn thorough(document: &str) -> Option<Value> {
         serde_saphyr::from_str_with_options(document, usual(document)).ok()
     }
@@ -160,16 +170,16 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_there_twice_is_told() {
+    fn a_duplicate_key_is_an_error() {
         for document in ["a: 1\nb: {c: 1, c: 2}\n", "a: 1\n'a': 2\n"] {
-            let why = read(document).unwrap_err();
+            let why = read(document).unwrap_err().to_string();
             assert!(why.contains("duplicate mapping key"), "{document}: {why}");
         }
-        assert!(read("a: [1\n").unwrap_err().contains("line "));
+        assert!(read("a: [1\n").unwrap_err().to_string().contains("line "));
     }
 
     #[test]
-    fn a_long_list_is_no_bomb_and_a_bomb_is_none_of_these() {
+    fn a_long_list_is_read_and_a_bomb_is_refused() {
         let long = format!("items:\n{}", "- {a: 1, b: 2}\n".repeat(100_000));
         assert_eq!(read(&long).unwrap()["items"].as_array().map(Vec::len), Some(100_000));
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
@@ -192,7 +202,7 @@ mod tests {
 
         #[test]
         fn any_scalar_is_read_the_same_way(text in "[-0-9a-fxonyNIit.,_+:eET/]{1,7}|[0-9]{1,20}|(?i)(true|off|inf|nan|y|null)") {
-            // As a key it often ends the quick way, so it is one in a document of its own.
+            // A key often ends the fast path, so the text is a key in a separate document.
             for document in [format!("a: {text}\nc: [d, {text}]\n"), format!("{text}: b\n")] {
                 prop_assert_eq!(read(&document).ok(), thorough(&document));
             }

@@ -1,26 +1,23 @@
-//! What more hosts would do: `--add 2xrack1-a`, or how many of them it would take.
+//! Plans with additional hosts: `--add 2xrack1-a`, or the number of hosts that would be needed.
 
 use std::str::FromStr;
 
 use berth_api::InfraNode;
-use serde::Serialize;
 
-use super::Plan;
-use super::build::World;
 use crate::fleet::Fleet;
 
-/// Hosts that are not there yet.
+/// Additional hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Add {
-    /// How many; `None` asks for how many it would take.
+    /// Number of hosts; `None` asks for the number that would be needed.
     pub count: Option<u32>,
-    /// A host that they are like, or a HostProfile: then like the largest host that it selects.
+    /// The name of a host to copy, or of a HostProfile: then the largest host that it selects is copied.
     pub name: String,
 }
 
-/// Not `COUNTxNAME`.
+/// The text is not `COUNTxNAME`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}`: give a number and a name, as in 2xrack1-a; or only a name, to be told the number")]
+#[error("`{0}`: specify a number and a name, as in 2xrack1-a, or only a name to get the number")]
 pub struct ParseAddError(String);
 
 impl FromStr for Add {
@@ -43,10 +40,10 @@ impl FromStr for Add {
     }
 }
 
-/// More hosts than anybody buys at once.
-const MOST: u32 = 4096;
+/// Upper limit of additional hosts.
+pub(super) const MOST: u32 = 4096;
 
-/// A number of hosts that are added.
+/// A fixed number of additional hosts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fixed<'a> {
     pub(super) count: u32,
@@ -60,77 +57,27 @@ impl Add {
 }
 
 impl Fixed<'_> {
-    /// The host that they are like.
+    /// Returns the host to copy.
     pub(super) fn like<'f>(&self, fleet: &'f Fleet) -> Option<&'f InfraNode> {
         like(fleet, self.name)
     }
 }
 
-fn like<'f>(fleet: &'f Fleet, name: &str) -> Option<&'f InfraNode> {
+pub(super) fn like<'f>(fleet: &'f Fleet, name: &str) -> Option<&'f InfraNode> {
     if let Some(host) = fleet.infra_nodes.get(name) {
         return Some(host);
     }
     let profile = fleet.profiles.get(name)?;
     let selected = fleet.infra_nodes.values().filter(|infra| {
         let node = infra.metadata.name.as_deref().and_then(|name| fleet.nodes.get(name));
-        let facts = berth_placement::inventory::HostFacts::read(infra, node, &mut Vec::new());
+        let facts = berth_placement::inventory::ReportedHost::read(infra, node, &mut Vec::new());
         facts.is_ok_and(|facts| profile.selects(&facts.labels))
     });
-    // The first of equals: names are in order.
+    // Of equal hosts the first: names are sorted.
     let threads =
         |infra: &InfraNode| infra.status.as_ref().and_then(|s| s.capabilities.cpu.threads);
     selected.fold(None, |best: Option<&InfraNode>, one| match best {
         Some(best) if threads(best) >= threads(one) => Some(best),
         _ => Some(one),
     })
-}
-
-/// What more hosts would do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Added {
-    /// The host that they are like.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub like: Option<String>,
-    /// How many were added.
-    pub count: u32,
-    /// The smallest number with which everything fits; `None` if no number helps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub enough: Option<u32>,
-}
-
-pub(super) fn answer(fleet: &Fleet, add: &Add, plan: &Plan) -> Added {
-    let found = like(fleet, &add.name);
-    let name = found.and_then(|host| host.metadata.name.clone());
-    let count = if found.is_some() { add.count.unwrap_or_default() } else { 0 };
-    let enough = found.and_then(|_| enough(fleet, &add.name, plan));
-    Added { like: name, count, enough }
-}
-
-/// By doubling and halving: with more hosts never less fits, but for rules that spread.
-fn enough(fleet: &Fleet, name: &str, plan: &Plan) -> Option<u32> {
-    let left = |count: u32| {
-        let mut world = World::build(fleet, (count > 0).then_some(Fixed { count, name }));
-        let wishes = std::mem::take(&mut world.wishes);
-        wishes.iter().filter(|wish| world.engine.place(&wish.request, None).is_none()).count()
-    };
-    if left(0) == 0 {
-        return Some(0);
-    }
-    // No VM takes more than a host, so more hosts than VMs are of no use.
-    let wishes =
-        u32::try_from(plan.placed.len() + plan.unplaced.len()).unwrap_or(MOST).clamp(1, MOST);
-    let (mut low, mut high) = (0, 1);
-    while left(high) > 0 {
-        if high >= wishes {
-            return None;
-        }
-        low = high;
-        high = (high * 2).min(wishes);
-    }
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if left(middle) == 0 { high = middle } else { low = middle }
-    }
-    Some(high)
 }

@@ -1,4 +1,4 @@
-//! A fleet as the engine takes it: hosts, what is on them, and VMs that want a host.
+//! A fleet as input of the engine: hosts, the pods on them, and VMs to be placed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,33 +6,33 @@ use berth_api::{Class, HostProfile};
 use k8s_openapi::api::core::v1;
 
 use super::add::Fixed;
-use crate::fleet::{Fleet, Wanted};
+use crate::fleet::{Fleet, FleetMachine};
 use crate::parallel;
 use berth_api::Problem;
 use berth_api::names::CLASS_LABEL;
 use berth_kubelet_admission::pod::Guest;
 use berth_kubevirt_render::launcher::{Existing, Invalid, Launcher, predict};
 use berth_placement::engine::{Engine, Needs, Request, class_named};
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodSpecParts;
 
-/// A VM that wants a host.
+/// A VM to be placed.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
+pub(super) struct PendingVm {
     pub(super) name: String,
     pub(super) request: Request,
 }
 
-/// Everything that is there.
+/// Hosts, pods and pending VMs of a plan.
 #[derive(Debug, Default)]
-pub(super) struct World {
+pub(super) struct Simulation {
     pub(super) engine: Engine,
-    pub(super) wishes: Vec<Wish>,
-    /// Names of pods that are on hosts, by uid.
+    pub(super) pending: Vec<PendingVm>,
+    /// Names of pods on hosts, by uid.
     pub(super) names: BTreeMap<String, String>,
     pub(super) running: usize,
     pub(super) off: usize,
-    /// Labels that hosts without a Node are taken to have.
+    /// Labels that are assumed for hosts without a Node.
     assumed: BTreeMap<String, String>,
     pub(super) problems: Vec<Problem>,
 }
@@ -43,8 +43,8 @@ fn unread(invalid: Invalid) -> Problem {
     Problem::new(invalid.object, invalid.field, "", invalid.message).leaves_out(LEFT_OUT)
 }
 
-/// Labels that only KubeVirt's node labeller could give, and that VMs ask for: where no Node says which a host has, it is
-/// taken to have them.
+/// Labels that only KubeVirt's node labeller sets, and that VMs select: hosts without a Node are assumed to have
+/// them.
 fn assumed<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap<String, String> {
     let by_labeller = |key: &&String| {
         key.split_once('/').is_some_and(|(prefix, _)| prefix.ends_with(".node.kubevirt.io"))
@@ -56,45 +56,45 @@ fn assumed<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap<String
         .collect()
 }
 
-/// Where KubeVirt notes the VM that a pod is of.
+/// Label with which KubeVirt names the VM of a pod.
 const OF_VM: &str = "vm.kubevirt.io/name";
 
-impl World {
+impl Simulation {
     pub(super) fn build(fleet: &Fleet, more: Option<Fixed<'_>>) -> Self {
-        let launchers = parallel::map(&fleet.machines, |wanted| {
-            predict(&wanted.machine, &fleet.configuration, &fleet.surroundings)
+        let launchers = parallel::map(&fleet.machines, |machine| {
+            predict(&machine.machine, &fleet.configuration, &fleet.surroundings)
         });
-        let mut world =
+        let mut simulation =
             Self { engine: Engine::new(), problems: fleet.problems.clone(), ..Self::default() };
         for (name, labels) in &fleet.surroundings.namespaces {
-            world.engine.set_namespace(name, labels);
+            simulation.engine.set_namespace(name, labels);
         }
-        world.assumed = assumed(launchers.iter().flatten());
+        simulation.assumed = assumed(launchers.iter().flatten());
         let hosts = parallel::map(fleet.infra_nodes.iter(), |(name, infra)| {
             let node = fleet.nodes.get(name);
             let mut problems = Vec::new();
-            (HostFacts::read(infra, node, &mut problems), node.is_some(), problems)
+            (ReportedHost::read(infra, node, &mut problems), node.is_some(), problems)
         });
         for (facts, has_node, problems) in hosts {
-            world.problems.extend(problems);
-            world.host(fleet, facts, has_node);
+            simulation.problems.extend(problems);
+            simulation.host(fleet, facts, has_node);
         }
         if let Some(more) = more {
-            world.more_hosts(fleet, &more);
+            simulation.add_hosts(fleet, &more);
         }
-        let with_pod = world.pods(fleet);
-        world.strangers(fleet);
-        for (wanted, launcher) in fleet.machines.iter().zip(launchers) {
-            let key = (wanted.machine.namespace.clone(), wanted.machine.name.clone());
+        let with_pod = simulation.pods(fleet);
+        simulation.unknown_allocations(fleet);
+        for (machine, launcher) in fleet.machines.iter().zip(launchers) {
+            let key = (machine.machine.namespace.clone(), machine.machine.name.clone());
             if with_pod.contains(&key) {
                 continue;
             }
-            if wanted.is_on { world.machine(wanted, launcher) } else { world.off += 1 }
+            if machine.is_on { simulation.machine(machine, launcher) } else { simulation.off += 1 }
         }
-        world
+        simulation
     }
 
-    fn host(&mut self, fleet: &Fleet, facts: Result<HostFacts, Problem>, has_node: bool) {
+    fn host(&mut self, fleet: &Fleet, facts: Result<ReportedHost, Problem>, has_node: bool) {
         let mut facts = match facts {
             Ok(facts) => facts,
             Err(problem) => return self.problems.push(problem),
@@ -110,8 +110,8 @@ impl World {
         }
     }
 
-    /// The class of the profile with the highest priority that selects the host; a tie is nobody's.
-    fn class(&mut self, profiles: &BTreeMap<String, HostProfile>, facts: &HostFacts) -> Class {
+    /// Returns the class of the profile with the highest priority that selects the host; none if several have it.
+    fn class(&mut self, profiles: &BTreeMap<String, HostProfile>, facts: &ReportedHost) -> Class {
         let selecting = || profiles.values().filter(|profile| profile.selects(&facts.labels));
         let Some(highest) = selecting().map(|profile| profile.spec.priority).max() else {
             return Class::default();
@@ -135,8 +135,8 @@ impl World {
         first
     }
 
-    /// Copies of a host, empty.
-    fn more_hosts(&mut self, fleet: &Fleet, more: &Fixed<'_>) {
+    /// Adds copies of a host, without pods.
+    fn add_hosts(&mut self, fleet: &Fleet, more: &Fixed<'_>) {
         let Some(like) = more.like(fleet) else { return };
         let node = like.metadata.name.as_deref().and_then(|name| fleet.nodes.get(name));
         for number in 1..=more.count {
@@ -160,12 +160,12 @@ impl World {
                 node.spec.get_or_insert_default().unschedulable = None;
                 node
             });
-            let facts = HostFacts::read(&infra, node.as_ref(), &mut self.problems);
+            let facts = ReportedHost::read(&infra, node.as_ref(), &mut self.problems);
             self.host(fleet, facts, node.is_some());
         }
     }
 
-    /// Pods that are there; says which VMs they are of.
+    /// Adds existing pods; returns the VMs of these pods.
     fn pods(&mut self, fleet: &Fleet) -> BTreeSet<(String, String)> {
         let mut of_vms = BTreeSet::new();
         for pod in fleet.pods.values() {
@@ -192,7 +192,7 @@ impl World {
         of_vms
     }
 
-    /// `name` is the VM's, if it is of one: what people know it by.
+    /// Adds a pod. `name` is the VM's name, if the pod belongs to one, as users know it.
     fn pod(&mut self, pod: &v1::Pod, mut existing: Existing, name: String) {
         let object = format!("Pod {}/{}", existing.namespace, existing.name);
         if existing.pod.uid.is_empty() {
@@ -202,7 +202,7 @@ impl World {
         let is_pinned = existing.pod.has_own_cpus();
         let is_emulated = existing.pod.is_emulated();
         let needs = Needs { is_vm, is_emulated, is_pinned, ..Needs::default() };
-        let parts = PodSpecParts::of(pod, &existing.pod);
+        let parts = PodSpecParts::from_pod(pod, &existing.pod);
         let request = match self.engine.request(&parts, needs) {
             Ok(request) => request,
             Err(invalid) => {
@@ -213,22 +213,22 @@ impl World {
         let Some(host) = existing.node_name.as_deref().or(existing.nominated_node_name.as_deref())
         else {
             if is_vm {
-                self.wishes.push(Wish { name, request });
+                self.pending.push(PendingVm { name, request });
             }
             return;
         };
-        // Pods elsewhere do not matter, but for rules by pods, which only look at hosts that are there.
+        // Pods on other hosts affect only rules by pods, which consider known hosts.
         let Some(id) = self.engine.host(host) else { return };
         self.running += usize::from(is_vm);
         self.names.insert(existing.pod.uid.clone(), name);
         if let Err(reason) = self.engine.bound(&request, id) {
-            let message = format!("is there already, and by the rules could not be: {reason}");
+            let message = format!("is already there, but the rules would not allow it: {reason}");
             self.problems.push(Problem::new(object, "spec.nodeName", host, message));
         }
     }
 
-    /// Allocations of pods that nobody has given; only told where pods were given.
-    fn strangers(&mut self, fleet: &Fleet) {
+    /// Reports allocations without a known pod, if pods are part of the input.
+    fn unknown_allocations(&mut self, fleet: &Fleet) {
         if fleet.pods.is_empty() {
             return;
         }
@@ -238,7 +238,7 @@ impl World {
                 if self.engine.where_is(&allocation.uid).is_none() {
                     let named = allocation.name.as_deref().unwrap_or("no name");
                     let message =
-                        format!("({named}) is not among the pods; what it has counts as taken");
+                        format!("({named}) is not among the pods; its resources count as taken");
                     let object = format!("InfraNode {}", facts.name);
                     let field = "status.allocations[].podUID";
                     self.problems.push(Problem::new(object, field, &allocation.uid, message));
@@ -247,17 +247,17 @@ impl World {
         }
     }
 
-    fn machine(&mut self, wanted: &Wanted, launcher: Result<Launcher, Invalid>) {
+    fn machine(&mut self, machine: &FleetMachine, launcher: Result<Launcher, Invalid>) {
         let launcher = match launcher {
             Ok(launcher) => launcher,
             Err(invalid) => {
                 return self.problems.push(unread(invalid));
             }
         };
-        let name = format!("{}/{}", wanted.machine.namespace, wanted.machine.name);
+        let name = format!("{}/{}", machine.machine.namespace, machine.machine.name);
         let mut pod = launcher.pod.clone();
         pod.uid.clone_from(&name);
-        let needs = self.needs(wanted, &launcher);
+        let needs = self.needs(machine, &launcher);
         let parts = PodSpecParts {
             namespace: &launcher.namespace,
             labels: Some(&launcher.labels),
@@ -271,36 +271,36 @@ impl World {
         let request = match self.engine.request(&parts, needs) {
             Ok(request) => request,
             Err(invalid) => {
-                let object = wanted.machine.object.clone();
+                let object = machine.machine.object.clone();
                 let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
                 return self.problems.push(problem.leaves_out(LEFT_OUT));
             }
         };
-        let host = wanted.host.as_deref().and_then(|host| self.engine.host(host));
-        let Some(host) = host else { return self.wishes.push(Wish { name, request }) };
+        let host = machine.host.as_deref().and_then(|host| self.engine.host(host));
+        let Some(host) = host else { return self.pending.push(PendingVm { name, request }) };
         self.running += 1;
         self.names.insert(name.clone(), name);
         if let Err(reason) = self.engine.bound(&request, host) {
-            let message = format!("is there already, and by the rules could not be: {reason}");
-            let object = wanted.machine.object.clone();
+            let message = format!("is already there, but the rules would not allow it: {reason}");
+            let object = machine.machine.object.clone();
             self.problems.push(Problem::new(object, "status.nodeName", "", message));
         }
     }
 
-    fn needs(&mut self, wanted: &Wanted, launcher: &Launcher) -> Needs {
+    fn needs(&mut self, machine: &FleetMachine, launcher: &Launcher) -> Needs {
         let guest = Guest {
             memory: launcher.guest_memory,
             is_dedicated: launcher.is_dedicated,
             is_mapped: launcher.numa_passthrough,
         };
-        let class = wanted.class.as_deref().and_then(class_named);
+        let class = machine.class.as_deref().and_then(class_named);
         let needs = Needs::of_vm(&launcher.pod, &guest, class);
-        if let Some(other) = wanted.class.as_deref().filter(|_| class.is_none()) {
-            let by_shape = needs.class;
+        if let Some(other) = machine.class.as_deref().filter(|_| class.is_none()) {
+            let by_requests = needs.class;
             let message =
-                format!("is none of Performance, Density and Standard; taken as {by_shape:?}");
+                format!("is none of Performance, Density and Standard; taken as {by_requests:?}");
             let field = format!("metadata.annotations[{CLASS_LABEL}]");
-            self.problems.push(Problem::new(&wanted.machine.object, field, other, message));
+            self.problems.push(Problem::new(&machine.machine.object, field, other, message));
         }
         needs
     }

@@ -1,77 +1,78 @@
-//! Whether a host can be emptied: every VM on it moved to another one, one after the other, as live migration does.
+//! Check that a host can be drained: each VM on it is moved to another host, one at a time, as by live migration.
 
 use serde::Serialize;
 
-use super::build::{Wish, World};
+use super::build::{PendingVm, Simulation};
 use super::unplaced::{Unplaced, explain};
 use crate::fleet::Fleet;
 
-/// The answer.
+/// Result of the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
     /// The host.
     pub host: String,
-    /// Whether there is such a host.
+    /// True if the host exists.
     pub is_known: bool,
-    /// VMs and where they would go.
+    /// VMs that can be moved, with their target.
     pub moved: Vec<Moved>,
-    /// VMs that cannot leave, and why.
+    /// VMs that cannot be moved, and the reasons.
     pub stuck: Vec<Unplaced>,
-    /// Pods that the host reports and that nobody has given: nothing can be said of them.
+    /// Pods that the host reports and that are not part of the input.
     pub unknown: Vec<String>,
 }
 
-/// A VM that leaves.
+/// A VM that is moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Moved {
     /// Namespace and name.
     pub vm: String,
-    /// Where it goes.
+    /// Its target host.
     pub host: String,
 }
 
 impl Drain {
-    /// Whether the host can be emptied.
+    /// Returns true if the host can be drained.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         self.is_known && self.stuck.is_empty() && self.unknown.is_empty()
     }
 }
 
-/// Tries it. What is moved stays moved.
-pub(super) fn answer(fleet: &Fleet, world: &mut World, name: &str) -> Drain {
+/// Moves the VMs in the simulation.
+pub(super) fn answer(fleet: &Fleet, simulation: &mut Simulation, name: &str) -> Drain {
     let mut drain = Drain { host: name.to_owned(), ..Drain::default() };
-    let Some(from) = world.engine.host(name) else { return drain };
+    let Some(from) = simulation.engine.host(name) else { return drain };
     drain.is_known = true;
     let reported =
-        world.engine.facts(from).map(|facts| facts.allocations.clone()).unwrap_or_default();
+        simulation.engine.facts(from).map(|facts| facts.allocations.clone()).unwrap_or_default();
     for allocation in reported {
-        if world.engine.where_is(&allocation.uid).is_none() {
+        if simulation.engine.where_is(&allocation.uid).is_none() {
             drain.unknown.push(allocation.name.unwrap_or(allocation.uid));
         }
     }
     let mut leaving: Vec<_> =
-        world.engine.on(from).filter(|request| request.needs().is_vm).cloned().collect();
-    // The largest first: they have the fewest places to go to.
+        simulation.engine.on(from).filter(|request| request.needs().is_vm).cloned().collect();
+    // The largest VMs first: they fit the fewest hosts.
     leaving.sort_by_key(|request| {
         (std::cmp::Reverse(request.pod().requests().cpu_millis), request.uid().to_owned())
     });
     for request in leaving {
         let uid = request.uid().to_owned();
-        let vm = world.names.get(&uid).cloned().unwrap_or_else(|| uid.clone());
-        // While it migrates, the VM is on both hosts: its old pod still counts for all rules by pods.
+        let vm = simulation.names.get(&uid).cloned().unwrap_or_else(|| uid.clone());
+        // During migration the VM is on both hosts: its source pod still counts for all rules by pods.
         let target = request.renamed(&format!("{uid}/target"));
         let others: Vec<_> =
-            world.engine.hosts().map(|(id, _)| id).filter(|id| *id != from).collect();
-        match world.engine.place(&target, Some(&others)) {
+            simulation.engine.hosts().map(|(id, _)| id).filter(|id| *id != from).collect();
+        match simulation.engine.place(&target, Some(&others)) {
             Some(host) => {
-                world.engine.remove(&uid);
-                let host = world.engine.facts(host).map(|facts| facts.name.clone());
+                simulation.engine.remove(&uid);
+                let host = simulation.engine.facts(host).map(|facts| facts.name.clone());
                 drain.moved.push(Moved { vm, host: host.unwrap_or_default() });
             }
             None => {
-                let mut why = explain(fleet, &world.engine, &Wish { name: vm, request: target });
+                let mut why =
+                    explain(fleet, &simulation.engine, &PendingVm { name: vm, request: target });
                 why.refused.retain(|refused| refused.example != name || refused.hosts > 1);
                 drain.stuck.push(why);
             }

@@ -1,19 +1,20 @@
-//! Whether a kubelet would take what it refuses if it placed all containers of a pod together.
+//! Check whether a kubelet would admit a rejected pod with `topologyManagerScope: pod`.
 //!
-//! With `topologyManagerScope: container` (topologymanager/scope_container.go) the containers beside `compute` are placed
-//! by themselves, each in a zone as small as it is. Zones that a wide VM has joined are closed to those (`Allocate` of
-//! memorymanager/policy_static.go), so its own console log may be what it is refused for.
+//! With `topologyManagerScope: container` (topologymanager/scope_container.go) the containers beside `compute` are
+//! aligned independently, each in a single zone as it is small. Zones that a wide VM has joined to a group are closed
+//! to them (`Allocate` of memorymanager/policy_static.go), so the VM's own console log container may be the reason of
+//! the rejection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::fleet::Fleet;
-use berth_kubelet_admission::{Host, State, TopologyPolicy, TopologyScope};
+use berth_kubelet_admission::{KubeletHost, State, TopologyPolicy, TopologyScope};
 use berth_placement::engine::{Engine, Request};
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 
-/// What to set on which of these hosts, if the predictor says that it would help there.
+/// Returns the setting and the host, if the prediction shows that the scope would help there.
 pub(super) fn remedy(
     fleet: &Fleet,
     engine: &Engine,
@@ -27,7 +28,7 @@ pub(super) fn remedy(
     if beside.is_empty() {
         return None;
     }
-    // Hosts that are built alike say the same, and the one with most left says it soonest.
+    // Identical hosts give the same result, and the host with the most free CPUs is the most likely to accept.
     let mut kinds: BTreeMap<Vec<(u32, u64)>, (u32, HostId)> = BTreeMap::new();
     for host in hosts {
         let (Some(facts), Some(state)) = (engine.facts(host), engine.state(host)) else { continue };
@@ -47,7 +48,7 @@ pub(super) fn remedy(
     let tried = kinds.into_values().filter_map(|(_, host)| {
         let facts = engine.facts(host)?;
         let other = by_pod(fleet, &facts.name)?;
-        // The kubelet is set anew on a host that was drained, so what is there now comes back first.
+        // The kubelet is reconfigured on a drained host, so its current pods are admitted again first.
         let mut state = State::new(&other);
         let uid = request.uid();
         let is_back = engine.on(host).all(|there| state.admit_as(there.uid(), there.pod()).is_ok());
@@ -56,7 +57,7 @@ pub(super) fn remedy(
         }
         State::new(&other).check_as(uid, pod).is_ok().then_some((facts, ", were it empty"))
     });
-    // The sooner the better.
+    // Prefer a host that need not be empty.
     let (facts, unless) = tried.min_by_key(|(_, unless)| unless.len())?;
     let (name, beside) = (&facts.name, beside.join(", "));
     Some(format!(
@@ -65,11 +66,11 @@ pub(super) fn remedy(
     ))
 }
 
-/// The host with that scope, as its agent would report it.
-fn by_pod(fleet: &Fleet, name: &str) -> Option<Arc<Host>> {
+/// Returns the host with that scope, as its agent would report it.
+fn by_pod(fleet: &Fleet, name: &str) -> Option<Arc<KubeletHost>> {
     let mut infra = fleet.infra_nodes.get(name)?.clone();
     let kubelet = infra.status.as_mut()?.capabilities.kubelet.as_mut()?;
     kubelet.topology_manager_scope = Some(TopologyScope::Pod.to_string());
-    let facts = HostFacts::read(&infra, fleet.nodes.get(name), &mut Vec::new()).ok()?;
+    let facts = ReportedHost::read(&infra, fleet.nodes.get(name), &mut Vec::new()).ok()?;
     Some(facts.admission)
 }

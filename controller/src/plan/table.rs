@@ -1,4 +1,4 @@
-//! The answer for people, on 80 columns.
+//! Table output of a plan, on 80 columns.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,21 @@ use berth_api::Bytes;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
-use super::{Added, Drain, HostUsage, Part, Placed, Plan, Unplaced, Wants};
+use super::drain::Drain;
+use super::enough::Added;
+use super::placed::Placed;
+use super::request::VmRequest;
+use super::result::Plan;
+use super::unplaced::Unplaced;
+use super::usage::{HostUsage, Part};
 use crate::fleet::{Created, Tenant};
 
 const WIDTH: usize = 80;
 const BAR: usize = 20;
-/// More lines than these are only counted, unless all are asked for.
+/// Maximum number of lines per list, unless all are requested.
 const MANY: usize = 40;
 
-/// The plan as text. `all` shows every host and VM, however many there are.
+/// Formats the plan as text. `all` lists every host and VM.
 #[must_use]
 pub fn render(plan: &Plan, style: Style, all: bool) -> String {
     let mut out = String::new();
@@ -39,7 +45,7 @@ pub fn render(plan: &Plan, style: Style, all: bool) -> String {
     if !plan.ignored.is_empty() {
         let kinds: Vec<_> =
             plan.ignored.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-        let text = format!("Not looked at: {}", kinds.join(", "));
+        let text = format!("Ignored: {}", kinds.join(", "));
         out.push('\n');
         paragraph(&mut out, "", "", 0, &text);
     }
@@ -53,7 +59,7 @@ fn heading(out: &mut String, style: Style, text: &str) {
     line(out, &style.title(text), "");
 }
 
-/// Text that is wrapped; its first line begins with a mark of `width` columns.
+/// Wraps a text; its first line starts with a mark of `width` columns.
 fn paragraph(out: &mut String, indent: &str, mark: &str, width: usize, text: &str) {
     let room = WIDTH.saturating_sub(indent.len() + width);
     for (at, part) in wrap(&printable(text), room).iter().enumerate() {
@@ -124,7 +130,7 @@ fn hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
     }
 }
 
-/// `#####----- 12/44`.
+/// Formats `#####----- 12/44`.
 fn part_of(part: Part, style: Style, show: impl Fn(u64) -> String) -> String {
     let filled =
         part.used.min(part.total).saturating_mul(BAR as u64 / 2).div_ceil(part.total.max(1));
@@ -134,7 +140,7 @@ fn part_of(part: Part, style: Style, show: impl Fn(u64) -> String) -> String {
     format!("{bar} {}/{}", show(part.used), show(part.total))
 }
 
-/// Columns on a terminal: what dresses text takes none.
+/// Returns the width on a terminal, without escape sequences.
 fn columns(text: &str) -> usize {
     let mut count = 0;
     let mut inside = false;
@@ -174,7 +180,7 @@ fn deployments(out: &mut String, plan: &Plan, style: Style) {
             (Some(network), Some(id)) => {
                 format!("{name}: namespace {namespace}, {id} of {network} on {hosts} hosts")
             }
-            _ => format!("{name}: namespace {namespace}, no network of its own"),
+            _ => format!("{name}: namespace {namespace}, no tenant network"),
         };
         paragraph(out, "  ", "", 0, &text);
     }
@@ -187,7 +193,7 @@ fn deployments(out: &mut String, plan: &Plan, style: Style) {
         let text = match wanted.saturating_sub(*there) {
             0 => format!("{machine_deployment}: {there} of {wanted} there"),
             more => {
-                format!("{machine_deployment}: {there} of {wanted} there, {more} would be made")
+                format!("{machine_deployment}: {there} of {wanted} there, {more} would be created")
             }
         };
         paragraph(out, "  ", "", 0, &text);
@@ -216,7 +222,7 @@ fn vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
     let head = format!("  {:30} {:>5} {:>14}  {:16} {}", "VM", "CPUS", "MEMORY", "HOST", "ZONE");
     line(out, &style.heading(&head), "");
     for placed in plan.placed.iter().take(shown) {
-        one(out, placed);
+        placed_vm(out, placed);
     }
     if shown < plan.placed.len() {
         let mut rest: BTreeMap<&str, usize> = BTreeMap::new();
@@ -232,10 +238,10 @@ fn vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
     }
 }
 
-fn one(out: &mut String, placed: &Placed) {
+fn placed_vm(out: &mut String, placed: &Placed) {
     let zones: Vec<String> = placed.zones.iter().map(u32::to_string).collect();
     let zones = if zones.is_empty() { "any".to_owned() } else { zones.join(",") };
-    let Wants { memory, hugepages, page_size, .. } = &placed.wants;
+    let VmRequest { memory, hugepages, page_size, .. } = &placed.wants;
     let memory = match page_size {
         Some(size) => format!("{} in {size}", bytes(*hugepages)),
         None => bytes(*memory),
@@ -250,8 +256,8 @@ fn one(out: &mut String, placed: &Placed) {
     line(out, &text, "");
 }
 
-/// Whole CPUs if they are pinned, else what is requested of shared ones.
-fn cpus(wants: &Wants) -> String {
+/// Returns the number of CPUs if they are pinned, otherwise the request for shared CPUs.
+fn cpus(wants: &VmRequest) -> String {
     if wants.pinned_cpus > 0 {
         wants.pinned_cpus.to_string()
     } else if wants.cpu_millis.is_multiple_of(1000) {
@@ -264,15 +270,15 @@ fn cpus(wants: &Wants) -> String {
 fn refused(out: &mut String, unplaced: &Unplaced, style: Style, what: &str) {
     heading(out, style, &format!("{} {what}", printable(&unplaced.vm)));
     let wants = &unplaced.wants;
-    let own = if wants.pinned_cpus > 0 { " of its own" } else { "" };
+    let own = if wants.pinned_cpus > 0 { " exclusive" } else { "" };
     let text = match &wants.page_size {
         Some(size) => format!(
-            "It asks for {} CPUs{own}, {} in pages of {size} and {} beside.",
+            "It requests {}{own} CPUs, {} in pages of {size} and {} of other memory.",
             cpus(wants),
             bytes(wants.hugepages),
             bytes(wants.memory)
         ),
-        None => format!("It asks for {} CPUs{own} and {}.", cpus(wants), bytes(wants.memory)),
+        None => format!("It requests {}{own} CPUs and {}.", cpus(wants), bytes(wants.memory)),
     };
     paragraph(out, "  ", "", 0, &text);
     for one in &unplaced.refused {
@@ -293,10 +299,10 @@ fn refused(out: &mut String, unplaced: &Unplaced, style: Style, what: &str) {
 fn drained(out: &mut String, drain: &Drain, style: Style) {
     let host = printable(&drain.host);
     if !drain.is_known {
-        heading(out, style, &format!("{host} is none of the hosts"));
+        heading(out, style, &format!("there is no host {host}"));
         return;
     }
-    let answer = if drain.is_possible() { "can be emptied" } else { "cannot be emptied" };
+    let answer = if drain.is_possible() { "can be drained" } else { "cannot be drained" };
     heading(out, style, &format!("{host} {answer}"));
     let count = drain.moved.len();
     if count > 0 {
@@ -311,8 +317,9 @@ fn drained(out: &mut String, drain: &Drain, style: Style) {
         line(out, "  no VM is on it", "");
     }
     for name in &drain.unknown {
-        let text =
-            format!("{name} has CPUs or pages there, and was not given: nothing can be said of it");
+        let text = format!(
+            "{name} has CPUs or pages there, and is missing from the input: it cannot be moved"
+        );
         paragraph(out, "  ", &style.bad("x "), 2, &text);
     }
     for stuck in &drain.stuck {

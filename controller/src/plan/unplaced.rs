@@ -1,4 +1,4 @@
-//! Why a VM fits on no host: as short as it can honestly be said, and what would help.
+//! Explanation why a VM fits on no host, and a remedy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -6,69 +6,70 @@ use std::sync::Arc;
 use berth_api::Bytes;
 use serde::Serialize;
 
-use super::build::Wish;
-use super::{Wants, scope};
+use super::build::PendingVm;
+use super::request::VmRequest;
+use super::scope;
 use crate::fleet::Fleet;
 use berth_kubelet_admission::{State, TopologyPolicy};
-use berth_placement::engine::{Engine, Kind, Reason, Request};
+use berth_placement::engine::{Engine, Reason, Request, RequestClassKey};
 use berth_placement::rules;
 
-/// A VM that fits nowhere.
+/// A VM that fits on no host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unplaced {
     /// Namespace and name.
     pub vm: String,
-    /// What it asks for.
-    pub wants: Wants,
+    /// Its requests.
+    pub wants: VmRequest,
     /// Reasons, the most frequent first; each host has one.
     pub refused: Vec<Refused>,
-    /// What would help.
+    /// The remedy.
     pub remedy: String,
 }
 
-/// Hosts that cannot take it for one reason.
+/// Hosts that are excluded for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refused {
-    /// In few words.
+    /// Short text.
     pub reason: String,
-    /// How many hosts.
+    /// Number of hosts.
     pub hosts: usize,
-    /// One of them, that comes nearest.
+    /// The host of these that is closest to accepting the VM.
     pub example: String,
-    /// In full, of that host.
+    /// Detailed message for that host.
     pub detail: String,
 }
 
-/// All that speaks against each, once all others have been placed. What is alike has the same reasons.
-pub(super) fn explain_all(fleet: &Fleet, engine: &Engine, wishes: &[&Wish]) -> Vec<Unplaced> {
-    let mut known: HashMap<&Kind, Unplaced> = HashMap::new();
-    let mut all = Vec::with_capacity(wishes.len());
-    for wish in wishes {
-        let Some(kind) = engine.kind(&wish.request) else {
-            all.push(explain(fleet, engine, wish));
+/// Explains all unplaced VMs after all others have been placed. Requests of one class share the explanation.
+pub(super) fn explain_all(fleet: &Fleet, engine: &Engine, pending: &[&PendingVm]) -> Vec<Unplaced> {
+    let mut known: HashMap<&RequestClassKey, Unplaced> = HashMap::new();
+    let mut all = Vec::with_capacity(pending.len());
+    for vm in pending {
+        let Some(kind) = engine.class_key(&vm.request) else {
+            all.push(explain(fleet, engine, vm));
             continue;
         };
-        let answer = known.entry(kind).or_insert_with(|| explain(fleet, engine, wish));
-        all.push(Unplaced { vm: wish.name.clone(), ..answer.clone() });
+        let answer = known.entry(kind).or_insert_with(|| explain(fleet, engine, vm));
+        all.push(Unplaced { vm: vm.name.clone(), ..answer.clone() });
     }
     all
 }
 
-/// All that speaks against a VM.
-pub(super) fn explain(fleet: &Fleet, engine: &Engine, wish: &Wish) -> Unplaced {
+/// Explains one unplaced VM.
+pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> Unplaced {
     let mut by_reason: BTreeMap<String, (usize, u64, String, String)> = BTreeMap::new();
     let mut reasons = Vec::new();
     for (host, facts) in engine.hosts() {
-        let Some(reason) = engine.why_not(&wish.request, host).into_iter().next() else { continue };
+        let Some(reason) = engine.why_not(&vm.request, host).into_iter().next() else { continue };
         let short = reason.short().into_owned();
         let entry = by_reason.entry(short).or_default();
         entry.0 += 1;
         let free = free_cpus(engine.state(host));
         if entry.2.is_empty() || entry.1 < free {
             (entry.1, entry.2, entry.3) =
-                (free, facts.name.clone(), detail(engine, wish, host, &reason));
+                (free, facts.name.clone(), detail(engine, vm, host, &reason));
         }
         reasons.push((reason, host, facts.name.clone()));
     }
@@ -78,21 +79,21 @@ pub(super) fn explain(fleet: &Fleet, engine: &Engine, wish: &Wish) -> Unplaced {
         .collect();
     refused.sort_by(|a, b| b.hosts.cmp(&a.hosts).then_with(|| a.reason.cmp(&b.reason)));
     Unplaced {
-        vm: wish.name.clone(),
-        wants: Wants::of(&wish.request),
-        remedy: remedy(fleet, engine, &wish.request, &reasons),
+        vm: vm.name.clone(),
+        wants: VmRequest::from_request(&vm.request),
+        remedy: remedy(fleet, engine, &vm.request, &reasons),
         refused,
     }
 }
 
-/// The reason in full. The kubelet's own words for a host whose zones are too full say nothing of zones, so these are
-/// added.
-fn detail(engine: &Engine, wish: &Wish, host: rules::HostId, reason: &Reason) -> String {
+/// Returns the detailed message. The kubelet's message for a host with insufficient zones does not mention the zones,
+/// so the free resources by zone are added.
+fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason) -> String {
     let (Reason::Kubelet(refusal), Some(state)) = (reason, engine.state(host)) else {
         return reason.to_string();
     };
     let policy = state.host().kubelet().topology_policy;
-    let size = wish.request.page_size();
+    let size = vm.request.page_size();
     let zones = state.host().zone_numbers().zip(state.free_by_zone()).map(|(id, zone)| {
         let pages = size.map(|size| format!(" and {} of {size} pages", amount(zone.pages(size).0)));
         format!("zone {id} {} CPUs{}", zone.cpus, pages.unwrap_or_default())
@@ -100,11 +101,11 @@ fn detail(engine: &Engine, wish: &Wish, host: rules::HostId, reason: &Reason) ->
     let zones: Vec<String> = zones.take(8).collect();
     let why = match (refusal.reason.as_str(), policy) {
         ("TopologyAffinityError", TopologyPolicy::SingleNumaNode) => {
-            "no zone has all that it asks for".to_owned()
+            "no zone has all requested resources".to_owned()
         }
-        ("TopologyAffinityError", TopologyPolicy::Restricted) => uneven(state, &wish.request)
+        ("TopologyAffinityError", TopologyPolicy::Restricted) => uneven(state, &vm.request)
             .unwrap_or_else(|| {
-                "no zones have all that it asks for, and as few as would do".to_owned()
+                "no zones have all requested resources with as few zones as possible".to_owned()
             }),
         _ => refusal.plain.clone(),
     };
@@ -115,8 +116,8 @@ fn detail(engine: &Engine, wish: &Wish, host: rules::HostId, reason: &Reason) ->
     )
 }
 
-/// The policy `restricted` only takes a pod whose CPUs and memory come from the same number of zones, each from as few
-/// as would do on an empty host: a wide VM with little memory is never taken.
+/// The policy `restricted` admits a pod only if its CPUs and memory come from the same number of zones, each from the
+/// minimum on an empty host: a wide VM with little memory is never admitted.
 fn uneven(state: &State, request: &Request) -> Option<String> {
     let size = request.page_size()?;
     let wanted = request.pod().requests().hugepages.get(&size).copied()?;
@@ -152,7 +153,7 @@ fn free_cpus(state: Option<&State>) -> u64 {
     zones.map(|zone| u64::from(zone.cpus)).max().unwrap_or_default()
 }
 
-/// What would help, by the host that is nearest to taking it.
+/// Returns the remedy for the host that is closest to accepting the VM.
 fn remedy(
     fleet: &Fleet,
     engine: &Engine,
@@ -160,7 +161,7 @@ fn remedy(
     reasons: &[(Reason, rules::HostId, String)],
 ) -> String {
     let Some(nearest) = reasons.iter().map(|(reason, ..)| reason.distance()).min() else {
-        return "there is no host at all: give InfraNodes".to_owned();
+        return "there is no host: add InfraNodes to the input".to_owned();
     };
     let near = || reasons.iter().filter(|(reason, ..)| reason.distance() == nearest);
     let absent = near().find_map(|(reason, host, name)| match reason {
@@ -186,7 +187,7 @@ fn remedy(
             ),
             None => {
                 let hosts = || near().map(|(_, host, _)| *host);
-                // What the scheduler's rules forbid no kubelet is asked about.
+                // Hosts that the scheduler's rules exclude were not checked by the kubelet's rules.
                 let refused = near().filter(|(reason, ..)| matches!(reason, Reason::Kubelet(_)));
                 scope::remedy(fleet, engine, request, refused.map(|(_, host, _)| *host))
                     .unwrap_or_else(|| too_large(engine, request, hosts()))
@@ -247,7 +248,7 @@ fn by_rule(rule: &rules::Reason, host: &str) -> String {
     }
 }
 
-/// A resource that the host does not have at all.
+/// Returns the remedy for a resource that the host does not have.
 fn absent(what: &str, host: &str) -> String {
     match what.strip_prefix("devices.kubevirt.io/") {
         Some(device) => format!("{host} has no {device}: `berth-agent check kvm` says why"),
@@ -257,7 +258,7 @@ fn absent(what: &str, host: &str) -> String {
     }
 }
 
-/// Nobody is large enough, not even empty.
+/// Returns the message for a VM that fits no host, even without other pods.
 fn too_large(
     engine: &Engine,
     request: &Request,

@@ -1,30 +1,30 @@
-//! What would be taken of each host and zone.
+//! Usage of each host and zone after placement.
 
 use serde::Serialize;
 
 use berth_kubelet_admission::State;
 use berth_placement::engine::Engine;
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 
-/// Taken, of how much.
+/// Used and total amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// Taken.
+    /// Used amount.
     pub used: u64,
-    /// All of it.
+    /// Total amount.
     pub total: u64,
 }
 
-/// A host.
+/// Usage of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostUsage {
     /// Its name.
     pub name: String,
-    /// Pods on it.
+    /// Number of pods on it.
     pub pods: usize,
-    /// Bytes of memory that pods request, huge pages apart.
+    /// Bytes of memory that pods request, without huge pages.
     pub memory: Part,
     /// Bytes of huge pages that pods request.
     pub hugepages: Part,
@@ -34,7 +34,7 @@ pub struct HostUsage {
     pub zones: Vec<ZoneUsage>,
 }
 
-/// A zone.
+/// Usage of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ZoneUsage {
@@ -42,12 +42,12 @@ pub struct ZoneUsage {
     pub id: u32,
     /// CPUs that can be pinned.
     pub cpus: Part,
-    /// Bytes of huge pages, where the kubelet keeps account of them by zone.
+    /// Bytes of huge pages, where the kubelet accounts for them by zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hugepages: Option<Part>,
 }
 
-/// All hosts by name.
+/// Returns all hosts by name.
 pub(super) fn all(engine: &Engine) -> Vec<HostUsage> {
     let mut all: Vec<HostUsage> =
         engine.hosts().map(|(id, facts)| host(engine, id, facts)).collect();
@@ -55,7 +55,7 @@ pub(super) fn all(engine: &Engine) -> Vec<HostUsage> {
     all
 }
 
-fn host(engine: &Engine, id: HostId, facts: &HostFacts) -> HostUsage {
+fn host(engine: &Engine, id: HostId, facts: &ReportedHost) -> HostUsage {
     let sum = |all: u64, more: u64| all.saturating_add(more);
     let mut usage = HostUsage {
         name: facts.name.clone(),
@@ -68,10 +68,10 @@ fn host(engine: &Engine, id: HostId, facts: &HostFacts) -> HostUsage {
         zones: zones(engine.state(id)),
         ..HostUsage::default()
     };
-    let booked = engine.on(id).map(|request| (request.uid(), request.pod().requests()));
-    let strangers = facts.allocations.iter().filter(|one| engine.where_is(&one.uid).is_none());
-    let strangers = strangers.map(|one| (one.uid.as_str(), one.requests()));
-    for (_, requests) in booked.chain(strangers) {
+    let assumed = engine.on(id).map(|request| (request.uid(), request.pod().requests()));
+    let unknown = facts.allocations.iter().filter(|one| engine.where_is(&one.uid).is_none());
+    let unknown = unknown.map(|one| (one.uid.as_str(), one.requests()));
+    for (_, requests) in assumed.chain(unknown) {
         usage.pods += 1;
         usage.memory.used = usage.memory.used.saturating_add(requests.memory);
         usage.cpu_millis.used = usage.cpu_millis.used.saturating_add(requests.cpu_millis);

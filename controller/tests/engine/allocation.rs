@@ -1,4 +1,4 @@
-//! What an agent would report of what a kubelet has allocated.
+//! An agent's report of the allocations of a kubelet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use berth_api::infra_node::{
 use berth_api::{Bytes, PageSize};
 use berth_kubelet_admission::{MemoryKind, Placement, State};
 
-/// As an agent would report a pod that the kubelet has admitted: by container, and in sums.
+/// Reports an admitted pod as an agent does: by container, and as sums.
 pub(crate) fn allocation(state: &State, uid: &str) -> Option<Allocation> {
     let given = state.admission(uid)?;
     let host = state.host();

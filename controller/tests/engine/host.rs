@@ -1,4 +1,4 @@
-//! A host in few words, and what its agent and its Node would say of it.
+//! Short description of a host, converted to the objects of its agent and its Node.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use berth_api::infra_node::{
     Allocation, HugepagePool, Ksm, Kubelet, KvmState, Zone, ZoneDevices, ZoneDistance,
 };
 use berth_api::{Bytes, Class, InfraNode, InfraNodeStatus, PageSize};
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -18,9 +18,9 @@ use serde::Deserialize;
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct HostForm {
     pub(crate) name: String,
-    /// Zones alike, one after the other.
+    /// Zones in order.
     pub(crate) zones: Vec<ZoneForm>,
-    /// Threads of a core.
+    /// Threads per core.
     pub(crate) threads: u32,
     /// `cpuManagerPolicy: static`.
     pub(crate) pins: bool,
@@ -43,13 +43,13 @@ pub(crate) struct HostForm {
     pub(crate) kvm_devices: u32,
     /// Virtual functions of each zone.
     pub(crate) vfs: Vec<u32>,
-    /// The report says nothing of devices.
+    /// The report has no devices.
     pub(crate) hides_devices: bool,
-    /// What the report says is allocated.
+    /// Allocations of the report.
     pub(crate) has: Vec<Allocation>,
 }
 
-/// A zone: CPUs, GiB of memory, and how many of them are huge pages.
+/// A zone: CPUs, GiB of memory, and the part in huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct ZoneForm {
@@ -108,7 +108,7 @@ impl HostForm {
         zones
     }
 
-    /// The first core is the system's.
+    /// The first core is reserved for the system.
     pub(crate) fn reserved(&self) -> Vec<u32> {
         let first = self.threads().into_iter().find(|zone| !zone[0].is_empty());
         first.into_iter().flatten().filter_map(|thread| thread.first().copied()).collect()
@@ -224,10 +224,10 @@ impl HostForm {
         node
     }
 
-    /// As the controller reads them.
-    pub(crate) fn facts(&self) -> Result<(HostFacts, Vec<Problem>), Problem> {
+    /// Reads the objects as the controller does.
+    pub(crate) fn facts(&self) -> Result<(ReportedHost, Vec<Problem>), Problem> {
         let mut problems = Vec::new();
-        let facts = HostFacts::read(&self.infra_node(), Some(&self.node()), &mut problems)?;
+        let facts = ReportedHost::read(&self.infra_node(), Some(&self.node()), &mut problems)?;
         Ok((facts, problems))
     }
 }

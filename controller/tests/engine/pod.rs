@@ -1,4 +1,4 @@
-//! A pod in few words, and the request that it is to the engine.
+//! Short description of a pod, converted to a request of the engine.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use serde::Deserialize;
 
 use super::host::{KVM, VF};
 
-/// A pod. With `cpus` it is Guaranteed and has them for itself, else it shares.
+/// A pod. With `cpus` it is Guaranteed and has exclusive CPUs, otherwise it shares CPUs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct PodForm {
     /// Also its uid.
     pub(crate) name: String,
-    /// No VM.
+    /// True if it is not a VM.
     pub(crate) plain: bool,
     /// A VM that runs without KVM.
     pub(crate) emulated: bool,
     pub(crate) cpus: u64,
-    /// Thousandths of a CPU, where it shares them.
+    /// Thousandths of a CPU, if it shares CPUs.
     pub(crate) millis: u64,
-    /// GiB of plain memory; 1 if not said.
+    /// GiB of plain memory; 1 by default.
     pub(crate) memory: Option<u64>,
     /// GiB in pages of 1 GiB.
     pub(crate) huge: u64,
@@ -56,13 +56,13 @@ pub(crate) struct BesideForm {
     pub(crate) millis: u64,
     /// MiB.
     pub(crate) memory: u64,
-    /// An init container.
+    /// True for an init container.
     pub(crate) first: bool,
-    /// A sidecar.
+    /// True for a sidecar.
     pub(crate) sidecar: bool,
 }
 
-/// Pods with the label `app` of this value; required, but for a weight.
+/// Pods with the label `app` of this value; required, unless it has a weight.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct NearForm {
@@ -72,7 +72,7 @@ pub(crate) struct NearForm {
     pub(crate) weight: Option<i32>,
 }
 
-/// Spread over the values of a label, with others of the same `app`.
+/// Spread over the values of a label, with other pods of the same `app`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct SpreadForm {

@@ -1,4 +1,4 @@
-//! Random fleets, pods and orders of what happens: the engine answers as the slow reckoning does, and hands nothing out
+//! Random fleets, pods and sequences of events: the engine agrees with the reference model, and never allocates
 //! twice.
 
 use std::cell::Cell;
@@ -12,14 +12,14 @@ use berth_placement::rules::HostId;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 
+use super::allocated::{free, in_all, nothing_twice};
 use super::allocation::allocation;
 use super::dice::Dice;
-use super::handed_out::{free, in_all, nothing_twice};
 use super::host::HostForm;
 use super::pod::Built;
 use super::slow::Slow;
 
-/// An engine, another one that is told the same, and the slow reckoning.
+/// An engine, a second engine with the same events, and the reference model.
 struct Bed {
     engine: Engine,
     twin: Engine,
@@ -42,13 +42,13 @@ impl Bed {
         };
         for _ in 0..hosts {
             let form = dice.host(bed.forms.len());
-            // Not every form is a host that a kubelet would start on.
+            // Not every description is a host on which a kubelet would start.
             if form.facts().is_ok() {
                 bed.forms.push(form);
                 bed.set_host(bed.forms.len() - 1);
             }
         }
-        // Where there are many, the engine does not look at all of them at once.
+        // With many hosts the engine does not scan all of them.
         if dice.rarely(20) {
             for at in 0..bed.forms.len() * 9 {
                 let name = format!("host-{}", bed.forms.len());
@@ -124,8 +124,8 @@ impl Bed {
     }
 
     fn any(&self, dice: &mut Dice<'_>) -> Option<(Built, usize)> {
-        let booked = self.slow.booked();
-        booked.get(dice.below(booked.len())).cloned()
+        let assumed = self.slow.assumed();
+        assumed.get(dice.below(assumed.len())).cloned()
     }
 
     fn place(&mut self, pod: &Built, among: Option<&[HostId]>) -> TestCaseResult {
@@ -133,7 +133,7 @@ impl Bed {
         let request = pod.request(&mut self.engine);
         let twin = pod.request(&mut self.twin);
         let is_among = |at: &usize| among.is_none_or(|among| among.contains(&self.ids[*at]));
-        // What a kubelet reports has been bound long since: nobody asks where it is to go.
+        // A reported pod was bound long ago and needs no placement.
         if (0..self.ids.len()).any(|at| self.slow.facts(at).allocation(uid).is_some()) {
             return Ok(());
         }
@@ -159,7 +159,7 @@ impl Bed {
             }
             let chosen = self.engine.choose(&request, among);
             let placed = self.engine.place(&request, among);
-            prop_assert_eq!(chosen, placed, "what is chosen is booked");
+            prop_assert_eq!(chosen, placed, "what is chosen is assumed");
             self.placed(pod, placed, &takers, among)?;
             prop_assert_eq!(self.twin.place(&twin, among), placed, "another engine, the same");
         } else {
@@ -254,15 +254,15 @@ impl Bed {
         self.set_host(at);
     }
 
-    /// What must be true at any time.
+    /// Invariants of every state.
     fn check(&self) -> TestCaseResult {
-        prop_assert_eq!(self.engine.pods(), self.slow.booked().len());
+        prop_assert_eq!(self.engine.pods(), self.slow.assumed().len());
         for (at, id) in self.ids.iter().enumerate() {
             let state = self.engine.state(*id).expect("a host that came");
             let slow = self.slow.state(at);
             prop_assert_eq!(free(state), free(&slow), "host {}", at);
             prop_assert_eq!(free(state), free(self.twin.state(*id).expect("the same hosts")));
-            let here = self.slow.booked().iter().filter(|(_, host)| *host == at);
+            let here = self.slow.assumed().iter().filter(|(_, host)| *host == at);
             let here: BTreeSet<&str> = here.map(|(pod, _)| pod.pod.uid.as_str()).collect();
             let on: BTreeSet<&str> = self.engine.on(*id).map(|request| request.uid()).collect();
             prop_assert_eq!(&on, &here);
@@ -278,44 +278,45 @@ impl Bed {
         Ok(())
     }
 
-    /// Whether the report of a host says which zones have what.
+    /// True if the report of a host has the zones of all allocations.
     fn knows_zones(&self, at: usize) -> bool {
         self.slow.facts(at).allocations.iter().all(|one| !one.is_unplaced)
     }
 
-    /// Whether none of the pods in a report is one of sums alone that come from several zones.
+    /// True if no reported pod has only sums over several zones.
     fn knows_zones_of(form: &HostForm) -> bool {
         form.has.iter().all(|one| !one.containers.is_empty() || one.zones.len() < 2)
     }
 
-    /// Every kubelet reports all that it has: an engine made from reports and bound pods alone has the same free.
+    /// Every kubelet reports all its allocations: an engine that is rebuilt from reports and bound pods has the same
+    /// free resources.
     fn rebuild(&mut self) -> TestCaseResult {
         for at in 0..self.ids.len() {
             let state = self.engine.state(self.ids[at]).expect("a host that came");
-            let booked = self.slow.booked().iter().filter(|(_, host)| *host == at);
+            let assumed = self.slow.assumed().iter().filter(|(_, host)| *host == at);
             let mut has = std::mem::take(&mut self.forms[at].has);
             has.retain(|one| one.pod_uid.starts_with("stranger"));
-            has.extend(booked.filter_map(|(pod, _)| allocation(state, &pod.pod.uid)));
+            has.extend(assumed.filter_map(|(pod, _)| allocation(state, &pod.pod.uid)));
             self.forms[at].has = has;
             self.set_host(at);
         }
         self.check()?;
-        let mut anew = Engine::new();
+        let mut rebuilt = Engine::new();
         for (at, form) in self.forms.iter().enumerate() {
             let (facts, _) = form.facts().expect("a host that was read before");
-            let id = anew.set_host(facts, form.class).expect("right taints");
+            let id = rebuilt.set_host(facts, form.class).expect("right taints");
             prop_assert_eq!(id, self.ids[at]);
         }
-        // Those that are there already come first: only then is it known what is left for the others.
-        let mut pods: Vec<_> = self.slow.booked().iter().collect();
+        // Running pods come first: only then the remainder for the others is known.
+        let mut pods: Vec<_> = self.slow.assumed().iter().collect();
         pods.sort_by_key(|(pod, at)| self.slow.facts(*at).allocation(&pod.pod.uid).is_none());
         for (pod, at) in pods {
-            let request = pod.request(&mut anew);
-            // A pod that the kubelet would not take is counted all the same, as it was before.
-            drop(anew.bound(&request, self.ids[*at]));
+            let request = pod.request(&mut rebuilt);
+            // A pod that the kubelet would reject still counts, as before.
+            drop(rebuilt.bound(&request, self.ids[*at]));
         }
         for (_, id) in self.ids.iter().enumerate().filter(|(at, _)| self.knows_zones(*at)) {
-            let (before, after) = (self.engine.state(*id), anew.state(*id));
+            let (before, after) = (self.engine.state(*id), rebuilt.state(*id));
             let (before, after) = (before.expect("there"), after.expect("there"));
             prop_assert_eq!(before.free_cpus(), after.free_cpus());
             prop_assert_eq!(in_all(before), in_all(after));
@@ -325,12 +326,12 @@ impl Bed {
     }
 }
 
-/// What came of it, over all cases: a property of fleets where nothing fits would be worth nothing.
+/// Counts over all cases: a property of fleets where nothing fits would prove nothing.
 #[derive(Debug, Default)]
 struct Tally {
     placed: Cell<usize>,
     nowhere: Cell<usize>,
-    /// Some hosts would take it, some would not.
+    /// Some hosts would accept it, some would not.
     chosen: Cell<usize>,
     refused_when_bound: Cell<usize>,
     reports: Cell<usize>,
@@ -347,10 +348,10 @@ fn count(cell: &Cell<usize>) {
 }
 
 #[test]
-fn the_engine_answers_as_the_slow_reckoning_does() {
+fn the_engine_agrees_with_the_reference_model() {
     let config =
         ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() };
-    // The same cases in every run: the counts below are of these.
+    // The same cases in every run, because the counts below are of these.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let tally = Rc::new(Tally::default());
     let result = TestRunner::new_with_rng(config, rng).run(

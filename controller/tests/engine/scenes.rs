@@ -1,10 +1,12 @@
-//! Scenes in `scenarios/*.yaml`: hosts, what happens in order, and where each pod must end up or why it cannot.
+//! Scenarios in `scenarios/*.yaml`: hosts, events in order, and for each pod the expected host or the reason why none
+//! fits.
 
 #![expect(clippy::disallowed_methods, reason = "scenes are files beside the test")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use anyhow::{Context as _, anyhow, bail, ensure};
 use berth_placement::engine::Engine;
 use serde::Deserialize;
 
@@ -14,7 +16,7 @@ use super::pod::PodForm;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Scene {
-    /// What it shows.
+    /// What the scenario shows.
     about: String,
     hosts: Vec<HostForm>,
     steps: Vec<Step>,
@@ -24,11 +26,11 @@ struct Scene {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Step {
-    /// Goes to the host in `on`, or nowhere: then to each host in `nowhere` for a reason that has these words.
+    /// The pod is placed on the host in `on`, or on none: then each host in `nowhere` has a reason with these words.
     place: Option<PodForm>,
     on: Option<String>,
     nowhere: Option<BTreeMap<String, String>>,
-    /// Is on the host in `on` already; `refused` are words of the kubelet's refusal.
+    /// The pod is already on the host in `on`; `refused` has words of the kubelet's refusal.
     bound: Option<PodForm>,
     refused: Option<String>,
     remove: Option<String>,
@@ -51,65 +53,63 @@ fn scenes_end_as_they_say() {
         let text = std::fs::read_to_string(&path).expect("a readable scene");
         let scene: Scene =
             serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
-        if let Err(message) = play(&scene) {
-            wrong.push(format!("{name} ({}): {message}", scene.about));
+        if let Err(error) = play(&scene) {
+            wrong.push(format!("{name} ({}): {error:#}", scene.about));
         }
     }
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 }
 
-fn play(scene: &Scene) -> Result<(), String> {
+fn play(scene: &Scene) -> anyhow::Result<()> {
     let mut engine = Engine::new();
     for form in &scene.hosts {
         set_host(&mut engine, form)?;
     }
     for (at, step) in scene.steps.iter().enumerate() {
-        act(&mut engine, step).map_err(|message| format!("step {}: {message}", at + 1))?;
+        act(&mut engine, step).with_context(|| format!("step {}", at + 1))?;
     }
     Ok(())
 }
 
-fn set_host(engine: &mut Engine, form: &HostForm) -> Result<(), String> {
-    let (facts, problems) = form.facts().map_err(|problem| problem.to_string())?;
+fn set_host(engine: &mut Engine, form: &HostForm) -> anyhow::Result<()> {
+    let (facts, problems) = form.facts().map_err(|problem| anyhow!("{problem}"))?;
     if let Some(problem) = problems.first() {
-        return Err(problem.to_string());
+        bail!("{problem}");
     }
-    engine.set_host(facts, form.class).map_err(|invalid| invalid.to_string())?;
+    engine.set_host(facts, form.class)?;
     Ok(())
 }
 
-fn act(engine: &mut Engine, step: &Step) -> Result<(), String> {
+fn act(engine: &mut Engine, step: &Step) -> anyhow::Result<()> {
     match step {
         Step { place: Some(form), on, nowhere, .. } => {
             place(engine, form, on.as_deref(), nowhere.as_ref())
         }
         Step { bound: Some(form), on: Some(on), refused, .. } => {
-            let host = engine.host(on).ok_or_else(|| format!("there is no host {on}"))?;
+            let host = engine.host(on).with_context(|| format!("there is no host {on}"))?;
             let request = form.build().request(engine);
             match (engine.bound(&request, host), refused) {
                 (Ok(()), None) => Ok(()),
                 (Err(reason), Some(words)) if reason.to_string().contains(words) => Ok(()),
-                (Err(reason), _) => Err(format!("{}: {reason}", form.name)),
-                (Ok(()), Some(_)) => Err(format!("{}: is not refused", form.name)),
+                (Err(reason), _) => bail!("{}: {reason}", form.name),
+                (Ok(()), Some(_)) => bail!("{}: is not refused", form.name),
             }
         }
-        Step { remove: Some(name), .. } => match engine.remove(name) {
-            true => Ok(()),
-            false => Err(format!("{name}: is not there")),
-        },
+        Step { remove: Some(name), .. } => {
+            ensure!(engine.remove(name), "{name}: is not on a host");
+            Ok(())
+        }
         Step { report: Some(form), .. } => set_host(engine, form),
         Step { free: Some(by_host), .. } => {
             for (name, wanted) in by_host {
                 let state = engine.host(name).and_then(|host| engine.state(host));
-                let state = state.ok_or_else(|| format!("there is no host {name}"))?;
+                let state = state.with_context(|| format!("there is no host {name}"))?;
                 let found: Vec<u32> = state.free_by_zone().map(|zone| zone.cpus).collect();
-                if found != *wanted {
-                    return Err(format!("{name}: {found:?} CPUs are free, not {wanted:?}"));
-                }
+                ensure!(found == *wanted, "{name}: {found:?} CPUs are free, not {wanted:?}");
             }
             Ok(())
         }
-        _ => Err("says nothing".to_owned()),
+        _ => bail!("the step has no action"),
     }
 }
 
@@ -118,7 +118,7 @@ fn place(
     form: &PodForm,
     on: Option<&str>,
     nowhere: Option<&BTreeMap<String, String>>,
-) -> Result<(), String> {
+) -> anyhow::Result<()> {
     let request = form.build().request(engine);
     let reasons = |engine: &Engine| -> BTreeMap<String, String> {
         let all = engine.hosts().map(|(host, facts)| {
@@ -136,12 +136,11 @@ fn place(
         (None, None, Some(wanted)) => {
             for (name, words) in wanted {
                 let found = before.get(name).cloned().unwrap_or_default();
-                if words.is_empty() || !found.contains(words) {
-                    return Err(format!("{}: {name}: {found}", form.name));
-                }
+                let is_expected = !words.is_empty() && found.contains(words);
+                ensure!(is_expected, "{}: {name}: {found}", form.name);
             }
             Ok(())
         }
-        (host, ..) => Err(format!("{}: is on {host:?}; {before:?}", form.name)),
+        (host, ..) => bail!("{}: is on {host:?}; {before:?}", form.name),
     }
 }

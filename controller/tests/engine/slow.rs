@@ -1,4 +1,4 @@
-//! The same decisions, slow and plain: everything is rebuilt from what happened, nothing is remembered of an answer.
+//! Reference model of the engine, slow and simple: everything is rebuilt from the events, nothing is cached.
 
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use berth_kubelet_admission::{
     Admission, CpuPolicy, MemoryPolicy, Restored, State, TopologyPolicy,
 };
 use berth_placement::engine::Needs;
-use berth_placement::inventory::{Allocation, HostFacts};
+use berth_placement::inventory::{Allocation, ReportedHost};
 use berth_placement::rules::{Counts, HostId, Rules};
 
 use super::pod::Built;
 
-/// What happened to the pods of a host, in order.
+/// Events of the pods of a host, in order.
 #[derive(Clone, Debug)]
 enum Event {
-    /// It came, and has what the kubelet gives it; or it is only counted, if that would be nothing.
+    /// The pod was added, and has what the kubelet allocates; if this fails, it only counts.
     Came(Pod),
-    /// It has what the report says.
+    /// The pod has the reported resources.
     Reported(String, Restored),
     Went(String),
 }
 
 #[derive(Debug)]
 struct SlowHost {
-    facts: HostFacts,
+    facts: ReportedHost,
     events: Vec<Event>,
 }
 
@@ -34,21 +34,21 @@ struct SlowHost {
 #[derive(Debug, Default)]
 pub(crate) struct Slow {
     hosts: Vec<SlowHost>,
-    /// In the order in which they were booked.
-    booked: Vec<(Built, usize)>,
+    /// In the order in which they were assumed.
+    assumed: Vec<(Built, usize)>,
 }
 
 impl Slow {
-    pub(crate) fn set_host(&mut self, at: usize, facts: HostFacts) {
+    pub(crate) fn set_host(&mut self, at: usize, facts: ReportedHost) {
         let mut events = Vec::new();
         let mut allocations: Vec<_> = facts.allocations.iter().collect();
         allocations.sort_by_key(|one| one.zones.len());
         for allocation in allocations {
-            let pod = self.booked.iter().map(|(pod, _)| &pod.pod);
+            let pod = self.assumed.iter().map(|(pod, _)| &pod.pod);
             let pod = pod.into_iter().find(|pod| pod.uid == allocation.uid);
             events.push(Event::Reported(allocation.uid.clone(), restored(allocation, pod)));
         }
-        for (pod, _) in self.booked.iter().filter(|(_, host)| *host == at) {
+        for (pod, _) in self.assumed.iter().filter(|(_, host)| *host == at) {
             if facts.allocation(&pod.pod.uid).is_none() {
                 events.push(Event::Came(pod.pod.clone()));
             }
@@ -57,19 +57,19 @@ impl Slow {
         if at < self.hosts.len() { self.hosts[at] = host } else { self.hosts.push(host) }
     }
 
-    pub(crate) fn facts(&self, at: usize) -> &HostFacts {
+    pub(crate) fn facts(&self, at: usize) -> &ReportedHost {
         &self.hosts[at].facts
     }
 
-    pub(crate) fn booked(&self) -> &[(Built, usize)] {
-        &self.booked
+    pub(crate) fn assumed(&self) -> &[(Built, usize)] {
+        &self.assumed
     }
 
     pub(crate) fn where_is(&self, uid: &str) -> Option<usize> {
-        Some(self.booked.iter().find(|(pod, _)| pod.pod.uid == uid)?.1)
+        Some(self.assumed.iter().find(|(pod, _)| pod.pod.uid == uid)?.1)
     }
 
-    /// A pod comes to a host; what its report says of the pod counts, if `bound` is true.
+    /// Adds a pod to a host; the report's entry of the pod applies if `bound` is true.
     pub(crate) fn book(&mut self, pod: &Built, at: usize, bound: bool) {
         self.remove(&pod.pod.uid);
         let host = &mut self.hosts[at];
@@ -79,19 +79,19 @@ impl Slow {
             }
             _ => Event::Came(pod.pod.clone()),
         });
-        self.booked.push((pod.clone(), at));
+        self.assumed.push((pod.clone(), at));
     }
 
     pub(crate) fn remove(&mut self, uid: &str) {
-        let Some(at) = self.booked.iter().position(|(pod, _)| pod.pod.uid == uid) else { return };
-        let (_, host) = self.booked.remove(at);
+        let Some(at) = self.assumed.iter().position(|(pod, _)| pod.pod.uid == uid) else { return };
+        let (_, host) = self.assumed.remove(at);
         let host = &mut self.hosts[host];
         if host.facts.allocation(uid).is_none() {
             host.events.push(Event::Went(uid.to_owned()));
         }
     }
 
-    /// What the kubelet of a host has handed out.
+    /// Returns the allocations of a host's kubelet.
     pub(crate) fn state(&self, at: usize) -> State {
         let host = &self.hosts[at];
         let mut state = State::new(&host.facts.admission);
@@ -111,22 +111,22 @@ impl Slow {
         state
     }
 
-    /// Whether the kubelet of a host would take a pod, as far as can be told.
+    /// Returns true if the kubelet of a host would admit a pod, as far as it is predictable.
     pub(crate) fn would_take(&self, pod: &Pod, at: usize) -> bool {
-        is_told(pod, self.facts(at)) && self.state(at).check(pod).is_ok()
+        is_predictable(pod, self.facts(at)) && self.state(at).check(pod).is_ok()
     }
 
-    /// Hosts that would take a pod that is on none.
+    /// Returns the hosts that would accept a pod that is on none.
     pub(crate) fn takers(&self, pod: &Built) -> Vec<usize> {
         let (mut counts, ids) = self.counts();
         let rules = pod.rules(&mut counts);
-        let question = counts.ask(&rules);
+        let question = counts.filter_for(&rules);
         let fits = |at: &usize| {
             let facts = &self.hosts[*at].facts;
             let state = self.state(*at);
             question.allows(ids[*at])
                 && suits(&pod.needs, facts)
-                && is_told(&pod.pod, facts)
+                && is_predictable(&pod.pod, facts)
                 && state.check(&pod.pod).is_ok_and(|given| {
                     !given.takes_cpus_in_use() && has_pages(pod, &given, &state, facts)
                 })
@@ -140,7 +140,7 @@ impl Slow {
         for SlowHost { facts, .. } in &self.hosts {
             ids.push(counts.set_host(&facts.parts()).expect("taints that are right"));
         }
-        for (pod, at) in &self.booked {
+        for (pod, at) in &self.assumed {
             let rules: Rules = pod.rules(&mut counts);
             counts.add(Arc::new(rules), ids[*at]);
         }
@@ -148,7 +148,7 @@ impl Slow {
     }
 }
 
-fn suits(needs: &Needs, host: &HostFacts) -> bool {
+fn suits(needs: &Needs, host: &ReportedHost) -> bool {
     !needs.is_vm
         || (needs.is_emulated || host.kvm.is_none_or(|state| state == KvmState::Ready))
             && !(needs.is_pinned && host.stale.is_some())
@@ -156,8 +156,8 @@ fn suits(needs: &Needs, host: &HostFacts) -> bool {
             && !(needs.class == Class::Performance && host.merges_pages == Some(true))
 }
 
-/// KubeVirt gives each zone of the VM's CPUs the same number of pages, the first ones what does not divide.
-fn has_pages(pod: &Built, given: &Admission, before: &State, host: &HostFacts) -> bool {
+/// KubeVirt gives each zone of the VM's CPUs the same number of pages; the first zones get the remainder.
+fn has_pages(pod: &Built, given: &Admission, before: &State, host: &ReportedHost) -> bool {
     let Some(numa) = pod.needs.numa else { return true };
     let placements = given.placements(&host.admission);
     let Some(pinned) = placements.into_iter().find(|one| !one.cpus.is_empty()) else { return true };
@@ -170,8 +170,8 @@ fn has_pages(pod: &Built, given: &Admission, before: &State, host: &HostFacts) -
     })
 }
 
-/// Whether the report tells all that the kubelet decides by.
-fn is_told(pod: &Pod, facts: &HostFacts) -> bool {
+/// Returns true if the report has everything that the kubelet's decision depends on.
+fn is_predictable(pod: &Pod, facts: &ReportedHost) -> bool {
     let kubelet = facts.admission.kubelet();
     let is_spread = facts.allocations.iter().any(|one| one.is_unplaced);
     if is_spread && kubelet.memory_policy == MemoryPolicy::Static && pod.is_guaranteed() {

@@ -1,20 +1,20 @@
-//! What is wrong with a report or a Node, one case at a time, and in which words it is told.
+//! Problems of a report or a Node, case by case, and their messages.
 
 use berth_api::CpuSet;
 use serde_json::{Value, json};
 
 use super::{infra_node, node, read};
 
-/// What becomes of a host.
+/// The expected result for a host.
 enum Then {
-    /// It is read; these are the problems, none if there is none.
-    Told(&'static [&'static str]),
-    /// Nothing is placed there, and why.
+    /// The host is usable; these are the problems.
+    Reported(&'static [&'static str]),
+    /// Nothing can be placed on the host, and why.
     Unusable(&'static [&'static str]),
 }
-use Then::{Told, Unusable};
+use Then::{Reported, Unusable};
 
-/// With another value in the place of one that is there, or of a field that is absent.
+/// Sets a value at a pointer.
 fn with(mut document: Value, pointer: &str, value: Value) -> Value {
     if let Some(place) = document.pointer_mut(pointer) {
         *place = value;
@@ -30,14 +30,15 @@ fn with(mut document: Value, pointer: &str, value: Value) -> Value {
 fn hold(infra: Value, node: Value, what: &str, then: &Then) {
     let found = read(infra, Some(node));
     match (then, found) {
-        (Told(wanted), Ok((_, problems))) => {
+        (Reported(wanted), Ok((_, problems))) => {
             let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
             assert_eq!(texts.len(), wanted.len(), "{what}: {texts:#?}");
             for (text, words) in texts.iter().zip(*wanted) {
                 assert!(text.contains(words), "{what}: {text}");
             }
         }
-        (Unusable(wanted), Err(text)) => {
+        (Unusable(wanted), Err(error)) => {
+            let text = error.to_string();
             for words in *wanted {
                 assert!(text.contains(words), "{what}: {text}");
             }
@@ -50,7 +51,7 @@ fn hold(infra: Value, node: Value, what: &str, then: &Then) {
 fn what_is_wrong_with_a_report_is_named() {
     let kubelet = "/status/capabilities/kubelet";
     let cases = [
-        // The words of the kubelet.
+        // Values of the kubelet's configuration.
         (
             format!("{kubelet}/cpuManagerPolicy"),
             json!("dynamic"),
@@ -124,37 +125,37 @@ fn what_is_wrong_with_a_report_is_named() {
         (
             "/status/zones/0/reservedMemory".to_owned(),
             json!("65Gi"),
-            Told(&["InfraNode rack1-a: status.zones[0].reservedMemory: `65Gi`: is more than"]),
+            Reported(&["InfraNode rack1-a: status.zones[0].reservedMemory: `65Gi`: is more than"]),
         ),
-        // Siblings that are not those of the zone are as good as none.
-        ("/status/zones/0/threads".to_owned(), json!(["0-3", "16-19"]), Told(&[])),
-        // CPUs that are pinned and in no zone only help to guess.
-        ("/status/zones/0/pinnedCPUs".to_owned(), json!("900-901"), Told(&[])),
+        // Siblings that do not match the zone are ignored.
+        ("/status/zones/0/threads".to_owned(), json!(["0-3", "16-19"]), Reported(&[])),
+        // Pinned CPUs outside the zone only help to guess the numbering.
+        ("/status/zones/0/pinnedCPUs".to_owned(), json!("900-901"), Reported(&[])),
         // Allocations.
         (
             "/status/allocations/0/cpus".to_owned(),
             json!("2-3,100"),
-            Told(&["InfraNode rack1-a: status.allocations[0].cpus: `100`: is in no zone"]),
+            Reported(&["InfraNode rack1-a: status.allocations[0].cpus: `100`: is in no zone"]),
         ),
         (
             "/status/allocations/1/cpus".to_owned(),
             json!("2,8"),
-            Told(&["status.allocations[1].cpus: `2`: belongs to another allocation too"]),
+            Reported(&["status.allocations[1].cpus: `2`: belongs to another allocation too"]),
         ),
         (
             "/status/allocations/1/zones".to_owned(),
             json!([7]),
-            Told(&["status.allocations[1].zones: `7`: is no zone of this host"]),
+            Reported(&["status.allocations[1].zones: `7`: is no zone of this host"]),
         ),
         (
             "/status/allocations/1/podUID".to_owned(),
             json!("6b1f0000-0000-4000-8000-000000000001"),
-            Told(&["status.allocations[1].podUID: `6b1f0000-0000-4000-8000-000000000001`"]),
+            Reported(&["status.allocations[1].podUID: `6b1f0000-0000-4000-8000-000000000001`"]),
         ),
         (
             "/status/allocations/0/hugepages/0/count".to_owned(),
             json!(u64::MAX),
-            Told(&["status.allocations[0].hugepages: `18446744073709551615`: is more than"]),
+            Reported(&["status.allocations[0].hugepages: `18446744073709551615`: is more than"]),
         ),
         (
             "/status/allocations/0/hugepages/0/count".to_owned(),
@@ -164,7 +165,7 @@ fn what_is_wrong_with_a_report_is_named() {
         (
             "/status/allocations/0/memory".to_owned(),
             json!("15Ei"),
-            Told(&["status.allocations[0].memory: `15Ei`: is more than the host has"]),
+            Reported(&["status.allocations[0].memory: `15Ei`: is more than the host has"]),
         ),
         (
             "/status/allocations/0/devices/0/count".to_owned(),
@@ -174,12 +175,14 @@ fn what_is_wrong_with_a_report_is_named() {
         (
             "/status/zones/0/reservedHugepages".to_owned(),
             json!([{"size": "1Gi", "count": 4096}]),
-            Told(&["status.zones[0].reservedHugepages: `4Ti`: is more than the zone's pool has"]),
+            Reported(&[
+                "status.zones[0].reservedHugepages: `4Ti`: is more than the zone's pool has",
+            ]),
         ),
         (
             "/status/allocations/0/containers".to_owned(),
             json!([{"name": "compute", "memory": [{"size": "15Ei", "zones": [0, 7]}]}]),
-            Told(&[
+            Reported(&[
                 "status.allocations[0].containers[0].memory.zones: `7`: is no zone of this host",
                 "status.allocations[0].containers[0].memory.size: `15Ei`: is more than the host has",
             ]),
@@ -187,12 +190,12 @@ fn what_is_wrong_with_a_report_is_named() {
         (
             "/status/allocations/0/containers".to_owned(),
             json!([{"name": "compute", "cpus": "2-3,100"}]),
-            Told(&["status.allocations[0].cpus: `100`: is in no zone"]),
+            Reported(&["status.allocations[0].cpus: `100`: is in no zone"]),
         ),
         (
             "/status/devices".to_owned(),
             json!([{"resource": "intel.com/vf", "zone": 9, "total": 1, "free": 1}]),
-            Told(&["status.devices[0].zone: `9`: is no zone of this host"]),
+            Reported(&["status.devices[0].zone: `9`: is no zone of this host"]),
         ),
         (
             "/status/devices".to_owned(),
@@ -215,27 +218,27 @@ fn what_is_wrong_with_a_node_is_named() {
         (
             format!("{allocatable}/cpu"),
             json!("many"),
-            Told(&["Node rack1-a: status.allocatable.cpu: `many`: is no quantity"]),
+            Reported(&["Node rack1-a: status.allocatable.cpu: `many`: is no quantity"]),
         ),
         (
             format!("{allocatable}/memory"),
             json!("-5Gi"),
-            Told(&["Node rack1-a: status.allocatable.memory: `-5Gi`: is negative"]),
+            Reported(&["Node rack1-a: status.allocatable.memory: `-5Gi`: is negative"]),
         ),
         (
             format!("{allocatable}/pods"),
             json!("1e30"),
-            Told(&["Node rack1-a: status.allocatable.pods: `1e30`"]),
+            Reported(&["Node rack1-a: status.allocatable.pods: `1e30`"]),
         ),
         (
             allocatable.to_owned(),
             json!({"hugepages-3Mi": "6Mi"}),
-            Told(&["status.allocatable.hugepages-3Mi: `6Mi`: names no size"]),
+            Reported(&["status.allocatable.hugepages-3Mi: `6Mi`: names no size"]),
         ),
         (
             "/status/nodeInfo/kubeletVersion".to_owned(),
             json!("latest"),
-            Told(&["Node rack1-a: status.nodeInfo.kubeletVersion: kubeletVersion: `latest`"]),
+            Reported(&["Node rack1-a: status.nodeInfo.kubeletVersion: kubeletVersion: `latest`"]),
         ),
     ];
     for (pointer, value, then) in cases {
@@ -244,9 +247,9 @@ fn what_is_wrong_with_a_node_is_named() {
     }
 }
 
-/// A pod that is there twice, and a third that claims what the second has: all of it is taken, once.
+/// A pod that is listed twice, and a third that claims the CPUs of the second: all of it is taken, once.
 #[test]
-fn what_is_there_twice_is_taken_all_the_same() {
+fn duplicate_allocations_are_taken() {
     let mut infra = infra_node();
     let again = json!([
         {"podUID": "x", "cpus": "4", "zones": [0], "hugepages": [{"size": "1Gi", "count": 2}]},
@@ -266,7 +269,7 @@ fn what_is_there_twice_is_taken_all_the_same() {
     assert_eq!(y.devices.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [3]);
 }
 
-/// A Node that was deleted and made again under its name: the InfraNode of the one before tells nothing of it.
+/// A Node that was deleted and created again with the same name: the InfraNode of the previous Node does not apply.
 #[test]
 fn a_report_of_an_earlier_node_does_not_count() {
     let owned_by = |uid: &str| {
@@ -276,14 +279,16 @@ fn a_report_of_an_earlier_node_does_not_count() {
     let node = with(node(), "/metadata/uid", json!("new"));
     let wrong = read(owned_by("old"), Some(node.clone())).expect_err("an earlier Node's report");
     assert!(
-        wrong.contains("metadata.ownerReferences: `old`: is the uid of an earlier Node"),
+        wrong
+            .to_string()
+            .contains("metadata.ownerReferences: `old`: is the uid of an earlier Node"),
         "{wrong}"
     );
     assert!(read(owned_by("new"), Some(node.clone())).is_ok());
     assert!(read(infra_node(), Some(node)).is_ok(), "one that a person has written");
 }
 
-/// Devices are counted by zone if the report and the Node agree; else nothing aligned is placed by them.
+/// Devices are counted by zone if the report and the Node agree; otherwise no aligned pod is placed by them.
 #[test]
 fn devices_whose_zones_are_not_known_are_named() {
     let offered = |count: &str| with(node(), "/status/allocatable/intel.com~1vf", json!(count));
@@ -306,7 +311,7 @@ fn devices_whose_zones_are_not_known_are_named() {
     assert_eq!(unplaced(infra_node(), with(node(), bridge, json!("1k"))), [""; 0], "no device");
 }
 
-/// A zone that is gone takes its CPUs along, and what was allocated there with it.
+/// A zone that disappears takes its CPUs and allocations with it.
 #[test]
 fn a_zone_that_vanishes_takes_its_allocations_along() {
     let mut infra = infra_node();

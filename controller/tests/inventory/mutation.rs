@@ -1,9 +1,9 @@
-//! One change to a JSON document: a value that makes no sense, something left out, or something that is there twice.
+//! A change to a JSON document: an invalid value, a removed field, or a duplicate.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Where, and what is done there.
+/// The location and the change.
 #[derive(Clone, Debug)]
 pub(crate) struct Mutation {
     place: usize,
@@ -95,7 +95,7 @@ impl Mutation {
     }
 }
 
-/// JSON pointers of everything but the whole.
+/// JSON pointers of everything but the root.
 fn collect(value: &Value, path: &mut String, all: &mut Vec<String>) {
     let mut deeper = |name: &str, value: &Value| {
         let length = path.len();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use berth_api::{CpuSet, PageSize};
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_kubelet_admission::{
-    CoreSpec, CpuOptions, DevicePool, Host, HostSpec, Kubelet, ReservedMemory, TopologyOptions,
-    ZoneSpec,
+    CoreSpec, CpuOptions, DevicePool, HostSpec, Kubelet, KubeletHost, ReservedMemory,
+    TopologyOptions, ZoneSpec,
 };
 use serde::Deserialize;
 
@@ -236,7 +236,7 @@ impl Case {
         }
     }
 
-    pub(crate) fn host(&self) -> Host {
+    pub(crate) fn host(&self) -> KubeletHost {
         let zones = self.host.numa_nodes.iter().map(|zone| ZoneSpec {
             id: zone.numa_node_id,
             cores: zone
@@ -263,7 +263,7 @@ impl Case {
             allocatable: self.host.node_allocatable.amounts.resources(),
             pods: self.host.node_allocatable.pods,
         };
-        Host::new(&spec, &self.kubelet())
+        KubeletHost::new(&spec, &self.kubelet())
             .unwrap_or_else(|fault| panic!("{}: {fault}", self.case_id))
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use anyhow::{bail, ensure};
 use berth_api::{CpuSet, PageSize};
 use berth_kubelet_admission::pod::{Pod, Resources};
 use berth_kubelet_admission::{
@@ -14,7 +15,7 @@ use super::format::{
     cpus,
 };
 
-/// What was replayed.
+/// Results of the replay.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) cases: usize,
@@ -24,10 +25,10 @@ pub(crate) struct Tally {
     pub(crate) restarts_by_chance: usize,
     /// Admissions by policy, scope and outcome.
     pub(crate) outcomes: BTreeMap<(String, String, String), usize>,
-    /// Admissions whose CPUs or devices the kubelet leaves to chance, and how many came out otherwise there.
+    /// Admissions whose CPUs or devices are random in the kubelet, and the number with other results.
     pub(crate) chances: usize,
     pub(crate) chances_otherwise: usize,
-    /// Refusals for want of devices that name another of several resources that are short.
+    /// Refusals that name another of several short devices.
     pub(crate) other_devices_named: usize,
     pub(crate) mismatches: Vec<String>,
 }
@@ -38,13 +39,13 @@ impl Tally {
     }
 }
 
-/// The rest of a case is left out after a mismatch.
+/// Replays a case; the rest of it is skipped after a mismatch.
 pub(crate) fn replay(case: &Case, tally: &mut Tally) {
     tally.cases += 1;
     let mut replay = Replay {
         case,
         state: State::new(&Arc::new(case.host())),
-        // Which of equal CPUs are taken is not one order in 1.20: see `take_old`.
+        // In 1.20 the order of equal CPUs is not total: see `take_old`.
         by_number: case.kubelet().version.minor > 22,
     };
     if let Err(difference) = replay.compare_state(&case.state_initial) {
@@ -83,7 +84,7 @@ struct Replay<'c> {
 }
 
 impl Replay<'_> {
-    fn event(&mut self, event: &Event, tally: &mut Tally) -> Result<(), String> {
+    fn event(&mut self, event: &Event, tally: &mut Tally) -> anyhow::Result<()> {
         match event {
             Event::AdmitPod { pod, outcome, state_after } => {
                 let pod = pod.pod();
@@ -96,9 +97,7 @@ impl Replay<'_> {
                 *tally.outcomes.entry(key).or_default() += 1;
                 let foreseen = self.state.check(&pod);
                 let answer = self.state.admit(&pod).cloned();
-                if foreseen != answer {
-                    return Err(format!("check says {foreseen:?}, admit {answer:?}"));
-                }
+                ensure!(foreseen == answer, "check returns {foreseen:?}, admit {answer:?}");
                 self.compare(&pod, outcome, answer, tally)?;
                 self.compare_state(state_after)
             }
@@ -119,7 +118,7 @@ impl Replay<'_> {
         outcome: &Outcome,
         answer: Result<Admission, Refusal>,
         tally: &mut Tally,
-    ) -> Result<(), String> {
+    ) -> anyhow::Result<()> {
         let admission = match answer {
             Ok(admission) => admission,
             Err(refusal) => {
@@ -128,7 +127,7 @@ impl Replay<'_> {
                     && outcome.reason.as_ref() == Some(&refusal.reason)
                     && outcome.message.as_ref() == Some(&refusal.message);
                 if !same && !self.names_other_devices(pod, outcome, &refusal) {
-                    return Err(differ(outcome, &refusal));
+                    bail!(differ(outcome, &refusal));
                 }
                 tally.other_devices_named += usize::from(!same);
                 return Ok(());
@@ -137,18 +136,18 @@ impl Replay<'_> {
         let host = self.state.host();
         let placements = admission.placements(host);
         if !outcome.admitted || outcome.containers.len() != placements.len() {
-            return Err(differ(outcome, &placements));
+            bail!(differ(outcome, &placements));
         }
-        tally.chances += usize::from(!admission.is_sure());
+        tally.chances += usize::from(!admission.is_deterministic());
         let mut same_numbers = true;
         for (given, placement) in outcome.containers.iter().zip(&placements) {
             if !same_zones_and_memory(given, placement) {
-                return Err(differ(given, placement));
+                bail!(differ(given, placement));
             }
             let (recorded, mine) = (devices(given), placement_devices(placement));
             if recorded != mine {
-                if admission.is_sure() || by_resource(&recorded) != by_resource(&mine) {
-                    return Err(differ(given, placement));
+                if admission.is_deterministic() || by_resource(&recorded) != by_resource(&mine) {
+                    bail!(differ(given, placement));
                 }
                 tally.chances_otherwise += 1;
             }
@@ -157,8 +156,8 @@ impl Replay<'_> {
                 continue;
             }
             let same_zones = self.by_zone(&recorded) == self.by_zone(&placement.cpus);
-            if self.by_number || (!same_zones && admission.is_sure()) {
-                return Err(differ(given, placement));
+            if self.by_number || (!same_zones && admission.is_deterministic()) {
+                bail!(differ(given, placement));
             }
             tally.chances_otherwise += usize::from(!same_zones);
             same_numbers = false;
@@ -169,9 +168,9 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Whether the kubelet names another resource than the predictor, and both are short: it goes through the resources of a
-    /// container in the order of a Go map and stops at the first that is. Without the one that the predictor names, the
-    /// refusal is the recorded one.
+    /// Returns true if the kubelet names another resource than the predictor, and both are short: it iterates over
+    /// the resources of a container in the order of a Go map and stops at the first short one. Without the resource
+    /// that the predictor names, the refusal is the recorded one.
     fn names_other_devices(&self, pod: &Pod, outcome: &Outcome, refusal: &Refusal) -> bool {
         let Some(named) = short_devices(&refusal.message) else { return false };
         let mut without = pod.clone();
@@ -188,7 +187,7 @@ impl Replay<'_> {
             && (is_recorded || self.names_other_devices(&without, outcome, &other))
     }
 
-    /// Goes on from the CPUs the kubelet took, where it could have taken others.
+    /// Continues with the CPUs that the kubelet took, where it could have taken others.
     fn take_recorded(&mut self, pod: &Pod, outcome: &Outcome) {
         let containers = outcome.containers.iter().map(|given| RestoredContainer {
             cpus: cpus(&given.exclusive_cpus),
@@ -207,19 +206,18 @@ impl Replay<'_> {
         counts
     }
 
-    fn compare_state(&self, recorded: &StateRecord) -> Result<(), String> {
+    fn compare_state(&self, recorded: &StateRecord) -> anyhow::Result<()> {
         let mine = StateRecord {
-            // The CPU Manager keeps no set without a policy.
+            // Without a policy the CPU Manager has no set.
             default_cpu_set: recorded
                 .default_cpu_set
                 .as_ref()
                 .map(|_| self.state.shared_cpus().to_string()),
             memory: memory(&self.state, recorded),
         };
-        if mine == *recorded {
-            return Ok(());
-        }
-        Err(format!("state after it\n  kubelet   {recorded:?}\n  predicted {mine:?}"))
+        let is_equal = mine == *recorded;
+        ensure!(is_equal, "state after it\n  kubelet   {recorded:?}\n  predicted {mine:?}");
+        Ok(())
     }
 }
 
@@ -230,7 +228,7 @@ fn memory(state: &State, recorded: &StateRecord) -> Vec<MemoryRecord> {
         let free = |kind: MemoryKind| {
             view.free.iter().find(|(known, _)| *known == kind).map_or(0, |&(_, bytes)| bytes)
         };
-        // Sizes that no zone has a pool of are left out there.
+        // The kubelet leaves out sizes without a pool in any zone.
         let pages = |shown: Option<u64>, size| {
             let bytes = free(MemoryKind::HugePages(size));
             (shown.is_some() || bytes > 0).then_some(bytes)
@@ -291,7 +289,7 @@ fn by_resource(devices: &Devices) -> BTreeMap<&str, u32> {
     counts
 }
 
-/// What a pod of a version without sidecars requests in all, as in `PodRequests`.
+/// Returns the requests of a pod in a version without sidecars, as in `PodRequests`.
 fn sums(pod: &Pod) -> Resources {
     let most = |of: &dyn Fn(&Resources) -> u64| {
         let apps: u64 = pod.containers.iter().map(|container| of(&container.requests)).sum();
@@ -309,7 +307,7 @@ fn sums(pod: &Pod) -> Resources {
     }
 }
 
-/// The resource of which a refusal says that too few devices are free.
+/// Returns the resource of a refusal because of too few devices.
 fn short_devices(message: &str) -> Option<&str> {
     let rest = message.split_once("requested number of devices unavailable for ")?.1;
     rest.split_once(". Requested").map(|(name, _)| name)

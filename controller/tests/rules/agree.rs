@@ -1,4 +1,4 @@
-//! After any history of hosts and pods that come, change and go, the indexes say what asking everybody says.
+//! After any sequence of changes to hosts and pods, the indexes give the same answers as a full scan.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::slow::World;
 const KIND: Kind = Kind { current: true, for_server: false };
 
 fn put_host(world: &mut World, counts: &mut Counts, made: MadeHost) {
-    let parts = HostParts::of(&made.node, &made.allocatable, made.pods_limit);
+    let parts = HostParts::from_node(&made.node, &made.allocatable, made.pods_limit);
     counts.set_host(&parts).unwrap();
     world.hosts.insert(made.node.metadata.name.clone().unwrap(), made);
 }
 
-/// Asks both about a pod and every host; gives the hosts that it may go to.
+/// Asks both about a pod and every host; returns the hosts that it may go to.
 fn compare(world: &World, counts: &Counts, made: &MadePod, rules: &Rules) -> Vec<String> {
-    let question = counts.ask(rules);
+    let question = counts.filter_for(rules);
     let mut allowed = Vec::new();
     for name in world.hosts.keys() {
         let host = counts.host(name).unwrap();
@@ -47,7 +47,7 @@ fn compare(world: &World, counts: &Counts, made: &MadePod, rules: &Rules) -> Vec
     allowed
 }
 
-/// One history.
+/// A sequence of changes.
 fn live(seed: u64, steps: u64) {
     let mut dice = Dice(seed);
     let is_flawed = dice.once_in(2);
@@ -91,10 +91,10 @@ fn live(seed: u64, steps: u64) {
                     let time = serde_json::from_str::<Time>("\"2026-01-01T00:00:00Z\"").unwrap();
                     made.pod.metadata.deletion_timestamp = Some(time);
                 }
-                let parts = PodSpecParts::of(&made.pod, &made.containers);
+                let parts = PodSpecParts::from_pod(&made.pod, &made.containers);
                 let rules = Arc::new(Rules::compile(&mut counts, &parts).unwrap());
                 let allowed = compare(&world, &counts, &made, &rules);
-                // Somebody else may have put it elsewhere: DaemonSets, or people by nodeName.
+                // Another component may have placed it elsewhere: DaemonSets, or a user by nodeName.
                 let anywhere: Vec<String> = world.hosts.keys().cloned().collect();
                 let hosts = if allowed.is_empty() { &anywhere } else { &allowed };
                 if !hosts.is_empty() {
@@ -107,7 +107,7 @@ fn live(seed: u64, steps: u64) {
             }
         }
     }
-    // Rules compiled early judge as those compiled now.
+    // Rules that were compiled earlier give the same result as rules compiled now.
     for (name, (_, rules)) in &ids {
         compare(&world, &counts, &world.pods[name].0, rules);
     }
@@ -116,14 +116,14 @@ fn live(seed: u64, steps: u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
-    fn the_indexes_say_what_asking_everybody_says(seed: u64, steps in 1u64..120) {
+    fn the_indexes_agree_with_a_full_scan(seed: u64, steps in 1u64..120) {
         live(seed, steps);
     }
 }
 
-/// Rules that have just been compiled against pods that were there before anybody asked.
+/// Rules that have just been compiled apply to pods that existed before.
 #[test]
-fn what_is_asked_for_the_first_time_counts_pods_that_are_there() {
+fn new_counters_include_existing_pods() {
     let mut dice = Dice(7);
     let (mut world, mut counts) = (World::default(), Counts::new());
     for number in 0..8 {
@@ -133,7 +133,7 @@ fn what_is_asked_for_the_first_time_counts_pods_that_are_there() {
     let mut refused = 0;
     for number in 0..400 {
         let made = random::pod(&mut dice, KIND, &format!("pod-{number}"));
-        let parts = PodSpecParts::of(&made.pod, &made.containers);
+        let parts = PodSpecParts::from_pod(&made.pod, &made.containers);
         let rules = Arc::new(Rules::compile(&mut counts, &parts).unwrap());
         let allowed = compare(&world, &counts, &made, &rules);
         refused += u64::from(allowed.is_empty());

@@ -1,4 +1,4 @@
-//! Cases of kube-scheduler's own tests, by their names there: what its plugins say is what ours must say.
+//! Cases of kube-scheduler's own tests, by their names there: our rules must give the same result as its plugins.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Case {
         Self { counts }
     }
 
-    /// Four hosts in two zones, as most of the tests of spreading have.
+    /// Four hosts in two zones, as in most tests of spreading.
     fn of_zones() -> Self {
         let host = |zone: &str, node: &str| json!({"zone": zone, "node": node});
         Self::new(&[
@@ -60,7 +60,7 @@ impl Case {
     fn with(mut self, host: &str, namespace: &str, labels: Value, spec: Value) -> Self {
         let pod = read(labels, spec);
         let containers = Pod::default();
-        let parts = PodSpecParts { namespace, ..PodSpecParts::of(&pod, &containers) };
+        let parts = PodSpecParts { namespace, ..PodSpecParts::from_pod(&pod, &containers) };
         let rules = Rules::compile(&mut self.counts, &parts).unwrap();
         let host = self.counts.host(host).unwrap();
         self.counts.add(Arc::new(rules), host).unwrap();
@@ -71,13 +71,13 @@ impl Case {
         hosts.iter().fold(self, |case, host| case.with(host, "", json!({"foo": ""}), json!({})))
     }
 
-    /// What it says of each host, in the order of their names; nothing for one that fits.
-    fn says(mut self, labels: Value, spec: Value, wanted: &[&str]) {
+    /// Returns the reason for each host, in the order of their names; empty for a host that fits.
+    fn expect(mut self, labels: Value, spec: Value, wanted: &[&str]) {
         let pod = read(labels, spec);
         let containers = Pod::default();
-        let parts = PodSpecParts::of(&pod, &containers);
+        let parts = PodSpecParts::from_pod(&pod, &containers);
         let rules = Rules::compile(&mut self.counts, &parts).unwrap();
-        let question = self.counts.ask(&rules);
+        let question = self.counts.filter_for(&rules);
         let hosts = ["machine1", "node-a", "node-b", "node-x", "node-y"];
         let said: Vec<String> = hosts
             .into_iter()
@@ -112,46 +112,46 @@ fn required_affinity_on_a_single_node() {
     let viruses = |topology| term("service", "In", &["antivirusscan", "value2"], topology);
     let none = json!([]);
     // "A pod that has no required pod affinity scheduling rules can schedule onto a node with no existing pods"
-    machine().says(json!({}), json!({}), &[""]);
+    machine().expect(json!({}), json!({}), &[""]);
     // "satisfies ... using In operator that matches the existing pod"
-    here().says(s1.clone(), near(json!([scans("region")]), none.clone()), &[""]);
+    here().expect(s1.clone(), near(json!([scans("region")]), none.clone()), &[""]);
     // "satisfies the pod ... using not in operator in labelSelector that matches the existing pod"
     let not_in = term("service", "NotIn", &["securityscan3", "value3"], "region");
-    here().says(s1.clone(), near(json!([not_in]), none.clone()), &[""]);
+    here().expect(s1.clone(), near(json!([not_in]), none.clone()), &[""]);
     // "Does not satisfy the PodAffinity with labelSelector because of diff Namespace"
     let mut elsewhere = scans("region");
     elsewhere["namespaces"] = json!(["DiffNameSpace"]);
-    machine().with("machine1", "ns", scan.clone(), json!({})).says(
+    machine().with("machine1", "ns", scan.clone(), json!({})).expect(
         s1.clone(),
         near(json!([elsewhere]), none.clone()),
         &[AFFINITY],
     );
     // "Doesn't satisfy the PodAffinity because of unmatching labelSelector with the existing pod"
-    here().says(scan.clone(), near(json!([viruses("region")]), none.clone()), &[AFFINITY]);
+    here().expect(scan.clone(), near(json!([viruses("region")]), none.clone()), &[AFFINITY]);
     // "satisfies the PodAffinity and PodAntiAffinity with the existing pod"
     let both = near(json!([scans("region")]), json!([viruses("node")]));
-    here().says(s1.clone(), both.clone(), &[""]);
+    here().expect(s1.clone(), both.clone(), &[""]);
     // "satisfies the PodAffinity but doesn't satisfy the PodAntiAffinity with the existing pod"
     let against = near(json!([scans("region")]), json!([scans("zone")]));
-    here().says(s1.clone(), against, &[ANTI_AFFINITY]);
+    here().expect(s1.clone(), against, &[ANTI_AFFINITY]);
     // "satisfies the PodAffinity and PodAntiAffinity but doesn't satisfy PodAntiAffinity symmetry with the existing pod"
     let refusing = near(none.clone(), json!([scans("zone")]));
     let refused =
         || machine().with("machine1", "", json!({"service": "securityscan"}), refusing.clone());
-    refused().says(scan.clone(), both, &[EXISTING]);
+    refused().expect(scan.clone(), both, &[EXISTING]);
     // "verify that PodAntiAffinity from existing pod is respected when pod has no AntiAffinity constraints. doesn't
     // satisfy PodAntiAffinity symmetry with the existing pod"
-    refused().says(scan.clone(), json!({}), &[EXISTING]);
+    refused().expect(scan.clone(), json!({}), &[EXISTING]);
     // "... satisfy PodAntiAffinity symmetry with the existing pod"
     let others = term("service", "NotIn", &["securityscan", "value2"], "zone");
-    machine().with("machine1", "", scan.clone(), near(none.clone(), json!([others]))).says(
+    machine().with("machine1", "", scan.clone(), near(none.clone(), json!([others]))).expect(
         scan.clone(),
         json!({}),
         &[""],
     );
     // The first pod of a group (`satisfyPodAffinity`): its own selector matches it, and no other pod.
-    machine().says(scan.clone(), near(json!([scans("region")]), none.clone()), &[""]);
-    machine().says(scan, near(json!([scans("rack")]), none), &[AFFINITY]);
+    machine().expect(scan.clone(), near(json!([scans("region")]), none.clone()), &[""]);
+    machine().expect(scan, near(json!([scans("rack")]), none), &[AFFINITY]);
 }
 
 fn spread(topology: &str, selector: Value) -> Value {
@@ -165,7 +165,7 @@ fn a_single_constraint() {
     let exists = json!({"matchExpressions": [{"key": "foo", "operator": "Exists"}]});
     let foo = json!({"foo": ""});
     // "pods spread across zones as 3/3, all nodes fit"
-    Case::of_zones().foo(&["node-a", "node-a", "node-b", "node-y", "node-y", "node-y"]).says(
+    Case::of_zones().foo(&["node-a", "node-a", "node-b", "node-y", "node-y", "node-y"]).expect(
         foo.clone(),
         spread("zone", exists.clone()),
         &["", "", "", ""],
@@ -173,7 +173,7 @@ fn a_single_constraint() {
     // As before, but 3/2 ("key in matchLabelKeys is ignored when it isn't exist in pod.labels").
     let mut ignored = spread("zone", exists.clone());
     ignored["topologySpreadConstraints"][0]["matchLabelKeys"] = json!(["bar"]);
-    Case::of_zones().foo(&["node-a", "node-a", "node-b", "node-y", "node-y"]).says(
+    Case::of_zones().foo(&["node-a", "node-a", "node-b", "node-y", "node-y"]).expect(
         foo.clone(),
         ignored,
         &[SPREAD, SPREAD, "", ""],
@@ -183,28 +183,28 @@ fn a_single_constraint() {
         .with("node-a", "ns1", foo.clone(), json!({}))
         .with("node-a", "ns2", foo.clone(), json!({}))
         .foo(&["node-x", "node-y"])
-        .says(foo.clone(), spread("zone", exists.clone()), &["", "", SPREAD, SPREAD]);
+        .expect(foo.clone(), spread("zone", exists.clone()), &["", "", SPREAD, SPREAD]);
     // "no pod is matched when LabelSelector is nil"
-    Case::of_zones().foo(&["node-a", "node-a", "node-b", "node-y", "node-y"]).says(
+    Case::of_zones().foo(&["node-a", "node-a", "node-b", "node-y", "node-y"]).expect(
         foo.clone(),
         spread("zone", Value::Null),
         &["", "", "", ""],
     );
-    // A host without the label is no place at all.
-    Case::of_zones().says(foo, spread("rack", exists), &[NO_LABEL; 4]);
+    // A host without the label is in no domain.
+    Case::of_zones().expect(foo, spread("rack", exists), &[NO_LABEL; 4]);
 }
 
-/// `countPodsMatchSelector`: a selector of everything counts no pod.
+/// `countPodsMatchSelector`: an empty selector counts no pods.
 #[test]
 fn a_selector_of_everything_spreads_nothing() {
-    Case::of_zones().foo(&["node-a", "node-a", "node-a"]).says(
+    Case::of_zones().foo(&["node-a", "node-a", "node-a"]).expect(
         json!({}),
         spread("zone", json!({})),
         &["", "", "", ""],
     );
 }
 
-/// The documentation of sidecars: what is asked for is the most at any moment.
+/// The documentation of sidecars: the effective request is the maximum at any moment.
 #[test]
 fn resources_of_init_containers_and_sidecars() {
     let container = |cpu_millis, is_sidecar| Container {
@@ -221,9 +221,10 @@ fn resources_of_init_containers_and_sidecars() {
             overhead: Resources { cpu_millis: overhead, ..Resources::default() },
             ..Pod::default()
         };
-        let rules = Rules::compile(&mut case.counts, &PodSpecParts::of(&pod, &containers)).unwrap();
+        let rules =
+            Rules::compile(&mut case.counts, &PodSpecParts::from_pod(&pod, &containers)).unwrap();
         let host = case.counts.host("machine1").unwrap();
-        let reasons = case.counts.ask(&rules).reasons(host);
+        let reasons = case.counts.filter_for(&rules).reasons(host);
         reasons.first().map(ToString::to_string)
     };
     assert_eq!(fits(&[(1000, false), (1000, false)], 1000, 0), None, "one after the other");
@@ -241,7 +242,7 @@ fn resources_of_init_containers_and_sidecars() {
 }
 
 #[test]
-fn people_are_told_names_and_values() {
+fn messages_have_names_and_values() {
     let mut counts = Counts::new();
     let taints: Vec<v1::Taint> = serde_json::from_value(
         json!([{"key": "dedicated", "value": "db", "effect": "NoSchedule"}]),
@@ -261,8 +262,9 @@ fn people_are_told_names_and_values() {
     let mut says = |spec: Value| {
         let pod = read(json!({}), spec);
         let containers = Pod::default();
-        let rules = Rules::compile(&mut counts, &PodSpecParts::of(&pod, &containers)).unwrap();
-        let reasons = counts.ask(&rules).reasons(host);
+        let rules =
+            Rules::compile(&mut counts, &PodSpecParts::from_pod(&pod, &containers)).unwrap();
+        let reasons = counts.filter_for(&rules).reasons(host);
         reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     };
     assert_eq!(says(json!({})), "taint dedicated=db:NoSchedule is not tolerated");

@@ -1,20 +1,20 @@
-//! Rules that cannot be meant are errors that name the field; never rules that match everything, and never a panic.
+//! Invalid rules are errors that name the field; never rules that match everything, and never a panic.
 
 use std::collections::BTreeMap;
 
 use berth_kubelet_admission::pod::Pod;
-use berth_placement::rules::{Counts, PodSpecParts, Rules};
+use berth_placement::rules::{Counts, Invalid, PodSpecParts, Rules};
 use k8s_openapi::api::core::v1;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn compile(spec: Value) -> Result<Rules, String> {
+fn compile(spec: Value) -> Result<Rules, Invalid> {
     let mut spec = spec;
     spec["containers"] = json!([]);
     let pod: v1::Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
     let containers = Pod::default();
-    let parts = PodSpecParts::of(&pod, &containers);
-    Rules::compile(&mut Counts::new(), &parts).map_err(|error| error.to_string())
+    let parts = PodSpecParts::from_pod(&pod, &containers);
+    Rules::compile(&mut Counts::new(), &parts)
 }
 
 fn near(kind: &str, term: Value) -> Value {
@@ -89,7 +89,7 @@ fn errors_name_the_field() {
     ];
     for (spec, begins) in cases {
         let error = compile(spec.clone()).expect_err(&spec.to_string());
-        assert!(error.starts_with(&begins), "{error}\nnot {begins}");
+        assert!(error.to_string().starts_with(&begins), "{error}\nnot {begins}");
     }
 }
 
@@ -130,6 +130,7 @@ proptest! {
     #[test]
     fn garbage_is_an_error_that_names_a_field(spec in anything()) {
         if let Err(error) = compile(spec) {
+            let error = error.to_string();
             prop_assert!(error.starts_with("spec.") && error.contains(": `"), "{error}");
         }
     }

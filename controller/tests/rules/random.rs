@@ -1,4 +1,4 @@
-//! Hosts and pods by the dice: few names, so that rules meet often.
+//! Random hosts and pods: few names, so that rules often match.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ impl Dice {
         (mixed ^ (mixed >> 31)) % end.max(1)
     }
 
-    /// Once in so many times.
+    /// Returns true once in `n` times.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -37,13 +37,13 @@ impl Dice {
     }
 }
 
-/// What may be made.
+/// Options of the generator.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
-    /// What 1.20 does not know: namespaceSelector, matchLabelKeys, minDomains, inclusion policies, sidecars; and that
-    /// nothing is spread by a selector of everything.
+    /// Features that 1.20 lacks: namespaceSelector, matchLabelKeys, minDomains, inclusion policies, sidecars; and an
+    /// empty selector does not spread.
     pub(crate) current: bool,
-    /// Whether a real API server is to take it, which wants runtime classes for overhead.
+    /// True if a real API server must accept it, which requires runtime classes for overhead.
     pub(crate) for_server: bool,
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn host(dice: &mut Dice, name: &str) -> MadeHost {
     MadeHost { node: serde_json::from_value(node).unwrap(), allocatable, pods_limit }
 }
 
-/// As Kubernetes writes them; nothing of nothing, unless asked for.
+/// Values as Kubernetes writes them; an absent field stays absent by default.
 fn amounts(of: &Resources, with_none: bool) -> Value {
     let mut all = json!({});
     let mut put = |name: &str, value: String, is_some: bool| {
@@ -312,12 +312,12 @@ pub(crate) fn pod(dice: &mut Dice, kind: Kind, name: &str) -> MadePod {
         node_selector["disk"] = dice.one(&["ssd", "hdd"]).into();
     }
     let mut constraints = several(dice, 3, |dice| spread(dice, kind));
-    // A server takes a topology once for each of the two.
+    // A server accepts a topology once for each of the two.
     constraints
         .sort_by_key(|one| (one["topologyKey"].to_string(), one["whenUnsatisfiable"].to_string()));
     constraints.dedup_by_key(|one| (one["topologyKey"].clone(), one["whenUnsatisfiable"].clone()));
     if !kind.current {
-        // Old schedulers count pods on the hosts that take no part too, if others of their domain do.
+        // Old schedulers also count pods on hosts that are not eligible, if other hosts of their domain are.
         let takes_all = terms.is_empty() && node_selector == json!({});
         let is_hard = |one: &Value| one["whenUnsatisfiable"] == "DoNotSchedule";
         let hard = constraints.iter().find(|one| takes_all && is_hard(one)).cloned();

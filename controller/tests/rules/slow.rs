@@ -1,4 +1,5 @@
-//! The rules once more: slow and obvious, from Kubernetes' documentation, asking all pods and all hosts each time.
+//! Reference model of the rules: slow and obvious, from Kubernetes' documentation, with a full scan of pods and hosts
+//! each time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use crate::random::{MadeHost, MadePod};
 
 type Labels = BTreeMap<String, String>;
 
-/// All there is.
+/// All objects.
 #[derive(Default)]
 pub(crate) struct World {
     /// As `Quirks::negative_namespace_selectors`.
@@ -151,7 +152,7 @@ impl MadePod {
     }
 }
 
-/// Everything that somebody asks for, by name.
+/// Returns all requests, by name.
 fn named(of: &Resources) -> BTreeMap<String, u64> {
     let mut all =
         BTreeMap::from([("cpu".to_owned(), of.cpu_millis), ("memory".to_owned(), of.memory)]);
@@ -160,7 +161,7 @@ fn named(of: &Resources) -> BTreeMap<String, u64> {
     all
 }
 
-/// "Resource sharing within containers" of the documentation of sidecars: the most that is needed at any moment.
+/// "Resource sharing within containers" of the documentation of sidecars: the maximum at any moment.
 fn effective(pod: &Pod) -> BTreeMap<String, u64> {
     let mut names: BTreeSet<String> = named(&pod.overhead).into_keys().collect();
     names.insert("hugepages-2Mi".to_owned());
@@ -186,7 +187,7 @@ impl World {
         self.pods.values().filter(move |(_, at)| at == host).map(|(pod, _)| pod)
     }
 
-    /// The same for a pod that is not there yet.
+    /// The same for a pod that does not exist yet.
     fn new_means(&self, owner: &MadePod, term: &PodAffinityTerm, pod: &MadePod) -> bool {
         let everywhere = selector(term.namespace_selector.as_ref(), &Labels::new());
         if self.is_flawed && everywhere {
@@ -196,7 +197,7 @@ impl World {
         self.means(owner, term, pod)
     }
 
-    /// Whether a term of the owner's speaks of this pod.
+    /// Returns true if a term of the owner selects this pod.
     fn means(&self, owner: &MadePod, term: &PodAffinityTerm, pod: &MadePod) -> bool {
         let no_labels = Labels::new();
         let labels = self.namespaces.get(pod.namespace()).unwrap_or(&no_labels);
@@ -216,14 +217,14 @@ impl World {
             && term.mismatch_label_keys.iter().flatten().all(other)
     }
 
-    /// Pods in the same domain as the host, if it is in one.
+    /// Returns the pods in the domain of the host, if it is in one.
     fn near<'a>(&'a self, host: &'a MadeHost, key: &'a str) -> Vec<&'a MadePod> {
         let Some(domain) = host.labels().get(key) else { return Vec::new() };
         let here = |(_, at): &&(MadePod, String)| self.hosts[at].labels().get(key) == Some(domain);
         self.pods.values().filter(here).map(|(pod, _)| pod).collect()
     }
 
-    /// kube-scheduler's words for why not; nothing if the pod may go there.
+    /// Returns kube-scheduler's text of the reason; empty if the pod may go there.
     pub(crate) fn reasons(&self, pod: &MadePod, name: &str) -> Vec<String> {
         let host = &self.hosts[name];
         let one = |reason: &str| vec![reason.to_owned()];
@@ -303,7 +304,7 @@ impl World {
         None
     }
 
-    /// Whether a constraint counts pods of this host.
+    /// Returns true if a constraint counts pods of this host.
     fn counts(&self, pod: &MadePod, one: &TopologySpreadConstraint, host: &MadeHost) -> bool {
         let honours =
             |policy: &Option<String>, absent: &str| policy.as_deref().unwrap_or(absent) == "Honor";
@@ -321,7 +322,7 @@ impl World {
             && one.match_label_keys.iter().flatten().all(same)
     }
 
-    /// Pods of each domain, as the constraint counts them.
+    /// Returns the pods of each domain, as the constraint counts them.
     fn domains(
         &self,
         pod: &MadePod,
@@ -329,7 +330,7 @@ impl World {
         one: &TopologySpreadConstraint,
     ) -> BTreeMap<String, i64> {
         let mut domains = BTreeMap::new();
-        // The scheduler counts nothing for a selector of everything.
+        // The scheduler counts nothing for an empty selector.
         let keys = |of: &TopologySpreadConstraint| {
             of.match_label_keys.iter().flatten().any(|key| pod.labels().contains_key(key))
         };
@@ -369,7 +370,7 @@ impl World {
         None
     }
 
-    /// Of hosts to which the pod may go.
+    /// Hosts that the pod may go to.
     pub(crate) fn scores(&self, pod: &MadePod, names: &[String]) -> Vec<Scores> {
         let hosts: Vec<&MadeHost> = names.iter().map(|name| &self.hosts[name]).collect();
         let preferred = pod.affinity().node_affinity.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Hosts, kubelets and pods to try admission on.
+//! Hosts, kubelets and pods for tests of admission.
 #![allow(dead_code, reason = "each test uses a part")]
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use berth_api::PageSize;
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_kubelet_admission::{
-    CoreSpec, CpuOptions, CpuPolicy, Host, HostSpec, Kubelet, MemoryPolicy, ReservedMemory, State,
-    TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
+    CoreSpec, CpuOptions, CpuPolicy, HostSpec, Kubelet, KubeletHost, MemoryPolicy, ReservedMemory,
+    State, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
 };
 
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// Zones of equal make: siblings are numbered after all cores.
+/// Identical zones: siblings are numbered after all cores.
 pub(crate) fn spec(zones: u32, sockets: u32, cores: u32, threads: u32) -> HostSpec {
     let all = zones * cores;
     let zone = |id: u32| ZoneSpec {
@@ -58,7 +58,7 @@ pub(crate) fn kubelet(policy: TopologyPolicy, scope: TopologyScope) -> Kubelet {
 }
 
 pub(crate) fn state(spec: &HostSpec, kubelet: &Kubelet) -> State {
-    State::new(&Arc::new(Host::new(spec, kubelet).expect("a host")))
+    State::new(&Arc::new(KubeletHost::new(spec, kubelet).expect("a host")))
 }
 
 pub(crate) fn container(name: &str, cpu_millis: u64, memory: u64, pages: u64) -> Container {
@@ -72,7 +72,7 @@ pub(crate) fn container(name: &str, cpu_millis: u64, memory: u64, pages: u64) ->
     }
 }
 
-/// As `KubeVirt` makes them: whole CPUs, huge pages, and a little memory.
+/// A pod as `KubeVirt` creates it: integer CPUs, huge pages, and a little memory.
 pub(crate) fn launcher(uid: &str, cpus: u64, pages: u64) -> Pod {
     Pod {
         uid: uid.to_owned(),
@@ -81,7 +81,7 @@ pub(crate) fn launcher(uid: &str, cpus: u64, pages: u64) -> Pod {
     }
 }
 
-/// A launcher with its console log beside it.
+/// A launcher with its console log container.
 pub(crate) fn launcher_with_log(uid: &str, cpus: u64, pages: u64) -> Pod {
     let log = Container { is_sidecar: true, ..container("guest-console-log", 15, 60 << 20, 0) };
     Pod { init_containers: vec![log], ..launcher(uid, cpus, pages) }

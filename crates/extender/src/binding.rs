@@ -119,7 +119,7 @@ impl Desk {
         let mut all = others.iter().map(|(_, entry)| &entry.request);
         // Of pods that are alike all orders are one.
         if takes_nothing_of_zones(request)
-            || all.all(|other| takes_nothing_of_zones(other) || request.is_like(other))
+            || all.all(|other| takes_nothing_of_zones(other) || request.is_equal_for_kubelet(other))
         {
             return true;
         }

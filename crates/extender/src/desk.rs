@@ -268,7 +268,7 @@ impl Desk {
         seen: &Seen,
         needs: Needs,
     ) -> Result<Request, String> {
-        let parts = PodSpecParts::of(pod, &seen.existing.pod);
+        let parts = PodSpecParts::from_pod(pod, &seen.existing.pod);
         let request = self.engine.request(&parts, needs);
         request.map_err(|invalid| {
             let (field, value) = (invalid.field, invalid.value);

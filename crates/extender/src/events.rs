@@ -10,7 +10,7 @@ use super::book::{LISTED, Stage, has_own};
 use super::desk::Desk;
 use super::instance::Instance;
 use super::seen::Seen;
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::{HostId, HostParts};
 
 /// Of a host that is known, and of which nothing can be said now.
@@ -26,7 +26,7 @@ impl Desk {
         &mut self,
         now: Instant,
         name: &str,
-        facts: Option<(HostFacts, Class)>,
+        facts: Option<(ReportedHost, Class)>,
         version: Option<u64>,
     ) -> Result<(), String> {
         let known = self.engine.host(name);

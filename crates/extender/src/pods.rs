@@ -129,7 +129,7 @@ impl Desk {
             Ok(request) => (request, Ok(())),
             Err(why) => {
                 // What it takes of its host it takes all the same.
-                let bare = PodSpecParts::of(pod, &seen.existing.pod).without_rules();
+                let bare = PodSpecParts::from_pod(pod, &seen.existing.pod).without_rules();
                 let request = self.engine.request(&bare, needs).map_err(|_| why.clone())?;
                 (request, Err(format!("{why}; it is counted without its rules")))
             }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use berth_placement::engine::{Engine, Kind, Request};
+use berth_placement::engine::{Engine, Request, RequestClassKey};
 use berth_placement::rules::HostId;
 
 /// Where the engine finds no one reason.
@@ -14,7 +14,7 @@ const KINDS: usize = 64;
 
 /// Reasons in few words, by kinds of pods.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(HashMap<Kind, Known>);
+pub(super) struct Refusals(HashMap<RequestClassKey, Known>);
 
 /// Reasons of hosts for one kind.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct Known {
 impl Refusals {
     /// What is known for a pod; a kind that other pods matter to is looked at anew each time.
     pub(super) fn take(&mut self, engine: &Engine, request: &Request) -> Known {
-        let known = engine.kind(request).and_then(|kind| self.0.remove(kind));
+        let known = engine.class_key(request).and_then(|kind| self.0.remove(kind));
         let mut known = known.unwrap_or_default();
         match engine.changed_since(known.seen) {
             Some(changed) => {
@@ -45,7 +45,7 @@ impl Refusals {
 
     /// Remembers it.
     pub(super) fn keep(&mut self, engine: &Engine, request: &Request, known: Known) {
-        let Some(kind) = engine.kind(request) else { return };
+        let Some(kind) = engine.class_key(request) else { return };
         if self.0.len() >= KINDS {
             self.0.clear();
         }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use berth_placement::engine::{Engine, Kind, Request};
+use berth_placement::engine::{Engine, Request, RequestClassKey};
 use berth_placement::rules::HostId;
 
 /// A pod that waits.
@@ -96,8 +96,8 @@ impl Waiting {
         let usable = || engine.hosts().map(|(host, _)| host).filter(|host| !is_out(*host));
         let among: Option<Vec<HostId>> = any_out.then(|| usable().collect());
         let stirred = std::mem::take(&mut self.stirred);
-        let mut looked: HashSet<Kind> = HashSet::new();
-        let mut found: HashSet<Kind> = HashSet::new();
+        let mut looked: HashSet<RequestClassKey> = HashSet::new();
+        let mut found: HashSet<RequestClassKey> = HashSet::new();
         let mut hosts = BTreeSet::new();
         let turn = self.turn;
         self.turn = turn.wrapping_add(1);
@@ -115,7 +115,7 @@ impl Waiting {
                 hosts.insert(host);
                 continue;
             }
-            let kind = engine.kind(&waits.request).cloned();
+            let kind = engine.class_key(&waits.request).cloned();
             if let Some(kind) = &kind
                 && looked.contains(kind)
             {

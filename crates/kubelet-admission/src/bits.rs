@@ -1,17 +1,18 @@
-//! Sets of a host's CPUs by their place in its order: fixed words, no allocation.
+//! Sets of the CPUs of one host, by their place in the host's order: fixed words, no allocation.
 
-/// Words of a set.
+/// Number of words of a set.
 const WORDS: usize = 16;
 
-/// How many CPUs a host can have here: the largest two-socket servers have 768.
+/// Largest number of CPUs of a host: the largest two-socket servers have 768.
 pub(super) const MAX_CPUS: usize = WORDS * 64;
 
-/// CPUs by place: zone by zone, in a zone core by core. A zone and a core are runs of neighbours.
+/// Set of CPUs by place. Places are ordered by zone, in a zone by core, so that the CPUs of a zone and of a core are
+/// a contiguous range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CpuBits([u64; WORDS]);
 
 impl CpuBits {
-    /// The places from `start` up to and without `end`.
+    /// Returns the set of places from `start` up to and without `end`.
     pub(super) fn run(start: u16, end: u16) -> Self {
         let mut bits = Self::default();
         for (word, mask) in words_of(start, end) {
@@ -38,7 +39,7 @@ impl CpuBits {
         self.0.iter().filter(|&&word| word != 0).map(|word| word.count_ones()).sum()
     }
 
-    /// How many are from `start` up to and without `end`.
+    /// Counts the places from `start` up to and without `end`.
     pub(super) fn count_run(&self, start: u16, end: u16) -> u32 {
         words_of(start, end).map(|(word, mask)| (self.0[word] & mask).count_ones()).sum()
     }
@@ -58,7 +59,7 @@ impl CpuBits {
         self
     }
 
-    /// Ascending.
+    /// Returns the places in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = u16> + '_ {
         self.0.iter().zip(0u16..).flat_map(|(&word, index)| {
             let mut rest = word;
@@ -73,7 +74,7 @@ impl CpuBits {
     }
 }
 
-/// The words that hold a run, with a mask of the run's bits in each.
+/// Returns the words that a range covers, each with the mask of the range's bits.
 fn words_of(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
     let (start, end) = (usize::from(start), usize::from(end).min(MAX_CPUS));
     (start / 64..end.div_ceil(64)).map(move |word| {
@@ -84,7 +85,7 @@ fn words_of(start: u16, end: u16) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The same set, no larger than need be, for what is kept of every container.
+/// The same set with only the words that are needed, for what is stored for each container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FewBits {
     first: u8,

@@ -1,19 +1,21 @@
-//! A few pods by uid, in a row: cheaper to ask than a tree of texts that lie all over memory.
+//! Map of a few pods by uid in one sorted vector: lookups are faster than in a tree whose keys are scattered over
+//! memory.
 
-/// Things by uid, ascending by [`Place`].
+/// Map by uid, sorted by [`Place`].
 #[derive(Clone, Debug)]
 pub(super) struct ByUid<T> {
     all: Vec<(Place, T)>,
 }
 
-/// The first bytes of a uid tell nearly all of them apart, and are compared before the text is looked at.
+/// Sort key. The first bytes distinguish nearly all uids and are compared before the text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     first: u64,
     uid: Box<str>,
 }
 
-/// What comes after a shorter text counts as 0, so that this order is that of the texts.
+/// Returns the first 8 bytes as a number. Missing bytes of a shorter text are 0, so that the order equals the order
+/// of the texts.
 fn first(uid: &str) -> u64 {
     let mut bytes = [0; 8];
     bytes.iter_mut().zip(uid.bytes()).for_each(|(to, from)| *to = from);
@@ -47,7 +49,7 @@ impl<T> ByUid<T> {
         self.find(uid).is_ok()
     }
 
-    /// In the place of what was there.
+    /// Inserts a value; replaces the previous value of the same uid.
     pub(super) fn insert(&mut self, uid: &str, thing: T) {
         match self.find(uid) {
             Ok(at) => {
@@ -68,7 +70,7 @@ impl<T> ByUid<T> {
         self.all.len()
     }
 
-    /// By uid, ascending.
+    /// Returns the values in ascending order of uid.
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.all.iter().map(|(_, thing)| thing)
     }
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Short ones, long ones that begin alike, and some that are there again.
+        /// Short uids, long uids with a common prefix, and repeated uids.
         #[test]
         fn is_a_map(steps in prop::collection::vec(("(abcdefg)?[h-j\u{0}é]{0,3}", any::<bool>()), 0..60)) {
             let (mut plain, mut map) = (BTreeMap::new(), ByUid::default());

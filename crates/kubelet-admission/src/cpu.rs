@@ -2,22 +2,26 @@
 
 use super::bits::CpuBits;
 use super::hints::Hints;
-use super::host::Host;
+use super::host::KubeletHost;
 use super::refusal::Reason;
-use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places, sockets_in};
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places};
 use super::{distribute, take, take_old};
 
-/// CPUs for a container, and whether the kubelet could have taken others.
+/// CPUs for a container, and whether the kubelet could have taken other CPUs.
 pub(super) struct Taken {
     pub(super) cpus: CpuBits,
-    pub(super) is_sure: bool,
-    /// Whether some were not free: see `take_sockets`.
+    pub(super) is_deterministic: bool,
+    /// Returns true if some of the CPUs were not free: see `take_sockets`.
     pub(super) in_use: bool,
 }
 
-/// `generateCPUTopologyHints`. Zones are as large as all their CPUs, reserved ones too, when it comes to which number of
-/// zones is preferred.
-pub(super) fn hints(host: &Host, shared: &CpuBits, reusable: &CpuBits, wanted: u64) -> Hints {
+/// `generateCPUTopologyHints`. For the preferred number of zones, the size of a zone includes its reserved CPUs.
+pub(super) fn hints(
+    host: &KubeletHost,
+    shared: &CpuBits,
+    reusable: &CpuBits,
+    wanted: u64,
+) -> Hints {
     let available = shared.without(&host.reserved);
     let mut totals = [0u64; MAX_HINT_ZONES];
     let mut free = [0u64; MAX_HINT_ZONES];
@@ -27,7 +31,7 @@ pub(super) fn hints(host: &Host, shared: &CpuBits, reusable: &CpuBits, wanted: u
         free[place] = u64::from(available.count_run(zone.cpus.0, zone.cpus.1));
         let reused = u64::from(reusable.count_run(zone.cpus.0, zone.cpus.1));
         if reused > 0 {
-            // A mask without the zone of a CPU that is to be reused is out.
+            // A mask that lacks the zone of a reusable CPU is excluded.
             must |= 1 << place;
             free[place] += reused;
         }
@@ -50,18 +54,19 @@ pub(super) fn hints(host: &Host, shared: &CpuBits, reusable: &CpuBits, wanted: u
 }
 
 /// `isHintSocketAligned`, for `align-by-socket`.
-fn is_socket_aligned(host: &Host, mask: ZoneMask, least: u32) -> bool {
+fn is_socket_aligned(host: &KubeletHost, mask: ZoneMask, least: u32) -> bool {
     if !host.kubelet.cpu_options.align_by_socket {
         return false;
     }
     let zones = host.cpu_zones.count_ones() as usize;
     let per_socket = zones.checked_div(host.sockets.len()).unwrap_or(0);
-    per_socket > 0 && sockets_in(host, mask) == (least as usize).div_ceil(per_socket)
+    per_socket > 0 && host.sockets_in(mask) == (least as usize).div_ceil(per_socket)
 }
 
-/// `Allocate`: the rule of `full-pcpus-only`, then CPUs on the zones of the affinity, then on others.
+/// `Allocate`: applies the rule of `full-pcpus-only`, then takes CPUs on the zones of the affinity, then on other
+/// zones.
 pub(super) fn allocate(
-    host: &Host,
+    host: &KubeletHost,
     shared: &CpuBits,
     affinity: Option<ZoneMask>,
     reusable: &CpuBits,
@@ -70,7 +75,7 @@ pub(super) fn allocate(
     whole_cores(host, shared, wanted)?;
     let allocatable = shared.without(&host.reserved).or(reusable);
     let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
-    let mut taken = Taken { cpus: CpuBits::default(), is_sure: true, in_use: false };
+    let mut taken = Taken { cpus: CpuBits::default(), is_deterministic: true, in_use: false };
     if let Some(zones) = affinity {
         let aligned = aligned(host, zones, &allocatable);
         let aligned_wanted = wanted.min(i64::from(aligned.count()));
@@ -80,14 +85,14 @@ pub(super) fn allocate(
     if missing > 0 {
         let rest = take_by_topology(host, &allocatable.without(&taken.cpus), missing)?;
         taken.cpus = taken.cpus.or(&rest.cpus);
-        taken.is_sure &= rest.is_sure;
+        taken.is_deterministic &= rest.is_deterministic;
     }
     taken.in_use = !taken.cpus.without(&allocatable).is_empty();
     Ok(taken)
 }
 
-/// `enforceSMTAlignment`. CPUs left for reuse by an init container are not among the free ones.
-fn whole_cores(host: &Host, shared: &CpuBits, wanted: u64) -> Result<(), Reason> {
+/// `enforceSMTAlignment`. CPUs that an init container leaves for reuse do not count as free.
+fn whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Result<(), Reason> {
     if !host.kubelet.cpu_options.full_pcpus_only {
         return Ok(());
     }
@@ -102,8 +107,8 @@ fn whole_cores(host: &Host, shared: &CpuBits, wanted: u64) -> Result<(), Reason>
     Ok(())
 }
 
-/// `getAlignedCPUs`: with `align-by-socket`, all of the sockets that the zones touch.
-fn aligned(host: &Host, zones: ZoneMask, allocatable: &CpuBits) -> CpuBits {
+/// `getAlignedCPUs`: with `align-by-socket`, all CPUs of the sockets that contain the zones.
+fn aligned(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> CpuBits {
     let mut near = CpuBits::default();
     if host.kubelet.cpu_options.align_by_socket {
         for socket in host.sockets.iter().filter(|socket| socket.zones & zones != 0) {
@@ -118,10 +123,10 @@ fn aligned(host: &Host, zones: ZoneMask, allocatable: &CpuBits) -> CpuBits {
 }
 
 /// `takeByTopology`.
-fn take_by_topology(host: &Host, available: &CpuBits, wanted: i64) -> Result<Taken, Reason> {
+fn take_by_topology(host: &KubeletHost, available: &CpuBits, wanted: i64) -> Result<Taken, Reason> {
     if !host.features.zone_aware_order {
-        let (cpus, is_sure) = take_old::pack(host, available, wanted)?;
-        return Ok(Taken { cpus, is_sure, in_use: false });
+        let (cpus, is_deterministic) = take_old::pack(host, available, wanted)?;
+        return Ok(Taken { cpus, is_deterministic, in_use: false });
     }
     let options = host.kubelet.cpu_options;
     let cpus = if options.distribute_across_numa {
@@ -130,5 +135,5 @@ fn take_by_topology(host: &Host, available: &CpuBits, wanted: i64) -> Result<Tak
     } else {
         take::pack(host, available, wanted, options.prefer_uncore_cache)?
     };
-    Ok(Taken { cpus, is_sure: true, in_use: false })
+    Ok(Taken { cpus, is_deterministic: true, in_use: false })
 }

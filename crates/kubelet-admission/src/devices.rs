@@ -1,42 +1,43 @@
 //! The Device Manager: devicemanager/topology_hints.go and `devicesToAllocate` of devicemanager/manager.go.
 //!
-//! Devices of a zone are alike, so that numbers do. Among devices that would all do, the kubelet asks the plugin; one
-//! without an opinion leaves it to chance. Taken here are those of the lowest zone, as the plugin stub prefers.
+//! Devices of a zone are interchangeable, so that counts suffice. Among equally suitable devices the kubelet asks the
+//! plugin (`GetPreferredAllocation`); without a preference the choice is random. This module takes the devices of the
+//! lowest zone, as the plugin stub prefers.
 
 use std::collections::BTreeMap;
 
 use super::hints::Hints;
-use super::host::{Host, Pool};
+use super::host::{KubeletHost, Pool};
 use super::refusal::Reason;
 use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, places};
 
-/// Numbers of devices: of each pool, those of each zone, then those of none.
+/// Numbers of devices: for each pool, the devices of each zone, then the devices without a zone.
 pub(super) type Counts = Vec<u32>;
 
 /// Devices of one pool and zone that a container has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceGrant {
     pub(super) pool: u16,
-    /// The zone's place; one past the last for devices of none.
+    /// The zone's place; one past the last zone for devices without a zone.
     pub(super) zone: u8,
     pub(super) count: u32,
-    /// How many of them were an init container's before.
+    /// Number of these devices that an init container had before.
     pub(super) reused: u32,
 }
 
-pub(super) fn none(host: &Host) -> Counts {
+pub(super) fn empty_counts(host: &KubeletHost) -> Counts {
     vec![0; host.pools.len() * (host.zones.len() + 1)]
 }
 
-/// The part of one pool.
-fn of_pool(host: &Host, counts: &[u32], pool: usize) -> impl Fn(usize) -> u64 {
+/// Returns the counts of one pool.
+fn pool_counts(host: &KubeletHost, counts: &[u32], pool: usize) -> impl Fn(usize) -> u64 {
     let start = pool * (host.zones.len() + 1);
     move |zone| u64::from(counts.get(start + zone).copied().unwrap_or(0))
 }
 
-/// What is asked of device plugins: limits, as requests equal them.
-pub(super) fn wanted<'h>(
-    host: &'h Host,
+/// Returns the requests for devices of plugins: limits, because requests must equal them.
+pub(super) fn requested<'h>(
+    host: &'h KubeletHost,
     limits: &BTreeMap<String, u64>,
 ) -> impl Iterator<Item = (usize, &'h Pool, u64)> {
     limits.iter().filter(|&(_, &count)| count > 0).filter_map(|(name, &count)| {
@@ -47,7 +48,7 @@ pub(super) fn wanted<'h>(
 
 /// `generateDeviceTopologyHints`, over the zones that have devices of the resource.
 pub(super) fn hints(
-    host: &Host,
+    host: &KubeletHost,
     used: &[u32],
     reusable: &[u32],
     place: usize,
@@ -58,8 +59,8 @@ pub(super) fn hints(
         return Hints::Anywhere;
     }
     let zones = host.zones.len();
-    let used = of_pool(host, used, place);
-    let reusable = of_pool(host, reusable, place);
+    let used = pool_counts(host, used, place);
+    let reusable = pool_counts(host, reusable, place);
     let has = |zone: usize| u64::from(pool.counts.get(zone).copied().unwrap_or(0));
     let free = |zone: usize| has(zone).saturating_sub(used(zone));
     if (0..=zones).map(|zone| free(zone).saturating_add(reusable(zone))).sum::<u64>() < wanted {
@@ -83,10 +84,10 @@ pub(super) fn hints(
     Hints::on(possible, |mask| mask.count_ones() == least)
 }
 
-/// Takes devices of one pool: an init container's first, then those near the affinity, then others. False if
-/// it is left to chance which of the init container's they are (the order of a Go map).
+/// Allocates devices of one pool: first an init container's, then devices near the affinity, then others. Returns
+/// false if it is random which of the init container's devices these are (the order of a Go map).
 pub(super) fn allocate(
-    host: &Host,
+    host: &KubeletHost,
     used: &mut [u32],
     reusable: &[u32],
     affinity: Option<ZoneMask>,
@@ -118,9 +119,9 @@ pub(super) fn allocate(
         }
         part
     };
-    let left = of_pool(host, reusable, place);
+    let left = pool_counts(host, reusable, place);
     let spread = (0..=zones).filter(|&zone| left(zone) > 0).count();
-    let is_sure = spread <= 1 || (0..=zones).map(&left).sum::<u64>() <= needed;
+    let is_deterministic = spread <= 1 || (0..=zones).map(&left).sum::<u64>() <= needed;
     for zone in 0..=zones {
         give(zone, left(zone), true, &mut needed);
     }
@@ -134,7 +135,7 @@ pub(super) fn allocate(
         let name = pool.name.clone();
         return Err(Reason::Devices { name, wanted: needed, free: available });
     }
-    // Only resources some device of which has a zone are aligned (`filterByAffinity`).
+    // Only resources with at least one device that has a zone are aligned (`filterByAffinity`).
     let near = affinity.filter(|_| pool.zones != 0).unwrap_or(0);
     let is_near = |zone: usize| zone < zones && near & (1 << zone) != 0;
     let order =
@@ -146,11 +147,11 @@ pub(super) fn allocate(
         }
     }
     grants.sort_by_key(|grant| grant.zone);
-    Ok((grants, is_sure))
+    Ok((grants, is_deterministic))
 }
 
-/// Devices that a pod gives back.
-pub(super) fn release(host: &Host, used: &mut [u32], grants: &[DeviceGrant]) {
+/// Releases the devices of a pod.
+pub(super) fn release(host: &KubeletHost, used: &mut [u32], grants: &[DeviceGrant]) {
     for grant in grants {
         if let Some(count) = used.get_mut(index(host, grant)) {
             *count = count.saturating_sub(grant.count.saturating_sub(grant.reused));
@@ -158,15 +159,16 @@ pub(super) fn release(host: &Host, used: &mut [u32], grants: &[DeviceGrant]) {
     }
 }
 
-/// What later containers may take over: all that an init container has, less what others have.
+/// Updates the devices that later containers may reuse: all devices of init containers, less what other containers
+/// have.
 pub(super) fn update_reusable(
-    host: &Host,
+    host: &KubeletHost,
     reusable: &mut Counts,
     is_init: bool,
     grants: &[DeviceGrant],
 ) {
     if reusable.is_empty() && is_init && !grants.is_empty() {
-        *reusable = none(host);
+        *reusable = empty_counts(host);
     }
     for grant in grants {
         if let Some(count) = reusable.get_mut(index(host, grant)) {
@@ -178,12 +180,12 @@ pub(super) fn update_reusable(
     }
 }
 
-fn index(host: &Host, grant: &DeviceGrant) -> usize {
+fn index(host: &KubeletHost, grant: &DeviceGrant) -> usize {
     usize::from(grant.pool) * (host.zones.len() + 1) + usize::from(grant.zone)
 }
 
-/// Devices that are given without asking.
-pub(super) fn hold(host: &Host, used: &mut [u32], grant: &DeviceGrant) {
+/// Marks devices as used without a request.
+pub(super) fn add_used(host: &KubeletHost, used: &mut [u32], grant: &DeviceGrant) {
     if let Some(count) = used.get_mut(index(host, grant)) {
         *count = count.saturating_add(grant.count);
     }

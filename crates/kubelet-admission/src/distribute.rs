@@ -1,16 +1,16 @@
 //! `distribute-cpus-across-numa`: `takeByTopologyNUMADistributed` of cpumanager/cpu_assignment.go (KEP-2902).
 //!
-//! Where one zone is not enough, the CPUs are split evenly over as few as will do, and what does not divide goes to
-//! the zones that are then left most alike.
+//! Where one zone is not enough, the CPUs are split evenly over as few zones as possible. The remainder goes to the
+//! zones after which the free CPUs are most balanced.
 
 use super::bits::CpuBits;
-use super::host::Host;
+use super::host::KubeletHost;
 use super::refusal::Reason;
 use super::take::{Taking, pack};
 
 /// Distributes `wanted` CPUs in groups of `group`.
 pub(super) fn distribute(
-    host: &Host,
+    host: &KubeletHost,
     available: &CpuBits,
     wanted: i64,
     group: i64,
@@ -36,7 +36,7 @@ pub(super) fn distribute(
 }
 
 /// `rangeNUMANodesNeededToSatisfy`.
-fn zones_needed(host: &Host, wanted: i64, group: i64, free: &[i64]) -> (usize, usize) {
+fn zones_needed(host: &KubeletHost, wanted: i64, group: i64, free: &[i64]) -> (usize, usize) {
     let groups = |cpus: i64| (cpus - 1) / group + 1;
     let zones = i64::from(host.cpu_zones.count_ones()).max(1);
     let cpus = i64::try_from(host.cpus.len()).unwrap_or(i64::MAX);
@@ -48,7 +48,7 @@ fn zones_needed(host: &Host, wanted: i64, group: i64, free: &[i64]) -> (usize, u
     (usize::try_from(least).unwrap_or(usize::MAX), most)
 }
 
-/// Zones to split over, and zones that give the rest.
+/// Zones to split over, and zones that provide the remainder.
 struct Split {
     zones: Vec<usize>,
     rest: Vec<usize>,
@@ -111,8 +111,9 @@ fn best_split(
     }))
 }
 
-/// The zones that give the rest so that all are left most alike, with their balance; `None` if the kubelet would
-/// go round for ever, as it does where the parts of cores left in several zones only together are a core.
+/// Returns the zones that provide the remainder with the best balance, and this balance. Returns `None` if the
+/// kubelet would loop forever, as it does where the partial cores that are left in several zones are a core only
+/// together.
 fn best_rest(
     combo: &[usize],
     after: &[(usize, i64)],
@@ -181,7 +182,7 @@ impl Split {
             taking.free.and(&CpuBits::run(run.0, run.1))
         };
         for &zone in &self.zones {
-            // An error is passed over there too; what is missing shows at the end.
+            // The kubelet ignores an error here too; the missing CPUs are detected at the end.
             if let Ok(cpus) = pack(host, &in_zone(&taking, zone), even, false) {
                 taking.take(&cpus);
             }
@@ -225,7 +226,7 @@ fn add(after: &mut [(usize, i64)], zone: usize, cpus: i64) {
     }
 }
 
-/// `standardDeviation`, rounded to thousandths as there: what is nearly alike counts as alike.
+/// `standardDeviation`, rounded to thousandths as in the kubelet: nearly equal balances count as equal.
 #[expect(clippy::cast_precision_loss, reason = "numbers of CPUs are small")]
 fn deviation(after: &[(usize, i64)]) -> f64 {
     let round = |number: f64| (number * 1000.0).round() / 1000.0;
@@ -235,16 +236,16 @@ fn deviation(after: &[(usize, i64)]) -> f64 {
     round((squares / count).sqrt())
 }
 
-/// `iterateCombinations` with the slices it has there: Go's `append` writes into the array it was given while that
-/// has room, so that a combination kept as the best is overwritten by those that follow it there. From five zones
-/// on this changes what is taken.
+/// `iterateCombinations` with the kubelet's slice semantics: Go's `append` writes into the existing array while it
+/// has capacity, so that a combination that is stored as the best is overwritten by later combinations in the same
+/// array. From five zones on this changes which CPUs are taken.
 #[derive(Default)]
 struct Combinations {
     /// Arrays with their capacity.
     arrays: Vec<(Vec<usize>, usize)>,
 }
 
-/// An array and how much of it.
+/// A slice: an array and a length.
 #[derive(Clone, Copy)]
 struct Chosen {
     array: usize,
@@ -259,7 +260,7 @@ impl Combinations {
             .unwrap_or_default()
     }
 
-    /// Goes on while the function says so.
+    /// Calls the function for each combination until it returns false.
     fn each(&mut self, of: &[usize], count: usize, then: &mut dyn FnMut(&Self, Chosen) -> bool) {
         if count >= 1 {
             self.arrays.push((Vec::new(), 0));
@@ -312,8 +313,8 @@ impl Combinations {
 mod tests {
     use super::*;
 
-    /// What Go prints for the same loop when the first combination of four out of five is kept: its last
-    /// element is the last one written there.
+    /// Expected values are the output of the same loop in Go when the first combination of four out of five is
+    /// stored: its last element is the last element that was written to the array.
     #[test]
     fn kept_combinations_are_overwritten_as_in_go() {
         let mut combinations = Combinations::default();

@@ -1,17 +1,18 @@
-//! What of a host's zones is free, in plain numbers: for those who compare many hosts before they ask for an admission.
+//! Free resources of a host's zones as plain numbers, for callers that compare many hosts before they check an
+//! admission.
 
 use berth_api::PageSize;
 
-use super::host::{Amounts, Host};
+use super::host::{Amounts, KubeletHost};
 use super::kubelet::{CpuPolicy, MemoryPolicy};
 use super::memory;
 use super::state::State;
 use super::zones::MAX_HINT_ZONES;
 
-/// What is free of a zone, and what of it could be.
+/// Free and total resources of a zone.
 #[derive(Clone, Copy, Debug)]
 pub struct FreeZone<'a> {
-    host: &'a Host,
+    host: &'a KubeletHost,
     /// CPUs that can be pinned now.
     pub cpus: u32,
     /// CPUs that can be pinned at all.
@@ -21,13 +22,13 @@ pub struct FreeZone<'a> {
 }
 
 impl FreeZone<'_> {
-    /// Bytes of plain memory: free, and in all.
+    /// Returns the bytes of plain memory: free and total.
     #[must_use]
     pub const fn memory(&self) -> (u64, u64) {
         (self.free[0], self.all[0])
     }
 
-    /// Bytes of huge pages of a size: free, and in all.
+    /// Returns the bytes of huge pages of a size: free and total.
     #[must_use]
     pub fn pages(&self, size: PageSize) -> (u64, u64) {
         let kind = self.host.pages.iter().position(|page| *page == size);
@@ -36,7 +37,7 @@ impl FreeZone<'_> {
 }
 
 impl FreeZone<'_> {
-    /// Bytes of huge pages of all sizes: free, and in all.
+    /// Returns the bytes of huge pages of all sizes: free and total.
     #[must_use]
     pub fn all_pages(&self) -> (u64, u64) {
         let sum =
@@ -45,16 +46,16 @@ impl FreeZone<'_> {
     }
 }
 
-impl Host {
-    /// The kernel's numbers of its zones, ascending.
+impl KubeletHost {
+    /// Returns the kernel's numbers of the zones, ascending.
     pub fn zone_numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.zones.iter().map(|zone| zone.id)
     }
 }
 
 impl State {
-    /// By zone, in the order of [`Host::zone_numbers`]. Without a Memory Manager nobody keeps account of memory by zone,
-    /// and all of it is called free.
+    /// Returns the free resources by zone, in the order of [`KubeletHost::zone_numbers`]. Without a Memory Manager
+    /// memory is not accounted by zone, and all of it counts as free.
     pub fn free_by_zone(&self) -> impl Iterator<Item = FreeZone<'_>> {
         let host = self.host();
         let has_account = host.kubelet.memory_policy == MemoryPolicy::Static;

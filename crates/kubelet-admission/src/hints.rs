@@ -1,26 +1,27 @@
-//! What the managers hint, and what the Topology Manager makes of it: topologymanager/policy*.go.
+//! Topology hints of the managers, and how the Topology Manager merges them: topologymanager/policy*.go.
 //!
-//! The kubelet goes through every combination of one hint of each resource. What it keeps is the best by an order
-//! that is total, so that which combination comes first does not matter, and sets of masks say the same at once.
+//! The kubelet iterates over every combination of one hint of each resource, and selects the best by a total order.
+//! The order of the combinations therefore does not matter, and operations on sets of masks give the same result at
+//! once.
 
-use super::host::Host;
+use super::host::KubeletHost;
 use super::kubelet::TopologyPolicy;
 use super::refusal::Reason;
 use super::zones::{MaskSet, ZoneMask, narrowness, places};
 
-/// Where one resource could be.
+/// Zones that can provide one resource.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hints {
-    /// It does not matter ("nil, preferred").
+    /// No preference ("nil, preferred").
     Anywhere,
-    /// Nowhere ("nil, not preferred").
+    /// No zones ("nil, not preferred").
     Nowhere,
-    /// On any of these zones together; the second set is the preferred of them.
+    /// Any of these sets of zones; the second field has the preferred sets.
     On(MaskSet, MaskSet),
 }
 
 impl Hints {
-    /// An empty list of hints means nowhere.
+    /// An empty list of hints means no zones.
     pub(super) fn on(possible: MaskSet, is_preferred: impl Fn(ZoneMask) -> bool) -> Self {
         if possible.is_empty() {
             return Self::Nowhere;
@@ -37,12 +38,12 @@ pub(super) struct Affinity {
 }
 
 /// `Merge` and `canAdmitPodResult` of the policy.
-pub(super) fn merge(host: &Host, hints: &[Hints]) -> Result<Affinity, Reason> {
+pub(super) fn merge(host: &KubeletHost, hints: &[Hints]) -> Result<Affinity, Reason> {
     let policy = host.kubelet.topology_policy;
     let default = host.all_zones();
     let is_single = policy == TopologyPolicy::SingleNumaNode;
     if let Some(zones) = best_preferred(host, hints, is_single)? {
-        // "All zones" of a host with one zone is no affinity too (policy_single_numa_node.go).
+        // "All zones" of a host with one zone is no affinity either (policy_single_numa_node.go).
         let zones = Some(zones).filter(|&zones| !is_single || zones != default);
         return Ok(Affinity { zones, preferred: true });
     }
@@ -56,9 +57,9 @@ pub(super) fn merge(host: &Host, hints: &[Hints]) -> Result<Affinity, Reason> {
     }
 }
 
-/// The best combination of preferred hints alone.
+/// Returns the best combination of preferred hints only.
 fn best_preferred(
-    host: &Host,
+    host: &KubeletHost,
     hints: &[Hints],
     is_single: bool,
 ) -> Result<Option<ZoneMask>, Reason> {
@@ -86,11 +87,11 @@ fn best_preferred(
     }
 }
 
-/// Without a combination that is preferred: the best there is (`HintMerger.compare`).
-fn best_of_rest(host: &Host, hints: &[Hints]) -> Result<Option<ZoneMask>, Reason> {
+/// Returns the best combination if none is preferred (`HintMerger.compare`).
+fn best_of_rest(host: &KubeletHost, hints: &[Hints]) -> Result<Option<ZoneMask>, Reason> {
     let mut merged = MaskSet::default();
     merged.insert(host.all_zones());
-    // As many zones as the resource needs that needs the most (`maxOfMinAffinityCounts`).
+    // The number of zones of the resource that needs the most zones (`maxOfMinAffinityCounts`).
     let mut most = 0;
     for hint in hints {
         if let Hints::On(possible, _) = hint {
@@ -102,7 +103,8 @@ fn best_of_rest(host: &Host, hints: &[Hints]) -> Result<Option<ZoneMask>, Reason
     if !host.features.careful_merge {
         return Ok(merged.narrowest());
     }
-    // Best as many as that; then fewer, the more the better; then more, the fewer the better.
+    // Best are masks of exactly this number of zones; then masks of fewer zones, the most zones first; then masks of
+    // more zones, the fewest first.
     let rank = |mask: ZoneMask| match mask.count_ones() {
         count if count <= most => most - count,
         count => count + 64,
@@ -111,8 +113,8 @@ fn best_of_rest(host: &Host, hints: &[Hints]) -> Result<Option<ZoneMask>, Reason
     fittest(host, &merged.filter(|mask| Some(rank(mask)) == best))
 }
 
-/// The narrowest, or of equally narrow ones the one whose zones are closest (numa_info.go).
-fn fittest(host: &Host, masks: &MaskSet) -> Result<Option<ZoneMask>, Reason> {
+/// Returns the narrowest mask, or of equally narrow masks the mask with the closest zones (numa_info.go).
+fn fittest(host: &KubeletHost, masks: &MaskSet) -> Result<Option<ZoneMask>, Reason> {
     let narrowest = masks.narrowest();
     let is_single = host.kubelet.topology_policy == TopologyPolicy::SingleNumaNode;
     let Some(first) =
@@ -129,7 +131,7 @@ fn fittest(host: &Host, masks: &MaskSet) -> Result<Option<ZoneMask>, Reason> {
         let distance = distance(host, mask).ok_or(Reason::Crash(
             "prefer-closest-numa-nodes takes the number of a zone for its place in the distance table: index out of range",
         ))?;
-        // Ascending masks: of equal ones the lower stays.
+        // Masks are ascending: of equal masks the lower one stays.
         if best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, mask));
         }
@@ -137,9 +139,10 @@ fn fittest(host: &Host, masks: &MaskSet) -> Result<Option<ZoneMask>, Reason> {
     Ok(best.map(|(_, mask)| mask))
 }
 
-/// `CalculateAverageFor`, which looks a zone up in its row by its number. `None` if the row is too short for that.
+/// `CalculateAverageFor`, which indexes the row of distances by the zone's number. Returns `None` if the row is too
+/// short for this.
 #[expect(clippy::cast_precision_loss, reason = "distances are below 256")]
-fn distance(host: &Host, mask: ZoneMask) -> Option<f64> {
+fn distance(host: &KubeletHost, mask: ZoneMask) -> Option<f64> {
     let mut sum = 0.0;
     for from in places(mask) {
         let row = &host.zones.get(from)?.distances;

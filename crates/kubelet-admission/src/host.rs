@@ -1,4 +1,4 @@
-//! A host as its kubelet sees it: read once, checked, and put into an order that is quick to go through.
+//! A host as its kubelet sees it: read once, validated, and stored in an order that is fast to iterate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use super::kubelet::{CpuPolicy, Features, Kubelet, MemoryPolicy, TopologyPolicy}
 use super::zones::{MAX_HINT_ZONES, ZoneMask};
 use crate::pod::Resources;
 
-/// Kinds of memory a zone keeps account of: plain memory, and up to four sizes of huge pages (arm64 has four).
+/// Kinds of memory that a zone accounts for: plain memory, and up to four sizes of huge pages (arm64 has four).
 pub(super) const KINDS: usize = 5;
 
-/// Bytes by kind; plain memory comes first, huge pages follow in the order of [`Host::pages`].
+/// Bytes by kind; plain memory comes first, huge pages follow in the order of [`KubeletHost::pages`].
 pub(super) type Amounts = [u64; KINDS];
 
-/// What is known of a host, before it is checked.
+/// Description of a host before validation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostSpec {
     /// Its NUMA zones, in any order.
@@ -28,74 +28,74 @@ pub struct HostSpec {
     pub pods: u64,
 }
 
-/// One NUMA zone.
+/// A NUMA zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZoneSpec {
     /// The kernel's number.
     pub id: u32,
-    /// Its physical cores; none for a zone of memory alone.
+    /// Its physical cores; empty for a zone with memory only.
     pub cores: Vec<CoreSpec>,
-    /// All its memory in bytes, huge pages included.
+    /// Total memory in bytes, huge pages included.
     pub memory: u64,
-    /// Bytes in its pools of huge pages by their size; a size whose pool is empty is there with 0.
+    /// Bytes in its pools of huge pages by page size; an empty pool is listed with 0.
     pub hugepages: BTreeMap<PageSize, u64>,
-    /// Its row of the distance table, in the order of `zones`; empty if not known.
+    /// Its row of the distance table, in the order of `zones`; empty if unknown.
     pub distances: Vec<u64>,
 }
 
-/// One physical core.
+/// A physical core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreSpec {
     /// The CPUs that are its threads.
     pub cpus: Vec<u32>,
     /// The package it is in.
     pub socket: u32,
-    /// The last-level cache it shares, if that is known.
+    /// The last-level cache it shares, if known.
     pub cache: Option<u32>,
 }
 
-/// Devices of one resource. A device is of one zone or of none; those of a zone are alike.
+/// Devices of one resource. A device has one zone or none; devices of a zone are interchangeable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DevicePool {
     /// The resource's name.
     pub name: String,
     /// Healthy devices by zone.
     pub zones: BTreeMap<u32, u32>,
-    /// Healthy devices that are near no zone in particular.
+    /// Healthy devices without a zone.
     pub without_zone: u32,
 }
 
-/// Why a host and a configuration cannot be what a kubelet runs with, or are beyond this predictor.
+/// Reasons why a kubelet cannot run with a host and a configuration, or why they are beyond this predictor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostFault {
-    /// Two zones of one number.
+    /// Two zones with the same number.
     #[error("zone {0}: is there twice")]
     ZoneTwice(u32),
-    /// A zone number that no mask of the kubelet's has room for (bitmask.go).
+    /// A zone number that does not fit a bit mask of the kubelet (bitmask.go).
     #[error("zone {0}: the kubelet knows no number above 63")]
     ZoneNumber(u32),
-    /// More zones than hints are made for.
+    /// More zones than the kubelet generates hints for.
     #[error(
         "{zones} zones: the kubelet aligns on at most {most}, and Berth follows it up to {MAX_HINT_ZONES}"
     )]
     TooManyZones {
-        /// How many there are.
+        /// Number of zones.
         zones: usize,
         /// `max-allowable-numa-nodes`.
         most: u32,
     },
-    /// A CPU in two cores, or in one twice.
+    /// A CPU that is listed twice.
     #[error("CPU {0}: is in more than one core")]
     CpuTwice(u32),
-    /// A core without CPUs, or with too many to be one.
+    /// A core without CPUs, or with too many CPUs.
     #[error("zone {zone}: a core with {cpus} CPUs")]
     Core {
         /// The zone.
         zone: u32,
-        /// How many CPUs it has.
+        /// Number of its CPUs.
         cpus: usize,
     },
-    /// No CPUs, or more than there is room for.
+    /// No CPUs, or more CPUs than are supported.
     #[error("{0} CPUs: from 1 to {MAX_CPUS} can be dealt with")]
     Cpus(usize),
     /// More sizes of huge pages than any hardware has.
@@ -107,7 +107,7 @@ pub enum HostFault {
     /// The static policy without reserved CPUs: such a kubelet does not start.
     #[error("reservedSystemCPUs: the policy static needs at least one CPU")]
     NothingReserved,
-    /// More is reserved in a zone than there is.
+    /// The reservation of a zone is larger than its memory.
     #[error("reservedMemory: more is reserved in zone {zone} than its {what}")]
     ReservedMemory {
         /// The zone.
@@ -115,10 +115,10 @@ pub enum HostFault {
         /// Memory, or a size of huge pages.
         what: String,
     },
-    /// Memory reserved in a zone that is not there: such a kubelet does not start.
+    /// Reserved memory in a zone that does not exist: such a kubelet does not start.
     #[error("reservedMemory: there is no zone {0}")]
     ReservedZone(u32),
-    /// Devices in a zone that is not there.
+    /// Devices in a zone that does not exist.
     #[error("{name}: devices in zone {zone}, which is not there")]
     DeviceZone {
         /// The resource.
@@ -126,31 +126,31 @@ pub enum HostFault {
         /// The zone.
         zone: u32,
     },
-    /// Two pools of one name.
+    /// Two pools with the same name.
     #[error("{0}: is there twice")]
     PoolTwice(String),
-    /// A setting this version of the kubelet does not know, or refuses beside another.
+    /// A setting that this version of the kubelet does not support, or refuses in combination with another setting.
     #[error("{setting}: {why}")]
     Setting {
-        /// Its name.
+        /// Name of the setting.
         setting: &'static str,
-        /// What stands against it.
+        /// The problem.
         why: String,
     },
 }
 
-/// A checked host with its kubelet's configuration. It never changes; hosts of the same make may share one.
+/// A validated host with its kubelet's configuration. It is immutable; identical hosts may share one.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Host {
+pub struct KubeletHost {
     pub(super) kubelet: Kubelet,
     pub(super) features: Features,
-    /// By number, ascending; everywhere else a zone is its place here.
+    /// Sorted by number; everywhere else a zone is identified by its place here.
     pub(super) zones: Vec<Zone>,
     /// CPU numbers, by zone, then by core, then ascending: the order of all [`CpuBits`] of this host.
     pub(super) cpus: Vec<u32>,
     pub(super) cores: Vec<Core>,
     pub(super) sockets: Vec<Group>,
-    /// Shared caches, only if the kubelet aligns to them.
+    /// Shared caches; empty unless the kubelet aligns to them.
     pub(super) caches: Vec<Group>,
     pub(super) all_cpus: CpuBits,
     pub(super) reserved: CpuBits,
@@ -163,68 +163,68 @@ pub struct Host {
     pub(super) pools: Vec<Pool>,
     pub(super) allocatable: Resources,
     pub(super) pods: u64,
-    /// Averages, as topology.go reckons them: with unequal cores or sockets they fit neither.
+    /// Averages, as topology.go computes them: on hosts with unequal cores or sockets they match none of them.
     pub(super) cpus_per_core: u32,
     pub(super) cpus_per_socket: u32,
     pub(super) cpus_per_cache: u32,
 }
 
-/// A zone.
+/// A NUMA zone.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Zone {
     pub(super) id: u32,
-    /// Its CPUs are a run.
+    /// Range of its CPUs.
     pub(super) cpus: (u16, u16),
-    /// Its cores are a run.
+    /// Range of its cores.
     pub(super) cores: (u16, u16),
     /// Sockets its cores are in.
     pub(super) sockets: Vec<u16>,
-    /// What the Memory Manager may hand out of each kind.
+    /// Bytes of each kind that the Memory Manager may allocate.
     pub(super) allocatable: Amounts,
     pub(super) distances: Vec<u64>,
 }
 
-/// A core: a run of CPUs.
+/// A core: a range of CPUs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Core {
     pub(super) cpus: (u16, u16),
-    /// The kubelet's number of it: its lowest CPU (`getUniqueCoreID`).
+    /// The kubelet's number of the core: its lowest CPU (`getUniqueCoreID`).
     pub(super) id: u32,
     pub(super) zone: u8,
     pub(super) socket: u16,
     pub(super) cache: u16,
 }
 
-/// A socket or a cache: CPUs that need not be neighbours.
+/// A socket or a cache: CPUs that need not be contiguous.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) id: u32,
     pub(super) cpus: CpuBits,
     pub(super) size: u32,
-    /// Its cores by their number.
+    /// Its cores, sorted by their number.
     pub(super) cores: Vec<u16>,
     pub(super) zones: ZoneMask,
 }
 
-/// A device plugin's resource.
+/// The resource of a device plugin.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pool {
     pub(super) name: String,
-    /// Devices of each zone, and at the end those of none.
+    /// Devices of each zone; the last element counts devices without a zone.
     pub(super) counts: Vec<u32>,
     pub(super) total: u64,
-    /// Zones that have any.
+    /// Zones with at least one device.
     pub(super) zones: ZoneMask,
 }
 
-impl Host {
-    /// Checks a host and a configuration.
+impl KubeletHost {
+    /// Validates a host and a configuration.
     ///
     /// # Errors
     ///
-    /// What no kubelet would start with, and what is beyond this predictor.
+    /// Returns an error if no kubelet would start with them, or if they are beyond this predictor.
     pub fn new(spec: &HostSpec, kubelet: &Kubelet) -> Result<Self, HostFault> {
-        let features = Features::of(kubelet.version);
+        let features = Features::for_version(kubelet.version);
         check_settings(kubelet, features)?;
         let order = zone_order(spec, kubelet)?;
         let pages: BTreeSet<PageSize> =
@@ -259,27 +259,32 @@ impl Host {
         Ok(host)
     }
 
-    /// The kubelet's configuration.
+    /// Returns the kubelet's configuration.
     #[must_use]
     pub const fn kubelet(&self) -> &Kubelet {
         &self.kubelet
     }
 
-    /// The number of a zone from its place in a mask.
+    /// Returns the number of the zone at a place of a mask.
     pub(super) fn zone_id(&self, place: usize) -> u32 {
         self.zones.get(place).map_or(u32::MAX, |zone| zone.id)
+    }
+
+    /// Counts the sockets that contain cores of these zones (`SocketsInNUMANodes`).
+    pub(super) fn sockets_in(&self, mask: ZoneMask) -> usize {
+        self.sockets.iter().filter(|socket| socket.zones & mask != 0).count()
     }
 
     pub(super) fn all_zones(&self) -> ZoneMask {
         super::zones::first(self.zones.len())
     }
 
-    /// CPU numbers of a set of places.
+    /// Returns the CPU numbers of a set of places.
     pub(super) fn numbers(&self, bits: &CpuBits) -> CpuSet {
         bits.iter().filter_map(|place| self.cpus.get(usize::from(place)).copied()).collect()
     }
 
-    /// Places of CPU numbers; those the host does not have are left out.
+    /// Returns the places of CPU numbers; unknown numbers are ignored.
     pub(super) fn places(&self, numbers: &CpuSet) -> CpuBits {
         let mut bits = CpuBits::default();
         for (place, number) in (0u16..).zip(&self.cpus) {
@@ -298,7 +303,7 @@ impl Host {
         }
         let socket_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(|core| core.socket).collect();
-        // A core whose cache is not known has the socket's number for it (getUncoreCacheID).
+        // A core whose cache is unknown uses the number of its socket (getUncoreCacheID).
         let cache_of = |core: &CoreSpec| core.cache.unwrap_or(core.socket);
         let cache_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(cache_of).collect();

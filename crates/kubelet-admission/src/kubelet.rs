@@ -1,4 +1,4 @@
-//! What of a kubelet's configuration and version changes what it admits.
+//! The parts of a kubelet's configuration and version that affect admission.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use berth_api::{CpuSet, PageSize};
 
-/// The configuration of one kubelet, as far as it decides on admission.
+/// The configuration of one kubelet, as far as it affects admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubelet {
     /// `status.nodeInfo.kubeletVersion` of the Node.
@@ -15,7 +15,8 @@ pub struct Kubelet {
     pub cpu_policy: CpuPolicy,
     /// `cpuManagerPolicyOptions`.
     pub cpu_options: CpuOptions,
-    /// CPUs never handed out (`reservedSystemCPUs`, or what the kubelet chose for a mere number).
+    /// CPUs that are never allocated (`reservedSystemCPUs`, or the CPUs that the kubelet selected for a number of
+    /// CPUs).
     pub reserved_cpus: CpuSet,
     /// `memoryManagerPolicy`.
     pub memory_policy: MemoryPolicy,
@@ -23,13 +24,13 @@ pub struct Kubelet {
     pub reserved_memory: Vec<ReservedMemory>,
     /// `topologyManagerPolicy`.
     pub topology_policy: TopologyPolicy,
-    /// `topologyManagerScope`; of no effect with the policy `none`.
+    /// `topologyManagerScope`; without effect for the policy `none`.
     pub topology_scope: TopologyScope,
     /// `topologyManagerPolicyOptions`.
     pub topology_options: TopologyOptions,
 }
 
-/// One entry of `reservedMemory`.
+/// An entry of `reservedMemory`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservedMemory {
     /// The zone's number.
@@ -43,13 +44,13 @@ pub struct ReservedMemory {
 /// Major and minor version of a kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// 1.
+    /// Major version: 1.
     pub major: u16,
-    /// 20 to 36 and beyond.
+    /// Minor version: 20 to 36 and later.
     pub minor: u16,
 }
 
-/// Why a text is not one of the kubelet's words.
+/// A value that the kubelet does not accept for a setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: `{value}` is not {expected}")]
 pub struct ParseKubeletError {
@@ -67,7 +68,7 @@ impl ParseKubeletError {
 impl FromStr for Version {
     type Err = ParseKubeletError;
 
-    /// `v1.36.2`, and what distributions append to it (`v1.30.4+k3s1`, `v1.29.1-eks-508b6b3`).
+    /// Parses `v1.36.2`, and versions with a suffix of a distribution (`v1.30.4+k3s1`, `v1.29.1-eks-508b6b3`).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || ParseKubeletError::new("kubeletVersion", text, "a version such as v1.36.2");
         let mut parts = text.strip_prefix('v').unwrap_or(text).split(['.', '-', '+']);
@@ -82,7 +83,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A closed list of the kubelet's words.
+/// Defines an enum of the values of a kubelet setting.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $place:literal, $expected:literal,
      { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
@@ -117,7 +118,7 @@ words!(
         /// All containers share all CPUs.
         #[default]
         None = "none",
-        /// Containers of Guaranteed pods with whole CPUs get CPUs of their own.
+        /// Containers of Guaranteed pods with integer CPU requests get exclusive CPUs.
         Static = "static",
     }
 );
@@ -128,7 +129,7 @@ words!(
         /// Memory of any zone.
         #[default]
         None = "None",
-        /// Guaranteed pods get memory and huge pages of zones kept account of.
+        /// Guaranteed pods get memory and huge pages of zones, with accounting.
         Static = "Static",
     }
 );
@@ -136,14 +137,14 @@ words!(
 words!(
     /// `topologyManagerPolicy`.
     TopologyPolicy, "topologyManagerPolicy", "none, best-effort, restricted or single-numa-node", {
-        /// Every manager for itself.
+        /// No alignment between managers.
         #[default]
         None = "none",
-        /// The best there is.
+        /// The best available alignment.
         BestEffort = "best-effort",
-        /// As few zones as would do on an empty host, the same for all.
+        /// As few zones as on an empty host, the same for all resources.
         Restricted = "restricted",
-        /// One zone for all.
+        /// One zone for all resources.
         SingleNumaNode = "single-numa-node",
     }
 );
@@ -151,7 +152,7 @@ words!(
 words!(
     /// `topologyManagerScope`.
     TopologyScope, "topologyManagerScope", "container or pod", {
-        /// Each container is placed by itself.
+        /// Each container is aligned independently.
         #[default]
         Container = "container",
         /// All containers of a pod get the same zones.
@@ -176,12 +177,12 @@ pub struct CpuOptions {
 }
 
 impl CpuOptions {
-    /// From the names and values of the configuration.
+    /// Parses the names and values of the configuration.
     ///
     /// # Errors
     ///
-    /// An option this predictor does not know (`distribute-cpus-across-cores` among them, an alpha
-    /// one), or a value that is no truth value.
+    /// Returns an error for an option that this predictor does not support (for instance the alpha option
+    /// `distribute-cpus-across-cores`), or a value that is not a boolean.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, ParseKubeletError> {
         let mut parsed = Self::default();
         for (name, value) in options {
@@ -192,7 +193,7 @@ impl CpuOptions {
                 "strict-cpu-reservation" => &mut parsed.strict_reservation,
                 "prefer-align-cpus-by-uncorecache" => &mut parsed.prefer_uncore_cache,
                 _ => {
-                    let expected = "an option whose effect is known here";
+                    let expected = "a supported option";
                     return Err(ParseKubeletError::new("cpuManagerPolicyOptions", name, expected));
                 }
             };
@@ -227,11 +228,11 @@ impl Default for TopologyOptions {
 }
 
 impl TopologyOptions {
-    /// From the names and values of the configuration.
+    /// Parses the names and values of the configuration.
     ///
     /// # Errors
     ///
-    /// An unknown option, a value that is no truth value, or a maximum below 8, which the kubelet
+    /// Returns an error for an unknown option, a value that is not a boolean, or a maximum below 8, which the kubelet
     /// refuses too.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, ParseKubeletError> {
         let place = "topologyManagerPolicyOptions";
@@ -251,20 +252,20 @@ impl TopologyOptions {
     }
 }
 
-/// As Go's `strconv.ParseBool` reads it.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 fn truth(place: &'static str, value: &str) -> Result<bool, ParseKubeletError> {
     match value {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        _ => Err(ParseKubeletError::new(place, value, "a truth value")),
+        _ => Err(ParseKubeletError::new(place, value, "a boolean")),
     }
 }
 
-/// What a version of the kubelet does otherwise than others.
+/// Behaviour that differs between versions of the kubelet.
 ///
-/// Held against the kubelet itself for 1.20 and 1.36; the versions between are by reading.
+/// Compared with the kubelet itself for 1.20 and 1.36; for the versions between, derived from reading the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each came with a release of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each was introduced by another release")]
 pub(super) struct Features {
     /// Memory Manager: alpha in 1.21, on by default from 1.22 (KEP-1769).
     pub(super) memory_manager: bool,
@@ -272,20 +273,20 @@ pub(super) struct Features {
     pub(super) cpu_options: bool,
     /// `topologyManagerPolicyOptions`: from 1.26 (KEP-3545).
     pub(super) topology_options: bool,
-    /// A merged hint is preferred only if all its parts are the same zones (1.24, kubernetes#108052),
-    /// and not merely the narrowest of those left over is taken (1.24, kubernetes#108154).
+    /// A merged hint is preferred only if all its parts are the same zones (1.24, kubernetes#108052), and the
+    /// narrowest of the remaining hints is not selected unconditionally (1.24, kubernetes#108154).
     pub(super) careful_merge: bool,
-    /// CPUs are taken by zones and sockets, in an order that is one (1.23, KEP-2902). Before that
-    /// the order of sockets was left to chance where they differ.
+    /// CPUs are taken by zones and sockets, in a total order (1.23, KEP-2902). Before that the order of sockets was
+    /// random where they differ.
     pub(super) zone_aware_order: bool,
     /// Restartable init containers: on by default from 1.29 (KEP-753).
     pub(super) sidecars: bool,
-    /// The CPU Manager's refusal says how many CPUs there were.
+    /// The CPU Manager's refusal contains the number of CPUs.
     pub(super) counts_in_message: bool,
 }
 
 impl Features {
-    pub(super) fn of(version: Version) -> Self {
+    pub(super) fn for_version(version: Version) -> Self {
         let since = |minor| version >= Version { major: 1, minor };
         Self {
             memory_manager: since(22),

@@ -1,8 +1,8 @@
-//! What a kubelet does with a pod that arrives: the same decision, the same CPUs, memory and devices.
+//! The decision of a kubelet about an arriving pod: the same result, the same CPUs, memory and devices.
 //!
-//! The scheduler counts totals. The kubelet then looks at zones, and refuses for good what does not fit them; so whoever
-//! assigns VMs must know beforehand what it will say. These are its rules, one file a rule, each with the file
-//! of the kubelet's source (pkg/kubelet/cm unless said otherwise) it is from, surprises included:
+//! The scheduler counts totals. The kubelet then checks zones, and rejects a pod that does not fit them for good; a
+//! scheduler of VMs therefore must predict this decision. These are the kubelet's rules, one file per rule, each with
+//! the file of the kubelet's source that it follows (pkg/kubelet/cm unless stated otherwise), surprises included:
 //!
 //! ```text
 //! pod ─► request (QoS, whole CPUs, sums) ─► trial, container by container ─► totals ─► Admission or Refusal
@@ -10,8 +10,8 @@
 //!                                             └ allocation: devices, cpu (take, distribute, take_old), memory
 //! ```
 //!
-//! Not here: pod-level resources (alpha as far as managers go), dynamic resource allocation, ephemeral storage,
-//! taints and preemption by critical pods.
+//! Not included: pod-level resources (alpha for the managers), dynamic resource allocation, ephemeral storage, taints
+//! and preemption by critical pods.
 
 mod bits;
 mod by_uid;
@@ -19,6 +19,7 @@ mod cpu;
 mod devices;
 mod distribute;
 mod free;
+mod grant;
 mod hints;
 mod host;
 mod kubelet;
@@ -38,13 +39,14 @@ mod view;
 mod zones;
 
 pub use free::FreeZone;
-pub use host::{CoreSpec, DevicePool, Host, HostFault, HostSpec, ZoneSpec};
+pub use host::{CoreSpec, DevicePool, HostFault, HostSpec, KubeletHost, ZoneSpec};
 pub use kubelet::{
     CpuOptions, CpuPolicy, Kubelet, MemoryPolicy, ParseKubeletError, ReservedMemory,
     TopologyOptions, TopologyPolicy, TopologyScope, Version,
 };
+pub use memory::MemoryKind;
 pub use refusal::{Refusal, RefusedBy};
 pub use restart::Restart;
 pub use state::{Admission, Restored, RestoredContainer, RestoredDevices, State};
-pub use view::{MemoryBlock, MemoryKind, MemoryView, Placement};
+pub use view::{MemoryBlock, MemoryView, Placement};
 pub use zones::ZoneMask;

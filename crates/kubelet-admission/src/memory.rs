@@ -1,27 +1,47 @@
 //! The static Memory Manager: memorymanager/policy_static.go.
 //!
-//! Zones that serve an allocation together are a group from then on, until nothing is left on them: a zone of a group
-//! serves no other set of zones, and a zone in use by itself joins no group.
+//! Zones that serve an allocation together form a group until nothing is allocated on them: a zone of a group serves
+//! no other set of zones, and a zone that is in use alone joins no group.
+
+use std::fmt;
+
+use berth_api::PageSize;
 
 use super::hints::{Affinity, Hints};
-use super::host::{Amounts, Host, KINDS};
+use super::host::{Amounts, KINDS, KubeletHost};
 use super::refusal::{MemoryReason, Reason};
-use super::request::Role;
-use super::trial::Grant;
 use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, first, narrowness, places};
 
-/// What the Memory Manager keeps of a zone (`NUMANodeState`).
+/// A kind of memory that the Memory Manager accounts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MemoryKind {
+    /// Plain memory.
+    Memory,
+    /// Huge pages of a size.
+    HugePages(PageSize),
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory"),
+            Self::HugePages(size) => write!(f, "hugepages-{size}"),
+        }
+    }
+}
+
+/// The Memory Manager's accounting of a zone (`NUMANodeState`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ZoneMemory {
-    /// Blocks on it.
+    /// Number of blocks on it.
     pub(super) assignments: u32,
-    /// Its group, itself included.
+    /// Its group, including itself.
     pub(super) cells: ZoneMask,
     pub(super) free: Amounts,
     pub(super) reserved: Amounts,
 }
 
-/// All zones; there are no more of them where the Memory Manager is on.
+/// All zones; there are at most this many where the Memory Manager is on.
 pub(super) type Zones = [ZoneMemory; MAX_HINT_ZONES];
 
 /// Memory of one kind that a container has on a group of zones.
@@ -32,17 +52,17 @@ pub(super) struct Block {
     pub(super) size: u64,
 }
 
-/// Memory of finished init containers that later containers of the pod take over, if they are on the same zones.
+/// Memory of finished init containers that later containers of the pod reuse, if they are on the same zones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reusable(Vec<(ZoneMask, Amounts)>);
 
 impl Reusable {
-    fn of(&self, zones: ZoneMask) -> Amounts {
+    fn on(&self, zones: ZoneMask) -> Amounts {
         let found = self.0.iter().find(|(known, _)| *known == zones);
         found.map_or_else(Amounts::default, |&(_, amounts)| amounts)
     }
 
-    /// `updatePodReusableMemory`: the most any init container had; less what others take.
+    /// `updatePodReusableMemory`: the maximum of the init containers, less what other containers take.
     pub(super) fn update(&mut self, is_init: bool, blocks: &[Block]) {
         for block in blocks {
             let known = self.0.iter().position(|(zones, _)| *zones == block.zones);
@@ -70,7 +90,7 @@ impl Reusable {
 }
 
 /// An empty host (`getDefaultMachineState`).
-pub(super) fn unused(host: &Host) -> Zones {
+pub(super) fn unused(host: &KubeletHost) -> Zones {
     let mut zones = Zones::default();
     for (place, (zone, known)) in zones.iter_mut().zip(&host.zones).enumerate() {
         zone.cells = 1 << place;
@@ -79,9 +99,14 @@ pub(super) fn unused(host: &Host) -> Zones {
     zones
 }
 
-/// `GetTopologyHints`: the same hints for every kind asked for. Without any the kubelet hands over an empty map, which
-/// means that it does not matter; the pod then fails when memory is allocated.
-pub(super) fn hints(host: &Host, zones: &Zones, wanted: &Amounts, reusable: &Reusable) -> Hints {
+/// `GetTopologyHints`: the same hints for every requested kind. Without hints the kubelet returns an empty map, which
+/// means no preference; the pod then fails when memory is allocated.
+pub(super) fn hints(
+    host: &KubeletHost,
+    zones: &Zones,
+    wanted: &Amounts,
+    reusable: &Reusable,
+) -> Hints {
     let (possible, least) = calculate(host, zones, wanted, reusable);
     match Hints::on(possible, |mask| mask.count_ones() == least) {
         Hints::Nowhere => Hints::Anywhere,
@@ -89,8 +114,13 @@ pub(super) fn hints(host: &Host, zones: &Zones, wanted: &Amounts, reusable: &Reu
     }
 }
 
-/// `calculateHints`: possible masks, and how many zones are preferred.
-fn calculate(host: &Host, zones: &Zones, wanted: &Amounts, reusable: &Reusable) -> (MaskSet, u32) {
+/// `calculateHints`: returns the possible masks and the preferred number of zones.
+fn calculate(
+    host: &KubeletHost,
+    zones: &Zones,
+    wanted: &Amounts,
+    reusable: &Reusable,
+) -> (MaskSet, u32) {
     let count = host.zones.len().min(MAX_HINT_ZONES);
     let mut least = u32::try_from(count).unwrap_or(u32::MAX);
     let mut possible = MaskSet::default();
@@ -117,14 +147,14 @@ fn calculate(host: &Host, zones: &Zones, wanted: &Amounts, reusable: &Reusable) 
             1 => places(mask).all(|place| zones[place].cells.count_ones() <= 1),
             _ => may_be_group(zones, mask),
         };
-        if may && has(&|place| zones[place].free, &reusable.of(mask)) {
+        if may && has(&|place| zones[place].free, &reusable.on(mask)) {
             possible.insert(mask);
         }
     }
     (possible, least)
 }
 
-/// Whether no zone of the mask is in use by itself or in another group.
+/// Returns true if no zone of the mask is in use alone or in another group.
 fn may_be_group(zones: &Zones, mask: ZoneMask) -> bool {
     places(mask).all(|place| {
         let zone = &zones[place];
@@ -132,16 +162,16 @@ fn may_be_group(zones: &Zones, mask: ZoneMask) -> bool {
     })
 }
 
-/// Best of the hints: preferred, then narrow (`findBestHint`).
+/// Returns the best hint: preferred, then narrow (`findBestHint`).
 fn best(possible: &MaskSet, least: u32) -> Option<Affinity> {
     let mask =
         possible.iter().min_by_key(|&mask| (mask.count_ones() != least, narrowness(mask)))?;
     Some(Affinity { zones: Some(mask), preferred: mask.count_ones() == least })
 }
 
-/// `Allocate`: where the memory comes from. It is taken off the zones; what can be reused is not taken twice.
+/// `Allocate`: selects the zones and takes the memory from them; reusable memory is not taken twice.
 pub(super) fn allocate(
-    host: &Host,
+    host: &KubeletHost,
     zones: &mut Zones,
     affinity: Affinity,
     wanted: &Amounts,
@@ -171,13 +201,13 @@ pub(super) fn allocate(
         }
         mask = extended.zones.unwrap_or(0);
     }
-    // One zone passes even out of a group (`isAffinityViolatingNUMAAllocations`): under best-effort that
-    // breaks the group up, and what is released later goes back to the wrong zone.
+    // A single zone is accepted even out of a group (`isAffinityViolatingNUMAAllocations`): under best-effort this
+    // breaks the group up, and memory is later released to the wrong zone.
     if mask.count_ones() != 1 && !may_be_group(zones, mask) {
         return fail(MemoryReason::Violation);
     }
     let mut blocks = Vec::with_capacity(2);
-    let reused = reusable.of(mask);
+    let reused = reusable.on(mask);
     for (kind, &size) in (0u8..).zip(wanted).filter(|&(_, &size)| size > 0) {
         blocks.push(Block { kind, zones: mask, size });
         put(zones, mask, kind, size.saturating_sub(reused[usize::from(kind)]));
@@ -185,7 +215,7 @@ pub(super) fn allocate(
     Ok(blocks)
 }
 
-/// `updateMachineState`: from the lowest zone as much as it has, then from the next.
+/// `updateMachineState`: takes as much as possible from the lowest zone, then from the next.
 pub(super) fn put(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
     let kind = usize::from(kind);
     for place in places(mask) {
@@ -199,7 +229,8 @@ pub(super) fn put(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
     }
 }
 
-/// `releaseMemory`: to the lowest zone as much as is taken there, then to the next, wherever it came from.
+/// `releaseMemory`: releases as much as is allocated on the lowest zone, then on the next, regardless of where it
+/// came from.
 pub(super) fn release(zones: &mut Zones, blocks: &[Block]) {
     for block in blocks {
         let kind = usize::from(block.kind);
@@ -214,21 +245,6 @@ pub(super) fn release(zones: &mut Zones, blocks: &[Block]) {
             zone.free[kind] = zone.free[kind].saturating_add(part);
             zone.reserved[kind] -= part;
             size -= part;
-        }
-    }
-}
-
-/// `updateInitContainersMemoryBlocks`: what a container takes over is written off its init containers.
-pub(super) fn take_over(before: &mut [Grant], blocks: &[Block]) {
-    for block in blocks {
-        let mut size = block.size;
-        let inits = before.iter_mut().filter(|grant| grant.role == Role::Init);
-        for init in inits.flat_map(|grant| &mut grant.blocks) {
-            if init.kind == block.kind && init.zones == block.zones {
-                let part = size.min(init.size);
-                init.size -= part;
-                size -= part;
-            }
         }
     }
 }

@@ -1,21 +1,22 @@
-//! KubeVirt's `guestMappingPassthrough`, of which the kubelet knows nothing: `numaMapping` of `KubeVirt`'s
+//! KubeVirt's `guestMappingPassthrough`, which the kubelet does not know: `numaMapping` of `KubeVirt`'s
 //! virt-launcher/virtwrap/converter.
 //!
-//! The guest's memory is split evenly over the zones its CPUs are in, and bound there strictly. A zone with CPUs for the
+//! The guest's memory is split evenly over the zones of its CPUs, and bound there strictly. A zone with CPUs for the
 //! VM but too few pages makes the VM fail after the kubelet has admitted its pod.
 
 use berth_api::PageSize;
 
-use super::host::Host;
+use super::host::KubeletHost;
 use super::state::Admission;
 
 impl Admission {
-    /// Bytes of the guest's memory that each zone must have, by zone number. Pages that do not divide go to the first
-    /// zones. Without pages the division is by bytes. Empty if the container has no CPUs of its own.
+    /// Returns the bytes of the guest's memory that each zone must have, by zone number. The remainder of the
+    /// division by pages goes to the first zones. Without pages the division is by bytes. Empty if the container has
+    /// no exclusive CPUs.
     #[must_use]
     pub fn guest_memory(
         &self,
-        host: &Host,
+        host: &KubeletHost,
         container: usize,
         bytes: u64,
         page: Option<PageSize>,

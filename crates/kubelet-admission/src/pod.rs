@@ -1,36 +1,37 @@
-//! A pod as a kubelet's admission and the scheduler's resource rules see it: what its containers ask for, in order.
+//! A pod as a kubelet's admission and the scheduler's resource rules see it: the requests of its containers, in
+//! order.
 
 use std::collections::BTreeMap;
 
 use berth_api::PageSize;
 
-/// What the containers of one pod ask for.
+/// The requests of the containers of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     /// `metadata.uid`.
     pub uid: String,
-    /// Init containers, in the order in which they start; sidecars among them.
+    /// Init containers in the order in which they start, sidecars included.
     pub init_containers: Vec<Container>,
-    /// Containers that run as long as the pod does.
+    /// Containers that run for the lifetime of the pod.
     pub containers: Vec<Container>,
-    /// `spec.overhead` of its runtime class.
+    /// `spec.overhead`, set from its runtime class.
     pub overhead: Resources,
 }
 
-/// One container of a pod.
+/// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Unique in its pod.
+    /// Its name, unique in the pod.
     pub name: String,
-    /// An init container with `restartPolicy: Always` (KEP-753): it goes on running beside the others.
+    /// True for an init container with `restartPolicy: Always` (KEP-753): it keeps running beside the others.
     pub is_sidecar: bool,
-    /// What is set aside for it.
+    /// `resources.requests`.
     pub requests: Resources,
-    /// What it may use at most.
+    /// `resources.limits`.
     pub limits: Resources,
 }
 
-/// Amounts of what a host has; what is not named is zero, which for Kubernetes is the same as absent.
+/// Amounts of resources; an unnamed resource is zero, which for Kubernetes equals an absent one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
     /// Thousandths of a CPU.
@@ -43,28 +44,30 @@ pub struct Resources {
     pub extended: BTreeMap<String, u64>,
 }
 
-/// What KubeVirt has a VM ask for that is not emulated.
+/// The resource that KubeVirt requests for a VM without emulation.
 const KVM: &str = "devices.kubevirt.io/kvm";
 
-/// What is known of the guest of a VM, and not from its pod.
+/// Properties of a VM's guest that its pod does not show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guest {
     /// Its memory in bytes.
     pub memory: u64,
-    /// Whether its CPUs are CPUs of the host.
+    /// True if its CPUs are exclusive CPUs of the host.
     pub is_dedicated: bool,
-    /// Whether its zones follow the host's (`guestMappingPassthrough`): its memory is split evenly over them.
+    /// True if its zones follow the host's (`guestMappingPassthrough`): its memory is split evenly over them.
     pub is_mapped: bool,
 }
 
 impl Pod {
-    /// Whether the VM in it runs without `/dev/kvm`, as `KubeVirt`'s `useEmulation` has it: it asks for no such device.
+    /// Returns true if its VM runs without `/dev/kvm`, as with `KubeVirt`'s `useEmulation`: it does not request this
+    /// device.
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         !self.containers.iter().any(|one| one.requests.extended.contains_key(KVM))
     }
 
-    /// Whether a container has CPUs for itself under the static policy: it asks for whole ones, and all is guaranteed.
+    /// Returns true if a container gets exclusive CPUs under the static policy: it requests integer CPUs in a
+    /// Guaranteed pod.
     #[must_use]
     pub fn has_own_cpus(&self) -> bool {
         let whole = |millis: u64| millis > 0 && millis.is_multiple_of(1000);
@@ -88,8 +91,8 @@ impl Pod {
         cpu > 0 && memory > 0 && cpu == cpu_limit && memory == memory_limit
     }
 
-    /// What the scheduler counts for it (`PodRequests`): sidecars run beside the init containers after them and beside the
-    /// containers (KEP-753).
+    /// Returns the sum of the requests as the scheduler computes it (`PodRequests`): sidecars run beside the init
+    /// containers after them and beside the containers (KEP-753).
     #[must_use]
     pub fn requests(&self) -> Resources {
         let mut sum = Resources::default();

@@ -1,10 +1,10 @@
-//! What of a zone's memory and huge pages the kubelet may hand out.
+//! Memory and huge pages of a zone that the kubelet may allocate.
 
-use super::host::{Host, HostFault, ZoneSpec};
+use super::host::{HostFault, KubeletHost, ZoneSpec};
 use super::kubelet::MemoryPolicy;
 
-impl Host {
-    /// `getDefaultMachineState` of memorymanager/policy_static.go, where what is negative wraps around.
+impl KubeletHost {
+    /// `getDefaultMachineState` of memorymanager/policy_static.go, where negative numbers wrap around.
     pub(super) fn reserve_memory(&mut self, order: &[&ZoneSpec]) -> Result<(), HostFault> {
         if self.kubelet.memory_policy == MemoryPolicy::None {
             self.pools_alone(order);
@@ -17,7 +17,7 @@ impl Host {
             }
         }
         for (zone, spec) in self.zones.iter_mut().zip(order) {
-            // A later entry of the same zone stands in place of an earlier one (convertReserved).
+            // A later entry of the same zone overrides an earlier entry (convertReserved).
             let mine = || reserved.iter().rev().filter(|entry| entry.zone == spec.id);
             let fault = |what: String| HostFault::ReservedMemory { zone: spec.id, what };
             let mut left = spec.memory;
@@ -35,7 +35,7 @@ impl Host {
         Ok(())
     }
 
-    /// Without a Memory Manager nothing is kept by zone, and nobody checks what there is.
+    /// Without a Memory Manager the kubelet does not account memory by zone, and does not check the amounts.
     fn pools_alone(&mut self, order: &[&ZoneSpec]) {
         for (zone, spec) in self.zones.iter_mut().zip(order) {
             let mut left = spec.memory;

@@ -1,29 +1,29 @@
-//! Why a kubelet would not take a pod: in its own words, and in plain ones.
+//! The reason why a kubelet rejects a pod: in its own words, and in plain words.
 
 use std::fmt;
 
-/// The kubelet's answer to a pod it does not take.
+/// The kubelet's rejection of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct Refusal {
-    /// Which part of the kubelet says no.
+    /// The part of the kubelet that rejects the pod.
     pub refused_by: RefusedBy,
     /// `status.reason` of the pod.
     pub reason: String,
-    /// `status.message` of the pod, but for what stands before it in some versions.
+    /// `status.message` of the pod, without the prefix of some versions.
     pub message: String,
-    /// For people.
+    /// The reason in plain words.
     pub plain: String,
 }
 
-/// The part of the kubelet that refuses.
+/// The part of the kubelet that rejects a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RefusedBy {
     /// Topology, CPU, Memory and Device Managers (`GetAllocateResourcesPodAdmitHandler`).
     TopologyManager,
     /// The totals of the node (lifecycle/predicate.go).
     NodeResourcesFit,
-    /// None of them: the kubelet would crash, or never come to an end. Such a pod must not be sent there.
+    /// Neither: the kubelet would crash, or loop forever. Such a pod must not be sent to the host.
     Crash,
 }
 
@@ -37,26 +37,26 @@ impl fmt::Display for RefusedBy {
     }
 }
 
-/// Why one of the managers does not allocate, before it is put into words.
+/// The reason why a manager does not allocate, as data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// No hint that is good enough.
+    /// No hint satisfies the policy.
     Topology,
-    /// Fewer CPUs than asked for.
+    /// Fewer CPUs than requested.
     Cpus { wanted: u64, free: u32, counted: bool },
-    /// `full-pcpus-only`, and not whole cores.
+    /// `full-pcpus-only`, and the request is not a multiple of a core.
     SmtMultiple { wanted: u64, per_core: u32 },
-    /// `full-pcpus-only`, and not enough of them.
+    /// `full-pcpus-only`, and too few free whole cores.
     SmtFree { wanted: u64, per_core: u32, free: u32 },
-    /// The CPU Manager's own reckoning does not come out.
+    /// An accounting error of the CPU Manager.
     CpuError(String),
     /// One of the Memory Manager's errors.
     Memory(MemoryReason),
-    /// Fewer devices than asked for.
+    /// Fewer devices than requested.
     Devices { name: String, wanted: u64, free: u64 },
-    /// A resource whose plugin has no device at all.
+    /// A resource whose plugin has no devices.
     NoDevices(String),
-    /// The kubelet would not survive it.
+    /// The kubelet would crash or loop forever.
     Crash(&'static str),
     /// The node's totals.
     Total { name: String, wanted: u64, used: u64, capacity: u64 },
@@ -73,11 +73,11 @@ pub(super) enum MemoryReason {
 }
 
 impl Refusal {
-    /// Few words without numbers, the same on all hosts that refuse for the same reason.
+    /// Returns a short text without numbers, the same on all hosts that reject the pod for the same reason.
     #[must_use]
     pub fn short(&self) -> &'static str {
         match self.reason.as_str() {
-            "TopologyAffinityError" => "node(s) had no zones with all that is asked for",
+            "TopologyAffinityError" => "node(s) had no zones with all requested resources",
             "SMTAlignmentError" => "node(s) had too few whole free cores",
             "UnexpectedAdmissionError" => "node(s) had too little left in the zones",
             _ if self.refused_by == RefusedBy::NodeResourcesFit => "node(s) had too little left",
@@ -94,7 +94,7 @@ impl Reason {
                 RefusedBy::TopologyManager,
                 "TopologyAffinityError",
                 "Resources cannot be allocated with Topology locality".to_owned(),
-                "no zones have all it asks for and satisfy the topology policy".to_owned(),
+                "no zones have all requested resources and satisfy the topology policy".to_owned(),
             ),
             Self::SmtMultiple { wanted, per_core } => (
                 RefusedBy::TopologyManager,
@@ -110,7 +110,7 @@ impl Reason {
                 format!(
                     "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {free}, requested CPUs = {wanted}, CPUs per core = {per_core}"
                 ),
-                format!("{free} CPUs of whole free cores where {wanted} are asked for"),
+                format!("{free} CPUs of whole free cores where {wanted} are requested"),
             ),
             Self::Total { name, wanted, used, capacity } => (
                 RefusedBy::NodeResourcesFit,
@@ -119,7 +119,7 @@ impl Reason {
                     "Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {capacity}"
                 ),
                 format!(
-                    "{name}: {wanted} asked for, {} of {capacity} left",
+                    "{name}: {wanted} requested, {} of {capacity} left",
                     capacity.saturating_sub(*used)
                 ),
             ),
@@ -139,7 +139,7 @@ impl Reason {
         Refusal { refused_by, reason, message, plain }
     }
 
-    /// An error without a type of its own, and the same in plain words.
+    /// Returns the text of an error that has no type in the kubelet, and the same in plain words.
     fn error(&self) -> (String, String) {
         match self {
             Self::Cpus { wanted, free, counted } => {
@@ -147,14 +147,14 @@ impl Reason {
                 let counts = if *counted { counts.as_str() } else { "" };
                 (
                     format!("not enough cpus available to satisfy request{counts}"),
-                    format!("{free} free pinnable CPUs where {wanted} are asked for"),
+                    format!("{free} free pinnable CPUs where {wanted} are requested"),
                 )
             }
             Self::Devices { name, wanted, free } => (
                 format!(
                     "requested number of devices unavailable for {name}. Requested: {wanted}, Available: {free}"
                 ),
-                format!("{name}: {free} free where {wanted} are asked for"),
+                format!("{name}: {free} free where {wanted} are requested"),
             ),
             Self::NoDevices(name) => (
                 format!("no healthy devices present; cannot allocate unhealthy devices {name}"),
@@ -186,7 +186,7 @@ impl Reason {
                 (format!("[memorymanager] {error}"), plain.to_owned())
             }
             Self::CpuError(error) => (error.clone(), error.clone()),
-            // The others have types of their own and do not come here.
+            // The other reasons have a type in the kubelet and are handled by the caller.
             _ => (String::new(), String::new()),
         }
     }

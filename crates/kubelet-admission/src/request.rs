@@ -1,35 +1,35 @@
-//! What a pod asks of the managers and of the node's totals.
+//! Requests of a pod to the managers and to the node's totals.
 
-use super::host::{Amounts, Host};
+use super::host::{Amounts, KubeletHost};
 use super::refusal::Reason;
 use crate::pod::{Container, Pod, Resources};
 
-/// A pod with what is worked out once for all its containers.
+/// A pod with values that are computed once for all its containers.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'p> {
     pub(super) pod: &'p Pod,
     pub(super) is_guaranteed: bool,
-    /// Whether the kubelet knows restartable init containers.
+    /// Returns true if the kubelet supports restartable init containers.
     sidecars: bool,
 }
 
-/// How long a container runs.
+/// Lifetime of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Until the next one starts.
+    /// Runs until the next container starts.
     Init,
-    /// An init container that goes on running.
+    /// An init container that keeps running.
     Sidecar,
     #[default]
     App,
 }
 
 impl<'p> Request<'p> {
-    pub(super) fn new(host: &Host, pod: &'p Pod) -> Self {
+    pub(super) fn new(host: &KubeletHost, pod: &'p Pod) -> Self {
         Self { pod, is_guaranteed: pod.is_guaranteed(), sidecars: host.features.sidecars }
     }
 
-    /// Containers in the order in which the kubelet allocates.
+    /// Returns the containers in the order in which the kubelet allocates.
     pub(super) fn containers(self) -> impl Iterator<Item = (&'p Container, Role)> {
         let init = self.pod.init_containers.iter();
         let init =
@@ -41,14 +41,14 @@ impl<'p> Request<'p> {
         self.sidecars && container.is_sidecar
     }
 
-    /// CPUs of its own that a container gets (`guaranteedCPUs`): whole ones, of Guaranteed pods.
+    /// Returns the number of exclusive CPUs of a container (`guaranteedCPUs`): integer requests of Guaranteed pods.
     pub(super) const fn cpus(self, container: &Container) -> u64 {
         let millis = container.requests.cpu_millis;
         if self.is_guaranteed && millis.is_multiple_of(1000) { millis / 1000 } else { 0 }
     }
 
-    /// The most that all containers need at any time: sidecars run beside the init containers after them and
-    /// beside the containers (KEP-753).
+    /// Returns the maximum that all containers need at any time: sidecars run beside the init containers after them
+    /// and beside the containers (KEP-753).
     pub(super) fn most(self, of: impl Fn(&Container) -> u64) -> u64 {
         let (mut init, mut sidecars) = (0u64, 0u64);
         for container in &self.pod.init_containers {
@@ -62,14 +62,18 @@ impl<'p> Request<'p> {
         apps.max(init)
     }
 
-    /// Memory by kind that a container gets from its zones.
-    pub(super) fn memory(self, host: &Host, container: &Container) -> Result<Amounts, Reason> {
+    /// Returns the memory by kind that a container gets from its zones.
+    pub(super) fn memory(
+        self,
+        host: &KubeletHost,
+        container: &Container,
+    ) -> Result<Amounts, Reason> {
         memory(host, &container.requests)
     }
 
-    /// Memory by kind for all containers. A kind that no app container asks for is left out, as the
-    /// kubelet leaves it out (`getPodRequestedResources`).
-    pub(super) fn pod_memory(self, host: &Host) -> Result<Amounts, Reason> {
+    /// Returns the memory by kind for all containers. A kind that no app container requests is left out, as in the
+    /// kubelet (`getPodRequestedResources`).
+    pub(super) fn pod_memory(self, host: &KubeletHost) -> Result<Amounts, Reason> {
         let mut wanted = Amounts::default();
         for container in &self.pod.containers {
             let own = memory(host, &container.requests)?;
@@ -90,8 +94,8 @@ impl<'p> Request<'p> {
     }
 }
 
-/// The Memory Manager looks up a page size the host does not have without asking whether it is there.
-fn memory(host: &Host, requests: &Resources) -> Result<Amounts, Reason> {
+/// The Memory Manager indexes a page size without checking that the host has it.
+fn memory(host: &KubeletHost, requests: &Resources) -> Result<Amounts, Reason> {
     let mut wanted = Amounts::default();
     wanted[0] = requests.memory;
     for (size, &bytes) in requests.hugepages.iter().filter(|&(_, &bytes)| bytes > 0) {

@@ -1,4 +1,4 @@
-//! Whether a kubelet that restarts would accept the state its Memory Manager left: `validateState` of
+//! Prediction of whether a restarting kubelet accepts the state of its Memory Manager: `validateState` of
 //! memorymanager/policy_static.go.
 
 use super::kubelet::MemoryPolicy;
@@ -6,24 +6,24 @@ use super::memory::{put, unused};
 use super::state::State;
 use super::zones::places;
 
-/// What a kubelet would do that starts with the Memory Manager's state as it is.
+/// Behaviour of a kubelet that starts with the current state of the Memory Manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
     /// It starts.
     Accepted,
-    /// It does not, until the host is drained and the state file is gone.
+    /// It does not start until the host is drained and the state file is removed.
     Refused(&'static str),
-    /// The one or the other: it adds up in the order of a Go map, and here the order tells.
+    /// Either: the kubelet sums in the order of a Go map, and here the result depends on the order.
     Chance,
 }
 
-/// The one error that a state of its own making can lead to.
+/// The only error that a state written by the kubelet itself can cause.
 const REFUSAL: &str = "[memorymanager] the expected machine state is different from the real one";
 
 impl State {
-    /// Whether the Memory Manager of a restarted kubelet accepts its state. It does not where its account of the
-    /// zones is not what the pods' memory adds up to. That is so after a pod on one zone was let into a group of zones,
-    /// which the policy best-effort allows.
+    /// Returns whether the Memory Manager of a restarted kubelet accepts its state. It does not if its accounting of
+    /// the zones differs from the sum of the pods' memory. This happens after a pod on one zone was admitted into a
+    /// group of zones, which the policy best-effort allows.
     #[must_use]
     pub fn check_restart(&self) -> Restart {
         let host = self.host();
@@ -43,7 +43,7 @@ impl State {
         }
         let is_same = (0..host.zones.len()).all(|place| {
             let (mine, theirs) = (&kept[place], &expected[place]);
-            // Amounts need only be the same for the whole group.
+            // Only the sums of the whole group must be equal.
             let same_sums = (0..=host.pages.len()).all(|kind| {
                 let sums = |zones: &super::memory::Zones| {
                     places(mine.cells)

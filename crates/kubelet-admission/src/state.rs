@@ -1,4 +1,4 @@
-//! What a kubelet has handed out, and what becomes of it when a pod comes, starts or goes.
+//! Resources that a kubelet has allocated, and how they change when a pod arrives, starts or is removed.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use berth_api::{CpuSet, PageSize};
 use super::bits::{CpuBits, FewBits};
 use super::by_uid::ByUid;
 use super::devices::{self, DeviceGrant};
+use super::grant::Grant;
 use super::hints::Affinity;
-use super::host::Host;
+use super::host::KubeletHost;
 use super::kubelet::{CpuPolicy, MemoryPolicy};
-use super::memory::{self, Block, ZoneMemory, Zones};
+use super::memory::{self, Block, MemoryKind, ZoneMemory, Zones};
 use super::refusal::{Reason, Refusal};
 use super::request::{Request, Role};
 use super::totals::{self, Totals};
-use super::trial::{self, Grant, Trial};
-use super::view::MemoryKind;
+use super::trial::{self, Trial};
 use crate::pod::{Pod, Resources};
 
-/// The pods of one host and what they have of it.
+/// The pods of one host and the resources allocated to them.
 #[derive(Clone, Debug)]
 pub struct State {
-    host: Arc<Host>,
+    host: Arc<KubeletHost>,
     /// `defaultCpuSet` of the CPU Manager.
     pub(super) shared: CpuBits,
     memory: Box<[ZoneMemory]>,
@@ -30,55 +30,56 @@ pub struct State {
     pods: ByUid<Admission>,
 }
 
-/// What the kubelet gives a pod that it takes.
+/// The resources that the kubelet allocates to a pod that it admits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     pub(super) grants: Vec<Grant>,
     totals: Totals,
-    is_sure: bool,
+    is_deterministic: bool,
     in_use: bool,
-    /// Names of the containers, only if there are init containers whose memory is given back when others start.
+    /// Names of the containers; empty unless there are init containers whose memory is released when other containers
+    /// start.
     names: Vec<String>,
 }
 
 impl Admission {
-    /// Whether the kubelet could have taken no other CPUs and devices. Up to 1.22 its order of CPUs is not always one,
-    /// and which devices of an init container others take over is chance in all versions.
+    /// Returns true if the kubelet could not have taken other CPUs or devices. Up to 1.22 its order of CPUs is not
+    /// always total, and in all versions it is random which devices of an init container others reuse.
     #[must_use]
-    pub const fn is_sure(&self) -> bool {
-        self.is_sure
+    pub const fn is_deterministic(&self) -> bool {
+        self.is_deterministic
     }
 
-    /// Whether the kubelet hands out CPUs that are reserved or another pod's. It does so on hosts with unequal sockets
-    /// or cores, as it takes those for free whose free CPUs are as many as all have on average (`isSocketFree`,
-    /// `isCoreFree` of cpu_assignment.go). No pod should be sent there then.
+    /// Returns true if the kubelet allocates CPUs that are reserved or in use by another pod. It does so on hosts
+    /// with unequal sockets or cores: a socket or core counts as free if its number of free CPUs equals the average
+    /// size (`isSocketFree`, `isCoreFree` of cpu_assignment.go). No pod must be sent to the host in this case.
     #[must_use]
     pub const fn takes_cpus_in_use(&self) -> bool {
         self.in_use
     }
 }
 
-/// A pod known from what its host reports, not from an admission here.
+/// A pod that is known from the report of its host, and was not admitted here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// What its containers have. A report that does not tell them apart is one container.
+    /// Resources of its containers. A report without containers is represented as one container.
     pub containers: Vec<RestoredContainer>,
-    /// What it requests in all, for the node's totals.
+    /// Sum of its requests, for the node's totals.
     pub requests: Resources,
 }
 
 impl Restored {
-    /// Returns a pod that is on a host without a known allocation: only the Node's totals count it.
+    /// Represents a pod on a host whose allocation is unknown: it counts only in the Node's totals.
     #[must_use]
     pub fn without_zones(pod: &Pod) -> Self {
         Self { containers: Vec::new(), requests: pod.requests() }
     }
 }
 
-/// What one container has.
+/// Resources of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoredContainer {
-    /// CPUs of its own.
+    /// Its exclusive CPUs.
     pub cpus: CpuSet,
     /// Blocks of the Memory Manager: kind, zones and bytes.
     pub memory: Vec<(MemoryKind, Vec<u32>, u64)>,
@@ -89,20 +90,20 @@ pub struct RestoredContainer {
 /// Devices of one resource and zone that a container has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredDevices {
-    /// The resource; its name is shared by all that have devices of it.
+    /// The resource; all devices of a resource share one name.
     pub resource: Arc<str>,
-    /// Their zone, if they are of one.
+    /// Their zone, if they have one.
     pub zone: Option<u32>,
-    /// How many.
+    /// Number of devices.
     pub count: u32,
 }
 
 impl State {
-    /// A host without pods.
+    /// Creates the state of a host without pods.
     #[must_use]
-    pub fn new(host: &Arc<Host>) -> Self {
+    pub fn new(host: &Arc<KubeletHost>) -> Self {
         let mut shared = host.all_cpus;
-        // `strict-cpu-reservation` keeps the reserved CPUs out of the shared ones.
+        // `strict-cpu-reservation` excludes the reserved CPUs from the shared ones.
         if host.kubelet.cpu_options.strict_reservation {
             shared = shared.without(&host.reserved);
         }
@@ -112,7 +113,7 @@ impl State {
                 memory::unused(host).into_iter().take(host.zones.len()).collect()
             }
         };
-        let devices = devices::none(host).into();
+        let devices = devices::empty_counts(host).into();
         Self {
             host: Arc::clone(host),
             shared,
@@ -123,19 +124,19 @@ impl State {
         }
     }
 
-    /// The host.
+    /// Returns the host.
     #[must_use]
-    pub fn host(&self) -> &Host {
+    pub fn host(&self) -> &KubeletHost {
         &self.host
     }
 
-    /// How many pods there are.
+    /// Returns the number of pods.
     #[must_use]
     pub fn pods(&self) -> usize {
         self.pods.len()
     }
 
-    /// What a pod has.
+    /// Returns the resources of a pod.
     #[must_use]
     pub fn admission(&self, uid: &str) -> Option<&Admission> {
         self.pods.get(uid)
@@ -155,64 +156,77 @@ impl State {
         self.memory.iter_mut().zip(zones).for_each(|(to, from)| *to = *from);
     }
 
-    /// What the kubelet would do with a pod.
+    /// Predicts the kubelet's decision about a pod.
     ///
     /// # Errors
     ///
-    /// Why it would not take it.
+    /// Returns the reason if the kubelet would reject the pod.
     pub fn check(&self, pod: &Pod) -> Result<Admission, Refusal> {
         self.check_as(&pod.uid, pod)
     }
 
-    /// The same for a pod of this uid, whatever its own is: pods that ask for the same are kept once.
+    /// Like [`Self::check`], for a pod with this uid regardless of `pod.uid`: pods with equal requests share one
+    /// `Pod`.
     pub fn check_as(&self, uid: &str, pod: &Pod) -> Result<Admission, Refusal> {
         if let Some(known) = self.pods.get(uid) {
             return Ok(known.clone());
         }
-        let mut trial = Trial::new(self);
+        let mut trial = self.trial();
         self.attempt(&mut trial, pod).map_err(|reason| reason.refusal())
+    }
+
+    /// Starts a trial on a copy of the allocated resources.
+    fn trial(&self) -> Trial<'_> {
+        Trial::new(&self.host, self.shared, self.zones(), &self.devices)
     }
 
     fn attempt(&self, trial: &mut Trial<'_>, pod: &Pod) -> Result<Admission, Reason> {
         let request = Request::new(&self.host, pod);
         trial.run(request)?;
-        let totals = Totals::of(&self.host, request);
+        let totals = Totals::from_pod(&self.host, request);
         totals::fit(&self.host, request, &totals, &self.used, self.pods.len(), &trial.devices)?;
         let grants = std::mem::take(&mut trial.grants);
-        let gives_back =
+        let releases_memory =
             grants.iter().any(|grant| grant.role == Role::Init && !grant.blocks.is_empty());
-        let names = match gives_back {
+        let names = match releases_memory {
             true => request.containers().map(|(container, _)| container.name.clone()).collect(),
             false => Vec::new(),
         };
-        Ok(Admission { grants, totals, is_sure: trial.is_sure, in_use: trial.in_use, names })
+        Ok(Admission {
+            grants,
+            totals,
+            is_deterministic: trial.is_deterministic,
+            in_use: trial.in_use,
+            names,
+        })
     }
 
-    /// A pod comes. A pod that is there already keeps what it has.
+    /// Admits a pod. A pod that was admitted before keeps its resources.
     ///
     /// # Errors
     ///
-    /// Why the kubelet does not take it. What it had been given by then is collected again, as before the kubelet's
-    /// next admission. Memory of a group of zones can then be accounted to other zones of the group than before.
+    /// Returns the reason if the kubelet rejects the pod. Resources allocated so far are released, as the kubelet
+    /// does before its next admission. Memory of a group of zones can then be accounted to other zones of the group
+    /// than before.
     pub fn admit(&mut self, pod: &Pod) -> Result<&Admission, Refusal> {
         self.admit_as(&pod.uid, pod)
     }
 
-    /// The same for a pod of this uid, as [`Self::check_as`].
+    /// Like [`Self::admit`], for a pod with this uid as in [`Self::check_as`].
     pub fn admit_as(&mut self, uid: &str, pod: &Pod) -> Result<&Admission, Refusal> {
         if !self.pods.has(uid) {
-            let mut trial = Trial::new(self);
+            let mut trial = self.trial();
             let result = self.attempt(&mut trial, pod);
             let Trial { mut shared, mut memory, mut devices, grants, .. } = trial;
             match result {
                 Ok(admission) => {
                     self.used.add(&admission.totals);
                     self.pods.insert(uid, admission);
-                    self.keep(shared, &memory, &devices);
+                    self.commit(shared, &memory, &devices);
                 }
                 Err(reason) => {
                     trial::release(&self.host, &grants, &mut shared, &mut memory, &mut devices);
-                    self.keep(shared, &memory, &devices);
+                    self.commit(shared, &memory, &devices);
                     return Err(reason.refusal());
                 }
             }
@@ -222,11 +236,11 @@ impl State {
         })
     }
 
-    /// A pod comes as [`Self::check_as`] has just said that it would, and nothing else has come or gone since.
+    /// Commits an admission that [`Self::check_as`] has just returned; the state must not have changed since.
     ///
     /// # Errors
     ///
-    /// As [`Self::admit`], which it leaves pods to that have init containers: these pass on what they have.
+    /// Like [`Self::admit`], to which it delegates pods with init containers: these pass on their resources.
     pub fn accept(&mut self, uid: &str, pod: &Pod, admission: Admission) -> Result<(), Refusal> {
         if !pod.init_containers.is_empty() {
             return self.admit_as(uid, pod).map(|_| ());
@@ -243,7 +257,7 @@ impl State {
                 memory::put(&mut zones, block.zones, block.kind, block.size);
             }
             for device in &grant.devices {
-                devices::hold(&self.host, &mut self.devices, device);
+                devices::add_used(&self.host, &mut self.devices, device);
             }
         }
         self.set_zones(&zones);
@@ -252,7 +266,7 @@ impl State {
         Ok(())
     }
 
-    fn keep(&mut self, shared: CpuBits, memory: &Zones, devices: &[u32]) {
+    fn commit(&mut self, shared: CpuBits, memory: &Zones, devices: &[u32]) {
         self.shared = shared;
         self.set_zones(memory);
         if !devices.is_empty() {
@@ -260,7 +274,7 @@ impl State {
         }
     }
 
-    /// Containers of a pod start: the Memory Manager gives back the memory of init containers before each of them
+    /// Starts containers of a pod: before each of them the Memory Manager releases the memory of init containers
     /// (`AddContainer` of memorymanager/memory_manager.go); their CPUs stay with the pod.
     pub fn start_containers<'n>(&mut self, uid: &str, names: impl IntoIterator<Item = &'n str>) {
         let mut zones = self.zones();
@@ -275,7 +289,7 @@ impl State {
         self.set_zones(&zones);
     }
 
-    /// A pod goes. False if it was not there.
+    /// Removes a pod. Returns false if it was not known.
     pub fn remove(&mut self, uid: &str) -> bool {
         let Some(pod) = self.pods.remove(uid) else { return false };
         let mut zones = self.zones();
@@ -286,8 +300,8 @@ impl State {
         true
     }
 
-    /// Puts a pod there as its host reports it; one of the same uid goes first. CPUs, zones, huge pages and devices
-    /// that the host does not have are left out.
+    /// Restores a pod as its host reports it; replaces a pod with the same uid. CPUs, zones, huge pages and devices
+    /// that the host does not have are ignored.
     pub fn restore(&mut self, uid: &str, restored: &Restored) {
         self.remove(uid);
         let mut zones = self.zones();
@@ -312,19 +326,20 @@ impl State {
                 .devices
                 .extend(container.devices.iter().filter_map(|one| device_grant(&host, one)));
             for device in &grant.devices {
-                devices::hold(&host, &mut self.devices, device);
+                devices::add_used(&host, &mut self.devices, device);
             }
             grants.push(grant);
         }
         self.set_zones(&zones);
-        let totals = Totals::of_resources(&host, &restored.requests);
+        let totals = Totals::from_resources(&host, &restored.requests);
         self.used.add(&totals);
-        let admission = Admission { grants, totals, is_sure: true, ..Admission::default() };
+        let admission =
+            Admission { grants, totals, is_deterministic: true, ..Admission::default() };
         self.pods.insert(uid, admission);
     }
 }
 
-fn block(host: &Host, kind: MemoryKind, on: &[u32], size: u64) -> Option<Block> {
+fn block(host: &KubeletHost, kind: MemoryKind, on: &[u32], size: u64) -> Option<Block> {
     let kind = match kind {
         MemoryKind::Memory => 0,
         MemoryKind::HugePages(size) => page_kind(host, size)?,
@@ -334,12 +349,12 @@ fn block(host: &Host, kind: MemoryKind, on: &[u32], size: u64) -> Option<Block> 
     (zones != 0).then_some(Block { kind, zones, size })
 }
 
-fn page_kind(host: &Host, size: PageSize) -> Option<u8> {
+fn page_kind(host: &KubeletHost, size: PageSize) -> Option<u8> {
     let place = host.pages.iter().position(|known| *known == size)?;
     u8::try_from(place + 1).ok()
 }
 
-fn device_grant(host: &Host, devices: &RestoredDevices) -> Option<DeviceGrant> {
+fn device_grant(host: &KubeletHost, devices: &RestoredDevices) -> Option<DeviceGrant> {
     let pool = host.pools.iter().position(|pool| pool.name == *devices.resource)?;
     let place = match devices.zone {
         None => host.zones.len(),

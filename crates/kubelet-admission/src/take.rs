@@ -1,25 +1,25 @@
-//! Which CPUs the CPU Manager takes: `takeByTopologyNUMAPacked` of cpumanager/cpu_assignment.go.
+//! Selection of CPUs by the CPU Manager: `takeByTopologyNUMAPacked` of cpumanager/cpu_assignment.go.
 //!
-//! Whole sockets and zones first if as much is needed, then whole shared caches if told so, then whole cores,
-//! then single threads; always from where the fewest are free.
+//! Takes whole sockets and zones first if enough CPUs are needed, then whole shared caches if configured, then whole
+//! cores, then single threads; always where the fewest CPUs are free.
 
 use super::bits::CpuBits;
-use super::host::{Core, Group, Host};
+use super::host::{Core, Group, KubeletHost};
 use super::refusal::Reason;
 use super::zones::places;
 
-/// CPUs being taken out of those that are free. `cpuAccumulator`.
+/// CPUs that are being taken from the free CPUs. `cpuAccumulator`.
 pub(super) struct Taking<'h> {
-    pub(super) host: &'h Host,
+    pub(super) host: &'h KubeletHost,
     pub(super) free: CpuBits,
     pub(super) taken: CpuBits,
-    /// Below zero if the kubelet takes a socket or core that it wrongly holds for free.
+    /// Negative if the kubelet takes a socket or core that it wrongly considers free.
     pub(super) needed: i64,
 }
 
 /// Packs `wanted` CPUs out of `available`.
 pub(super) fn pack(
-    host: &Host,
+    host: &KubeletHost,
     available: &CpuBits,
     wanted: i64,
     by_cache: bool,
@@ -29,7 +29,7 @@ pub(super) fn pack(
         return Ok(taking.taken);
     }
     taking.check_enough()?;
-    // With at least as many sockets as zones, zones are the larger ones ("numaFirst").
+    // With at least as many sockets as zones, zones are the larger units ("numaFirst").
     if zones_are_larger(host) {
         taking.take_zones();
         taking.take_sockets();
@@ -48,12 +48,12 @@ pub(super) fn pack(
     Err(Reason::CpuError("failed to allocate cpus".to_owned()))
 }
 
-pub(super) fn zones_are_larger(host: &Host) -> bool {
+pub(super) fn zones_are_larger(host: &KubeletHost) -> bool {
     host.sockets.len() >= host.cpu_zones.count_ones() as usize
 }
 
 impl<'h> Taking<'h> {
-    pub(super) fn new(host: &'h Host, available: &CpuBits, wanted: i64) -> Self {
+    pub(super) fn new(host: &'h KubeletHost, available: &CpuBits, wanted: i64) -> Self {
         Self { host, free: *available, taken: CpuBits::default(), needed: wanted }
     }
 
@@ -97,7 +97,7 @@ impl<'h> Taking<'h> {
             .sum()
     }
 
-    /// Free CPUs a zone has in a socket, if any: whether the one is listed under the other.
+    /// Returns true if a zone has free CPUs in a socket, so that each is listed under the other.
     fn meet(&self, zone: usize, socket: usize) -> bool {
         let (Some(zone), Some(socket)) = (self.host.zones.get(zone), self.host.sockets.get(socket))
         else {
@@ -107,12 +107,12 @@ impl<'h> Taking<'h> {
         !self.free.and(&in_zone).and(&socket.cpus).is_empty()
     }
 
-    /// Sockets with free CPUs, the fullest first.
+    /// Returns the sockets with free CPUs, the fullest first.
     fn sockets_by_use(&self) -> Vec<usize> {
         by_use((0..self.host.sockets.len()).map(|socket| (self.free_in_socket(socket), socket)))
     }
 
-    /// `sortAvailableNUMANodes`. A zone over two sockets may come twice, as it does there.
+    /// `sortAvailableNUMANodes`. A zone that spans two sockets may be listed twice, as in the kubelet.
     pub(super) fn zones_in_order(&self) -> Vec<usize> {
         let zones = 0..self.host.zones.len();
         if zones_are_larger(self.host) {
@@ -161,8 +161,8 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// A socket counts as free if its free CPUs are as many as sockets have on average
-    /// (`isSocketFree`): where sockets are unequal, the kubelet takes a larger one although parts of it are in use.
+    /// A socket counts as free if its number of free CPUs equals the average size of a socket (`isSocketFree`): where
+    /// sockets are unequal, the kubelet takes a larger socket although parts of it are in use.
     fn take_sockets(&mut self) {
         let smallest = self.host.sockets.iter().map(|socket| socket.size).min().unwrap_or(0);
         if self.is_done() || !self.needs(smallest) {
@@ -182,8 +182,8 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// Lists of cores, each by core number: of a zone where sockets are larger, else of a socket
-    /// (`sortAvailableCores`).
+    /// Returns lists of cores, each sorted by core number: one list per zone where sockets are larger, otherwise one
+    /// per socket (`sortAvailableCores`).
     fn core_lists(&self) -> Vec<Cores<'h>> {
         if zones_are_larger(self.host) {
             let sockets = self.sockets_in_order().into_iter();
@@ -200,8 +200,8 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// Which cores are free is settled before the first is taken (`freeCores`); all of them have
-    /// the same number of free CPUs, so that only their number orders them.
+    /// The set of free cores is determined before the first core is taken (`freeCores`); all of them have the same
+    /// number of free CPUs, so that only their number orders them.
     fn take_cores(&mut self) {
         if self.is_done() {
             return;
@@ -209,9 +209,10 @@ impl<'h> Taking<'h> {
         let host = self.host;
         let before = self.free;
         for list in self.core_lists() {
-            for core in list.of(host) {
+            for core in list.iter(host) {
                 let free = before.count_run(core.cpus.0, core.cpus.1);
-                // As with sockets, on average: on a host with unequal cores, not all of them may be free.
+                // As for sockets, the size is an average: on a host with unequal cores, not all CPUs of the core may
+                // be free.
                 if free == host.cpus_per_core && self.needs(u32::from(core.cpus.1 - core.cpus.0)) {
                     self.take(&CpuBits::run(core.cpus.0, core.cpus.1));
                 }
@@ -222,7 +223,7 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// Single CPUs, of the fullest cores first (`sortAvailableCPUsPacked`).
+    /// Takes single CPUs, of the fullest cores first (`sortAvailableCPUsPacked`).
     fn take_threads(&mut self) {
         if self.is_done() {
             return;
@@ -231,10 +232,10 @@ impl<'h> Taking<'h> {
         let before = self.free;
         let size = |core: &Core| u32::from(core.cpus.1 - core.cpus.0);
         for list in self.core_lists() {
-            let most = list.of(host).map(size).max().unwrap_or(0);
+            let most = list.iter(host).map(size).max().unwrap_or(0);
             for free in 1..=most {
                 let level = |core: &&Core| before.count_run(core.cpus.0, core.cpus.1) == free;
-                for core in list.of(host).filter(level) {
+                for core in list.iter(host).filter(level) {
                     for cpu in (core.cpus.0..core.cpus.1).filter(|&cpu| before.contains(cpu)) {
                         self.take(&CpuBits::run(cpu, cpu + 1));
                         if self.is_done() {
@@ -246,8 +247,8 @@ impl<'h> Taking<'h> {
         }
     }
 
-    /// `prefer-align-cpus-by-uncorecache`: whole caches while as much is needed as they have on average, else the
-    /// rest out of one that has it all (`takeUncoreCache`).
+    /// `prefer-align-cpus-by-uncorecache`: takes whole caches while at least their average size is needed, then the
+    /// remainder from one cache that has enough free CPUs (`takeUncoreCache`).
     fn take_caches(&mut self) {
         for cache in self.caches_in_order() {
             if self.needs(self.host.cpus_per_cache) {
@@ -292,7 +293,7 @@ impl<'h> Taking<'h> {
         let cores = usize::try_from(cores).unwrap_or(usize::MAX);
         let mut found = CpuBits::default();
         for core in Cores::Listed(&group.cores)
-            .of(self.host)
+            .iter(self.host)
             .filter(|core| self.free.count_run(core.cpus.0, core.cpus.1) > 0)
             .take(cores)
         {
@@ -300,7 +301,7 @@ impl<'h> Taking<'h> {
         }
         let is_odd = self.needed % 2 != 0 && per_core > 1;
         if is_odd && i64::from(found.count()) > self.needed {
-            // The CPU of the highest number is left out, be it of whichever core.
+            // The CPU with the highest number is excluded, regardless of its core.
             let number = |&cpu: &u16| self.host.cpus.get(usize::from(cpu)).copied();
             if let Some(last) = found.iter().max_by_key(number) {
                 found = found.without(&CpuBits::run(last, last + 1));
@@ -312,7 +313,7 @@ impl<'h> Taking<'h> {
     }
 }
 
-/// Cores by their number.
+/// Cores sorted by their number.
 #[derive(Clone, Copy)]
 enum Cores<'h> {
     Run(u16, u16),
@@ -320,7 +321,7 @@ enum Cores<'h> {
 }
 
 impl<'h> Cores<'h> {
-    fn of(self, host: &'h Host) -> impl Iterator<Item = &'h Core> {
+    fn iter(self, host: &'h KubeletHost) -> impl Iterator<Item = &'h Core> {
         let (run, list) = match self {
             Self::Run(start, end) => (start..end, [].as_slice()),
             Self::Listed(list) => (0..0, list),
@@ -329,7 +330,7 @@ impl<'h> Cores<'h> {
     }
 }
 
-/// Those with anything free, the fullest first, then by number.
+/// Returns the entries with free CPUs, the fullest first, then by number.
 fn by_use(free: impl Iterator<Item = (u32, usize)>) -> Vec<usize> {
     let mut order: Vec<(u32, usize)> = free.filter(|&(free, _)| free > 0).collect();
     order.sort_unstable();

@@ -1,27 +1,30 @@
-//! Which CPUs the CPU Manager of 1.22 and before takes: `takeByTopology` of cpumanager/cpu_assignment.go there.
+//! Selection of CPUs by the CPU Manager of 1.22 and earlier: `takeByTopology` of cpumanager/cpu_assignment.go of
+//! these versions.
 //!
-//! It knows sockets, not zones. It sorts by a comparison that can say of two sockets or cores that each comes before the
-//! other; the outcome is then left to the order of a Go map or to the sorting of the Go release. What is returned is
-//! the order its comments promise, and whether it was the only one possible.
+//! It considers sockets, not zones. It sorts with an inconsistent comparison: of two sockets or cores each can
+//! compare less than the other, and the result depends on the order of a Go map or on the sort algorithm of the Go
+//! release. This module returns the order that the kubelet's comments document, and whether it was the only possible
+//! one.
 
 use super::bits::CpuBits;
-use super::host::{Core, Host};
+use super::host::{Core, KubeletHost};
 use super::refusal::Reason;
 use super::take::Taking;
 
-/// Takes `wanted` CPUs out of `available`; false if others might have been taken.
+/// Takes `wanted` CPUs from `available`; returns false if the kubelet might take others.
 pub(super) fn pack(
-    host: &Host,
+    host: &KubeletHost,
     available: &CpuBits,
     wanted: i64,
 ) -> Result<(CpuBits, bool), Reason> {
     let mut taking = Taking::new(host, available, wanted);
-    let mut is_sure = true;
+    let mut is_deterministic = true;
     if taking.is_done() {
-        return Ok((taking.taken, is_sure));
+        return Ok((taking.taken, is_deterministic));
     }
     taking.check_enough()?;
-    // Before 1.23 a socket's size is the average of a zone's (`NumSockets: len(machineInfo.Topology)` in topology.go).
+    // Before 1.23 a socket's size is the average size of a zone (`NumSockets: len(machineInfo.Topology)` in
+    // topology.go).
     let zones = host.zones.len().max(1);
     let per_socket = u32::try_from(host.cpus.len() / zones).unwrap_or(u32::MAX);
     for socket in &host.sockets {
@@ -32,18 +35,18 @@ pub(super) fn pack(
     }
     let per_core = i64::from(host.cpus_per_core);
     if !taking.is_done() && taking.needed >= per_core {
-        is_sure &= take_cores(&mut taking, per_core);
+        is_deterministic &= take_cores(&mut taking, per_core);
     }
     if !taking.is_done() {
-        is_sure &= take_threads(&mut taking);
+        is_deterministic &= take_threads(&mut taking);
     }
     if taking.is_done() {
-        return Ok((taking.taken, is_sure));
+        return Ok((taking.taken, is_deterministic));
     }
     Err(Reason::CpuError("failed to allocate cpus".to_owned()))
 }
 
-/// Whole cores, of the socket with the fewest whole free cores first (`freeCores`).
+/// Takes whole cores, of the socket with the fewest whole free cores first (`freeCores`).
 fn take_cores(taking: &mut Taking<'_>, per_core: i64) -> bool {
     let host = taking.host;
     let is_free = |taking: &Taking<'_>, core: &Core| {
@@ -57,7 +60,7 @@ fn take_cores(taking: &mut Taking<'_>, per_core: i64) -> bool {
             sockets.push((free, place));
         }
     }
-    // Of a pair, a higher socket with fewer cores is "less" by its cores, the lower one by its number.
+    // Of a pair, a higher socket with fewer cores compares less by its cores, the lower one by its number.
     let is_consistent = sockets.is_sorted_by_key(|&(free, _)| free);
     sockets.sort_unstable();
     let mut all_taken = true;
@@ -77,8 +80,8 @@ fn take_cores(taking: &mut Taking<'_>, per_core: i64) -> bool {
     is_consistent || all_taken
 }
 
-/// Single CPUs (`freeCPUs`): by CPUs already taken of the socket, free ones of the socket, free ones of the core,
-/// then by number.
+/// Takes single CPUs (`freeCPUs`): ordered by the CPUs already taken from the socket, the free CPUs of the socket,
+/// the free CPUs of the core, then by number.
 fn take_threads(taking: &mut Taking<'_>) -> bool {
     let host = taking.host;
     let key = |core: &Core| {
@@ -93,7 +96,8 @@ fn take_threads(taking: &mut Taking<'_>) -> bool {
         host.cores.iter().filter(|core| taking.free.count_run(core.cpus.0, core.cpus.1) > 0);
     let mut cores: Vec<_> = with_free.map(|core| (key(core), core)).collect();
     cores.sort_unstable_by_key(|&(key, _)| key);
-    // "Less" if any of the five is. Consistent if none speaks for the later of a pair.
+    // A pair compares "less" if any of the five keys does. The order is consistent if no key favours the later of a
+    // pair.
     let is_consistent = cores.iter().enumerate().all(|(place, (before, _))| {
         cores.iter().skip(place + 1).all(|(after, _)| {
             after.0 >= before.0

@@ -1,13 +1,13 @@
-//! The node's totals, the last thing the kubelet looks at: lifecycle/predicate.go and `Fits` of the scheduler's
-//! plugin noderesources.
+//! The node's totals, the kubelet's last check: lifecycle/predicate.go and `Fits` of the scheduler plugin
+//! noderesources.
 
-use super::host::Host;
+use super::host::KubeletHost;
 use super::refusal::Reason;
 use super::request::Request;
 use crate::pod::{Container, Resources};
 
-/// What pods request in all: CPU and memory, then huge pages and extended resources in the order of the host's
-/// allocatable ones.
+/// Sum of the requests of pods: CPU and memory, then huge pages and extended resources in the order of the host's
+/// allocatable resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) cpu_millis: u64,
@@ -16,8 +16,9 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Of one pod (`PodRequests`). What the host has no allocatable amount of is left out, see [`fit`].
-    pub(super) fn of(host: &Host, request: Request<'_>) -> Self {
+    /// Computes the totals of one pod (`PodRequests`). Resources without an allocatable amount are left out, see
+    /// [`fit`].
+    pub(super) fn from_pod(host: &KubeletHost, request: Request<'_>) -> Self {
         let pod = request.pod;
         let sum = |of: &dyn Fn(&Resources) -> u64| {
             request
@@ -44,8 +45,8 @@ impl Totals {
         Self { cpu_millis: sum(&|from| from.cpu_millis), memory: sum(&|from| from.memory), others }
     }
 
-    /// Of a pod known by its sums.
-    pub(super) fn of_resources(host: &Host, resources: &Resources) -> Self {
+    /// Computes the totals of a pod from its sums.
+    pub(super) fn from_resources(host: &KubeletHost, resources: &Resources) -> Self {
         let allocatable = &host.allocatable;
         let pages = allocatable.hugepages.keys();
         let pages = pages.map(|size| resources.hugepages.get(size).copied().unwrap_or(0));
@@ -82,10 +83,10 @@ impl Totals {
     }
 }
 
-/// Whether a pod fits beside the others. Which of several huge pages and extended resources that are short is named
-/// first is left to chance there; here it is the first by name.
+/// Checks that a pod fits beside the others. If several huge pages or extended resources are short, the kubelet names
+/// a random one; this function names the first by name.
 pub(super) fn fit(
-    host: &Host,
+    host: &KubeletHost,
     request: Request<'_>,
     wanted: &Totals,
     used: &Totals,
@@ -99,8 +100,8 @@ pub(super) fn fit(
     let allocatable = &host.allocatable;
     check("cpu", wanted.cpu_millis, used.cpu_millis, allocatable.cpu_millis)?;
     check("memory", wanted.memory, used.memory, allocatable.memory)?;
-    // Pages of a size that is not allocatable are short, other resources that are not are the cluster's and not
-    // the node's affair (`removeMissingExtendedResources`).
+    // A page size that is not allocatable is short; other resources that are not allocatable belong to the cluster
+    // and not to the node (`removeMissingExtendedResources`).
     let containers = || request.pod.init_containers.iter().chain(&request.pod.containers);
     let all = containers().map(|container| &container.requests).chain([&request.pod.overhead]);
     for size in all.flat_map(|requests| requests.hugepages.keys()) {
@@ -122,16 +123,16 @@ pub(super) fn fit(
     for (place, (name, &capacity)) in (allocatable.hugepages.len()..).zip(&allocatable.extended) {
         let (wanted, used) = (wanted.other(place), used.other(place));
         if wanted > capacity.saturating_sub(used) {
-            // Devices already given count as allocatable (`sanitizeNodeAllocatable`).
-            let capacity = capacity.max(given(host, name, devices));
+            // Devices that are already allocated count as allocatable (`sanitizeNodeAllocatable`).
+            let capacity = capacity.max(allocated(host, name, devices));
             check(name, wanted, used, capacity)?;
         }
     }
     Ok(())
 }
 
-/// Devices of a resource that are given out, this pod's among them.
-fn given(host: &Host, name: &str, devices: &[u32]) -> u64 {
+/// Returns the number of allocated devices of a resource, including this pod's.
+fn allocated(host: &KubeletHost, name: &str, devices: &[u32]) -> u64 {
     let zones = host.zones.len() + 1;
     let pool = host.pools.iter().position(|pool| pool.name == name);
     let start = pool.map_or(devices.len(), |pool| pool * zones);

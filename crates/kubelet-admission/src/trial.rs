@@ -1,41 +1,32 @@
-//! One admission, tried on a copy of what is handed out: topologymanager/scope_*.go.
+//! A trial of one admission on a copy of the allocated resources: topologymanager/scope_*.go.
 //!
-//! Containers come one after the other, init containers first, and each is given its devices, CPUs and memory before the
-//! next is looked at. What was given to a pod that is then refused is collected again before the next pod.
+//! Containers are handled in sequence, init containers first; each gets its devices, CPUs and memory before the next
+//! container. Resources of a pod that is then rejected are released before the next pod.
 
 use super::bits::{CpuBits, FewBits};
-use super::devices::{self, Counts, DeviceGrant};
+use super::cpu;
+use super::devices::{self, Counts};
+use super::grant::{Grant, transfer_blocks};
 use super::hints::{Affinity, Hints, merge};
-use super::host::Host;
+use super::host::KubeletHost;
 use super::kubelet::{CpuPolicy, MemoryPolicy, TopologyPolicy, TopologyScope};
-use super::memory::{self, Block, Reusable, Zones};
+use super::memory::{self, Reusable, Zones};
 use super::refusal::Reason;
 use super::request::{Request, Role};
-use super::{cpu, state::State};
 use crate::pod::Container;
 
-/// What a container has been given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Grant {
-    pub(super) role: Role,
-    pub(super) affinity: Affinity,
-    pub(super) cpus: FewBits,
-    pub(super) blocks: Vec<Block>,
-    pub(super) devices: Vec<DeviceGrant>,
-}
-
-/// What would be handed out, and to whom.
+/// The state after the trial, and the resources of each container.
 pub(super) struct Trial<'h> {
-    host: &'h Host,
+    host: &'h KubeletHost,
     pub(super) shared: CpuBits,
     pub(super) memory: Zones,
-    /// Empty as long as no device is given.
+    /// Empty until a device is allocated.
     pub(super) devices: Counts,
     used_devices: &'h [u32],
     pub(super) grants: Vec<Grant>,
-    /// Whether no other CPUs or devices could have been taken.
-    pub(super) is_sure: bool,
-    /// Whether the kubelet hands out CPUs that are not free.
+    /// True if no other CPUs or devices could have been taken.
+    pub(super) is_deterministic: bool,
+    /// True if the kubelet allocates CPUs that are not free.
     pub(super) in_use: bool,
     reusable_cpus: CpuBits,
     reusable_memory: Reusable,
@@ -43,15 +34,20 @@ pub(super) struct Trial<'h> {
 }
 
 impl<'h> Trial<'h> {
-    pub(super) fn new(state: &'h State) -> Self {
+    pub(super) fn new(
+        host: &'h KubeletHost,
+        shared: CpuBits,
+        memory: Zones,
+        used_devices: &'h [u32],
+    ) -> Self {
         Self {
-            host: state.host(),
-            shared: state.shared,
-            memory: state.zones(),
+            host,
+            shared,
+            memory,
             devices: Counts::new(),
-            used_devices: &state.devices,
+            used_devices,
             grants: Vec::new(),
-            is_sure: true,
+            is_deterministic: true,
             in_use: false,
             reusable_cpus: CpuBits::default(),
             reusable_memory: Reusable::default(),
@@ -59,7 +55,8 @@ impl<'h> Trial<'h> {
         }
     }
 
-    /// Hints, merging and allocation for all containers. On an error, [`Self::grants`] is what was given so far.
+    /// Generates hints, merges them and allocates, for all containers. On an error, [`Self::grants`] has the
+    /// resources allocated so far.
     pub(super) fn run(&mut self, request: Request<'_>) -> Result<(), Reason> {
         let count = request.pod.init_containers.len().saturating_add(request.pod.containers.len());
         self.grants.reserve_exact(count);
@@ -93,7 +90,7 @@ impl<'h> Trial<'h> {
         container: &Container,
     ) -> Result<Vec<Hints>, Reason> {
         let mut hints = Vec::with_capacity(4);
-        for (place, pool, wanted) in devices::wanted(self.host, &container.limits.extended) {
+        for (place, pool, wanted) in devices::requested(self.host, &container.limits.extended) {
             let (used, reusable) = (self.used_devices(), &self.reusable_devices);
             hints.push(devices::hints(self.host, used, reusable, place, pool, wanted));
         }
@@ -110,7 +107,7 @@ impl<'h> Trial<'h> {
         Ok(hints)
     }
 
-    /// For all containers at once; what init containers leave to others is not known yet.
+    /// Returns the hints for all containers at once; reuse of the resources of init containers is not known yet.
     fn pod_hints(&self, request: Request<'_>) -> Result<Vec<Hints>, Reason> {
         let mut hints = Vec::with_capacity(4);
         for (place, pool) in self.host.pools.iter().enumerate() {
@@ -140,7 +137,7 @@ impl<'h> Trial<'h> {
         request.is_guaranteed && self.host.kubelet.memory_policy == MemoryPolicy::Static
     }
 
-    /// The same hints once for every kind: combinations may take different ones of them.
+    /// Adds the same hints once for each kind: combinations may select different ones of them.
     fn memory_hints(&self, wanted: &[u64], hints: &mut Vec<Hints>) {
         let mut amounts = super::host::Amounts::default();
         amounts.iter_mut().zip(wanted).for_each(|(amount, wanted)| *amount = *wanted);
@@ -149,7 +146,7 @@ impl<'h> Trial<'h> {
         hints.extend(std::iter::repeat_n(found, kinds));
     }
 
-    /// Devices, then CPUs, then memory (`allocateAlignedResources`).
+    /// Allocates devices, then CPUs, then memory (`allocateAlignedResources`).
     fn allocate(
         &mut self,
         request: Request<'_>,
@@ -171,15 +168,15 @@ impl<'h> Trial<'h> {
     ) -> Result<(), Reason> {
         let mut given = Vec::new();
         let mut result = Ok(());
-        for wanted in devices::wanted(self.host, &container.limits.extended) {
+        for wanted in devices::requested(self.host, &container.limits.extended) {
             if self.devices.is_empty() {
                 self.devices = self.used_devices.to_vec();
             }
             let (used, reusable) = (&mut self.devices, &self.reusable_devices);
             match devices::allocate(self.host, used, reusable, affinity.zones, wanted) {
-                Ok((grants, is_sure)) => {
+                Ok((grants, is_deterministic)) => {
                     given.extend(grants);
-                    self.is_sure &= is_sure;
+                    self.is_deterministic &= is_deterministic;
                 }
                 Err(reason) => {
                     result = Err(reason);
@@ -208,7 +205,7 @@ impl<'h> Trial<'h> {
         }
         let reusable = &self.reusable_cpus;
         let taken = cpu::allocate(self.host, &self.shared, affinity.zones, reusable, wanted)?;
-        self.is_sure &= taken.is_sure;
+        self.is_deterministic &= taken.is_deterministic;
         self.in_use |= taken.in_use;
         self.shared = self.shared.without(&taken.cpus);
         // `updateCPUsToReuse`.
@@ -237,16 +234,16 @@ impl<'h> Trial<'h> {
         let blocks = memory::allocate(self.host, &mut self.memory, affinity, &wanted, reusable)?;
         self.reusable_memory.update(role == Role::Init, &blocks);
         if let Some((grant, before)) = self.grants.split_last_mut() {
-            memory::take_over(before, &blocks);
+            transfer_blocks(before, &blocks);
             grant.blocks = blocks;
         }
         Ok(())
     }
 }
 
-/// Gives back what containers have (`removeStaleState` of the three managers).
+/// Releases the resources of containers (`removeStaleState` of the three managers).
 pub(super) fn release(
-    host: &Host,
+    host: &KubeletHost,
     grants: &[Grant],
     shared: &mut CpuBits,
     zones: &mut Zones,

@@ -1,75 +1,56 @@
-//! What is handed out, in the numbers of the host: for reports, for people and for tests.
+//! Allocated resources in the numbers of the host, for reports, messages and tests.
 
-use std::fmt;
+use berth_api::CpuSet;
 
-use berth_api::{CpuSet, PageSize};
-
-use super::host::Host;
-use super::memory::Block;
+use super::host::KubeletHost;
+use super::kubelet::MemoryPolicy;
+use super::memory::{Block, MemoryKind};
 use super::state::{Admission, State};
 use super::zones::{ZoneMask, places};
 
-/// A kind of memory that the Memory Manager keeps account of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum MemoryKind {
-    /// Plain memory.
-    Memory,
-    /// Huge pages of a size.
-    HugePages(PageSize),
-}
-
-impl fmt::Display for MemoryKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory => f.write_str("memory"),
-            Self::HugePages(size) => write!(f, "hugepages-{size}"),
-        }
-    }
-}
-
-/// What one container has been given.
+/// Resources allocated to one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// The Topology Manager's zones for it; `None` if any would do.
+    /// The Topology Manager's zones for it; `None` if there is no affinity.
     pub affinity: Option<Vec<u32>>,
-    /// Whether these are as few as possible for all it asks for.
+    /// True if these are the fewest possible zones for all its requests.
     pub preferred: bool,
-    /// CPUs of its own; none if it runs on the shared ones.
+    /// Exclusive CPUs; empty if it runs on the shared CPUs.
     pub cpus: CpuSet,
-    /// Memory with the zones it is of.
+    /// Memory with its zones.
     pub memory: Vec<MemoryBlock>,
-    /// Devices: resource, zone (`None`: near none) and number.
+    /// Devices: resource, zone (`None`: without a zone) and number.
     pub devices: Vec<(String, Option<u32>, u32)>,
 }
 
 /// Memory of one kind from a group of zones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryBlock {
-    /// Plain or huge pages.
+    /// Plain memory or huge pages.
     pub kind: MemoryKind,
-    /// Bytes; of an init container, what no later container has taken over.
+    /// Bytes; for an init container, what no later container has reused.
     pub bytes: u64,
     /// The whole group.
     pub zones: Vec<u32>,
 }
 
-/// What the Memory Manager keeps of a zone.
+/// The Memory Manager's accounting of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryView {
     /// The zone.
     pub zone: u32,
-    /// How many blocks are on it.
+    /// Number of blocks on it.
     pub assignments: u32,
-    /// Its group, itself included.
+    /// Its group, including itself.
     pub group: Vec<u32>,
-    /// Free bytes of each kind the host has.
+    /// Free bytes of each kind that the host has.
     pub free: Vec<(MemoryKind, u64)>,
 }
 
 impl Admission {
-    /// By container, init containers first.
+    /// Returns the resources by container, init containers first.
     #[must_use]
-    pub fn placements(&self, host: &Host) -> Vec<Placement> {
+    pub fn placements(&self, host: &KubeletHost) -> Vec<Placement> {
         let grants = self.grants.iter();
         let placements = grants.map(|grant| Placement {
             affinity: grant.affinity.zones.map(|mask| host.zone_ids(mask)),
@@ -90,9 +71,9 @@ impl Admission {
         placements.collect()
     }
 
-    /// All CPUs that containers of the pod have for themselves.
+    /// Returns all exclusive CPUs of the pod's containers.
     #[must_use]
-    pub fn cpus(&self, host: &Host) -> CpuSet {
+    pub fn cpus(&self, host: &KubeletHost) -> CpuSet {
         let all = self
             .grants
             .iter()
@@ -101,7 +82,7 @@ impl Admission {
     }
 }
 
-impl Host {
+impl KubeletHost {
     pub(super) fn zone_ids(&self, mask: ZoneMask) -> Vec<u32> {
         places(mask).map(|place| self.zone_id(place)).collect()
     }
@@ -121,23 +102,23 @@ impl Host {
 }
 
 impl State {
-    /// CPUs that containers without CPUs of their own run on: `defaultCpuSet` of the CPU Manager's state.
+    /// Returns the CPUs of containers without exclusive CPUs: `defaultCpuSet` of the CPU Manager's state.
     #[must_use]
     pub fn shared_cpus(&self) -> CpuSet {
         self.host().numbers(&self.shared)
     }
 
-    /// CPUs that can be handed out.
+    /// Returns the CPUs that can be allocated exclusively.
     #[must_use]
     pub fn free_cpus(&self) -> CpuSet {
         self.host().numbers(&self.shared.without(&self.host().reserved))
     }
 
-    /// The Memory Manager's account, by zone; empty if it is off.
+    /// Returns the Memory Manager's accounting by zone; empty if it is off.
     #[must_use]
     pub fn memory(&self) -> Vec<MemoryView> {
         let host = self.host();
-        if host.kubelet.memory_policy == super::MemoryPolicy::None {
+        if host.kubelet.memory_policy == MemoryPolicy::None {
             return Vec::new();
         }
         let zones = self.zones();

@@ -1,20 +1,18 @@
 //! Sets of zones, and sets of such sets.
 
-use super::host::Host;
-
-/// Zones by their place in the host's ascending order. As the order is that of their numbers, masks
-/// compare as the kubelet's do, which are by number (topologymanager/bitmask).
+/// Zones by their place in the host's ascending order. This order equals the order of their numbers, so that masks
+/// compare as the kubelet's masks, which are by number (topologymanager/bitmask).
 pub type ZoneMask = u64;
 
-/// Hints are made of every subset of the zones: up to 8, the kubelet's own bound unless told otherwise.
+/// Hints are generated for every subset of the zones: up to 8, the kubelet's own default limit.
 pub(super) const MAX_HINT_ZONES: usize = 8;
 
-/// The mask of the first zones.
+/// Returns the mask of the first zones.
 pub(super) const fn first(zones: usize) -> ZoneMask {
     if zones >= 64 { u64::MAX } else { (1 << zones) - 1 }
 }
 
-/// The places in a mask, ascending.
+/// Returns the places in a mask, ascending.
 pub(super) fn places(mask: ZoneMask) -> impl Iterator<Item = usize> {
     let mut rest = mask;
     std::iter::from_fn(move || {
@@ -50,7 +48,7 @@ impl MaskSet {
         self
     }
 
-    /// Ascending by value.
+    /// Returns the masks in ascending order of value.
     pub(super) fn iter(&self) -> impl Iterator<Item = ZoneMask> + '_ {
         self.0
             .iter()
@@ -59,7 +57,7 @@ impl MaskSet {
             .flat_map(|(index, &word)| places(word).map(move |bit| (index * 64 + bit) as ZoneMask))
     }
 
-    /// Every meeting of a mask of one set with a mask of the other, the empty ones too.
+    /// Returns every intersection of a mask of one set with a mask of the other, including empty intersections.
     pub(super) fn meets(&self, other: &Self) -> Self {
         let mut all = Self::default();
         for mine in self.iter() {
@@ -79,11 +77,6 @@ impl MaskSet {
     pub(super) fn narrowest(&self) -> Option<ZoneMask> {
         self.iter().min_by_key(|&mask| narrowness(mask))
     }
-}
-
-/// Sockets that the cores of these zones are in (`SocketsInNUMANodes`).
-pub(super) fn sockets_in(host: &Host, mask: ZoneMask) -> usize {
-    host.sockets.iter().filter(|socket| socket.zones & mask != 0).count()
 }
 
 #[cfg(test)]

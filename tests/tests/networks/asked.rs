@@ -64,7 +64,7 @@ impl Asked {
             let text = serde_json::to_string(report).unwrap();
             all.extend(items("report", &text, &mut problems));
         }
-        let fleet = Fleet::of(all, problems);
+        let fleet = Fleet::from_items(all, problems);
         assert_eq!(fleet.tenants.len(), 2, "{:?}", fleet.problems);
         let mut asked = Self {
             hosts: reports,

@@ -7,7 +7,7 @@ use std::fmt;
 use berth_api::{Class, PageSize};
 use berth_kubelet_admission::pod;
 use berth_placement::engine::{Engine, Needs, Reason, Request};
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::{HostId, PodSpecParts};
 use k8s_openapi::api::core::v1;
 use serde_json::json;
@@ -140,7 +140,7 @@ impl Replay<'_> {
         tally.reports += 1;
         let infra = agent::report(self.case, &self.empty, &self.running, state);
         let mut problems = Vec::new();
-        let facts = HostFacts::read(&infra, Some(&self.node()), &mut problems)
+        let facts = ReportedHost::read(&infra, Some(&self.node()), &mut problems)
             .map_err(|problem| problem.to_string())?;
         if let Some(problem) = problems.first() {
             return Err(problem.to_string());
@@ -219,7 +219,7 @@ impl Replay<'_> {
         let expected = state
             .check(&to_pod(pod))
             .map_err(|refusal| format!("admitted, and then refused: {refusal:?}"))?;
-        if !expected.is_sure() {
+        if !expected.is_deterministic() {
             return Ok(());
         }
         for (given, placement) in outcome.containers.iter().zip(expected.placements(state.host())) {

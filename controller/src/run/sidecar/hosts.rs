@@ -13,7 +13,7 @@ use super::gate::Kind;
 use super::{Shared, Sidecar};
 use crate::profiles::{Selection, select_profile};
 use berth_kubelet_admission::pod::Resources;
-use berth_placement::inventory::HostFacts;
+use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostParts;
 use berth_runtime::watch::Change;
 
@@ -123,7 +123,7 @@ impl Hosts<'_> {
         let mut problems = Vec::new();
         let version = infra_node.as_ref().and_then(|host| host.resource_version()?.parse().ok());
         let facts = infra_node.and_then(|infra_node| {
-            let facts = HostFacts::read(&infra_node, Some(&node), &mut problems);
+            let facts = ReportedHost::read(&infra_node, Some(&node), &mut problems);
             facts.map_err(|problem| problems.push(problem)).ok()
         });
         let facts = facts.map(|facts| {
@@ -140,7 +140,7 @@ impl Hosts<'_> {
             } else {
                 self.unreported.insert(name.to_owned());
                 // Nothing is placed there, so its amounts do not matter.
-                let counted = desk.node(&HostParts::of(&node, &NOTHING, 0));
+                let counted = desk.node(&HostParts::from_node(&node, &NOTHING, 0));
                 set.and(counted)
             }
         };
@@ -156,7 +156,7 @@ impl Hosts<'_> {
         }
     }
 
-    fn class(&self, facts: &HostFacts) -> Class {
+    fn class(&self, facts: &ReportedHost) -> Class {
         match select_profile(&self.shared.profiles.all(), &facts.labels) {
             Selection::One(profile) => profile.spec.class,
             Selection::None | Selection::Tie(_) => Class::default(),

@@ -1,12 +1,12 @@
-//! Which hosts have changed, and in which order: so that those who know hosts of earlier look again at few.
+//! Log of changed hosts, in order, so that a reader of an earlier state needs to check only a few hosts.
 
 use std::collections::VecDeque;
 
-/// Which hosts have changed, in order.
+/// Changed hosts, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     hosts: VecDeque<Change>,
-    /// How many there were before the first in `hosts`.
+    /// Number of changes dropped before the first in `hosts`.
     gone: u64,
 }
 
@@ -14,7 +14,7 @@ pub(crate) struct Changes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     host: u32,
-    /// It is not only that a pod has come or gone.
+    /// True unless only a pod was added or removed.
     pub(crate) is_of_host: bool,
 }
 
@@ -25,7 +25,8 @@ impl Change {
 }
 
 impl Changes {
-    /// A host has changed. As many changes are kept as there are hosts: whoever is further behind looks at all.
+    /// Adds a change of a host. As many changes are stored as there are hosts: a reader further behind must check all
+    /// hosts.
     pub(crate) fn add(&mut self, host: usize, is_of_host: bool, hosts: usize) {
         let host = u32::try_from(host).unwrap_or(u32::MAX);
         self.hosts.push_back(Change { host, is_of_host });
@@ -35,17 +36,17 @@ impl Changes {
         }
     }
 
-    /// The host of the newest.
+    /// Returns the host of the newest change.
     pub(crate) fn newest(&self) -> Option<usize> {
         self.hosts.back().map(|change| change.host())
     }
 
-    /// The number of the newest.
+    /// Returns the number of the newest change.
     pub(crate) fn last(&self) -> u64 {
         self.gone + self.hosts.len() as u64
     }
 
-    /// What has changed since; `None` if that is too long ago.
+    /// Returns the changes since a number; `None` if they are no longer stored.
     pub(crate) fn since(&self, seen: u64) -> Option<impl Iterator<Item = Change> + '_> {
         let skip = usize::try_from(seen.checked_sub(self.gone)?).ok()?;
         Some(self.hosts.range(skip.min(self.hosts.len())..).copied())

@@ -1,57 +1,57 @@
-//! What of a host is free, in a form that many hosts can be compared by quickly.
+//! Free resources of a host, in a form in which many hosts are compared quickly.
 //!
-//! It says what certainly does not fit. Whether the rest fits is for [`berth_kubelet_admission`] to say.
+//! It excludes requests that certainly do not fit; the others are decided by [`berth_kubelet_admission`].
 
 use berth_api::PageSize;
 
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_kubelet_admission::{CpuPolicy, MemoryPolicy, State, TopologyPolicy, TopologyScope};
 
-/// Zones that are looked at one by one; the kubelet aligns on at most eight, too.
+/// Zones that are checked individually; the kubelet aligns on at most eight, too.
 pub(crate) const ZONES: usize = 8;
-/// Sizes of huge pages that are looked at zone by zone: the two that VMs have.
+/// Sizes of huge pages that are checked by zone: the two sizes that VMs use.
 pub(crate) const PAGES: [PageSize; 2] = [PageSize::MIB_2, PageSize::GIB_1];
 
-/// What a zone has.
+/// Resources of a zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Zone {
-    /// CPUs that can be pinned now, and in all.
-    pub(crate) cpus: Of<u32>,
+    /// CPUs that can be pinned: free and total.
+    pub(crate) cpus: FreeOf<u32>,
     /// Huge pages by [`PAGES`], in MiB.
-    pub(crate) pages: [Of<u32>; 2],
-    /// Plain memory in MiB, where the kubelet keeps account of it.
-    pub(crate) memory: Of<u32>,
+    pub(crate) pages: [FreeOf<u32>; 2],
+    /// Plain memory in MiB, where the kubelet accounts for it.
+    pub(crate) memory: FreeOf<u32>,
 }
 
-/// Free, of how many.
+/// Free and total amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Of<T> {
+pub(crate) struct FreeOf<T> {
     pub(crate) free: T,
     pub(crate) all: T,
 }
 
-/// What a host has, laid out so that hosts with one or two zones are looked at in two neighbouring cache lines.
+/// Resources of a host, laid out so that a check of a host with one or two zones reads two adjacent cache lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
-pub(crate) struct Free {
+pub(crate) struct FreeResources {
     pub(crate) zone_count: u8,
-    /// Whether CPUs can be pinned at all.
+    /// True if CPUs can be pinned.
     pub(crate) pins: bool,
-    /// Whether what a container has must be of one zone.
+    /// True if the resources of a container must come from one zone.
     pub(crate) one_zone: bool,
-    /// Whether that goes for all containers of a pod together.
+    /// True if this applies to all containers of a pod together.
     whole_pods: bool,
-    /// Whether the kubelet keeps account of huge pages by zone. Where it does not, they may come from any.
+    /// True if the kubelet accounts for huge pages by zone. Otherwise they may come from any zone.
     keeps_pages: bool,
-    /// By place in the kubelet's order; beyond `zone_count` nothing.
+    /// By place in the kubelet's order; unused beyond `zone_count`.
     pub(crate) zones: [Zone; ZONES],
-    /// Zones beyond those, together: the kubelet aligns on none where there are more.
+    /// Sum of the zones beyond those: the kubelet aligns on none where there are more.
     rest: Zone,
 }
 
-impl Free {
-    /// What is free in this state.
-    pub(crate) fn of(state: &State) -> Self {
+impl FreeResources {
+    /// Returns the free resources of a state.
+    pub(crate) fn from_state(state: &State) -> Self {
         let kubelet = state.host().kubelet();
         let mut free = Self {
             pins: kubelet.cpu_policy == CpuPolicy::Static,
@@ -63,13 +63,13 @@ impl Free {
         for (at, seen) in state.free_by_zone().enumerate() {
             let memory = seen.memory();
             let mut zone = Zone {
-                cpus: Of { free: seen.cpus, all: seen.all_cpus },
-                memory: Of { free: mib(memory.0), all: mib(memory.1) },
+                cpus: FreeOf { free: seen.cpus, all: seen.all_cpus },
+                memory: FreeOf { free: mib(memory.0), all: mib(memory.1) },
                 ..Zone::default()
             };
             for (pages, size) in zone.pages.iter_mut().zip(PAGES) {
                 let (now, all) = seen.pages(size);
-                *pages = Of { free: mib(now), all: mib(all) };
+                *pages = FreeOf { free: mib(now), all: mib(all) };
             }
             match free.zones.get_mut(at) {
                 Some(known) => {
@@ -86,31 +86,32 @@ impl Free {
         self.zones.get(..usize::from(self.zone_count)).unwrap_or(&self.zones)
     }
 
-    /// The zone that the kubelet would take, if one is enough: the first that has all (`bitmask.IsNarrowerThan`).
-    pub(crate) fn first_zone(&self, wants: &Wants) -> Option<&Zone> {
+    /// Returns the zone that the kubelet would select if one is enough: the first that has all
+    /// (`bitmask.IsNarrowerThan`).
+    pub(crate) fn first_zone(&self, wants: &ZoneRequest) -> Option<&Zone> {
         self.zones().iter().find(|zone| zone.has(wants))
     }
 
-    /// What all zones have together.
+    /// Returns the sum of all zones.
     pub(crate) fn sum(&self) -> Zone {
         self.zones().iter().fold(self.rest, |sum, zone| sum.and(zone))
     }
 
-    /// Whether all that is wanted must be of one zone.
-    pub(crate) const fn wants_one_zone(&self, wants: &Wants) -> bool {
+    /// Returns true if all requested resources must come from one zone.
+    pub(crate) const fn wants_one_zone(&self, wants: &ZoneRequest) -> bool {
         self.one_zone && (self.whole_pods || wants.is_of_one)
     }
 
-    /// What of it zones matter to.
-    pub(crate) const fn by_zone(&self, wants: &Wants) -> Wants {
+    /// Returns the part of a request that depends on zones.
+    pub(crate) const fn by_zone(&self, wants: &ZoneRequest) -> ZoneRequest {
         let pages = if self.keeps_pages { wants.pages } else { [0; 2] };
-        Wants { pages, ..*wants }
+        ZoneRequest { pages, ..*wants }
     }
 }
 
 impl Zone {
     fn and(&self, other: &Self) -> Self {
-        let add = |sum: Of<u32>, one: Of<u32>| Of {
+        let add = |sum: FreeOf<u32>, one: FreeOf<u32>| FreeOf {
             free: sum.free.saturating_add(one.free),
             all: sum.all.saturating_add(one.all),
         };
@@ -122,29 +123,29 @@ impl Zone {
         }
     }
 
-    pub(crate) fn has(&self, wants: &Wants) -> bool {
+    pub(crate) fn has(&self, wants: &ZoneRequest) -> bool {
         let pages = self.pages.iter().zip(wants.pages).all(|(pages, wanted)| wanted <= pages.free);
         wants.cpus <= self.cpus.free && pages
     }
 }
 
-/// What a pod wants of zones.
+/// A pod's request for resources of zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Wants {
-    /// CPUs of its own; 0 if it shares them.
+pub(crate) struct ZoneRequest {
+    /// Exclusive CPUs; 0 if it runs on the shared CPUs.
     pub(crate) cpus: u32,
     /// Huge pages by [`PAGES`], in whole MiB.
     pub(crate) pages: [u32; 2],
-    /// Whether anything of it is bound to zones.
+    /// True if any part of the request is bound to zones.
     pub(crate) is_pinned: bool,
-    /// Whether it is all for one container.
+    /// True if the request is that of a single container.
     pub(crate) is_of_one: bool,
 }
 
-impl Wants {
-    /// What the containers want together. Sidecars are left out: kubelets that do not know them have them share
-    /// with the others, and this is about what certainly does not fit.
-    pub(crate) fn of(pod: &Pod) -> Self {
+impl ZoneRequest {
+    /// Returns the sum of the containers' requests. Sidecars are ignored: kubelets without support for them let them
+    /// share with the others, and this sum must not exceed what is really needed.
+    pub(crate) fn from_pod(pod: &Pod) -> Self {
         let is_guaranteed = pod.is_guaranteed();
         let (mut wants, mut containers, mut bytes) = (Self::default(), 0_usize, [0_u64; 2]);
         for container in &pod.containers {
@@ -163,7 +164,8 @@ impl Wants {
     }
 }
 
-/// CPUs that the static policy gives to a container of a Guaranteed pod: whole ones (`guaranteedCPUs`).
+/// Returns the CPUs that the static policy allocates to a container of a Guaranteed pod: integer requests
+/// (`guaranteedCPUs`).
 fn own_cpus(container: &Container) -> u32 {
     let Resources { cpu_millis, .. } = container.requests;
     if cpu_millis.is_multiple_of(1000) { clamp(cpu_millis / 1000) } else { 0 }

@@ -1,4 +1,4 @@
-//! What a VM needs of a host beyond what every pod does.
+//! Needs of a VM beyond those of every pod.
 
 use berth_api::infra_node::KvmState;
 use std::collections::BTreeMap;
@@ -6,35 +6,36 @@ use std::collections::BTreeMap;
 use berth_api::{Bytes, Class, PageSize};
 
 use super::reason::Reason;
-use crate::inventory::HostFacts;
+use crate::inventory::ReportedHost;
 use berth_kubelet_admission::pod::{Guest, Pod};
 use berth_kubelet_admission::{Admission, CpuPolicy, State};
 
-/// What a VM needs of a host; a pod that is none needs nothing of this.
+/// Needs of a VM; other pods have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Needs {
-    /// Whether it is a VM, and so needs KVM.
+    /// True if it is a VM, which requires KVM.
     pub is_vm: bool,
-    /// Whether it runs without KVM after all.
+    /// True if it runs without KVM.
     pub is_emulated: bool,
-    /// Whether it has CPUs of its own, so that only a fresh report will do.
+    /// True if it has exclusive CPUs and requires a fresh report.
     pub is_pinned: bool,
-    /// What it is.
+    /// Class of the VM.
     pub class: Class,
-    /// Guest memory that KubeVirt spreads evenly over the zones of its CPUs (`guestMappingPassthrough`), and its pages.
+    /// Guest memory that KubeVirt splits evenly over the zones of its CPUs (`guestMappingPassthrough`), and its
+    /// pages.
     pub numa: Option<Numa>,
 }
 
-/// Guest memory that must be where the CPUs are.
+/// Guest memory that must be in the zones of the CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numa {
     /// Bytes.
     pub memory: u64,
-    /// What it is made of.
+    /// Page size.
     pub page: PageSize,
 }
 
-/// The class of a name, as annotations have it.
+/// Parses the class of an annotation.
 #[must_use]
 pub fn class_named(word: &str) -> Option<Class> {
     Some(match word {
@@ -46,13 +47,13 @@ pub fn class_named(word: &str) -> Option<Class> {
 }
 
 impl Needs {
-    /// What the pod of a VM needs. Without a class it is told by its shape.
+    /// Returns the needs of a VM's pod. Without an explicit class, the class is derived from the requests.
     #[must_use]
     pub fn of_vm(pod: &Pod, guest: &Guest, class: Option<Class>) -> Self {
         let requests = pod.requests();
         let page = requests.hugepages.iter().find(|(_, bytes)| **bytes > 0).map(|(size, _)| *size);
         let is_overcommitted = page.is_none() && requests.memory < guest.memory;
-        let by_shape = match (guest.is_dedicated, is_overcommitted) {
+        let by_requests = match (guest.is_dedicated, is_overcommitted) {
             (true, _) => Class::Performance,
             (false, true) => Class::Density,
             (false, false) => Class::Standard,
@@ -62,13 +63,13 @@ impl Needs {
             is_vm: true,
             is_emulated: pod.is_emulated(),
             is_pinned: guest.is_dedicated,
-            class: class.unwrap_or(by_shape),
+            class: class.unwrap_or(by_requests),
             numa: guest.is_mapped.then_some(Numa { memory: guest.memory, page }),
         }
     }
 
-    /// What of a host speaks against it for good; nothing of this changes by pods that come and go.
-    pub(crate) fn unmet(&self, host: &HostFacts) -> Option<Reason> {
+    /// Returns the reason why a host is unsuitable regardless of the pods on it.
+    pub(crate) fn unmet(&self, host: &ReportedHost) -> Option<Reason> {
         if !self.is_vm {
             return None;
         }
@@ -79,7 +80,7 @@ impl Needs {
         if let Some(why) = host.stale.as_ref().filter(|_| self.is_pinned) {
             return Some(Reason::Stale(why.clone()));
         }
-        // The kubelet would take it, and have it share its CPUs.
+        // The kubelet would admit it on shared CPUs.
         if self.is_pinned && host.admission.kubelet().cpu_policy == CpuPolicy::None {
             return Some(Reason::SharesCpus);
         }
@@ -89,10 +90,10 @@ impl Needs {
         None
     }
 
-    /// What of an admission speaks against it, that the kubelet does not look at: each zone of its CPUs must have its
-    /// part of the guest's memory. `before` is the host without it.
+    /// Returns the reason why an admission is insufficient for KubeVirt: each zone of its CPUs must have its part of
+    /// the guest's memory, which the kubelet does not check. `before` is the host without the pod.
     ///
-    /// Where the kubelet keeps no account of memory by zone, a zone is only known to be too small as a whole.
+    /// Where the kubelet does not account for memory by zone, only the total size of a zone can be checked.
     pub(crate) fn unmet_by(&self, admission: &Admission, before: &State) -> Option<Reason> {
         let numa = self.numa?;
         let host = before.host();
@@ -118,5 +119,5 @@ impl Needs {
     }
 }
 
-/// More than a launcher pod has.
+/// More containers than a launcher pod has.
 const CONTAINERS: usize = 64;

@@ -1,26 +1,28 @@
-//! Whether pods fit on a host in whatever order its kubelet admits them.
+//! Check that pods fit on a host in every order in which its kubelet may admit them.
 //!
-//! A kubelet that was away, or slow, gets the pods that were bound meanwhile as one list and admits them by their time of
-//! creation (`HandlePodAdditions` of pkg/kubelet/kubelet.go sorts), and not as they were bound. Which pods are in one list
-//! is not known from outside.
+//! A kubelet that was down or slow gets the pods that were bound meanwhile as one list and admits them by creation
+//! time (`HandlePodAdditions` of pkg/kubelet/kubelet.go sorts), and not in the order in which they were bound. Which
+//! pods are in one list is unknown outside the kubelet.
 
-use super::{Engine, Place, Request};
+use super::hosts::HostEntry;
+use super::request::Request;
+use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::State;
 
-/// Orders that are tried: four pods that differ. Of more pods nothing is said, and the answer is no.
+/// Number of orders that are tried: four different pods. With more pods the answer is no.
 const ORDERS: u64 = 24;
 
-/// Pods that a kubelet cannot tell from each other, whose order makes no difference.
-struct Alike<'r> {
+/// Pods that a kubelet treats equally, so that their order makes no difference.
+struct PodKind<'r> {
     first: &'r Request,
-    /// Their uids, those that are not admitted yet.
+    /// Uids of the pods that are not admitted yet.
     left: Vec<&'r str>,
 }
 
 impl Engine {
-    /// Whether the kubelet of a host would admit a pod and all of `sent`, in every order. `sent` are booked there, and so
-    /// are `others`, which come after all of these if they come.
+    /// Returns true if the kubelet of a host would admit a pod and all of `sent` in every order. `sent` are assumed
+    /// there, and so are `others`, which are admitted after all of these, if at all.
     pub fn fits_in_all_orders(
         &self,
         host: HostId,
@@ -28,25 +30,25 @@ impl Engine {
         sent: &[&Request],
         others: &[&str],
     ) -> bool {
-        let Some(place) = self.at(host) else { return false };
-        let mut state = place.state.clone();
+        let Some(entry) = self.at(host) else { return false };
+        let mut state = entry.state.clone();
         let sent_uids = sent.iter().map(|one| one.uid());
         for uid in sent_uids.chain(others.iter().copied()).chain([request.uid()]) {
             state.remove(uid);
         }
-        let mut kinds: Vec<Alike<'_>> = Vec::new();
+        let mut kinds: Vec<PodKind<'_>> = Vec::new();
         for one in sent.iter().copied().chain([request]) {
-            match kinds.iter_mut().find(|kind| kind.first.is_like(one)) {
+            match kinds.iter_mut().find(|kind| kind.first.is_equal_for_kubelet(one)) {
                 Some(kind) => kind.left.push(one.uid()),
-                None => kinds.push(Alike { first: one, left: vec![one.uid()] }),
+                None => kinds.push(PodKind { first: one, left: vec![one.uid()] }),
             }
         }
-        orders(&kinds) <= ORDERS && place.admits_all(&state, &mut kinds)
+        orders(&kinds) <= ORDERS && entry.admits_all(&state, &mut kinds)
     }
 }
 
-/// How many orders there are: `n! / (a! * b! * ...)`.
-fn orders(kinds: &[Alike<'_>]) -> u64 {
+/// Returns the number of orders: `n! / (a! * b! * ...)`.
+fn orders(kinds: &[PodKind<'_>]) -> u64 {
     let (mut orders, mut placed) = (1_u64, 0_u64);
     for kind in kinds {
         for number in 1..=kind.left.len() as u64 {
@@ -58,9 +60,9 @@ fn orders(kinds: &[Alike<'_>]) -> u64 {
     orders
 }
 
-impl Place {
-    /// Goes through all orders; those that begin alike share their beginning.
-    fn admits_all(&self, state: &State, kinds: &mut [Alike<'_>]) -> bool {
+impl HostEntry {
+    /// Tries all orders; orders with a common prefix share its evaluation.
+    fn admits_all(&self, state: &State, kinds: &mut [PodKind<'_>]) -> bool {
         for at in 0..kinds.len() {
             let Some(uid) = kinds[at].left.pop() else { continue };
             let request = kinds[at].first;
@@ -74,9 +76,9 @@ impl Place {
         true
     }
 
-    /// The host after it has admitted a pod; `None` if it would not.
+    /// Returns the state after the admission of a pod; `None` if it would be rejected.
     fn next(&self, state: &State, uid: &str, request: &Request) -> Option<State> {
-        let admission = self.judged(state, uid, request).ok()?;
+        let admission = self.evaluate(state, uid, request).ok()?;
         let mut next = state.clone();
         next.accept(uid, request.pod(), admission).ok()?;
         Some(next)

@@ -1,4 +1,4 @@
-//! Why a pod cannot go to a host: a closed list, in few words for the scheduler and in full for people.
+//! Reasons why a pod cannot go to a host: a short text for the scheduler, and a detailed message.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,33 +9,33 @@ use crate::inventory::Unpredictable;
 use crate::rules;
 use berth_kubelet_admission::Refusal;
 
-/// Why not there. `Display` is for people; [`Reason::short`] is the same on every host, as the scheduler counts hosts by
-/// equal texts.
+/// A reason against a host. `Display` is the detailed message; [`Reason::short`] is the same on every host, as the
+/// scheduler counts hosts by equal texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A rule of the stock scheduler.
+    /// A rule of kube-scheduler.
     Rule(rules::Reason),
-    /// No VM can run there.
+    /// VMs cannot run there.
     NoKvm(KvmState),
-    /// The agent has not been heard of, so nobody knows what is free.
+    /// The agent's report is stale, so the free resources are unknown.
     Stale(String),
-    /// Pages of VMs are merged there, which costs latency and tells neighbours of each other.
+    /// Pages of VMs are merged there, which costs latency and opens a side channel between tenants.
     MergesPages,
-    /// Its kubelet has all pods share all CPUs, or is not known to do otherwise.
+    /// Its kubelet runs all pods on shared CPUs, or its CPU policy is unknown.
     SharesCpus,
-    /// The kubelet would refuse it.
+    /// The kubelet would reject it.
     Kubelet(Refusal),
-    /// The kubelet would take it, and give it CPUs that another pod has: it reckons with averages where sockets or cores
-    /// are not alike (cpumanager/topology.go).
+    /// The kubelet would admit it with CPUs that are in use by another pod: it computes with average sizes where
+    /// sockets or cores are unequal (cpumanager/topology.go).
     CpusInUse,
-    /// The report does not say what the kubelet would decide by.
+    /// The report lacks information that the kubelet's decision depends on.
     Unpredictable(Unpredictable),
-    /// KubeVirt could not give the guest its memory where its CPUs are.
+    /// KubeVirt could not provide the guest's memory in the zones of its CPUs.
     Numa(String),
 }
 
 impl Reason {
-    /// Few words, without numbers or names.
+    /// Returns a short text without numbers or names.
     #[must_use]
     pub fn short(&self) -> Cow<'static, str> {
         match self {
@@ -45,7 +45,7 @@ impl Reason {
             Self::MergesPages => "node(s) merge memory pages".into(),
             Self::SharesCpus => "node(s) pin no CPUs".into(),
             Self::Kubelet(refusal) => refusal.short().into(),
-            Self::CpusInUse => "node(s) whose kubelet would hand out CPUs that are in use".into(),
+            Self::CpusInUse => "node(s) whose kubelet would allocate CPUs that are in use".into(),
             Self::Unpredictable(Unpredictable::Memory(_)) => {
                 "node(s) had an agent report without zones of memory".into()
             }
@@ -56,8 +56,8 @@ impl Reason {
         }
     }
 
-    /// How near a host was to taking the pod, for choosing which to tell of first: rules that people set come before
-    /// what the host is, and that before what is merely full.
+    /// Returns how far a host is from accepting the pod, to select the reason to report first: scheduling rules come
+    /// before properties of the host, and these before resources that are merely in use.
     #[must_use]
     pub fn distance(&self) -> u8 {
         match self {
@@ -90,7 +90,7 @@ impl fmt::Display for Reason {
             }
             Self::Kubelet(refusal) => write!(f, "{}: {}", refusal.reason, refusal.plain),
             Self::CpusInUse => f.write_str(
-                "its kubelet would hand out CPUs that another pod has, as its sockets or cores are not alike",
+                "its kubelet would allocate CPUs that another pod has, because its sockets or cores are unequal",
             ),
             Self::Unpredictable(Unpredictable::Memory(pod)) => write!(
                 f,

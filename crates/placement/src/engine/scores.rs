@@ -1,41 +1,39 @@
-//! One number for each host, kept for one class of requests: the best host is found, and the next best, without
-//! looking at all of them.
+//! Scores of hosts for one request class, with an index to find the best hosts in order without a full scan.
 //!
-//! Requests come in classes (nine of ten ask for what the one before asked for), and a decision changes one host.
-//! So each class keeps the score of every host, looks again only at hosts that have changed since, and finds its
-//! minimum by the minima of blocks.
+//! Nine of ten requests equal the previous request, and a decision changes one host. Each class therefore stores the
+//! score of every host, recomputes only the hosts that have changed, and finds its minimum by the minima of blocks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Hosts of which only the minimum is looked at first. 64 scores are two cache lines.
+/// Hosts per block; the search reads the minimum of a block first. 64 scores are two cache lines.
 const BLOCK: usize = 64;
 
 /// Lower is better.
 pub(crate) type Score = u16;
 
-/// The score of a host that cannot take the request.
+/// Score of a host that cannot accept the request.
 pub(crate) const NEVER: Score = Score::MAX;
 
 /// A score for each host.
 #[derive(Debug, Default)]
 pub(crate) struct Scores {
     scores: Vec<Score>,
-    /// The minimum of each block.
+    /// Minimum of each block.
     minima: Vec<Score>,
-    /// The minimum of each block of those.
+    /// Minimum of each block of minima.
     least: Vec<Score>,
 }
 
 impl Scores {
-    /// Scores of hosts 0, 1, 2, ...
+    /// Creates the scores of hosts 0, 1, 2, ...
     pub(crate) fn new(scores: Vec<Score>) -> Self {
         let minima: Vec<Score> = scores.chunks(BLOCK).map(minimum).collect();
         let least = minima.chunks(BLOCK).map(minimum).collect();
         Self { scores, minima, least }
     }
 
-    /// Gives a host another score; hosts beyond the last are added, and cannot take anything until they have one.
+    /// Sets the score of a host; hosts beyond the last are added with [`NEVER`] until their score is set.
     pub(crate) fn set(&mut self, host: usize, score: Score) {
         if self.scores.len() <= host {
             self.scores.resize(host + 1, NEVER);
@@ -43,17 +41,17 @@ impl Scores {
             self.least.resize(self.minima.len().div_ceil(BLOCK), NEVER);
         }
         let before = std::mem::replace(&mut self.scores[host], score);
-        if let Some(before) = renew(&self.scores, &mut self.minima, host, before) {
-            renew(&self.minima, &mut self.least, host / BLOCK, before);
+        if let Some(before) = update_minimum(&self.scores, &mut self.minima, host, before) {
+            update_minimum(&self.minima, &mut self.least, host / BLOCK, before);
         }
     }
 
-    /// [`NEVER`] for a host that is not there.
+    /// Returns the score of a host; [`NEVER`] for an unknown host.
     pub(crate) fn get(&self, host: usize) -> Score {
         self.scores.get(host).copied().unwrap_or(NEVER)
     }
 
-    /// The host with the lowest score, the lowest number among equals.
+    /// Returns the host with the lowest score, with the lowest number among equals.
     pub(crate) fn best(&self) -> Option<(Score, usize)> {
         let (block, &score) = first_minimum(&self.least)?;
         if score == NEVER {
@@ -63,31 +61,31 @@ impl Scores {
         Some((score, first_in_block(&self.scores, block)?))
     }
 
-    /// Hosts by ascending score, and by number among equals. `scratch` is only memory to use again.
+    /// Returns the hosts by ascending score, and by number among equals. `scratch` is reused memory.
     pub(crate) fn ascending<'a>(&'a mut self, scratch: &'a mut Scratch) -> Ascending<'a> {
         scratch.heap.clear();
         Ascending { of: self, scratch, is_heaped: false }
     }
 }
 
-/// Memory that [`Scores::ascending`] uses again.
+/// Memory that [`Scores::ascending`] reuses.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// Hosts that have been told of, which look as if they could take nothing until all is put back.
-    told: Vec<(Score, usize)>,
+    /// Hosts that were returned already; their score is [`NEVER`] until the iterator is dropped.
+    returned: Vec<(Score, usize)>,
     heap: BinaryHeap<Reverse<(Score, u32, bool)>>,
 }
 
-/// Hosts that are found by asking for the best again and again. Who wants more gets them from a heap, which has to be
-/// made first.
+/// Number of hosts that are found by repeated searches for the minimum. Further hosts come from a heap, which must be
+/// built first.
 const FEW: usize = 32;
 
 /// Hosts by ascending score.
 #[derive(Debug)]
 pub(crate) struct Ascending<'a> {
     of: &'a mut Scores,
-    /// The heap has hosts, and (`false`) blocks by the number of their first host: as none of its hosts comes before
-    /// that, a block is always opened in time.
+    /// The heap contains hosts, and (`false`) blocks with the number of their first host: no host of a block sorts
+    /// before it, so that a block is always expanded in time.
     scratch: &'a mut Scratch,
     is_heaped: bool,
 }
@@ -106,10 +104,10 @@ impl Iterator for Ascending<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if !self.is_heaped {
-            if self.scratch.told.len() < FEW {
+            if self.scratch.returned.len() < FEW {
                 let (score, host) = self.of.best()?;
                 self.of.set(host, NEVER);
-                self.scratch.told.push((score, host));
+                self.scratch.returned.push((score, host));
                 return Some((score, host));
             }
             self.make_heap();
@@ -129,7 +127,7 @@ impl Iterator for Ascending<'_> {
 
 impl Drop for Ascending<'_> {
     fn drop(&mut self) {
-        for (score, host) in self.scratch.told.drain(..) {
+        for (score, host) in self.scratch.returned.drain(..) {
             self.of.set(host, score);
         }
     }
@@ -139,8 +137,13 @@ fn entry(score: Score, number: usize, is_host: bool) -> Reverse<(Score, u32, boo
     Reverse((score, u32::try_from(number).unwrap_or(u32::MAX), is_host))
 }
 
-/// After one of these has changed: the minimum of its block. What that was before, if it is another now.
-fn renew(values: &[Score], minima: &mut [Score], at: usize, before: Score) -> Option<Score> {
+/// Updates the minimum of a block after a value has changed. Returns the previous minimum if it has changed.
+fn update_minimum(
+    values: &[Score],
+    minima: &mut [Score],
+    at: usize,
+    before: Score,
+) -> Option<Score> {
     let (now, block) = (values[at], at / BLOCK);
     let least = minima[block];
     if now <= least {
@@ -152,19 +155,19 @@ fn renew(values: &[Score], minima: &mut [Score], at: usize, before: Score) -> Op
     (minima[block] != least).then_some(least)
 }
 
-/// Where in a block the minimum is first.
+/// Returns the position of the first minimum of a block.
 fn first_in_block(values: &[Score], block: usize) -> Option<usize> {
     let start = block * BLOCK;
     let end = values.len().min(start + BLOCK);
     first_minimum(values.get(start..end)?).map(|(offset, _)| start + offset)
 }
 
-/// Written so that the compiler compares several at a time.
+/// Written so that the compiler vectorises it.
 fn minimum(scores: &[Score]) -> Score {
     scores.iter().fold(NEVER, |least, &score| least.min(score))
 }
 
-/// In two steps, as a minimum alone is found many at a time, and so is a value among a few.
+/// Two steps, because both the search for a minimum and the search for a value in a short slice are vectorised.
 fn first_minimum(scores: &[Score]) -> Option<(usize, &Score)> {
     let least = minimum(scores);
     let (at, part) = scores.chunks(16).enumerate().find(|(_, part)| minimum(part) == least)?;
@@ -181,7 +184,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_order_is_that_of_a_sort(
-            // Enough that there are several blocks of blocks.
+            // Enough hosts for several blocks of blocks.
             empty in prop_oneof![Just(0_usize), 4_000_usize..9_000],
             first in prop::collection::vec(prop_oneof![0_u16..20, Just(NEVER)], 0..300),
             changes in prop::collection::vec((0_usize..330, prop_oneof![0_u16..20, Just(NEVER)]), 0..100),

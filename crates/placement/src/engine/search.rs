@@ -1,4 +1,5 @@
-//! The best host for one request: by score, then by what other pods say, then by what the kubelet says.
+//! Search of the best host for a request: by score, then by the rules that depend on pods, then by the kubelet's
+//! admission.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,49 +7,50 @@ use std::sync::Arc;
 
 use berth_api::Class;
 
-use super::free::Free;
+use super::request::Request;
+use super::request_classes::{FitScores, RequestClass, RequestClassKey};
+use super::score;
 use super::scores::{NEVER, Score, Scores, Scratch};
-use super::shapes::{Fit, Key, Shape};
-use super::{Engine, Request, score};
-use crate::rules::{Counts, HostId};
+use super::state::Engine;
+use crate::rules::HostId;
 use berth_kubelet_admission::Admission;
 
-/// Hosts that are compared where preferences by pods may change the order.
+/// Number of hosts that are compared where preferences by pods may change the order.
 const COMPARED: usize = 64;
 
-/// A host that is compared with others: points, and as which one it came.
+/// A compared host: points, and its number.
 type Compared = Reverse<(i64, usize)>;
 
 impl Engine {
-    /// The best host for a pod, without booking it.
+    /// Returns the best host for a pod, without assuming the pod there.
     pub fn choose(&mut self, request: &Request, among: Option<&[HostId]>) -> Option<HostId> {
-        Some(self.chosen(request, among)?.0)
+        Some(self.choose_with_admission(request, among)?.0)
     }
 
-    /// The best host for a pod, and what the kubelet would give it there.
-    pub(super) fn chosen(
+    /// Returns the best host for a pod, and the admission that its kubelet would give.
+    pub(super) fn choose_with_admission(
         &mut self,
         request: &Request,
         among: Option<&[HostId]>,
     ) -> Option<(HostId, Admission)> {
-        let mut shapes = std::mem::take(&mut self.shapes);
+        let mut classes = std::mem::take(&mut self.classes);
         let mut scratch = std::mem::take(&mut self.scratch);
-        let (mut at, mut key) = (request.shape, Arc::clone(&request.key));
-        if shapes.get_mut(at, &key).is_none() {
-            // The class had not been asked for so long that others took its place.
-            (at, key) = shapes.find(Key::clone(&key), &request.rules);
+        let (mut at, mut key) = (request.class, Arc::clone(&request.key));
+        if classes.get_mut(at, &key).is_none() {
+            // The class was evicted by more recently used classes.
+            (at, key) = classes.find(RequestClassKey::clone(&key), &request.rules);
         }
-        let found = shapes.get_mut(at, &key).and_then(|(shape, fit)| {
-            self.catch_up(shape, fit);
+        let found = classes.get_mut(at, &key).and_then(|(class, fit)| {
+            self.refresh(class, fit);
             let mut refused = Vec::new();
-            let found = self.search(request, &mut shape.scores, among, &mut scratch, &mut refused);
-            // They looked right and are not: they stay out until something changes there.
+            let found = self.search(request, &mut class.scores, among, &mut scratch, &mut refused);
+            // Their score was too optimistic: they are excluded until the host changes.
             for host in refused {
-                shape.scores.set(host, NEVER);
+                class.scores.set(host, NEVER);
             }
             found
         });
-        self.shapes = shapes;
+        self.classes = classes;
         self.scratch = scratch;
         found
     }
@@ -61,8 +63,8 @@ impl Engine {
         scratch: &mut Scratch,
         refused: &mut Vec<usize>,
     ) -> Option<(HostId, Admission)> {
-        let question = self.counts.ask(&request.rules);
-        let leanings = question.leanings();
+        let filter = self.counts.filter_for(&request.rules);
+        let preference_scores = filter.preference_scores();
         let mut take = |at: usize| {
             let admission = self.taken(request, HostId::at(at));
             if admission.is_none() {
@@ -70,7 +72,7 @@ impl Engine {
             }
             admission.map(|admission| (HostId::at(at), admission))
         };
-        let few = among.filter(|among| among.len() * 8 < self.places.len());
+        let few = among.filter(|among| among.len() * 8 < self.entries.len());
         let mut listed: Vec<(Score, usize)> = Vec::new();
         if let Some(few) = few {
             let score = |host: &HostId| (scores.get(host.index()), host.index());
@@ -79,7 +81,7 @@ impl Engine {
             listed.dedup();
         }
         let allowed =
-            few.map_or(among, |_| None).map(|among| Allowed::new(among, self.places.len()));
+            few.map_or(among, |_| None).map(|among| Allowed::new(among, self.entries.len()));
         let mut listed = listed.into_iter();
         let mut ascending = match few {
             Some(_) => None,
@@ -92,10 +94,10 @@ impl Engine {
         });
         let is_out = |at: usize| {
             allowed.as_ref().is_some_and(|allowed| !allowed.has(at))
-                || !question.allows_by_pods(HostId::at(at))
+                || !filter.allows_by_pods(HostId::at(at))
         };
         for (score, at) in all {
-            let Some(leanings) = &leanings else {
+            let Some(preference_scores) = &preference_scores else {
                 if !is_out(at)
                     && let Some(found) = take(at)
                 {
@@ -103,7 +105,7 @@ impl Engine {
                 }
                 continue;
             };
-            let least = i64::from(score) + score::least(leanings);
+            let least = i64::from(score) + score::least(preference_scores);
             while let Some(Reverse((points, best))) = waiting.peek().copied()
                 && (points <= least || waiting.len() >= COMPARED)
             {
@@ -113,7 +115,7 @@ impl Engine {
                 }
             }
             if !is_out(at) {
-                let points = i64::from(score) + score::pods(&leanings.at(HostId::at(at)));
+                let points = i64::from(score) + score::pods(&preference_scores.at(HostId::at(at)));
                 waiting.push(Reverse((points, at)));
             }
         }
@@ -126,88 +128,79 @@ impl Engine {
     }
 
     fn taken(&self, request: &Request, host: HostId) -> Option<Admission> {
-        let place = self.at(host)?;
-        place.judged(&place.state, request.uid(), request).ok()
+        let entry = self.at(host)?;
+        entry.evaluate(&entry.state, request.uid(), request).ok()
     }
 
-    /// Looks again at the hosts that have changed since this class was last asked for.
-    fn catch_up(&self, shape: &mut Shape, fit: &mut Fit) {
-        self.catch_up_fit(fit);
-        match self.changes.since(shape.seen) {
-            Some(changed) if shape.seen > 0 => {
+    /// Updates the scores of the hosts that have changed since this class was last used.
+    fn refresh(&self, class: &mut RequestClass, fit: &mut FitScores) {
+        self.refresh_fit(fit);
+        match self.changes.since(class.seen) {
+            Some(changed) if class.seen > 0 => {
                 for change in changed {
                     let host = change.host();
                     if change.is_of_host {
-                        if shape.base.len() <= host {
-                            shape.base.resize(host + 1, NEVER);
+                        if class.base.len() <= host {
+                            class.base.resize(host + 1, NEVER);
                         }
-                        let base = self.base(host, shape);
-                        shape.base[host] = base;
+                        let base = self.base(host, class);
+                        class.base[host] = base;
                     }
-                    shape.scores.set(host, together(&shape.base, &fit.left, host));
+                    class.scores.set(host, together(&class.base, &fit.left, host));
                 }
             }
             _ => {
-                let hosts = 0..self.places.len();
-                shape.base = hosts.clone().map(|host| self.base(host, shape)).collect();
-                let scores = hosts.map(|host| together(&shape.base, &fit.left, host));
-                shape.scores = Scores::new(scores.collect());
+                let hosts = 0..self.entries.len();
+                class.base = hosts.clone().map(|host| self.base(host, class)).collect();
+                let scores = hosts.map(|host| together(&class.base, &fit.left, host));
+                class.scores = Scores::new(scores.collect());
             }
         }
-        shape.seen = self.changes.last();
+        class.seen = self.changes.last();
     }
 
-    fn catch_up_fit(&self, fit: &mut Fit) {
+    fn refresh_fit(&self, fit: &mut FitScores) {
         match self.changes.since(fit.seen) {
             Some(changed) if fit.seen > 0 => {
                 for change in changed {
-                    let left = left(&self.counts, &self.free, change.host(), fit);
+                    let left = fit.left_at(&self.counts, &self.free, change.host());
                     fit.put(change.host(), left);
                 }
             }
             _ => {
-                let hosts = 0..self.places.len();
-                fit.left = hosts.map(|host| left(&self.counts, &self.free, host, fit)).collect();
+                let hosts = 0..self.entries.len();
+                fit.left = hosts.map(|host| fit.left_at(&self.counts, &self.free, host)).collect();
             }
         }
         fit.seen = self.changes.last();
     }
 
-    /// Points that pods do not change.
-    fn base(&self, at: usize, shape: &Shape) -> Score {
-        let Some(place) = self.places.get(at).and_then(Option::as_ref) else { return NEVER };
-        let (host, needs) = (HostId::at(at), &shape.needs);
-        if !self.counts.allows_by_host(&shape.rules, host) || needs.unmet(&place.facts).is_some() {
+    /// Returns the points that pods do not affect.
+    fn base(&self, at: usize, class: &RequestClass) -> Score {
+        let Some(entry) = self.entries.get(at).and_then(Option::as_ref) else { return NEVER };
+        let (host, needs) = (HostId::at(at), &class.needs);
+        if !self.counts.allows_by_host(&class.rules, host) || needs.unmet(&entry.facts).is_some() {
             return NEVER;
         }
-        let mut points = score::preferences(&self.counts.preference(&shape.rules, host));
-        if needs.is_vm && place.class != needs.class {
+        let mut points = score::preferences(&self.counts.preference(&class.rules, host));
+        if needs.is_vm && entry.class != needs.class {
             points += score::OTHER_CLASS;
         }
-        if needs.class == Class::Density && place.facts.merges_pages != Some(true) {
+        if needs.class == Class::Density && entry.facts.merges_pages != Some(true) {
             points += score::NO_MERGING;
         }
         score::score(points)
     }
 }
 
-/// Points for what would be left, [`NEVER`] if there is no room.
-pub(super) fn left(counts: &Counts, free: &[Free], at: usize, fit: &Fit) -> Score {
-    let left = free.get(at).and_then(|free| score::left_over(free, &fit.wants));
-    match left {
-        Some(left) if counts.has_room(&fit.rules, HostId::at(at)) => score::score(left),
-        _ => NEVER,
-    }
-}
-
-/// The score of a host, from what pods do not change and what they do.
+/// Adds the points that pods do not affect and the points for resources.
 fn together(base: &[Score], left: &[Score], host: usize) -> Score {
     let of = |points: &[Score]| points.get(host).copied().unwrap_or(NEVER);
     let (base, left) = (of(base), of(left));
     if base == NEVER || left == NEVER { NEVER } else { base.saturating_add(left).min(NEVER - 1) }
 }
 
-/// Hosts to choose among, as bits.
+/// Hosts to choose among, one bit per host.
 struct Allowed(Vec<u64>);
 
 impl Allowed {

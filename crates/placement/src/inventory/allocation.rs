@@ -1,4 +1,4 @@
-//! What a kubelet has handed out, by pod, as its agent reports it.
+//! Allocations of a kubelet by pod, as the agent reports them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,14 +10,14 @@ use berth_api::{CpuSet, InfraNodeStatus, PageSize, Problem};
 use berth_kubelet_admission::pod::{Pod, Resources};
 use berth_kubelet_admission::{MemoryKind, Restored, RestoredContainer, RestoredDevices};
 
-/// What one pod has.
+/// Resources allocated to one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
     /// `metadata.uid`.
     pub uid: String,
-    /// Namespace and name, where known.
+    /// Namespace and name, if known.
     pub name: Option<String>,
-    /// CPUs that are exclusively its containers'.
+    /// Exclusive CPUs of its containers.
     pub cpus: CpuSet,
     /// Zones of its CPUs and memory.
     pub zones: Vec<u32>,
@@ -27,14 +27,14 @@ pub struct Allocation {
     pub memory: u64,
     /// Devices by resource.
     pub devices: Vec<(Arc<str>, u32)>,
-    /// What each container has of which zones; none if the report has sums alone.
+    /// Resources of each container with their zones; empty if the report has only sums.
     reported: Vec<RestoredContainer>,
-    /// Whether the report does not say which of several zones the memory comes from: an agent that reports sums alone.
+    /// True if the report does not say which of several zones the memory comes from: an agent that reports only sums.
     pub is_unplaced: bool,
 }
 
 impl Allocation {
-    /// What it takes of the Node's totals, as far as the report says.
+    /// Returns the resources it takes from the Node's totals, as far as the report has them.
     #[must_use]
     pub fn requests(&self) -> Resources {
         let devices = self.devices.iter();
@@ -46,7 +46,7 @@ impl Allocation {
         }
     }
 
-    /// What each container has of which zones. Sums alone are taken for one container's.
+    /// Returns the resources of each container with their zones. Sums are represented as one container.
     #[must_use]
     pub fn containers(&self) -> Cow<'_, [RestoredContainer]> {
         if self.reported.is_empty() {
@@ -56,13 +56,14 @@ impl Allocation {
         }
     }
 
-    /// As admission takes it. What the pod requests of the Node's totals is better known from the pod, if there is one.
+    /// Converts it for admission. The pod's requests are the better source for the Node's totals, if the pod is
+    /// known.
     pub fn restored(&self, pod: Option<&Pod>) -> Restored {
         let requests = pod.map_or_else(|| self.requests(), Pod::requests);
         Restored { containers: self.containers().into_owned(), requests }
     }
 
-    /// Sums alone, as one container.
+    /// Returns the sums as one container.
     fn as_one_container(&self) -> RestoredContainer {
         let block = |kind, bytes: u64| (bytes > 0).then(|| (kind, self.zones.clone(), bytes));
         let pages =
@@ -81,7 +82,7 @@ impl Allocation {
     }
 }
 
-/// The allocations of a report. One that makes no sense is reported as a problem, and what of it makes sense still counts
+/// Reads the allocations of a report. An invalid allocation is reported as a problem, and its valid parts still count
 /// as taken.
 pub(super) fn allocations(
     object: &str,
@@ -119,7 +120,7 @@ pub(super) fn allocations(
 }
 
 impl Allocation {
-    /// Another entry of the same pod.
+    /// Adds another entry of the same pod.
     fn add(&mut self, other: Self) {
         let mut containers = self.containers().into_owned();
         containers.extend(other.containers().into_owned());
@@ -138,7 +139,7 @@ impl Allocation {
     }
 }
 
-/// In no more memory than they need, as there is one of these for each pod of a fleet.
+/// Sums by key. The vector has no spare capacity, as there is one for each pod of a fleet.
 fn sums<K: Ord, N: Copy + Default>(
     numbers: impl IntoIterator<Item = (K, N)>,
     add: fn(N, N) -> N,
@@ -151,17 +152,17 @@ fn sums<K: Ord, N: Copy + Default>(
     sums.into_iter().collect()
 }
 
-/// Reads allocations, one after the other.
+/// Reads allocations in sequence.
 struct Reader<'a> {
     object: &'a str,
     status: &'a InfraNodeStatus,
     problems: &'a mut Vec<Problem>,
     online: CpuSet,
-    /// CPUs of the allocations before.
+    /// CPUs of the previous allocations.
     taken: CpuSet,
-    /// Names of resources, each once.
+    /// Names of resources, interned.
     resources: BTreeSet<Arc<str>>,
-    /// Bytes of all zones.
+    /// Total bytes of all zones.
     most: u64,
 }
 
@@ -216,7 +217,7 @@ impl Reader<'_> {
         new
     }
 
-    /// CPUs of the host that belong to no allocation before.
+    /// Returns the CPUs of the host that belong to no previous allocation.
     fn cpus(&mut self, at: usize, mut cpus: CpuSet) -> CpuSet {
         let elsewhere = cpus.difference(&self.online);
         if !elsewhere.is_empty() {

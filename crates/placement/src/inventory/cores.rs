@@ -1,35 +1,35 @@
-//! Which CPUs of a zone are threads of one core.
+//! Grouping of a zone's CPUs into cores.
 
 use berth_api::infra_node::Zone;
 use berth_api::{CpuSet, InfraNodeStatus};
 
 use berth_kubelet_admission::CoreSpec;
 
-/// The cores of a zone, as the agent tells them; where it does not, as the two usual ways of numbering have it: all
-/// first threads before all second ones (Intel, AMD), or siblings side by side (most of the others).
+/// Returns the cores of a zone as the agent reports them; without this information it assumes one of the two usual
+/// numberings: all first threads before all second threads (Intel, AMD), or siblings side by side (most others).
 pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, at: usize) -> Vec<CoreSpec> {
     let Some(cpus) = &zone.cpus else { return Vec::new() };
     let cpus: Vec<u32> = cpus.iter().collect();
     let socket = zone.socket.unwrap_or_else(|| socket(status, at));
-    let grouped = told(zone, &cpus).unwrap_or_else(|| guessed(status, zone, &cpus));
+    let grouped = reported_threads(zone, &cpus).unwrap_or_else(|| guessed(status, zone, &cpus));
     let cache = |cpus: &[u32]| {
         let first = cpus.first()?;
         let number = zone.caches.iter().position(|cache| cache.contains(*first))?;
-        // One that serves the whole zone is no uncore cache to the kubelet, which then takes the socket's number for it.
+        // A cache that serves the whole zone is no uncore cache for the kubelet, which then uses the socket's number.
         (zone.caches.len() > 1).then(|| cache_number(status, at, number))
     };
     let core = |cpus: Vec<u32>| CoreSpec { cache: cache(&cpus), cpus, socket };
     grouped.into_iter().map(core).collect()
 }
 
-/// Caches are numbered zone by zone, in the order in which the agent lists them.
+/// Returns the number of a cache. Caches are numbered zone by zone, in the order in which the agent lists them.
 fn cache_number(status: &InfraNodeStatus, zone: usize, number: usize) -> u32 {
     let before: usize = status.zones.iter().take(zone).map(|other| other.caches.len()).sum();
     u32::try_from(before + number).unwrap_or(u32::MAX)
 }
 
-/// By `threads`, if it says each CPU of the zone once.
-fn told(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
+/// Returns the cores by `threads`, if it lists each CPU of the zone exactly once.
+fn reported_threads(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
     let threads: Vec<Vec<u32>> = zone.threads.iter().map(|set| set.iter().collect()).collect();
     let cores = threads.first()?.len();
     if threads.iter().any(|thread| thread.len() != cores) {
@@ -43,8 +43,8 @@ fn told(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
     Some((0..cores).map(|core| threads.iter().map(|thread| thread[core]).collect()).collect())
 }
 
-/// The numbering in which what the kubelet keeps and has pinned is whole cores, since it hands out no halves where a
-/// core has siblings and the option `full-pcpus-only` is on.
+/// Returns the numbering in which the kubelet's reserved and pinned CPUs are whole cores, since the kubelet allocates
+/// no partial cores where a core has siblings and the option `full-pcpus-only` is on.
 fn guessed(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
     let each = |cpus: &[u32]| cpus.iter().map(|cpu| vec![*cpu]).collect();
     let threads = status.capabilities.cpu.threads_per_core.unwrap_or(1);
@@ -76,7 +76,7 @@ fn guessed(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>>
     if is_beside { beside } else { apart }
 }
 
-/// Cores of which the set has some threads, but not all.
+/// Counts the cores with some threads, but not all, in the set.
 fn halves(cores: &[Vec<u32>], set: &CpuSet) -> usize {
     let is_half = |core: &&Vec<u32>| {
         let inside = core.iter().filter(|cpu| set.contains(**cpu)).count();
@@ -85,7 +85,7 @@ fn halves(cores: &[Vec<u32>], set: &CpuSet) -> usize {
     cores.iter().filter(is_half).count()
 }
 
-/// Zones are numbered socket by socket, the same number on each.
+/// Returns the socket of a zone. Zones are numbered socket by socket, the same number on each.
 fn socket(status: &InfraNodeStatus, at: usize) -> u32 {
     let with_cpus =
         status.zones.iter().filter(|zone| zone.cpus.as_ref().is_some_and(|c| !c.is_empty()));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_says_counts() {
+    fn reported_threads_are_used() {
         let mut host = status(2, 1, &["0-3"]);
         host.zones[0].threads = vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()];
         assert_eq!(first(&host), [[0, 2], [1, 3]]);

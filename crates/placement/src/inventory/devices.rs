@@ -1,4 +1,4 @@
-//! Devices of device plugins by zone, from what the agent reports, and those whose zones are not known.
+//! Devices of device plugins by zone as the agent reports them, and resources whose zones are unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,18 +8,18 @@ use berth_api::{InfraNodeStatus, Problem};
 use berth_kubelet_admission::DevicePool;
 use berth_kubelet_admission::pod::Resources;
 
-/// Resources of KubeVirt's own device plugins: `/dev/kvm` and the like are of no zone.
+/// Resources of KubeVirt's own device plugins: `/dev/kvm` and similar devices have no zone.
 pub(super) const KUBEVIRT: &str = "devices.kubevirt.io/";
 
-/// Pools of devices for admission, and the resources whose zones are not known.
+/// Device pools for admission, and the resources whose zones are unknown.
 pub(super) struct Devices {
     pub(super) pools: Vec<DevicePool>,
     pub(super) unplaced: BTreeSet<String>,
 }
 
-/// A resource of the Node is unplaced if the report does not list it, or lists other devices of zones than the Node has:
-/// a plugin has registered or lost devices, and one of both does not know yet. Resources that are written to Nodes, and
-/// that no plugin serves, are told by their names.
+/// Reads the devices. A resource of the Node is unplaced if the report does not list it, or if the numbers of the
+/// report and the Node differ: a plugin has registered or lost devices, and one side is outdated. Resources that are
+/// written to Nodes without a plugin are recognised by their names.
 pub(super) fn devices(
     object: &str,
     status: &InfraNodeStatus,
@@ -74,12 +74,13 @@ pub(super) fn devices(
     Devices { pools: by_name.into_values().collect(), unplaced }
 }
 
-/// Whether Berth's agent or the bridge marker writes it to the Node: no device plugin has it, and so no zone.
+/// Returns true if Berth's agent or the bridge marker writes the resource to the Node: it has no device plugin, and
+/// thus no zone.
 fn is_written(name: &str) -> bool {
     name.starts_with(resource::BRIDGE_PREFIX) || name == resource::PINNABLE_CPUS
 }
 
-/// Devices that the report counts, by resource: what a host without a Node is taken to offer.
+/// Returns the devices that the report counts, by resource: the assumed offer of a host without a Node.
 pub(super) fn reported(status: &InfraNodeStatus) -> impl Iterator<Item = (String, u64)> + '_ {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for devices in &status.devices {

@@ -1,4 +1,4 @@
-//! A host as placement needs it, read from what its agent reports and, where there is one, from its Node.
+//! A host as placement needs it, read from its agent's report and, if there is one, from its Node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,38 +18,38 @@ use berth_kubelet_admission::{
     self as admission, HostSpec, MemoryPolicy, TopologyPolicy, ZoneSpec,
 };
 
-/// What is known of a host, checked.
+/// A validated host, as reported.
 #[derive(Clone, Debug)]
-pub struct HostFacts {
+pub struct ReportedHost {
     /// `metadata.name` of the InfraNode and of the Node.
     pub name: String,
-    /// Labels of the Node; without a Node those that its agent, its kubelet and KubeVirt would give it.
+    /// Labels of the Node; without a Node the labels that its agent, its kubelet and KubeVirt would set.
     pub labels: BTreeMap<String, String>,
     /// `spec.taints` of the Node.
     pub taints: Vec<v1::Taint>,
     /// `spec.unschedulable` of the Node.
     pub is_cordoned: bool,
-    /// `status.allocatable` of the Node; without a Node what its kubelet would say.
+    /// `status.allocatable` of the Node; without a Node the amounts that its kubelet would report.
     pub allocatable: Resources,
     /// `status.allocatable.pods`.
     pub pods_limit: u64,
-    /// What its kubelet decides by.
-    pub admission: Arc<admission::Host>,
-    /// Whether VMs can run, or what stands in the way; `None` if that is not known.
+    /// Input of its kubelet's admission.
+    pub admission: Arc<admission::KubeletHost>,
+    /// KVM state; `None` if unknown.
     pub kvm: Option<KvmState>,
-    /// Whether pages of different VMs are merged; `None` if that is not known.
+    /// True if pages of different VMs are merged; `None` if unknown.
     pub merges_pages: Option<bool>,
-    /// Why the report cannot be trusted for pinned VMs, if so.
+    /// The reason why the report is stale, if it is.
     pub stale: Option<String>,
-    /// What the kubelet has allocated, by uid.
+    /// Resources that the kubelet has allocated, sorted by uid.
     pub allocations: Vec<Allocation>,
-    /// Resources of device plugins whose devices' zones are not known.
+    /// Resources of device plugins whose zones are unknown.
     pub unplaced_devices: BTreeSet<String>,
-    /// CPUs, cores and memory for people.
+    /// CPUs, cores and memory for messages.
     pub zones: Vec<ZoneSize>,
 }
 
-/// What a zone has for VMs.
+/// Resources of a zone for VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZoneSize {
     /// The kernel's number.
@@ -62,25 +62,25 @@ pub struct ZoneSize {
     pub memory: u64,
 }
 
-/// What a report does not say, though the kubelet decides by it.
+/// Information that the kubelet's decision depends on and that is missing from the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unpredictable {
-    /// Which zones the memory of this pod comes from.
+    /// The zones of the memory of this pod.
     Memory(String),
-    /// Which zones the devices of this resource are of.
+    /// The zones of the devices of this resource.
     Devices(String),
 }
 
-/// Pods a kubelet takes where nobody said (`maxPods`).
+/// The kubelet's default of `maxPods`.
 const PODS: u64 = 110;
-/// What KubeVirt's device plugin offers of `/dev/kvm` and the like (`maxDevices` of virt-handler).
+/// Devices that KubeVirt's device plugin offers for `/dev/kvm` and similar files (`maxDevices` of virt-handler).
 const DEVICES: u64 = 1000;
 
-impl HostFacts {
+impl ReportedHost {
     /// Reads a host.
     ///
     /// # Errors
-    /// What stands in the way of placing anything there. What is merely odd is added to `problems`.
+    /// Returns the problem if nothing can be placed on the host. Lesser problems are added to `problems`.
     pub fn read(
         infra: &InfraNode,
         node: Option<&v1::Node>,
@@ -140,7 +140,7 @@ impl HostFacts {
             memory: zone.memory,
         });
         let sizes = sizes.collect();
-        let admission = admission::Host::new(&spec, &settings)
+        let admission = admission::KubeletHost::new(&spec, &settings)
             .map_err(|fault| unusable("status", &"", &fault.to_string()))?;
         let has = &status.capabilities;
         Ok(Self {
@@ -161,8 +161,8 @@ impl HostFacts {
     }
 }
 
-impl HostFacts {
-    /// What the scheduler's rules read of it.
+impl ReportedHost {
+    /// Returns the input of the scheduler's rules.
     #[must_use]
     pub fn parts(&self) -> HostParts<'_> {
         HostParts {
@@ -175,7 +175,7 @@ impl HostFacts {
         }
     }
 
-    /// Why what a kubelet would do with a pod cannot be told from the report, if so.
+    /// Returns the missing information if the kubelet's decision about a pod cannot be predicted from the report.
     #[must_use]
     pub fn unpredictable(&self, pod: &Pod) -> Option<Unpredictable> {
         let kubelet = self.admission.kubelet();
@@ -196,7 +196,7 @@ impl HostFacts {
         Some(Unpredictable::Devices(unplaced.clone()))
     }
 
-    /// What a pod has, if the report lists it.
+    /// Returns the allocation of a pod, if the report lists it.
     #[must_use]
     pub fn allocation(&self, uid: &str) -> Option<&Allocation> {
         let at = self.allocations.binary_search_by(|one| one.uid.as_str().cmp(uid)).ok()?;
@@ -204,7 +204,7 @@ impl HostFacts {
     }
 }
 
-/// A zone of the report; or the field that is wrong, and why.
+/// Reads a zone of the report; returns the invalid field and the problem otherwise.
 fn zone_spec(
     status: &InfraNodeStatus,
     zone: &Zone,
@@ -234,7 +234,8 @@ fn zone_spec(
     Ok(ZoneSpec { id: zone.id, cores: cores(status, zone, at), memory, hugepages, distances })
 }
 
-/// What the kubelet would offer to pods: everything but what is kept, and huge pages apart from memory.
+/// Returns the resources that the kubelet would offer to pods: everything but reservations, and huge pages separate
+/// from memory.
 fn allocatable(
     spec: &HostSpec,
     kubelet: &admission::Kubelet,
@@ -259,7 +260,7 @@ fn allocatable(
     }
     all.cpu_millis = cpus.saturating_mul(1000);
     let kvm = &status.capabilities.kvm;
-    // What a captured tree cannot show is taken to be there.
+    // Devices that a captured tree cannot show are assumed to exist.
     let devices = [
         ("kvm", kvm.state.map(|state| state == KvmState::Ready)),
         ("tun", kvm.tun),
@@ -273,7 +274,7 @@ fn allocatable(
     all
 }
 
-/// Bridges that the host is asked to have, by the resources that its agent would write to the Node.
+/// Returns the desired bridges of the host as the resources that its agent would write to the Node.
 fn bridges(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
     let aware = |network: &&NetworkSpec| network.scenario == NetworkScenario::VlanAwareBridge;
     let shared =
@@ -286,8 +287,8 @@ fn bridges(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
     shared.chain(own).map(|bridge| format!("{}{bridge}", resource::BRIDGE_PREFIX))
 }
 
-/// The uid of the Node that owns the InfraNode, if the Node that is there now has another one: it was deleted and made
-/// again, and the report is of the time before. The garbage collector deletes such an InfraNode.
+/// Returns the uid of the Node that owns the InfraNode, if the current Node has another uid: the Node was deleted and
+/// created again, and the report is older. The garbage collector deletes such an InfraNode.
 fn owner_of_another_uid(infra: &InfraNode, node: Option<&v1::Node>) -> Option<String> {
     let uid = node?.metadata.uid.as_ref()?;
     let owners = infra.metadata.owner_references.iter().flatten();
@@ -327,7 +328,8 @@ fn labels(
     all
 }
 
-/// Why the report is not to be trusted: the controller calls conditions Unknown when the agent's Lease has run out.
+/// Returns the reason why the report is stale: the controller sets conditions to Unknown when the agent's Lease has
+/// expired.
 fn stale(infra: &InfraNode) -> Option<String> {
     let conditions = &infra.status.as_ref()?.conditions;
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;

@@ -1,4 +1,4 @@
-//! The kubelet's configuration, from what the agent reports of it.
+//! The kubelet's configuration, from the agent's report.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,10 @@ use berth_kubelet_admission::{
     CpuOptions, CpuPolicy, HostSpec, Kubelet, ReservedMemory, TopologyOptions, Version,
 };
 
-/// Everything but which CPUs are kept, which may need the Node ([`reserved`]).
+/// Reads all settings except the reserved CPUs, which may need the Node ([`reserved`]).
 ///
-/// Options that do not change what is admitted, or that are not known here, are a problem that is told, not an end.
+/// Options that do not affect admission, or that are not supported, are reported as a problem and do not make the
+/// host unusable.
 pub(super) fn settings(
     object: &str,
     status: &InfraNodeStatus,
@@ -91,7 +92,7 @@ pub(super) fn settings(
     Ok(settings)
 }
 
-/// `name`, or `name=value` where the value is not true.
+/// Parses `name`, or `name=value` where the value is not true.
 fn options(listed: &[String]) -> BTreeMap<String, String> {
     let pair = |option: &String| match option.split_once('=') {
         Some((name, value)) => (name.to_owned(), value.to_owned()),
@@ -100,8 +101,8 @@ fn options(listed: &[String]) -> BTreeMap<String, String> {
     listed.iter().map(pair).collect()
 }
 
-/// CPUs that the kubelet keeps: by name, or those it chooses where it is only told how many (`kubeReserved`): the first
-/// ones, core by core. What it was told shows in what its Node lacks.
+/// Returns the CPUs that the kubelet reserves: by name, or, where only their number is configured (`kubeReserved`),
+/// the first CPUs, core by core. The number is what the Node's allocatable lacks.
 pub(super) fn reserved(settings: &Kubelet, spec: &HostSpec, node: Option<&v1::Node>) -> CpuSet {
     if settings.cpu_policy == CpuPolicy::None || !settings.reserved_cpus.is_empty() {
         return settings.reserved_cpus.clone();

@@ -1,4 +1,4 @@
-//! What there is: hosts by what their agents report, and what is taken of them.
+//! Hosts as their agents report them, with the resources already allocated.
 
 mod allocation;
 mod cores;
@@ -9,4 +9,4 @@ mod node;
 
 pub use allocation::Allocation;
 pub use berth_api::Problem;
-pub use host::{HostFacts, Unpredictable, ZoneSize};
+pub use host::{ReportedHost, Unpredictable, ZoneSize};

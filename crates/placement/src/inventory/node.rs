@@ -1,4 +1,4 @@
-//! What a Node says that its InfraNode does not: version, and what is left for pods.
+//! Fields of a Node that its InfraNode does not have: the kubelet's version, and allocatable resources.
 
 use berth_api::{PageSize, Problem, Quantity};
 use k8s_openapi::api::core::v1;
@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1;
 use berth_kubelet_admission::Version;
 use berth_kubelet_admission::pod::Resources;
 
-/// The newest kubelet whose rules are known here; taken where nobody says which one runs.
+/// The newest kubelet whose rules are implemented; used where the version is unknown.
 const NEWEST: Version = Version { major: 1, minor: 36 };
 
-/// The kubelet's version.
+/// Returns the kubelet's version.
 pub(super) fn version(node: Option<&v1::Node>, problems: &mut Vec<Problem>) -> Version {
     let Some(info) = node.and_then(|node| node.status.as_ref()?.node_info.as_ref()) else {
         return NEWEST;
@@ -29,27 +29,27 @@ pub(super) fn object(node: Option<&v1::Node>) -> String {
     format!("Node {name}")
 }
 
-/// Thousandths of CPUs that pods can have.
+/// Returns the allocatable CPUs in thousandths.
 pub(super) fn cpu_millis(node: &v1::Node) -> Option<u64> {
     let cpu = node.status.as_ref()?.allocatable.as_ref()?.get("cpu")?;
     let cpu: Quantity = cpu.0.parse().ok()?;
     cpu.millis().try_into().ok()
 }
 
-/// `status.allocatable` and the number of pods; what the Node does not say, or says wrongly, is as usual.
+/// Returns `status.allocatable` and the number of pods; missing or invalid values are replaced by the defaults.
 pub(super) fn allocatable(
     node: Option<&v1::Node>,
     usual: &Resources,
     pods: u64,
     problems: &mut Vec<Problem>,
 ) -> (Resources, u64) {
-    let Some(told) = node.and_then(|node| node.status.as_ref()?.allocatable.as_ref()) else {
+    let Some(reported) = node.and_then(|node| node.status.as_ref()?.allocatable.as_ref()) else {
         return (usual.clone(), pods);
     };
     let mut all = Resources::default();
     let mut limit = pods;
     let (mut has_cpu, mut has_memory) = (false, false);
-    for (name, quantity) in told {
+    for (name, quantity) in reported {
         let mut wrong = |message: &str| {
             let field = format!("status.allocatable.{name}");
             problems.push(Problem::new(object(node), field, &quantity.0, message));

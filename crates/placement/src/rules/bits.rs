@@ -1,4 +1,4 @@
-//! Sets of hosts, a bit each.
+//! Sets of hosts, one bit per host.
 
 use super::symbols::index;
 
@@ -25,7 +25,7 @@ impl Bits {
         }
     }
 
-    /// Leaves what the other has too.
+    /// Keeps the numbers that the other set also has (intersection).
     pub(super) fn keep(&mut self, other: &Self) {
         self.0.truncate(other.0.len());
         for (word, others) in self.0.iter_mut().zip(&other.0) {
@@ -33,14 +33,14 @@ impl Bits {
         }
     }
 
-    /// Leaves what the other does not have.
+    /// Removes the numbers of the other set (difference).
     pub(super) fn drop_all(&mut self, other: &Self) {
         for (word, others) in self.0.iter_mut().zip(&other.0) {
             *word &= !others;
         }
     }
 
-    /// In rising order.
+    /// Returns the numbers in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let words = (0u32..).step_by(64).zip(&self.0);
         words.flat_map(|(first, word)| {

@@ -1,125 +1,53 @@
-//! From a pod's spec to numbers: what it requires, what it prefers, and what it asks of pods that come later.
+//! Compilation of a pod's spec to numbers: its requirements, its preferences, and its effect on later pods.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
 
-use super::belongs::Belongs;
+use super::compiled::{Rules, Spread, Template};
 use super::counter::{Counted, What};
 use super::counts::Counts;
 use super::fit::requests;
 use super::groups::{Group, Term};
 use super::hosts::Eligible;
-use super::invalid::{Invalid, Place, label_key};
-use super::node_affinity::{NodeRule, preference, weight};
+use super::invalid::{FieldPath, Invalid, label_key};
+use super::node_affinity::{NodeRule, preferred_terms, weight};
 use super::parts::PodSpecParts;
-use super::recent::Asked;
 use super::selector::{Requirement, Selector};
 use super::symbols::{Labels, Symbol, Symbols};
 use super::taints::Tolerations;
-use berth_kubelet_admission::pod::Pod;
-
-/// A pod's rules, as numbers of the [`Counts`] that compiled them; with others they mean nothing.
-#[derive(Debug)]
-pub struct Rules {
-    pub(super) labels: Labels,
-    pub(super) is_terminating: bool,
-    pub(super) asked: Asked,
-    pub(super) template: Arc<Template>,
-    /// Of each of the template's constraints `DoNotSchedule`: whether the pod itself is among those that are spread.
-    pub(super) counts_itself: Box<[bool]>,
-    pub(super) belongs: Belongs,
-}
-
-/// What pods that differ only in labels, containers and uid have in common.
-#[derive(Debug)]
-pub(super) struct Template {
-    pub(super) namespace: Symbol,
-    /// Of `nodeSelector` and required node affinity, if it has any.
-    pub(super) node_rule: Option<u32>,
-    pub(super) preference: Option<u32>,
-    pub(super) tolerations: u32,
-    pub(super) tolerates_cordon: bool,
-    /// The group of pods that it must be together with, and its counter for each term's topology.
-    pub(super) affinity: Option<(u32, Box<[u32]>)>,
-    /// Counters of pods that it must not be together with.
-    pub(super) anti_affinity: Box<[u32]>,
-    /// `DoNotSchedule`, each with the pods that it spreads.
-    pub(super) spread: Box<[(Spread, Selector)]>,
-    /// `ScheduleAnyway`.
-    pub(super) soft_spread: Box<[Spread]>,
-    /// Counters of pods that it likes or dislikes, and how much.
-    pub(super) preferred: Box<[(u32, i64)]>,
-    /// Counters that are to be raised by this where the pod is: for pods that come later.
-    pub(super) says: Box<[(u32, i64)]>,
-}
-
-/// Which hosts a pod may go to, and which it would rather, as far as other pods do not matter: pods with equal ones, of
-/// one [`Counts`], see all hosts alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HostRules {
-    node_rule: Option<u32>,
-    preference: Option<u32>,
-    tolerations: u32,
-}
-
-/// A compiled spread constraint.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Spread {
-    pub(super) counter: u32,
-    pub(super) max_skew: i64,
-    pub(super) min_domains: u32,
-    /// Whether the domains are the hosts themselves.
-    pub(super) is_by_host: bool,
-}
 
 impl Rules {
-    /// What of them does not depend on other pods.
-    #[must_use]
-    pub fn of_hosts(&self) -> HostRules {
-        let Template { node_rule, preference, tolerations, .. } = *self.template;
-        HostRules { node_rule, preference, tolerations }
-    }
-
-    /// What its containers ask for, without a uid: pods that ask for the same share it.
-    #[must_use]
-    pub const fn containers(&self) -> &Arc<Pod> {
-        &self.asked.pod
-    }
-
-    /// The same number for pods whose containers request the same.
-    pub(crate) const fn number_of_requests(&self) -> u64 {
-        self.asked.number
-    }
-
-    /// Reads a pod's rules. What is equal for many pods, such as the selectors of one `MachineDeployment`, is kept once.
+    /// Compiles a pod's rules. Parts that are equal for many pods, such as the selectors of a `MachineDeployment`,
+    /// are stored once.
     ///
     /// # Errors
-    /// If the API server would not have taken the pod: what is wrong, and where.
+    /// Returns the invalid field and the problem if the API server would have rejected the pod.
     pub fn compile(counts: &mut Counts, parts: &PodSpecParts<'_>) -> Result<Self, Invalid> {
-        let (number, known) = counts.recents.template(parts);
+        let (number, known) = counts.compile_cache.template(parts);
         let known = known.map(Arc::clone);
         let namespace = if parts.namespace.is_empty() { "default" } else { parts.namespace };
         let symbols = &mut counts.symbols;
         let namespace =
             known.as_ref().map_or_else(|| symbols.intern(namespace), |known| known.namespace);
-        let labels = Labels::of(symbols, parts.labels.into_iter().flatten());
+        let labels = Labels::intern(symbols, parts.labels.into_iter().flatten());
         let template = match known {
             Some(known) => known,
             None => {
                 let new = Arc::new(Template::compile(counts, parts, namespace, &labels)?);
-                counts.recents.keep_template(number, parts, &new);
+                counts.compile_cache.keep_template(number, parts, &new);
                 new
             }
         };
-        let Counts { recents, symbols, .. } = counts;
-        let asked = recents.asked(parts.containers, |pod| requests(symbols, pod));
+        let Counts { compile_cache, symbols, .. } = counts;
+        let pod_requests =
+            compile_cache.pod_requests(parts.containers, |pod| requests(symbols, pod));
         let itself = template.spread.iter().map(|(_, pods)| pods.matches(symbols, &labels));
         let counts_itself = itself.collect();
         let is_terminating = parts.is_terminating;
-        let belongs = counts.belonging(namespace, &labels, is_terminating);
-        Ok(Self { labels, is_terminating, asked, template, counts_itself, belongs })
+        let membership = counts.membership_of(namespace, &labels, is_terminating);
+        Ok(Self { labels, is_terminating, pod_requests, template, counts_itself, membership })
     }
 }
 
@@ -130,22 +58,22 @@ impl Template {
         namespace: Symbol,
         labels: &Labels,
     ) -> Result<Self, Invalid> {
-        let spec = Place::top("spec");
+        let spec = FieldPath::top("spec");
         let symbols = &mut counts.symbols;
         let node = parts.affinity.and_then(|affinity| affinity.node_affinity.as_ref());
         let rule = NodeRule::read(symbols, &spec, parts.node_selector, node)?;
-        let preference = preference(symbols, &spec, node)?;
+        let preference = preferred_terms(symbols, &spec, node)?;
         let place = spec.field("tolerations");
         let tolerations = Tolerations::read(symbols, &place, parts.tolerations)?;
-        let tolerates_cordon = tolerations.tolerate_cordon(symbols);
-        let near = Near::read(symbols, &spec, parts, namespace, labels)?;
+        let tolerates_unschedulable = tolerations.tolerate_unschedulable(symbols);
+        let near = PodAffinityTerms::read(symbols, &spec, parts, namespace, labels)?;
         let place = spec.field("topologySpreadConstraints");
         let mut constraints = Vec::with_capacity(parts.spread.len());
         for (at, one) in parts.spread.iter().enumerate() {
             constraints.push(Constraint::read(symbols, &place.item(at), one, labels)?);
         }
 
-        // All is well: only now is anything kept.
+        // Everything is valid: only now the state is changed.
         let tolerations = counts.hosts.tolerations(tolerations);
         let node_rule = (!rule.is_empty()).then(|| counts.hosts.rule(&counts.symbols, rule));
         let preference =
@@ -156,38 +84,39 @@ impl Template {
         let spread = spread.into_iter().zip(hard).map(|(spread, one)| (spread, one.selector));
         let spread = spread.collect();
         let soft_spread = seen.constraints(counts, &soft).into();
-        let (affinity, anti_affinity, preferred, says) = near.keep(counts);
+        let (affinity, anti_affinity, preferred, contributions) = near.intern(counts);
         Ok(Self {
             namespace,
             node_rule,
             preference,
             tolerations,
-            tolerates_cordon,
+            tolerates_unschedulable,
             affinity,
             anti_affinity,
             spread,
             soft_spread,
             preferred,
-            says,
+            contributions,
         })
     }
 }
 
 /// Terms of pod affinity and anti-affinity, each with its topology key.
 #[derive(Default)]
-struct Near {
+struct PodAffinityTerms {
     affinity: Vec<(Term, Symbol)>,
     anti_affinity: Vec<(Term, Symbol)>,
     /// Positive for affinity, negative for anti-affinity.
     preferred: Vec<(Term, Symbol, i64)>,
 }
 
-type Kept = (Option<(u32, Box<[u32]>)>, Box<[u32]>, Box<[(u32, i64)]>, Box<[(u32, i64)]>);
+type CompiledAffinity =
+    (Option<(u32, Box<[u32]>)>, Box<[u32]>, Box<[(u32, i64)]>, Box<[(u32, i64)]>);
 
-impl Near {
+impl PodAffinityTerms {
     fn read(
         symbols: &mut Symbols,
-        spec: &Place<'_>,
+        spec: &FieldPath<'_>,
         parts: &PodSpecParts<'_>,
         namespace: Symbol,
         labels: &Labels,
@@ -197,7 +126,7 @@ impl Near {
         let mut near = Self::default();
         let Some(affinity) = parts.affinity else { return Ok(near) };
         let place = spec.field("affinity");
-        let mut read = |place: &Place<'_>, term: &PodAffinityTerm| {
+        let mut read = |place: &FieldPath<'_>, term: &PodAffinityTerm| {
             affinity_term(symbols, place, term, namespace, labels)
         };
         if let Some(one) = &affinity.pod_affinity {
@@ -233,31 +162,31 @@ impl Near {
         Ok(near)
     }
 
-    fn keep(self, counts: &mut Counts) -> Kept {
-        /// `hardPodAffinityWeight` of the scheduler's configuration, where nobody changed it.
+    fn intern(self, counts: &mut Counts) -> CompiledAffinity {
+        /// Default of `hardPodAffinityWeight` in the scheduler's configuration.
         const OF_REQUIRED: i64 = 1;
         let counter = |counts: &mut Counts, term: &Term, key: Symbol, what: What| {
             let group = counts.group(Group::new(vec![term.clone()], false));
             let topology = counts.hosts.topology(key);
             counts.counter(Counted { group, topology, what })
         };
-        let mut says = Vec::new();
+        let mut contributions = Vec::new();
         for (term, key) in &self.affinity {
-            says.push((counter(counts, term, *key, What::Weights), OF_REQUIRED));
+            contributions.push((counter(counts, term, *key, What::Weights), OF_REQUIRED));
         }
         let mut anti_affinity = Vec::new();
         for (term, key) in &self.anti_affinity {
-            says.push((counter(counts, term, *key, What::Refusers), 1));
+            contributions.push((counter(counts, term, *key, What::ExistingAntiAffinity), 1));
             let own = own_view(counts, term);
             anti_affinity.push(counter(counts, &own, *key, What::Members));
         }
         let mut preferred = Vec::new();
         for (term, key, weight) in &self.preferred {
-            says.push((counter(counts, term, *key, What::Weights), *weight));
+            contributions.push((counter(counts, term, *key, What::Weights), *weight));
             let own = own_view(counts, term);
             preferred.push((counter(counts, &own, *key, What::Members), *weight));
         }
-        // A pod must be of all terms to count for any (interpodaffinity `podMatchesAllAffinityTerms`).
+        // A pod must match all terms to count for any (interpodaffinity `podMatchesAllAffinityTerms`).
         let (terms, keys): (Vec<Term>, Vec<Symbol>) = self.affinity.into_iter().unzip();
         let terms: Vec<Term> =
             terms.iter().map(|term| own_view(counts, term).into_owned()).collect();
@@ -270,11 +199,12 @@ impl Near {
             let counters = counters.collect();
             (group, counters)
         });
-        (affinity, anti_affinity.into(), preferred.into(), says.into())
+        (affinity, anti_affinity.into(), preferred.into(), contributions.into())
     }
 }
 
-/// Whom the scheduler takes a new pod's own term to mean; when that pod is there, the term means what it says.
+/// Returns the term as the scheduler evaluates it for the incoming pod itself; for an existing pod the scheduler
+/// evaluates the term as written.
 fn own_view<'a>(counts: &Counts, term: &'a Term) -> Cow<'a, Term> {
     if counts.quirks.negative_namespace_selectors
         && term.namespace_selector.matches(&counts.symbols, &counts.no_labels)
@@ -287,7 +217,7 @@ fn own_view<'a>(counts: &Counts, term: &'a Term) -> Cow<'a, Term> {
 
 fn affinity_term(
     symbols: &mut Symbols,
-    place: &Place<'_>,
+    place: &FieldPath<'_>,
     term: &PodAffinityTerm,
     namespace: Symbol,
     labels: &Labels,
@@ -324,15 +254,19 @@ fn affinity_term(
     Ok((Term { namespaces: namespaces.into(), namespace_selector, selector }, key))
 }
 
-fn topology_key(symbols: &mut Symbols, place: &Place<'_>, key: &str) -> Result<Symbol, Invalid> {
+fn topology_key(
+    symbols: &mut Symbols,
+    place: &FieldPath<'_>,
+    key: &str,
+) -> Result<Symbol, Invalid> {
     label_key(&place.field("topologyKey"), key)?;
     Ok(symbols.intern(key))
 }
 
-/// The pod's own values of these labels; those that it does not have are passed over.
+/// Returns the pod's own values of these labels; labels that it does not have are ignored.
 fn own(
     symbols: &mut Symbols,
-    place: &Place<'_>,
+    place: &FieldPath<'_>,
     keys: &[String],
     labels: &Labels,
     has_selector: bool,
@@ -349,7 +283,7 @@ fn own(
     Ok(all)
 }
 
-/// A spread constraint that has been read.
+/// A parsed spread constraint.
 struct Constraint {
     selector: Selector,
     key: Symbol,
@@ -364,7 +298,7 @@ struct Constraint {
 impl Constraint {
     fn read(
         symbols: &mut Symbols,
-        place: &Place<'_>,
+        place: &FieldPath<'_>,
         one: &TopologySpreadConstraint,
         labels: &Labels,
     ) -> Result<Self, Invalid> {
@@ -419,7 +353,7 @@ impl Constraint {
     }
 }
 
-/// What constraints need to know of their pod.
+/// The pod's properties that constraints depend on.
 struct Seen {
     namespace: Symbol,
     node_rule: Option<u32>,
@@ -427,14 +361,14 @@ struct Seen {
 }
 
 impl Seen {
-    /// Those that say the same of `whenUnsatisfiable`.
+    /// Compiles the constraints with the same `whenUnsatisfiable`.
     fn constraints(&self, counts: &mut Counts, all: &[Constraint]) -> Vec<Spread> {
         let mut keys: Vec<Symbol> = all.iter().map(|one| one.key).collect();
         keys.sort_unstable();
         keys.dedup();
         let compiled = all.iter().map(|one| {
-            // A selector of everything counts nothing, though the pod itself matches it
-            // (podtopologyspread `countPodsMatchSelector`).
+            // An empty selector counts no pods, although the pod itself matches it (podtopologyspread
+            // `countPodsMatchSelector`).
             let everything = one.selector.is_everything();
             let term = Term {
                 namespaces: [self.namespace].into(),

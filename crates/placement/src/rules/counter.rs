@@ -1,4 +1,4 @@
-//! Counts by topology domain, changed by one pod at a time.
+//! Counts by topology domain, updated for one pod at a time.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,13 +7,13 @@ use super::symbols::{NumberMap, Symbol, index};
 /// No domain: the host does not have the label.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// The domains that hosts form by the value of one label.
+/// The domains of hosts by the value of one label.
 #[derive(Debug)]
 pub(super) struct Topology {
     pub(super) key: Symbol,
     numbers: HashMap<Symbol, u32>,
     values: Vec<Symbol>,
-    /// By host.
+    /// Domain by host.
     of_host: Vec<u32>,
 }
 
@@ -38,8 +38,8 @@ impl Topology {
         }
     }
 
-    /// [`NOWHERE`] if the host does not have the label.
-    pub(super) fn of(&self, host: u32) -> u32 {
+    /// Returns the domain of a host; [`NOWHERE`] if the host does not have the label.
+    pub(super) fn domain_of(&self, host: u32) -> u32 {
         self.of_host.get(index(host)).copied().unwrap_or(NOWHERE)
     }
 
@@ -48,7 +48,7 @@ impl Topology {
     }
 }
 
-/// What is counted, and where: equal ones are one counter.
+/// Key of a counter: what is counted, and over which topology.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Counted {
     pub(super) group: u32,
@@ -60,37 +60,37 @@ pub(super) struct Counted {
 pub(super) enum What {
     /// Pods of the group.
     Members,
-    /// Pods of the group on hosts of this kind, and where there are fewest.
+    /// Pods of the group on eligible hosts, with the minimum over domains.
     Spread(u32),
-    /// Pods that refuse to be near the group.
-    Refusers,
-    /// Weights of pods that like or dislike to be near the group.
+    /// Pods with a required anti-affinity to the group.
+    ExistingAntiAffinity,
+    /// Weights of pods with a preferred affinity or anti-affinity to the group.
     Weights,
 }
 
-/// A number for each domain. Where it is 0 nothing is kept: over hosts, a `MachineDeployment`'s pods are in few of very
-/// many domains.
+/// A number for each domain. Zeros are not stored: over hosts, a `MachineDeployment`'s pods are in few of very many
+/// domains.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
     values: NumberMap<u32, i64>,
-    /// Of all domains.
+    /// Sum of all domains.
     pub(super) total: i64,
-    /// Only where the least is asked for.
+    /// Only for counters with a minimum.
     levels: Option<Levels>,
 }
 
-/// How many domains have a certain count, 0 apart.
+/// Number of domains by count; zeros are not stored.
 #[derive(Debug)]
 struct Levels {
     domains: BTreeMap<i64, u32>,
-    /// Where the least is looked for, by number.
-    reach: u32,
+    /// Number of the [`EligibleDomains`] of the minimum.
+    eligible_domains: u32,
 }
 
 impl Counter {
-    /// One whose least is asked for, of all domains of this [`Reach`]: its pods are on hosts of no other domain.
-    pub(super) fn of(reach: u32) -> Self {
-        let levels = Levels { domains: BTreeMap::new(), reach };
+    /// Creates a counter with a minimum over these [`EligibleDomains`]: it counts no pods on hosts of other domains.
+    pub(super) fn with_levels(eligible_domains: u32) -> Self {
+        let levels = Levels { domains: BTreeMap::new(), eligible_domains };
         Self { levels: Some(levels), ..Self::default() }
     }
 
@@ -98,7 +98,7 @@ impl Counter {
         self.values.get(&domain).copied().unwrap_or(0)
     }
 
-    /// Nothing happens in no domain.
+    /// Adds to a domain; [`NOWHERE`] is ignored.
     pub(super) fn add(&mut self, domain: u32, by: i64) {
         if domain == NOWHERE {
             return;
@@ -117,10 +117,12 @@ impl Counter {
         }
     }
 
-    /// The count where it is least; 0 if there are fewer domains than that.
-    pub(super) fn least(&self, reaches: &[Reach], min_domains: u32) -> i64 {
+    /// Returns the minimum over domains; 0 if there are fewer than `min_domains`.
+    pub(super) fn least(&self, eligible_domains: &[EligibleDomains], min_domains: u32) -> i64 {
         let Some(levels) = &self.levels else { return 0 };
-        let all = reaches.get(index(levels.reach)).map_or(0, |reach| reach.domains);
+        let all = eligible_domains
+            .get(index(levels.eligible_domains))
+            .map_or(0, |eligible_domains| eligible_domains.domains);
         let is_somewhere_none = self.values.len() < index(all);
         if all < min_domains || is_somewhere_none {
             return 0;
@@ -147,25 +149,25 @@ impl Levels {
     }
 }
 
-/// The domains that hosts of one kind are in, the same for all that is to be spread over them.
+/// The domains of eligible hosts, shared by all constraints with the same eligibility.
 #[derive(Debug)]
-pub(super) struct Reach {
+pub(super) struct EligibleDomains {
     pub(super) topology: u32,
-    /// The kind of hosts.
+    /// Number of the eligibility rule.
     pub(super) eligible: u32,
-    /// By domain.
+    /// Number of hosts by domain.
     hosts: Vec<u32>,
-    /// Those that have any.
+    /// Number of domains with hosts.
     domains: u32,
 }
 
-impl Reach {
+impl EligibleDomains {
     pub(super) const fn new(topology: u32, eligible: u32) -> Self {
         Self { topology, eligible, hosts: Vec::new(), domains: 0 }
     }
 
-    /// A host of the kind comes.
-    pub(super) fn host_comes(&mut self, domain: u32) {
+    /// Adds an eligible host.
+    pub(super) fn add_host(&mut self, domain: u32) {
         if domain == NOWHERE {
             return;
         }
@@ -179,8 +181,8 @@ impl Reach {
         }
     }
 
-    /// One goes; its pods have been taken out of all counts before.
-    pub(super) fn host_goes(&mut self, domain: u32) {
+    /// Removes an eligible host, whose pods have been removed from all counts before.
+    pub(super) fn remove_host(&mut self, domain: u32) {
         if let Some(hosts) = self.hosts.get_mut(index(domain))
             && *hosts > 0
         {

@@ -1,58 +1,57 @@
-//! Hosts and the pods on them, counted for every rule that has been compiled, and kept right one change at a time.
+//! Hosts and the pods on them, counted for every compiled rule and updated one change at a time.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::belongs::Belongs;
-use super::compile::Rules;
-use super::counter::{Counted, Counter, Reach, What};
+use super::compile_cache::CompileCache;
+use super::compiled::Rules;
+use super::counter::{Counted, Counter, EligibleDomains, What};
 use super::fit::Amounts;
-use super::groups::{Anchor, Group, Groups, Member, Sharing};
-use super::hosts::{Host, Hosts};
-use super::invalid::{Invalid, Place};
+use super::groups::{Group, Groups, IndexKey, Member, PodSet};
+use super::hosts::{Hosts, NodeInfo};
+use super::invalid::{FieldPath, Invalid};
+use super::membership::GroupMembership;
 use super::parts::HostParts;
-use super::question::Question;
-use super::recent::Recents;
 use super::symbols::{Labels, NumberMap, Pair, Symbol, Symbols, index, pairs};
 use super::taints::Taint;
 
-/// A host of [`Counts`]; the same for the same name, also if it went away in between.
+/// Identifier of a host of [`Counts`]; it stays the same for a name, also after the host was removed and added again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub(super) u32);
 
 impl HostId {
-    /// The host that came as this one, from 0.
+    /// Returns the identifier of the host that was added at this position, from 0.
     #[must_use]
     pub fn at(place: usize) -> Self {
         Self(u32::try_from(place).unwrap_or(u32::MAX))
     }
 
-    /// As which one it came.
+    /// Returns the position at which it was added.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Faults of a scheduler that has to be foretold as it is.
+/// Bugs of a scheduler whose decisions are to be predicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quirks {
-    /// A new pod's own terms with a `namespaceSelector` that is true of a namespace without labels (`NotIn`,
-    /// `DoesNotExist`) mean pods of all namespaces. In kube-scheduler since 1.34, until its patch releases of autumn
-    /// 2026 (kubernetes issue 141526, fixed by pull request 141563).
+    /// For a new pod, its own terms with a `namespaceSelector` that matches a namespace without labels (`NotIn`,
+    /// `DoesNotExist`) select pods of all namespaces. Present in kube-scheduler from 1.34 until its patch releases of
+    /// autumn 2026 (kubernetes issue 141526, fixed by pull request 141563).
     pub negative_namespace_selectors: bool,
 }
 
-/// A pod on a host, until it is removed; never used again.
+/// Identifier of a pod on a host until the pod is removed; it is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodId(u64);
 
-/// All that rules are judged by.
+/// State that rules are evaluated against.
 ///
-/// Whatever has been compiled is kept, as the next pod of its kind will want it; so in time this should be made anew
-/// from the objects themselves, for instance once a day.
+/// Compiled rules are never dropped, because the next pod of the template needs them; callers should therefore
+/// rebuild it from the objects from time to time, for instance once a day.
 #[derive(Debug)]
 pub struct Counts {
     pub(super) symbols: Symbols,
@@ -60,22 +59,22 @@ pub struct Counts {
     pub(super) groups: Groups,
     counters: Vec<(Counted, Counter)>,
     known: NumberMap<Counted, u32>,
-    /// What the counters of [`What::Spread`] look for their least in.
-    pub(super) reaches: Vec<Reach>,
+    /// Domains for the minimum of the counters of [`What::Spread`].
+    pub(super) eligible_domains: Vec<EligibleDomains>,
     namespaces: HashMap<Symbol, Labels>,
     pub(super) no_labels: Labels,
     pub(super) quirks: Quirks,
-    pods: NumberMap<u64, Placed>,
+    pods: NumberMap<u64, CountedPod>,
     next: u64,
-    by_pair: NumberMap<Pair, Sharing>,
-    pub(super) recents: Recents,
-    /// Raised whenever pods may belong to other groups than before.
+    by_pair: NumberMap<Pair, PodSet>,
+    pub(super) compile_cache: CompileCache,
+    /// Incremented whenever pods may belong to other groups than before.
     regrouped: u64,
     on_host: Vec<Vec<u64>>,
 }
 
 #[derive(Clone, Debug)]
-struct Placed {
+struct CountedPod {
     rules: Arc<Rules>,
     host: u32,
 }
@@ -87,13 +86,13 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Without hosts and pods, and by the rules as they are documented.
+    /// Creates an empty state that follows the documented rules.
     #[must_use]
     pub fn new() -> Self {
         Self::with(Quirks::default())
     }
 
-    /// The same by the rules of a scheduler with faults.
+    /// Creates an empty state that follows the rules of a scheduler with bugs.
     #[must_use]
     pub fn with(quirks: Quirks) -> Self {
         Self {
@@ -103,29 +102,29 @@ impl Counts {
             groups: Groups::new(),
             counters: Vec::new(),
             known: NumberMap::default(),
-            reaches: Vec::new(),
+            eligible_domains: Vec::new(),
             namespaces: HashMap::new(),
             no_labels: Labels::default(),
             pods: NumberMap::default(),
             next: 0,
             by_pair: NumberMap::default(),
-            recents: Recents::default(),
+            compile_cache: CompileCache::default(),
             regrouped: 0,
             on_host: Vec::new(),
         }
     }
 
-    /// A namespace's labels; one that is not known has none.
+    /// Sets the labels of a namespace; an unknown namespace has none.
     pub fn set_namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
         let name = self.symbols.intern(name);
-        let labels = Labels::of(&mut self.symbols, labels);
+        let labels = Labels::intern(&mut self.symbols, labels);
         if self.namespace(name) == &labels {
             return;
         }
         let here = self.by_pair.get(&(super::symbols::EMPTY, name));
-        let pods: Vec<Placed> = here
+        let pods: Vec<CountedPod> = here
             .into_iter()
-            .flat_map(Sharing::iter)
+            .flat_map(PodSet::iter)
             .filter_map(|pod| self.pods.get(&pod).cloned())
             .collect();
         for pod in &pods {
@@ -142,40 +141,40 @@ impl Counts {
         self.namespaces.get(&name).unwrap_or(&self.no_labels)
     }
 
-    /// A host comes, or has changed. Its pods stay.
+    /// Adds or updates a host. Its pods stay.
     ///
     /// # Errors
-    /// If it has a taint that no API server would have taken.
+    /// Returns an error for a taint that the API server would have rejected.
     pub fn set_host(&mut self, parts: &HostParts<'_>) -> Result<HostId, Invalid> {
-        let spec = Place::top("spec");
+        let spec = FieldPath::top("spec");
         let place = spec.field("taints");
         let mut taints = Vec::with_capacity(parts.taints.len());
         for (at, taint) in parts.taints.iter().enumerate() {
             taints.push(Taint::read(&mut self.symbols, &place.item(at), taint)?);
         }
         let name = self.symbols.intern(parts.name);
-        let host = Host {
+        let host = NodeInfo {
             name,
-            labels: Labels::of(&mut self.symbols, parts.labels.into_iter().flatten()),
+            labels: Labels::intern(&mut self.symbols, parts.labels.into_iter().flatten()),
             taints: taints.into(),
             is_cordoned: parts.is_cordoned,
         };
         let number = self.hosts.number(parts.name);
-        let allocatable = Amounts::of(&mut self.symbols, parts.allocatable);
-        if let Some(room) = self.hosts.rooms.get_mut(index(number)) {
-            room.set(allocatable, parts.pods_limit);
+        let allocatable = Amounts::intern(&mut self.symbols, parts.allocatable);
+        if let Some(resources) = self.hosts.resources.get_mut(index(number)) {
+            resources.set(allocatable, parts.pods_limit);
         }
         if self.on_host.len() <= index(number) {
             self.on_host.resize_with(index(number) + 1, Vec::new);
         }
-        // A kubelet writes its Node every few minutes, and nearly always nothing of this has changed.
+        // A kubelet updates its Node every few minutes, and these fields nearly never change.
         if self.hosts.get(number) != Some(&host) {
             self.replace(number, Some(host));
         }
         Ok(HostId(number))
     }
 
-    /// A host goes, and its pods with it; says how many they were.
+    /// Removes a host with its pods; returns the number of these pods.
     pub fn remove_host(&mut self, host: HostId) -> usize {
         let pods = self.on_host.get(index(host.0)).cloned().unwrap_or_default();
         for pod in &pods {
@@ -185,7 +184,7 @@ impl Counts {
         pods.len()
     }
 
-    fn replace(&mut self, number: u32, host: Option<Host>) {
+    fn replace(&mut self, number: u32, host: Option<NodeInfo>) {
         let pods: Vec<Arc<Rules>> = self
             .on_host
             .get(index(number))
@@ -196,51 +195,53 @@ impl Counts {
         for rules in &pods {
             self.count(rules, number, -1);
         }
-        self.host_reaches(number, Reach::host_goes);
+        self.update_eligible_domains(number, EligibleDomains::remove_host);
         self.hosts.set(&self.symbols, number, host);
-        self.host_reaches(number, Reach::host_comes);
+        self.update_eligible_domains(number, EligibleDomains::add_host);
         for rules in &pods {
             self.count(rules, number, 1);
         }
     }
 
-    fn host_reaches(&mut self, host: u32, change: fn(&mut Reach, u32)) {
-        for reach in &mut self.reaches {
-            if self.hosts.is_eligible(reach.eligible, host) {
-                change(reach, self.hosts.domain(reach.topology, host));
+    fn update_eligible_domains(&mut self, host: u32, change: fn(&mut EligibleDomains, u32)) {
+        for eligible_domains in &mut self.eligible_domains {
+            if self.hosts.is_eligible(eligible_domains.eligible, host) {
+                change(eligible_domains, self.hosts.domain(eligible_domains.topology, host));
             }
         }
     }
 
-    /// By number; a new one knows the hosts that are there already.
-    fn reach(&mut self, topology: u32, eligible: u32) -> u32 {
-        let is_it = |reach: &Reach| reach.topology == topology && reach.eligible == eligible;
-        let known = self.reaches.iter().position(is_it);
+    /// Returns the number of a set of domains; a new set starts with the existing hosts.
+    fn eligible_domains(&mut self, topology: u32, eligible: u32) -> u32 {
+        let is_it = |eligible_domains: &EligibleDomains| {
+            eligible_domains.topology == topology && eligible_domains.eligible == eligible
+        };
+        let known = self.eligible_domains.iter().position(is_it);
         let at = known.unwrap_or_else(|| {
-            let mut new = Reach::new(topology, eligible);
+            let mut new = EligibleDomains::new(topology, eligible);
             if let Some((_, hosts)) = self.hosts.eligible.get(eligible) {
-                hosts.iter().for_each(|host| new.host_comes(self.hosts.domain(topology, host)));
+                hosts.iter().for_each(|host| new.add_host(self.hosts.domain(topology, host)));
             }
-            self.reaches.push(new);
-            self.reaches.len() - 1
+            self.eligible_domains.push(new);
+            self.eligible_domains.len() - 1
         });
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// The host of a name, if it is there.
+    /// Returns the host with a name, if it exists.
     #[must_use]
     pub fn host(&self, name: &str) -> Option<HostId> {
         self.hosts.find(name).map(HostId)
     }
 
-    /// Hosts that have this label, in the order in which they first came.
+    /// Returns the hosts with a label, in the order in which they were first added.
     pub fn hosts_with(&self, key: &str, value: &str) -> impl Iterator<Item = HostId> + '_ {
         let pair = self.symbols.find(key).zip(self.symbols.find(value));
         let hosts = pair.and_then(|pair| self.hosts.with(pair));
         hosts.into_iter().flat_map(|hosts| hosts.iter().map(HostId))
     }
 
-    /// A pod comes to a host. `None` if there is no such host.
+    /// Adds a pod to a host. Returns `None` if there is no such host.
     pub fn add(&mut self, pod: Arc<Rules>, host: HostId) -> Option<PodId> {
         self.hosts.get(host.0)?;
         let number = self.next;
@@ -248,21 +249,21 @@ impl Counts {
         self.count(&pod, host.0, 1);
         for pair in pairs(pod.template.namespace, &pod.labels) {
             let pods = self.by_pair.entry(pair);
-            pods.and_modify(|pods| pods.add(number)).or_insert(Sharing::One(number));
+            pods.and_modify(|pods| pods.add(number)).or_insert(PodSet::One(number));
         }
-        if let Some(room) = self.hosts.rooms.get_mut(index(host.0)) {
-            room.take(&pod.asked.amounts);
+        if let Some(resources) = self.hosts.resources.get_mut(index(host.0)) {
+            resources.add_pod(&pod.pod_requests.amounts);
         }
         if let Some(pods) = self.on_host.get_mut(index(host.0)) {
             pods.push(number);
         }
-        self.pods.insert(number, Placed { rules: pod, host: host.0 });
+        self.pods.insert(number, CountedPod { rules: pod, host: host.0 });
         Some(PodId(number))
     }
 
-    /// A pod goes; whether it was there.
+    /// Removes a pod; returns false if it was not known.
     pub fn remove(&mut self, pod: PodId) -> bool {
-        let Some(Placed { rules, host }) = self.pods.remove(&pod.0) else { return false };
+        let Some(CountedPod { rules, host }) = self.pods.remove(&pod.0) else { return false };
         self.count(&rules, host, -1);
         for pair in pairs(rules.template.namespace, &rules.labels) {
             if let Entry::Occupied(mut pods) = self.by_pair.entry(pair)
@@ -271,19 +272,13 @@ impl Counts {
                 pods.remove();
             }
         }
-        if let Some(room) = self.hosts.rooms.get_mut(index(host)) {
-            room.give_back(&rules.asked.amounts);
+        if let Some(resources) = self.hosts.resources.get_mut(index(host)) {
+            resources.remove_pod(&rules.pod_requests.amounts);
         }
         if let Some(pods) = self.on_host.get_mut(index(host)) {
             pods.retain(|other| *other != pod.0);
         }
         true
-    }
-
-    /// Where a pod may go.
-    #[must_use]
-    pub fn ask<'a>(&'a self, rules: &'a Rules) -> Question<'a> {
-        Question::new(self, rules)
     }
 
     pub(super) fn member<'a>(&'a self, rules: &'a Rules) -> Member<'a> {
@@ -301,29 +296,29 @@ impl Counts {
         Member { namespace, namespace_labels, labels, is_terminating }
     }
 
-    /// The groups that a pod is in.
-    pub(super) fn belonging(
+    /// Computes the groups of a pod.
+    pub(super) fn membership_of(
         &self,
         namespace: Symbol,
         labels: &Labels,
         is_terminating: bool,
-    ) -> Belongs {
+    ) -> GroupMembership {
         let member = self.member_of(namespace, labels, is_terminating);
-        Belongs::of(&self.groups, &self.symbols, member, self.regrouped)
+        GroupMembership::find(&self.groups, &self.symbols, member, self.regrouped)
     }
 
-    /// The groups that a pod is in now.
-    pub(super) fn belongs<'a>(&self, rules: &'a Rules) -> Cow<'a, Belongs> {
-        if rules.belongs.as_of == self.regrouped {
-            return Cow::Borrowed(&rules.belongs);
+    /// Returns the current groups of a pod.
+    pub(super) fn membership<'a>(&self, rules: &'a Rules) -> Cow<'a, GroupMembership> {
+        if rules.membership.as_of == self.regrouped {
+            return Cow::Borrowed(&rules.membership);
         }
         let Rules { labels, is_terminating, template, .. } = rules;
-        Cow::Owned(self.belonging(template.namespace, labels, *is_terminating))
+        Cow::Owned(self.membership_of(template.namespace, labels, *is_terminating))
     }
 
-    /// Counts a pod, once more or once less.
+    /// Adds `by` to all counters of a pod.
     fn count(&mut self, rules: &Rules, host: u32, by: i64) {
-        let belongs = self.belongs(rules);
+        let membership = self.membership(rules);
         let Self { hosts, counters, .. } = self;
         let mut add = |number: u32, by: i64| {
             let Some((counted, counter)) = counters.get_mut(index(number)) else { return };
@@ -334,10 +329,10 @@ impl Counts {
             }
             counter.add(hosts.domain(counted.topology, host), by);
         };
-        for number in belongs.members() {
+        for number in membership.members() {
             add(*number, by);
         }
-        for (number, weight) in &rules.template.says {
+        for (number, weight) in &rules.template.contributions {
             add(*number, weight.saturating_mul(by));
         }
     }
@@ -346,25 +341,27 @@ impl Counts {
         self.groups.intern(group)
     }
 
-    /// The counter of something; a new one counts the pods that are there already.
+    /// Returns the number of a counter; a new counter starts with the existing pods.
     pub(super) fn counter(&mut self, counted: Counted) -> u32 {
         if let Some(known) = self.known.get(&counted) {
             return *known;
         }
         let number = u32::try_from(self.counters.len()).unwrap_or(u32::MAX);
         let mut counter = match counted.what {
-            What::Spread(eligible) => Counter::of(self.reach(counted.topology, eligible)),
+            What::Spread(eligible) => {
+                Counter::with_levels(self.eligible_domains(counted.topology, eligible))
+            }
             _ => Counter::default(),
         };
-        // A pod that says something has compiled its counter, so those of what pods say begin empty.
+        // A pod that contributes to a counter has compiled it, so counters of contributions start at zero.
         if matches!(counted.what, What::Members | What::Spread(_)) {
             self.recount(&counted, &mut counter);
         }
-        if let Some(uses) = self.groups.uses_mut(counted.group) {
+        if let Some(counters) = self.groups.counters_mut(counted.group) {
             match counted.what {
-                What::Members | What::Spread(_) => uses.members.push(number),
-                What::Refusers => uses.refusers.push(number),
-                What::Weights => uses.weights.push(number),
+                What::Members | What::Spread(_) => counters.members.push(number),
+                What::ExistingAntiAffinity => counters.existing_anti_affinity.push(number),
+                What::Weights => counters.weights.push(number),
             }
         }
         self.regrouped = self.regrouped.saturating_add(1);
@@ -375,7 +372,7 @@ impl Counts {
 
     fn recount(&self, counted: &Counted, counter: &mut Counter) {
         let Some((group, _)) = self.groups.get(counted.group) else { return };
-        let mut look = |pod: &Placed| {
+        let mut look = |pod: &CountedPod| {
             let here = match counted.what {
                 What::Spread(eligible) => self.hosts.is_eligible(eligible, pod.host),
                 _ => true,
@@ -385,15 +382,15 @@ impl Counts {
             }
         };
         // The tenant's namespace may have thousands of pods, and the new MachineDeployment none.
-        match group.anchor(|pair| self.by_pair.get(pair).map_or(0, Sharing::len)) {
-            // A pod has one value of a label, so it is met once.
-            Anchor::Pairs(pairs) => {
+        match group.index_key(|pair| self.by_pair.get(pair).map_or(0, PodSet::len)) {
+            // A pod has one value of a label, so it is visited once.
+            IndexKey::Pairs(pairs) => {
                 let pods = pairs.iter().filter_map(|pair| self.by_pair.get(pair));
-                let pods = pods.flat_map(Sharing::iter);
+                let pods = pods.flat_map(PodSet::iter);
                 pods.filter_map(|pod| self.pods.get(&pod)).for_each(look);
             }
-            Anchor::Key(_) | Anchor::Rest => self.pods.values().for_each(&mut look),
-            Anchor::None => {}
+            IndexKey::Key(_) | IndexKey::Rest => self.pods.values().for_each(&mut look),
+            IndexKey::None => {}
         }
     }
 

@@ -1,26 +1,26 @@
-//! Whether a host has room: the resources of a pod against what is left of a Node's allocatable.
+//! Resource fit: the requests of a pod against the remaining allocatable resources of a Node.
 //!
-//! NodeResourcesFit's `fitsRequest`, and component-helpers' `resource.PodRequests`. Not part of it: ephemeral storage
+//! NodeResourcesFit's `fitsRequest`, and component-helpers' `resource.PodRequests`. Not included: ephemeral storage
 //! and pod-level resources, which [`Pod`] does not have.
 
 use super::reason::Reason;
 use super::symbols::{Symbol, Symbols};
 use berth_kubelet_admission::pod::{Pod, Resources};
 
-/// Amounts of everything that is counted; what is not named is zero.
+/// Amounts of all counted resources; an unnamed resource is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Amounts {
     cpu_millis: u64,
     memory: u64,
-    /// Huge pages by size and extended resources, under their names in a Node, sorted.
+    /// Huge pages by size and extended resources, by their names in a Node, sorted.
     others: Vec<(Symbol, u64)>,
 }
 
-/// What of a host is taken.
+/// Allocatable and used resources of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct NodeResources {
     left: Amounts,
-    /// How many more pods may come.
+    /// Number of further pods that the host may run.
     pods_left: u64,
     allocatable: Amounts,
     pods_limit: u64,
@@ -29,7 +29,7 @@ pub(super) struct Room {
 }
 
 impl Amounts {
-    pub(super) fn of(symbols: &mut Symbols, resources: &Resources) -> Self {
+    pub(super) fn intern(symbols: &mut Symbols, resources: &Resources) -> Self {
         let mut others: Vec<(Symbol, u64)> = Vec::new();
         for (size, bytes) in &resources.hugepages {
             others.push((symbols.intern(&size.resource()), *bytes));
@@ -62,21 +62,21 @@ impl Amounts {
     }
 }
 
-/// What the scheduler sets aside for a pod: its containers and sidecars together, or more if an init container needs
-/// more beside the sidecars that were started before it (KEP-753); and the overhead.
+/// Returns the requests of a pod as the scheduler computes them: its containers and sidecars together, or the maximum
+/// of an init container and the sidecars that were started before it (KEP-753); plus the overhead.
 pub(super) fn requests(symbols: &mut Symbols, pod: &Pod) -> Amounts {
-    Amounts::of(symbols, &pod.requests())
+    Amounts::intern(symbols, &pod.requests())
 }
 
-impl Room {
+impl NodeResources {
     pub(super) fn set(&mut self, allocatable: Amounts, pods_limit: u64) {
         self.allocatable = allocatable;
         self.pods_limit = pods_limit;
-        self.settle();
+        self.update_left();
     }
 
-    /// What is left is asked for far more often than it changes.
-    fn settle(&mut self) {
+    /// Recomputes the remaining amounts, which are read far more often than they change.
+    fn update_left(&mut self) {
         let Self { left, pods_left, allocatable, pods_limit, used, pods } = self;
         left.cpu_millis = allocatable.cpu_millis.saturating_sub(used.cpu_millis);
         left.memory = allocatable.memory.saturating_sub(used.memory);
@@ -87,16 +87,16 @@ impl Room {
         *pods_left = pods_limit.saturating_sub(*pods);
     }
 
-    pub(super) fn take(&mut self, amounts: &Amounts) {
+    pub(super) fn add_pod(&mut self, amounts: &Amounts) {
         self.used.combine(amounts, u64::saturating_add);
         self.pods = self.pods.saturating_add(1);
-        self.settle();
+        self.update_left();
     }
 
-    pub(super) fn give_back(&mut self, amounts: &Amounts) {
+    pub(super) fn remove_pod(&mut self, amounts: &Amounts) {
         self.used.combine(amounts, u64::saturating_sub);
         self.pods = self.pods.saturating_sub(1);
-        self.settle();
+        self.update_left();
     }
 
     pub(super) fn has(&self, wanted: &Amounts) -> bool {
@@ -106,7 +106,7 @@ impl Room {
             && self.has_others(wanted)
     }
 
-    /// Both lists are sorted, so one walk is enough.
+    /// Both lists are sorted, so one pass is enough.
     fn has_others(&self, wanted: &Amounts) -> bool {
         let mut left = self.left.others.iter();
         wanted.others.iter().filter(|(_, wanted)| *wanted > 0).all(|(name, wanted)| {
@@ -115,17 +115,17 @@ impl Room {
         })
     }
 
-    /// Everything that there is too little of.
-    pub(super) fn lacks(&self, symbols: &Symbols, wanted: &Amounts) -> Vec<Reason> {
-        let mut lacking = Vec::new();
+    /// Returns all insufficient resources.
+    pub(super) fn shortages(&self, symbols: &Symbols, wanted: &Amounts) -> Vec<Reason> {
+        let mut shortages = Vec::new();
         if self.pods >= self.pods_limit {
-            lacking.push(Reason::PodsLimit { limit: self.pods_limit });
+            shortages.push(Reason::PodsLimit { limit: self.pods_limit });
         }
         let (all, used) = (&self.allocatable, &self.used);
         let mut look = |what: &str, wanted: u64, all: u64, used: u64| {
             let free = all.saturating_sub(used);
             if wanted > free {
-                lacking.push(Reason::Resources { what: what.to_owned(), wanted, free });
+                shortages.push(Reason::Resources { what: what.to_owned(), wanted, free });
             }
         };
         look("cpu", wanted.cpu_millis, all.cpu_millis, used.cpu_millis);
@@ -133,6 +133,6 @@ impl Room {
         for (name, wanted) in &wanted.others {
             look(symbols.name(*name), *wanted, all.other(*name), used.other(*name));
         }
-        lacking
+        shortages
     }
 }

@@ -1,31 +1,33 @@
-//! Groups of pods that rules speak of, and which groups a pod belongs to without asking each of them.
+//! Groups of pods that rules refer to, with an index to find the groups of a pod without testing each group.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
 use super::selector::{Selector, Test};
-use super::symbols::{EMPTY, Labels, Mix, NumberMap, Pair, Shared, Symbol, Symbols, pairs};
+use super::symbols::{
+    EMPTY, Interner, Labels, NumberHasher, NumberMap, Pair, Symbol, Symbols, pairs,
+};
 
 /// Pods in these namespaces with these labels (kube-scheduler `framework.AffinityTerm`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Term {
-    /// By name, sorted.
+    /// Namespaces by name, sorted.
     pub(super) namespaces: Box<[Symbol]>,
-    /// And by their labels.
+    /// Namespaces by their labels, in addition.
     pub(super) namespace_selector: Selector,
     pub(super) selector: Selector,
 }
 
-/// Pods of which all terms are true.
+/// Pods that match all terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Group {
     /// Sorted, at least one.
     pub(super) terms: Box<[Term]>,
-    /// Without those that are being deleted: so spreading counts, and affinity does not.
+    /// True if pods that are being deleted do not count: spreading excludes them, affinity does not.
     pub(super) living: bool,
 }
 
-/// A pod as groups see it.
+/// The properties of a pod that groups match.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member<'a> {
     pub(super) namespace: Symbol,
@@ -53,13 +55,13 @@ impl Group {
                 .all(|term| term.selector.matches(symbols, member.labels) && here(term))
     }
 
-    /// The best one: of few pairs, and of those that few others share, whoever that is.
-    pub(super) fn anchor(&self, crowd: impl Fn(&Pair) -> usize) -> Anchor {
+    /// Returns the best index key: few pairs, shared by as few other entries as possible.
+    pub(super) fn index_key(&self, crowd: impl Fn(&Pair) -> usize) -> IndexKey {
         let mut best: Option<(usize, Vec<Pair>)> = None;
         let mut key = None;
         for term in &self.terms {
             if term.selector == Selector::Nothing {
-                return Anchor::None;
+                return IndexKey::None;
             }
             let mut offer = |pairs: Vec<Pair>| {
                 let cost = pairs.iter().map(&crowd).sum::<usize>().saturating_add(pairs.len());
@@ -81,13 +83,13 @@ impl Group {
             }
         }
         match (best, key) {
-            (Some((_, pairs)), _) => Anchor::Pairs(pairs),
-            (None, Some(key)) => Anchor::Key(key),
-            (None, None) => Anchor::Rest,
+            (Some((_, pairs)), _) => IndexKey::Pairs(pairs),
+            (None, Some(key)) => IndexKey::Key(key),
+            (None, None) => IndexKey::Rest,
         }
     }
 
-    /// For people.
+    /// Formats the group for messages.
     pub(super) fn shown(&self, symbols: &Symbols) -> String {
         let terms: Vec<String> =
             self.terms.iter().map(|term| term.selector.shown(symbols).to_string()).collect();
@@ -97,30 +99,30 @@ impl Group {
 
 /// Counters of a group.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Uses {
-    /// Of its pods.
+pub(super) struct GroupCounters {
+    /// Counters of its pods.
     pub(super) members: Vec<u32>,
-    /// Of pods that want no pod of the group near.
-    pub(super) refusers: Vec<u32>,
-    /// Of the weights with which pods like the group near, or dislike it.
+    /// Counters of pods with a required anti-affinity to the group.
+    pub(super) existing_anti_affinity: Vec<u32>,
+    /// Counters of the weights of preferred affinity and anti-affinity to the group.
     pub(super) weights: Vec<u32>,
 }
 
 /// All groups.
 #[derive(Debug)]
 pub(super) struct Groups {
-    all: Shared<Group, Uses>,
+    all: Interner<Group, GroupCounters>,
     /// Groups whose pods all have one of these pairs.
     by_pair: NumberMap<Pair, Vec<u32>>,
     /// Groups whose pods all have a label with this key.
     by_key: NumberMap<Symbol, Vec<u32>>,
-    /// Groups that say only what their pods do not have.
+    /// Groups with negative requirements only.
     rest: Vec<u32>,
 }
 
-/// What all pods of a group have in common, so that it need be looked at for no others.
-pub(super) enum Anchor {
-    /// One of these.
+/// A property that all pods of a group have, by which the group is indexed.
+pub(super) enum IndexKey {
+    /// One of these pairs.
     Pairs(Vec<Pair>),
     Key(Symbol),
     Rest,
@@ -131,53 +133,53 @@ pub(super) enum Anchor {
 impl Groups {
     pub(super) fn new() -> Self {
         Self {
-            all: Shared::new(),
+            all: Interner::new(),
             by_pair: NumberMap::default(),
             by_key: NumberMap::default(),
             rest: Vec::new(),
         }
     }
 
-    pub(super) fn get(&self, number: u32) -> Option<(&Group, &Uses)> {
+    pub(super) fn get(&self, number: u32) -> Option<(&Group, &GroupCounters)> {
         self.all.get(number)
     }
 
-    pub(super) fn uses_mut(&mut self, number: u32) -> Option<&mut Uses> {
+    pub(super) fn counters_mut(&mut self, number: u32) -> Option<&mut GroupCounters> {
         self.all.derived_mut(number)
     }
 
     pub(super) fn intern(&mut self, group: Group) -> u32 {
-        // Hundreds of groups may say `kubevirt.io=virt-launcher` beside the label that tells them apart.
-        let anchor = group.anchor(|pair| self.by_pair.get(pair).map_or(0, Vec::len));
-        let (number, is_new) = self.all.intern(group, |_| Uses::default());
+        // Hundreds of groups may select `kubevirt.io=virt-launcher` beside the label that distinguishes them.
+        let index_key = group.index_key(|pair| self.by_pair.get(pair).map_or(0, Vec::len));
+        let (number, is_new) = self.all.intern(group, |_| GroupCounters::default());
         if is_new {
-            match anchor {
-                Anchor::Pairs(pairs) => {
+            match index_key {
+                IndexKey::Pairs(pairs) => {
                     for pair in pairs {
                         self.by_pair.entry(pair).or_default().push(number);
                     }
                 }
-                Anchor::Key(key) => self.by_key.entry(key).or_default().push(number),
-                Anchor::Rest => self.rest.push(number),
-                Anchor::None => {}
+                IndexKey::Key(key) => self.by_key.entry(key).or_default().push(number),
+                IndexKey::Rest => self.rest.push(number),
+                IndexKey::None => {}
             }
         }
         number
     }
 
-    /// Calls for every group that has this pod.
-    pub(super) fn of<'a>(
+    /// Calls the function for each group of this pod.
+    pub(super) fn for_each_of<'a>(
         &'a self,
         symbols: &Symbols,
         member: Member<'_>,
-        mut each: impl FnMut(&'a Uses),
+        mut each: impl FnMut(&'a GroupCounters),
     ) {
         let mut look = |numbers: &[u32]| {
             for number in numbers {
-                if let Some((group, uses)) = self.all.get(*number)
+                if let Some((group, counters)) = self.all.get(*number)
                     && group.has(symbols, member)
                 {
-                    each(uses);
+                    each(counters);
                 }
             }
         };
@@ -193,14 +195,14 @@ impl Groups {
     }
 }
 
-/// Pods that have a pair in common. Most pairs are one pod's own, such as its name, and need no set.
+/// Pods that share a pair. Most pairs belong to one pod, such as its name, and need no set.
 #[derive(Debug)]
-pub(super) enum Sharing {
+pub(super) enum PodSet {
     One(u64),
-    Many(HashSet<u64, BuildHasherDefault<Mix>>),
+    Many(HashSet<u64, BuildHasherDefault<NumberHasher>>),
 }
 
-impl Sharing {
+impl PodSet {
     pub(super) fn add(&mut self, pod: u64) {
         match self {
             Self::One(other) => *self = Self::Many([*other, pod].into_iter().collect()),
@@ -210,7 +212,7 @@ impl Sharing {
         }
     }
 
-    /// Whether somebody is left.
+    /// Removes a pod; returns false if no pod is left.
     pub(super) fn remove(&mut self, pod: u64) -> bool {
         match self {
             Self::One(one) => *one != pod,

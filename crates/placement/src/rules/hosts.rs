@@ -1,28 +1,28 @@
-//! Hosts by what rules ask of them: each kind of question is answered once for all hosts, and again for a host that
-//! has changed.
+//! Hosts by the criteria of rules: each criterion is evaluated once for all hosts, and again for a host that has
+//! changed.
 
 use std::collections::HashMap;
 
 use super::bits::Bits;
 use super::counter::{NOWHERE, Topology};
-use super::fit::Room;
-use super::node_affinity::{NodeRule, NodeTerm, Preference};
-use super::symbols::{Labels, NumberMap, Pair, Shared, Symbol, Symbols, index};
+use super::fit::NodeResources;
+use super::node_affinity::{NodeRule, NodeTerm, PreferredTerms};
+use super::symbols::{Interner, Labels, NumberMap, Pair, Symbol, Symbols, index};
 use super::taints::{Taint, Tolerations};
 
 /// A host as the rules see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Host {
+pub(super) struct NodeInfo {
     pub(super) name: Symbol,
     pub(super) labels: Labels,
     pub(super) taints: Box<[Taint]>,
     pub(super) is_cordoned: bool,
 }
 
-/// Which hosts count when pods are spread (podtopologyspread `matchNodeInclusionPolicies`).
+/// Hosts that count when pods are spread (podtopologyspread `matchNodeInclusionPolicies`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Eligible {
-    /// Keys of labels that they must have, sorted: those of all constraints of the pod.
+    /// Keys of labels that they must have, sorted: the keys of all constraints of the pod.
     pub(super) keys: Box<[Symbol]>,
     /// `nodeAffinityPolicy: Honor`.
     pub(super) rule: Option<u32>,
@@ -30,21 +30,21 @@ pub(super) struct Eligible {
     pub(super) tolerations: Option<u32>,
 }
 
-/// All hosts. A host keeps its number as long as anybody may remember it, which is for ever.
+/// All hosts. A host keeps its number forever, because callers may store it.
 #[derive(Debug)]
 pub(super) struct Hosts {
-    slots: Vec<Host>,
-    pub(super) rooms: Vec<Room>,
-    /// By name, for schedulers that name all hosts in each of their questions.
+    slots: Vec<NodeInfo>,
+    pub(super) resources: Vec<NodeResources>,
+    /// By name, for schedulers that list all hosts by name in each request.
     numbers: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
     pub(super) present: Bits,
     pub(super) cordoned: Bits,
     by_pair: NumberMap<Pair, Bits>,
-    pub(super) rules: Shared<NodeRule, Bits>,
+    pub(super) rules: Interner<NodeRule, Bits>,
     /// Raw sums of weights.
-    pub(super) preferences: Shared<Preference, Vec<u32>>,
-    pub(super) tolerations: Shared<Tolerations, Bits>,
-    pub(super) eligible: Shared<Eligible, Bits>,
+    pub(super) preferences: Interner<PreferredTerms, Vec<u32>>,
+    pub(super) tolerations: Interner<Tolerations, Bits>,
+    pub(super) eligible: Interner<Eligible, Bits>,
     pub(super) topologies: Vec<Topology>,
 }
 
@@ -52,26 +52,26 @@ impl Hosts {
     pub(super) fn new() -> Self {
         Self {
             slots: Vec::new(),
-            rooms: Vec::new(),
+            resources: Vec::new(),
             numbers: HashMap::default(),
             present: Bits::default(),
             cordoned: Bits::default(),
             by_pair: NumberMap::default(),
-            rules: Shared::new(),
-            preferences: Shared::new(),
-            tolerations: Shared::new(),
-            eligible: Shared::new(),
+            rules: Interner::new(),
+            preferences: Interner::new(),
+            tolerations: Interner::new(),
+            eligible: Interner::new(),
             topologies: Vec::new(),
         }
     }
 
-    /// The number of a name.
+    /// Returns the number of a name; adds the name if it is new.
     pub(super) fn number(&mut self, name: &str) -> u32 {
         if let Some(number) = self.numbers.get(name) {
             return *number;
         }
-        self.slots.push(Host::default());
-        self.rooms.push(Room::default());
+        self.slots.push(NodeInfo::default());
+        self.resources.push(NodeResources::default());
         let number = u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX);
         self.numbers.insert(name.into(), number);
         number
@@ -81,21 +81,21 @@ impl Hosts {
         self.numbers.get(name).copied().filter(|number| self.present.has(*number))
     }
 
-    /// One that is there.
-    pub(super) fn get(&self, number: u32) -> Option<&Host> {
+    /// Returns an existing host.
+    pub(super) fn get(&self, number: u32) -> Option<&NodeInfo> {
         self.slots.get(index(number)).filter(|_| self.present.has(number))
     }
 
-    pub(super) fn room(&self, number: u32) -> Option<&Room> {
-        self.rooms.get(index(number))
+    pub(super) fn resources(&self, number: u32) -> Option<&NodeResources> {
+        self.resources.get(index(number))
     }
 
     pub(super) fn with(&self, pair: Pair) -> Option<&Bits> {
         self.by_pair.get(&pair)
     }
 
-    /// Puts a host there, or takes it away, and answers all questions anew for it.
-    pub(super) fn set(&mut self, symbols: &Symbols, number: u32, to: Option<Host>) {
+    /// Sets or removes a host, and evaluates all criteria for it again.
+    pub(super) fn set(&mut self, symbols: &Symbols, number: u32, to: Option<NodeInfo>) {
         let Some(slot) = self.slots.get_mut(index(number)) else { return };
         for pair in slot.labels.iter() {
             if let Some(hosts) = self.by_pair.get_mut(&pair) {
@@ -117,7 +117,7 @@ impl Hosts {
             put(weights, number, weigh(symbols, preference, host));
         }
         for (tolerations, hosts) in self.tolerations.iter_mut() {
-            hosts.set(number, is_there && tolerations.repelled_by(&host.taints).is_none());
+            hosts.set(number, is_there && tolerations.first_untolerated(&host.taints).is_none());
         }
         let (rules, tolerations) = (&self.rules, &self.tolerations);
         for (eligible, hosts) in self.eligible.iter_mut() {
@@ -128,14 +128,14 @@ impl Hosts {
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = (u32, &Host)> {
+    fn all(&self) -> impl Iterator<Item = (u32, &NodeInfo)> {
         self.present.iter().filter_map(|number| Some((number, self.slots.get(index(number))?)))
     }
 
     pub(super) fn rule(&mut self, symbols: &Symbols, rule: NodeRule) -> u32 {
         let mut hosts = Bits::default();
-        if !self.rules.knows(&rule) {
-            // Hosts with the wanted labels are known; only they need be looked at.
+        if !self.rules.contains(&rule) {
+            // Hosts with the required labels are indexed; only these need to be tested.
             let mut possible = self.present.clone();
             let none = Bits::default();
             for pair in rule.wanted() {
@@ -152,9 +152,9 @@ impl Hosts {
         self.rules.intern(rule, |_| hosts).0
     }
 
-    pub(super) fn preference(&mut self, symbols: &Symbols, preference: Preference) -> u32 {
+    pub(super) fn preference(&mut self, symbols: &Symbols, preference: PreferredTerms) -> u32 {
         let mut weights = Vec::new();
-        if !self.preferences.knows(&preference) {
+        if !self.preferences.contains(&preference) {
             for (number, host) in self.all() {
                 put(&mut weights, number, weigh(symbols, &preference, host));
             }
@@ -164,9 +164,9 @@ impl Hosts {
 
     pub(super) fn tolerations(&mut self, tolerations: Tolerations) -> u32 {
         let mut hosts = Bits::default();
-        if !self.tolerations.knows(&tolerations) {
+        if !self.tolerations.contains(&tolerations) {
             for (number, host) in self.all() {
-                hosts.set(number, tolerations.repelled_by(&host.taints).is_none());
+                hosts.set(number, tolerations.first_untolerated(&host.taints).is_none());
             }
         }
         self.tolerations.intern(tolerations, |_| hosts).0
@@ -174,7 +174,7 @@ impl Hosts {
 
     pub(super) fn eligible(&mut self, eligible: Eligible) -> u32 {
         let mut hosts = Bits::default();
-        if !self.eligible.knows(&eligible) {
+        if !self.eligible.contains(&eligible) {
             for (number, host) in self.all() {
                 let is = is_eligible(&eligible, number, host, &self.rules, &self.tolerations);
                 hosts.set(number, is);
@@ -201,7 +201,7 @@ impl Hosts {
     }
 
     pub(super) fn domain(&self, topology: u32, host: u32) -> u32 {
-        self.topologies.get(index(topology)).map_or(NOWHERE, |one| one.of(host))
+        self.topologies.get(index(topology)).map_or(NOWHERE, |one| one.domain_of(host))
     }
 }
 
@@ -215,7 +215,7 @@ fn put(weights: &mut Vec<u32>, number: u32, weight: u32) {
     }
 }
 
-fn weigh(symbols: &Symbols, preference: &Preference, host: &Host) -> u32 {
+fn weigh(symbols: &Symbols, preference: &PreferredTerms, host: &NodeInfo) -> u32 {
     let matches = |(term, _): &&(NodeTerm, u32)| term.matches(symbols, host.name, &host.labels);
     let matching = preference.iter().filter(matches);
     matching.fold(0, |sum, (_, weight)| sum.saturating_add(*weight))
@@ -224,9 +224,9 @@ fn weigh(symbols: &Symbols, preference: &Preference, host: &Host) -> u32 {
 fn is_eligible(
     eligible: &Eligible,
     number: u32,
-    host: &Host,
-    rules: &Shared<NodeRule, Bits>,
-    tolerations: &Shared<Tolerations, Bits>,
+    host: &NodeInfo,
+    rules: &Interner<NodeRule, Bits>,
+    tolerations: &Interner<Tolerations, Bits>,
 ) -> bool {
     eligible.keys.iter().all(|key| host.labels.get(*key).is_some())
         && eligible

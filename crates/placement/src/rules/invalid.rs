@@ -1,28 +1,29 @@
-//! Rules that no API server would have taken: an error that names the field, never a rule that matches everything.
+//! Rules that the API server would have rejected: an error that names the field, never a rule that matches
+//! everything.
 
 use std::fmt;
 
-/// A field of a pod or a Node that cannot be meant.
+/// An invalid field of a pod or a Node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: `{value}` {problem}")]
 pub struct Invalid {
-    /// Its path in the object.
+    /// Path of the field in the object.
     pub field: String,
-    /// What it is.
+    /// Value of the field.
     pub value: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
-/// Where in an object we are. Becomes text only in an error, as rules are compiled very often.
+/// Path of a field. It is formatted only for an error, as rules are compiled very often.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct FieldPath<'a> {
     above: Option<&'a Self>,
     name: &'a str,
     at: Option<usize>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> FieldPath<'a> {
     pub(super) const fn top(name: &'a str) -> Self {
         Self { above: None, name, at: None }
     }
@@ -40,7 +41,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(above) = self.above {
             above.fmt(f)?;
@@ -54,7 +55,7 @@ impl fmt::Display for Place<'_> {
 }
 
 /// Checks a label's key: `[prefix/]name` (apimachinery `content.IsLabelKey`).
-pub(super) fn label_key(place: &Place<'_>, key: &str) -> Result<(), Invalid> {
+pub(super) fn label_key(place: &FieldPath<'_>, key: &str) -> Result<(), Invalid> {
     let (prefix, name) =
         key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -72,8 +73,9 @@ pub(super) fn label_key(place: &Place<'_>, key: &str) -> Result<(), Invalid> {
     }
 }
 
-/// Checks a label's value: at most 63 of letters, digits and `-_.`, an alphanumeric at both ends; or nothing.
-pub(super) fn label_value(place: &Place<'_>, value: &str) -> Result<(), Invalid> {
+/// Checks a label's value: empty, or at most 63 letters, digits and `-_.`, with an alphanumeric character at both
+/// ends.
+pub(super) fn label_value(place: &FieldPath<'_>, value: &str) -> Result<(), Invalid> {
     if word(value) {
         Ok(())
     } else {

@@ -1,39 +1,41 @@
-//! The rules of the stock scheduler's plugins on plain data, fast enough to be asked for every pod and many hosts.
+//! The rules of kube-scheduler's plugins on plain data, fast enough to evaluate every pod against many hosts.
 //!
-//! A pod's rules are compiled once ([`Rules::compile`]) into numbers of one [`Counts`], which keeps what they need
-//! counted right whenever a pod or a host comes, changes or goes. So a host is judged at the cost of the pod's own
-//! terms, however many pods there are: [`Counts::ask`], [`Question::allows`], [`Question::reasons`], [`Scorer`].
+//! A pod's rules are compiled once ([`Rules::compile`]) into numbers of one [`Counts`], which updates their counters
+//! whenever a pod or a host is added, changed or removed. The cost to evaluate a host depends on the pod's own terms
+//! only, not on the number of pods: [`Counts::filter_for`], [`PodFilter::allows`], [`PodFilter::reasons`],
+//! [`Scorer`].
 //!
 //! The rules are those of kube-scheduler 1.36 with its default configuration, of the plugins NodeUnschedulable,
 //! TaintToleration, NodeAffinity, NodeResourcesFit, PodTopologySpread (without default constraints) and
-//! InterPodAffinity. What they answer is held against the real one by `tests/tests/rules.rs`.
+//! InterPodAffinity. `tests/tests/rules.rs` compares their results with the real scheduler.
 
-mod belongs;
 mod bits;
 mod compile;
+mod compile_cache;
+mod compiled;
 mod counter;
 mod counts;
+mod filter;
 mod fit;
 mod groups;
 mod hosts;
 mod invalid;
-mod leaning;
+mod membership;
 mod node_affinity;
 mod parts;
-mod question;
+mod preference;
 mod reason;
-mod recent;
 mod scores;
 mod selector;
 mod symbols;
 mod taints;
 
-pub use compile::{HostRules, Rules};
+pub use compiled::{HostRules, Rules};
 pub use counts::{Counts, HostId, PodId, Quirks};
+pub use filter::PodFilter;
 pub use invalid::Invalid;
-pub use leaning::{Leaning, Leanings, Preference};
 pub use parts::{HostParts, PodSpecParts};
-pub use question::Question;
+pub use preference::{HostPreference, PreferenceScore, PreferenceScores};
 pub use reason::Reason;
 pub use scores::{Raw, Scorer, Scores};
 pub use taints::Effect;

@@ -1,18 +1,18 @@
-//! Which hosts a pod may go to and would rather go to by their labels and names: `nodeSelector` and node affinity.
+//! Required and preferred hosts by labels and name: `nodeSelector` and node affinity.
 //!
-//! By component-helpers `scheduling/corev1/nodeaffinity`: the terms are alternatives, what is in a term holds together,
-//! and an empty term matches nothing.
+//! As component-helpers `scheduling/corev1/nodeaffinity`: terms are alternatives (OR), requirements of a term are
+//! combined (AND), and an empty term matches nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm};
 
-use super::invalid::{Invalid, Place, label_key, label_value};
+use super::invalid::{FieldPath, Invalid, label_key, label_value};
 use super::selector::{Requirement, Test, of_nodes};
 use super::symbols::{Labels, Pair, Symbol, Symbols};
 
-/// What is required of hosts.
+/// Requirements for hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct NodeRule {
     /// `spec.nodeSelector`, sorted.
@@ -21,21 +21,21 @@ pub(super) struct NodeRule {
     pub(super) terms: Option<Box<[NodeTerm]>>,
 }
 
-/// Requirements that hold together; there is at least one.
+/// Requirements that are combined; there is at least one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeTerm {
     labels: Box<[Requirement]>,
-    /// Of `metadata.name`: whether the host is to have this name, or another.
+    /// Requirements for `metadata.name`: true for this name, false for any other name.
     names: Box<[(bool, Symbol)]>,
 }
 
-/// What is preferred: terms and their weights of 1 to 100.
-pub(super) type Preference = Box<[(NodeTerm, u32)]>;
+/// Preferred terms and their weights of 1 to 100.
+pub(super) type PreferredTerms = Box<[(NodeTerm, u32)]>;
 
 impl NodeRule {
     pub(super) fn read(
         symbols: &mut Symbols,
-        spec: &Place<'_>,
+        spec: &FieldPath<'_>,
         selector: Option<&BTreeMap<String, String>>,
         affinity: Option<&NodeAffinity>,
     ) -> Result<Self, Invalid> {
@@ -72,12 +72,12 @@ impl NodeRule {
         Ok(Self { selector: all.into(), terms })
     }
 
-    /// Whether every host will do.
+    /// Returns true if every host matches.
     pub(super) fn is_empty(&self) -> bool {
         self.selector.is_empty() && self.terms.is_none()
     }
 
-    /// Labels that a host must have.
+    /// Returns labels that a host must have.
     pub(super) fn wanted(&self) -> impl Iterator<Item = Pair> + '_ {
         self.selector.iter().filter_map(|one| match &one.test {
             Test::In(values) => values.first().map(|value| (one.key, *value)),
@@ -95,12 +95,12 @@ impl NodeRule {
     }
 }
 
-/// Preferred node affinity; terms that are empty count for nothing.
-pub(super) fn preference(
+/// Reads the preferred node affinity; empty terms are ignored.
+pub(super) fn preferred_terms(
     symbols: &mut Symbols,
-    spec: &Place<'_>,
+    spec: &FieldPath<'_>,
     affinity: Option<&NodeAffinity>,
-) -> Result<Preference, Invalid> {
+) -> Result<PreferredTerms, Invalid> {
     let preferred = affinity.and_then(|affinity| {
         affinity.preferred_during_scheduling_ignored_during_execution.as_deref()
     });
@@ -118,17 +118,17 @@ pub(super) fn preference(
     Ok(terms.into())
 }
 
-/// The weight of a preference.
-pub(super) fn weight(place: &Place<'_>, weight: i32) -> Result<u32, Invalid> {
+/// Validates the weight of a preference.
+pub(super) fn weight(place: &FieldPath<'_>, weight: i32) -> Result<u32, Invalid> {
     let good = u32::try_from(weight).ok().filter(|weight| (1..=100).contains(weight));
     good.ok_or_else(|| place.field("weight").invalid(weight, "is not a weight from 1 to 100"))
 }
 
 impl NodeTerm {
-    /// `None` if it is empty.
+    /// Reads a term; returns `None` if it is empty.
     fn read(
         symbols: &mut Symbols,
-        place: &Place<'_>,
+        place: &FieldPath<'_>,
         term: &NodeSelectorTerm,
     ) -> Result<Option<Self>, Invalid> {
         let within = place.field("matchExpressions");
@@ -154,7 +154,7 @@ impl NodeTerm {
             && self.names.iter().all(|(is, named)| (*named == name) == *is)
     }
 
-    /// For people.
+    /// Formats the term for messages.
     pub(super) fn shown<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| {
             let mut comma = "";
@@ -172,10 +172,10 @@ impl NodeTerm {
     }
 }
 
-/// A requirement of `matchFields`: `metadata.name`, with one value.
+/// Reads a requirement of `matchFields`: `metadata.name`, with one value.
 fn name(
     symbols: &mut Symbols,
-    place: &Place<'_>,
+    place: &FieldPath<'_>,
     one: &NodeSelectorRequirement,
 ) -> Result<(bool, Symbol), Invalid> {
     if one.key != "metadata.name" {

@@ -1,4 +1,4 @@
-//! What the rules read of a pod, a Node and a namespace, in Kubernetes' own types.
+//! The parts of a pod, a Node and a namespace that the rules read, in Kubernetes' own types.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use berth_kubelet_admission::pod::{Pod, Resources};
 /// The parts of a pod that decide where it may go.
 #[derive(Clone, Copy, Debug)]
 pub struct PodSpecParts<'a> {
-    /// `metadata.namespace`; the empty one is `default`.
+    /// `metadata.namespace`; an empty one is `default`.
     pub namespace: &'a str,
     /// `metadata.labels`.
     pub labels: Option<&'a BTreeMap<String, String>>,
-    /// Whether `metadata.deletionTimestamp` is set.
+    /// True if `metadata.deletionTimestamp` is set.
     pub is_terminating: bool,
     /// `spec.nodeSelector`.
     pub node_selector: Option<&'a BTreeMap<String, String>>,
@@ -23,14 +23,14 @@ pub struct PodSpecParts<'a> {
     pub tolerations: &'a [v1::Toleration],
     /// `spec.topologySpreadConstraints`.
     pub spread: &'a [v1::TopologySpreadConstraint],
-    /// What its containers ask for.
+    /// Requests of its containers.
     pub containers: &'a Pod,
 }
 
 impl<'a> PodSpecParts<'a> {
-    /// Of a whole pod, whose containers have been read already.
+    /// Returns the parts of a pod whose containers have been read already.
     #[must_use]
-    pub fn of(pod: &'a v1::Pod, containers: &'a Pod) -> Self {
+    pub fn from_pod(pod: &'a v1::Pod, containers: &'a Pod) -> Self {
         let spec = pod.spec.as_ref();
         Self {
             namespace: pod.metadata.namespace.as_deref().unwrap_or_default(),
@@ -46,14 +46,15 @@ impl<'a> PodSpecParts<'a> {
         }
     }
 
-    /// The same pod without what it asks of hosts and of other pods: others still see its labels, and its resources count.
+    /// Returns the parts without rules about hosts and other pods: other pods still see its labels, and its resources
+    /// count.
     #[must_use]
     pub const fn without_rules(self) -> Self {
         Self { node_selector: None, affinity: None, tolerations: &[], spread: &[], ..self }
     }
 }
 
-/// The parts of a Node that decide what may come.
+/// The parts of a Node that decide which pods it may run.
 #[derive(Clone, Copy, Debug)]
 pub struct HostParts<'a> {
     /// `metadata.name`.
@@ -64,16 +65,16 @@ pub struct HostParts<'a> {
     pub taints: &'a [v1::Taint],
     /// `spec.unschedulable`.
     pub is_cordoned: bool,
-    /// `status.allocatable`, but for `pods`.
+    /// `status.allocatable`, without `pods`.
     pub allocatable: &'a Resources,
     /// `status.allocatable.pods`.
     pub pods_limit: u64,
 }
 
 impl<'a> HostParts<'a> {
-    /// Of a whole Node, whose amounts have been read already.
+    /// Returns the parts of a Node whose amounts have been read already.
     #[must_use]
-    pub fn of(node: &'a v1::Node, allocatable: &'a Resources, pods_limit: u64) -> Self {
+    pub fn from_node(node: &'a v1::Node, allocatable: &'a Resources, pods_limit: u64) -> Self {
         let spec = node.spec.as_ref();
         Self {
             name: node.metadata.name.as_deref().unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Why a pod cannot go to a host: in few words for the scheduler's counts, and in full for people.
+//! Reasons why a pod cannot go to a host: a short text that the scheduler counts, and a detailed message.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,10 +7,11 @@ use berth_api::Bytes;
 
 use super::taints::Effect;
 
-/// Why not. `Display` is for people, [`Reason::short`] for `FailedNodes` of a scheduler extender.
+/// A reason against a host. `Display` is the detailed message, [`Reason::short`] is for `FailedNodes` of a scheduler
+/// extender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The host is gone, or was never there.
+    /// The host does not exist.
     NoHost,
     /// The host is cordoned.
     Unschedulable,
@@ -20,12 +21,12 @@ pub enum Reason {
         key: String,
         /// Its value; often empty.
         value: String,
-        /// What it does.
+        /// Its effect.
         effect: Effect,
     },
     /// The host does not have a label of `spec.nodeSelector`.
     NodeSelector {
-        /// The first one, `key=value`.
+        /// The first missing label, `key=value`.
         wanted: String,
         /// The value that the host has, if it has that label.
         found: Option<String>,
@@ -35,18 +36,18 @@ pub enum Reason {
         /// The terms.
         wanted: String,
     },
-    /// As many pods as the kubelet takes.
+    /// The kubelet's maximum of pods is reached.
     PodsLimit {
-        /// Of the Node.
+        /// The Node's limit.
         limit: u64,
     },
     /// Too little of a resource.
     Resources {
-        /// As Nodes call it.
+        /// Its name in a Node.
         what: String,
-        /// By the pod; thousandths of CPUs, bytes, or a number.
+        /// The pod's request; thousandths of CPUs, bytes, or a number.
         wanted: u64,
-        /// On the host, in the same unit.
+        /// Free on the host, in the same unit.
         free: u64,
     },
     /// The host lacks the label that a spread constraint needs.
@@ -54,50 +55,50 @@ pub enum Reason {
         /// The constraint's topology key.
         key: String,
     },
-    /// There would be too many more pods here than where there are fewest.
+    /// The skew over the domain with the fewest pods would exceed `maxSkew`.
     TopologySpread {
         /// The constraint's topology key.
         key: String,
         /// The host's value of it.
         domain: String,
-        /// Matching pods there now.
+        /// Number of matching pods in the domain.
         pods: i64,
-        /// Matching pods where there are fewest.
+        /// Number of matching pods in the domain with the fewest.
         fewest: i64,
-        /// The constraint's.
+        /// The constraint's `maxSkew`.
         max_skew: i64,
     },
-    /// No pod is there that this one must be together with.
+    /// No pod of the pod's required affinity is in the domain.
     PodAffinity {
         /// The term's topology key.
         key: String,
         /// The host's value of it, if it has that label.
         domain: Option<String>,
-        /// Which pods.
+        /// The selector of the pods.
         pods: String,
     },
-    /// A pod is there that this one must not be together with.
+    /// A pod of the pod's required anti-affinity is in the domain.
     PodAntiAffinity {
         /// The term's topology key.
         key: String,
         /// The host's value of it.
         domain: String,
-        /// Which pods.
+        /// The selector of the pods.
         pods: String,
     },
-    /// A pod is there that must not be together with this one.
+    /// An existing pod in the domain has a required anti-affinity to this pod.
     ExistingAntiAffinity {
         /// The term's topology key.
         key: String,
         /// The host's value of it.
         domain: String,
-        /// Which pods it does not want.
+        /// The selector of the existing pod's anti-affinity.
         pods: String,
     },
 }
 
 impl Reason {
-    /// kube-scheduler's own words (1.36), the same on every host.
+    /// Returns kube-scheduler's own text (1.36), the same on every host.
     #[must_use]
     pub fn short(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {

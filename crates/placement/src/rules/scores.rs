@@ -1,36 +1,36 @@
-//! What a pod would rather have, by the rules of kube-scheduler's score plugins: numbers for hosts that it may go to.
+//! Scores of kube-scheduler's score plugins for the hosts that a pod may go to.
 
 use std::collections::HashSet;
 
-use super::compile::Spread;
+use super::compiled::Spread;
 use super::counts::HostId;
-use super::question::{Near, Question};
+use super::filter::{DomainCount, PodFilter};
 use super::symbols::index;
 
-/// How well a host suits, compared with the others that were asked about: 0 to 100 each, more is better.
+/// Scores of a host relative to the other compared hosts: 0 to 100 each, more is better.
 ///
-/// Normalised as kube-scheduler does, to the last rounding.
+/// Normalised as in kube-scheduler, including its rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scores {
-    /// Preferred node affinity. 0 everywhere if the pod prefers nothing, or nothing matches.
+    /// Preferred node affinity. 0 on all hosts if the pod has no preference, or nothing matches.
     pub node_affinity: i64,
     /// Taints `PreferNoSchedule` that are not tolerated: 100 if there are none.
     pub taints: i64,
-    /// Preferred pod affinity and anti-affinity, its own and that of the pods there. 0 everywhere if all are equal.
+    /// Preferred pod affinity and anti-affinity, its own and that of existing pods. 0 on all hosts if all are equal.
     pub pod_affinity: i64,
-    /// Constraints of `ScheduleAnyway`. 0 everywhere if the pod has none.
+    /// `ScheduleAnyway` constraints. 0 on all hosts if the pod has none.
     pub spread: i64,
 }
 
 impl Scores {
-    /// All in one, with the weights of kube-scheduler's default plugins: 0 to 900.
+    /// Returns the weighted sum with the weights of kube-scheduler's default plugins: 0 to 900.
     #[must_use]
     pub const fn weighted(&self) -> i64 {
         self.taints * 3 + (self.node_affinity + self.pod_affinity + self.spread) * 2
     }
 }
 
-/// The numbers that scores are made of, which hosts do not share: for those who compare a few hosts only.
+/// Scores before normalisation, for callers that compare only a few hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Raw {
     /// Sum of the weights of matching terms: 0 or more, more is better.
@@ -39,38 +39,40 @@ pub struct Raw {
     pub taints: i64,
     /// Sum of weights, of any sign: more is better.
     pub pod_affinity: i64,
-    /// How crowded it is: less is better. `None` if the host lacks a label that pods are to be spread over, which is
-    /// worst.
+    /// Weighted number of pods in the domains: less is better. `None` if the host lacks the label of a constraint,
+    /// which is worst.
     pub spread: Option<i64>,
 }
 
-/// What is the same for all hosts when scores are made.
+/// The part of the scores that is the same for all hosts.
 #[derive(Debug)]
 pub struct Scorer<'a> {
-    question: &'a Question<'a>,
-    near: Vec<(Near<'a>, i64)>,
-    spread: Vec<(Near<'a>, Spread, f64)>,
+    filter: &'a PodFilter<'a>,
+    near: Vec<(DomainCount<'a>, i64)>,
+    spread: Vec<(DomainCount<'a>, Spread, f64)>,
 }
 
 impl<'a> Scorer<'a> {
-    /// For hosts that the pod may go to: over how many domains it could be spread decides how much each counts.
+    /// Creates a scorer for the hosts that the pod may go to: their number of domains is the weight of each
+    /// constraint.
     #[must_use]
-    pub fn new(question: &'a Question<'a>, hosts: &[HostId]) -> Self {
-        let (counts, rules) = (question.counts, question.rules);
-        let mut near: Vec<(Near<'a>, i64)> = Vec::new();
+    pub fn new(filter: &'a PodFilter<'a>, hosts: &[HostId]) -> Self {
+        let (counts, rules) = (filter.counts, filter.rules);
+        let mut near: Vec<(DomainCount<'a>, i64)> = Vec::new();
         for (number, weight) in &rules.template.preferred {
-            near.extend(Near::of(counts, *number).map(|near| (near, *weight)));
+            near.extend(DomainCount::lookup(counts, *number).map(|near| (near, *weight)));
         }
-        let belongs = counts.belongs(rules);
-        let weights = belongs.weights().iter().filter_map(|number| Near::of(counts, *number));
+        let membership = counts.membership(rules);
+        let weights =
+            membership.weights().iter().filter_map(|number| DomainCount::lookup(counts, *number));
         near.extend(weights.map(|near| (near, 1)));
-        let all: Vec<(Near<'a>, Spread)> = rules
+        let all: Vec<(DomainCount<'a>, Spread)> = rules
             .template
             .soft_spread
             .iter()
-            .filter_map(|rule| Some((Near::of(counts, rule.counter)?, *rule)))
+            .filter_map(|rule| Some((DomainCount::lookup(counts, rule.counter)?, *rule)))
             .collect();
-        let domain = |near: &Near<'_>, host: &HostId| near.topology.of(host.0);
+        let domain = |near: &DomainCount<'_>, host: &HostId| near.topology.domain_of(host.0);
         let is_scored = |host: &&HostId| all.iter().all(|(near, _)| near.at(**host).is_some());
         let mut spread = Vec::with_capacity(all.len());
         for (near, rule) in &all {
@@ -80,24 +82,25 @@ impl<'a> Scorer<'a> {
             } else {
                 scored.map(|host| domain(near, host)).collect::<HashSet<u32>>().len()
             };
-            // `topologyNormalizingWeight`: small topologies are not to be drowned by large ones.
+            // `topologyNormalizingWeight`: large topologies must not dominate small ones.
             let size = u32::try_from(size).unwrap_or(u32::MAX);
             spread.push((*near, *rule, (f64::from(size) + 2.0).ln()));
         }
-        Self { question, near, spread }
+        Self { filter, near, spread }
     }
 
-    /// One host's numbers.
+    /// Returns the scores of one host before normalisation.
     #[must_use]
     pub fn raw(&self, host: HostId) -> Raw {
-        let (hosts, rules) = (&self.question.counts.hosts, self.question.rules);
+        let (hosts, rules) = (&self.filter.counts.hosts, self.filter.rules);
         let preference = rules.template.preference.and_then(|number| hosts.preferences.get(number));
         let weight = preference.and_then(|(_, weights)| weights.get(index(host.0)));
         let unwelcome = hosts.get(host.0).zip(hosts.tolerations.get(rules.template.tolerations));
         Raw {
             node_affinity: weight.map_or(0, |weight| i64::from(*weight)),
-            taints: unwelcome
-                .map_or(0, |(host, (tolerations, _))| tolerations.unwelcome(&host.taints).into()),
+            taints: unwelcome.map_or(0, |(host, (tolerations, _))| {
+                tolerations.untolerated_preferences(&host.taints).into()
+            }),
             pod_affinity: self.near.iter().fold(0, |sum, (near, weight)| {
                 sum.saturating_add(near.at(host).unwrap_or(0).saturating_mul(*weight))
             }),
@@ -119,7 +122,7 @@ impl<'a> Scorer<'a> {
         Some(sum.round() as i64)
     }
 
-    /// The scores of these hosts, which are those that the pod may go to, in their order.
+    /// Returns the scores of these hosts, which must be all hosts that the pod may go to, in their order.
     #[must_use]
     pub fn scores(&self, hosts: &[HostId]) -> Vec<Scores> {
         let raw: Vec<Raw> = hosts.iter().map(|host| self.raw(*host)).collect();
@@ -144,12 +147,12 @@ impl<'a> Scorer<'a> {
     }
 }
 
-/// In hundredths, rounded down; 0 of nothing.
+/// Returns a percentage, rounded down; 0 if `whole` is 0.
 fn share(part: i64, whole: i64) -> i64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
 
-/// Where between these, in hundredths, as interpodaffinity's `NormalizeScore` computes it.
+/// Returns the percentage between two bounds, as interpodaffinity's `NormalizeScore` computes it.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

@@ -1,19 +1,19 @@
-//! Label selectors of pods and namespaces, and the tests they are made of.
+//! Label selectors of pods and namespaces, and their requirements.
 
 use std::fmt;
 
 use k8s_openapi::api::core::v1::NodeSelectorRequirement;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-use super::invalid::{Invalid, Place, label_key, label_value};
+use super::invalid::{FieldPath, Invalid, label_key, label_value};
 use super::symbols::{Labels, Symbol, Symbols};
 
-/// What is asked of the value of one label (apimachinery `labels.Requirement.Matches`).
+/// The test of one label's value (apimachinery `labels.Requirement.Matches`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Test {
-    /// Sorted, without repetition.
+    /// Sorted, without duplicates.
     In(Box<[Symbol]>),
-    /// Also true where there is no such label.
+    /// Also true if the label is missing.
     NotIn(Box<[Symbol]>),
     Exists,
     Absent,
@@ -21,7 +21,7 @@ pub(super) enum Test {
     Below(i64),
 }
 
-/// One label's test.
+/// A label and its test.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Requirement {
     pub(super) key: Symbol,
@@ -50,7 +50,7 @@ impl Requirement {
         }
     }
 
-    /// For people, in the words of `kubectl get --selector`.
+    /// Formats the requirement as `kubectl get --selector` does.
     pub(super) fn shown<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| {
             let key = symbols.name(self.key);
@@ -76,22 +76,23 @@ impl Requirement {
     }
 }
 
-/// Which objects are meant, by their labels.
+/// Selects objects by their labels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Selector {
-    /// None: a selector that is not there (`metav1.LabelSelectorAsSelector` of nil).
+    /// Selects nothing: an absent selector (`metav1.LabelSelectorAsSelector` of nil).
     Nothing,
-    /// Those that pass all of these, sorted and without repetition; all, if there are none.
+    /// Selects the objects that match all requirements, sorted and without duplicates; everything, if there are none.
     All(Box<[Requirement]>),
 }
 
 impl Selector {
-    /// At the door: `extra` are the requirements made of `matchLabelKeys` and its like. They are merged as the API
-    /// server does (`registry/core/pod`, `applyLabelKeysToLabelSelector`), so an object that has been there already
-    /// compiles to the same; a selector that is absent stays so.
+    /// Validates and reads a selector. `extra` are the requirements built from `matchLabelKeys` and similar fields.
+    /// They are merged as the API server does (`registry/core/pod`, `applyLabelKeysToLabelSelector`), so that an
+    /// object that the API server has already processed compiles to the same selector; an absent selector stays
+    /// absent.
     pub(super) fn read(
         symbols: &mut Symbols,
-        place: &Place<'_>,
+        place: &FieldPath<'_>,
         selector: Option<&LabelSelector>,
         extra: impl IntoIterator<Item = Requirement>,
     ) -> Result<Self, Invalid> {
@@ -116,7 +117,7 @@ impl Selector {
         Self::All(requirements.into())
     }
 
-    /// Everything, which spreading counts as nothing.
+    /// Selects everything, which spreading counts as nothing.
     pub(super) fn is_everything(&self) -> bool {
         matches!(self, Self::All(requirements) if requirements.is_empty())
     }
@@ -135,7 +136,7 @@ impl Selector {
         }
     }
 
-    /// For people.
+    /// Formats the selector for messages.
     pub(super) fn shown<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| match self {
             Self::Nothing => f.write_str("nothing"),
@@ -151,10 +152,10 @@ impl Selector {
     }
 }
 
-/// A requirement of a label selector.
+/// Reads a requirement of a label selector.
 fn of_labels(
     symbols: &mut Symbols,
-    place: &Place<'_>,
+    place: &FieldPath<'_>,
     one: &LabelSelectorRequirement,
 ) -> Result<Requirement, Invalid> {
     let values = one.values.as_deref().unwrap_or_default();
@@ -165,20 +166,20 @@ fn of_labels(
     requirement(symbols, place, &one.key, &one.operator, values)
 }
 
-/// A requirement of a node selector's `matchExpressions`.
+/// Reads a requirement of a node selector's `matchExpressions`.
 pub(super) fn of_nodes(
     symbols: &mut Symbols,
-    place: &Place<'_>,
+    place: &FieldPath<'_>,
     one: &NodeSelectorRequirement,
 ) -> Result<Requirement, Invalid> {
     let values = one.values.as_deref().unwrap_or_default();
     requirement(symbols, place, &one.key, &one.operator, values)
 }
 
-/// By the rules of apimachinery's `labels.NewRequirement`.
+/// Validates a requirement by the rules of apimachinery's `labels.NewRequirement`.
 fn requirement(
     symbols: &mut Symbols,
-    place: &Place<'_>,
+    place: &FieldPath<'_>,
     key: &str,
     operator: &str,
     values: &[String],

@@ -1,4 +1,4 @@
-//! Names as numbers: every string that rules compare is kept once, so that comparing is comparing two integers.
+//! Interned strings: every string that rules compare is stored once, so that a comparison compares two integers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,10 +12,10 @@ pub(super) struct Symbol(u32);
 /// The empty string. No label has an empty key, so [`pairs`] uses it as the key of a pod's namespace.
 pub(super) const EMPTY: Symbol = Symbol(0);
 
-/// The table of all strings met so far.
+/// Table of all interned strings.
 pub(super) struct Symbols {
     known: HashMap<Arc<str>, Symbol>,
-    /// With the number that the text is, for `Gt` and `Lt`.
+    /// Each with its value as a number, for `Gt` and `Lt`.
     names: Vec<(Arc<str>, Option<i64>)>,
 }
 
@@ -30,16 +30,16 @@ impl Symbols {
         if let Some(known) = self.known.get(text) {
             return *known;
         }
-        // Memory ends before four billion names do.
+        // Memory is exhausted before four billion names.
         let new = Symbol(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
         let name: Arc<str> = text.into();
-        // Rust reads what Go's strconv.ParseInt(s, 10, 64) does: a sign and digits.
+        // Rust parses what Go's strconv.ParseInt(s, 10, 64) accepts: a sign and digits.
         self.names.push((Arc::clone(&name), text.parse().ok()));
         self.known.insert(name, new);
         new
     }
 
-    /// The symbol of a text that has been met.
+    /// Returns the symbol of a text, if it is interned.
     pub(super) fn find(&self, text: &str) -> Option<Symbol> {
         self.known.get(text).copied()
     }
@@ -48,7 +48,7 @@ impl Symbols {
         self.names.get(index(symbol.0)).map_or("", |(name, _)| name)
     }
 
-    /// The integer that the text is, if it is one.
+    /// Returns the text as an integer, if it is one.
     pub(super) fn number(&self, symbol: Symbol) -> Option<i64> {
         self.names.get(index(symbol.0)).and_then(|(_, number)| *number)
     }
@@ -60,7 +60,7 @@ impl fmt::Debug for Symbols {
     }
 }
 
-/// A number of ours as an index.
+/// Converts a number to an index.
 pub(super) const fn index(number: u32) -> usize {
     // Both targets of Berth have 64-bit addresses.
     number as usize
@@ -74,7 +74,7 @@ pub(super) type Pair = (Symbol, Symbol);
 pub(super) struct Labels(Box<[Pair]>);
 
 impl Labels {
-    pub(super) fn of<'a>(
+    pub(super) fn intern<'a>(
         symbols: &mut Symbols,
         labels: impl IntoIterator<Item = (&'a String, &'a String)>,
     ) -> Self {
@@ -96,18 +96,19 @@ impl Labels {
     }
 }
 
-/// All pairs by which a pod can be looked for: its namespace under [`EMPTY`], and its labels.
+/// Returns all pairs by which a pod is indexed: its namespace under [`EMPTY`], and its labels.
 pub(super) fn pairs(namespace: Symbol, labels: &Labels) -> impl Iterator<Item = Pair> + '_ {
     std::iter::once((EMPTY, namespace)).chain(labels.iter())
 }
 
-/// A hash for our own small numbers, which nobody outside can choose: several times as fast as the standard one.
+/// A hash function for internal small numbers, which an attacker cannot choose: several times as fast as the standard
+/// one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mix(u64);
+pub(super) struct NumberHasher(u64);
 
-impl Hasher for Mix {
+impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
-        // The upper bits are the better mixed ones, and tables look at both ends.
+        // The upper bits are mixed best, and hash tables use bits of both ends.
         self.0 ^ (self.0 >> 32)
     }
 
@@ -134,22 +135,22 @@ impl Hasher for Mix {
     }
 }
 
-/// A map from our own numbers.
-pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+/// A map with internal numbers as keys.
+pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-/// Things kept once by their structure, each with what is derived from it.
+/// Interned values, each with data derived from it.
 #[derive(Debug)]
-pub(super) struct Shared<K, V> {
+pub(super) struct Interner<K, V> {
     known: NumberMap<Arc<K>, u32>,
     all: Vec<(Arc<K>, V)>,
 }
 
-impl<K: Hash + Eq, V> Shared<K, V> {
+impl<K: Hash + Eq, V> Interner<K, V> {
     pub(super) fn new() -> Self {
         Self { known: NumberMap::default(), all: Vec::new() }
     }
 
-    /// The number of a thing, and whether it is new.
+    /// Returns the number of a value, and true if it is new.
     pub(super) fn intern(&mut self, thing: K, derive: impl FnOnce(&K) -> V) -> (u32, bool) {
         if let Some(known) = self.known.get(&thing) {
             return (*known, false);
@@ -162,7 +163,7 @@ impl<K: Hash + Eq, V> Shared<K, V> {
         (number, true)
     }
 
-    pub(super) fn knows(&self, thing: &K) -> bool {
+    pub(super) fn contains(&self, thing: &K) -> bool {
         self.known.contains_key(thing)
     }
 

@@ -1,20 +1,20 @@
-//! Taints of hosts, and what pods tolerate (core/v1 `Toleration.ToleratesTaint`).
+//! Taints of hosts and tolerations of pods (core/v1 `Toleration.ToleratesTaint`).
 
 use std::fmt;
 
 use k8s_openapi::api::core::v1;
 
-use super::invalid::{Invalid, Place, label_key, label_value};
+use super::invalid::{FieldPath, Invalid, label_key, label_value};
 use super::symbols::{EMPTY, Symbol, Symbols};
 
-/// What a taint does.
+/// Effect of a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Effect {
-    /// No pod comes that does not tolerate it.
+    /// Pods that do not tolerate it are not scheduled to the host.
     NoSchedule,
-    /// Pods come only if nothing else will do.
+    /// The scheduler avoids the host for pods that do not tolerate it.
     PreferNoSchedule,
-    /// Pods that do not tolerate it are evicted, and none comes.
+    /// Pods that do not tolerate it are evicted, and not scheduled to the host.
     NoExecute,
 }
 
@@ -29,14 +29,14 @@ impl fmt::Display for Effect {
 }
 
 impl Effect {
-    fn read(place: &Place<'_>, text: &str) -> Result<Self, Invalid> {
+    fn read(place: &FieldPath<'_>, text: &str) -> Result<Self, Invalid> {
         let all = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
         all.into_iter().find(|effect| effect.to_string() == text).ok_or_else(|| {
             place.invalid(text, "is none of NoSchedule, PreferNoSchedule, NoExecute")
         })
     }
 
-    /// Whether it keeps pods away for good.
+    /// Returns true if it excludes pods.
     const fn is_hard(self) -> bool {
         matches!(self, Self::NoSchedule | Self::NoExecute)
     }
@@ -53,7 +53,7 @@ pub(super) struct Taint {
 impl Taint {
     pub(super) fn read(
         symbols: &mut Symbols,
-        place: &Place<'_>,
+        place: &FieldPath<'_>,
         taint: &v1::Taint,
     ) -> Result<Self, Invalid> {
         label_key(&place.field("key"), &taint.key)?;
@@ -64,7 +64,7 @@ impl Taint {
     }
 }
 
-/// One toleration. What is absent is not compared.
+/// A toleration. Absent fields are not compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Toleration {
     key: Option<Symbol>,
@@ -79,7 +79,7 @@ pub(super) struct Tolerations(Box<[Toleration]>);
 impl Tolerations {
     pub(super) fn read(
         symbols: &mut Symbols,
-        place: &Place<'_>,
+        place: &FieldPath<'_>,
         tolerations: &[v1::Toleration],
     ) -> Result<Self, Invalid> {
         let mut all = Vec::with_capacity(tolerations.len());
@@ -99,19 +99,20 @@ impl Tolerations {
         })
     }
 
-    /// The first taint that keeps the pod away.
-    pub(super) fn repelled_by(&self, taints: &[Taint]) -> Option<Taint> {
+    /// Returns the first taint that excludes the pod.
+    pub(super) fn first_untolerated(&self, taints: &[Taint]) -> Option<Taint> {
         taints.iter().copied().find(|taint| taint.effect.is_hard() && !self.tolerate(*taint))
     }
 
-    /// How many taints would rather not have the pod.
-    pub(super) fn unwelcome(&self, taints: &[Taint]) -> u32 {
-        let unwelcome = |taint: &&Taint| !taint.effect.is_hard() && !self.tolerate(**taint);
-        u32::try_from(taints.iter().filter(unwelcome).count()).unwrap_or(u32::MAX)
+    /// Counts the `PreferNoSchedule` taints that are not tolerated.
+    pub(super) fn untolerated_preferences(&self, taints: &[Taint]) -> u32 {
+        let untolerated_preferences =
+            |taint: &&Taint| !taint.effect.is_hard() && !self.tolerate(**taint);
+        u32::try_from(taints.iter().filter(untolerated_preferences).count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a cordoned host will do: as if it had this taint (NodeUnschedulable's `Filter`).
-    pub(super) fn tolerate_cordon(&self, symbols: &mut Symbols) -> bool {
+    /// Returns true if the pod tolerates a cordoned host, which counts as this taint (NodeUnschedulable's `Filter`).
+    pub(super) fn tolerate_unschedulable(&self, symbols: &mut Symbols) -> bool {
         let key = symbols.intern("node.kubernetes.io/unschedulable");
         self.tolerate(Taint { key, value: EMPTY, effect: Effect::NoSchedule })
     }
@@ -120,7 +121,7 @@ impl Tolerations {
 impl Toleration {
     fn read(
         symbols: &mut Symbols,
-        place: &Place<'_>,
+        place: &FieldPath<'_>,
         one: &v1::Toleration,
     ) -> Result<Self, Invalid> {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -132,7 +133,7 @@ impl Toleration {
         let exists = match operator.as_str() {
             "Exists" => true,
             "" | "Equal" => false,
-            // Gt and Lt are behind the gate TaintTolerationComparisonOperators, which is off in 1.36.
+            // Gt and Lt are behind the feature gate TaintTolerationComparisonOperators, which is off in 1.36.
             other => {
                 return Err(place.field("operator").invalid(other, "is neither Exists nor Equal"));
             }

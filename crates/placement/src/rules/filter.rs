@@ -1,57 +1,58 @@
-//! Where one pod may go: all that does not depend on the host is looked up once, then a host costs a few loads.
+//! Filter for one pod: everything that does not depend on the host is looked up once, and then each host costs a few
+//! loads.
 
 use super::bits::Bits;
-use super::compile::{Rules, Spread};
+use super::compiled::{Rules, Spread};
 use super::counter::{Counted, Counter, NOWHERE, Topology};
 use super::counts::{Counts, HostId};
-use super::hosts::Host;
+use super::hosts::NodeInfo;
 use super::reason::Reason;
 use super::selector::Requirement;
 use super::symbols::{Symbol, index};
 
-/// A pod's question to all hosts, of one moment.
+/// A pod's rules, prepared for evaluation against the current state.
 #[derive(Debug)]
-pub struct Question<'a> {
+pub struct PodFilter<'a> {
     pub(super) counts: &'a Counts,
     pub(super) rules: &'a Rules,
-    right: Option<&'a Bits>,
+    matching: Option<&'a Bits>,
     tolerated: Option<&'a Bits>,
-    together: Vec<Near<'a>>,
-    /// Whether the pod may begin a group that it must be together with.
-    begins: bool,
-    apart: Vec<Near<'a>>,
-    refused: Vec<Near<'a>>,
+    affinity: Vec<DomainCount<'a>>,
+    /// True if the pod may be the first pod of the group of its required affinity.
+    starts_group: bool,
+    anti_affinity: Vec<DomainCount<'a>>,
+    existing_anti_affinity: Vec<DomainCount<'a>>,
     spread: Vec<Skew<'a>>,
 }
 
-/// A count by domain.
+/// A counter with its topology.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Near<'a> {
+pub(super) struct DomainCount<'a> {
     pub(super) topology: &'a Topology,
     pub(super) counter: &'a Counter,
     counted: &'a Counted,
 }
 
-/// A spread constraint of this moment.
+/// A spread constraint with its current minimum.
 #[derive(Clone, Copy, Debug)]
 struct Skew<'a> {
-    near: Near<'a>,
+    near: DomainCount<'a>,
     rule: Spread,
-    /// Whether the pod itself is among those that are spread.
+    /// True if the pod matches the constraint's own selector.
     counts_itself: bool,
     least: i64,
 }
 
-impl<'a> Near<'a> {
-    pub(super) fn of(counts: &'a Counts, number: u32) -> Option<Self> {
+impl<'a> DomainCount<'a> {
+    pub(super) fn lookup(counts: &'a Counts, number: u32) -> Option<Self> {
         let (counted, counter) = counts.counted(number)?;
         let topology = counts.hosts.topologies.get(index(counted.topology))?;
         Some(Self { topology, counter, counted })
     }
 
-    /// The count where the host is; `None` if it is in no domain.
+    /// Returns the count in the host's domain; `None` if it is in no domain.
     pub(super) fn at(&self, host: HostId) -> Option<i64> {
-        let domain = self.topology.of(host.0);
+        let domain = self.topology.domain_of(host.0);
         (domain != NOWHERE).then(|| self.counter.get(domain))
     }
 
@@ -60,7 +61,7 @@ impl<'a> Near<'a> {
     }
 
     fn value(&self, counts: &Counts, host: HostId) -> Option<String> {
-        let value = self.topology.value(self.topology.of(host.0))?;
+        let value = self.topology.value(self.topology.domain_of(host.0))?;
         Some(counts.symbols.name(value).to_owned())
     }
 
@@ -78,168 +79,184 @@ impl Skew<'_> {
 }
 
 impl Counts {
-    /// Whether a pod may go there by what other pods do not decide, resources apart.
+    /// Prepares the evaluation of a pod's rules for hosts.
+    #[must_use]
+    pub fn filter_for<'a>(&'a self, rules: &'a Rules) -> PodFilter<'a> {
+        PodFilter::new(self, rules)
+    }
+
+    /// Returns true if a pod may go to a host by the rules that other pods do not affect, without resources.
     #[must_use]
     pub fn allows_by_host(&self, rules: &Rules, host: HostId) -> bool {
         let hosts = &self.hosts;
-        let right = |rule: u32| hosts.rules.get(rule).is_some_and(|(_, hosts)| hosts.has(host.0));
+        let matching =
+            |rule: u32| hosts.rules.get(rule).is_some_and(|(_, hosts)| hosts.has(host.0));
         let tolerated = hosts.tolerations.get(rules.template.tolerations);
         hosts.present.has(host.0)
-            && (rules.template.tolerates_cordon || !hosts.cordoned.has(host.0))
+            && (rules.template.tolerates_unschedulable || !hosts.cordoned.has(host.0))
             && tolerated.is_some_and(|(_, hosts)| hosts.has(host.0))
-            && rules.template.node_rule.is_none_or(right)
+            && rules.template.node_rule.is_none_or(matching)
     }
 
-    /// Whether there is room for what a pod asks for, by the Node's totals.
+    /// Returns true if the Node's totals have the resources that a pod requests.
     #[must_use]
     pub fn has_room(&self, rules: &Rules, host: HostId) -> bool {
-        self.hosts.room(host.0).is_some_and(|room| room.has(&rules.asked.amounts))
+        self.hosts
+            .resources(host.0)
+            .is_some_and(|resources| resources.has(&rules.pod_requests.amounts))
     }
 }
 
-impl<'a> Question<'a> {
+impl<'a> PodFilter<'a> {
     pub(super) fn new(counts: &'a Counts, rules: &'a Rules) -> Self {
-        let near = |number: &u32| Near::of(counts, *number);
+        let near = |number: &u32| DomainCount::lookup(counts, *number);
         let member = counts.member(rules);
-        let (mut together, mut begins) = (Vec::new(), false);
+        let (mut affinity, mut starts_group) = (Vec::new(), false);
         if let Some((group, counters)) = &rules.template.affinity {
-            together = counters.iter().filter_map(near).collect();
-            // A pod that would be the first of its group need not wait for another (`satisfyPodAffinity`).
-            begins = together.iter().all(|near| near.counter.total == 0)
+            affinity = counters.iter().filter_map(near).collect();
+            // The first pod of its group need not wait for another pod (`satisfyPodAffinity`).
+            starts_group = affinity.iter().all(|near| near.counter.total == 0)
                 && counts
                     .groups
                     .get(*group)
                     .is_some_and(|(group, _)| group.has(&counts.symbols, member));
         }
-        let is_somewhere = |near: &Near<'_>| near.counter.total > 0;
-        let mut refused = Vec::new();
-        let belongs = counts.belongs(rules);
-        refused.extend(belongs.refusers().iter().filter_map(near).filter(is_somewhere));
+        let is_somewhere = |near: &DomainCount<'_>| near.counter.total > 0;
+        let mut existing_anti_affinity = Vec::new();
+        let membership = counts.membership(rules);
+        existing_anti_affinity.extend(
+            membership.existing_anti_affinity().iter().filter_map(near).filter(is_somewhere),
+        );
         let spread = rules.template.spread.iter().zip(&rules.counts_itself);
         let spread = spread.filter_map(|((rule, _), counts_itself)| {
-            let near = Near::of(counts, rule.counter)?;
+            let near = DomainCount::lookup(counts, rule.counter)?;
             Some(Skew {
                 near,
                 rule: *rule,
                 counts_itself: *counts_itself,
-                least: near.counter.least(&counts.reaches, rule.min_domains),
+                least: near.counter.least(&counts.eligible_domains, rule.min_domains),
             })
         });
         Self {
             counts,
             rules,
-            right: rules.template.node_rule.and_then(|rule| Some(counts.hosts.rules.get(rule)?.1)),
+            matching: rules
+                .template
+                .node_rule
+                .and_then(|rule| Some(counts.hosts.rules.get(rule)?.1)),
             tolerated: counts
                 .hosts
                 .tolerations
                 .get(rules.template.tolerations)
                 .map(|(_, hosts)| hosts),
-            together,
-            begins,
-            apart: rules
+            affinity,
+            starts_group,
+            anti_affinity: rules
                 .template
                 .anti_affinity
                 .iter()
                 .filter_map(near)
                 .filter(is_somewhere)
                 .collect(),
-            refused,
+            existing_anti_affinity,
             spread: spread.collect(),
         }
     }
 
-    /// Hosts that are right by labels, name, taints and cordon, in the order in which they first came. The others
-    /// need not be asked.
+    /// Returns the hosts that match by labels, name, taints and cordon, in the order in which they were first added.
+    /// All other hosts are excluded.
     pub fn candidates(&self) -> impl Iterator<Item = HostId> + use<> {
-        let mut hosts = self.right.unwrap_or(&self.counts.hosts.present).clone();
+        let mut hosts = self.matching.unwrap_or(&self.counts.hosts.present).clone();
         if let Some(tolerated) = self.tolerated {
             hosts.keep(tolerated);
         }
-        if !self.rules.template.tolerates_cordon {
+        if !self.rules.template.tolerates_unschedulable {
             hosts.drop_all(&self.counts.hosts.cordoned);
         }
         let hosts: Vec<u32> = hosts.iter().collect();
         hosts.into_iter().map(HostId)
     }
 
-    /// Whether the pod may go there by all rules, resources too.
+    /// Returns true if the pod may go to the host by all rules, resources included.
     #[must_use]
     pub fn allows(&self, host: HostId) -> bool {
         self.allows_by_host(host) && self.has_room(host) && self.allows_by_pods(host)
     }
 
-    /// Whether the pod may go there by what other pods do not decide, resources apart.
+    /// Returns true if the pod may go to the host by the rules that other pods do not affect, without resources.
     #[must_use]
     pub fn allows_by_host(&self, host: HostId) -> bool {
         self.counts.allows_by_host(self.rules, host)
     }
 
-    /// Whether any pod, there or elsewhere, has to do with where it may go.
+    /// Returns true if any existing pod affects where the pod may go.
     #[must_use]
     pub fn depends_on_pods(&self) -> bool {
-        !(self.together.is_empty()
-            && self.apart.is_empty()
-            && self.refused.is_empty()
+        !(self.affinity.is_empty()
+            && self.anti_affinity.is_empty()
+            && self.existing_anti_affinity.is_empty()
             && self.spread.is_empty())
     }
 
-    /// Whether there is room for what it asks for, by the Node's totals.
+    /// Returns true if the Node's totals have the resources that the pod requests.
     #[must_use]
     pub fn has_room(&self, host: HostId) -> bool {
         self.counts.has_room(self.rules, host)
     }
 
-    /// The same without resources, for those who count these better.
+    /// Like [`Self::allows`] without resources, for callers with their own accounting.
     #[must_use]
     pub fn allows_but_for_resources(&self, host: HostId) -> bool {
         self.allows_by_host(host) && self.allows_by_pods(host)
     }
 
-    /// Whether the pod may go there by the pods that are there and elsewhere.
+    /// Returns true if the pod may go to the host by the rules that depend on other pods.
     #[must_use]
     pub fn allows_by_pods(&self, host: HostId) -> bool {
-        let is_in = |near: &Near<'_>| near.at(host).is_some_and(|pods| pods > 0);
+        let is_in = |near: &DomainCount<'_>| near.at(host).is_some_and(|pods| pods > 0);
         self.spread.iter().all(|one| one.near.at(host).is_some_and(|n| !one.is_too_much(n)))
             && self
-                .together
+                .affinity
                 .iter()
-                .all(|near| near.at(host).is_some_and(|pods| pods > 0 || self.begins))
-            && !self.apart.iter().any(is_in)
-            && !self.refused.iter().any(is_in)
+                .all(|near| near.at(host).is_some_and(|pods| pods > 0 || self.starts_group))
+            && !self.anti_affinity.iter().any(is_in)
+            && !self.existing_anti_affinity.iter().any(is_in)
     }
 
-    /// Why the pod may not go there; nothing if it may.
+    /// Returns the reasons why the pod may not go to the host; empty if it may.
     ///
-    /// As kube-scheduler does, what a later rule says is not asked where an earlier one says no, in the order of its
-    /// default plugins; only of resources all that are short are named.
+    /// As in kube-scheduler, rules are evaluated in the order of its default plugins and the first failing rule is
+    /// returned; only for resources, all that are insufficient are listed.
     #[must_use]
     pub fn reasons(&self, host: HostId) -> Vec<Reason> {
         let Some(there) = self.counts.hosts.get(host.0) else { return vec![Reason::NoHost] };
         if let Some(reason) = self.by_taints(there).or_else(|| self.by_labels(there)) {
             return vec![reason];
         }
-        let room = self.counts.hosts.room(host.0);
-        let lacking = room.map(|room| room.lacks(&self.counts.symbols, &self.rules.asked.amounts));
-        if let Some(lacking) = lacking
-            && !lacking.is_empty()
+        let resources = self.counts.hosts.resources(host.0);
+        let shortages = resources.map(|resources| {
+            resources.shortages(&self.counts.symbols, &self.rules.pod_requests.amounts)
+        });
+        if let Some(shortages) = shortages
+            && !shortages.is_empty()
         {
-            return lacking;
+            return shortages;
         }
         self.by_pods(host).into_iter().collect()
     }
 
-    fn by_taints(&self, host: &Host) -> Option<Reason> {
-        if host.is_cordoned && !self.rules.template.tolerates_cordon {
+    fn by_taints(&self, host: &NodeInfo) -> Option<Reason> {
+        if host.is_cordoned && !self.rules.template.tolerates_unschedulable {
             return Some(Reason::Unschedulable);
         }
         let (tolerations, _) =
             self.counts.hosts.tolerations.get(self.rules.template.tolerations)?;
-        let taint = tolerations.repelled_by(&host.taints)?;
+        let taint = tolerations.first_untolerated(&host.taints)?;
         let name = |symbol: Symbol| self.counts.symbols.name(symbol).to_owned();
         Some(Reason::Taint { key: name(taint.key), value: name(taint.value), effect: taint.effect })
     }
 
-    fn by_labels(&self, host: &Host) -> Option<Reason> {
+    fn by_labels(&self, host: &NodeInfo) -> Option<Reason> {
         let symbols = &self.counts.symbols;
         let (rule, _) = self.counts.hosts.rules.get(self.rules.template.node_rule?)?;
         let misses = |one: &&Requirement| !one.matches(symbols, &host.labels);
@@ -272,9 +289,9 @@ impl<'a> Question<'a> {
             }
         }
         let alone = self
-            .together
+            .affinity
             .iter()
-            .find(|near| near.at(host).is_none_or(|pods| pods <= 0 && !self.begins));
+            .find(|near| near.at(host).is_none_or(|pods| pods <= 0 && !self.starts_group));
         if let Some(near) = alone {
             return Some(Reason::PodAffinity {
                 key: near.key(counts),
@@ -282,15 +299,15 @@ impl<'a> Question<'a> {
                 pods: near.pods(counts),
             });
         }
-        let is_in = |near: &&Near<'_>| near.at(host).is_some_and(|pods| pods > 0);
-        if let Some(near) = self.apart.iter().find(is_in) {
+        let is_in = |near: &&DomainCount<'_>| near.at(host).is_some_and(|pods| pods > 0);
+        if let Some(near) = self.anti_affinity.iter().find(is_in) {
             return Some(Reason::PodAntiAffinity {
                 key: near.key(counts),
                 domain: near.value(counts, host).unwrap_or_default(),
                 pods: near.pods(counts),
             });
         }
-        let near = self.refused.iter().find(is_in)?;
+        let near = self.existing_anti_affinity.iter().find(is_in)?;
         Some(Reason::ExistingAntiAffinity {
             key: near.key(counts),
             domain: near.value(counts, host).unwrap_or_default(),

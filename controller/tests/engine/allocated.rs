@@ -1,4 +1,4 @@
-//! What of a host is handed out: that nothing is twice, and what is left.
+//! Checks of a host's allocations: nothing is allocated twice, and the remainder is correct.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use proptest::test_runner::TestCaseResult;
 
 pub(crate) type FreeNow = (CpuSet, Vec<(u32, Vec<(MemoryKind, u64)>)>);
 
-/// CPUs and memory by zone.
+/// Returns free CPUs, and free memory by zone.
 pub(crate) fn free(state: &State) -> FreeNow {
     let memory = state.memory().into_iter().map(|zone| (zone.zone, zone.free));
     (state.free_cpus(), memory.collect())
 }
 
-/// Memory of all zones, as a group's may be accounted to any of its zones.
+/// Returns the memory of all zones, as a group's memory may be accounted to any of its zones.
 pub(crate) fn in_all(state: &State) -> BTreeMap<MemoryKind, u64> {
     let mut all = BTreeMap::new();
     for (kind, bytes) in state.memory().into_iter().flat_map(|zone| zone.free) {
@@ -24,10 +24,10 @@ pub(crate) fn in_all(state: &State) -> BTreeMap<MemoryKind, u64> {
     all
 }
 
-/// No CPU and no page belongs to two pods, and none of them is called free.
+/// Asserts that no CPU and no page belongs to two pods, and that none of them counts as free.
 ///
-/// A report of sums alone does not say how much is of which of several zones: `knows_zones` is false then, and pages are
-/// not added up.
+/// A report with only sums does not distribute them over several zones: `knows_zones` is false then, and pages are
+/// not summed.
 pub(crate) fn nothing_twice(
     state: &State,
     empty: &State,
@@ -53,8 +53,9 @@ pub(crate) fn nothing_twice(
     }
     prop_assert!(!cpus.intersects(&state.free_cpus()));
     prop_assert!(cpus.is_subset(&empty.free_cpus()));
-    // Under best-effort a kubelet may put a block on one zone of a group that another block has; which zone of the group
-    // the latter comes from is in no list of blocks then (`memorymanager` takes and releases greedily).
+    // Under best-effort a kubelet may allocate a block on one zone of a group that another block uses; the list of
+    // blocks does not show which zone of the group the latter comes from (`memorymanager` takes and releases
+    // greedily).
     let share = |one: &Vec<u32>| groups.iter().any(|other| other != one && meets(one, other));
     if !knows_zones || groups.iter().any(share) {
         return Ok(());

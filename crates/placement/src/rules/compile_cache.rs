@@ -1,5 +1,5 @@
-//! What was compiled a short while ago, found again by what it was compiled from: nine of ten pods are made of the template
-//! that the one before was made of.
+//! Cache of compilation results, looked up by their source: nine of ten pods are created from the same template as
+//! the previous pod.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
 
-use super::compile::Template;
+use super::compiled::{PodRequests, Template};
 use super::fit::Amounts;
 use super::parts::PodSpecParts;
 use berth_kubelet_admission::pod::{Container, Pod};
 
-/// Places to keep something at; what comes to a place that is taken replaces what was there. So memory is bounded.
+/// Number of slots; a new entry replaces the previous entry of its slot, so that memory is bounded.
 const PLACES: usize = 4096;
 
-/// Things by a number that equal ones share.
+/// Entries by a hash of their source.
 #[derive(Debug)]
-struct Recent<T> {
+struct Slots<T> {
     places: Vec<Option<(u64, T)>>,
 }
 
-impl<T> Recent<T> {
+impl<T> Slots<T> {
     fn find(&self, number: u64, is_it: impl Fn(&T) -> bool) -> Option<&T> {
         let (known, thing) = self.places.get(place(number))?.as_ref()?;
         (*known == number && is_it(thing)).then_some(thing)
@@ -41,23 +41,13 @@ fn place(number: u64) -> usize {
     usize::try_from(number % PLACES as u64).unwrap_or_default()
 }
 
-impl<T> Default for Recent<T> {
+impl<T> Default for Slots<T> {
     fn default() -> Self {
         Self { places: Vec::new() }
     }
 }
 
-/// The containers of a pod: kept once for many pods, with what the scheduler counts for them.
-#[derive(Clone, Debug)]
-pub(super) struct Asked {
-    /// Without a uid, as it is of many.
-    pub(super) pod: Arc<Pod>,
-    pub(super) amounts: Arc<Amounts>,
-    /// The same for containers that request the same.
-    pub(super) number: u64,
-}
-
-/// What a [`Template`] was compiled from.
+/// The source of a [`Template`].
 #[derive(Debug)]
 struct Source {
     namespace: String,
@@ -67,22 +57,22 @@ struct Source {
     spread: Vec<TopologySpreadConstraint>,
 }
 
-/// Templates and containers of pods of late.
+/// Cached templates and containers.
 #[derive(Debug, Default)]
-pub(super) struct Recents {
-    templates: Recent<(Source, Arc<Template>)>,
-    asked: Recent<Asked>,
+pub(super) struct CompileCache {
+    templates: Slots<(Source, Arc<Template>)>,
+    pod_requests: Slots<PodRequests>,
 }
 
-impl Recents {
-    /// The number to keep a template by, and the template if it is there.
+impl CompileCache {
+    /// Returns the hash of a template's source, and the template if it is cached.
     pub(super) fn template(&self, parts: &PodSpecParts<'_>) -> (u64, Option<&Arc<Template>>) {
         let number = number_of_rules(parts);
         let found = self.templates.find(number, |(source, _)| source.is_of(parts));
         (number, found.map(|(_, template)| template))
     }
 
-    /// Keeps a template, but for one that is only right for pods with the same labels.
+    /// Caches a template, unless it is only valid for pods with the same labels.
     pub(super) fn keep_template(
         &mut self,
         number: u64,
@@ -90,19 +80,23 @@ impl Recents {
         template: &Arc<Template>,
     ) {
         if !reads_labels(parts) {
-            self.templates.keep(number, (Source::of(parts), Arc::clone(template)));
+            self.templates.keep(number, (Source::from_parts(parts), Arc::clone(template)));
         }
     }
 
-    /// The containers of a pod, with their amounts.
-    pub(super) fn asked(&mut self, pod: &Pod, amounts: impl FnOnce(&Pod) -> Amounts) -> Asked {
+    /// Returns the containers of a pod, with their amounts.
+    pub(super) fn pod_requests(
+        &mut self,
+        pod: &Pod,
+        amounts: impl FnOnce(&Pod) -> Amounts,
+    ) -> PodRequests {
         let number = number_of_requests(pod);
-        let is_it = |known: &Asked| {
+        let is_it = |known: &PodRequests| {
             known.pod.containers == pod.containers
                 && known.pod.init_containers == pod.init_containers
                 && known.pod.overhead == pod.overhead
         };
-        if let Some(known) = self.asked.find(number, is_it) {
+        if let Some(known) = self.pod_requests.find(number, is_it) {
             return known.clone();
         }
         let pod = Arc::new(Pod {
@@ -111,14 +105,14 @@ impl Recents {
             containers: pod.containers.clone(),
             overhead: pod.overhead.clone(),
         });
-        let asked = Asked { amounts: Arc::new(amounts(&pod)), pod, number };
-        self.asked.keep(number, asked.clone());
-        asked
+        let pod_requests = PodRequests { amounts: Arc::new(amounts(&pod)), pod, number };
+        self.pod_requests.keep(number, pod_requests.clone());
+        pod_requests
     }
 }
 
 impl Source {
-    fn of(parts: &PodSpecParts<'_>) -> Self {
+    fn from_parts(parts: &PodSpecParts<'_>) -> Self {
         Self {
             namespace: parts.namespace.to_owned(),
             node_selector: parts.node_selector.cloned(),
@@ -137,7 +131,7 @@ impl Source {
     }
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` make a selector of the pod's own labels (KEP-3243, KEP-3633).
+/// `matchLabelKeys` and `mismatchLabelKeys` build a selector from the pod's own labels (KEP-3243, KEP-3633).
 fn reads_labels(parts: &PodSpecParts<'_>) -> bool {
     let of_spread = parts.spread.iter().any(|one| one.match_label_keys.is_some());
     let together = parts.affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
@@ -156,7 +150,7 @@ fn reads_labels(parts: &PodSpecParts<'_>) -> bool {
         || terms.any(|term| term.match_label_keys.is_some() || term.mismatch_label_keys.is_some())
 }
 
-/// Of what tells most templates apart; equality looks at all.
+/// Hashes the parts that distinguish most templates; equality compares all parts.
 fn number_of_rules(parts: &PodSpecParts<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     parts.namespace.hash(&mut hasher);
@@ -187,7 +181,7 @@ fn number_of_rules(parts: &PodSpecParts<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Of what containers request: limits are that too nearly always.
+/// Hashes the requests of containers: limits nearly always equal them.
 fn number_of_requests(pod: &Pod) -> u64 {
     let mut hasher = DefaultHasher::new();
     let all = |containers: &[Container], hasher: &mut DefaultHasher| {

@@ -1,0 +1,157 @@
+//! The objects of a fleet, sorted by kind.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::{HostProfile, InfraNode, VlanClaim};
+use k8s_openapi::api::core::v1;
+
+use super::kinds::{self, text};
+use super::machine::FleetMachine;
+use super::object::{Item, Object, problem};
+use super::planned::{Created, Tenant};
+use berth_api::Problem;
+use berth_kubevirt_render::launcher::{Configuration, Surroundings};
+use berth_kubevirt_render::machines::{self, MachineDeployment};
+
+/// A fleet: hosts, running workloads, and workloads to be placed.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    /// Hosts by name.
+    pub infra_nodes: BTreeMap<String, InfraNode>,
+    /// Nodes by name.
+    pub nodes: BTreeMap<String, v1::Node>,
+    /// Profiles by name.
+    pub profiles: BTreeMap<String, HostProfile>,
+    /// VirtualMachines and VirtualMachineInstances, in input order.
+    pub machines: Vec<FleetMachine>,
+    /// Pods by namespace and name.
+    pub pods: BTreeMap<(String, String), v1::Pod>,
+    /// Instance types, networks, namespaces.
+    pub surroundings: Surroundings,
+    /// KubeVirt's configuration.
+    pub configuration: Configuration,
+    /// MachineDeployments, in input order.
+    pub deployments: Vec<MachineDeployment>,
+    /// Objects that rendering of machines looks up: tenants, defaults, storage.
+    pub around: machines::RenderContext,
+    /// Existing VlanClaims.
+    pub claims: Vec<Arc<VlanClaim>>,
+    /// Tenants with their planned networks.
+    pub tenants: Vec<Tenant>,
+    /// Machines that MachineDeployments would create; they are among `machines`.
+    pub created: Vec<Created>,
+    /// Number of ignored objects by kind.
+    pub ignored: BTreeMap<String, usize>,
+    /// Problems of the input.
+    pub problems: Vec<Problem>,
+}
+
+impl Fleet {
+    /// Sorts objects by kind, and adds the planned objects of tenants and MachineDeployments.
+    #[must_use]
+    pub fn from_items(items: Vec<Item>, problems: Vec<Problem>) -> Self {
+        let mut fleet = Self { problems, ..Self::default() };
+        let mut seen: BTreeMap<(String, String), usize> = BTreeMap::new();
+        for Item { place, object } in items {
+            let added = object.and_then(|object| fleet.add(object, &place, &mut seen));
+            if let Err(problem) = added {
+                fleet.problems.push(problem);
+            }
+        }
+        fleet.furnish();
+        fleet.expand();
+        fleet
+    }
+
+    fn add(
+        &mut self,
+        object: Object,
+        place: &str,
+        seen: &mut BTreeMap<(String, String), usize>,
+    ) -> Result<(), Problem> {
+        let twice = match object {
+            Object::InfraNode(name, node) => {
+                let twice = format!("InfraNode {name}");
+                self.infra_nodes.insert(name, *node).map(|_| twice)
+            }
+            Object::HostProfile(name, profile) => {
+                let twice = format!("HostProfile {name}");
+                self.profiles.insert(name, *profile).map(|_| twice)
+            }
+            Object::Node(name, node) => {
+                let twice = format!("Node {name}");
+                self.nodes.insert(name, *node).map(|_| twice)
+            }
+            Object::Pod(name, pod) => {
+                let namespace = pod.metadata.namespace.clone();
+                let namespace = namespace.unwrap_or_else(|| "default".to_owned());
+                let twice = format!("Pod {namespace}/{name}");
+                self.pods.insert((namespace, name), *pod).map(|_| twice)
+            }
+            Object::Machine(wanted) => {
+                self.machine(*wanted, seen);
+                None
+            }
+            Object::Configuration(configuration) => {
+                self.configuration = *configuration;
+                None
+            }
+            Object::Deployment(deployment) => {
+                self.deployments.push(*deployment);
+                None
+            }
+            Object::Tenant(name, tenant) => {
+                let twice = format!("TenantCluster {name}");
+                self.around.tenants.insert(name, *tenant).map(|_| twice)
+            }
+            Object::Claim(claim) => {
+                self.claims.push(Arc::new(*claim));
+                None
+            }
+            Object::Config(config) => {
+                self.around.config = config.spec;
+                None
+            }
+            Object::Other(object) => {
+                let of_machines = self.around.add(&object);
+                if !self.surroundings.add(&object).map_err(problem)? && !of_machines {
+                    let group = kinds::group(text(&object, "/apiVersion"));
+                    *self
+                        .ignored
+                        .entry(kinds::named(text(&object, "/kind"), group))
+                        .or_default() += 1;
+                }
+                None
+            }
+        };
+        match twice {
+            None => Ok(()),
+            Some(object) => {
+                let message = format!("is there more than once; the one in {place} counts");
+                Err(Problem::new(object, "", "", message))
+            }
+        }
+    }
+
+    /// Adds a machine. A VirtualMachine and its instance have the same name, and the instance has the host.
+    fn machine(&mut self, wanted: FleetMachine, seen: &mut BTreeMap<(String, String), usize>) {
+        let key = (wanted.machine.namespace.clone(), wanted.machine.name.clone());
+        let Some(&at) = seen.get(&key) else {
+            seen.insert(key, self.machines.len());
+            return self.machines.push(wanted);
+        };
+        let Some(known) = self.machines.get_mut(at) else { return };
+        if known.kind == wanted.kind {
+            let message = "is there more than once; the last one counts";
+            self.problems.push(Problem::new(&wanted.machine.object, "", "", message));
+            *known = wanted;
+        } else if wanted.kind == "VirtualMachineInstance" {
+            known.host = wanted.host;
+            known.is_on = true;
+        } else {
+            let host = known.host.take();
+            *known = FleetMachine { host, is_on: true, ..wanted };
+        }
+    }
+}

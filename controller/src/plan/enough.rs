@@ -1,0 +1,56 @@
+//! Number of additional hosts with which all VMs fit.
+
+use serde::Serialize;
+
+use super::add::{Add, Fixed, MOST, like};
+use super::build::Simulation;
+use crate::fleet::Fleet;
+
+/// Result of additional hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Added {
+    /// The copied host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub like: Option<String>,
+    /// Number of added hosts.
+    pub count: u32,
+    /// The smallest number with which everything fits; `None` if no number is enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enough: Option<u32>,
+}
+
+pub(super) fn answer(fleet: &Fleet, add: &Add, vms: usize) -> Added {
+    let found = like(fleet, &add.name);
+    let name = found.and_then(|host| host.metadata.name.clone());
+    let count = if found.is_some() { add.count.unwrap_or_default() } else { 0 };
+    let enough = found.and_then(|_| enough(fleet, &add.name, vms));
+    Added { like: name, count, enough }
+}
+
+/// Searches by doubling and bisection: more hosts never reduce what fits, except for spread constraints.
+fn enough(fleet: &Fleet, name: &str, vms: usize) -> Option<u32> {
+    let left = |count: u32| {
+        let mut simulation = Simulation::build(fleet, (count > 0).then_some(Fixed { count, name }));
+        let pending = std::mem::take(&mut simulation.pending);
+        pending.iter().filter(|vm| simulation.engine.place(&vm.request, None).is_none()).count()
+    };
+    if left(0) == 0 {
+        return Some(0);
+    }
+    // A VM uses one host at most, so more hosts than VMs are useless.
+    let vms = u32::try_from(vms).unwrap_or(MOST).clamp(1, MOST);
+    let (mut low, mut high) = (0, 1);
+    while left(high) > 0 {
+        if high >= vms {
+            return None;
+        }
+        low = high;
+        high = (high * 2).min(vms);
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if left(middle) == 0 { high = middle } else { low = middle }
+    }
+    Some(high)
+}

@@ -1,0 +1,32 @@
+//! Resources that a container gets from the managers.
+
+use super::bits::FewBits;
+use super::devices::DeviceGrant;
+use super::hints::Affinity;
+use super::memory::Block;
+use super::request::Role;
+
+/// Resources allocated to a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) role: Role,
+    pub(super) affinity: Affinity,
+    pub(super) cpus: FewBits,
+    pub(super) blocks: Vec<Block>,
+    pub(super) devices: Vec<DeviceGrant>,
+}
+
+/// `updateInitContainersMemoryBlocks`: subtracts the blocks that a container reuses from its init containers.
+pub(super) fn transfer_blocks(before: &mut [Grant], blocks: &[Block]) {
+    for block in blocks {
+        let mut size = block.size;
+        let inits = before.iter_mut().filter(|grant| grant.role == Role::Init);
+        for init in inits.flat_map(|grant| &mut grant.blocks) {
+            if init.kind == block.kind && init.zones == block.zones {
+                let part = size.min(init.size);
+                init.size -= part;
+                size -= part;
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! A host of the engine: its report, the predicted state of its kubelet, and the pods on it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::Class;
+
+use super::reason::Reason;
+use super::request::Request;
+use crate::inventory::ReportedHost;
+use crate::rules::{self, PodId};
+use berth_kubelet_admission::pod::Pod;
+use berth_kubelet_admission::{Admission, State};
+
+/// A host and the pods on it.
+#[derive(Debug)]
+pub(super) struct HostEntry {
+    pub(super) facts: ReportedHost,
+    pub(super) class: Class,
+    pub(super) state: State,
+    /// Pods that are assumed here, in the order in which they were assumed: the kubelet gets them in this order.
+    pub(super) pods: BTreeMap<PodId, Arc<str>>,
+}
+
+impl HostEntry {
+    /// Returns the admission of a pod on this host in a state, if the pod's further needs are met too.
+    pub(super) fn evaluate(
+        &self,
+        state: &State,
+        uid: &str,
+        request: &Request,
+    ) -> Result<Admission, Reason> {
+        let admission = self.check(state, uid, request.pod())?;
+        match request.needs.unmet_by(&admission, state) {
+            Some(reason) => Err(reason),
+            None => Ok(admission),
+        }
+    }
+
+    /// Returns the kubelet's admission of a pod, unless it is unpredictable or contains CPUs that are in use.
+    pub(super) fn check(&self, state: &State, uid: &str, pod: &Pod) -> Result<Admission, Reason> {
+        if let Some(why) = self.facts.unpredictable(pod) {
+            return Err(Reason::Unpredictable(why));
+        }
+        let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;
+        if admission.takes_cpus_in_use() { Err(Reason::CpusInUse) } else { Ok(admission) }
+    }
+}
+
+pub(super) const NO_HOST: Reason = Reason::Rule(rules::Reason::NoHost);
+
+/// Admits a pod that runs on a host or is sent there with the resources that the kubelet would allocate. If it would
+/// be rejected, the state is unchanged: no kubelet has allocated and released resources for it.
+pub(super) fn accept_pod(state: &mut State, uid: &str, pod: &Pod) -> Result<(), Reason> {
+    let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;
+    state.accept(uid, pod, admission).map_err(Reason::Kubelet)
+}

@@ -1,0 +1,66 @@
+//! A prepared request for a host.
+
+use std::sync::Arc;
+
+use berth_api::PageSize;
+
+use super::free::ZoneRequest;
+use super::needs::Needs;
+use super::request_classes::RequestClassKey;
+use crate::rules::Rules;
+use berth_kubelet_admission::pod::Pod;
+
+/// A pod to be placed.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub(super) uid: Arc<str>,
+    pub(super) rules: Arc<Rules>,
+    pub(super) needs: Needs,
+    pub(super) key: Arc<RequestClassKey>,
+    pub(super) class: usize,
+}
+
+impl Request {
+    /// Returns the same request for a pod with another uid.
+    #[must_use]
+    pub fn renamed(&self, uid: &str) -> Self {
+        Self { uid: uid.into(), ..self.clone() }
+    }
+
+    /// Returns the pod's uid.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Returns the requests of its containers; without its uid, as pods with equal requests share it.
+    #[must_use]
+    pub fn pod(&self) -> &Pod {
+        self.rules.containers()
+    }
+
+    /// Returns the number of its exclusive CPUs.
+    #[must_use]
+    pub fn pinned_cpus(&self) -> u32 {
+        ZoneRequest::from_pod(self.pod()).cpus
+    }
+
+    /// Returns the size of its huge pages, if it has any.
+    #[must_use]
+    pub fn page_size(&self) -> Option<PageSize> {
+        let pod = self.pod();
+        let mut containers = pod.init_containers.iter().chain(&pod.containers);
+        containers.find_map(|container| container.requests.hugepages.keys().next().copied())
+    }
+
+    /// Returns true if a kubelet treats both requests equally.
+    pub fn is_equal_for_kubelet(&self, other: &Self) -> bool {
+        std::ptr::eq(self.pod(), other.pod()) && self.needs == other.needs
+    }
+
+    /// Returns its needs beyond the requests of its containers.
+    #[must_use]
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+}

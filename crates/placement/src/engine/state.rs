@@ -1,0 +1,316 @@
+//! State of the engine: all hosts and pods, and the operations that change them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use berth_api::Class;
+
+use super::changes::Changes;
+use super::free::FreeResources;
+use super::hosts::{HostEntry, NO_HOST, accept_pod};
+use super::needs::Needs;
+use super::reason::Reason;
+use super::request::Request;
+use super::request_classes::{RequestClassKey, RequestClasses};
+use super::scores::Scratch;
+use crate::inventory::ReportedHost;
+use crate::rules::{Counts, HostId, HostParts, Invalid, PodId, PodSpecParts, Rules};
+use berth_kubelet_admission::{Restored, State};
+
+/// A pod that is assumed to run on a host (kube-scheduler's cache has the same term).
+#[derive(Clone, Debug)]
+pub(super) struct AssumedPod {
+    pub(super) host: HostId,
+    pub(super) counted: PodId,
+    pub(super) request: Request,
+}
+
+/// All hosts and all pods on them.
+#[derive(Debug, Default)]
+pub struct Engine {
+    pub(super) counts: Counts,
+    pub(super) entries: Vec<Option<HostEntry>>,
+    /// Free resources of each host, in a separate vector because every class reads them after every change.
+    pub(super) free: Vec<FreeResources>,
+    pub(super) assumed: HashMap<Arc<str>, AssumedPod>,
+    pub(super) classes: RequestClasses,
+    pub(super) changes: Changes,
+    pub(super) scratch: Scratch,
+}
+
+impl Engine {
+    /// Creates an engine without hosts.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { counts: Counts::new(), ..Self::default() }
+    }
+
+    /// Sets the labels of a namespace, for rules that select namespaces by label.
+    pub fn set_namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
+        self.counts.set_namespace(name, labels);
+    }
+
+    /// Adds a host with the allocations of its kubelet, or updates it from a newer report.
+    ///
+    /// Pods that the report lists get the reported resources. Assumed pods that it does not list are not started yet:
+    /// they get the resources that the kubelet would allocate. Reported allocations without an assumed pod count as
+    /// taken: a pod holds its CPUs until its containers have ended, even after it was deleted.
+    ///
+    /// # Errors
+    /// Returns an error for a taint that the API server would have rejected.
+    pub fn set_host(&mut self, facts: ReportedHost, class: Class) -> Result<HostId, Invalid> {
+        let id = self.counts.set_host(&facts.parts())?;
+        if self.entries.len() <= id.index() {
+            self.entries.resize_with(id.index() + 1, || None);
+            self.free.resize_with(id.index() + 1, FreeResources::default);
+        }
+        let before = self.entries[id.index()].take();
+        let pods = before.map(|entry| entry.pods).unwrap_or_default();
+        let mut state = State::new(&facts.admission);
+        // Allocations on several zones are less certain and are restored after those on one zone: they take what is
+        // left.
+        let mut allocations: Vec<_> = facts.allocations.iter().collect();
+        allocations.sort_by_key(|allocation| allocation.zones.len());
+        for allocation in allocations {
+            let assumed = self.assumed.get(allocation.uid.as_str());
+            let pod = assumed.map(|pod| pod.request.pod());
+            state.restore(&allocation.uid, &allocation.restored(pod));
+        }
+        for uid in pods.values() {
+            let Some(pod) = self.assumed.get(uid) else { continue };
+            let pod = pod.request.pod();
+            if state.admission(uid).is_none() && accept_pod(&mut state, uid, pod).is_err() {
+                state.restore(uid, &Restored::without_zones(pod));
+            }
+        }
+        self.entries[id.index()] = Some(HostEntry { facts, class, state, pods });
+        self.changed(id, true);
+        Ok(id)
+    }
+
+    /// Adds a Node whose agent does not report: no pod is placed there, but its labels and the pods bound to it count
+    /// for the rules of other pods, as in kube-scheduler.
+    ///
+    /// # Errors
+    /// Returns an error for a taint that the API server would have rejected.
+    pub fn set_node(&mut self, parts: &HostParts<'_>) -> Result<HostId, Invalid> {
+        let id = self.counts.set_host(parts)?;
+        if self.entries.len() <= id.index() {
+            self.entries.resize_with(id.index() + 1, || None);
+            self.free.resize_with(id.index() + 1, FreeResources::default);
+        }
+        self.changed(id, true);
+        Ok(id)
+    }
+
+    /// Removes a host with its assumed pods; returns their uids in the order in which they were assumed.
+    pub fn remove_host(&mut self, host: HostId) -> Vec<Arc<str>> {
+        let entry = self.entries.get_mut(host.index()).and_then(Option::take);
+        let pods = entry.map(|entry| entry.pods).unwrap_or_default();
+        let pods: Vec<Arc<str>> = pods.into_values().collect();
+        for uid in &pods {
+            self.assumed.remove(uid);
+        }
+        self.counts.remove_host(host);
+        if let Some(free) = self.free.get_mut(host.index()) {
+            *free = FreeResources::default();
+        }
+        self.changed(host, true);
+        pods
+    }
+
+    /// Returns the host with a name, if its agent has reported.
+    #[must_use]
+    pub fn host(&self, name: &str) -> Option<HostId> {
+        self.node(name).filter(|host| self.at(*host).is_some())
+    }
+
+    /// Returns the Node with a name, whether or not its agent has reported.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<HostId> {
+        self.counts.host(name)
+    }
+
+    /// Returns all hosts, in the order in which they were added.
+    pub fn hosts(&self) -> impl Iterator<Item = (HostId, &ReportedHost)> {
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(|(at, entry)| Some((HostId::at(at), &entry.as_ref()?.facts)))
+    }
+
+    /// Returns the reported data of a host.
+    #[must_use]
+    pub fn facts(&self, host: HostId) -> Option<&ReportedHost> {
+        Some(&self.at(host)?.facts)
+    }
+
+    /// Returns the predicted allocations of a host's kubelet.
+    #[must_use]
+    pub fn state(&self, host: HostId) -> Option<&State> {
+        Some(&self.at(host)?.state)
+    }
+
+    /// Returns the host of a pod.
+    #[must_use]
+    pub fn where_is(&self, uid: &str) -> Option<HostId> {
+        Some(self.assumed.get(uid)?.host)
+    }
+
+    /// Returns the number of pods on all hosts.
+    #[must_use]
+    pub fn pods(&self) -> usize {
+        self.assumed.len()
+    }
+
+    /// Prepares a request: its rules are compiled once.
+    ///
+    /// # Errors
+    /// Returns the invalid rule and the problem if the API server would have rejected the pod.
+    pub fn request(&mut self, parts: &PodSpecParts<'_>, needs: Needs) -> Result<Request, Invalid> {
+        let rules = Arc::new(Rules::compile(&mut self.counts, parts)?);
+        let (class, key) = self.classes.find(RequestClassKey::new(&needs, &rules), &rules);
+        Ok(Request { uid: parts.containers.uid.as_str().into(), rules, needs, key, class })
+    }
+
+    /// Selects the best host for a pod and assumes it there: its resources are reserved until [`Self::remove`].
+    /// `among` are the hosts that the caller's own checks allow; `None` allows all.
+    pub fn place(&mut self, request: &Request, among: Option<&[HostId]>) -> Option<HostId> {
+        if let Some(host) = self.where_is(&request.uid) {
+            if among.is_none_or(|among| among.contains(&host)) {
+                return Some(host);
+            }
+            self.remove(&request.uid);
+        }
+        let (host, admission) = self.choose_with_admission(request, among)?;
+        // The state has not changed since the check, so that the admission is valid.
+        let entry = self.entries.get_mut(host.index()).and_then(Option::as_mut)?;
+        entry.state.accept(&request.uid, request.pod(), admission).ok()?;
+        self.assume(request, host);
+        Some(host)
+    }
+
+    /// Assumes a pod on a host if the kubelet would admit it there.
+    ///
+    /// # Errors
+    /// Returns the kubelet's reason otherwise; the scheduler's rules are not evaluated again.
+    pub fn admit(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
+        self.remove(&request.uid);
+        let entry = self.entries.get_mut(host.index()).and_then(Option::as_mut).ok_or(NO_HOST)?;
+        let admission = entry.check(&entry.state, &request.uid, request.pod())?;
+        let taken = entry.state.accept(&request.uid, request.pod(), admission);
+        taken.map_err(Reason::Kubelet)?;
+        self.assume(request, host);
+        Ok(())
+    }
+
+    /// Adds a pod that is already bound to a host, regardless of the rules. It gets the resources of the host's
+    /// report, or those that the kubelet would allocate. Of many pods, those that reports list must be added first
+    /// because they are already running: a report alone does not show all requests of a pod.
+    ///
+    /// # Errors
+    /// Returns the reason why the kubelet would reject it; it still counts in the host's totals.
+    pub fn bound(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
+        self.remove(&request.uid);
+        let Some(entry) = self.entries.get_mut(host.index()).and_then(Option::as_mut) else {
+            self.assume(request, host);
+            return self.where_is(&request.uid).map(drop).ok_or(NO_HOST);
+        };
+        let uid = &*request.uid;
+        let mut result = Ok(());
+        if let Some(allocation) = entry.facts.allocation(uid) {
+            entry.state.restore(uid, &allocation.restored(Some(request.pod())));
+        } else if let Err(reason) = accept_pod(&mut entry.state, uid, request.pod()) {
+            entry.state.restore(uid, &Restored::without_zones(request.pod()));
+            result = Err(reason);
+        }
+        self.assume(request, host);
+        result
+    }
+
+    fn assume(&mut self, request: &Request, host: HostId) {
+        let uid = Arc::clone(&request.uid);
+        if let Some(counted) = self.counts.add(Arc::clone(&request.rules), host) {
+            let pod = AssumedPod { host, counted, request: request.clone() };
+            self.assumed.insert(Arc::clone(&uid), pod);
+            if let Some(entry) = self.entries.get_mut(host.index()).and_then(Option::as_mut) {
+                entry.pods.insert(counted, uid);
+            }
+        }
+        self.changed(host, false);
+    }
+
+    /// Removes a pod; returns false if it was not known. Resources that its host still reports stay taken until a
+    /// newer report.
+    pub fn remove(&mut self, uid: &str) -> bool {
+        let Some(pod) = self.assumed.remove(uid) else { return false };
+        self.counts.remove(pod.counted);
+        if let Some(entry) = self.entries.get_mut(pod.host.index()).and_then(Option::as_mut) {
+            entry.pods.remove(&pod.counted);
+            if entry.facts.allocation(uid).is_none() {
+                entry.state.remove(uid);
+            }
+        }
+        self.changed(pod.host, false);
+        true
+    }
+
+    /// Returns the pods that are assumed on a host, in the order in which they were assumed.
+    pub fn on(&self, host: HostId) -> impl Iterator<Item = &Request> {
+        let pods = self.at(host).into_iter().flat_map(|entry| entry.pods.values());
+        pods.filter_map(|uid| Some(&self.assumed.get(uid)?.request))
+    }
+
+    /// Returns the Nodes that a pod may go to by the rules that other pods and its kubelet do not affect, whether or
+    /// not their agents report.
+    pub fn candidates(&self, request: &Request) -> impl Iterator<Item = HostId> + use<> {
+        self.counts.filter_for(&request.rules).candidates()
+    }
+
+    /// Returns the key that the request shares with all requests to which each host currently gives the same answer;
+    /// `None` if the answer depends on other pods.
+    #[must_use]
+    pub fn class_key<'r>(&self, request: &'r Request) -> Option<&'r RequestClassKey> {
+        (!self.counts.filter_for(&request.rules).depends_on_pods()).then_some(&*request.key)
+    }
+
+    /// Returns the number of the newest change of a host, or of the pods on it.
+    #[must_use]
+    pub fn last_change(&self) -> u64 {
+        self.changes.last()
+    }
+
+    /// Returns the hosts that have changed since a number; `None` if these changes are no longer stored.
+    pub fn changed_since(&self, seen: u64) -> Option<impl Iterator<Item = HostId> + '_> {
+        Some(self.changes.since(seen)?.map(|change| HostId::at(change.host())))
+    }
+
+    /// Returns the reasons why a pod cannot go to a host; empty if it can.
+    #[must_use]
+    pub fn why_not(&self, request: &Request, host: HostId) -> Vec<Reason> {
+        let Some(entry) = self.at(host) else {
+            return vec![NO_HOST];
+        };
+        if let Some(reason) = request.needs.unmet(&entry.facts) {
+            return vec![reason];
+        }
+        let rules = self.counts.filter_for(&request.rules).reasons(host);
+        if !rules.is_empty() {
+            return rules.into_iter().map(Reason::Rule).collect();
+        }
+        entry.evaluate(&entry.state, &request.uid, request).err().into_iter().collect()
+    }
+
+    pub(super) fn at(&self, host: HostId) -> Option<&HostEntry> {
+        self.entries.get(host.index())?.as_ref()
+    }
+
+    fn changed(&mut self, host: HostId, is_of_host: bool) {
+        if let Some(entry) = self.entries.get(host.index()).and_then(Option::as_ref)
+            && let Some(free) = self.free.get_mut(host.index())
+        {
+            *free = FreeResources::from_state(&entry.state);
+        }
+        self.changes.add(host.index(), is_of_host, self.entries.len());
+        let Self { classes, changes, counts, free, .. } = self;
+        classes.update_eager(changes, |fit| fit.left_at(counts, free, host.index()));
+    }
+}

@@ -1,0 +1,50 @@
+//! The groups of a pod, computed once: they are needed when the pod is scheduled, added and removed.
+
+use super::groups::{Groups, Member};
+use super::symbols::{Symbols, index};
+
+/// The groups of a pod, by counters: computed once, and valid until groups are added or namespaces change.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GroupMembership {
+    /// Numbers of counters: of members, then of existing anti-affinity, then of weights.
+    counters: Box<[u32]>,
+    existing_anti_affinity: u32,
+    weights: u32,
+    /// Version of the groups that it was computed for.
+    pub(super) as_of: u64,
+}
+
+impl GroupMembership {
+    pub(super) fn find(groups: &Groups, symbols: &Symbols, member: Member<'_>, as_of: u64) -> Self {
+        let [mut counters, mut existing_anti_affinity, mut weights]: [Vec<u32>; 3] =
+            Default::default();
+        groups.for_each_of(symbols, member, |group_counters| {
+            counters.extend(&group_counters.members);
+            existing_anti_affinity.extend(&group_counters.existing_anti_affinity);
+            weights.extend(&group_counters.weights);
+        });
+        let end = |counters: &[u32]| u32::try_from(counters.len()).unwrap_or(u32::MAX);
+        let first = end(&counters);
+        counters.extend(existing_anti_affinity);
+        let second = end(&counters);
+        counters.extend(weights);
+        Self { counters: counters.into(), existing_anti_affinity: first, weights: second, as_of }
+    }
+
+    /// Returns the counters of the pods of these groups.
+    pub(super) fn members(&self) -> &[u32] {
+        self.counters.get(..index(self.existing_anti_affinity)).unwrap_or_default()
+    }
+
+    /// Returns the counters of pods with a required anti-affinity to these groups.
+    pub(super) fn existing_anti_affinity(&self) -> &[u32] {
+        self.counters
+            .get(index(self.existing_anti_affinity)..index(self.weights))
+            .unwrap_or_default()
+    }
+
+    /// Returns the counters of the weights of preferred affinity and anti-affinity to these groups.
+    pub(super) fn weights(&self) -> &[u32] {
+        self.counters.get(index(self.weights)..).unwrap_or_default()
+    }
+}
