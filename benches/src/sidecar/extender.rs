@@ -27,7 +27,7 @@ impl Exchange for All {
             Ok(read) => {
                 json!({"Nodes": null, "NodeNames": read.names, "FailedNodes": {}, "Error": ""})
             }
-            Err(why) => json!({"Error": why}),
+            Err(error) => json!({"Error": error.to_string()}),
         };
         Some(answer.to_string())
     }

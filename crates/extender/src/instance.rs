@@ -1,49 +1,50 @@
-//! What a `VirtualMachineInstance` says that its launcher pod does not.
+//! A `VirtualMachineInstance`, with the fields that its launcher pod does not have.
 
 use berth_api::Class;
-use serde_json::Value;
-
 use berth_api::names::CLASS_LABEL;
 use berth_kubelet_admission::pod::{Guest, Pod};
 use berth_kubevirt_render::launcher::Machine;
 use berth_placement::engine::{Needs, class_named};
+use serde_json::Value;
+
+use super::error::VmError;
 
 /// An instance of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     pub(super) namespace: Box<str>,
     guest: Guest,
-    /// What its annotation says; `None` if nothing, or nothing that is known.
+    /// Class of its annotation; `None` if it is absent or unknown.
     class: Option<Class>,
-    /// It has ended, and no pod will be made for it any more.
+    /// True if it has ended, so that no further pod is created for it.
     pub(super) is_final: bool,
 }
 
 impl Instance {
-    /// Reads an instance: its uid, and what matters here.
+    /// Reads an instance and its uid.
     ///
     /// # Errors
-    /// Names the object, the field and what is wrong there.
-    pub fn read(object: &Value) -> Result<(String, Self), String> {
+    /// If the object is no VirtualMachineInstance, or a field cannot be read.
+    pub fn read(object: &Value) -> Result<(String, Self), VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str);
         let uid = text("/metadata/uid").unwrap_or_default().to_owned();
-        let machine = Machine::read(object).map_err(|invalid| invalid.to_string())?;
-        let machine = machine.ok_or("not a VirtualMachineInstance of kubevirt.io")?;
+        let machine = Machine::read(object)?.ok_or(VmError::OtherKind)?;
         let annotations = object.pointer("/metadata/annotations");
         let class = annotations.and_then(|all| all.get(CLASS_LABEL)?.as_str());
         let phase = text("/status/phase").unwrap_or_default();
         let is_final = matches!(phase, "Succeeded" | "Failed");
         let class = class.and_then(class_named);
-        Ok((uid, Self { guest: machine.guest(), class, is_final, ..Self::of(&machine.namespace) }))
+        let unknown = Self::unknown(&machine.namespace);
+        Ok((uid, Self { guest: machine.guest(), class, is_final, ..unknown }))
     }
 
-    /// One of which nothing is known but its namespace.
+    /// Returns an instance of which only the namespace is known.
     #[must_use]
-    pub fn of(namespace: &str) -> Self {
+    pub fn unknown(namespace: &str) -> Self {
         Self { namespace: namespace.into(), ..Self::default() }
     }
 
-    /// What its pod needs of a host.
+    /// Returns what the instance's pod needs of a host.
     pub(super) fn needs(&self, pod: &Pod) -> Needs {
         Needs::of_vm(pod, &self.guest, self.class)
     }

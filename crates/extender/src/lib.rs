@@ -1,37 +1,55 @@
-//! The scheduler's sidecar: kube-scheduler asks which host takes a pod, and is told one, which is booked at that moment.
+//! The scheduler extender: kube-scheduler calls `filter` to choose the host of a pod and `bind` to send its binding.
 //!
 //! ```text
-//! watches ─► Desk: engine + book of who has what, and since when ◄─ filter: one host, reserved
-//!              │                                                  ◄─ bind: looked at again, in the order of binding
+//! watches ─► Extender { reservations, availability, queue, vms } ◄─ filter: reserves one host
+//!              │                                                  ◄─ bind: checks the reservation in the order of binding
 //!              ▼
-//!            waiting pods that a change has made room for ─► wake
+//!            waiting pods that fit after a change ─► wake
 //! ```
 //!
-//! There is no store. The book is made again from pods that are bound, from reports, from nominated nodes and from the
-//! nodes that volumes' claims have selected. Pure: the time is told, and what is to be done is answered.
+//! | part | has |
+//! |---|---|
+//! | `ReservationTable` | the placement engine, and a record for each pod that takes room on a host |
+//! | `HostAvailability` | hosts that take no pods, or none with exclusive CPUs or huge pages |
+//! | `PodQueue` | pods without a host |
+//! | `VirtualMachines` | VirtualMachineInstances and claims |
+//!
+//! The module `states` has the transitions of reservations and of hosts. Nothing is stored: the state is built again from
+//! bound pods, from reports, from nominated nodes and from the selected nodes of claims. The crate is pure: callers pass the
+//! time, and send the bindings.
 
-mod awaited;
-mod binding;
-mod book;
-mod desk;
-mod events;
-mod fence;
-mod figures;
+mod admission_order;
+mod answer;
+mod availability;
+mod bind;
+mod error;
+mod extender;
+mod filter;
+mod hosts;
 mod instance;
-mod orders;
-mod pending;
+mod instances;
+mod lease_guard;
+mod observed_pod;
+mod pending_vm;
+mod pod_queue;
 mod pods;
-mod refusals;
-mod seen;
-mod unknown;
-mod waiting;
+mod records;
+mod refusal_cache;
+mod refused_pods;
+mod reservation;
+mod reservation_table;
+mod states;
+mod statistics;
+mod unassigned_pods;
+mod unknown_instances;
+mod virtual_machines;
 pub mod wire;
 
-pub use awaited::{Awaited, selected};
-pub use berth_api::names::SCHEDULER;
-pub use binding::Bind;
-pub use desk::{Answer, Desk};
-pub use fence::{Fence, LOOK, SEND};
-pub use figures::{Figures, SIZES, Stages};
+pub use answer::{BindAnswer, FilterAnswer};
+pub use error::{BindError, FilterError, InvalidField, NotReady, PodError, VmError};
+pub use extender::Extender;
 pub use instance::Instance;
-pub use seen::{KubeletRefusal, Seen};
+pub use lease_guard::{LeaseError, LeaseGuard, READ_VALIDITY, SEND_TIMEOUT};
+pub use observed_pod::{KubeletRefusal, ObservedPod};
+pub use pending_vm::{PendingVm, node_selector};
+pub use statistics::{FreeResources, StageCounts, VM_SIZES};

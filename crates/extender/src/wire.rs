@@ -1,4 +1,4 @@
-//! What kube-scheduler sends to an extender, and is answered (`k8s.io/kube-scheduler/extender/v1`): Go's own field names.
+//! Calls of kube-scheduler to an extender, and the answers (`k8s.io/kube-scheduler/extender/v1`), with Go's field names.
 
 use std::borrow::Cow;
 
@@ -7,21 +7,21 @@ use serde::de::IgnoredAny;
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// What `filter` is asked.
+/// Arguments of `filter` (`ExtenderArgs`).
 #[derive(Debug)]
-pub struct Filter<'a> {
+pub struct FilterArgs<'a> {
     /// The pod.
     pub pod: v1::Pod,
-    /// Hosts that all else has found right, in the body's own bytes.
+    /// Hosts that the scheduler's plugins accept, in the body's own bytes.
     pub names: Vec<&'a str>,
-    /// Whether the pod is of a PodGroup, which kube-scheduler 1.36 places in simulations first.
+    /// True if the pod is of a PodGroup, which kube-scheduler 1.36 places in simulations first.
     pub is_of_group: bool,
 }
 
-/// What `bind` is asked.
+/// Arguments of `bind` (`ExtenderBindingArgs`).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Binding {
+pub struct BindingArgs {
     /// The pod's name.
     pub pod_name: String,
     /// Its namespace.
@@ -35,7 +35,7 @@ pub struct Binding {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Arguments<'a> {
+struct RawFilterArgs<'a> {
     pod: Option<v1::Pod>,
     #[serde(default)]
     nodes: Option<IgnoredAny>,
@@ -43,31 +43,58 @@ struct Arguments<'a> {
     node_names: Option<Vec<&'a str>>,
 }
 
-/// Reads the body of `filter`.
+/// Why the body of a call cannot be used; the scheduler logs it.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// It is no JSON, or not that of the call.
+    #[error("{call}: {field}: {source} (a body of {length} bytes)")]
+    Json {
+        /// The call.
+        call: &'static str,
+        /// Path of the field.
+        field: String,
+        /// The length of the body.
+        length: usize,
+        /// The parser's error.
+        source: serde_json::Error,
+    },
+    /// There is no pod.
+    #[error("filter: Pod: there is none")]
+    NoPod,
+    /// There are Node objects in place of names.
+    #[error(
+        "filter: NodeNames: there are none, but whole Nodes; the extender's configuration needs nodeCacheCapable: true"
+    )]
+    NoNodeNames,
+    /// A field is empty.
+    #[error("bind: {field}: is empty")]
+    Empty {
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// Parses the body of `filter`.
 ///
 /// # Errors
-/// What is wrong with it, for the scheduler's log.
-pub fn filter(body: &[u8]) -> Result<Filter<'_>, String> {
-    let read: Arguments<'_> = read("filter", body)?;
-    let pod = read.pod.ok_or("filter: Pod: there is none")?;
+/// If the body is malformed, or has no pod or no names of hosts.
+pub fn filter(body: &[u8]) -> Result<FilterArgs<'_>, WireError> {
+    let read: RawFilterArgs<'_> = read("filter", body)?;
+    let pod = read.pod.ok_or(WireError::NoPod)?;
     let names = match (read.node_names, read.nodes) {
         (Some(names), _) => names,
         (None, None) => Vec::new(),
-        (None, Some(_)) => {
-            return Err("filter: NodeNames: there are none, but whole Nodes; the extender's configuration needs \
-                        nodeCacheCapable: true"
-                .to_owned());
-        }
+        (None, Some(_)) => return Err(WireError::NoNodeNames),
     };
     let is_of_group = is_of_group(body, &names);
-    Ok(Filter { pod, names, is_of_group })
+    Ok(FilterArgs { pod, names, is_of_group })
 }
 
-/// `spec.schedulingGroup` of the pod, which the types of this crate's Kubernetes do not have.
+/// Returns true if the pod has `spec.schedulingGroup`, which the Kubernetes types of this crate do not have.
 fn is_of_group(body: &[u8], names: &[&str]) -> bool {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
-    struct Asked {
+    struct Body {
         pod: Pod,
     }
     #[derive(Deserialize)]
@@ -79,7 +106,7 @@ fn is_of_group(body: &[u8], names: &[&str]) -> bool {
     struct Spec {
         scheduling_group: Option<IgnoredAny>,
     }
-    // A body has thousands of names: the word is looked for beside them, and the body is read again only where it is.
+    // A body has thousands of names: the word is searched outside of them, and only if it is found the body is parsed again.
     let at = |byte: *const u8| byte.addr().saturating_sub(body.as_ptr().addr());
     let first = names.first().map_or(body.len(), |name| at(name.as_ptr()));
     let last = names.last().map_or(body.len(), |name| at(name.as_bytes().as_ptr_range().end));
@@ -89,15 +116,15 @@ fn is_of_group(body: &[u8], names: &[&str]) -> bool {
     };
     (has_word(body.get(..first)) || has_word(body.get(last..)))
         && serde_json::from_slice(body)
-            .is_ok_and(|read: Asked| read.pod.spec.scheduling_group.is_some())
+            .is_ok_and(|read: Body| read.pod.spec.scheduling_group.is_some())
 }
 
-/// Reads the body of `bind`.
+/// Parses the body of `bind`.
 ///
 /// # Errors
-/// What is wrong with it, for the scheduler's log.
-pub fn bind(body: &[u8]) -> Result<Binding, String> {
-    let read: Binding = read("bind", body)?;
+/// If the body is malformed, or a field is empty.
+pub fn bind(body: &[u8]) -> Result<BindingArgs, WireError> {
+    let read: BindingArgs = read("bind", body)?;
     let fields = [
         ("PodName", &read.pod_name),
         ("PodNamespace", &read.pod_namespace),
@@ -105,23 +132,23 @@ pub fn bind(body: &[u8]) -> Result<Binding, String> {
         ("Node", &read.node),
     ];
     if let Some((field, _)) = fields.into_iter().find(|(_, value)| value.is_empty()) {
-        return Err(format!("bind: {field}: is empty"));
+        return Err(WireError::Empty { field });
     }
     Ok(read)
 }
 
-fn read<'a, T: Deserialize<'a>>(call: &str, body: &'a [u8]) -> Result<T, String> {
+fn read<'a, T: Deserialize<'a>>(call: &'static str, body: &'a [u8]) -> Result<T, WireError> {
     serde_json::from_slice(body).or_else(|_| {
-        // To know the field costs more than the reading, so only what is broken is read again for it.
+        // To track the field costs more than the parsing, so only a malformed body is parsed again for it.
         let mut again = serde_json::Deserializer::from_slice(body);
         serde_path_to_error::deserialize(&mut again).map_err(|error| {
             let (field, length) = (error.path().to_string(), body.len());
-            format!("{call}: {field}: {} (a body of {length} bytes)", error.into_inner())
+            WireError::Json { call, field, length, source: error.into_inner() }
         })
     })
 }
 
-/// Hosts that were refused, and why: `FailedNodes`.
+/// `FailedNodes`: hosts that were refused, each with the reason.
 #[derive(Debug)]
 struct Failed<'a>(&'a [(&'a str, Cow<'static, str>)]);
 
@@ -144,19 +171,19 @@ struct Filtered<'a> {
     error: &'a str,
 }
 
-/// The answer of `filter`: one host.
+/// Returns the answer of `filter` with one host.
 #[must_use]
 pub fn host(name: &str) -> String {
     json(&Filtered { nodes: None, node_names: &[name], failed_nodes: Failed(&[]), error: "" })
 }
 
-/// The answer of `filter`: none of them.
+/// Returns the answer of `filter` without a host.
 #[must_use]
 pub fn refused(hosts: &[(&str, Cow<'static, str>)]) -> String {
     json(&Filtered { nodes: None, node_names: &[], failed_nodes: Failed(hosts), error: "" })
 }
 
-/// The answer of `filter`: not to be said now.
+/// Returns the answer of `filter` that failed.
 #[must_use]
 pub fn filter_error(error: &str) -> String {
     json(&Filtered { nodes: None, node_names: &[], failed_nodes: Failed(&[]), error })
@@ -168,14 +195,14 @@ struct Bound<'a> {
     error: &'a str,
 }
 
-/// The answer of `bind`; an empty error is success.
+/// Returns the answer of `bind`; an empty error is success.
 #[must_use]
 pub fn bound(error: &str) -> String {
     json(&Bound { error })
 }
 
 fn json(answer: &impl Serialize) -> String {
-    // Text alone cannot fail; an empty answer would be an error to the scheduler, as it should.
+    // Text alone cannot fail; an empty answer would be an error to the scheduler, as it should be.
     serde_json::to_string(answer).unwrap_or_default()
 }
 
@@ -198,13 +225,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        let said = |body: &str| filter(body.as_bytes()).unwrap_err();
-        assert!(said("").contains("filter"), "{}", said(""));
-        assert!(said(r#"{"NodeNames":[]}"#).contains("Pod: there is none"));
-        assert!(said(r#"{"Pod":{},"Nodes":{"items":[]}}"#).contains("nodeCacheCapable: true"));
-        assert!(said(r#"{"Pod":{"metadata":{"name":7}},"NodeNames":[]}"#).contains("Pod"));
-        assert!(said(r#"{"Pod":{},"NodeNames":[7]}"#).contains("NodeNames[0]"));
+    fn errors_name_the_field() {
+        let error = |body: &str| filter(body.as_bytes()).unwrap_err().to_string();
+        assert!(error("").contains("filter"), "{}", error(""));
+        assert!(error(r#"{"NodeNames":[]}"#).contains("Pod: there is none"));
+        assert!(error(r#"{"Pod":{},"Nodes":{"items":[]}}"#).contains("nodeCacheCapable: true"));
+        assert!(error(r#"{"Pod":{"metadata":{"name":7}},"NodeNames":[]}"#).contains("Pod"));
+        assert!(error(r#"{"Pod":{},"NodeNames":[7]}"#).contains("NodeNames[0]"));
         assert!(bind(br#"{"PodName":"a","PodNamespace":"b","PodUID":"","Node":"n"}"#).is_err());
     }
 
@@ -219,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_a_group_is_known() {
+    fn a_pod_of_a_group_is_recognized() {
         let body = |group: &str, names: &str| {
             format!(
                 r#"{{"Pod":{{"metadata":{{"uid":"c"}},"spec":{{{group}"containers":[]}}}},"NodeNames":{names}}}"#
@@ -252,8 +279,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_truncated_body_is_an_error_that_says_so(end in 0..BODY.len()) {
-            let error = filter(&BODY.as_bytes()[..end]).unwrap_err();
+        fn the_error_of_a_truncated_body_has_its_length(end in 0..BODY.len()) {
+            let error = filter(&BODY.as_bytes()[..end]).unwrap_err().to_string();
             prop_assert!(error.starts_with("filter: ") && error.contains(&format!("{end} bytes")), "{error}");
         }
 

@@ -8,7 +8,7 @@ use berth_runtime::exchange::{BodyError, Bytes, Exchange};
 use super::Sidecar;
 use super::gate::{BRIEFLY, BUDGET, HOLD};
 use super::send::Sender;
-use berth_extender::{Answer, wire};
+use berth_extender::{FilterAnswer, wire};
 
 /// Its paths.
 pub(super) struct Calls {
@@ -25,7 +25,7 @@ impl Calls {
     async fn filter(&self, body: &[u8]) -> (String, &'static str) {
         let read = match wire::filter(body) {
             Ok(read) => read,
-            Err(why) => return (wire::filter_error(&why), "error"),
+            Err(error) => return (wire::filter_error(&error.to_string()), "error"),
         };
         let (sidecar, began) = (&self.sidecar, Instant::now());
         let after = |time| began.checked_add(time).unwrap_or(began);
@@ -34,33 +34,35 @@ impl Calls {
         loop {
             let mut changed = sidecar.gate.watch();
             if let Err(why) = sidecar.gate.pass_by(until, end).await {
-                sidecar.desk().unanswered(&read.pod);
+                sidecar.extender().unanswered(&read.pod);
                 return (wire::filter_error(&why), "error");
             }
             let (pod, names, now) = (&read.pod, &read.names, Instant::now());
             let answer = if read.is_of_group {
-                sidecar.desk().filter_of_group(now, pod, names)
+                sidecar.extender().filter_of_group(now, pod, names)
             } else {
-                sidecar.desk().filter(now, pod, names)
+                sidecar.extender().filter(now, pod, names)
             };
             match answer {
-                Answer::Host(name) => return (wire::host(name), "placed"),
-                Answer::Refused(hosts) => {
+                FilterAnswer::Host(name) => return (wire::host(name), "placed"),
+                FilterAnswer::Refused(hosts) => {
                     sidecar.metrics.assignment.refused(&hosts);
                     // Something may have changed while it was looked at.
                     sidecar.stirred.notify_one();
                     return (wire::refused(&hosts), "refused");
                 }
-                Answer::Wrong(why) => {
-                    tracing::warn!("{why}");
-                    return (wire::filter_error(&why), "error");
+                FilterAnswer::Failed(error) => {
+                    let error = error.to_string();
+                    tracing::warn!(error, "failed to filter a pod");
+                    return (wire::filter_error(&error), "error");
                 }
-                Answer::NotYet(why) => {
+                FilterAnswer::NotReady(why) => {
                     let end = Instant::now().checked_add(BRIEFLY).unwrap_or(until).min(until);
                     let brief = *brief.get_or_insert(end);
                     if now >= brief {
-                        tracing::warn!("{why}");
-                        return (wire::filter_error(&why), "error");
+                        let error = why.to_string();
+                        tracing::warn!(error, "failed to filter a pod");
+                        return (wire::filter_error(&error), "error");
                     }
                     // A change, or the end of the wait: either is a reason to ask again.
                     drop(tokio::time::timeout_at(brief.into(), changed.changed()).await);
@@ -72,7 +74,7 @@ impl Calls {
     async fn bind(&self, body: &[u8]) -> (String, &'static str) {
         let binding = match wire::bind(body) {
             Ok(binding) => binding,
-            Err(why) => return (wire::bound(&why), "error"),
+            Err(error) => return (wire::bound(&error.to_string()), "error"),
         };
         match self.sender.bind(&binding).await {
             Ok(()) => (wire::bound(""), "bound"),

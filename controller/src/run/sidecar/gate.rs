@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::Settings;
 use crate::run::calls::found;
-use berth_extender::{Fence, LOOK};
+use berth_extender::{LeaseGuard, READ_VALIDITY};
 
 /// The longest that a call takes, with all its requests to the API server. kube-scheduler waits for ten seconds
 /// (`httpTimeout`): what is answered later is a failure to it, even where the pod was bound.
@@ -83,7 +83,7 @@ pub(super) struct Gate {
     listed: Arc<Listed>,
     changed: watch::Sender<()>,
     lease: Option<(Api<Lease>, String)>,
-    fence: Mutex<Fence>,
+    guard: Mutex<LeaseGuard>,
     /// Taken by a call that looks at the Lease; others wait for what it sees.
     looking: tokio::sync::Mutex<()>,
     /// The last call.
@@ -100,7 +100,7 @@ impl Gate {
             listed,
             changed: watch::Sender::new(()),
             lease,
-            fence: Mutex::new(Fence::of(&settings.host)),
+            guard: Mutex::new(LeaseGuard::new(&settings.host)),
             looking: tokio::sync::Mutex::new(()),
             called: Mutex::new(None),
         }
@@ -195,7 +195,7 @@ impl Gate {
         if self.lease.is_none() {
             return Ok(());
         }
-        let is_sure = || lock(&self.fence).is_sure(Instant::now());
+        let is_sure = || lock(&self.guard).is_held(Instant::now());
         *lock(&self.called) = Some(Instant::now());
         if is_sure() {
             return Ok(());
@@ -212,17 +212,18 @@ impl Gate {
             Err(_) => Err(format!("no answer in {} s", LEASE.as_secs())),
         };
         let lease = lease.map_err(|why| format!("Lease {name} cannot be read: {why}"))?;
-        lock(&self.fence).look(began, Instant::now(), lease.as_ref())
+        let update = lock(&self.guard).update(began, Instant::now(), lease.as_ref());
+        update.map_err(|error| error.to_string())
     }
 
     /// Looks at the Lease again and again as long as calls come, so that none has to wait for it. For ever.
     pub(super) async fn keep(&self) {
-        let mut ticks = tokio::time::interval(LOOK / 3);
+        let mut ticks = tokio::time::interval(READ_VALIDITY / 3);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let is_busy = lock(&self.called).is_some_and(|last| last.elapsed() < BUSY);
-            if is_busy && lock(&self.fence).is_sure(Instant::now()) {
+            if is_busy && lock(&self.guard).is_held(Instant::now()) {
                 // Whoever asks next says what is wrong.
                 drop(self.look().await);
             }

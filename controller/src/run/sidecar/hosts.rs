@@ -87,7 +87,7 @@ impl Hosts<'_> {
         let names = names.chain(infra_nodes.iter().map(|host| host.name_any()));
         let known = self.known();
         let names: BTreeSet<String> = names.chain(known).collect();
-        self.sidecar.desk().hosts_are_listed_anew();
+        self.sidecar.extender().hosts_relisted();
         for (at, name) in names.iter().enumerate() {
             self.read(name);
             // Calls and other watches go on meanwhile.
@@ -102,8 +102,8 @@ impl Hosts<'_> {
     }
 
     fn known(&self) -> Vec<String> {
-        let desk = self.sidecar.desk();
-        let reported = desk.engine().hosts().map(|(_, facts)| facts.name.clone());
+        let extender = self.sidecar.extender();
+        let reported = extender.engine().hosts().map(|(_, facts)| facts.name.clone());
         reported.chain(self.unreported.iter().cloned()).collect()
     }
 
@@ -115,7 +115,7 @@ impl Hosts<'_> {
     fn read(&mut self, name: &str) {
         let (node, infra_node) = (self.shared.nodes.get(name), self.shared.infra_nodes.get(name));
         let Some(node) = node else {
-            self.sidecar.desk().node_is_gone(name);
+            self.sidecar.extender().node_deleted(name);
             self.said.remove(name);
             self.unreported.remove(name);
             return;
@@ -131,20 +131,21 @@ impl Hosts<'_> {
             (facts, class)
         });
         let set = {
-            let mut desk = self.sidecar.desk();
+            let mut extender = self.sidecar.extender();
             let has_reported = facts.is_some();
-            let set = desk.host(Instant::now(), name, facts, version);
+            let set = extender.host(Instant::now(), name, facts, version);
             if has_reported {
                 self.unreported.remove(name);
                 set
             } else {
                 self.unreported.insert(name.to_owned());
                 // Nothing is placed there, so its amounts do not matter.
-                let counted = desk.node(&HostParts::from_node(&node, &NOTHING, 0));
+                let counted = extender.node(&HostParts::from_node(&node, &NOTHING, 0));
                 set.and(counted)
             }
         };
-        let wrong = problems.iter().map(ToString::to_string).chain(set.err());
+        let wrong = set.err().map(|error| error.to_string());
+        let wrong = problems.iter().map(ToString::to_string).chain(wrong);
         let wrong = wrong.collect::<Vec<_>>().join("; ");
         if self.said.get(name) != Some(&wrong) && !wrong.is_empty() {
             tracing::warn!("{wrong}");

@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use berth_extender::{Figures, KubeletRefusal, SIZES, Stages};
+use berth_extender::{FreeResources, KubeletRefusal, StageCounts, VM_SIZES};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Call {
@@ -175,7 +175,7 @@ impl Assignment {
         self.listed.set(Timestamp::now().as_duration().as_secs_f64());
     }
 
-    pub(super) fn staged(&self, stages: &Stages) {
+    pub(super) fn staged(&self, stages: &StageCounts) {
         let all = [
             ("reserved", stages.reserved),
             ("binding", stages.binding),
@@ -189,13 +189,13 @@ impl Assignment {
         }
     }
 
-    pub(super) fn figured(&self, figures: &Figures) {
+    pub(super) fn figured(&self, free: &FreeResources) {
         let (cpus, pages) = (Resource { resource: "cpus" }, Resource { resource: "hugepages" });
-        set(&self.free.get_or_create(&cpus), figures.free_cpus);
-        set(&self.free.get_or_create(&pages), figures.free_pages);
-        set(&self.stranded.get_or_create(&cpus), figures.stranded_cpus);
-        set(&self.stranded.get_or_create(&pages), figures.stranded_pages);
-        for (cpus, count) in SIZES.into_iter().zip(figures.zones) {
+        set(&self.free.get_or_create(&cpus), free.free_cpus);
+        set(&self.free.get_or_create(&pages), free.free_pages);
+        set(&self.stranded.get_or_create(&cpus), free.stranded_cpus);
+        set(&self.stranded.get_or_create(&pages), free.stranded_pages);
+        for (cpus, count) in VM_SIZES.into_iter().zip(free.zones) {
             set(&self.zones.get_or_create(&Room { cpus }), count);
         }
     }

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, RwLock};
 use tokio::task::JoinSet;
 
 use super::metrics::Metrics;
-use berth_extender::{Awaited, Desk};
+use berth_extender::{Extender, PendingVm};
 use berth_runtime::watch::Informer;
 use gate::Gate;
 pub(super) use gate::Listed;
@@ -54,10 +54,10 @@ pub(super) struct Shared {
 
 /// What all its parts share.
 struct Sidecar {
-    desk: Mutex<Desk>,
+    extender: Mutex<Extender>,
     gate: Gate,
     /// VMs that are on no host yet, as they were listed last.
-    awaited: Mutex<Vec<Awaited>>,
+    pending_vms: Mutex<Vec<PendingVm>>,
     /// Something has changed that a waiting pod may wait for.
     stirred: Notify,
     /// Had by each binding that is under way, of which a desk that is begun anew would know nothing.
@@ -76,17 +76,17 @@ const AGE: Duration = Duration::from_secs(24 * 3600);
 const LATE: Duration = Duration::from_secs(3600);
 
 impl Sidecar {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn extender(&self) -> MutexGuard<'_, Extender> {
+        self.extender.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn awaited(&self) -> MutexGuard<'_, Vec<Awaited>> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending_vms(&self) -> MutexGuard<'_, Vec<PendingVm>> {
+        self.pending_vms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the desk of something, and those who may be waiting for it.
-    fn tell<T>(&self, what: impl FnOnce(&mut Desk, Instant) -> T) -> T {
-        let result = what(&mut self.desk(), Instant::now());
+    fn tell<T>(&self, what: impl FnOnce(&mut Extender, Instant) -> T) -> T {
+        let result = what(&mut self.extender(), Instant::now());
         self.stir();
         result
     }
@@ -111,9 +111,9 @@ pub(super) async fn begin(
     let server =
         serve::bind(listen).await.with_context(|| format!("--extender-listen {listen}"))?;
     let sidecar = Arc::new(Sidecar {
-        desk: Mutex::new(Desk::unlisted()),
+        extender: Mutex::new(Extender::unlisted()),
         gate: Gate::new(client, settings, Arc::clone(listed)),
-        awaited: Mutex::default(),
+        pending_vms: Mutex::default(),
         stirred: Notify::new(),
         sending: RwLock::new(()),
         client: client.clone(),
@@ -148,7 +148,7 @@ async fn live(sidecar: Arc<Sidecar>, shared: Shared) {
         let quiet = sidecar.sending.write().await;
         // From here on nobody opens it but those who begin anew.
         sidecar.gate.close();
-        *sidecar.desk() = Desk::unlisted();
+        *sidecar.extender() = Extender::unlisted();
         drop(quiet);
         tracing::info!("hosts and pods are listed anew, as once a day");
     }
@@ -162,14 +162,14 @@ async fn tick(sidecar: &Sidecar) {
     loop {
         ticks.tick().await;
         let (stages, figures) = {
-            let mut desk = sidecar.desk();
-            desk.tick(Instant::now());
+            let mut extender = sidecar.extender();
+            extender.tick(Instant::now());
             let late = began.elapsed().saturating_sub(AGE);
-            if late > LATE || (!late.is_zero() && desk.is_quiet()) {
+            if late > LATE || (!late.is_zero() && extender.is_quiet()) {
                 return;
             }
             // All zones are looked at, so not every time.
-            (desk.stages(), count.is_multiple_of(10).then(|| desk.figures()))
+            (extender.stage_counts(), count.is_multiple_of(10).then(|| extender.free_resources()))
         };
         count = count.wrapping_add(1);
         sidecar.metrics.assignment.staged(&stages);

@@ -14,7 +14,7 @@ use super::Sidecar;
 use super::gate::Kind;
 use super::volumes;
 use berth_api::names::CLASS_LABEL;
-use berth_extender::{Awaited, Instance};
+use berth_extender::{Instance, PendingVm};
 use berth_kubevirt_render::launcher::Configuration;
 use berth_runtime::discovery::is_served;
 use berth_runtime::watch::{Config, Event, always, watch};
@@ -31,10 +31,11 @@ pub(super) async fn namespaces(sidecar: Arc<Sidecar>) {
         Event::Init => sidecar.gate.listed(Kind::Namespaces, false),
         Event::InitDone => sidecar.gate.listed(Kind::Namespaces, true),
         Event::InitApply(namespace) => {
-            sidecar.desk().namespace(&namespace.name_any(), namespace.labels());
+            sidecar.extender().namespace(&namespace.name_any(), namespace.labels());
         }
         Event::Apply(namespace) => {
-            sidecar.tell(|desk, _| desk.namespace(&namespace.name_any(), namespace.labels()));
+            sidecar
+                .tell(|extender, _| extender.namespace(&namespace.name_any(), namespace.labels()));
         }
         // Its pods have gone before it.
         Event::Delete(_) => {}
@@ -60,7 +61,7 @@ pub(super) async fn claims(sidecar: Arc<Sidecar>) {
         Event::InitDone => {
             open = listed.iter().map(|(key, _)| key.clone()).collect();
             let all = std::mem::take(&mut listed);
-            sidecar.tell(|desk, now| desk.claims(now, all));
+            sidecar.tell(|extender, now| extender.claims_listed(now, all));
             sidecar.gate.listed(Kind::Claims, true);
         }
         Event::Apply(object) => {
@@ -68,7 +69,7 @@ pub(super) async fn claims(sidecar: Arc<Sidecar>) {
             let key = (claim.namespace().unwrap_or_default(), claim.name_any());
             let waits = waits(&claim).map(|(_, node)| node);
             if waits.is_some() || open.contains(&key) {
-                sidecar.tell(|desk, now| desk.claim(now, &key.0, &key.1, waits.clone()));
+                sidecar.tell(|extender, now| extender.claim(now, &key.0, &key.1, waits.clone()));
             }
             if waits.is_some() {
                 open.insert(key);
@@ -80,7 +81,7 @@ pub(super) async fn claims(sidecar: Arc<Sidecar>) {
             let metadata = object.0.map_or_else(|invalid| invalid.metadata, |claim| claim.metadata);
             let key = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
             open.remove(&key);
-            sidecar.tell(|desk, now| desk.claim(now, &key.0, &key.1, None));
+            sidecar.tell(|extender, now| extender.claim(now, &key.0, &key.1, None));
         }
     };
     watch(api, Config::default(), "persistentvolumeclaims", take, always).await;
@@ -101,7 +102,7 @@ pub(super) async fn instances(sidecar: Arc<Sidecar>) {
         match is_served(&sidecar.client, &resource).await {
             Ok(true) => follow_instances(&sidecar, &resource).await,
             Ok(false) => {
-                sidecar.tell(|desk, _| desk.instances_are_known(false));
+                sidecar.tell(|extender, _| extender.set_kubevirt_installed(false));
                 sidecar.gate.listed(Kind::Instances, true);
             }
             Err(error) => {
@@ -132,18 +133,18 @@ async fn follow_instances(sidecar: &Sidecar, resource: &ApiResource) {
         }
         Event::InitDone => {
             let all = std::mem::take(&mut listed);
-            *sidecar.awaited() = std::mem::take(&mut awaited);
-            sidecar.tell(|desk, _| desk.instances(all));
+            *sidecar.pending_vms() = std::mem::take(&mut awaited);
+            sidecar.tell(|extender, _| extender.instances_listed(all));
             sidecar.gate.listed(Kind::Instances, true);
         }
         Event::Apply(object) => {
             if let Some((uid, instance)) = read(object) {
-                sidecar.tell(|desk, _| desk.instance(&uid, instance));
+                sidecar.tell(|extender, _| extender.instance(&uid, instance));
             }
         }
         Event::Delete(object) => {
             let uid = object.metadata.uid.unwrap_or_default();
-            sidecar.tell(|desk, _| desk.instance_is_gone(&uid));
+            sidecar.tell(|extender, _| extender.instance_deleted(&uid));
         }
     };
     let is_still_served = |_: &kube::runtime::watcher::Error| {
@@ -154,7 +155,7 @@ async fn follow_instances(sidecar: &Sidecar, resource: &ApiResource) {
 }
 
 /// One that is on no host yet.
-fn waiting(object: &DynamicObject, configuration: &Configuration) -> Option<Awaited> {
+fn waiting(object: &DynamicObject, configuration: &Configuration) -> Option<PendingVm> {
     // Most are on a host.
     if object.data.pointer("/status/nodeName").is_some() {
         return None;
@@ -163,7 +164,7 @@ fn waiting(object: &DynamicObject, configuration: &Configuration) -> Option<Awai
     // Items of a list have neither.
     object["apiVersion"] = "kubevirt.io/v1".into();
     object["kind"] = "VirtualMachineInstance".into();
-    Awaited::read(&object, configuration).unwrap_or_else(|error| {
+    PendingVm::read(&object, configuration).unwrap_or_else(|error| {
         tracing::warn!(%error, "failed to predict a launcher pod; nothing is reserved for it before it comes");
         None
     })
@@ -194,7 +195,7 @@ fn read(mut object: DynamicObject) -> Option<(String, Instance)> {
         Err(why) => {
             tracing::warn!("{why}; its pods are placed by what they themselves say");
             let namespace = object.metadata.namespace.unwrap_or_default();
-            Some((object.metadata.uid?, Instance::of(&namespace)))
+            Some((object.metadata.uid?, Instance::unknown(&namespace)))
         }
     }
 }

@@ -10,7 +10,7 @@ use kube::Api;
 use super::Sidecar;
 use super::gate::Kind;
 use super::volumes;
-use berth_extender::{Desk, Seen};
+use berth_extender::{Extender, ObservedPod};
 use berth_kubevirt_render::launcher::kubelet_uid;
 use berth_runtime::watch::{Config, Event, always, watch};
 
@@ -21,7 +21,7 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
     // A guard against objects that cannot be understood would read each of many thousands twice; pods are the server's own.
     let api: Api<Pod> = Api::all(sidecar.client.clone());
     let mut listed: HashSet<String> = HashSet::new();
-    let mut late: Vec<(Pod, Seen)> = Vec::new();
+    let mut late: Vec<(Pod, ObservedPod)> = Vec::new();
     // Those that a kubelet has refused, each counted once, and none of before the first list.
     let mut refused: HashSet<String> = HashSet::new();
     let mut is_first = true;
@@ -44,13 +44,13 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
             {
                 tell_refusal(&sidecar, &seen, name);
             }
-            let mut desk = sidecar.desk();
-            if desk.is_on_its_way(&seen) {
+            let mut extender = sidecar.extender();
+            if extender.is_unreported(&seen) {
                 late.push((pod, seen));
             } else {
-                count(&mut desk, pod, &seen);
+                count(&mut extender, pod, &seen);
             }
-            drop(desk);
+            drop(extender);
             counting = counting.saturating_add(began.elapsed());
         }
         Event::InitDone => {
@@ -59,11 +59,11 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
             late.sort_by_cached_key(|(pod, _)| {
                 pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
             });
-            sidecar.tell(|desk, now| {
+            sidecar.tell(|extender, now| {
                 for (pod, seen) in late.drain(..) {
-                    count(desk, pod, &seen);
+                    count(extender, pod, &seen);
                 }
-                desk.pods_listed(now, &listed);
+                extender.pods_listed(now, &listed);
             });
             refused.retain(|uid| listed.contains(uid));
             is_first = false;
@@ -83,35 +83,35 @@ pub(super) async fn follow(sidecar: Arc<Sidecar>) {
             {
                 tell_refusal(&sidecar, &seen, name);
             }
-            sidecar.tell(|desk, _| count(desk, pod, &seen));
+            sidecar.tell(|extender, _| count(extender, pod, &seen));
         }
         Event::Delete(object) => {
             let uid = kubelet_uid(&object);
             refused.remove(&uid);
-            sidecar.tell(|desk, now| desk.pod_is_gone(now, &uid));
+            sidecar.tell(|extender, now| extender.pod_deleted(now, &uid));
         }
     };
     watch(api, Config::default(), "pods", take, always).await;
 }
 
 /// Why the kubelet has refused one of ours.
-fn refusal(seen: &Seen) -> Option<&'static str> {
+fn refusal(seen: &ObservedPod) -> Option<&'static str> {
     seen.kubelet.filter(|_| seen.is_ours).map(|refusal| refusal.name())
 }
 
-fn tell_refusal(sidecar: &Sidecar, seen: &Seen, name: &str) {
+fn tell_refusal(sidecar: &Sidecar, seen: &ObservedPod, name: &str) {
     sidecar.metrics.assignment.kubelet_refused(name);
-    tracing::warn!("{}: its kubelet has refused it: {name}", seen.called());
+    tracing::warn!("{}: its kubelet has refused it: {name}", seen.title());
 }
 
-fn count(desk: &mut Desk, pod: Pod, seen: &Seen) {
-    if let Err(why) = desk.pod(Instant::now(), pod, seen) {
+fn count(extender: &mut Extender, pod: Pod, seen: &ObservedPod) {
+    if let Err(why) = extender.pod(Instant::now(), pod, seen) {
         tracing::warn!("{why}");
     }
 }
 
-fn read(mut pod: Pod) -> Option<(Pod, Seen)> {
-    match Seen::read(&pod) {
+fn read(mut pod: Pod) -> Option<(Pod, ObservedPod)> {
+    match ObservedPod::read(&pod) {
         Ok(seen) => {
             trim(&mut pod);
             Some((pod, seen))

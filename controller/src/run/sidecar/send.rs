@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_runtime::client::CallError;
-use k8s_openapi::api::core::v1::{Binding as Body, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use kube::api::ObjectMeta;
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::Sidecar;
 use super::gate::{BRIEFLY, BUDGET, HOLD};
 use crate::run::calls::made_by;
-use berth_extender::wire::Binding;
-use berth_extender::{Bind, SEND};
+use berth_extender::wire::BindingArgs;
+use berth_extender::{BindAnswer, SEND_TIMEOUT};
 
 /// Sends bindings.
 pub(super) struct Sender {
@@ -39,7 +39,7 @@ impl Sender {
     }
 
     /// Binds a pod, if it may go there.
-    pub(super) async fn bind(&self, binding: &Binding) -> Result<(), String> {
+    pub(super) async fn bind(&self, binding: &BindingArgs) -> Result<(), String> {
         let (sidecar, began) = (&self.sidecar, Instant::now());
         let after = |time| began.checked_add(time).unwrap_or(began);
         let (until, end) = (after(HOLD), after(BUDGET));
@@ -60,46 +60,48 @@ impl Sender {
             let (uid, node) = (&binding.pod_uid, &binding.node);
             let sending = tokio::time::timeout_at(end.into(), sidecar.sending.read()).await;
             let sending = sending.map_err(|_| "all is being listed again")?;
-            let answer = sidecar.desk().bind(Instant::now(), uid, node, pod.as_ref());
+            let answer = sidecar.extender().bind(Instant::now(), uid, node, pod.as_ref());
             match answer {
-                Bind::Done => return Ok(()),
-                Bind::Send => return self.send(binding, end).await,
-                Bind::Refused(why) => {
+                BindAnswer::AlreadyBound => return Ok(()),
+                BindAnswer::Send => return self.send(binding, end).await,
+                BindAnswer::Refused(error) => {
                     sidecar.stirred.notify_one();
-                    return Err(why);
+                    return Err(error.to_string());
                 }
-                Bind::Unknown if pod.is_none() => pod = Some(self.look(binding, end).await?),
-                Bind::Unknown => return Err("nothing is known of it".to_owned()),
-                Bind::NotYet(why) => {
+                BindAnswer::PodNeeded if pod.is_none() => {
+                    pod = Some(self.look(binding, end).await?)
+                }
+                BindAnswer::PodNeeded => return Err("nothing is known of it".to_owned()),
+                BindAnswer::NotReady(why) => {
                     drop(sending);
                     let end = Instant::now().checked_add(BRIEFLY).unwrap_or(until).min(until);
                     let brief = *brief.get_or_insert(end);
                     let waited = tokio::time::timeout_at(brief.into(), changed.changed()).await;
-                    waited.map_err(|_| why)?.unwrap_or_default();
+                    waited.map_err(|_| why.to_string())?.unwrap_or_default();
                 }
             }
         }
     }
 
-    fn pods(&self, binding: &Binding) -> Api<Pod> {
+    fn pods(&self, binding: &BindingArgs) -> Api<Pod> {
         Api::namespaced(self.sidecar.client.clone(), &binding.pod_namespace)
     }
 
-    async fn look(&self, binding: &Binding, end: Instant) -> Result<Pod, String> {
+    async fn look(&self, binding: &BindingArgs, end: Instant) -> Result<Pod, String> {
         let pods = self.pods(binding);
         let look = tokio::time::timeout(left(LOOK, end), pods.get(&binding.pod_name)).await;
         let look = look.map_err(|_| "no answer about it in time")?;
         look.map_err(|error| berth_runtime::cli::text::chain(&error))
     }
 
-    async fn send(&self, binding: &Binding, end: Instant) -> Result<(), String> {
+    async fn send(&self, binding: &BindingArgs, end: Instant) -> Result<(), String> {
         // The look at the Lease may have been a while ago.
         let (sidecar, uid) = (&self.sidecar, &binding.pod_uid);
         if let Err(why) = sidecar.gate.fence_by(end).await {
-            sidecar.tell(|desk, now| desk.not_bound(now, uid));
+            sidecar.tell(|extender, now| extender.not_bound(now, uid));
             return Err(why);
         }
-        let body = Body {
+        let body = Binding {
             metadata: ObjectMeta {
                 name: Some(binding.pod_name.clone()),
                 namespace: Some(binding.pod_namespace.clone()),
@@ -117,9 +119,9 @@ impl Sender {
         let (pods, params) = (self.pods(binding), made_by());
         let call =
             pods.create_subresource::<_, Value>("binding", &binding.pod_name, &params, &body);
-        let error = match tokio::time::timeout(left(SEND, end), call).await {
+        let error = match tokio::time::timeout(left(SEND_TIMEOUT, end), call).await {
             Ok(Ok(_)) => {
-                sidecar.tell(|desk, now| desk.bound(now, uid));
+                sidecar.tell(|extender, now| extender.bound(now, uid));
                 return Ok(());
             }
             Ok(Err(error)) => CallError::from(error),
@@ -129,14 +131,14 @@ impl Sender {
         let is_refused = error.code().is_some_and(|code| (400..500).contains(&code));
         let there = if is_refused { None } else { Some(self.look(binding, end).await) };
         match there {
-            None => sidecar.tell(|desk, now| desk.not_bound(now, uid)),
+            None => sidecar.tell(|extender, now| extender.not_bound(now, uid)),
             Some(Ok(pod)) if pod.uid().as_ref() == Some(uid) => {
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
                 if node == Some(binding.node.as_str()) {
-                    sidecar.tell(|desk, now| desk.bound(now, uid));
+                    sidecar.tell(|extender, now| extender.bound(now, uid));
                     return Ok(());
                 }
-                sidecar.tell(|desk, now| desk.not_bound(now, uid));
+                sidecar.tell(|extender, now| extender.not_bound(now, uid));
             }
             // The watch will tell; until then its place is its own.
             Some(_) => {}

@@ -11,7 +11,7 @@ use kube::{Api, Client, ResourceExt as _};
 
 use super::Sidecar;
 use super::others::SELECTED;
-use berth_extender::selected;
+use berth_extender::node_selector;
 use berth_kubevirt_render::launcher::Configuration;
 
 /// Namespace and name.
@@ -22,7 +22,7 @@ const AT_ONCE: usize = 16;
 
 /// Tells the desk of VMs that are on no host yet, and where their volumes are.
 pub(super) async fn look(sidecar: &Arc<Sidecar>) {
-    let vms = std::mem::take(&mut *sidecar.awaited());
+    let vms = std::mem::take(&mut *sidecar.pending_vms());
     let claims: BTreeSet<Claim> = vms.iter().flat_map(|vm| vm.claims().cloned()).collect();
     let client = &sidecar.client;
     let asked = futures::stream::iter(claims).map(|claim| async move {
@@ -40,7 +40,7 @@ pub(super) async fn look(sidecar: &Arc<Sidecar>) {
             }
         }
     }
-    sidecar.desk().awaited(vms, volumes);
+    sidecar.extender().pending_vms(vms, volumes);
 }
 
 /// Which hosts a claim's volume is tied to, or the node that was selected for one that is yet to be made.
@@ -52,7 +52,7 @@ async fn volume(
     let Some(claim) = within(claims.get_opt(name)).await? else { return Ok(None) };
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
     let Some(volume) = volume.filter(|name| !name.is_empty()) else {
-        return Ok(claim.annotations().get(SELECTED).map(|node| selected(node)));
+        return Ok(claim.annotations().get(SELECTED).map(|node| node_selector(node)));
     };
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = within(volumes.get_opt(&volume)).await?;

@@ -45,7 +45,7 @@ impl Wake {
         loop {
             sidecar.stirred.notified().await;
             tokio::time::sleep(SETTLE).await;
-            if !sidecar.desk().has_waiting() {
+            if !sidecar.extender().has_waiting() {
                 left.clear();
                 continue;
             }
@@ -54,7 +54,7 @@ impl Wake {
                 tokio::time::sleep(IDLE).await;
                 continue;
             }
-            let new = sidecar.desk().wake();
+            let new = sidecar.extender().wake();
             left.extend(new.into_iter().filter(|host| !left.contains(host)).collect::<Vec<_>>());
             let now: Vec<String> = left.drain(..left.len().min(NODES)).collect();
             let mut failed = 0;

@@ -1,4 +1,4 @@
-//! A pod of the cluster, with what the sidecar looks at beside what it asks for.
+//! A pod as the watch shows it, with the fields that the extender reads beside its resources.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -8,40 +8,40 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use berth_api::names::SCHEDULER;
 use berth_kubevirt_render::launcher::{Existing, Invalid};
 
-/// A pod as it was seen.
+/// A pod as the watch shows it.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    /// What it asks for, where it is, and which VM it is of.
+pub struct ObservedPod {
+    /// Its resources, its host and its VM.
     pub existing: Existing,
-    /// Whether it is placed here.
+    /// True if it has Berth's scheduler.
     pub is_ours: bool,
-    /// Its volumes' claims, in its namespace.
+    /// Claims of its volumes, in its namespace.
     pub claims: Vec<String>,
-    /// Whether the scheduler has said that it fits nowhere.
-    pub is_refused: bool,
-    /// Whether its kubelet has refused it.
+    /// True if the scheduler has found no host for it.
+    pub is_unschedulable: bool,
+    /// Why its kubelet has refused it.
     pub kubelet: Option<KubeletRefusal>,
-    /// The same as long as nothing has changed that rules of other pods read, nor what its containers ask for.
+    /// Hash of the fields that rules of other pods read, and of the resources of its containers.
     pub(super) stamp: u64,
 }
 
-/// Why a kubelet refused a pod that had been bound to it.
+/// Reason why a kubelet refused a pod that was bound to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KubeletRefusal {
-    /// No zone, or no set of zones, that all managers agree on.
+    /// The managers agree on no set of zones.
     TopologyAffinity,
-    /// It does not get whole cores.
+    /// The pod would not get whole cores.
     SmtAlignment,
-    /// A manager could not give what it had promised.
+    /// A manager could not allocate what its hint had offered.
     UnexpectedAdmission,
-    /// More than the Node has.
+    /// The Node has too little left.
     OutOfResource,
-    /// The Node's labels do not suit it.
+    /// The Node's labels do not match the pod's node affinity.
     NodeAffinity,
 }
 
 impl KubeletRefusal {
-    /// Each.
+    /// All reasons.
     pub const ALL: [Self; 5] = [
         Self::TopologyAffinity,
         Self::SmtAlignment,
@@ -50,8 +50,8 @@ impl KubeletRefusal {
         Self::NodeAffinity,
     ];
 
-    /// By `status.reason` of a pod that has failed (pkg/kubelet/lifecycle, pkg/kubelet/cm).
-    fn of(reason: &str) -> Option<Self> {
+    /// Parses `status.reason` of a failed pod (pkg/kubelet/lifecycle, pkg/kubelet/cm).
+    fn parse(reason: &str) -> Option<Self> {
         Some(match reason {
             "TopologyAffinityError" => Self::TopologyAffinity,
             "SMTAlignmentError" => Self::SmtAlignment,
@@ -62,7 +62,7 @@ impl KubeletRefusal {
         })
     }
 
-    /// As metrics have it.
+    /// Returns the value of the metric's label.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,11 +75,11 @@ impl KubeletRefusal {
     }
 }
 
-impl Seen {
+impl ObservedPod {
     /// Reads a pod.
     ///
     /// # Errors
-    /// Names the amount that is malformed.
+    /// If an amount is malformed.
     pub fn read(pod: &v1::Pod) -> Result<Self, Invalid> {
         let mut existing = Existing::read(pod)?;
         if !is_of_instance(pod, existing.vmi_uid.as_deref()) {
@@ -91,8 +91,9 @@ impl Seen {
         let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
         let volumes = spec.and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
         let claims = volumes.iter().filter_map(|volume| {
-            let named = volume.persistent_volume_claim.as_ref().map(|one| one.claim_name.clone());
-            // What the ephemeral volume controller calls the claim that it makes.
+            let named =
+                volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.clone());
+            // The name that the ephemeral volume controller gives to the claim that it creates.
             let own = volume.ephemeral.as_ref();
             named.or_else(|| own.map(|_| format!("{}-{}", existing.name, volume.name)))
         });
@@ -107,33 +108,33 @@ impl Seen {
         Ok(Self {
             is_ours: scheduler == Some(SCHEDULER),
             claims: claims.collect(),
-            is_refused: conditions.iter().any(|one| {
-                one.type_ == "PodScheduled"
-                    && one.status == "False"
-                    && one.reason.as_deref() != Some("SchedulingGated")
+            is_unschedulable: conditions.iter().any(|condition| {
+                condition.type_ == "PodScheduled"
+                    && condition.status == "False"
+                    && condition.reason.as_deref() != Some("SchedulingGated")
             }),
             kubelet: failed.and_then(|status| {
-                KubeletRefusal::of(status.reason.as_deref().unwrap_or_default())
+                KubeletRefusal::parse(status.reason.as_deref().unwrap_or_default())
             }),
             stamp: stamp.finish(),
             existing,
         })
     }
 
-    /// The pod's uid.
+    /// Returns the pod's uid.
     #[must_use]
     pub fn uid(&self) -> &str {
         &self.existing.pod.uid
     }
 
-    /// `Pod namespace/name`.
+    /// Returns `Pod namespace/name`.
     #[must_use]
-    pub fn called(&self) -> String {
+    pub fn title(&self) -> String {
         format!("Pod {}/{}", self.existing.namespace, self.existing.name)
     }
 }
 
-/// Returns whether the VirtualMachineInstance that the label names also owns the pod: virt-controller sets both
+/// Returns true if the VirtualMachineInstance that the label names also owns the pod: virt-controller sets both
 /// (`renderLaunchManifest`), and every user who can create pods can set a label.
 fn is_of_instance(pod: &v1::Pod, uid: Option<&str>) -> bool {
     let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! VMs whose launcher pods are yet to come, and to which host their volumes tie them: their places after a restart.
+//! VMs without a launcher pod, and the host that their volumes tie them to: their reservations after a restart.
 //!
-//! Two paths lead to a volume that only one host has. Without populators CDI waits for a first consumer: KubeVirt sends a
-//! first-consumer pod, the volume is made where that goes, the pod ends, the image is imported for minutes, and only then
-//! the launcher pod is made. With populators (DataVolume `PendingPopulation`) the launcher pod is the first consumer itself
-//! and waits for its volume in the scheduler. What was reserved for either of them is in no object; but the claims and
-//! volumes say where it was, and the instance says how much.
+//! There are two ways to a volume that only one host can reach. Without populators CDI waits for a first consumer: KubeVirt
+//! creates a first-consumer pod, the volume is provisioned on the host of that pod, the pod ends, the image is imported for
+//! minutes, and only then the launcher pod is created. With populators (DataVolume `PendingPopulation`) the launcher pod is
+//! the first consumer itself and waits for its volume in the scheduler. No object has the reservation of either pod, but it
+//! can be computed: the claims and volumes name the host, and the instance has the amounts.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +13,29 @@ use k8s_openapi::api::core::v1::{
 };
 use serde_json::Value;
 
-use super::book::{Entry, Key, Stage};
-use super::desk::Desk;
+use super::error::VmError;
+use super::extender::Extender;
+use super::reservation::{Reservation, Stage, VmKey};
+use super::virtual_machines::Claim;
 use berth_api::names::SCHEDULER;
 use berth_kubevirt_render::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
 use berth_placement::engine::Needs;
 use berth_placement::rules::PodSpecParts;
 
-/// Namespace and name.
-type Claim = (String, String);
-
-/// Terms of all volumes of one VM at most: each volume multiplies them.
+/// Most node selector terms of all volumes of one VM: each volume multiplies them.
 const TERMS: usize = 64;
 
-/// A VM that is on no host yet.
+/// A VM that is on no host yet, and has claims.
 #[derive(Clone, Debug)]
-pub struct Awaited {
+pub struct PendingVm {
     instance: String,
     claims: Vec<Claim>,
     launcher: Box<Launcher>,
 }
 
-/// A node selector of a volume, or of a node that was selected for one.
+/// Returns the node selector of a volume that is to be provisioned on a node.
 #[must_use]
-pub fn selected(node: &str) -> NodeSelector {
+pub fn node_selector(node: &str) -> NodeSelector {
     let name = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
         operator: "In".to_owned(),
@@ -46,12 +45,12 @@ pub fn selected(node: &str) -> NodeSelector {
     NodeSelector { node_selector_terms: vec![term] }
 }
 
-impl Awaited {
-    /// Reads an instance; `None` if it is on a host, has ended, is another scheduler's, or has no claims.
+impl PendingVm {
+    /// Reads an instance; `None` if it is on a host, has ended, has another scheduler, or has no claims.
     ///
     /// # Errors
-    /// Names the object and the field that no launcher pod could be made of.
-    pub fn read(object: &Value, configuration: &Configuration) -> Result<Option<Self>, String> {
+    /// If no launcher pod can be predicted from a field.
+    pub fn read(object: &Value, configuration: &Configuration) -> Result<Option<Self>, VmError> {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let is_waiting = matches!(text("/status/phase"), "" | "Pending" | "Scheduling");
         let is_ours = text("/spec/schedulerName") == SCHEDULER;
@@ -66,9 +65,8 @@ impl Awaited {
         if claims.is_empty() {
             return Ok(None);
         }
-        let machine = Machine::read(object).map_err(|invalid| invalid.to_string())?;
-        let machine = machine.ok_or("not a VirtualMachineInstance of kubevirt.io")?;
-        // What a network takes of a device plugin matters little here: the launcher pod itself says it later.
+        let machine = Machine::read(object)?.ok_or(VmError::OtherKind)?;
+        // Resources of device plugins for networks matter little here: the launcher pod has them later.
         let networks = object.pointer("/spec/networks").and_then(Value::as_array);
         let named = networks
             .into_iter()
@@ -79,41 +77,40 @@ impl Awaited {
         };
         let mut around = Surroundings::default();
         around.networks = named.map(|name| (whole(name), String::new())).collect();
-        let launcher = predict(&machine, configuration, &around);
-        let launcher = Box::new(launcher.map_err(|invalid| invalid.to_string())?);
+        let launcher = Box::new(predict(&machine, configuration, &around)?);
         Ok(Some(Self { instance: uid.to_owned(), claims, launcher }))
     }
 
-    /// Its volumes' claims.
+    /// Returns the claims of its volumes.
     pub fn claims(&self) -> impl Iterator<Item = &Claim> {
         self.claims.iter()
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> VmKey {
         let (namespace, instance) = (self.launcher.namespace.clone(), self.instance.clone());
-        Key { namespace, instance, migration: String::new() }
+        VmKey { namespace, instance, migration: String::new() }
     }
 }
 
-/// The claim of a volume (KubeVirt `PVCNameFromVirtVolume`): a DataVolume's has its name.
+/// Returns the claim of a volume (KubeVirt `PVCNameFromVirtVolume`); that of a DataVolume has the DataVolume's name.
 fn claim(volume: &Value) -> Option<&str> {
     let names = ["/persistentVolumeClaim/claimName", "/dataVolume/name"];
     names.into_iter().find_map(|pointer| volume.pointer(pointer)?.as_str())
 }
 
-/// What satisfies both.
-fn both(one: &NodeSelector, other: &NodeSelector) -> Option<NodeSelector> {
+/// Returns a node selector that matches the nodes which match both.
+fn intersection(first: &NodeSelector, other: &NodeSelector) -> Option<NodeSelector> {
     let join = |a: &Option<Vec<NodeSelectorRequirement>>,
                 b: &Option<Vec<NodeSelectorRequirement>>| {
         Some(a.iter().chain(b).flatten().cloned().collect())
     };
-    // A term without requirements matches no node, alone; beside another one it would match what that does.
+    // A term without requirements matches no node; joined with another term it would match that term's nodes.
     let is_some = |term: &&NodeSelectorTerm| {
         let all = [&term.match_expressions, &term.match_fields];
         all.into_iter().flatten().any(|all| !all.is_empty())
     };
     let mut terms = Vec::new();
-    for a in one.node_selector_terms.iter().filter(is_some) {
+    for a in first.node_selector_terms.iter().filter(is_some) {
         for b in other.node_selector_terms.iter().filter(is_some) {
             terms.push(NodeSelectorTerm {
                 match_expressions: join(&a.match_expressions, &b.match_expressions),
@@ -125,34 +122,35 @@ fn both(one: &NodeSelector, other: &NodeSelector) -> Option<NodeSelector> {
         .then_some(NodeSelector { node_selector_terms: terms })
 }
 
-impl Desk {
-    /// VMs that are on no host yet, as they were listed; and, by claims, where their volumes are, as far as these are
-    /// anywhere. Their places are reserved when pods are listed too.
-    pub fn awaited(&mut self, vms: Vec<Awaited>, volumes: BTreeMap<Claim, NodeSelector>) {
-        self.awaited = (vms, volumes);
+impl Extender {
+    /// Sets the VMs that are on no host, and the node selectors of their claims' volumes. Their hosts are reserved when pods
+    /// are listed too.
+    pub fn pending_vms(&mut self, vms: Vec<PendingVm>, volumes: BTreeMap<Claim, NodeSelector>) {
+        self.vms.pending = (vms, volumes);
     }
 
-    /// Reserves for VMs without a pod of their own what their volumes tie to one host.
-    pub(super) fn resume_awaited(&mut self) {
-        let (mut vms, volumes) = std::mem::take(&mut self.awaited);
-        vms.sort_by(|one, other| one.claims.cmp(&other.claims));
+    /// Reserves the hosts that VMs without a pod are tied to by their volumes.
+    pub(super) fn reserve_pending_vms(&mut self) {
+        let (mut vms, volumes) = std::mem::take(&mut self.vms.pending);
+        vms.sort_by(|a, b| a.claims.cmp(&b.claims));
         for vm in vms {
             let key = vm.key();
-            if self.book.holder(&key).is_some() {
+            if self.reservations.records.holder(&key).is_some() {
                 continue;
             }
             let mut pins = vm.claims.iter().filter_map(|claim| volumes.get(claim));
             let Some(first) = pins.next() else { continue };
-            let Some(pin) = pins.try_fold(first.clone(), |all, one| both(&all, one)) else {
+            let Some(pin) = pins.try_fold(first.clone(), |all, first| intersection(&all, first))
+            else {
                 continue;
             };
-            self.reserve_awaited(&vm, key, pin);
+            self.reserve_pending_vm(&vm, key, pin);
         }
     }
 
-    fn reserve_awaited(&mut self, vm: &Awaited, key: Key, pin: NodeSelector) {
+    fn reserve_pending_vm(&mut self, vm: &PendingVm, key: VmKey, pin: NodeSelector) {
         let Launcher { pod, namespace, labels, affinity, .. } = &*vm.launcher;
-        // Of the launcher's rules only those about other pods count: its volumes have chosen the host already.
+        // Only the launcher's rules about other pods count: its volumes have chosen the host already.
         let node_affinity = NodeAffinity {
             required_during_scheduling_ignored_during_execution: Some(pin),
             ..NodeAffinity::default()
@@ -163,7 +161,7 @@ impl Desk {
             [Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }];
         let mut pod = pod.clone();
         pod.uid = format!("{}/launcher", vm.instance);
-        let needs = match self.instance_of(&key) {
+        let needs = match self.vms.instance(&key) {
             Some(instance) => instance.needs(&pod),
             None => Needs::default(),
         };
@@ -177,26 +175,27 @@ impl Desk {
             spread: &[],
             containers: &pod,
         };
-        let Ok(request) = self.engine.request(&parts, needs) else { return };
-        let mut hosts = self.engine.candidates(&request);
-        // Where several hosts have the volume, the VM is not lost without this one.
+        let engine = &mut self.reservations.engine;
+        let Ok(request) = engine.request(&parts, needs) else { return };
+        let mut hosts = engine.candidates(&request);
+        // Where several hosts can reach the volume, the VM does not depend on one of them.
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return };
-        if self.engine.place(&request, Some(&[host])).is_none() {
+        if engine.place(&request, Some(&[host])).is_none() {
             return;
         }
-        let name = self.engine.facts(host).map(|facts| facts.name.clone()).unwrap_or_default();
-        let entry = Entry {
-            host: self.book.host(&name),
+        let name = engine.facts(host).map_or("", |facts| facts.name.as_str());
+        let reservation = Reservation {
+            host: self.reservations.records.intern_host(name),
             stage: Stage::Kept { until: None },
             request,
-            key: Some(key),
-            is_stand_in: true,
+            vm: Some(key),
+            is_first_consumer: true,
             stamp: 0,
             is_seen: false,
             is_listed: false,
             is_terminating: false,
         };
-        self.book.put(&pod.uid, entry);
+        self.reservations.records.insert(&pod.uid, reservation);
     }
 }
 
@@ -205,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_of_several_volumes_hold_together() {
+    fn the_selectors_of_several_volumes_are_joined() {
         let of = |key: &str, value: &str| NodeSelectorTerm {
             match_expressions: Some(vec![NodeSelectorRequirement {
                 key: key.to_owned(),
@@ -215,13 +214,13 @@ mod tests {
             ..NodeSelectorTerm::default()
         };
         let of_zones = NodeSelector { node_selector_terms: vec![of("zone", "a"), of("zone", "b")] };
-        let joined = both(&of_zones, &selected("host")).unwrap();
+        let joined = intersection(&of_zones, &node_selector("host")).unwrap();
         assert_eq!(joined.node_selector_terms.len(), 2);
         for term in &joined.node_selector_terms {
             let count = |all: &Option<Vec<NodeSelectorRequirement>>| all.iter().flatten().count();
             assert_eq!((count(&term.match_expressions), count(&term.match_fields)), (1, 1));
         }
         let empty = NodeSelector { node_selector_terms: vec![NodeSelectorTerm::default()] };
-        assert_eq!(both(&of_zones, &empty), None, "it matches no node");
+        assert_eq!(intersection(&of_zones, &empty), None, "it matches no node");
     }
 }

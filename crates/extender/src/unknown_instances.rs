@@ -1,28 +1,28 @@
-//! Pods that name a VirtualMachineInstance that is not known: for how long the scheduler waits for it.
+//! Pods that name a VirtualMachineInstance that is not known: for how long `filter` is held for it.
 //!
 //! The watch of instances may be a moment behind the watch of pods, so the first call is held. kube-scheduler asks about
-//! one pod at a time and waits for each answer: were every call held, one pod whose VM never comes would take a second of
-//! all others' time again and again. So a pod is held once, and a namespace where that was in vain is not waited for.
+//! one pod at a time and waits for each answer: if each call were held, one pod whose VM is never created would delay all
+//! other pods by a second, again and again. So a pod is held once, and a namespace where that was in vain is not held.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// A call is held for so long.
+/// Time for which the calls about a pod are held.
 const HOLD: Duration = Duration::from_secs(1);
-/// Pods of a namespace are not held for so long after one was held in vain.
+/// Time for which the pods of a namespace are not held after one was held in vain.
 const IN_VAIN: Duration = Duration::from_secs(60);
 
-/// Pods whose VMs are unknown.
+/// Pods whose VirtualMachineInstances are unknown.
 #[derive(Debug, Default)]
-pub(super) struct Unknown {
-    /// By uid: since when the pod is held, and the instance that it names.
+pub(super) struct UnknownInstances {
+    /// By pod: the time of the first call, and the instance that the pod names.
     pods: HashMap<String, (Instant, String)>,
-    /// Namespaces whose pods are not held, until when.
+    /// Namespaces whose pods are not held, each with the end of that time.
     in_vain: HashMap<String, Instant>,
 }
 
-impl Unknown {
-    /// Returns whether a call about this pod is to be held now.
+impl UnknownInstances {
+    /// Returns true if a call about this pod is to be held now.
     pub(super) fn hold(
         &mut self,
         now: Instant,
@@ -43,19 +43,19 @@ impl Unknown {
         !is_in_vain
     }
 
-    /// Returns the pods that name such an instance.
-    pub(super) fn naming(&self, is: impl Fn(&str) -> bool) -> Vec<String> {
-        let pods = self.pods.iter().filter(|(_, (_, named))| is(named));
+    /// Returns the pods whose instance matches.
+    pub(super) fn pods_of(&self, matches: impl Fn(&str) -> bool) -> Vec<String> {
+        let pods = self.pods.iter().filter(|(_, (_, instance))| matches(instance));
         pods.map(|(pod, _)| pod.clone()).collect()
     }
 
-    /// The instance that a pod names is known.
+    /// Removes a pod whose instance is known.
     pub(super) fn remove(&mut self, pod: &str) {
         self.pods.remove(pod);
     }
 
-    /// Forgets pods that no longer wait.
-    pub(super) fn tick(&mut self, now: Instant, waits: impl Fn(&str) -> bool) {
+    /// Removes pods that no longer wait.
+    pub(super) fn expire(&mut self, now: Instant, waits: impl Fn(&str) -> bool) {
         let is_new = |since: Instant| now.saturating_duration_since(since) < IN_VAIN;
         self.pods.retain(|pod, (since, _)| is_new(*since) || waits(pod));
         self.in_vain.retain(|_, until| now < *until);

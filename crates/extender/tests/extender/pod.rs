@@ -1,32 +1,32 @@
-//! Launcher pods as KubeVirt makes them, as far as the sidecar reads them.
+//! Launcher pods as KubeVirt creates them, with the fields that the extender reads.
 
-use berth_extender::Seen;
+use berth_extender::ObservedPod;
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 
-/// A pod in few words.
+/// Short description of a pod.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PodForm {
     /// Name and uid.
     pub(crate) name: String,
-    /// The VM's instance; none if it is a pod of its own.
+    /// The VM's instance; `None` if the pod has no VM.
     pub(crate) instance: Option<String>,
     pub(crate) migration: Option<String>,
-    pub(crate) is_stand_in: bool,
+    pub(crate) is_first_consumer: bool,
     pub(crate) cpus: u64,
-    /// Thousandths of a CPU of a container beside.
+    /// Thousandths of a CPU of a second container.
     pub(crate) beside: u64,
     /// GiB in pages of 1 GiB.
     pub(crate) huge: u64,
-    /// The value of label `app`, of which there may be one on a host.
+    /// Value of the label `app`, with an anti-affinity to itself.
     pub(crate) apart: Option<String>,
     pub(crate) claim: Option<String>,
-    /// `default` if it is not said.
+    /// `default` if `None`.
     pub(crate) namespace: Option<String>,
 }
 
 impl PodForm {
-    /// A VM with so many CPUs of its own.
+    /// Returns a VM with exclusive CPUs.
     pub(crate) fn vm(name: &str, cpus: u64) -> Self {
         let instance = Some(format!("vmi-{name}"));
         Self { name: name.to_owned(), instance, cpus, ..Self::default() }
@@ -49,14 +49,14 @@ impl PodForm {
         if let Some(migration) = &self.migration {
             labels["kubevirt.io/migrationJobUID"] = migration.clone().into();
         }
-        // As virt-controller makes it (`NewControllerRef`).
+        // As virt-controller writes it (`NewControllerRef`).
         let owners = self.instance.iter().map(|uid| {
             json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm", "uid": uid,
                 "controller": true})
         });
         let owners: Vec<Value> = owners.collect();
         let mut annotations = json!({});
-        if self.is_stand_in {
+        if self.is_first_consumer {
             annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
         }
         let mut containers = vec![Self::container("compute", self.cpus * 1000, self.huge, "256Mi")];
@@ -82,14 +82,14 @@ impl PodForm {
     }
 }
 
-/// The same on a host.
+/// Returns the pod on a host.
 pub(crate) fn on(mut pod: v1::Pod, host: &str) -> v1::Pod {
     pod.spec.get_or_insert_default().node_name = Some(host.to_owned());
     pod
 }
 
-pub(crate) fn seen(pod: &v1::Pod) -> Seen {
-    Seen::read(pod).expect("a pod that can be read")
+pub(crate) fn observed(pod: &v1::Pod) -> ObservedPod {
+    ObservedPod::read(pod).expect("a pod that can be read")
 }
 
 pub(crate) fn uid(pod: &v1::Pod) -> String {

@@ -1,4 +1,4 @@
-//! Anything in any order: pods, reports, bindings, restarts. Whatever is bound, its kubelet takes.
+//! Random events in random order: pods, reports, bindings, restarts. Kubelets must admit all pods that are bound to them.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use proptest::test_runner::TestRunner;
 
 use super::cluster::Cluster;
 use super::host::{HostForm, ZoneForm};
-use super::pod::{PodForm, seen};
+use super::pod::{PodForm, observed};
 
-/// Bytes that are read one after the other; after the last there are zeros.
+/// Random bytes, followed by zeros.
 struct Dice<'a>(&'a [u8]);
 
 impl Dice<'_> {
@@ -60,7 +60,8 @@ struct Tally {
 }
 
 fn pick(cluster: &Cluster, dice: &mut Dice<'_>, is_on: bool) -> Option<String> {
-    let all = cluster.pods.values().filter(|pod| seen(pod).existing.node_name.is_some() == is_on);
+    let all =
+        cluster.pods.values().filter(|pod| observed(pod).existing.node_name.is_some() == is_on);
     let all: Vec<&str> = all.filter_map(|pod| pod.metadata.uid.as_deref()).collect();
     (!all.is_empty()).then(|| all[dice.below(all.len())].to_owned())
 }
@@ -77,23 +78,23 @@ fn step(cluster: &mut Cluster, dice: &mut Dice<'_>, number: usize, tally: &Tally
             let mut names = cluster.names();
             if dice.below(4) == 3 {
                 names.truncate(1 + dice.below(names.len()));
-                names.push("nobody-knows-it".to_owned());
+                names.push("no-such-host".to_owned());
             }
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let first = cluster.filter(&uid, &names);
             if dice.below(3) == 2 {
                 let second = cluster.filter(&uid, &names);
-                assert_eq!(first, second, "asked twice about {uid}");
+                assert_eq!(first, second, "called twice for {uid}");
                 tally.again.set(tally.again.get() + 1);
             }
         }
         6..=8 => {
             if !cluster.inflight.is_empty() {
-                let (pod, told) = (dice.below(cluster.inflight.len()), dice.below(6) < 5);
-                cluster.bind(pod, told);
+                let (pod, is_known) = (dice.below(cluster.inflight.len()), dice.below(6) < 5);
+                cluster.bind(pod, is_known);
             }
         }
-        9..=10 => cluster.hear(),
+        9..=10 => cluster.deliver_event(),
         11 => cluster.work(at),
         12 => {
             cluster.report(at);
@@ -104,7 +105,7 @@ fn step(cluster: &mut Cluster, dice: &mut Dice<'_>, number: usize, tally: &Tally
         13 => {
             let again = dice.below(4) == 3;
             if dice.below(8) == 7 {
-                cluster.node_goes(at);
+                cluster.delete_node(at);
             }
             cluster.read(at, again);
         }
@@ -122,7 +123,7 @@ fn step(cluster: &mut Cluster, dice: &mut Dice<'_>, number: usize, tally: &Tally
 }
 
 #[test]
-fn whatever_is_bound_its_kubelet_takes() {
+fn kubelets_admit_all_pods_that_are_bound() {
     let tally = Tally::default();
     let mut runner = TestRunner::new(ProptestConfig { cases: 1_500, ..ProptestConfig::default() });
     let add = |cell: &Cell<usize>, more: usize| cell.set(cell.get() + more);
@@ -135,7 +136,7 @@ fn whatever_is_bound_its_kubelet_takes() {
             number += 1;
             step(&mut cluster, &mut dice, number, &tally);
         }
-        // All that was begun comes to its end.
+        // All calls in flight end.
         while !cluster.inflight.is_empty() {
             cluster.bind(0, true);
         }
@@ -145,7 +146,7 @@ fn whatever_is_bound_its_kubelet_takes() {
         add(&tally.not_bound, cluster.not_bound);
         Ok(())
     });
-    result.expect("nothing is booked twice");
+    result.expect("kubelets admit all pods");
     let seen = [tally.bound.get(), tally.refused.get(), tally.not_bound.get(), tally.again.get()];
     assert!(seen[0] > 3_000, "little was bound: {seen:?}");
     assert!(seen[1] > 300 && seen[2] > 10 && seen[3] > 300, "little was tried: {seen:?}");

@@ -1,0 +1,186 @@
+//! Order in which a kubelet admits the pods of its host.
+//!
+//! A kubelet gives zones to pods as they come. A pod that is bound before another one with an earlier reservation would get
+//! the zone that the earlier one needs. So a pod is placed again as if it came first, and bound only if the others keep a
+//! place. Where reports do not keep up with bindings the order is not known, and the pods must fit in every order.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth_kubelet_admission::CpuPolicy;
+use berth_placement::engine::Request;
+use berth_placement::rules::HostId;
+
+use super::reservation::{Reservation, Stage, takes_nothing_of_zones};
+use super::reservation_table::ReservationTable;
+
+/// Time within which a kubelet admits a pod and its agent reports it. A kubelet that is later may admit all pods that were
+/// bound to it in another order.
+const REPORT_DELAY: Duration = Duration::from_secs(5);
+
+/// Hosts found by [`ReservationTable::choose`].
+pub(super) struct Choice {
+    /// The host on which the engine has placed the pod.
+    pub(super) host: Option<HostId>,
+    /// Hosts where the pod does not fit in every order of admission.
+    pub(super) unordered: HashSet<HostId>,
+}
+
+/// Why a pod cannot be placed before the pods that are reserved already.
+pub(super) enum NoPlace {
+    /// It does not fit itself.
+    Itself { reason: String },
+    /// Another pod would lose its place.
+    Other,
+}
+
+impl ReservationTable {
+    /// Places a pod on the best of these hosts whose other reservations keep a place; on `preferred`, if that takes it.
+    pub(super) fn choose(
+        &mut self,
+        now: Instant,
+        request: &Request,
+        mut among: Vec<HostId>,
+        preferred: Option<HostId>,
+    ) -> Choice {
+        let preferred = preferred.filter(|host| among.contains(host));
+        let preferred = preferred.and_then(|host| self.engine.place(request, Some(&[host])));
+        let mut host = preferred.or_else(|| self.engine.place(request, Some(&among)));
+        let mut unordered = HashSet::new();
+        while let Some(candidate) = host {
+            if !self.fits_whatever_the_order(now, request, candidate) {
+                unordered.insert(candidate);
+            } else if self.leaves_room(request, candidate) {
+                break;
+            }
+            among.retain(|other| *other != candidate);
+            host = self.engine.place(request, Some(&among));
+        }
+        Choice { host, unordered }
+    }
+
+    /// Returns true if a host takes the pod in whatever order its kubelet admits the pods that were bound to it. As long as
+    /// reports keep up with bindings the order is that of the bindings, and nothing is computed.
+    pub(super) fn fits_whatever_the_order(
+        &self,
+        now: Instant,
+        request: &Request,
+        host: HostId,
+    ) -> bool {
+        if takes_nothing_of_zones(request) {
+            return true;
+        }
+        let sent = self.unreported(now, host, request.uid());
+        let is_late = |since: &Instant| now.saturating_duration_since(*since) > REPORT_DELAY;
+        if !sent.iter().any(|(_, since)| is_late(since)) {
+            return true;
+        }
+        let sent: Vec<&Request> = sent.into_iter().map(|(sent, _)| sent).collect();
+        let is_movable = |other: &&Request| {
+            self.records.get(other.uid()).is_some_and(|reservation| reservation.stage.is_movable())
+        };
+        let movable = self.engine.on(host).filter(is_movable).map(Request::uid);
+        self.engine.fits_in_all_orders(host, request, &sent, &movable.collect::<Vec<_>>())
+    }
+
+    /// Returns the pods with exclusive CPUs that are bound or being bound to a host, and that its report does not list;
+    /// each with the time since which it is bound.
+    fn unreported(&self, now: Instant, host: HostId, except: &str) -> Vec<(&Request, Instant)> {
+        let Some(facts) = self.engine.facts(host) else { return Vec::new() };
+        if facts.admission.kubelet().cpu_policy != CpuPolicy::Static {
+            return Vec::new();
+        }
+        let on = self.engine.on(host);
+        let on = on.filter(|request| request.uid() != except && request.pinned_cpus() > 0);
+        let sent = on.filter_map(|request| {
+            if facts.allocation(request.uid()).is_some() {
+                return None;
+            }
+            match self.records.get(request.uid())?.stage {
+                Stage::Bound { since } => Some((request, since)),
+                Stage::Binding { .. } => Some((request, now)),
+                _ => None,
+            }
+        });
+        sent.collect()
+    }
+
+    /// Returns true if the reservations of a host keep a place there when this pod is bound first. The engine has placed it
+    /// after them; it stays placed if they do.
+    fn leaves_room(&mut self, request: &Request, host: HostId) -> bool {
+        let others = self.movable(host, request.uid());
+        let mut all = others.iter().map(|(_, reservation)| &reservation.request);
+        // Orders of equal pods are one order.
+        if takes_nothing_of_zones(request)
+            || all.all(|other| takes_nothing_of_zones(other) || request.is_equal_for_kubelet(other))
+        {
+            return true;
+        }
+        let leaves = self.place_before(request, host, &others).is_ok();
+        if leaves {
+            self.engine.remove(request.uid());
+            self.place_again(host, &others);
+        }
+        leaves && self.engine.place(request, Some(&[host])).is_some()
+    }
+
+    /// Places a pod as the first of those that are not bound yet. If there is no place for it or for another one then, it
+    /// is not placed, and the others are placed as before.
+    pub(super) fn place_first(&mut self, request: &Request, host: HostId) -> Result<(), NoPlace> {
+        let others = self.movable(host, request.uid());
+        self.place_before(request, host, &others)
+    }
+
+    fn place_before(
+        &mut self,
+        request: &Request,
+        host: HostId,
+        others: &[(Arc<str>, Reservation)],
+    ) -> Result<(), NoPlace> {
+        self.engine.remove(request.uid());
+        for (other, _) in others {
+            self.engine.remove(other);
+        }
+        let no_place = if self.engine.place(request, Some(&[host])).is_none() {
+            NoPlace::Itself { reason: self.reason(request, host) }
+        } else {
+            let mut all = others.iter();
+            if all.all(|(_, other)| self.engine.place(&other.request, Some(&[host])).is_some()) {
+                return Ok(());
+            }
+            NoPlace::Other
+        };
+        self.engine.remove(request.uid());
+        self.place_again(host, others);
+        Err(no_place)
+    }
+
+    /// Returns the engine's first reason why a host takes no such pod.
+    pub(super) fn reason(&self, request: &Request, host: HostId) -> String {
+        let reasons = self.engine.why_not(request, host);
+        reasons.first().map_or_else(|| "no room".to_owned(), ToString::to_string)
+    }
+
+    /// Places reservations in this order again.
+    fn place_again(&mut self, host: HostId, others: &[(Arc<str>, Reservation)]) {
+        for (other, _) in others {
+            self.engine.remove(other);
+        }
+        for (_, other) in others {
+            // They had a place; a place that a report has taken meanwhile is noticed when the pod is bound.
+            drop(self.engine.bound(&other.request, host));
+        }
+    }
+
+    /// Returns the reservations of a host that are not bound, in the order in which they were made.
+    fn movable(&self, host: HostId, except: &str) -> Vec<(Arc<str>, Reservation)> {
+        let on = self.engine.on(host).filter(|request| request.uid() != except);
+        let movable = on.filter_map(|request| {
+            let reservation = self.records.get(request.uid())?;
+            let is_movable = reservation.stage.is_movable();
+            Some((Arc::from(request.uid()), is_movable.then(|| reservation.clone())?))
+        });
+        movable.collect()
+    }
+}

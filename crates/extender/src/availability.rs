@@ -1,0 +1,161 @@
+//! Availability of hosts: which ones take pods now. [`super::states`] has the transitions.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use berth_placement::rules::HostId;
+
+use super::states::Availability;
+
+/// Reason for a host that is known, and whose Node or InfraNode cannot be used.
+const UNUSABLE: &str = "node(s) had no usable agent report";
+/// Reason for a host whose kubelet admits pods in an order that is not known.
+pub(super) const AWAITING_REPORT: &str = "node(s) had new pods that no agent report lists yet";
+/// Reason for a host where pods have left and its report still lists them, or may do so.
+const AWAITING_POD_REMOVAL: &str = "node(s) had pods that are just leaving";
+
+impl Availability {
+    /// Returns the reason why the host takes no pod, with or without exclusive CPUs or huge pages.
+    pub(super) const fn refusal(self, has_exclusive: bool) -> Option<&'static str> {
+        match self {
+            Self::Available => None,
+            Self::Unusable => Some(UNUSABLE),
+            Self::AwaitingReport if has_exclusive => Some(AWAITING_REPORT),
+            Self::AwaitingPodRemoval if has_exclusive => Some(AWAITING_POD_REMOVAL),
+            Self::AwaitingReport | Self::AwaitingPodRemoval => None,
+        }
+    }
+}
+
+/// Hosts that are not available, and the versions of all reports.
+#[derive(Debug, Default)]
+pub(super) struct HostAvailability {
+    unusable: HashSet<HostId>,
+    /// Hosts whose report is awaited, each with the time at which the wait ends.
+    awaiting_report: HashMap<HostId, Instant>,
+    /// Terminating pods with exclusive CPUs or huge pages, and those that a report no longer lists. Whether the kubelet has
+    /// released what they had is not known, and with it which zones a new pod would get.
+    awaiting_removal: HashMap<HostId, BTreeSet<Arc<str>>>,
+    /// `metadata.resourceVersion` of each host's InfraNode.
+    report_versions: HashMap<HostId, u64>,
+}
+
+impl HostAvailability {
+    pub(super) fn of(&self, host: HostId) -> Availability {
+        if self.unusable.contains(&host) {
+            Availability::Unusable
+        } else if self.awaiting_report.contains_key(&host) {
+            Availability::AwaitingReport
+        } else if self.awaiting_removal.contains_key(&host) {
+            Availability::AwaitingPodRemoval
+        } else {
+            Availability::Available
+        }
+    }
+
+    /// Returns true if all hosts are available.
+    pub(super) fn is_all_available(&self) -> bool {
+        self.unusable.is_empty()
+            && self.awaiting_report.is_empty()
+            && self.awaiting_removal.is_empty()
+    }
+
+    fn check(&self, host: HostId, before: Availability) {
+        let after = self.of(host);
+        debug_assert!(before.may_become(after), "{host:?}: {before:?} to {after:?}");
+    }
+
+    pub(super) fn is_unusable(&self, host: HostId) -> bool {
+        self.unusable.contains(&host)
+    }
+
+    /// Notes that a host takes no pods. The next report counts whatever its version is.
+    pub(super) fn set_unusable(&mut self, host: HostId) {
+        let before = self.of(host);
+        self.unusable.insert(host);
+        self.check(host, before);
+    }
+
+    /// Notes that a host's Node and InfraNode are readable.
+    pub(super) fn set_usable(&mut self, host: HostId) {
+        let before = self.of(host);
+        self.unusable.remove(&host);
+        self.check(host, before);
+    }
+
+    /// Waits for a report that agrees with the pods of a host.
+    pub(super) fn await_report(&mut self, host: HostId, until: Instant) {
+        let before = self.of(host);
+        self.awaiting_report.insert(host, until);
+        self.check(host, before);
+    }
+
+    /// Ends the wait for a report.
+    pub(super) fn report_agrees(&mut self, host: HostId) {
+        let before = self.of(host);
+        self.awaiting_report.remove(&host);
+        self.check(host, before);
+    }
+
+    /// Ends the waits for reports that have lasted too long, and returns their hosts.
+    pub(super) fn expire_reports(&mut self, now: Instant) -> Vec<HostId> {
+        let over = self.awaiting_report.iter().filter(|(_, until)| **until <= now);
+        let over: Vec<HostId> = over.map(|(host, _)| *host).collect();
+        for host in &over {
+            self.report_agrees(*host);
+        }
+        over
+    }
+
+    /// Waits until a pod's resources are released.
+    pub(super) fn await_removal(&mut self, host: HostId, uid: &str) {
+        let before = self.of(host);
+        self.awaiting_removal.entry(host).or_default().insert(uid.into());
+        self.check(host, before);
+    }
+
+    /// Ends the wait for a pod; returns true if there was one.
+    pub(super) fn removed(&mut self, host: HostId, uid: &str) -> bool {
+        let before = self.of(host);
+        let Some(pods) = self.awaiting_removal.get_mut(&host) else { return false };
+        let was_awaited = pods.remove(uid);
+        if pods.is_empty() {
+            self.awaiting_removal.remove(&host);
+        }
+        self.check(host, before);
+        was_awaited
+    }
+
+    /// Returns the pods of a host whose removal is awaited.
+    pub(super) fn awaited_removals(&self, host: HostId) -> impl Iterator<Item = &Arc<str>> {
+        self.awaiting_removal.get(&host).into_iter().flatten()
+    }
+
+    /// Returns true if a report is older than the last one.
+    pub(super) fn is_outdated(&self, host: HostId, version: Option<u64>) -> bool {
+        let last = self.report_versions.get(&host);
+        last.zip(version).is_some_and(|(last, version)| version < *last)
+    }
+
+    pub(super) fn set_report_version(&mut self, host: HostId, version: u64) {
+        self.report_versions.insert(host, version);
+    }
+
+    pub(super) fn forget_report_version(&mut self, host: HostId) {
+        self.report_versions.remove(&host);
+    }
+
+    /// Forgets all versions: the next ones may be lower, as the API server's store may have been restored.
+    pub(super) fn forget_report_versions(&mut self) {
+        self.report_versions.clear();
+    }
+
+    /// Forgets a host whose Node is deleted.
+    pub(super) fn forget(&mut self, host: HostId) {
+        self.unusable.remove(&host);
+        self.report_versions.remove(&host);
+        self.awaiting_report.remove(&host);
+        self.awaiting_removal.remove(&host);
+    }
+}

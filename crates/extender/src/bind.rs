@@ -1,0 +1,144 @@
+//! `bind`: checks a reservation again as the kubelet will, and lets the binding be sent.
+
+use std::time::Instant;
+
+use berth_placement::engine::Request;
+use berth_placement::rules::HostId;
+use k8s_openapi::api::core::v1;
+
+use super::admission_order::NoPlace;
+use super::answer::BindAnswer;
+use super::error::{BindError, NotReady, RequestError};
+use super::extender::Extender;
+use super::observed_pod::ObservedPod;
+use super::reservation::{BINDING_TIMEOUT, RESERVED_TIMEOUT, Stage, has_exclusive};
+
+impl Extender {
+    /// Returns whether a pod may be bound to a host. `pod` is needed if the watch has not shown the pod and it has no
+    /// reservation.
+    pub fn bind(
+        &mut self,
+        now: Instant,
+        uid: &str,
+        node: &str,
+        pod: Option<&v1::Pod>,
+    ) -> BindAnswer {
+        if self.is_unlisted {
+            return BindAnswer::NotReady(NotReady::PodsNotListed);
+        }
+        if self.queue.is_deleted(uid) {
+            return BindAnswer::Refused(BindError::Deleted { uid: uid.to_owned() });
+        }
+        let Some(reservation) = self.reservations.get(uid) else {
+            return self.bind_unreserved(now, uid, node, pod);
+        };
+        if &*reservation.host != node {
+            let (reserved, host) = (reservation.host.as_ref().to_owned(), node.to_owned());
+            return BindAnswer::Refused(BindError::OtherHost { reserved, host });
+        }
+        match reservation.stage {
+            Stage::Bound { .. } => BindAnswer::AlreadyBound,
+            Stage::Binding { .. } => {
+                let (pod, host) = (format!("pod {uid}"), node.to_owned());
+                BindAnswer::NotReady(NotReady::BindingPending { pod, host })
+            }
+            Stage::Reserved { .. } => {
+                let request = reservation.request.clone();
+                match self.usable(node, has_exclusive(&request)) {
+                    Ok(host) => self.send(now, &request, host),
+                    Err(reason) => unavailable(node, reason),
+                }
+            }
+            Stage::Kept { .. } | Stage::Leaving { .. } | Stage::Released => {
+                BindAnswer::Refused(BindError::Deleted { uid: uid.to_owned() })
+            }
+        }
+    }
+
+    /// Binds a pod that has no reservation: it was lost with a restart, or has expired.
+    fn bind_unreserved(
+        &mut self,
+        now: Instant,
+        uid: &str,
+        node: &str,
+        pod: Option<&v1::Pod>,
+    ) -> BindAnswer {
+        let known = self.queue.unassigned.get(uid).cloned();
+        let Some(pod) = known.as_deref().or(pod) else { return BindAnswer::PodNeeded };
+        let observed = match ObservedPod::read(pod) {
+            Ok(observed) => observed,
+            Err(invalid) => return BindAnswer::Refused(invalid.into()),
+        };
+        if observed.uid() != uid {
+            return BindAnswer::Refused(BindError::OtherUid {
+                pod: observed.title(),
+                actual: observed.uid().to_owned(),
+                expected: uid.to_owned(),
+            });
+        }
+        let request = match self.request(pod, &observed) {
+            Ok(request) => request,
+            Err(RequestError::NotReady(why)) => return BindAnswer::NotReady(why),
+            Err(RequestError::Field(invalid)) => return BindAnswer::Refused(invalid.into()),
+        };
+        let host = match self.usable(node, has_exclusive(&request)) {
+            Ok(host) => host,
+            Err(reason) => return unavailable(node, reason),
+        };
+        if self.reservations.engine.place(&request, Some(&[host])).is_none() {
+            return BindAnswer::Refused(self.no_room(&request, host));
+        }
+        let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);
+        self.reserve(&observed, request.clone(), host, until);
+        self.send(now, &request, host)
+    }
+
+    /// Places a pod again as the first of those that are not bound yet.
+    fn send(&mut self, now: Instant, request: &Request, host: HostId) -> BindAnswer {
+        if !self.reservations.fits_whatever_the_order(now, request, host) {
+            self.release(request.uid());
+            return BindAnswer::Refused(BindError::UnknownOrder);
+        }
+        let error = match self.reservations.place_first(request, host) {
+            Ok(()) => {
+                let until = now.checked_add(BINDING_TIMEOUT).unwrap_or(now);
+                self.reservations.records.set_stage(request.uid(), Stage::Binding { until });
+                return BindAnswer::Send;
+            }
+            Err(NoPlace::Itself { reason }) => BindError::NoRoom { reason },
+            Err(NoPlace::Other) => BindError::WouldDisplace,
+        };
+        self.release(request.uid());
+        BindAnswer::Refused(error)
+    }
+
+    fn no_room(&self, request: &Request, host: HostId) -> BindError {
+        BindError::NoRoom { reason: self.reservations.reason(request, host) }
+    }
+
+    /// Notes that the API server has accepted a binding.
+    pub fn bound(&mut self, now: Instant, uid: &str) {
+        if self.is_binding(uid) {
+            self.reservations.records.set_stage(uid, Stage::Bound { since: now });
+        }
+        self.queue.unassigned.remove(uid);
+    }
+
+    /// Notes that the API server has refused a binding. If the outcome is not known, neither this nor [`Self::bound`] is
+    /// called.
+    pub fn not_bound(&mut self, now: Instant, uid: &str) {
+        if self.is_binding(uid) {
+            let until = now.checked_add(RESERVED_TIMEOUT).unwrap_or(now);
+            self.reservations.records.set_stage(uid, Stage::Reserved { until });
+        }
+    }
+
+    fn is_binding(&self, uid: &str) -> bool {
+        let reservation = self.reservations.get(uid);
+        reservation.is_some_and(|reservation| matches!(reservation.stage, Stage::Binding { .. }))
+    }
+}
+
+fn unavailable(host: &str, reason: &'static str) -> BindAnswer {
+    BindAnswer::Refused(BindError::Unavailable { host: host.to_owned(), reason })
+}

@@ -1,0 +1,193 @@
+//! The scheduler extender's state, and what all calls and watch events share.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use berth_kubevirt_render::launcher::Existing;
+use berth_placement::engine::{Engine, Needs, Request};
+use berth_placement::rules::{HostId, PodSpecParts};
+use k8s_openapi::api::core::v1;
+
+use super::availability::HostAvailability;
+use super::error::{InvalidField, NotReady, RequestError};
+use super::observed_pod::ObservedPod;
+use super::pod_queue::PodQueue;
+use super::refusal_cache::RefusalCache;
+use super::reservation::{Stage, VmKey};
+use super::reservation_table::ReservationTable;
+use super::states::Availability;
+use super::virtual_machines::VirtualMachines;
+
+/// Reason for a host that has not reported.
+const NO_REPORT: &str = "node(s) had no agent report";
+
+/// State of the scheduler extender: answers kube-scheduler's calls, and is updated by watch events.
+#[derive(Debug, Default)]
+pub struct Extender {
+    pub(super) reservations: ReservationTable,
+    pub(super) availability: HostAvailability,
+    pub(super) queue: PodQueue,
+    pub(super) vms: VirtualMachines,
+    pub(super) refusals: RefusalCache,
+    /// True until pods are listed for the first time.
+    pub(super) is_unlisted: bool,
+}
+
+impl Extender {
+    /// Creates a state without hosts and pods.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { reservations: ReservationTable::new(), ..Self::default() }
+    }
+
+    /// Creates a state that answers no call until pods are listed.
+    #[must_use]
+    pub fn unlisted() -> Self {
+        Self { is_unlisted: true, ..Self::new() }
+    }
+
+    /// Returns true if all reservations can be read from the cluster, so that the state may be built again from scratch.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.reservations.records.unbound().next().is_none() && !self.is_unlisted
+    }
+
+    /// Returns the placement engine.
+    #[must_use]
+    pub const fn engine(&self) -> &Engine {
+        &self.reservations.engine
+    }
+
+    /// Compiles what a pod needs of a host.
+    pub(super) fn request(
+        &mut self,
+        pod: &v1::Pod,
+        observed: &ObservedPod,
+    ) -> Result<Request, RequestError> {
+        let existing = &observed.existing;
+        let needs = match (&existing.vmi_uid, &self.vms.instances) {
+            (Some(uid), Some(_)) => {
+                let vm = VmKey::from_pod(existing);
+                match vm.and_then(|vm| self.vms.instance(&vm)) {
+                    Some(instance) => instance.needs(&existing.pod),
+                    None => {
+                        return Err(RequestError::NotReady(NotReady::UnknownInstance {
+                            pod: observed.title(),
+                            instance: uid.clone(),
+                        }));
+                    }
+                }
+            }
+            _ => needs_of_pod(existing),
+        };
+        Ok(self.compile(pod, observed, needs)?)
+    }
+
+    /// Compiles a pod's rules and amounts.
+    pub(super) fn compile(
+        &mut self,
+        pod: &v1::Pod,
+        observed: &ObservedPod,
+        needs: Needs,
+    ) -> Result<Request, InvalidField> {
+        let parts = PodSpecParts::from_pod(pod, &observed.existing.pod);
+        let request = self.reservations.engine.request(&parts, needs);
+        request.map_err(|invalid| InvalidField::new(observed.title(), invalid))
+    }
+
+    /// Returns the host of a name, or the reason why it takes no pod. A pod without exclusive CPUs and huge pages may go to
+    /// a host where it is not known which zones are free.
+    pub(super) fn usable(&self, name: &str, has_exclusive: bool) -> Result<HostId, &'static str> {
+        let host = self.reservations.engine.host(name).ok_or(NO_REPORT)?;
+        match self.availability.of(host).refusal(has_exclusive) {
+            Some(reason) => Err(reason),
+            None => Ok(host),
+        }
+    }
+
+    /// Records a pod that the engine has placed on a host.
+    pub(super) fn reserve(
+        &mut self,
+        pod: &ObservedPod,
+        request: Request,
+        host: HostId,
+        until: Instant,
+    ) {
+        self.reservations.record(pod, request, host, Stage::Reserved { until });
+        self.queue.reserved(pod.uid());
+    }
+
+    /// Releases a pod's resources.
+    pub(super) fn release(&mut self, uid: &str) {
+        if let Some(host) = self.reservations.release(uid) {
+            self.queue.refused.host_changed(host);
+        }
+    }
+
+    /// Notes that it is known again which resources a pod has on a host, or that it has none.
+    pub(super) fn removed(&mut self, host: HostId, uid: &str) {
+        if self.availability.removed(host, uid) {
+            self.queue.refused.host_changed(host);
+        }
+    }
+
+    /// Returns true if any pod waits for room.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        self.queue.refused.len() > 0
+    }
+
+    /// Returns the hosts whose Nodes are to be touched, as waiting pods fit there now.
+    pub fn wake(&mut self) -> Vec<String> {
+        if !self.queue.refused.may_wake() {
+            return Vec::new();
+        }
+        let Self { queue, reservations, availability, .. } = self;
+        let is_available = |host| availability.of(host) == Availability::Available;
+        let all = availability.is_all_available();
+        let hosts = queue.refused.wake(&mut reservations.engine, is_available, all);
+        let name = |host| self.reservations.engine.facts(host).map(|facts| facts.name.clone());
+        hosts.into_iter().filter_map(name).collect()
+    }
+
+    /// Releases reservations that have expired, and ends other waits.
+    pub fn tick(&mut self, now: Instant) {
+        for uid in self.reservations.records.expired(now) {
+            let reservation = self.reservations.get(&uid);
+            let host = reservation
+                .and_then(|reservation| self.reservations.engine.host(&reservation.host));
+            self.release(&uid);
+            host.into_iter().for_each(|host| self.removed(host, &uid));
+        }
+        for host in self.availability.expire_reports(now) {
+            self.queue.refused.host_changed(host);
+        }
+        self.queue.expire(now);
+    }
+
+    /// Releases the reservations that are kept for VMs that match.
+    pub(super) fn release_kept(&mut self, is_over: impl Fn(&str) -> bool) {
+        let kept = self.reservations.records.unbound().filter(|(_, reservation)| {
+            let vm = reservation.vm.as_ref();
+            matches!(reservation.stage, Stage::Kept { .. })
+                && vm.is_some_and(|vm| is_over(&vm.instance))
+        });
+        let kept: Vec<Arc<str>> = kept.map(|(uid, _)| Arc::clone(uid)).collect();
+        for uid in kept {
+            self.release(&uid);
+        }
+    }
+}
+
+/// Returns what a pod needs of a host by its own containers, where its VM says nothing.
+fn needs_of_pod(existing: &Existing) -> Needs {
+    let is_pinned = existing.pod.has_own_cpus();
+    let class = if is_pinned { berth_api::Class::Performance } else { berth_api::Class::default() };
+    Needs {
+        is_vm: existing.vmi_uid.is_some(),
+        is_emulated: existing.pod.is_emulated(),
+        is_pinned,
+        class,
+        numa: None,
+    }
+}

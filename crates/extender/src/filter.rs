@@ -1,0 +1,208 @@
+//! `filter`: chooses the best host for a pod, and reserves it.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use berth_placement::engine::Request;
+use berth_placement::rules::HostId;
+use k8s_openapi::api::core::v1;
+
+use super::admission_order::Choice;
+use super::answer::FilterAnswer;
+use super::availability::AWAITING_REPORT;
+use super::error::{FilterError, NotReady, RequestError};
+use super::extender::Extender;
+use super::observed_pod::ObservedPod;
+use super::reservation::{
+    POD_GROUP_TIMEOUT, RESERVED_TIMEOUT, Stage, VOLUMES_TIMEOUT, has_exclusive,
+};
+use super::reservation_table::Restored;
+
+/// Reason of all hosts for a pod that names a VM that is not known in its namespace.
+const NO_INSTANCE: &str = "node(s) wait for the pod's VirtualMachineInstance";
+
+/// A host's name, and its id or the reason why it takes no pod.
+type Named<'n> = (&'n str, Result<HostId, &'static str>);
+
+impl Extender {
+    /// Reserves the best of these hosts for the pod. A repeated call returns the same host as long as it is among them and
+    /// takes the pod.
+    pub fn filter<'n>(
+        &mut self,
+        now: Instant,
+        pod: &v1::Pod,
+        names: &[&'n str],
+    ) -> FilterAnswer<'n> {
+        self.answer(now, pod, names, false)
+    }
+
+    /// Does the same for a pod of a PodGroup, whose reservation may be one of many that are only simulated.
+    pub fn filter_of_group<'n>(
+        &mut self,
+        now: Instant,
+        pod: &v1::Pod,
+        names: &[&'n str],
+    ) -> FilterAnswer<'n> {
+        self.answer(now, pod, names, true)
+    }
+
+    fn answer<'n>(
+        &mut self,
+        now: Instant,
+        pod: &v1::Pod,
+        names: &[&'n str],
+        is_of_group: bool,
+    ) -> FilterAnswer<'n> {
+        // 1. Read the pod.
+        if self.is_unlisted {
+            return FilterAnswer::NotReady(NotReady::PodsNotListed);
+        }
+        let observed = match self.read(pod) {
+            Ok(observed) => observed,
+            Err(error) => return FilterAnswer::Failed(error),
+        };
+        if let Some(answer) = self.answer_if_sent(&observed, names) {
+            return answer;
+        }
+        // 2. Compile what it needs.
+        let request = match self.request(pod, &observed) {
+            Ok(request) => request,
+            Err(error) => return self.answer_error(now, &observed, error, names),
+        };
+        // 3. Choose a host, without the reservation that the pod or its VM has.
+        let named: Vec<Named<'n>> =
+            names.iter().map(|name| (*name, self.usable(name, has_exclusive(&request)))).collect();
+        let among: Vec<HostId> = named.iter().filter_map(|(_, host)| host.ok()).collect();
+        let taken = self.reservations.take(&observed);
+        let previous = taken
+            .as_ref()
+            .and_then(|(_, reservation)| self.reservations.engine.host(&reservation.host));
+        let choice = self.reservations.choose(now, &request, among, previous);
+        // 4. Refuse the pod, and restore the reservation of its VM.
+        let Some(host) = choice.host else {
+            let refused = self.refusals(&request, named, &choice);
+            let kept_on = match self.reservations.restore(taken, &observed) {
+                Restored::Nothing => None,
+                Restored::Freed(host) => {
+                    self.queue.refused.host_changed(host);
+                    None
+                }
+                Restored::Kept(host) => Some(host),
+            };
+            self.queue.refused.insert(&request, kept_on);
+            return FilterAnswer::Refused(refused);
+        };
+        // 5. Reserve the host.
+        if let Some(left) = previous.filter(|previous| *previous != host) {
+            self.queue.refused.host_changed(left);
+        }
+        let until = now.checked_add(self.timeout(&observed, is_of_group)).unwrap_or(now);
+        self.reserve(&observed, request, host, until);
+        match named.iter().find(|(_, id)| *id == Ok(host)) {
+            Some((name, _)) => FilterAnswer::Host(name),
+            None => FilterAnswer::Failed(FilterError::HostNotOffered { pod: observed.title() }),
+        }
+    }
+
+    fn read(&self, pod: &v1::Pod) -> Result<ObservedPod, FilterError> {
+        let observed = ObservedPod::read(pod)?;
+        if observed.uid().is_empty() {
+            return Err(FilterError::EmptyUid { pod: observed.title() });
+        }
+        if self.queue.is_deleted(observed.uid()) {
+            return Err(FilterError::Deleted { pod: observed.title() });
+        }
+        Ok(observed)
+    }
+
+    /// Answers for a pod whose binding was sent.
+    fn answer_if_sent<'n>(
+        &self,
+        observed: &ObservedPod,
+        names: &[&'n str],
+    ) -> Option<FilterAnswer<'n>> {
+        let reservation = self.reservations.get(observed.uid())?;
+        let host = &*reservation.host;
+        match reservation.stage {
+            Stage::Bound { .. } => Some(match names.iter().find(|name| **name == host) {
+                Some(name) => FilterAnswer::Host(name),
+                None => FilterAnswer::Failed(FilterError::AlreadyBound {
+                    pod: observed.title(),
+                    host: host.to_owned(),
+                }),
+            }),
+            Stage::Binding { .. } => {
+                let (pod, host) = (observed.title(), host.to_owned());
+                Some(FilterAnswer::NotReady(NotReady::BindingPending { pod, host }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Answers for a pod that cannot be compiled. A call about an unknown VM is held for a moment, once.
+    fn answer_error<'n>(
+        &mut self,
+        now: Instant,
+        observed: &ObservedPod,
+        error: RequestError,
+        names: &[&'n str],
+    ) -> FilterAnswer<'n> {
+        match error {
+            RequestError::Field(error) => FilterAnswer::Failed(error.into()),
+            RequestError::NotReady(why) => {
+                let existing = &observed.existing;
+                let instance = existing.vmi_uid.as_deref().unwrap_or_default();
+                let unknown = &mut self.queue.unknown_instances;
+                if unknown.hold(now, observed.uid(), &existing.namespace, instance) {
+                    return FilterAnswer::NotReady(why);
+                }
+                let refused = names.iter().map(|name| (*name, NO_INSTANCE.into()));
+                FilterAnswer::Refused(refused.collect())
+            }
+        }
+    }
+
+    /// Returns each host's reason, from the cache where it is right still.
+    fn refusals<'n>(
+        &mut self,
+        request: &Request,
+        named: Vec<Named<'n>>,
+        choice: &Choice,
+    ) -> Vec<(&'n str, Cow<'static, str>)> {
+        let engine = &self.reservations.engine;
+        let mut reasons = self.refusals.take(engine, request);
+        let reason = |(name, host): Named<'n>| {
+            let why = |host| match choice.unordered.contains(&host) {
+                true => Cow::Borrowed(AWAITING_REPORT),
+                false => reasons.reason(engine, request, host),
+            };
+            (name, host.map_or_else(Cow::Borrowed, why))
+        };
+        let refused = named.into_iter().map(reason).collect();
+        self.refusals.insert(engine, request, reasons);
+        refused
+    }
+
+    /// Returns the time after which a reservation expires.
+    fn timeout(&self, observed: &ObservedPod, is_of_group: bool) -> Duration {
+        let existing = &observed.existing;
+        let is_unbound = |claim: &String| self.vms.is_unbound(&existing.namespace, claim);
+        let waits =
+            observed.claims.iter().any(is_unbound) || existing.nominated_node_name.is_some();
+        match (waits, is_of_group) {
+            (true, _) => VOLUMES_TIMEOUT,
+            (false, true) => POD_GROUP_TIMEOUT,
+            (false, false) => RESERVED_TIMEOUT,
+        }
+    }
+
+    /// Notes that `filter` was not answered for the pod, so that it is woken when there is room.
+    pub fn unanswered(&mut self, pod: &v1::Pod) {
+        let Ok(observed) = ObservedPod::read(pod) else { return };
+        if self.reservations.get(observed.uid()).is_none()
+            && let Ok(request) = self.request(pod, &observed)
+        {
+            self.queue.refused.insert_unscanned(&request);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Watch events of hosts: Nodes and their InfraNodes.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use berth_api::Class;
+use berth_placement::inventory::ReportedHost;
+use berth_placement::rules::{HostId, HostParts};
+
+use super::error::InvalidField;
+use super::extender::Extender;
+use super::reservation::{LISTED_TIMEOUT, Stage, has_exclusive};
+
+impl Extender {
+    /// Updates a host from its Node and its agent's report; `None` if it takes no pods. Ignores a report that is older than
+    /// the last one by its version.
+    ///
+    /// # Errors
+    /// If a taint is one that an API server would refuse; then the host takes no pods.
+    pub fn host(
+        &mut self,
+        now: Instant,
+        name: &str,
+        facts: Option<(ReportedHost, Class)>,
+        version: Option<u64>,
+    ) -> Result<(), InvalidField> {
+        let known = self.reservations.engine.host(name);
+        if known.is_some_and(|host| self.availability.is_outdated(host, version)) {
+            return Ok(());
+        }
+        let Some((facts, class)) = facts else {
+            // Its pods keep their resources: no watch has shown their end.
+            if let Some(host) = known {
+                self.availability.set_unusable(host);
+                self.availability.forget_report_version(host);
+            }
+            return Ok(());
+        };
+        let set = self.reservations.engine.set_host(facts, class);
+        let host = set.map_err(|invalid| {
+            if let Some(host) = known {
+                self.availability.set_unusable(host);
+            }
+            InvalidField::new(format!("Node {name}"), invalid)
+        })?;
+        self.availability.set_usable(host);
+        if let Some(version) = version {
+            self.availability.set_report_version(host, version);
+        }
+        self.place_pods_of_new_host(name, host);
+        self.compare_report(name, host);
+        // If the host is new while other pods are counted, allocations of its kubelet may have been missed.
+        let is_new = known.is_none() && !self.is_unlisted;
+        if !self.reservations.differs_from_report(host) {
+            self.availability.report_agrees(host);
+        } else if is_new {
+            let until = now.checked_add(LISTED_TIMEOUT).unwrap_or(now);
+            self.availability.await_report(host, until);
+        }
+        self.queue.refused.host_changed(host);
+        Ok(())
+    }
+
+    /// Places the pods that are on a host which was not known before.
+    fn place_pods_of_new_host(&mut self, name: &str, host: HostId) {
+        for uid in self.reservations.records.take_without_host(name) {
+            let Some(reservation) = self.reservations.get(&uid) else { continue };
+            let request = reservation.request.clone();
+            let is_leaving = matches!(reservation.stage, Stage::Leaving { .. });
+            if (reservation.is_terminating || is_leaving) && has_exclusive(&request) {
+                self.availability.await_removal(host, &uid);
+            }
+            // The pod is there, whatever the kubelet was expected to answer.
+            drop(self.reservations.engine.bound(&request, host));
+        }
+    }
+
+    /// Updates a Node without a readable report. It takes no pods, but rules count it and its pods: kube-scheduler does so,
+    /// and offers only hosts that are right by them.
+    ///
+    /// # Errors
+    /// If a taint is one that an API server would refuse.
+    pub fn node(&mut self, parts: &HostParts<'_>) -> Result<(), InvalidField> {
+        let name = parts.name;
+        if self.reservations.engine.host(name).is_some() {
+            return Ok(());
+        }
+        let is_new = self.reservations.engine.node(name).is_none();
+        let set = self.reservations.engine.set_node(parts);
+        set.map_err(|invalid| InvalidField::new(format!("Node {name}"), invalid))?;
+        if is_new {
+            let pods: Vec<Arc<str>> =
+                self.reservations.records.on_unreported(name).cloned().collect();
+            for uid in pods {
+                let request =
+                    self.reservations.get(&uid).map(|reservation| reservation.request.clone());
+                if let Some(request) = request {
+                    self.reservations.count_unreported(&request, name);
+                }
+            }
+        }
+        self.queue.refused.scan_all();
+        Ok(())
+    }
+
+    /// Removes a deleted Node: rules no longer count it and its pods. The pods are counted again when it comes back.
+    pub fn node_deleted(&mut self, name: &str) {
+        let Some(host) = self.reservations.engine.node(name) else { return };
+        let unreported: Vec<Arc<str>> =
+            self.reservations.records.on_unreported(name).cloned().collect();
+        for uid in unreported {
+            self.reservations.engine.remove(&uid);
+        }
+        for uid in self.reservations.engine.remove_host(host) {
+            self.reservations.records.mark_without_host(&uid);
+        }
+        self.availability.forget(host);
+        self.queue.refused.scan_all();
+    }
+
+    /// Accepts any version of the next reports, as after a relist the API server's store may have been restored.
+    pub fn hosts_relisted(&mut self) {
+        self.availability.forget_report_versions();
+    }
+
+    /// Compares the pods of a host with its report: which ones it lists, and which ones it lists no longer.
+    fn compare_report(&mut self, name: &str, host: HostId) {
+        let on = self.reservations.engine.on(host).filter(|request| has_exclusive(request));
+        let on = on.map(|request| {
+            (Arc::from(request.uid()), self.reservations.is_listed(host, request.uid()))
+        });
+        let on: Vec<(Arc<str>, bool)> = on.collect();
+        let removed = self.availability.awaited_removals(host).filter(|uid| {
+            let reservation = self.reservations.get(uid);
+            let is_there = reservation
+                .is_some_and(|reservation| !matches!(reservation.stage, Stage::Kept { .. }));
+            !is_there && !self.reservations.is_listed(host, uid)
+        });
+        let removed: Vec<Arc<str>> = removed.cloned().collect();
+        for uid in removed {
+            self.removed(host, &uid);
+        }
+        for (uid, is_listed) in on {
+            let Some(reservation) = self.reservations.get(&uid) else { continue };
+            let (stage, was_listed) = (reservation.stage, reservation.is_listed);
+            let is_terminating = reservation.is_terminating;
+            match stage {
+                Stage::Kept { .. } if is_listed => self.availability.await_removal(host, &uid),
+                // The report's allocation counts; the removal is awaited until the report no longer lists the pod.
+                Stage::Leaving { .. } if is_listed => self.release(&uid),
+                Stage::Bound { .. } if is_listed => {
+                    self.reservations.records.mark_listed(&uid);
+                    if !is_terminating {
+                        self.removed(host, &uid);
+                    }
+                }
+                Stage::Bound { .. }
+                    if was_listed && !self.release_if_unlisted(&uid, name, is_terminating) =>
+                {
+                    self.availability.await_removal(host, &uid);
+                }
+                _ => {}
+            }
+        }
+    }
+}

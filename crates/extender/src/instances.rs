@@ -1,0 +1,98 @@
+//! Watch events of VirtualMachineInstances, claims and namespaces.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Instant;
+
+use super::extender::Extender;
+use super::instance::Instance;
+use super::observed_pod::ObservedPod;
+use super::virtual_machines::Claim;
+
+impl Extender {
+    /// Updates a namespace's labels.
+    pub fn namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
+        self.reservations.engine.set_namespace(name, labels);
+    }
+
+    /// Sets whether KubeVirt is installed: if so, a pod of a VM is not placed before the VM is known.
+    pub fn set_kubevirt_installed(&mut self, is_installed: bool) {
+        if is_installed {
+            self.vms.instances.get_or_insert_default();
+        } else {
+            self.vms.instances = None;
+        }
+    }
+
+    /// Updates a VirtualMachineInstance.
+    pub fn instance(&mut self, uid: &str, instance: Instance) {
+        let is_final = instance.is_final;
+        self.vms.insert(uid, instance);
+        if is_final {
+            self.release_kept(|vm| vm == uid);
+        }
+        let pods = self.queue.unknown_instances.pods_of(|instance| instance == uid);
+        self.wake_pods(&pods);
+    }
+
+    /// Removes a deleted VirtualMachineInstance, and what is kept for it.
+    pub fn instance_deleted(&mut self, uid: &str) {
+        self.vms.remove(uid);
+        self.release_kept(|vm| vm == uid);
+    }
+
+    /// Replaces all VirtualMachineInstances after a list.
+    pub fn instances_listed(&mut self, all: HashMap<String, Instance>) {
+        let is_alive = |uid: &str| all.get(uid).is_some_and(|instance| !instance.is_final);
+        self.release_kept(|vm| !is_alive(vm));
+        let pods = self.queue.unknown_instances.pods_of(|instance| all.contains_key(instance));
+        self.vms.instances = Some(all);
+        self.wake_pods(&pods);
+    }
+
+    /// Wakes pods that name an instance which is known now, if it is in their namespace.
+    fn wake_pods(&mut self, pods: &[String]) {
+        for pod in pods {
+            let Some(pod) = self.queue.unassigned.get(pod).cloned() else { continue };
+            if let Ok(observed) = ObservedPod::read(&pod)
+                && let Ok(request) = self.request(&pod, &observed)
+            {
+                self.queue.unknown_instances.remove(observed.uid());
+                self.queue.refused.insert_unscanned(&request);
+            }
+        }
+    }
+
+    /// Updates a claim that has no volume, with its selected node; `None` if it is bound or deleted.
+    pub fn claim(
+        &mut self,
+        now: Instant,
+        namespace: &str,
+        name: &str,
+        unbound: Option<Option<String>>,
+    ) {
+        let claim = (namespace.to_owned(), name.to_owned());
+        let Some(selected_node) = unbound else {
+            self.vms.remove_claim(&claim);
+            return;
+        };
+        let pods = match selected_node {
+            Some(_) => self.queue.unassigned.with_claim(&claim),
+            None => Vec::new(),
+        };
+        self.vms.set_claim(claim, selected_node);
+        for pod in pods {
+            if let Ok(observed) = ObservedPod::read(&pod) {
+                self.reserve_selected_node(now, &pod, &observed);
+            }
+        }
+    }
+
+    /// Replaces all claims without a volume after a list.
+    pub fn claims_listed(&mut self, now: Instant, all: Vec<(Claim, Option<String>)>) {
+        let listed: HashSet<&Claim> = all.iter().map(|(claim, _)| claim).collect();
+        self.vms.retain_claims(|claim| listed.contains(claim));
+        for ((namespace, name), node) in all {
+            self.claim(now, &namespace, &name, Some(node));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The lease guard: of several extenders, only the one whose kube-scheduler holds the scheduler's Lease decides.
+//!
+//! kube-scheduler and its extender share a pod, and the scheduler's identity in the Lease is the pod's host name, `_` and a
+//! random part. A Lease that is not renewed expires after its own duration, measured from the last change that was read
+//! here. After another scheduler has held the Lease, the guard waits for as long as that one's last binding may take.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::Lease;
+
+/// Time for which a read of the Lease is valid.
+pub const READ_VALIDITY: Duration = Duration::from_secs(1);
+/// Time after which a binding is given up.
+pub const SEND_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for which the scheduler has the Lease before the extender decides, if another one had it before: longer than a
+/// read is valid and a binding takes.
+const SETTLE: Duration = Duration::from_secs(4);
+
+/// Why this extender may not decide now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// A later read has returned before.
+    #[error("a newer read of the scheduler's Lease has returned")]
+    Outdated,
+    /// The Lease has no holder.
+    #[error("no scheduler holds the scheduler's Lease")]
+    NoHolder,
+    /// The scheduler of another pod holds the Lease.
+    #[error("{holder} holds the scheduler's Lease, not a scheduler of {host}")]
+    OtherHolder {
+        /// Its identity.
+        holder: String,
+        /// The host name of this pod.
+        host: String,
+    },
+    /// The holder has not renewed the Lease for its duration.
+    #[error("{holder} has not renewed the scheduler's Lease in time")]
+    Expired {
+        /// Its identity.
+        holder: String,
+    },
+    /// The holder has acquired the Lease a moment ago.
+    #[error("{holder} has only just acquired the scheduler's Lease")]
+    JustAcquired {
+        /// Its identity.
+        holder: String,
+    },
+}
+
+/// State of the scheduler's Lease as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseGuard {
+    host: String,
+    /// The last `renewTime`, and when it was first read.
+    renewed: Option<(String, Instant)>,
+    /// The holder, `acquireTime`, and when they were first read.
+    acquired: Option<(String, String, Instant)>,
+    /// The last read.
+    last_read: Option<Instant>,
+    /// The last read, if the Lease was held by this pod's scheduler.
+    held: Option<Instant>,
+}
+
+impl LeaseGuard {
+    /// Creates a guard for the pod of this host name.
+    #[must_use]
+    pub fn new(host: &str) -> Self {
+        Self { host: host.to_owned(), ..Self::default() }
+    }
+
+    /// Returns true if the last read is valid, and this pod's scheduler held the Lease.
+    #[must_use]
+    pub fn is_held(&self, now: Instant) -> bool {
+        self.held.is_some_and(|at| now.saturating_duration_since(at) < READ_VALIDITY)
+    }
+
+    /// Updates the state with a read that was begun at `began` and has returned now.
+    ///
+    /// # Errors
+    /// If this extender may not decide.
+    pub fn update(
+        &mut self,
+        began: Instant,
+        now: Instant,
+        lease: Option<&Lease>,
+    ) -> Result<(), LeaseError> {
+        if self.last_read.is_some_and(|last| began < last) {
+            return Err(LeaseError::Outdated);
+        }
+        self.last_read = Some(began);
+        self.held = None;
+        let spec = lease.and_then(|lease| lease.spec.as_ref());
+        let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+        let Some(spec) = spec.filter(|_| !holder.is_empty()) else {
+            self.renewed = None;
+            return Err(LeaseError::NoHolder);
+        };
+        if holder.rsplit_once('_').map(|(host, _)| host) != Some(self.host.as_str()) {
+            self.renewed = None;
+            let (holder, host) = (holder.to_owned(), self.host.clone());
+            return Err(LeaseError::OtherHolder { holder, host });
+        }
+        let time = spec.renew_time.as_ref().map(|time| time.0);
+        let renewed = time.map(|time| time.to_string()).unwrap_or_default();
+        let since = match &self.renewed {
+            Some((known, since)) if *known == renewed => *since,
+            _ => began,
+        };
+        self.renewed = Some((renewed, since));
+        let seconds = u64::try_from(spec.lease_duration_seconds.unwrap_or_default());
+        let lasts = Duration::from_secs(seconds.unwrap_or_default());
+        if began.saturating_duration_since(since) >= lasts {
+            return Err(LeaseError::Expired { holder: holder.to_owned() });
+        }
+        // Both times are of the holder's clock, which may have been set back; the time that was measured here counts then.
+        let acquired = spec.acquire_time.as_ref().map(|time| time.0);
+        let held = time.zip(acquired).map(|(now, then)| now.duration_since(then));
+        let held = held.and_then(|held| Duration::try_from(held).ok()).unwrap_or_default();
+        let text = acquired.map(|time| time.to_string()).unwrap_or_default();
+        let since = match &self.acquired {
+            Some((who, when, since)) if *who == *holder && *when == text => *since,
+            _ => now,
+        };
+        self.acquired = Some((holder.to_owned(), text, since));
+        let held = held.max(began.saturating_duration_since(since));
+        if spec.lease_transitions.unwrap_or_default() > 0 && held < SETTLE {
+            return Err(LeaseError::JustAcquired { holder: holder.to_owned() });
+        }
+        self.held = Some(began);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn lease(holder: &str, renewed: &str, transitions: i32) -> Lease {
+        serde_json::from_value(json!({"metadata": {"name": "berth-scheduler"}, "spec": {
+            "holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": transitions,
+            "acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": renewed}}))
+        .unwrap()
+    }
+
+    fn read(guard: &mut LeaseGuard, now: Instant, lease: Option<&Lease>) -> Result<(), LeaseError> {
+        guard.update(now, now, lease)
+    }
+
+    #[test]
+    fn only_the_pod_whose_scheduler_holds_it_decides() {
+        let now = Instant::now();
+        let mut guard = LeaseGuard::new("berth-controller-a");
+        let later = "2026-01-01T00:00:09.000000Z";
+        for other in ["berth-controller-b_1", "berth-controller-a", "berth-controller-a_b_1", ""] {
+            assert!(read(&mut guard, now, Some(&lease(other, later, 1))).is_err(), "{other}");
+            assert!(!guard.is_held(now));
+        }
+        assert!(read(&mut guard, now, None).is_err());
+        read(&mut guard, now, Some(&lease("berth-controller-a_1", later, 1))).unwrap();
+        assert!(guard.is_held(now) && !guard.is_held(now + READ_VALIDITY));
+    }
+
+    #[test]
+    fn a_lease_that_is_not_renewed_expires() {
+        let now = Instant::now();
+        let mut guard = LeaseGuard::new("a");
+        let same = lease("a_1", "2026-01-01T00:00:09.000000Z", 1);
+        read(&mut guard, now, Some(&same)).unwrap();
+        read(&mut guard, now + Duration::from_secs(14), Some(&same)).unwrap();
+        assert!(read(&mut guard, now + Duration::from_secs(15), Some(&same)).is_err());
+        let new = lease("a_1", "2026-01-01T00:00:11.000000Z", 1);
+        read(&mut guard, now + Duration::from_secs(16), Some(&new)).unwrap();
+    }
+
+    #[test]
+    fn the_guard_waits_after_another_holder() {
+        let now = Instant::now();
+        let mut guard = LeaseGuard::new("a");
+        assert!(
+            read(&mut guard, now, Some(&lease("a_1", "2026-01-01T00:00:02.000000Z", 1))).is_err()
+        );
+        read(&mut guard, now, Some(&lease("a_1", "2026-01-01T00:00:04.000000Z", 1))).unwrap();
+        read(&mut guard, now, Some(&lease("a_1", "2026-01-01T00:00:00.000000Z", 0))).unwrap();
+    }
+
+    #[test]
+    fn the_guard_does_not_wait_for_a_clock_that_was_set_back() {
+        let now = Instant::now();
+        let mut guard = LeaseGuard::new("a");
+        for (second, is_ours) in [(0, false), (3, false), (4, true), (5, true)] {
+            // An hour before the holder acquired the Lease, and renewed each second.
+            let renewed = format!("2025-12-31T23:00:0{second}.000000Z");
+            let read = read(
+                &mut guard,
+                now + Duration::from_secs(second),
+                Some(&lease("a_1", &renewed, 1)),
+            );
+            assert_eq!(read.is_ok(), is_ours, "after {second} s: {read:?}");
+        }
+    }
+}

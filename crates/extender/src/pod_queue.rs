@@ -1,0 +1,64 @@
+//! Pods without a host: those that the watch shows, those that no host took, and those whose VM is unknown.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::observed_pod::ObservedPod;
+use super::refused_pods::RefusedPods;
+use super::unassigned_pods::UnassignedPods;
+use super::unknown_instances::UnknownInstances;
+
+/// Time for which a deleted pod is remembered, as the scheduler may ask about it a moment later.
+const DELETED: Duration = Duration::from_secs(60);
+
+/// Pods without a host, and pods that were deleted a short time ago.
+#[derive(Debug, Default)]
+pub(super) struct PodQueue {
+    pub(super) unassigned: UnassignedPods,
+    pub(super) refused: RefusedPods,
+    pub(super) unknown_instances: UnknownInstances,
+    deleted: HashMap<String, Instant>,
+}
+
+impl PodQueue {
+    /// Inserts a pod that has no host, unless it was deleted.
+    pub(super) fn insert(&mut self, pod: Arc<Pod>, observed: &ObservedPod) -> bool {
+        if self.is_deleted(observed.uid()) {
+            return false;
+        }
+        self.unassigned.insert(pod, observed);
+        true
+    }
+
+    /// Removes a pod that has a host.
+    pub(super) fn assigned(&mut self, uid: &str) {
+        self.unassigned.remove(uid);
+        self.refused.remove(uid);
+    }
+
+    /// Removes a pod that has a reservation, and is not bound yet.
+    pub(super) fn reserved(&mut self, uid: &str) {
+        self.refused.remove(uid);
+        self.unknown_instances.remove(uid);
+    }
+
+    /// Removes a pod that is deleted or has ended, and remembers it.
+    pub(super) fn deleted(&mut self, now: Instant, uid: &str) {
+        self.assigned(uid);
+        self.deleted.insert(uid.to_owned(), now);
+    }
+
+    pub(super) fn is_deleted(&self, uid: &str) -> bool {
+        self.deleted.contains_key(uid)
+    }
+
+    /// Removes what has expired.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let Self { unassigned, unknown_instances, deleted, .. } = self;
+        unknown_instances.expire(now, |uid| unassigned.get(uid).is_some());
+        deleted.retain(|_, since| now.saturating_duration_since(*since) < DELETED);
+    }
+}

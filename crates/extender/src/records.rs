@@ -1,0 +1,151 @@
+//! Records of reservations, by pod, by VM and by host.
+//!
+//! The placement engine has the amounts; a record has the stage and the expiry. Each pod has one record and there are no
+//! counters, so no amount is released twice.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::reservation::{Reservation, Stage, VmKey};
+use super::states::ReservationState;
+
+/// All reservations.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    by_pod: HashMap<Arc<str>, Reservation>,
+    /// The pod that holds the reservation of a VM.
+    by_vm: HashMap<VmKey, Arc<str>>,
+    /// Pods whose reservation may expire.
+    unbound: BTreeSet<Arc<str>>,
+    /// Pods on hosts that the engine does not know, by host.
+    without_host: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    host_names: HashSet<Arc<str>>,
+}
+
+impl Records {
+    /// Returns the shared copy of a host's name.
+    pub(super) fn intern_host(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.host_names.get(name) {
+            return Arc::clone(known);
+        }
+        let name: Arc<str> = name.into();
+        self.host_names.insert(Arc::clone(&name));
+        name
+    }
+
+    pub(super) fn get(&self, uid: &str) -> Option<&Reservation> {
+        self.by_pod.get(uid)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_pod.len()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (&Arc<str>, &Reservation)> {
+        self.by_pod.iter()
+    }
+
+    /// Returns the reservations of pods that are not bound.
+    pub(super) fn unbound(&self) -> impl Iterator<Item = (&Arc<str>, &Reservation)> {
+        self.unbound.iter().filter_map(|uid| Some((uid, self.by_pod.get(uid)?)))
+    }
+
+    /// Returns the pod that holds the reservation of a VM.
+    pub(super) fn holder(&self, vm: &VmKey) -> Option<&Arc<str>> {
+        self.by_vm.get(vm)
+    }
+
+    fn check(&self, uid: &str, next: ReservationState) {
+        let state = self
+            .by_pod
+            .get(uid)
+            .map_or(ReservationState::None, |reservation| reservation.stage.state());
+        debug_assert!(state.may_become(next), "{uid}: {state:?} to {next:?}");
+    }
+
+    /// Inserts or replaces a pod's reservation, which becomes that of its VM.
+    pub(super) fn insert(&mut self, uid: &str, reservation: Reservation) {
+        self.check(uid, reservation.stage.state());
+        let uid: Arc<str> = uid.into();
+        if let Some(vm) = &reservation.vm {
+            self.by_vm.insert(vm.clone(), Arc::clone(&uid));
+        }
+        self.index_stage(&uid, reservation.stage);
+        self.by_pod.insert(uid, reservation);
+    }
+
+    /// Moves a reservation to another stage.
+    pub(super) fn set_stage(&mut self, uid: &str, stage: Stage) {
+        self.check(uid, stage.state());
+        let Some((uid, _)) = self.by_pod.get_key_value(uid) else { return };
+        let uid = Arc::clone(uid);
+        if let Some(reservation) = self.by_pod.get_mut(&uid) {
+            reservation.stage = stage;
+        }
+        self.index_stage(&uid, stage);
+    }
+
+    /// Notes that the watch shows the pod on its host.
+    pub(super) fn mark_seen(&mut self, uid: &str, is_terminating: bool) {
+        if let Some(reservation) = self.by_pod.get_mut(uid) {
+            (reservation.is_seen, reservation.is_terminating) = (true, is_terminating);
+        }
+    }
+
+    /// Notes that a report lists the pod.
+    pub(super) fn mark_listed(&mut self, uid: &str) {
+        if let Some(reservation) = self.by_pod.get_mut(uid) {
+            reservation.is_listed = true;
+        }
+    }
+
+    fn index_stage(&mut self, uid: &Arc<str>, stage: Stage) {
+        if matches!(stage, Stage::Bound { .. } | Stage::Released) {
+            self.unbound.remove(uid);
+        } else {
+            self.unbound.insert(Arc::clone(uid));
+        }
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) -> Option<Reservation> {
+        let reservation = self.by_pod.remove(uid)?;
+        debug_assert!(reservation.stage.state().may_become(ReservationState::None));
+        if let Some(vm) = &reservation.vm
+            && self.by_vm.get(vm).is_some_and(|holder| &**holder == uid)
+        {
+            self.by_vm.remove(vm);
+        }
+        self.unbound.remove(uid);
+        if let Some(pods) = self.without_host.get_mut(&reservation.host) {
+            pods.remove(uid);
+        }
+        Some(reservation)
+    }
+
+    /// Returns the pods whose reservations have expired.
+    pub(super) fn expired(&self, now: Instant) -> Vec<Arc<str>> {
+        let is_expired =
+            |reservation: &Reservation| reservation.stage.expiry().is_some_and(|end| end <= now);
+        let expired = self.unbound().filter(|(_, reservation)| is_expired(reservation));
+        expired.map(|(uid, _)| Arc::clone(uid)).collect()
+    }
+
+    /// Notes that the engine does not know the pod's host.
+    pub(super) fn mark_without_host(&mut self, uid: &str) {
+        if let Some((uid, reservation)) = self.by_pod.get_key_value(uid) {
+            let host = Arc::clone(&reservation.host);
+            self.without_host.entry(host).or_default().insert(Arc::clone(uid));
+        }
+    }
+
+    /// Returns the pods on a Node without a report.
+    pub(super) fn on_unreported(&self, node: &str) -> impl Iterator<Item = &Arc<str>> {
+        self.without_host.get(node).into_iter().flatten()
+    }
+
+    /// Returns the pods of a host that the engine knows from now on.
+    pub(super) fn take_without_host(&mut self, host: &str) -> BTreeSet<Arc<str>> {
+        self.without_host.remove(host).unwrap_or_default()
+    }
+}

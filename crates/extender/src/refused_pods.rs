@@ -1,0 +1,145 @@
+//! Pods that no host took, and the hosts that have changed since: which pods to wake, and by which host.
+//!
+//! The scheduler retries a pod when an event of Kubernetes may have made room for it. A report is no such event, so the
+//! extender touches a Node when a pod would fit there now; once for each refusal.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use berth_placement::engine::{Engine, Request, RequestClassKey};
+use berth_placement::rules::HostId;
+
+/// A pod that waits for room.
+#[derive(Clone, Debug)]
+struct RefusedPod {
+    request: Request,
+    /// True if a Node was touched for it since it was refused.
+    is_woken: bool,
+    /// The round since which a full scan is due for it.
+    scan_due: Option<u64>,
+    /// Host with the reservation of its VM: room there is not visible to the engine.
+    kept_on: Option<Arc<str>>,
+}
+
+/// All pods that wait for room.
+#[derive(Debug, Default)]
+pub(super) struct RefusedPods {
+    pods: BTreeMap<Arc<str>, RefusedPod>,
+    /// Hosts that may have more room than before.
+    changed: BTreeSet<HostId>,
+    /// Number of the next call of [`Self::wake`].
+    round: u64,
+}
+
+/// Number of changed hosts up to which each is checked; above it, a search by the engine's own order is faster.
+const FEW_HOSTS: usize = 64;
+/// Number of request classes that are searched in a round; the others follow in the next rounds.
+const CLASSES: usize = 64;
+
+impl RefusedPods {
+    /// Inserts a pod that no host takes, after a full scan.
+    pub(super) fn insert(&mut self, request: &Request, kept_on: Option<Arc<str>>) {
+        self.add(request, None, kept_on);
+    }
+
+    /// Inserts a pod for which no scan was made.
+    pub(super) fn insert_unscanned(&mut self, request: &Request) {
+        self.add(request, Some(self.round), None);
+    }
+
+    fn add(&mut self, request: &Request, scan_due: Option<u64>, kept_on: Option<Arc<str>>) {
+        let pod = RefusedPod { request: request.clone(), is_woken: false, scan_due, kept_on };
+        self.pods.insert(request.uid().into(), pod);
+    }
+
+    pub(super) fn contains(&self, uid: &str) -> bool {
+        self.pods.contains_key(uid)
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) {
+        self.pods.remove(uid);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Notes that a host may have more room than before.
+    pub(super) fn host_changed(&mut self, host: HostId) {
+        if !self.pods.is_empty() {
+            self.changed.insert(host);
+        }
+    }
+
+    /// Makes a full scan due for all pods, as rules that count hosts may have another result on any host.
+    pub(super) fn scan_all(&mut self) {
+        for pod in self.pods.values_mut() {
+            pod.scan_due.get_or_insert(self.round);
+            pod.is_woken = false;
+        }
+    }
+
+    /// Returns true if [`Self::wake`] may find a host.
+    pub(super) fn may_wake(&self) -> bool {
+        let is_due = || self.pods.values().any(|pod| pod.scan_due.is_some() && !pod.is_woken);
+        !self.changed.is_empty() || is_due()
+    }
+
+    /// Returns the hosts on which a waiting pod fits now. `all_available` spares the filter of hosts.
+    pub(super) fn wake(
+        &mut self,
+        engine: &mut Engine,
+        is_available: impl Fn(HostId) -> bool,
+        all_available: bool,
+    ) -> BTreeSet<HostId> {
+        let usable = || engine.hosts().map(|(host, _)| host).filter(|host| is_available(*host));
+        let among: Option<Vec<HostId>> = (!all_available).then(|| usable().collect());
+        let changed = std::mem::take(&mut self.changed);
+        let mut searched: HashSet<RequestClassKey> = HashSet::new();
+        let mut found: HashSet<RequestClassKey> = HashSet::new();
+        let mut hosts = BTreeSet::new();
+        let round = self.round;
+        self.round = round.wrapping_add(1);
+        let waits = |pod: &&mut RefusedPod| !pod.is_woken;
+        let (mut due, others): (Vec<_>, Vec<_>) =
+            self.pods.values_mut().filter(waits).partition(|pod| pod.scan_due.is_some());
+        // The pod whose scan is due for the longest time is the first, so that each is scanned however much changes.
+        due.sort_by_key(|pod| pod.scan_due);
+        let others = others.into_iter().filter(|_| !changed.is_empty());
+        for pod in due.into_iter().chain(others) {
+            let since = pod.scan_due.take();
+            let kept_on = pod.kept_on.as_deref().and_then(|host| engine.host(host));
+            if let Some(host) = kept_on.filter(|host| changed.contains(host)) {
+                pod.is_woken = true;
+                hosts.insert(host);
+                continue;
+            }
+            let class = engine.class_key(&pod.request).cloned();
+            if let Some(class) = &class
+                && searched.contains(class)
+            {
+                pod.is_woken = found.contains(class);
+                continue;
+            }
+            if searched.len() >= CLASSES {
+                pod.scan_due = since.or(Some(round));
+                continue;
+            }
+            let host = if since.is_some() || changed.len() > FEW_HOSTS {
+                engine.choose(&pod.request, among.as_deref())
+            } else {
+                let fits = |host: &&HostId| {
+                    is_available(**host) && engine.why_not(&pod.request, **host).is_empty()
+                };
+                changed.iter().find(fits).copied()
+            };
+            if let Some(host) = host {
+                pod.is_woken = true;
+                hosts.insert(host);
+                found.extend(class.clone());
+            }
+            searched.extend(class);
+        }
+        hosts
+    }
+}

@@ -1,0 +1,136 @@
+//! The reservation table: which pod has what on which host, in the engine's amounts and in records.
+//!
+//! A pod whose host the engine knows is placed in the engine as long as it has a record, except in the stages `released`,
+//! and while `filter` or `bind` try another order of pods.
+
+use std::sync::Arc;
+
+use berth_placement::engine::{Engine, Request};
+use berth_placement::rules::HostId;
+
+use super::observed_pod::ObservedPod;
+use super::records::Records;
+use super::reservation::{Reservation, Stage, VmKey, has_exclusive};
+
+/// The placement engine and a record for each pod that is placed in it.
+#[derive(Debug, Default)]
+pub(super) struct ReservationTable {
+    pub(super) engine: Engine,
+    pub(super) records: Records,
+}
+
+/// Outcome of [`ReservationTable::restore`].
+pub(super) enum Restored {
+    /// There was nothing to restore.
+    Nothing,
+    /// The reservation stays removed; its host may have more room than before.
+    Freed(HostId),
+    /// The VM's reservation is on this host as before.
+    Kept(Arc<str>),
+}
+
+impl ReservationTable {
+    pub(super) fn new() -> Self {
+        Self { engine: Engine::new(), records: Records::default() }
+    }
+
+    pub(super) fn get(&self, uid: &str) -> Option<&Reservation> {
+        self.records.get(uid)
+    }
+
+    /// Returns true if the last report of a host lists the pod.
+    pub(super) fn is_listed(&self, host: HostId, uid: &str) -> bool {
+        self.engine.facts(host).is_some_and(|facts| facts.allocation(uid).is_some())
+    }
+
+    /// Records a pod that the engine has placed on a host.
+    pub(super) fn record(
+        &mut self,
+        pod: &ObservedPod,
+        request: Request,
+        host: HostId,
+        stage: Stage,
+    ) {
+        let name = self.engine.facts(host).map_or("", |facts| facts.name.as_str());
+        let reservation = Reservation {
+            host: self.records.intern_host(name),
+            stage,
+            request,
+            vm: VmKey::from_pod(&pod.existing),
+            is_first_consumer: pod.existing.is_stand_in,
+            stamp: pod.stamp,
+            is_seen: false,
+            is_listed: false,
+            is_terminating: false,
+        };
+        self.records.insert(pod.uid(), reservation);
+    }
+
+    /// Releases a pod's resources and returns the host that has more room now.
+    pub(super) fn release(&mut self, uid: &str) -> Option<HostId> {
+        let reservation = self.records.remove(uid)?;
+        self.engine.remove(uid);
+        self.engine.host(&reservation.host)
+    }
+
+    /// Removes the pod's reservation, or that of its VM, so that the pod can be placed again.
+    pub(super) fn take(&mut self, pod: &ObservedPod) -> Option<(Arc<str>, Reservation)> {
+        let own = self.records.get(pod.uid()).map(|_| Arc::from(pod.uid()));
+        let uid = own.or_else(|| {
+            let holder = self.records.holder(&VmKey::from_pod(&pod.existing)?)?;
+            self.records.get(holder)?.stage.is_movable().then(|| Arc::clone(holder))
+        })?;
+        let reservation =
+            self.records.get(&uid).filter(|reservation| reservation.stage.is_movable())?.clone();
+        self.engine.remove(&uid);
+        self.records.remove(&uid);
+        Some((uid, reservation))
+    }
+
+    /// Restores what [`Self::take`] has removed for a pod that was not placed: the reservation of its VM. The pod's own
+    /// stays removed, as the pod does not fit there.
+    pub(super) fn restore(
+        &mut self,
+        taken: Option<(Arc<str>, Reservation)>,
+        pod: &ObservedPod,
+    ) -> Restored {
+        let Some((uid, reservation)) = taken else { return Restored::Nothing };
+        let (name, host) = (Arc::clone(&reservation.host), self.engine.host(&reservation.host));
+        if &*uid == pod.uid() || !matches!(reservation.stage, Stage::Kept { .. }) {
+            return host.map_or(Restored::Nothing, Restored::Freed);
+        }
+        let Some(host) = host else {
+            // The Node may come back.
+            self.records.insert(&uid, reservation);
+            self.records.mark_without_host(&uid);
+            return Restored::Nothing;
+        };
+        // Whether the kubelet would admit the pod now is checked when the pod is filtered again.
+        drop(self.engine.bound(&reservation.request, host));
+        self.records.insert(&uid, reservation);
+        Restored::Kept(name)
+    }
+
+    /// Counts a pod for the rules of other pods on a Node without a report.
+    pub(super) fn count_unreported(&mut self, request: &Request, node: &str) {
+        if let Some(node) = self.engine.node(node) {
+            drop(self.engine.bound(request, node));
+        }
+    }
+
+    /// Returns true if the report of a host differs from the pods there, so that it is not known which pod has what.
+    pub(super) fn differs_from_report(&self, host: HostId) -> bool {
+        let Some(facts) = self.engine.facts(host) else { return false };
+        let is_listed = |request: &Request| facts.allocation(request.uid()).is_some();
+        // The kubelet has allocated nothing to a pod that is only reserved.
+        let is_there = |request: &Request| {
+            self.records
+                .get(request.uid())
+                .is_none_or(|reservation| !reservation.stage.is_movable())
+        };
+        let mut on = self.engine.on(host).filter(|request| is_there(request));
+        let mut listed = facts.allocations.iter();
+        on.any(|request| has_exclusive(request) && !is_listed(request))
+            || listed.any(|allocation| self.records.get(&allocation.uid).is_none())
+    }
+}

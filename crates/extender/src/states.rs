@@ -1,0 +1,177 @@
+//! States of a reservation and of a host's availability, and the transitions between them.
+//!
+//! The code follows these tables: [`Records`](super::records::Records) and
+//! [`HostAvailability`](super::availability::HostAvailability) refuse other transitions in debug builds, and a test
+//! compares the tables with [`RESERVATION_TRANSITIONS`] and [`AVAILABILITY_TRANSITIONS`].
+//!
+//! # Reservations
+//!
+//! A pod has at most one reservation. `none` is its absence.
+//!
+//! | from | to | when |
+//! |---|---|---|
+//! | none | reserved | `filter` chooses the host; or, after a restart, it is the nominated node or the selected node of a claim |
+//! | none | kept | after a restart, the VM has no pod and its volumes tie it to this host; or `filter` has taken it and finds no host |
+//! | none | bound | the watch shows the pod on the host |
+//! | reserved | reserved | the selected node of a claim is this host: the timeout becomes that of volumes |
+//! | reserved | binding | `bind` checks the reservation again, and the binding is sent |
+//! | reserved | bound | the watch shows the pod on the host |
+//! | reserved | kept | the first-consumer pod of a VM ends |
+//! | reserved | none | it expires; the pod ends; `filter` chooses again; `bind` finds no room |
+//! | binding | reserved | the API server refuses the binding |
+//! | binding | bound | the API server accepts the binding, or the watch shows the pod on the host |
+//! | binding | kept | the first-consumer pod of a VM ends |
+//! | binding | leaving | the pod ends, and no report has listed its exclusive CPUs or huge pages |
+//! | binding | none | it expires, or the pod ends |
+//! | bound | bound | the pod changes |
+//! | bound | released | the pod is terminating, and the report no longer lists it |
+//! | bound | kept | the first-consumer pod of a VM ends |
+//! | bound | leaving | the pod ends, and no report has listed its exclusive CPUs or huge pages |
+//! | bound | none | the pod ends; the report then says how long its resources are in use |
+//! | released | kept | the first-consumer pod of a VM ends |
+//! | released | none | the pod ends |
+//! | kept | bound | the watch shows the first-consumer pod on the host again |
+//! | kept | none | `filter` takes it for the VM's launcher pod; the VM ends; it expires |
+//! | leaving | bound | the watch shows the pod on the host again |
+//! | leaving | none | the report lists the pod, so its allocation counts; or it expires |
+//!
+//! # Availability of hosts
+//!
+//! An `available` host takes pods. An `unusable` one takes none. One in another state takes no pods with exclusive CPUs
+//! or huge pages, because which zones are free is not known. Where several apply, the first of `unusable`, `awaiting
+//! report` and `awaiting pod removal` is the state.
+//!
+//! | from | to | when |
+//! |---|---|---|
+//! | available | unusable | the Node or the InfraNode becomes unreadable, or the InfraNode is deleted |
+//! | available | awaiting report | the report and the pods of the host differ, right after a start or when the host is new |
+//! | available | awaiting pod removal | a pod with exclusive CPUs or huge pages is terminating, or its report no longer lists it |
+//! | awaiting pod removal | available | the report lists the last of these pods no longer, or its reservation expires |
+//! | awaiting pod removal | awaiting report | as from `available` |
+//! | awaiting pod removal | unusable | as from `available` |
+//! | awaiting report | available | a report agrees with the pods, or a minute passes |
+//! | awaiting report | awaiting pod removal | the same, and a pod has yet to be removed |
+//! | awaiting report | unusable | as from `available` |
+//! | unusable | available | Node and InfraNode are readable again |
+//! | unusable | awaiting report | the same, and the report is still awaited |
+//! | unusable | awaiting pod removal | the same, and a pod has yet to be removed |
+
+/// State of a reservation, without its times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReservationState {
+    None,
+    Reserved,
+    Binding,
+    Bound,
+    Released,
+    Kept,
+    Leaving,
+}
+
+/// Availability of a host that has reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Availability {
+    Available,
+    AwaitingPodRemoval,
+    AwaitingReport,
+    Unusable,
+}
+
+pub(super) const RESERVATION_TRANSITIONS: [(ReservationState, ReservationState); 24] = {
+    use ReservationState::{Binding, Bound, Kept, Leaving, None, Released, Reserved};
+    [
+        (None, Reserved),
+        (None, Kept),
+        (None, Bound),
+        (Reserved, Reserved),
+        (Reserved, Binding),
+        (Reserved, Bound),
+        (Reserved, Kept),
+        (Reserved, None),
+        (Binding, Reserved),
+        (Binding, Bound),
+        (Binding, Kept),
+        (Binding, Leaving),
+        (Binding, None),
+        (Bound, Bound),
+        (Bound, Released),
+        (Bound, Kept),
+        (Bound, Leaving),
+        (Bound, None),
+        (Released, Kept),
+        (Released, None),
+        (Kept, Bound),
+        (Kept, None),
+        (Leaving, Bound),
+        (Leaving, None),
+    ]
+};
+
+pub(super) const AVAILABILITY_TRANSITIONS: [(Availability, Availability); 12] = {
+    use Availability::{Available, AwaitingPodRemoval, AwaitingReport, Unusable};
+    [
+        (Available, Unusable),
+        (Available, AwaitingReport),
+        (Available, AwaitingPodRemoval),
+        (AwaitingPodRemoval, Available),
+        (AwaitingPodRemoval, AwaitingReport),
+        (AwaitingPodRemoval, Unusable),
+        (AwaitingReport, Available),
+        (AwaitingReport, AwaitingPodRemoval),
+        (AwaitingReport, Unusable),
+        (Unusable, Available),
+        (Unusable, AwaitingReport),
+        (Unusable, AwaitingPodRemoval),
+    ]
+};
+
+impl ReservationState {
+    /// Returns true if the table has this transition.
+    pub(super) fn may_become(self, next: Self) -> bool {
+        RESERVATION_TRANSITIONS.contains(&(self, next))
+    }
+}
+
+impl Availability {
+    /// Returns true if the table has this transition, or nothing changes.
+    pub(super) fn may_become(self, next: Self) -> bool {
+        self == next || AVAILABILITY_TRANSITIONS.contains(&(self, next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the first two columns of the table below a heading of this file's module documentation.
+    fn documented(heading: &str) -> Vec<(String, String)> {
+        let text = include_str!("states.rs");
+        let rows = text.split(heading).nth(1).unwrap().lines().skip(1);
+        let rows = rows.take_while(|line| line.starts_with("//!") && !line.starts_with("//! # "));
+        let cells = rows.filter_map(|line| {
+            let mut cells = line.strip_prefix("//! | ")?.split(" | ");
+            Some((cells.next()?.to_owned(), cells.next()?.to_owned()))
+        });
+        cells.filter(|(from, _)| from != "from").collect()
+    }
+
+    /// Returns the words of a variant's name: `awaiting report`.
+    fn words(state: impl std::fmt::Debug) -> String {
+        let mut words = String::new();
+        for letter in format!("{state:?}").chars() {
+            if letter.is_uppercase() && !words.is_empty() {
+                words.push(' ');
+            }
+            words.push(letter.to_ascii_lowercase());
+        }
+        words
+    }
+
+    #[test]
+    fn documented_transitions_are_those_of_the_code() {
+        let reservations = RESERVATION_TRANSITIONS.map(|(from, to)| (words(from), words(to)));
+        assert_eq!(documented("//! # Reservations"), reservations);
+        let hosts = AVAILABILITY_TRANSITIONS.map(|(from, to)| (words(from), words(to)));
+        assert_eq!(documented("//! # Availability of hosts"), hosts);
+    }
+}

@@ -1,0 +1,92 @@
+//! Pods that have no host yet, by uid and by the claims of their volumes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::observed_pod::ObservedPod;
+
+/// Namespace and name.
+type Claim = (String, String);
+
+/// Pods without `spec.nodeName`.
+#[derive(Debug, Default)]
+pub(super) struct UnassignedPods {
+    pods: BTreeMap<String, (Arc<Pod>, Vec<Claim>)>,
+    by_claim: HashMap<Claim, BTreeSet<String>>,
+}
+
+impl UnassignedPods {
+    /// Inserts a pod, or replaces it.
+    pub(super) fn insert(&mut self, pod: Arc<Pod>, observed: &ObservedPod) {
+        self.remove(observed.uid());
+        let namespace = &observed.existing.namespace;
+        let claims = observed.claims.iter().map(|claim| (namespace.clone(), claim.clone()));
+        let claims: Vec<Claim> = claims.collect();
+        for claim in &claims {
+            self.by_claim.entry(claim.clone()).or_default().insert(observed.uid().to_owned());
+        }
+        self.pods.insert(observed.uid().to_owned(), (pod, claims));
+    }
+
+    /// Removes a pod that has a host, or is deleted.
+    pub(super) fn remove(&mut self, uid: &str) {
+        let Some((_, claims)) = self.pods.remove(uid) else { return };
+        for claim in claims {
+            if let Some(pods) = self.by_claim.get_mut(&claim) {
+                pods.remove(uid);
+                if pods.is_empty() {
+                    self.by_claim.remove(&claim);
+                }
+            }
+        }
+    }
+
+    pub(super) fn get(&self, uid: &str) -> Option<&Arc<Pod>> {
+        Some(&self.pods.get(uid)?.0)
+    }
+
+    pub(super) fn uids(&self) -> impl Iterator<Item = &String> {
+        self.pods.keys()
+    }
+
+    /// Returns the pods with a volume of this claim.
+    pub(super) fn with_claim(&self, claim: &Claim) -> Vec<Arc<Pod>> {
+        let uids = self.by_claim.get(claim).into_iter().flatten();
+        uids.filter_map(|uid| self.get(uid).cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observed(uid: &str, claims: &[&str]) -> ObservedPod {
+        let mut observed = ObservedPod::default();
+        observed.existing.pod.uid = uid.to_owned();
+        observed.existing.namespace = "a".to_owned();
+        observed.claims = claims.iter().map(|claim| (*claim).to_owned()).collect();
+        observed
+    }
+
+    #[test]
+    fn pods_are_found_by_claim_until_they_are_removed() {
+        let mut pods = UnassignedPods::default();
+        let count = |pods: &UnassignedPods, claim: &str| {
+            pods.with_claim(&("a".to_owned(), claim.to_owned())).len()
+        };
+        pods.insert(Arc::default(), &observed("one", &["disk", "data"]));
+        pods.insert(Arc::default(), &observed("two", &["disk"]));
+        assert_eq!((count(&pods, "disk"), count(&pods, "data")), (2, 1));
+        // The pod has another volume now.
+        pods.insert(Arc::default(), &observed("two", &["data"]));
+        assert_eq!((count(&pods, "disk"), count(&pods, "data")), (1, 2));
+        pods.remove("one");
+        pods.remove("one");
+        assert!(pods.get("one").is_none() && pods.get("two").is_some());
+        assert_eq!((count(&pods, "disk"), count(&pods, "data")), (0, 1));
+        pods.remove("two");
+        assert_eq!((pods.uids().count(), pods.by_claim.len()), (0, 0));
+    }
+}

@@ -1,0 +1,73 @@
+//! VirtualMachineInstances and the claims of their volumes, as the watches show them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use k8s_openapi::api::core::v1::NodeSelector;
+
+use super::instance::Instance;
+use super::pending_vm::PendingVm;
+use super::reservation::VmKey;
+
+/// Namespace and name.
+pub(super) type Claim = (String, String);
+
+/// All VirtualMachineInstances, and all claims without a volume.
+#[derive(Debug, Default)]
+pub(super) struct VirtualMachines {
+    /// By uid; `None` where KubeVirt is not installed.
+    pub(super) instances: Option<HashMap<String, Instance>>,
+    /// Claims without a volume, each with its selected node.
+    claims: BTreeMap<Claim, Option<String>>,
+    /// Before pods are listed: VMs that are on no host, and where the volumes of their claims are.
+    pub(super) pending: (Vec<PendingVm>, BTreeMap<Claim, NodeSelector>),
+}
+
+impl VirtualMachines {
+    /// Returns the instance of a VM, which must be in the namespace of the pod that names it.
+    pub(super) fn instance(&self, vm: &VmKey) -> Option<&Instance> {
+        let instance = self.instances.as_ref()?.get(&vm.instance)?;
+        (*instance.namespace == *vm.namespace).then_some(instance)
+    }
+
+    /// Returns true if the VM has not ended, as far as is known.
+    pub(super) fn is_alive(&self, vm: &VmKey) -> bool {
+        match &self.instances {
+            Some(_) => self.instance(vm).is_some_and(|instance| !instance.is_final),
+            None => true,
+        }
+    }
+
+    pub(super) fn insert(&mut self, uid: &str, instance: Instance) {
+        self.instances.get_or_insert_default().insert(uid.to_owned(), instance);
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) {
+        if let Some(instances) = &mut self.instances {
+            instances.remove(uid);
+        }
+    }
+
+    /// Returns true if a claim has no volume.
+    pub(super) fn is_unbound(&self, namespace: &str, claim: &str) -> bool {
+        self.claims.contains_key(&(namespace.to_owned(), claim.to_owned()))
+    }
+
+    /// Returns the node that was selected for one of these claims.
+    pub(super) fn selected_node(&self, namespace: &str, claims: &[String]) -> Option<String> {
+        claims.iter().find_map(|claim| {
+            self.claims.get(&(namespace.to_owned(), claim.clone())).cloned().flatten()
+        })
+    }
+
+    pub(super) fn set_claim(&mut self, claim: Claim, selected_node: Option<String>) {
+        self.claims.insert(claim, selected_node);
+    }
+
+    pub(super) fn remove_claim(&mut self, claim: &Claim) {
+        self.claims.remove(claim);
+    }
+
+    pub(super) fn retain_claims(&mut self, is_listed: impl Fn(&Claim) -> bool) {
+        self.claims.retain(|claim, _| is_listed(claim));
+    }
+}

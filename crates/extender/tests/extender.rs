@@ -1,0 +1,29 @@
+//! The scheduler extender without a cluster: watch events and calls in any order, and simulated kubelets that must admit what
+//! it binds.
+
+#![expect(clippy::expect_used, reason = "tests fail by panicking")]
+
+#[path = "../../../controller/tests/engine/allocation.rs"]
+mod allocation;
+#[path = "extender/cluster.rs"]
+mod cluster;
+#[path = "../../../controller/tests/engine/host.rs"]
+mod host;
+#[path = "extender/leaving.rs"]
+mod leaving;
+#[path = "extender/many.rs"]
+mod many;
+#[path = "extender/orders.rs"]
+mod orders;
+#[path = "extender/pod.rs"]
+mod pod;
+#[path = "extender/random.rs"]
+mod random;
+#[path = "extender/scenes.rs"]
+mod scenes;
+#[path = "extender/tenants.rs"]
+mod tenants;
+#[path = "extender/unreported.rs"]
+mod unreported;
+#[path = "extender/volumes.rs"]
+mod volumes;

@@ -1,0 +1,148 @@
+//! Deleted hosts and pods, and the release of their resources.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use berth_extender::{BindAnswer, Extender, FilterAnswer};
+use k8s_openapi::api::core::v1;
+use serde_json::json;
+
+use super::host::{HostForm, ZoneForm};
+use super::pod::{PodForm, observed, on};
+use super::scenes::{extender, report};
+
+fn host(name: &str) -> HostForm {
+    let zone = ZoneForm { cpus: 9, memory: 64, huge: 0, small: 0 };
+    HostForm { name: name.to_owned(), zones: vec![zone], ..HostForm::default() }
+}
+
+/// A pod with a spread constraint: at most one more on a host than on another.
+fn spread(name: &str) -> v1::Pod {
+    let mut pod = PodForm::vm(name, 1).build();
+    pod.metadata.labels.get_or_insert_default().insert("app".to_owned(), "web".to_owned());
+    let constraint = json!({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}});
+    let constraint = serde_json::from_value(constraint).expect("a constraint");
+    pod.spec.get_or_insert_default().topology_spread_constraints = Some(vec![constraint]);
+    pod
+}
+
+fn is_on(extender: &mut Extender, now: Instant, pod: v1::Pod, host: &str) {
+    let there = on(pod, host);
+    extender.pod(now, there.clone(), &observed(&there)).expect("counted");
+}
+
+#[test]
+fn a_deleted_node_is_not_counted() {
+    let now = Instant::now();
+    let mut extender = extender(&[host("a"), host("b"), host("c")]);
+    is_on(&mut extender, now, spread("one"), "a");
+    is_on(&mut extender, now, spread("two"), "b");
+    let third = spread("three");
+    // The scheduler does not offer host c, which has none of these pods.
+    assert!(matches!(extender.filter(now, &third, &["a", "b"]), FilterAnswer::Refused(_)));
+    extender.node_deleted("c");
+    assert_eq!(extender.wake().len(), 1, "the pod was refused because the host was empty");
+    assert!(matches!(extender.filter(now, &third, &["a", "b"]), FilterAnswer::Host(_)));
+    let names: Vec<_> = extender.engine().hosts().map(|(_, facts)| facts.name.clone()).collect();
+    assert_eq!(names, ["a", "b"]);
+    extender.node_deleted("no-such-host");
+}
+
+#[test]
+fn a_node_that_is_created_again_has_its_pods() {
+    let now = Instant::now();
+    let mut extender = extender(&[host("a")]);
+    is_on(&mut extender, now, PodForm::vm("vm", 8).build(), "a");
+    extender.node_deleted("a");
+    let other = PodForm::vm("other", 2).build();
+    let FilterAnswer::Refused(why) = extender.filter(now, &other, &["a"]) else {
+        unreachable!("no host")
+    };
+    assert_eq!(why[0].1, "node(s) had no agent report");
+    assert!(matches!(extender.bind(now, "other", "a", Some(&other)), BindAnswer::Refused(_)));
+    report(&mut extender, &host("a"), 1);
+    assert!(
+        matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)),
+        "the host is full"
+    );
+    assert_eq!(extender.stage_counts().bound, 1);
+    extender.pod_deleted(now, "vm");
+    extender.tick(now + std::time::Duration::from_secs(120));
+    assert_eq!(extender.filter(now, &other, &["a"]), FilterAnswer::Host("a"));
+}
+
+/// A terminating pod without exclusive CPUs and huge pages.
+#[test]
+fn a_terminating_pod_without_exclusive_resources_does_not_block_a_host_that_comes_back() {
+    let now = Instant::now();
+    let mut extender = extender(&[host("a")]);
+    let mut hangs = PodForm { beside: 100, ..PodForm::vm("hangs", 0) }.build();
+    hangs.metadata.deletion_timestamp =
+        Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
+    let containers = &mut hangs.spec.get_or_insert_default().containers;
+    containers.iter_mut().for_each(|one| one.resources = None);
+    is_on(&mut extender, now, hangs, "a");
+    extender.node_deleted("a");
+    report(&mut extender, &host("a"), 1);
+    let vm = PodForm::vm("vm", 8).build();
+    assert_eq!(extender.filter(now, &vm, &["a"]), FilterAnswer::Host("a"));
+}
+
+/// The pods are deleted with the Node, but the kubelet has them a moment longer.
+#[test]
+fn resources_of_a_deleted_node_are_not_free_at_once() {
+    let now = Instant::now();
+    let mut extender = Extender::unlisted();
+    report(&mut extender, &host("a"), 1);
+    extender.pods_listed(now, &HashSet::new());
+    is_on(&mut extender, now, PodForm::vm("vm", 8).build(), "a");
+    extender.node_deleted("a");
+    extender.pod_deleted(now, "vm");
+    report(&mut extender, &host("a"), 1);
+    let other = PodForm::vm("other", 8).build();
+    assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+    extender.tick(now + std::time::Duration::from_secs(120));
+    assert_eq!(extender.filter(now, &other, &["a"]), FilterAnswer::Host("a"));
+}
+
+/// A broken watch does not show deletions; the next list does.
+#[test]
+fn pods_that_a_list_lacks_are_deleted() {
+    let now = Instant::now();
+    let mut extender = extender(&[host("a")]);
+    let pod = PodForm::vm("vm", 8).build();
+    extender.pod(now, pod.clone(), &observed(&pod)).expect("counted");
+    assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
+    let waits = PodForm::vm("waits", 8).build();
+    extender.pod(now, waits.clone(), &observed(&waits)).expect("counted");
+    assert!(matches!(extender.filter(now, &waits, &["a"]), FilterAnswer::Refused(_)));
+    assert!(extender.has_waiting());
+    extender.pods_listed(now, &HashSet::new());
+    assert!(!extender.has_waiting() && extender.is_quiet());
+    let other = PodForm::vm("other", 8).build();
+    assert_eq!(extender.filter(now, &other, &["a"]), FilterAnswer::Host("a"));
+}
+
+#[test]
+fn each_of_many_waiting_request_classes_has_its_turn() {
+    let now = Instant::now();
+    let mut extender = extender(&[host("a")]);
+    let first = PodForm::vm("first", 8).build();
+    assert_eq!(extender.filter(now, &first, &["a"]), FilterAnswer::Host("a"));
+    for cpus in 9..150 {
+        let never = PodForm::vm(&format!("never-{cpus}"), cpus).build();
+        assert!(matches!(extender.filter(now, &never, &["a"]), FilterAnswer::Refused(_)));
+    }
+    let small = PodForm::vm("small", 3).build();
+    assert!(matches!(extender.filter(now, &small, &["a"]), FilterAnswer::Refused(_)));
+    extender.pod_deleted(now, "first");
+    let mut woken = Vec::new();
+    for version in 2..6 {
+        woken.extend(extender.wake());
+        // A host changes in each round.
+        let zone = ZoneForm { cpus: 2, memory: 64, huge: 0, small: 0 };
+        report(&mut extender, &HostForm { zones: vec![zone], ..host("b") }, version);
+    }
+    assert_eq!(woken, ["a"]);
+}

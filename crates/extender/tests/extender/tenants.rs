@@ -1,0 +1,112 @@
+//! Pods that name a VM: which of them belong to it, and for how long an unknown VM is awaited.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use berth_extender::{Extender, FilterAnswer};
+use k8s_openapi::api::core::v1;
+
+use super::pod::{PodForm, observed, on};
+use super::scenes::extender;
+use super::volumes::{after_first_consumer, host, instance};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A pod of another namespace with the labels and the owner reference of the VM that host a is reserved for.
+fn forged(name: &str) -> v1::Pod {
+    let instance = Some("vmi-vm".to_owned());
+    PodForm { namespace: Some("other".to_owned()), instance, ..PodForm::vm(name, 8) }.build()
+}
+
+fn is_refused(extender: &mut Extender, now: Instant, pod: &v1::Pod) -> bool {
+    matches!(extender.filter(now, pod, &["a"]), FilterAnswer::Refused(_))
+}
+
+#[test]
+fn a_pod_of_another_namespace_takes_no_reservation() {
+    let now = Instant::now();
+    let mut extender = after_first_consumer(now);
+    let later = now + 2 * SECOND;
+    drop(extender.filter(now, &forged("forged"), &["a"]));
+    assert!(is_refused(&mut extender, later, &forged("forged")));
+    assert_eq!(extender.stage_counts().kept, 1);
+    // A pod that another scheduler has bound.
+    let bound = on(forged("bound"), "b");
+    extender.pod(later, bound.clone(), &observed(&bound)).expect("counted");
+    assert_eq!(extender.stage_counts().kept, 1);
+    let own = PodForm::vm("vm", 8).build();
+    assert_eq!(extender.filter(later, &own, &["a", "b"]), FilterAnswer::Host("a"));
+    assert_eq!(extender.stage_counts().kept, 0);
+}
+
+#[test]
+fn a_label_without_the_owner_reference_takes_no_reservation() {
+    let now = Instant::now();
+    let mut extender = after_first_consumer(now);
+    let mut pod =
+        PodForm { instance: Some("vmi-vm".to_owned()), ..PodForm::vm("forged", 8) }.build();
+    for owners in [None, Some("another")] {
+        let owners = owners.map(|uid| {
+            let mut all = pod.metadata.owner_references.clone().unwrap_or_default();
+            all[0].uid = uid.to_owned();
+            all
+        });
+        pod.metadata.owner_references = owners;
+        assert!(is_refused(&mut extender, now, &pod), "{:?}", pod.metadata.owner_references);
+        assert_eq!(extender.stage_counts().kept, 1);
+        pod.metadata.owner_references = PodForm::vm("x", 1).build().metadata.owner_references;
+    }
+}
+
+#[test]
+fn a_pod_of_an_unknown_vm_is_held_once() {
+    let now = Instant::now();
+    // The watch shows the VM, or lists all VMs again.
+    for is_listed in [false, true] {
+        let mut extender = extender(&[host("a")]);
+        extender.set_kubevirt_installed(true);
+        let pod = PodForm::vm("vm", 8).build();
+        extender.pod(now, pod.clone(), &observed(&pod)).expect("counted");
+        assert!(matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::NotReady(_)));
+        for after in [SECOND, 3 * SECOND, 600 * SECOND] {
+            extender.tick(now + after);
+            assert!(
+                is_refused(&mut extender, now + after, &pod),
+                "after {after:?} it is held again"
+            );
+        }
+        assert!(extender.wake().is_empty());
+        // The pod is woken when its VM is known.
+        let (uid, read) = instance("vmi-vm", "Pending");
+        if is_listed {
+            extender.instances_listed(HashMap::from([(uid, read)]));
+        } else {
+            extender.instance(&uid, read);
+        }
+        assert_eq!(extender.wake(), ["a"]);
+        assert_eq!(extender.filter(now + 601 * SECOND, &pod, &["a"]), FilterAnswer::Host("a"));
+    }
+}
+
+/// Otherwise a tenant who creates a pod each second would delay the pods of all tenants.
+#[test]
+fn pods_of_a_namespace_are_not_held_after_one_was_held_in_vain() {
+    let now = Instant::now();
+    let mut extender = extender(&[host("a")]);
+    extender.set_kubevirt_installed(true);
+    let of = |name: &str, namespace: &str| {
+        PodForm { namespace: Some(namespace.to_owned()), ..PodForm::vm(name, 1) }.build()
+    };
+    let first = of("first", "other");
+    assert!(matches!(extender.filter(now, &first, &["a"]), FilterAnswer::NotReady(_)));
+    assert!(is_refused(&mut extender, now + SECOND, &first));
+    assert!(is_refused(&mut extender, now + SECOND, &of("second", "other")));
+    let another = of("third", "default");
+    assert!(matches!(extender.filter(now + SECOND, &another, &["a"]), FilterAnswer::NotReady(_)));
+    let late = now + 120 * SECOND;
+    extender.tick(late);
+    assert!(matches!(
+        extender.filter(late, &of("fourth", "other"), &["a"]),
+        FilterAnswer::NotReady(_)
+    ));
+}

@@ -1,0 +1,121 @@
+//! Nodes without a report: they take no VM, and their pods count for the rules of VMs.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use berth_api::Class;
+use berth_extender::{Extender, FilterAnswer};
+use berth_kubelet_admission::pod::Resources;
+use berth_placement::rules::HostParts;
+use k8s_openapi::api::core::v1;
+use serde_json::{Value, json};
+
+use super::host::HostForm;
+use super::pod::{PodForm, observed, on};
+use super::scenes::extender;
+use super::volumes::host;
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+fn in_zone(name: &str, zone: &str) -> HostForm {
+    HostForm { labels: BTreeMap::from([(ZONE.to_owned(), zone.to_owned())]), ..host(name) }
+}
+
+/// The watch shows a Node without an InfraNode.
+fn node(extender: &mut Extender, name: &str, zone: &str) {
+    let labels = BTreeMap::from([(ZONE.to_owned(), zone.to_owned())]);
+    let (allocatable, taints) = (Resources::default(), []);
+    let parts = HostParts {
+        name,
+        labels: Some(&labels),
+        taints: &taints,
+        is_cordoned: false,
+        allocatable: &allocatable,
+        pods_limit: 0,
+    };
+    extender.node(&parts).expect("a node");
+}
+
+fn labelled(name: &str, app: &str) -> v1::Pod {
+    let mut pod = PodForm { instance: None, ..PodForm::vm(name, 1) }.build();
+    pod.metadata.labels.get_or_insert_default().insert("app".to_owned(), app.to_owned());
+    pod
+}
+
+/// A VM with a required rule about pods of this label in its zone.
+fn vm(name: &str, rule: &str, app: &str) -> v1::Pod {
+    let mut pod = PodForm::vm(name, 1).build();
+    let required: Value =
+        json!([{"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": app}}}]);
+    let affinity = json!({rule: {"requiredDuringSchedulingIgnoredDuringExecution": required}});
+    pod.spec.get_or_insert_default().affinity =
+        serde_json::from_value(affinity).expect("an affinity");
+    pod
+}
+
+fn is_on(extender: &mut Extender, now: Instant, pod: v1::Pod, node: &str) {
+    let pod = on(pod, node);
+    extender.pod(now, pod.clone(), &observed(&pod)).expect("counted");
+}
+
+#[test]
+fn pods_on_an_unreported_node_count_for_required_rules() {
+    let now = Instant::now();
+    // In both orders of the watches.
+    for node_first in [true, false] {
+        let mut extender = extender(&[in_zone("a", "one"), in_zone("b", "two")]);
+        if node_first {
+            node(&mut extender, "plain", "one");
+        }
+        is_on(&mut extender, now, labelled("database", "db"), "plain");
+        if !node_first {
+            node(&mut extender, "plain", "one");
+        }
+        let beside = vm("beside", "podAffinity", "db");
+        assert_eq!(extender.filter(now, &beside, &["a"]), FilterAnswer::Host("a"));
+        let apart = vm("apart", "podAntiAffinity", "db");
+        assert_eq!(extender.filter(now, &apart, &["a", "b"]), FilterAnswer::Host("b"));
+        extender.pod_deleted(now, "database");
+        extender.tick(now + std::time::Duration::from_secs(60));
+        assert!(matches!(
+            extender.filter(now, &vm("late", "podAffinity", "db"), &["a"]),
+            FilterAnswer::Refused(_)
+        ));
+    }
+}
+
+#[test]
+fn an_unreported_node_takes_no_vm() {
+    let now = Instant::now();
+    let mut extender = extender(&[in_zone("a", "one")]);
+    node(&mut extender, "plain", "one");
+    let pod = PodForm::vm("vm", 2).build();
+    let FilterAnswer::Refused(why) = extender.filter(now, &pod, &["plain"]) else {
+        unreachable!("no report")
+    };
+    assert_eq!(why[0].1, "node(s) had no agent report");
+    assert_eq!(extender.engine().hosts().count(), 1);
+    is_on(&mut extender, now, PodForm::vm("there", 6).build(), "plain");
+    // The pod is counted once, by rules and by CPUs.
+    let (facts, _) = in_zone("plain", "one").facts().expect("a host");
+    extender.host(now, "plain", Some((facts, Class::Standard)), Some(1)).expect("a host");
+    assert!(matches!(
+        extender.filter(now, &PodForm::vm("large", 4).build(), &["plain"]),
+        FilterAnswer::Refused(_)
+    ));
+    assert_eq!(extender.engine().pods(), 1);
+}
+
+#[test]
+fn pods_of_a_deleted_unreported_node_are_not_counted() {
+    let now = Instant::now();
+    let mut extender = extender(&[in_zone("a", "one")]);
+    node(&mut extender, "plain", "one");
+    is_on(&mut extender, now, labelled("database", "db"), "plain");
+    extender.node_deleted("plain");
+    let beside = vm("beside", "podAffinity", "db");
+    assert!(matches!(extender.filter(now, &beside, &["a"]), FilterAnswer::Refused(_)));
+    assert_eq!(extender.engine().pods(), 0);
+    node(&mut extender, "plain", "one");
+    assert_eq!(extender.filter(now, &beside, &["a"]), FilterAnswer::Host("a"));
+}
