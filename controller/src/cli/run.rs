@@ -12,7 +12,7 @@ use berth_runtime::log::{self, LogFormat};
 use berth_runtime::serve::Listen;
 use clap::ValueHint;
 
-use crate::run::{self, Settings, sidecar};
+use crate::run::{self, Settings};
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -102,13 +102,13 @@ impl FromStr for SchedulerLease {
 
 pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     log::begin(arguments.log_format);
-    let sidecar = arguments.extender_listen.0.map(|listen| sidecar::Settings {
+    let extender = arguments.extender_listen.0.map(|listen| run::extender::Settings {
         listen,
         lease: arguments.scheduler_lease.0,
         host: host(),
     });
     let settings = Settings {
-        sidecar,
+        extender,
         kubeconfig: arguments.kubeconfig,
         lease_namespace: arguments.lease_namespace,
         lease_duration: Duration::from_secs(arguments.lease_duration),

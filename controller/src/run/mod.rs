@@ -3,13 +3,14 @@
 //! Each replica watches the objects and serves HTTP, so that the next leader is ready at once. The leader runs the
 //! reconcilers, one module each: they take objects from informer stores, compute the desired state by the pure modules,
 //! and write the differences ([`apply`]). When the leader lease is lost they are dropped at any point: the next leader
-//! reconciles from the actual state. The scheduler extender ([`sidecar`]) runs on all replicas.
+//! reconciles from the actual state. The scheduler extender ([`extender`]) runs on all replicas.
 
 pub mod apply;
 mod burst;
 mod calls;
 mod config;
 pub mod events;
+pub mod extender;
 mod fleet_watch;
 mod hosts;
 pub mod machines;
@@ -17,7 +18,6 @@ mod malformed;
 mod metrics;
 mod packed;
 pub mod reconcile;
-pub mod sidecar;
 mod site;
 pub mod tenants;
 mod unresponsive;
@@ -65,7 +65,7 @@ pub struct Settings {
     /// Period of the reconcile of objects without changes.
     pub resync: Duration,
     /// The scheduler extender, if it is enabled.
-    pub sidecar: Option<sidecar::Settings>,
+    pub extender: Option<extender::Settings>,
 }
 
 /// State that all reconcilers share.
@@ -158,9 +158,12 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
             .await?;
     let watches = Arc::new(WatchHealth::default());
     let (leading, mut leadership) = watch::channel(false);
-    let extender = Arc::new(sidecar::Listed::new(settings.sidecar.is_some()));
-    let pages =
-        Arc::new(Pages::new(Arc::clone(&metrics), Arc::clone(&watches), Arc::clone(&extender)));
+    let extender_listed = Arc::new(extender::Listed::new(settings.extender.is_some()));
+    let pages = Arc::new(Pages::new(
+        Arc::clone(&metrics),
+        Arc::clone(&watches),
+        Arc::clone(&extender_listed),
+    ));
     let mut servers = JoinSet::new();
     for listen in &settings.listen {
         let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
@@ -170,13 +173,14 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     let mut watch_tasks = JoinSet::new();
     let guarded = client::guarded(client.clone(), guard.clone());
     let context = Arc::new(context(settings, &guarded, &mut watch_tasks, &watches, &metrics));
-    if let Some(settings) = &settings.sidecar {
-        let shared = sidecar::Shared {
+    if let Some(settings) = &settings.extender {
+        let shared = extender::Shared {
             nodes: context.nodes.clone(),
             infra_nodes: context.infra_nodes.clone(),
             profiles: context.profiles.clone(),
         };
-        sidecar::begin(settings, &client, shared, &metrics, &extender, &mut watch_tasks).await?;
+        extender::start(settings, &client, shared, &metrics, &extender_listed, &mut watch_tasks)
+            .await?;
     }
     let leases = Api::namespaced(client, &settings.lease_namespace);
     let election = Election {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use berth_runtime::serve::{Page, Site};
 use berth_runtime::watch::WatchHealth;
 
+use super::extender::Listed;
 use super::metrics::Metrics;
-use super::sidecar::Listed;
 
 /// Pages of the daemon.
 #[derive(Debug)]

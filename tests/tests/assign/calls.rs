@@ -140,7 +140,10 @@ pub(crate) fn what_is_wrong_is_answered(plane: &ControlPlane, bed: &Bed) {
     }
     let long = " ".repeat(9 << 20);
     let said = post(bed.port, "bind", &long);
-    assert!(said["Error"].as_str().unwrap().contains("bytes at most"), "{said}");
+    assert!(
+        said["Error"].as_str().unwrap().contains("the body is longer than 8388608 bytes"),
+        "{said}"
+    );
     let names: Vec<String> = (0..50_000).map(|at| format!("nobody-knows-host-{at}")).collect();
     let pod = json!({"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}});
     let said = post(bed.port, "filter", &json!({"Pod": pod, "NodeNames": names}).to_string());

@@ -1,4 +1,4 @@
-//! Hosts: what their agents report and their Nodes say, read as soon as either changes.
+//! Hosts: their agents' reports and their Nodes, read as soon as either changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,80 +6,87 @@ use std::time::Instant;
 
 use berth_api::names::CAPACITY_GENERATION;
 use berth_api::{Class, InfraNode};
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt as _;
-
-use super::gate::Kind;
-use super::{Shared, Sidecar};
-use crate::profiles::{Selection, select_profile};
 use berth_kubelet_admission::pod::Resources;
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostParts;
 use berth_runtime::watch::Change;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
 
-static NOTHING: Resources =
+use super::listed::Kind;
+use super::service::Service;
+use super::settings::Shared;
+use crate::profiles::{Selection, select_profile};
+
+static NO_RESOURCES: Resources =
     Resources { cpu_millis: 0, memory: 0, hugepages: BTreeMap::new(), extended: BTreeMap::new() };
 
-/// Follows hosts for ever.
-pub(super) async fn follow(sidecar: Arc<Sidecar>, shared: Shared) {
+/// Number of hosts that are read before other tasks may run.
+const BATCH: usize = 64;
+
+/// Watches hosts; never ends.
+pub(super) async fn watch_hosts(service: Arc<Service>, shared: Shared) {
     let Shared { nodes, infra_nodes, profiles } = &shared;
     let (mut of_nodes, mut of_infra_nodes) = (nodes.changes(), infra_nodes.changes());
     let mut of_profiles = profiles.changes();
     tokio::join!(nodes.ready(), infra_nodes.ready(), profiles.ready());
-    // What was told so far is in the stores, and all of them are looked at now.
+    // Earlier changes are in the stores, which are read as a whole now.
     while of_nodes.try_recv().is_ok() {}
     while of_infra_nodes.try_recv().is_ok() {}
     while of_profiles.try_recv().is_ok() {}
-    let (said, unreported) = (BTreeMap::new(), BTreeSet::new());
-    let mut hosts = Hosts { sidecar, shared: &shared, said, unreported };
-    hosts.all().await;
-    hosts.sidecar.gate.listed(Kind::Hosts, true);
+    let (problems, unreported) = (BTreeMap::new(), BTreeSet::new());
+    let mut hosts = Hosts { service, shared: &shared, problems, unreported };
+    hosts.read_all().await;
+    hosts.service.gate.set_listed(Kind::Hosts, true);
     loop {
         tokio::select! {
             Some(change) = of_nodes.recv() => match change {
-                Change::Relisted => hosts.all().await,
+                Change::Relisted => hosts.read_all().await,
                 Change::Object(before, after) => {
-                    if facts_of_node(before.as_deref()) != facts_of_node(after.as_deref()) {
-                        hosts.one(&name(before.as_deref(), after.as_deref()));
+                    if relevant_of_node(before.as_deref()) != relevant_of_node(after.as_deref()) {
+                        hosts.read_one(&name(before.as_deref(), after.as_deref()));
                     }
                 }
             },
             Some(change) = of_infra_nodes.recv() => match change {
-                Change::Relisted => hosts.all().await,
+                Change::Relisted => hosts.read_all().await,
                 Change::Object(before, after) => {
-                    if facts_of_host(before.as_deref()) != facts_of_host(after.as_deref()) {
-                        hosts.one(&name(before.as_deref(), after.as_deref()));
+                    if relevant_of_infra_node(before.as_deref())
+                        != relevant_of_infra_node(after.as_deref())
+                    {
+                        hosts.read_one(&name(before.as_deref(), after.as_deref()));
                     }
                 }
             },
             Some(change) = of_profiles.recv() => {
-                let is_other = match &change {
+                let is_relevant = match &change {
                     Change::Relisted => true,
                     Change::Object(before, after) => {
-                        before.as_ref().map(|one| &one.spec) != after.as_ref().map(|one| &one.spec)
+                        before.as_ref().map(|profile| &profile.spec)
+                            != after.as_ref().map(|profile| &profile.spec)
                     }
                 };
-                if is_other {
-                    hosts.all().await;
+                if is_relevant {
+                    hosts.read_all().await;
                 }
             }
-            // They last as long as the program.
+            // The informers live as long as the program.
             else => std::future::pending().await,
         }
     }
 }
 
 struct Hosts<'a> {
-    sidecar: Arc<Sidecar>,
+    service: Arc<Service>,
     shared: &'a Shared,
-    /// What was wrong with each, as it was said.
-    said: BTreeMap<String, String>,
-    /// Nodes whose agents have reported nothing that could be read.
+    /// Problems of each host, as they were logged.
+    problems: BTreeMap<String, String>,
+    /// Nodes without a readable report.
     unreported: BTreeSet<String>,
 }
 
 impl Hosts<'_> {
-    async fn all(&mut self) {
+    async fn read_all(&mut self) {
         let began = Instant::now();
         let nodes = self.shared.nodes.all();
         let infra_nodes = self.shared.infra_nodes.all();
@@ -87,36 +94,36 @@ impl Hosts<'_> {
         let names = names.chain(infra_nodes.iter().map(|host| host.name_any()));
         let known = self.known();
         let names: BTreeSet<String> = names.chain(known).collect();
-        self.sidecar.extender().hosts_relisted();
-        for (at, name) in names.iter().enumerate() {
+        self.service.extender().hosts_relisted();
+        for (index, name) in names.iter().enumerate() {
             self.read(name);
-            // Calls and other watches go on meanwhile.
-            if at % 64 == 63 {
+            // Calls and other watches run meanwhile.
+            if index % BATCH == BATCH - 1 {
                 tokio::task::yield_now().await;
             }
         }
-        self.sidecar.stir();
-        let (count, took) = (names.len(), began.elapsed());
-        self.sidecar.metrics.assignment.counted("hosts", took);
-        tracing::info!("{count} hosts are listed, and read in {:.2} s", took.as_secs_f64());
+        self.service.notify();
+        let (hosts, took) = (names.len(), began.elapsed());
+        self.service.metrics.assignment.counted("hosts", took);
+        tracing::info!(hosts, seconds = took.as_secs_f64(), "hosts are listed and read");
     }
 
     fn known(&self) -> Vec<String> {
-        let extender = self.sidecar.extender();
+        let extender = self.service.extender();
         let reported = extender.engine().hosts().map(|(_, facts)| facts.name.clone());
         reported.chain(self.unreported.iter().cloned()).collect()
     }
 
-    fn one(&mut self, name: &str) {
+    fn read_one(&mut self, name: &str) {
         self.read(name);
-        self.sidecar.stir();
+        self.service.notify();
     }
 
     fn read(&mut self, name: &str) {
         let (node, infra_node) = (self.shared.nodes.get(name), self.shared.infra_nodes.get(name));
         let Some(node) = node else {
-            self.sidecar.extender().node_deleted(name);
-            self.said.remove(name);
+            self.service.extender().node_deleted(name);
+            self.problems.remove(name);
             self.unreported.remove(name);
             return;
         };
@@ -131,7 +138,7 @@ impl Hosts<'_> {
             (facts, class)
         });
         let set = {
-            let mut extender = self.sidecar.extender();
+            let mut extender = self.service.extender();
             let has_reported = facts.is_some();
             let set = extender.host(Instant::now(), name, facts, version);
             if has_reported {
@@ -139,21 +146,23 @@ impl Hosts<'_> {
                 set
             } else {
                 self.unreported.insert(name.to_owned());
-                // Nothing is placed there, so its amounts do not matter.
-                let counted = extender.node(&HostParts::from_node(&node, &NOTHING, 0));
+                // The Node takes no pods, so its resources do not matter.
+                let counted = extender.node(&HostParts::from_node(&node, &NO_RESOURCES, 0));
                 set.and(counted)
             }
         };
-        let wrong = set.err().map(|error| error.to_string());
-        let wrong = problems.iter().map(ToString::to_string).chain(wrong);
-        let wrong = wrong.collect::<Vec<_>>().join("; ");
-        if self.said.get(name) != Some(&wrong) && !wrong.is_empty() {
-            tracing::warn!("{wrong}");
-        }
-        if wrong.is_empty() {
-            self.said.remove(name);
-        } else {
-            self.said.insert(name.to_owned(), wrong);
+        let invalid = set.err().map(|error| error.to_string());
+        let problems = problems.iter().map(ToString::to_string).chain(invalid);
+        self.log_once(name, problems.collect::<Vec<_>>().join("; "));
+    }
+
+    /// Logs the problems of a host when they change.
+    fn log_once(&mut self, name: &str, problems: String) {
+        if problems.is_empty() {
+            self.problems.remove(name);
+        } else if self.problems.get(name) != Some(&problems) {
+            tracing::warn!(node = name, error = problems, "failed to read all of a host");
+            self.problems.insert(name.to_owned(), problems);
         }
     }
 
@@ -169,20 +178,20 @@ fn name<K: kube::Resource>(before: Option<&K>, after: Option<&K>) -> String {
     after.or(before).and_then(|object| object.meta().name.clone()).unwrap_or_default()
 }
 
-/// What a kubelet writes every few minutes is mostly the same.
-fn facts_of_node(node: Option<&Node>) -> impl PartialEq {
+/// Returns the fields of a Node that matter: most of what a kubelet writes every few minutes is unchanged or does not.
+fn relevant_of_node(node: Option<&Node>) -> impl PartialEq {
     node.map(|node| {
         let status = node.status.as_ref();
         let version =
             status.and_then(|status| Some(status.node_info.as_ref()?.kubelet_version.clone()));
         let allocatable = status.and_then(|status| status.allocatable.clone());
-        // Old schedulers are woken by this label, which tells nobody else anything.
+        // This label wakes old schedulers and has no other meaning.
         let mut labels = node.metadata.labels.clone().unwrap_or_default();
         labels.remove(CAPACITY_GENERATION);
         (node.metadata.uid.clone(), labels, node.spec.clone(), allocatable, version)
     })
 }
 
-fn facts_of_host(host: Option<&InfraNode>) -> impl PartialEq {
+fn relevant_of_infra_node(host: Option<&InfraNode>) -> impl PartialEq {
     host.map(|host| (host.metadata.uid.clone(), host.spec.clone(), host.status.clone()))
 }

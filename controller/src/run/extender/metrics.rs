@@ -1,4 +1,4 @@
-//! Numbers of assignment for Prometheus.
+//! Prometheus metrics of the scheduler extender.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -16,54 +16,54 @@ use prometheus_client::registry::Registry;
 use berth_extender::{FreeResources, KubeletRefusal, StageCounts, VM_SIZES};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Call {
+struct CallLabels {
     call: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Done {
+struct DecisionLabels {
     call: &'static str,
     result: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Why {
+struct ReasonLabels {
     reason: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Stage {
+struct StageLabels {
     stage: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Resource {
+struct ResourceLabels {
     resource: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Room {
+struct SizeLabels {
     cpus: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Counted {
+struct KindLabels {
     kind: &'static str,
 }
 
-/// All of them.
+/// Metrics of the extender.
 #[derive(Debug)]
 pub(in crate::run) struct Assignment {
-    decisions: Family<Done, Counter>,
-    seconds: Family<Call, Histogram, fn() -> Histogram>,
-    refusals: Family<Why, Counter>,
-    kubelet_refusals: Family<Why, Counter>,
-    reservations: Family<Stage, Gauge>,
-    free: Family<Resource, Gauge>,
-    stranded: Family<Resource, Gauge>,
-    zones: Family<Room, Gauge>,
+    decisions: Family<DecisionLabels, Counter>,
+    seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
+    refusals: Family<ReasonLabels, Counter>,
+    kubelet_refusals: Family<ReasonLabels, Counter>,
+    reservations: Family<StageLabels, Gauge>,
+    free: Family<ResourceLabels, Gauge>,
+    stranded: Family<ResourceLabels, Gauge>,
+    zones: Family<SizeLabels, Gauge>,
     wakes: Counter,
-    counting: Family<Counted, Gauge<f64, AtomicU64>>,
+    counting: Family<KindLabels, Gauge<f64, AtomicU64>>,
     listed: Gauge<f64, AtomicU64>,
 }
 
@@ -86,9 +86,12 @@ impl Assignment {
             counting: Family::default(),
             listed: Gauge::default(),
         };
-        // From nothing to one is an increase only if the nothing was told.
+        // An increase from zero to one is visible only if the zero was exported.
         for refusal in KubeletRefusal::ALL {
-            drop(this.kubelet_refusals.get_or_create(&Why { reason: refusal.name().to_owned() }));
+            drop(
+                this.kubelet_refusals
+                    .get_or_create(&ReasonLabels { reason: refusal.name().to_owned() }),
+            );
         }
         let r = registry;
         r.register(
@@ -98,12 +101,12 @@ impl Assignment {
         );
         r.register(
             "berth_assignment_seconds",
-            "Time that calls took, with what they were held",
+            "Duration of calls, with the time for which they were held",
             this.seconds.clone(),
         );
         r.register(
             "berth_assignment_refusals",
-            "Pods that no host took, once for each reason of a host",
+            "Pods that no host took, once for each distinct reason",
             this.refusals.clone(),
         );
         r.register(
@@ -113,69 +116,73 @@ impl Assignment {
         );
         r.register(
             "berth_assignment_pods",
-            "Pods that take room or wait for it",
+            "Pods that take room on a host or wait for it",
             this.reservations.clone(),
         );
-        r.register("berth_assignment_free", "CPUs to pin, bytes of huge pages", this.free.clone());
+        r.register(
+            "berth_assignment_free",
+            "Free CPUs to pin and free bytes of huge pages",
+            this.free.clone(),
+        );
         r.register(
             "berth_assignment_stranded",
-            "Of those, what is in zones that lack the other",
+            "The part of berth_assignment_free in zones that lack the other resource",
             this.stranded.clone(),
         );
         r.register(
             "berth_assignment_zones_with_room",
-            "Zones with so many CPUs to pin or more",
+            "Zones with at least this number of free CPUs to pin",
             this.zones.clone(),
         );
         r.register(
             "berth_assignment_wakes",
-            "Nodes that were touched so that waiting pods are looked at again",
+            "Nodes that were touched so that the scheduler retries waiting pods",
             this.wakes.clone(),
         );
         r.register(
             "berth_assignment_counting_seconds",
-            "What it took to count all that was listed last, without the wait for the list",
+            "Time to count the objects of the last list, without the wait for the list",
             this.counting.clone(),
         );
         r.register(
             "berth_assignment_listed_timestamp_seconds",
-            "When the last list of pods had arrived, in Unix time",
+            "Time at which the last list of pods was complete, in Unix time",
             this.listed.clone(),
         );
         this
     }
 
     pub(super) fn decided(&self, call: &'static str, result: &'static str, took: Duration) {
-        self.decisions.get_or_create(&Done { call, result }).inc();
-        self.seconds.get_or_create(&Call { call }).observe(took.as_secs_f64());
+        self.decisions.get_or_create(&DecisionLabels { call, result }).inc();
+        self.seconds.get_or_create(&CallLabels { call }).observe(took.as_secs_f64());
     }
 
     pub(super) fn refused(&self, hosts: &[(&str, Cow<'static, str>)]) {
         let reasons: BTreeSet<&str> = hosts.iter().map(|(_, reason)| reason.as_ref()).collect();
         for reason in reasons {
-            self.refusals.get_or_create(&Why { reason: reason.to_owned() }).inc();
+            self.refusals.get_or_create(&ReasonLabels { reason: reason.to_owned() }).inc();
         }
     }
 
     pub(super) fn kubelet_refused(&self, reason: &str) {
-        self.kubelet_refusals.get_or_create(&Why { reason: reason.to_owned() }).inc();
+        self.kubelet_refusals.get_or_create(&ReasonLabels { reason: reason.to_owned() }).inc();
     }
 
     pub(super) fn woken(&self) {
         self.wakes.inc();
     }
 
-    /// All hosts or all pods were counted.
+    /// Notes the time to count all hosts or all pods.
     pub(super) fn counted(&self, kind: &'static str, took: Duration) {
-        self.counting.get_or_create(&Counted { kind }).set(took.as_secs_f64());
+        self.counting.get_or_create(&KindLabels { kind }).set(took.as_secs_f64());
     }
 
-    /// The last list that decisions depend on has arrived.
+    /// Notes that the list of pods, the last one that decisions depend on, is complete.
     pub(super) fn listed(&self) {
         self.listed.set(Timestamp::now().as_duration().as_secs_f64());
     }
 
-    pub(super) fn staged(&self, stages: &StageCounts) {
+    pub(super) fn set_stages(&self, stages: &StageCounts) {
         let all = [
             ("reserved", stages.reserved),
             ("binding", stages.binding),
@@ -185,18 +192,19 @@ impl Assignment {
             ("waiting", stages.waiting),
         ];
         for (stage, count) in all {
-            set(&self.reservations.get_or_create(&Stage { stage }), count);
+            set(&self.reservations.get_or_create(&StageLabels { stage }), count);
         }
     }
 
-    pub(super) fn figured(&self, free: &FreeResources) {
-        let (cpus, pages) = (Resource { resource: "cpus" }, Resource { resource: "hugepages" });
+    pub(super) fn set_free(&self, free: &FreeResources) {
+        let cpus = ResourceLabels { resource: "cpus" };
+        let pages = ResourceLabels { resource: "hugepages" };
         set(&self.free.get_or_create(&cpus), free.free_cpus);
         set(&self.free.get_or_create(&pages), free.free_pages);
         set(&self.stranded.get_or_create(&cpus), free.stranded_cpus);
         set(&self.stranded.get_or_create(&pages), free.stranded_pages);
         for (cpus, count) in VM_SIZES.into_iter().zip(free.zones) {
-            set(&self.zones.get_or_create(&Room { cpus }), count);
+            set(&self.zones.get_or_create(&SizeLabels { cpus }), count);
         }
     }
 }

@@ -1,0 +1,131 @@
+//! Calls of kube-scheduler: `filter` and `bind`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use berth_extender::{FilterAnswer, wire};
+use berth_runtime::cli::text::chain;
+use berth_runtime::exchange::{BodyError, Bytes, Exchange};
+use tracing::Instrument as _;
+
+use super::binder::Binder;
+use super::readiness_gate::{CALL_TIMEOUT, HOLD_TIMEOUT, OBJECT_TIMEOUT};
+use super::service::Service;
+
+/// HTTP paths of the extender.
+pub(super) struct Calls {
+    service: Arc<Service>,
+    binder: Binder,
+}
+
+/// The body of an answer, and the value of the metric's label `result`.
+type Answer = (String, &'static str);
+
+impl Calls {
+    pub(super) fn new(service: &Arc<Service>) -> Self {
+        Self { service: Arc::clone(service), binder: Binder::new(service) }
+    }
+
+    async fn filter(&self, body: &[u8]) -> Answer {
+        match wire::filter(body) {
+            Ok(args) => {
+                let metadata = &args.pod.metadata;
+                let span = tracing::debug_span!(
+                    "filter",
+                    namespace = metadata.namespace.as_deref(),
+                    name = metadata.name.as_deref(),
+                    hosts = args.names.len()
+                );
+                self.filter_pod(&args).instrument(span).await
+            }
+            Err(error) => (wire::filter_error(&chain(&error)), "error"),
+        }
+    }
+
+    /// Answers with one host; holds the call while the watches are behind.
+    async fn filter_pod(&self, args: &wire::FilterArgs<'_>) -> Answer {
+        let failed = |error: &dyn std::error::Error| {
+            let error = chain(error);
+            tracing::warn!(
+                namespace = args.pod.metadata.namespace.as_deref(),
+                name = args.pod.metadata.name.as_deref(),
+                error,
+                "failed to filter the hosts for a pod"
+            );
+            (wire::filter_error(&error), "error")
+        };
+        let (service, began) = (&self.service, Instant::now());
+        let after = |time| began.checked_add(time).unwrap_or(began);
+        let (until, end) = (after(HOLD_TIMEOUT), after(CALL_TIMEOUT));
+        let mut object_until: Option<Instant> = None;
+        loop {
+            let mut changed = service.gate.subscribe();
+            if let Err(error) = service.gate.pass_before(until, end).await {
+                service.extender().unanswered(&args.pod);
+                return (wire::filter_error(&chain(&error)), "error");
+            }
+            let now = Instant::now();
+            let answer = if args.is_of_group {
+                service.extender().filter_of_group(now, &args.pod, &args.names)
+            } else {
+                service.extender().filter(now, &args.pod, &args.names)
+            };
+            match answer {
+                FilterAnswer::Host(host) => {
+                    tracing::debug!(host, "reserved a host");
+                    return (wire::host(host), "placed");
+                }
+                FilterAnswer::Refused(hosts) => {
+                    service.metrics.assignment.refused(&hosts);
+                    tracing::debug!(hosts = hosts.len(), "no host takes the pod");
+                    // Something may have changed meanwhile.
+                    service.changed.notify_one();
+                    return (wire::refused(&hosts), "refused");
+                }
+                FilterAnswer::Failed(error) => return failed(&error),
+                FilterAnswer::NotReady(error) => {
+                    let end = now.checked_add(OBJECT_TIMEOUT).unwrap_or(until).min(until);
+                    let object_until = *object_until.get_or_insert(end);
+                    if now >= object_until {
+                        return failed(&error);
+                    }
+                    // After a change and after the wait alike, the call is repeated.
+                    drop(tokio::time::timeout_at(object_until.into(), changed.changed()).await);
+                }
+            }
+        }
+    }
+
+    async fn bind(&self, body: &[u8]) -> Answer {
+        let args = match wire::bind(body) {
+            Ok(args) => args,
+            Err(error) => return (wire::bound(&chain(&error)), "error"),
+        };
+        let (namespace, name) = (args.pod_namespace.as_str(), args.pod_name.as_str());
+        let host = args.node.as_str();
+        let span = tracing::debug_span!("bind", namespace, name, host);
+        match self.binder.bind(&args).instrument(span).await {
+            Ok(()) => (wire::bound(""), "bound"),
+            Err(error) => {
+                let error = chain(&error);
+                tracing::warn!(namespace, name, host, error, "failed to bind a pod");
+                (wire::bound(&error), "error")
+            }
+        }
+    }
+}
+
+impl Exchange for Calls {
+    async fn answer(&self, path: &str, body: Result<Bytes, BodyError>) -> Option<String> {
+        let began = Instant::now();
+        let (call, (answer, result)) = match (path, &body) {
+            ("/filter", Ok(body)) => ("filter", self.filter(body).await),
+            ("/bind", Ok(body)) => ("bind", self.bind(body).await),
+            ("/filter", Err(error)) => ("filter", (wire::filter_error(&chain(error)), "error")),
+            ("/bind", Err(error)) => ("bind", (wire::bound(&chain(error)), "error")),
+            _ => return None,
+        };
+        self.service.metrics.assignment.decided(call, result, began.elapsed());
+        Some(answer)
+    }
+}

@@ -1,0 +1,70 @@
+//! Watch of claims: the node that the scheduler selects for a claim is reserved until the volume is provisioned.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use berth_runtime::watch::{Config, Event, always, watch};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::core::DeserializeGuard;
+use kube::{Api, ResourceExt as _};
+
+use super::listed::Kind;
+use super::service::Service;
+
+/// Annotation that the scheduler sets on a claim whose volume is to be provisioned on a node.
+pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+/// Namespace and name.
+type Claim = (String, String);
+
+/// Watches claims; never ends. Claims that have a volume do not matter here.
+pub(super) async fn watch_claims(service: Arc<Service>) {
+    let api: Api<DeserializeGuard<PersistentVolumeClaim>> = Api::all(service.client.clone());
+    let mut listed: Vec<(Claim, Option<String>)> = Vec::new();
+    // Most claims have their volume, and their changes are ignored.
+    let mut unbound: BTreeSet<Claim> = BTreeSet::new();
+    let handle = |event: Event<DeserializeGuard<PersistentVolumeClaim>>| match event {
+        Event::Init => {
+            service.gate.set_listed(Kind::Claims, false);
+            listed.clear();
+        }
+        Event::InitApply(object) => {
+            listed.extend(object.0.ok().and_then(|claim| read_unbound(&claim)));
+        }
+        Event::InitDone => {
+            unbound = listed.iter().map(|(claim, _)| claim.clone()).collect();
+            let all = std::mem::take(&mut listed);
+            service.update(|extender, now| extender.claims_listed(now, all));
+            service.gate.set_listed(Kind::Claims, true);
+        }
+        Event::Apply(object) => {
+            let Ok(claim) = object.0 else { return };
+            let key = (claim.namespace().unwrap_or_default(), claim.name_any());
+            let node = read_unbound(&claim).map(|(_, node)| node);
+            let is_unbound = node.is_some();
+            if is_unbound || unbound.contains(&key) {
+                service.update(|extender, now| extender.claim(now, &key.0, &key.1, node));
+            }
+            if is_unbound {
+                unbound.insert(key);
+            } else {
+                unbound.remove(&key);
+            }
+        }
+        Event::Delete(object) => {
+            let metadata = object.0.map_or_else(|invalid| invalid.metadata, |claim| claim.metadata);
+            let key = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+            unbound.remove(&key);
+            service.update(|extender, now| extender.claim(now, &key.0, &key.1, None));
+        }
+    };
+    watch(api, Config::default(), "persistentvolumeclaims", handle, always).await;
+}
+
+/// Returns a claim without a volume and its selected node.
+fn read_unbound(claim: &PersistentVolumeClaim) -> Option<(Claim, Option<String>)> {
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    let key = (claim.namespace().unwrap_or_default(), claim.name_any());
+    let node = claim.annotations().get(SELECTED_NODE).cloned();
+    volume.is_none_or(str::is_empty).then_some((key, node))
+}

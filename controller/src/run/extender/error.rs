@@ -1,0 +1,46 @@
+//! Why a call of kube-scheduler fails.
+
+use berth_extender::{BindError, LeaseError, NotReady};
+use berth_runtime::client::CallError;
+
+/// Why no decision may be made now.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GateError {
+    #[error("{0}")]
+    Unlisted(String),
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    #[error("Lease {name}: failed to read")]
+    ReadLease {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("Lease {name}: no answer within {seconds} s")]
+    LeaseTimeout { name: String, seconds: u64 },
+    #[error("the API server did not answer in time for kube-scheduler")]
+    Late,
+}
+
+/// Why a pod is not bound.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BindFailure {
+    #[error("earlier bindings to this host are still in progress")]
+    HostBusy,
+    #[error("all objects are being listed again")]
+    Relisting,
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    #[error(transparent)]
+    Refused(#[from] BindError),
+    #[error(transparent)]
+    NotReady(#[from] NotReady),
+    #[error("the pod is not known")]
+    UnknownPod,
+    #[error("failed to read the pod")]
+    ReadPod(#[from] kube::Error),
+    #[error("failed to read the pod: no answer in time")]
+    ReadPodTimeout,
+    #[error(transparent)]
+    Api(CallError),
+}

@@ -1,0 +1,144 @@
+//! Watch of VirtualMachineInstances, where KubeVirt is installed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::names::CLASS_LABEL;
+use berth_extender::{Instance, PendingVm};
+use berth_kubevirt_render::launcher::Configuration;
+use berth_runtime::cli::text::chain;
+use berth_runtime::discovery::is_served;
+use berth_runtime::watch::{Config, Event, watch};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::listed::Kind;
+use super::service::Service;
+use super::volumes;
+
+/// Interval between checks that the kind is installed.
+const PROBE: Duration = Duration::from_secs(15);
+/// Pause after a check that failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Watches VirtualMachineInstances whenever KubeVirt is installed; never ends.
+pub(super) async fn watch_instances(service: Arc<Service>) {
+    let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "VirtualMachineInstance");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachineinstances");
+    loop {
+        match is_served(&service.client, &resource).await {
+            Ok(true) => watch_installed(&service, &resource).await,
+            Ok(false) => {
+                service.update(|extender, _| extender.set_kubevirt_installed(false));
+                service.gate.set_listed(Kind::Instances, true);
+            }
+            Err(error) => {
+                let kind = resource.plural.as_str();
+                tracing::warn!(kind, error = %chain(&error), "failed to check that a kind is served; trying again");
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        }
+        tokio::time::sleep(PROBE).await;
+    }
+}
+
+async fn watch_installed(service: &Service, resource: &ApiResource) {
+    let api: Api<DynamicObject> = Api::all_with(service.client.clone(), resource);
+    let configuration = volumes::kubevirt_configuration(&service.client).await;
+    let mut listed: HashMap<String, Instance> = HashMap::new();
+    let mut pending = Vec::new();
+    let handle = |event: Event<DynamicObject>| match event {
+        Event::Init => {
+            service.gate.set_listed(Kind::Instances, false);
+            listed.clear();
+            pending.clear();
+        }
+        Event::InitApply(object) => {
+            pending.extend(read_pending(&object, &configuration));
+            listed.extend(read(object));
+        }
+        Event::InitDone => {
+            let all = std::mem::take(&mut listed);
+            *service.pending_vms() = std::mem::take(&mut pending);
+            service.update(|extender, _| extender.instances_listed(all));
+            service.gate.set_listed(Kind::Instances, true);
+        }
+        Event::Apply(object) => {
+            if let Some((uid, instance)) = read(object) {
+                service.update(|extender, _| extender.instance(&uid, instance));
+            }
+        }
+        Event::Delete(object) => {
+            let uid = object.metadata.uid.unwrap_or_default();
+            service.update(|extender, _| extender.instance_deleted(&uid));
+        }
+    };
+    let is_still_served = |_: &watcher::Error| {
+        let (client, resource) = (service.client.clone(), resource.clone());
+        async move { is_served(&client, &resource).await.unwrap_or(true) }
+    };
+    watch(api, Config::default(), "virtualmachineinstances", handle, is_still_served).await;
+}
+
+/// Reads a VM that is on no host yet.
+fn read_pending(object: &DynamicObject, configuration: &Configuration) -> Option<PendingVm> {
+    // Most VMs are on a host.
+    if object.data.pointer("/status/nodeName").is_some() {
+        return None;
+    }
+    let mut object = serde_json::to_value(object).ok()?;
+    // Items of a list have neither.
+    object["apiVersion"] = "kubevirt.io/v1".into();
+    object["kind"] = "VirtualMachineInstance".into();
+    PendingVm::read(&object, configuration).unwrap_or_else(|error| {
+        let metadata = &object["metadata"];
+        let (namespace, name) = (metadata["namespace"].as_str(), metadata["name"].as_str());
+        tracing::warn!(
+            namespace,
+            name,
+            %error,
+            "failed to predict the launcher pod of a VirtualMachineInstance; its host is not reserved before the pod exists"
+        );
+        None
+    })
+}
+
+/// Reads an instance, of which only a few fields are needed.
+fn read(mut object: DynamicObject) -> Option<(String, Instance)> {
+    let mut domain = json!({});
+    for field in ["cpu", "memory", "resources"] {
+        let value = object.data.pointer_mut(&format!("/spec/domain/{field}")).map(Value::take);
+        if let Some(value) = value.filter(|value| !value.is_null()) {
+            domain[field] = value;
+        }
+    }
+    let phase = object.data.pointer_mut("/status/phase").map(Value::take);
+    let class = object.annotations().get(CLASS_LABEL);
+    let annotations = class.map(|class| json!({CLASS_LABEL: class}));
+    let metadata = &object.metadata;
+    let small = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid,
+            "annotations": annotations},
+        "spec": {"domain": domain},
+        "status": {"phase": phase},
+    });
+    match Instance::read(&small) {
+        Ok(read) => Some(read),
+        Err(error) => {
+            let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+            tracing::warn!(
+                namespace,
+                name,
+                %error,
+                "failed to read a VirtualMachineInstance; its pods are placed by their own fields"
+            );
+            let namespace = object.metadata.namespace.unwrap_or_default();
+            Some((object.metadata.uid?, Instance::unknown(&namespace)))
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Kinds of objects that must be listed before any call can be answered.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Kinds of objects that all decisions depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Hosts,
+    Namespaces,
+    Claims,
+    Instances,
+    Pods,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Hosts, Self::Namespaces, Self::Claims, Self::Instances, Self::Pods];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Hosts => "hosts",
+            Self::Namespaces => "namespaces",
+            Self::Claims => "persistentvolumeclaims",
+            Self::Instances => "virtualmachineinstances",
+            Self::Pods => "pods",
+        }
+    }
+}
+
+/// Set of the kinds that are not listed yet.
+#[derive(Debug)]
+pub(in crate::run) struct Listed {
+    unlisted: Mutex<BTreeSet<Kind>>,
+}
+
+impl Listed {
+    /// Creates the set with all kinds; empty if there is no extender.
+    pub(in crate::run) fn new(has_extender: bool) -> Self {
+        let kinds = if has_extender { Kind::ALL.into() } else { BTreeSet::new() };
+        Self { unlisted: Mutex::new(kinds) }
+    }
+
+    /// Returns the kinds that are not listed yet.
+    pub(super) fn unlisted(&self) -> MutexGuard<'_, BTreeSet<Kind>> {
+        self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns why no call can be answered yet; `None` if calls can be answered.
+    pub(in crate::run) fn unready(&self) -> Option<String> {
+        let kinds: Vec<&str> = self.unlisted().iter().map(|kind| kind.name()).collect();
+        (!kinds.is_empty()).then(|| format!("{} are not listed yet", kinds.join(", ")))
+    }
+}

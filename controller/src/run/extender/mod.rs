@@ -1,0 +1,124 @@
+//! The scheduler extender at work. It runs on each replica, and the scheduler's own Lease decides which one answers.
+//!
+//! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`instances`], [`pods`]); the local
+//! kube-scheduler calls it over HTTP ([`calls`]), held by the readiness gate ([`readiness_gate`]); bindings are sent
+//! ([`binder`]); pods that a change has made room for are woken ([`waker`]).
+
+mod binder;
+mod calls;
+mod claims;
+mod error;
+mod hosts;
+mod instances;
+mod listed;
+mod metrics;
+mod namespaces;
+mod pods;
+mod readiness_gate;
+mod service;
+mod settings;
+mod volumes;
+mod waker;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use berth_extender::Extender;
+use berth_runtime::exchange::exchange;
+use berth_runtime::serve;
+use kube::Client;
+use tokio::task::JoinSet;
+
+use super::metrics::Metrics;
+pub(super) use listed::Listed;
+pub(super) use metrics::Assignment;
+use service::Service;
+pub use settings::Settings;
+pub(super) use settings::Shared;
+use waker::Waker;
+
+/// Longest body: 50,000 names, and the largest pod that an API server accepts.
+const MAX_BODY: usize = 8 << 20;
+/// Interval between checks for expired reservations.
+const TICK: Duration = Duration::from_secs(1);
+/// Ticks between updates of the metrics of free resources, for which all zones are read.
+const FREE_RESOURCES_TICKS: u32 = 10;
+/// Age after which the state is built again from scratch, once no reservation would be lost.
+const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+/// Time after that age when the state is built again in any case: a restart at any time must be right, too.
+const OVERDUE: Duration = Duration::from_secs(3600);
+
+/// Starts the tasks of the extender, which never end.
+pub(super) async fn start(
+    settings: &Settings,
+    client: &Client,
+    shared: Shared,
+    metrics: &Arc<Metrics>,
+    listed: &Arc<Listed>,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
+    let listen = &settings.listen;
+    let server =
+        serve::bind(listen).await.with_context(|| format!("--extender-listen {listen}"))?;
+    let service = Arc::new(Service::new(settings, client, metrics, listed));
+    tracing::info!(address = %listen, "listening for calls of kube-scheduler");
+    tasks.spawn(exchange(server, MAX_BODY, Arc::new(calls::Calls::new(&service))));
+    tasks.spawn(Waker::new(&service).run());
+    let gate = Arc::clone(&service);
+    tasks.spawn(async move { gate.gate.refresh_lease().await });
+    tasks.spawn(run(service, shared));
+    Ok(())
+}
+
+/// Watches all objects that decisions depend on. Once a day the state is built again from scratch, when no reservation would
+/// be lost: compiled rules are cached for the next pod of the same request class, and new classes keep coming.
+async fn run(service: Arc<Service>, shared: Shared) {
+    loop {
+        let mut watches = JoinSet::new();
+        watches.spawn(hosts::watch_hosts(Arc::clone(&service), shared.clone()));
+        watches.spawn(namespaces::watch_namespaces(Arc::clone(&service)));
+        watches.spawn(claims::watch_claims(Arc::clone(&service)));
+        watches.spawn(instances::watch_instances(Arc::clone(&service)));
+        watches.spawn(pods::watch_pods(Arc::clone(&service)));
+        tokio::select! {
+            () = tick_until_old(&service) => {}
+            // No watch ends by itself.
+            _ = watches.join_next() => return,
+        }
+        service.gate.close();
+        watches.shutdown().await;
+        let idle = service.sending.write().await;
+        // A watch may have opened the gate before it was stopped.
+        service.gate.close();
+        *service.extender() = Extender::unlisted();
+        drop(idle);
+        tracing::info!(age_seconds = MAX_AGE.as_secs(), "listing all objects again, as once a day");
+    }
+}
+
+/// Releases expired reservations and updates metrics, until the state is to be built again.
+async fn tick_until_old(service: &Service) {
+    let mut ticks = tokio::time::interval(TICK);
+    let began = Instant::now();
+    let mut count = 0_u32;
+    loop {
+        ticks.tick().await;
+        let (stages, free) = {
+            let mut extender = service.extender();
+            extender.tick(Instant::now());
+            let overdue = began.elapsed().saturating_sub(MAX_AGE);
+            if overdue > OVERDUE || (!overdue.is_zero() && extender.is_quiet()) {
+                return;
+            }
+            let is_due = count.is_multiple_of(FREE_RESOURCES_TICKS);
+            (extender.stage_counts(), is_due.then(|| extender.free_resources()))
+        };
+        count = count.wrapping_add(1);
+        service.metrics.assignment.set_stages(&stages);
+        if let Some(free) = free {
+            service.metrics.assignment.set_free(&free);
+        }
+        service.changed.notify_one();
+    }
+}

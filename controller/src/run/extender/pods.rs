@@ -1,0 +1,146 @@
+//! Watch of pods: those on hosts take room, and those of Berth's scheduler without a host wait for it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth_extender::{Extender, KubeletRefusal, ObservedPod};
+use berth_kubevirt_render::launcher::kubelet_uid;
+use berth_runtime::watch::{Config, Event, always, watch};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kube::Api;
+
+use super::listed::Kind;
+use super::service::Service;
+use super::volumes;
+
+/// Watches pods, once all other kinds are listed; never ends.
+pub(super) async fn watch_pods(service: Arc<Service>) {
+    service.gate.all_but_pods().await;
+    volumes::read_pending_volumes(&service).await;
+    // A guard against objects that cannot be parsed would parse each of many thousands twice; pods are a built-in kind.
+    let api: Api<Pod> = Api::all(service.client.clone());
+    let mut listed: HashSet<String> = HashSet::new();
+    let mut unreported: Vec<(Pod, ObservedPod)> = Vec::new();
+    // Pods that a kubelet has refused, each counted once. Those of the first list are not counted.
+    let mut refused: HashSet<String> = HashSet::new();
+    let mut is_first = true;
+    // Without the wait for pages of the list.
+    let mut counting = Duration::ZERO;
+    let handle = |event: Event<Pod>| match event {
+        Event::Init => {
+            service.gate.set_listed(Kind::Pods, false);
+            listed.clear();
+            unreported.clear();
+            counting = Duration::ZERO;
+        }
+        Event::InitApply(object) => {
+            let began = Instant::now();
+            let Some((pod, observed)) = read(object) else { return };
+            listed.insert(observed.uid().to_owned());
+            if let Some(refusal) = refusal(&observed)
+                && refused.insert(observed.uid().to_owned())
+                && !is_first
+            {
+                count_refusal(&service, &observed, refusal);
+            }
+            let mut extender = service.extender();
+            if extender.is_unreported(&observed) {
+                unreported.push((pod, observed));
+            } else {
+                count(&mut extender, pod, &observed);
+            }
+            drop(extender);
+            counting = counting.saturating_add(began.elapsed());
+        }
+        Event::InitDone => {
+            let began = Instant::now();
+            service.metrics.assignment.listed();
+            unreported.sort_by_cached_key(|(pod, _)| {
+                pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
+            });
+            service.update(|extender, now| {
+                for (pod, observed) in unreported.drain(..) {
+                    count(extender, pod, &observed);
+                }
+                extender.pods_listed(now, &listed);
+            });
+            refused.retain(|uid| listed.contains(uid));
+            is_first = false;
+            let pods = std::mem::take(&mut listed).len();
+            service.gate.set_listed(Kind::Pods, true);
+            counting = counting.saturating_add(began.elapsed());
+            service.metrics.assignment.counted("pods", counting);
+            tracing::info!(pods, seconds = counting.as_secs_f64(), "pods are listed and counted");
+        }
+        Event::Apply(object) => {
+            let Some((pod, observed)) = read(object) else { return };
+            if let Some(refusal) = refusal(&observed)
+                && refused.insert(observed.uid().to_owned())
+            {
+                count_refusal(&service, &observed, refusal);
+            }
+            service.update(|extender, _| count(extender, pod, &observed));
+        }
+        Event::Delete(object) => {
+            let uid = kubelet_uid(&object);
+            refused.remove(&uid);
+            service.update(|extender, now| extender.pod_deleted(now, &uid));
+        }
+    };
+    watch(api, Config::default(), "pods", handle, always).await;
+}
+
+/// Returns why the kubelet has refused a pod of Berth's scheduler.
+fn refusal(observed: &ObservedPod) -> Option<KubeletRefusal> {
+    observed.kubelet.filter(|_| observed.is_ours)
+}
+
+fn count_refusal(service: &Service, observed: &ObservedPod, refusal: KubeletRefusal) {
+    let reason = refusal.name();
+    service.metrics.assignment.kubelet_refused(reason);
+    let existing = &observed.existing;
+    let (namespace, name) = (existing.namespace.as_str(), existing.name.as_str());
+    let node = existing.node_name.as_deref();
+    tracing::warn!(namespace, name, node, reason, "the kubelet has refused a pod");
+}
+
+fn count(extender: &mut Extender, pod: Pod, observed: &ObservedPod) {
+    if let Err(error) = extender.pod(Instant::now(), pod, observed) {
+        let existing = &observed.existing;
+        let (namespace, name) = (existing.namespace.as_str(), existing.name.as_str());
+        tracing::warn!(namespace, name, %error, "failed to compile the rules of a pod");
+    }
+}
+
+fn read(mut pod: Pod) -> Option<(Pod, ObservedPod)> {
+    match ObservedPod::read(&pod) {
+        Ok(observed) => {
+            trim(&mut pod);
+            Some((pod, observed))
+        }
+        Err(error) => {
+            let metadata = &pod.metadata;
+            let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+            tracing::warn!(namespace, name, %error, "failed to read a pod; it is not counted");
+            None
+        }
+    }
+}
+
+/// Removes the fields that are not needed once the pod has been read: of a pod on a host, all but those of rules.
+fn trim(pod: &mut Pod) {
+    pod.metadata.managed_fields = None;
+    let waits = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
+    if waits {
+        return;
+    }
+    let spec = pod.spec.take().unwrap_or_default();
+    pod.spec = Some(PodSpec {
+        node_selector: spec.node_selector,
+        affinity: spec.affinity,
+        tolerations: spec.tolerations,
+        topology_spread_constraints: spec.topology_spread_constraints,
+        ..PodSpec::default()
+    });
+}

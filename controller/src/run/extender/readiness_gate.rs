@@ -1,0 +1,184 @@
+//! The readiness gate: a call waits until all kinds are listed and the lease guard lets this extender decide.
+//!
+//! A scheduler whose call is held for a moment continues at once; one that gets an error retries the pod after a minute
+//! (Kubernetes before 1.22).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_extender::{LeaseGuard, READ_VALIDITY};
+use berth_runtime::client::found;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use tokio::sync::watch;
+
+use super::error::GateError;
+use super::listed::{Kind, Listed};
+use super::settings::Settings;
+
+/// Longest duration of a call, with all its requests to the API server. kube-scheduler waits for ten seconds
+/// (`httpTimeout`): a later answer is a failure to it, even if the pod was bound.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(9);
+/// Longest time for which a call is held before a decision.
+pub(super) const HOLD_TIMEOUT: Duration = Duration::from_secs(8);
+/// Longest time for which a call is held for an object that another watch is to show.
+pub(super) const OBJECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time after the last call for which the next call is expected.
+const BUSY: Duration = Duration::from_secs(5);
+/// Interval between reads of a Lease that another scheduler holds.
+const RETRY: Duration = Duration::from_millis(300);
+/// Timeout of a read of the Lease.
+const LEASE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// State of the gate.
+pub(super) struct ReadinessGate {
+    listed: Arc<Listed>,
+    changed: watch::Sender<()>,
+    lease: Option<(Api<Lease>, String)>,
+    guard: Mutex<LeaseGuard>,
+    /// Held by the call that reads the Lease; other calls wait for its result.
+    reading: tokio::sync::Mutex<()>,
+    last_call: Mutex<Option<Instant>>,
+}
+
+impl ReadinessGate {
+    pub(super) fn new(client: &Client, settings: &Settings, listed: Arc<Listed>) -> Self {
+        let lease = settings
+            .lease
+            .as_ref()
+            .map(|(namespace, name)| (Api::namespaced(client.clone(), namespace), name.clone()));
+        Self {
+            listed,
+            changed: watch::Sender::new(()),
+            lease,
+            guard: Mutex::new(LeaseGuard::new(&settings.host)),
+            reading: tokio::sync::Mutex::new(()),
+            last_call: Mutex::new(None),
+        }
+    }
+
+    /// Notes that a kind is listed, or is being listed again.
+    pub(super) fn set_listed(&self, kind: Kind, is_listed: bool) {
+        if is_listed {
+            self.listed.unlisted().remove(&kind);
+        } else {
+            self.listed.unlisted().insert(kind);
+        }
+        self.notify();
+    }
+
+    /// Notes that all kinds are to be listed again.
+    pub(super) fn close(&self) {
+        self.listed.unlisted().extend(Kind::ALL);
+    }
+
+    /// Notifies the calls that wait for a change.
+    pub(super) fn notify(&self) {
+        self.changed.send_replace(());
+    }
+
+    /// Waits until all kinds but pods are listed: pods are counted by the others.
+    pub(super) async fn all_but_pods(&self) {
+        let mut changed = self.changed.subscribe();
+        while self.listed.unlisted().iter().any(|kind| *kind != Kind::Pods) {
+            if changed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Returns a receiver of changes, which must be created before the check whose failure is to be waited out.
+    pub(super) fn subscribe(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// Waits until a decision may be made here.
+    ///
+    /// # Errors
+    /// If it may not at the end of the wait.
+    pub(super) async fn pass(&self, until: Instant) -> Result<(), GateError> {
+        loop {
+            let mut changed = self.subscribe();
+            let (error, pause) = match self.listed.unready() {
+                Some(unlisted) => (GateError::Unlisted(unlisted), HOLD_TIMEOUT),
+                None => match self.check_lease().await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => (error, RETRY),
+                },
+            };
+            let now = Instant::now();
+            if now >= until {
+                return Err(error);
+            }
+            let end = until.min(now.checked_add(pause).unwrap_or(until));
+            // After a change and after the pause alike, the check is repeated.
+            drop(tokio::time::timeout_at(end.into(), changed.changed()).await);
+        }
+    }
+
+    /// Does the same as [`Self::pass`], with all its requests, until the end of a call.
+    ///
+    /// # Errors
+    /// If no decision may be made here, or that is not known in time.
+    pub(super) async fn pass_before(&self, until: Instant, end: Instant) -> Result<(), GateError> {
+        let pass = tokio::time::timeout_at(end.into(), self.pass(until)).await;
+        pass.unwrap_or(Err(GateError::Late))
+    }
+
+    /// Does the same as [`Self::check_lease`], until the end of a call.
+    ///
+    /// # Errors
+    /// If this extender may not decide, or that is not known in time.
+    pub(super) async fn check_lease_before(&self, end: Instant) -> Result<(), GateError> {
+        let check = tokio::time::timeout_at(end.into(), self.check_lease()).await;
+        check.unwrap_or(Err(GateError::Late))
+    }
+
+    /// Checks that this extender decides.
+    ///
+    /// # Errors
+    /// If another one does, or the Lease cannot be read.
+    async fn check_lease(&self) -> Result<(), GateError> {
+        if self.lease.is_none() {
+            return Ok(());
+        }
+        let is_held = || lock(&self.guard).is_held(Instant::now());
+        *lock(&self.last_call) = Some(Instant::now());
+        if is_held() {
+            return Ok(());
+        }
+        let _turn = self.reading.lock().await;
+        if is_held() { Ok(()) } else { self.read_lease().await }
+    }
+
+    async fn read_lease(&self) -> Result<(), GateError> {
+        let Some((api, name)) = &self.lease else { return Ok(()) };
+        let began = Instant::now();
+        let Ok(lease) = tokio::time::timeout(LEASE_TIMEOUT, api.get(name)).await else {
+            let (name, seconds) = (name.clone(), LEASE_TIMEOUT.as_secs());
+            return Err(GateError::LeaseTimeout { name, seconds });
+        };
+        let lease =
+            found(lease).map_err(|source| GateError::ReadLease { name: name.clone(), source })?;
+        lock(&self.guard).update(began, Instant::now(), lease.as_ref())?;
+        Ok(())
+    }
+
+    /// Reads the Lease again and again as long as calls come, so that no call has to wait for it. Never ends.
+    pub(super) async fn refresh_lease(&self) {
+        let mut ticks = tokio::time::interval(READ_VALIDITY / 3);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let is_busy = lock(&self.last_call).is_some_and(|last| last.elapsed() < BUSY);
+            if is_busy && lock(&self.guard).is_held(Instant::now()) {
+                // The next call reads the Lease again and returns the error.
+                drop(self.read_lease().await);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

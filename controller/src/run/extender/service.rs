@@ -1,0 +1,68 @@
+//! State that the tasks of the extender share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use berth_extender::{Extender, PendingVm};
+use kube::Client;
+use tokio::sync::{Notify, RwLock};
+
+use super::listed::Listed;
+use super::readiness_gate::ReadinessGate;
+use super::settings::Settings;
+use crate::run::metrics::Metrics;
+
+/// The extender with its readiness gate, its client and its metrics.
+pub(super) struct Service {
+    extender: Mutex<Extender>,
+    pub(super) gate: ReadinessGate,
+    /// VMs that are on no host yet, as of the last list.
+    pending_vms: Mutex<Vec<PendingVm>>,
+    /// Notified after a change that may make room for a waiting pod.
+    pub(super) changed: Notify,
+    /// Held by each binding in progress, which an extender that is built again from scratch would not know.
+    pub(super) sending: RwLock<()>,
+    pub(super) client: Client,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl Service {
+    pub(super) fn new(
+        settings: &Settings,
+        client: &Client,
+        metrics: &Arc<Metrics>,
+        listed: &Arc<Listed>,
+    ) -> Self {
+        Self {
+            extender: Mutex::new(Extender::unlisted()),
+            gate: ReadinessGate::new(client, settings, Arc::clone(listed)),
+            pending_vms: Mutex::default(),
+            changed: Notify::new(),
+            sending: RwLock::new(()),
+            client: client.clone(),
+            metrics: Arc::clone(metrics),
+        }
+    }
+
+    pub(super) fn extender(&self) -> MutexGuard<'_, Extender> {
+        self.extender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn pending_vms(&self) -> MutexGuard<'_, Vec<PendingVm>> {
+        self.pending_vms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Updates the extender, and notifies calls and pods that may wait for it.
+    pub(super) fn update<T>(&self, update: impl FnOnce(&mut Extender, Instant) -> T) -> T {
+        let result = update(&mut self.extender(), Instant::now());
+        self.notify();
+        result
+    }
+
+    /// Notifies calls and pods that wait for a change. For many changes at once, such as a list, once is enough: each
+    /// notification wakes two tasks.
+    pub(super) fn notify(&self) {
+        self.gate.notify();
+        self.changed.notify_one();
+    }
+}

@@ -1,0 +1,122 @@
+//! Wakes pods that wait for room: the scheduler retries them when a Node changes in a field that it watches.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::names::CAPACITY_GENERATION;
+use berth_runtime::client::within;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::Patch;
+use serde_json::json;
+
+use super::service::Service;
+use crate::run::calls::patched_by;
+
+/// Debounce: a burst of changes is one round.
+const DEBOUNCE: Duration = Duration::from_millis(20);
+/// Interval between rounds.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// Pause after a failure, and while another extender decides.
+const RETRY: Duration = Duration::from_secs(2);
+/// Number of Nodes that are touched in a round. Old schedulers retry all pods then, newer ones those that may fit the Node.
+const NODES: usize = 8;
+/// First version of Kubernetes whose scheduler watches annotations of Nodes; older ones watch labels.
+const ANNOTATIONS: (u32, u32) = (1, 21);
+
+/// Task that wakes pods.
+pub(super) struct Waker {
+    service: Arc<Service>,
+}
+
+impl Waker {
+    pub(super) fn new(service: &Arc<Service>) -> Self {
+        Self { service: Arc::clone(service) }
+    }
+
+    /// Touches Nodes on which waiting pods fit; never ends.
+    pub(super) async fn run(self) {
+        let has_annotations = self.version().await >= ANNOTATIONS;
+        let service = &self.service;
+        // Nodes that are still to be touched: there were too many for a round, or the request failed.
+        let mut left: VecDeque<String> = VecDeque::new();
+        loop {
+            service.changed.notified().await;
+            tokio::time::sleep(DEBOUNCE).await;
+            if !service.extender().has_waiting() {
+                left.clear();
+                continue;
+            }
+            let now = std::time::Instant::now();
+            if service.gate.pass(now).await.is_err() {
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+            let new = service.extender().wake();
+            left.extend(new.into_iter().filter(|host| !left.contains(host)).collect::<Vec<_>>());
+            let round: Vec<String> = left.drain(..left.len().min(NODES)).collect();
+            let mut failed = 0;
+            for host in &round {
+                if !self.touch(host, has_annotations).await {
+                    failed += 1;
+                    left.push_back(host.clone());
+                }
+            }
+            if !round.is_empty() {
+                tokio::time::sleep(if failed < round.len() { INTERVAL } else { RETRY }).await;
+            }
+            if !left.is_empty() {
+                service.changed.notify_one();
+            }
+        }
+    }
+
+    /// Returns the version of the API server.
+    async fn version(&self) -> (u32, u32) {
+        loop {
+            match within(self.service.client.apiserver_version()).await {
+                Ok(version) => {
+                    // Some distributions append a plus sign.
+                    let number = |text: &str| {
+                        let digits = text.chars().take_while(char::is_ascii_digit);
+                        digits.collect::<String>().parse().unwrap_or_default()
+                    };
+                    return (number(&version.major), number(&version.minor));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "failed to read the API server's version; trying again");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Touches a Node; returns false if that is to be repeated.
+    async fn touch(&self, node: &str, has_annotations: bool) -> bool {
+        let nodes: Api<Node> = Api::all(self.service.client.clone());
+        let field = if has_annotations { "annotations" } else { "labels" };
+        let now = Timestamp::now().as_millisecond().to_string();
+        let patch = Patch::Merge(json!({"metadata": {field: {CAPACITY_GENERATION: now}}}));
+        let params = patched_by();
+        match within(nodes.patch_metadata(node, &params, &patch)).await {
+            Ok(_) => {
+                self.service.metrics.assignment.woken();
+                tracing::debug!(node, "touched a Node that has room for a waiting pod");
+                true
+            }
+            Err(error) if error.code() == Some(404) => true,
+            Err(error) => {
+                tracing::warn!(
+                    node,
+                    field,
+                    key = CAPACITY_GENERATION,
+                    %error,
+                    "failed to patch a Node; trying again"
+                );
+                false
+            }
+        }
+    }
+}
