@@ -13,7 +13,7 @@ const UNUSABLE: &str = "node(s) had no usable agent report";
 /// Reason for a host whose kubelet admits pods in an order that is not known.
 pub(super) const AWAITING_REPORT: &str = "node(s) had new pods that no agent report lists yet";
 /// Reason for a host where pods have left and its report still lists them, or may do so.
-const AWAITING_POD_REMOVAL: &str = "node(s) had pods that are just leaving";
+const AWAITING_POD_REMOVAL: &str = "node(s) had terminating pods";
 
 impl Availability {
     /// Returns the reason why the host takes no pod, with or without exclusive CPUs or huge pages.

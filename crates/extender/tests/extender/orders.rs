@@ -140,7 +140,7 @@ fn a_launcher_that_hangs_keeps_its_cpus() {
         report(&mut extender, &HostForm { has: has.clone(), ..host() }, 3 + u64::from(minutes));
         assert_eq!(
             why(extender.filter(later, &next, &["a"])),
-            "node(s) had pods that are just leaving"
+            "node(s) had terminating pods"
         );
     }
     let mut shares = PodForm::vm("shares", 0).build();
