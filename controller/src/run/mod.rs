@@ -6,6 +6,7 @@
 //! reconciles from the actual state. The scheduler extender ([`extender`]) runs on all replicas.
 
 pub mod apply;
+mod assignment_metrics;
 mod burst;
 mod calls;
 mod config;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::extender::Extender;
 use super::instance::Instance;
 use super::observed_pod::ObservedPod;
-use super::virtual_machines::Claim;
+use super::pending_vm::Claim;
 
 impl Extender {
     /// Updates a namespace's labels.

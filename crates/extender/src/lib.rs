@@ -30,6 +30,7 @@ mod instance;
 mod instances;
 mod lease_guard;
 mod observed_pod;
+mod pending_reservations;
 mod pending_vm;
 mod pod_queue;
 mod pods;

@@ -2,11 +2,10 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use k8s_openapi::api::core::v1;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-
 use berth_api::names::SCHEDULER;
 use berth_kubevirt_render::launcher::{Existing, Invalid};
+use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 /// A pod as the watch shows it.
 #[derive(Clone, Debug, Default)]

@@ -6,21 +6,16 @@
 //! the first consumer itself and waits for its volume in the scheduler. No object has the reservation of either pod, but it
 //! can be computed: the claims and volumes name the host, and the instance has the amounts.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{
-    Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Toleration,
-};
+use berth_api::names::SCHEDULER;
+use berth_kubevirt_render::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use serde_json::Value;
 
 use super::error::VmError;
-use super::extender::Extender;
-use super::reservation::{Reservation, Stage, VmKey};
-use super::virtual_machines::Claim;
-use berth_api::names::SCHEDULER;
-use berth_kubevirt_render::launcher::{Configuration, Launcher, Machine, Surroundings, predict};
-use berth_placement::engine::Needs;
-use berth_placement::rules::PodSpecParts;
+use super::reservation::VmKey;
+
+/// Namespace and name.
+pub(super) type Claim = (String, String);
 
 /// Most node selector terms of all volumes of one VM: each volume multiplies them.
 const TERMS: usize = 64;
@@ -28,9 +23,9 @@ const TERMS: usize = 64;
 /// A VM that is on no host yet, and has claims.
 #[derive(Clone, Debug)]
 pub struct PendingVm {
-    instance: String,
-    claims: Vec<Claim>,
-    launcher: Box<Launcher>,
+    pub(super) instance: String,
+    pub(super) claims: Vec<Claim>,
+    pub(super) launcher: Box<Launcher>,
 }
 
 /// Returns the node selector of a volume that is to be provisioned on a node.
@@ -86,7 +81,7 @@ impl PendingVm {
         self.claims.iter()
     }
 
-    fn key(&self) -> VmKey {
+    pub(super) fn key(&self) -> VmKey {
         let (namespace, instance) = (self.launcher.namespace.clone(), self.instance.clone());
         VmKey { namespace, instance, migration: String::new() }
     }
@@ -99,7 +94,7 @@ fn claim(volume: &Value) -> Option<&str> {
 }
 
 /// Returns a node selector that matches the nodes which match both.
-fn intersection(first: &NodeSelector, other: &NodeSelector) -> Option<NodeSelector> {
+pub(super) fn intersection(first: &NodeSelector, other: &NodeSelector) -> Option<NodeSelector> {
     let join = |a: &Option<Vec<NodeSelectorRequirement>>,
                 b: &Option<Vec<NodeSelectorRequirement>>| {
         Some(a.iter().chain(b).flatten().cloned().collect())
@@ -120,83 +115,6 @@ fn intersection(first: &NodeSelector, other: &NodeSelector) -> Option<NodeSelect
     }
     (!terms.is_empty() && terms.len() <= TERMS)
         .then_some(NodeSelector { node_selector_terms: terms })
-}
-
-impl Extender {
-    /// Sets the VMs that are on no host, and the node selectors of their claims' volumes. Their hosts are reserved when pods
-    /// are listed too.
-    pub fn pending_vms(&mut self, vms: Vec<PendingVm>, volumes: BTreeMap<Claim, NodeSelector>) {
-        self.vms.pending = (vms, volumes);
-    }
-
-    /// Reserves the hosts that VMs without a pod are tied to by their volumes.
-    pub(super) fn reserve_pending_vms(&mut self) {
-        let (mut vms, volumes) = std::mem::take(&mut self.vms.pending);
-        vms.sort_by(|a, b| a.claims.cmp(&b.claims));
-        for vm in vms {
-            let key = vm.key();
-            if self.reservations.records.holder(&key).is_some() {
-                continue;
-            }
-            let mut pins = vm.claims.iter().filter_map(|claim| volumes.get(claim));
-            let Some(first) = pins.next() else { continue };
-            let Some(pin) = pins.try_fold(first.clone(), |all, first| intersection(&all, first))
-            else {
-                continue;
-            };
-            self.reserve_pending_vm(&vm, key, pin);
-        }
-    }
-
-    fn reserve_pending_vm(&mut self, vm: &PendingVm, key: VmKey, pin: NodeSelector) {
-        let Launcher { pod, namespace, labels, affinity, .. } = &*vm.launcher;
-        // Only the launcher's rules about other pods count: its volumes have chosen the host already.
-        let node_affinity = NodeAffinity {
-            required_during_scheduling_ignored_during_execution: Some(pin),
-            ..NodeAffinity::default()
-        };
-        let affinity =
-            Affinity { node_affinity: Some(node_affinity), ..affinity.clone().unwrap_or_default() };
-        let tolerations =
-            [Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }];
-        let mut pod = pod.clone();
-        pod.uid = format!("{}/launcher", vm.instance);
-        let needs = match self.vms.instance(&key) {
-            Some(instance) => instance.needs(&pod),
-            None => Needs::default(),
-        };
-        let parts = PodSpecParts {
-            namespace,
-            labels: Some(labels),
-            is_terminating: false,
-            node_selector: None,
-            affinity: Some(&affinity),
-            tolerations: &tolerations,
-            spread: &[],
-            containers: &pod,
-        };
-        let engine = &mut self.reservations.engine;
-        let Ok(request) = engine.request(&parts, needs) else { return };
-        let mut hosts = engine.candidates(&request);
-        // Where several hosts can reach the volume, the VM does not depend on one of them.
-        let (Some(host), None) = (hosts.next(), hosts.next()) else { return };
-        if engine.place(&request, Some(&[host])).is_none() {
-            return;
-        }
-        let name = engine.facts(host).map_or("", |facts| facts.name.as_str());
-        let reservation = Reservation {
-            host: self.reservations.records.intern_host(name),
-            stage: Stage::Kept { until: None },
-            request,
-            vm: Some(key),
-            is_first_consumer: true,
-            stamp: 0,
-            is_seen: false,
-            is_listed: false,
-            is_terminating: false,
-        };
-        self.reservations.records.insert(&pod.uid, reservation);
-    }
 }
 
 #[cfg(test)]

@@ -5,11 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use k8s_openapi::api::core::v1::NodeSelector;
 
 use super::instance::Instance;
-use super::pending_vm::PendingVm;
+use super::pending_vm::{Claim, PendingVm};
 use super::reservation::VmKey;
-
-/// Namespace and name.
-pub(super) type Claim = (String, String);
 
 /// All VirtualMachineInstances, and all claims without a volume.
 #[derive(Debug, Default)]

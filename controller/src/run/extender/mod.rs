@@ -11,7 +11,6 @@ mod error;
 mod hosts;
 mod instances;
 mod listed;
-mod metrics;
 mod namespaces;
 mod pods;
 mod readiness_gate;
@@ -32,7 +31,6 @@ use tokio::task::JoinSet;
 
 use super::metrics::Metrics;
 pub(super) use listed::Listed;
-pub(super) use metrics::Assignment;
 use service::Service;
 pub use settings::Settings;
 pub(super) use settings::Shared;

@@ -138,10 +138,7 @@ fn a_launcher_that_hangs_keeps_its_cpus() {
         let later = now + Duration::from_secs(60) * minutes;
         extender.tick(later);
         report(&mut extender, &HostForm { has: has.clone(), ..host() }, 3 + u64::from(minutes));
-        assert_eq!(
-            why(extender.filter(later, &next, &["a"])),
-            "node(s) had terminating pods"
-        );
+        assert_eq!(why(extender.filter(later, &next, &["a"])), "node(s) had terminating pods");
     }
     let mut shares = PodForm::vm("shares", 0).build();
     let containers = &mut shares.spec.get_or_insert_default().containers;

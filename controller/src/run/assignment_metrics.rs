@@ -53,7 +53,7 @@ struct KindLabels {
 
 /// Metrics of the extender.
 #[derive(Debug)]
-pub(in crate::run) struct Assignment {
+pub(super) struct Assignment {
     decisions: Family<DecisionLabels, Counter>,
     seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
     refusals: Family<ReasonLabels, Counter>,
@@ -72,7 +72,7 @@ fn buckets() -> Histogram {
 }
 
 impl Assignment {
-    pub(in crate::run) fn register(registry: &mut Registry) -> Self {
+    pub(super) fn register(registry: &mut Registry) -> Self {
         let this = Self {
             decisions: Family::default(),
             seconds: Family::new_with_constructor(buckets as fn() -> Histogram),

@@ -1,0 +1,89 @@
+//! Reservations after a restart for VMs that have no launcher pod yet.
+
+use std::collections::BTreeMap;
+
+use berth_kubevirt_render::launcher::Launcher;
+use berth_placement::engine::Needs;
+use berth_placement::rules::PodSpecParts;
+use k8s_openapi::api::core::v1::{Affinity, NodeAffinity, NodeSelector, Toleration};
+
+use super::extender::Extender;
+use super::pending_vm::{Claim, PendingVm, intersection};
+use super::reservation::{Reservation, Stage, VmKey};
+
+impl Extender {
+    /// Sets the VMs that are on no host, and the node selectors of their claims' volumes. Their hosts are reserved when pods
+    /// are listed too.
+    pub fn pending_vms(&mut self, vms: Vec<PendingVm>, volumes: BTreeMap<Claim, NodeSelector>) {
+        self.vms.pending = (vms, volumes);
+    }
+
+    /// Reserves the hosts that VMs without a pod are tied to by their volumes.
+    pub(super) fn reserve_pending_vms(&mut self) {
+        let (mut vms, volumes) = std::mem::take(&mut self.vms.pending);
+        vms.sort_by(|a, b| a.claims.cmp(&b.claims));
+        for vm in vms {
+            let key = vm.key();
+            if self.reservations.records.holder(&key).is_some() {
+                continue;
+            }
+            let mut pins = vm.claims.iter().filter_map(|claim| volumes.get(claim));
+            let Some(first) = pins.next() else { continue };
+            let Some(pin) = pins.try_fold(first.clone(), |all, first| intersection(&all, first))
+            else {
+                continue;
+            };
+            self.reserve_pending_vm(&vm, key, pin);
+        }
+    }
+
+    fn reserve_pending_vm(&mut self, vm: &PendingVm, key: VmKey, pin: NodeSelector) {
+        let Launcher { pod, namespace, labels, affinity, .. } = &*vm.launcher;
+        // Only the launcher's rules about other pods count: its volumes have chosen the host already.
+        let node_affinity = NodeAffinity {
+            required_during_scheduling_ignored_during_execution: Some(pin),
+            ..NodeAffinity::default()
+        };
+        let affinity =
+            Affinity { node_affinity: Some(node_affinity), ..affinity.clone().unwrap_or_default() };
+        let tolerations =
+            [Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }];
+        let mut pod = pod.clone();
+        pod.uid = format!("{}/launcher", vm.instance);
+        let needs = match self.vms.instance(&key) {
+            Some(instance) => instance.needs(&pod),
+            None => Needs::default(),
+        };
+        let parts = PodSpecParts {
+            namespace,
+            labels: Some(labels),
+            is_terminating: false,
+            node_selector: None,
+            affinity: Some(&affinity),
+            tolerations: &tolerations,
+            spread: &[],
+            containers: &pod,
+        };
+        let engine = &mut self.reservations.engine;
+        let Ok(request) = engine.request(&parts, needs) else { return };
+        let mut hosts = engine.candidates(&request);
+        // Where several hosts can reach the volume, the VM does not depend on one of them.
+        let (Some(host), None) = (hosts.next(), hosts.next()) else { return };
+        if engine.place(&request, Some(&[host])).is_none() {
+            return;
+        }
+        let name = engine.facts(host).map_or("", |facts| facts.name.as_str());
+        let reservation = Reservation {
+            host: self.reservations.records.intern_host(name),
+            stage: Stage::Kept { until: None },
+            request,
+            vm: Some(key),
+            is_first_consumer: true,
+            stamp: 0,
+            is_seen: false,
+            is_listed: false,
+            is_terminating: false,
+        };
+        self.reservations.records.insert(&pod.uid, reservation);
+    }
+}
