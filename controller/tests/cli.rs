@@ -65,18 +65,18 @@ fn compare(path: &str, wanted: &str) {
 }
 
 #[test]
-fn the_readme_shows_what_the_program_prints() {
+fn documents_show_what_the_program_prints() {
     let output = run(&["plan", "-f", "examples/fleet/"], "");
     assert_eq!(output.status.code(), Some(1), "one VM does not fit: {}", stderr(&output));
     let table = stdout(&output);
     for line in table.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    let readme = std::fs::read_to_string(repository().join("README.md")).unwrap();
+    let document = std::fs::read_to_string(repository().join("docs/placement.md")).unwrap();
     let marker = "<!-- sample: fleet -->\n```text\n";
-    let start = readme.find(marker).unwrap() + marker.len();
-    let end = start + readme[start..].find("```\n").unwrap();
-    compare("README.md", &format!("{}{table}{}", &readme[..start], &readme[end..]));
+    let start = document.find(marker).unwrap() + marker.len();
+    let end = start + document[start..].find("```\n").unwrap();
+    compare("docs/placement.md", &format!("{}{table}{}", &document[..start], &document[end..]));
     compare("docs/man/berth-controller.1", &stdout(&run(&["man"], "")));
     compare("docs/berth-controller.md", &stdout(&run(&["man", "--markdown"], "")));
     compare("docs/berth-controller.bash", &stdout(&run(&["completion", "bash"], "")));
