@@ -1,0 +1,20 @@
+//! Guards over the repository's own source, read as Rust: errors, logs, modules, crates and vocabulary.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests read the repository's files, and fail by panicking"
+)]
+
+#[path = "source/errors.rs"]
+mod errors;
+#[path = "source/logs.rs"]
+mod logs;
+#[path = "source/modules.rs"]
+mod modules;
+#[path = "source/tree.rs"]
+mod tree;
+#[path = "source/vocabulary.rs"]
+mod vocabulary;
+#[path = "source/walls.rs"]
+mod walls;

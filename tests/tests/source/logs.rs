@@ -1,0 +1,50 @@
+//! A log call has a fixed message and at least one field.
+
+use proc_macro2::TokenTree;
+
+use crate::tree::{rust, walk};
+
+const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
+
+/// Returns the level if a macro call of `tracing` begins at this token.
+fn level(tokens: &[TokenTree], at: usize) -> Option<String> {
+    let TokenTree::Ident(name) = tokens.get(at)? else { return None };
+    let name = name.to_string();
+    let is_call = matches!(tokens.get(at + 1), Some(TokenTree::Punct(mark)) if mark.as_char() == '!')
+        && matches!(tokens.get(at + 2), Some(TokenTree::Group(_)));
+    let is_path =
+        at >= 3 && matches!(&tokens[at - 3], TokenTree::Ident(krate) if *krate == "tracing");
+    (LEVELS.contains(&name.as_str()) && is_call && is_path).then_some(name)
+}
+
+#[test]
+fn log_calls_are_structured() {
+    let (mut calls, mut found) = (0, Vec::new());
+    for file in rust().into_iter().filter(|file| !file.is_test()) {
+        walk(file.tokens(), &mut |tokens, at| {
+            let Some(level) = level(tokens, at) else { return };
+            let Some(TokenTree::Group(group)) = tokens.get(at + 2) else { return };
+            calls += 1;
+            let inside: Vec<TokenTree> = group.stream().into_iter().collect();
+            // Only the message, and what is formatted into it: no field.
+            if matches!(inside.first(), Some(TokenTree::Literal(_))) {
+                found.push(format!("{}: {level}!({})", file.path, group.stream()));
+            }
+            for token in &inside {
+                if let TokenTree::Literal(text) = token
+                    && text.to_string().starts_with('"')
+                    && text.to_string().contains('{')
+                    && !inside
+                        .iter()
+                        .any(|other| matches!(other, TokenTree::Ident(name) if *name == "name"))
+                {
+                    found.push(format!("{}: a message with values: {text}", file.path));
+                }
+            }
+        });
+    }
+    assert!(calls > 40, "only {calls} calls");
+    found.sort();
+    found.dedup();
+    assert!(found.is_empty(), "log calls without fields:\n{}", found.join("\n"));
+}
