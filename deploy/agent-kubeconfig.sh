@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 umask 077
 
-# Whoever has the name has the Node: none is made for one that is not there.
+# The holder of the name has the Node: none is made for one that is not there.
 kubectl get node "$node" >/dev/null
 openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$work/key" -out "$work/csr" \
     -subj "/O=berth:agents/CN=berth:agent:$node" 2>"$work/log" || {
@@ -38,7 +38,7 @@ tries=0
 until certificate=$(kubectl get csr "$request" -o 'jsonpath={.status.certificate}') && [ "$certificate" ]; do
     tries=$((tries + 1))
     [ $tries -lt 60 ] || {
-        echo "agent-kubeconfig.sh: CertificateSigningRequest $request is approved, and nobody has signed it for a minute" >&2
+        echo "agent-kubeconfig.sh: CertificateSigningRequest $request is approved, but was not signed for a minute" >&2
         exit 1
     }
     sleep 1

@@ -55,7 +55,7 @@ attributes /sys/kernel/mm 4
 attributes /sys/class/dmi/id/
 copy /sys/fs/cgroup/cgroup.controllers
 for unit in cpu_core cpu_atom; do copy "/sys/devices/$unit/cpus"; done
-# An empty folder says that there is no IOMMU, a missing one that nobody looked.
+# An empty folder says that there is no IOMMU, a missing one that it was not captured.
 mkdir -p "$tree/sys/kernel/iommu_groups"
 for group in /sys/kernel/iommu_groups/*; do [ -d "$group" ] && mkdir -p "$tree$group"; done
 for module in /sys/module/*; do mkdir -p "$tree$module"; done

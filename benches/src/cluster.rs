@@ -175,7 +175,7 @@ impl Cluster {
     pub(crate) fn until<T>(
         &self,
         what: &str,
-        patience: Duration,
+        timeout: Duration,
         mut answer: impl FnMut(&Self) -> Result<Result<T, String>>,
     ) -> Result<T> {
         let begin = Instant::now();
@@ -184,11 +184,7 @@ impl Cluster {
                 Ok(answer) => return Ok(answer),
                 Err(left) => left,
             };
-            ensure!(
-                begin.elapsed() < patience,
-                "not after {} s: {what}: {left}",
-                patience.as_secs()
-            );
+            ensure!(begin.elapsed() < timeout, "not after {} s: {what}: {left}", timeout.as_secs());
             std::thread::sleep(PAUSE);
         }
     }
@@ -249,7 +245,7 @@ impl Caller {
     }
 }
 
-/// As it would be made by somebody who knows what is to be in it: without what the server has added.
+/// As a user would create it who knows what is to be in it: without what the server has added.
 pub(crate) fn plain(mut object: Value, kind: (&str, &str)) -> Value {
     let keeps = ["name", "namespace", "labels", "annotations", "ownerReferences", "finalizers"];
     if let Some(metadata) = object["metadata"].as_object_mut() {

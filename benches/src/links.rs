@@ -24,7 +24,7 @@ const TENANTS_GOAL: f64 = 0.7;
 const REPAIR_GOAL: f64 = 1000.0;
 const TENANTS: u32 = 1000;
 /// A thousand tenants take minutes where everything is emulated.
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Compares tenant networks with `bridge` and `ip -batch` on an emulated host.
 #[derive(Debug, clap::Args)]
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 | 4,000 VLANs on a VLAN-aware bridge, from nothing, one message each; less what the same program takes for one VLAN | {:.0} | `bridge vlan add vid 2-4001` | {:.0} | {:.2} | {VLANS_GOAL} |
 | {TENANTS} tenants with a VLAN link and a bridge each, from nothing: the whole of `apply`, read back | {:.0} | `ip -batch` and `sysctl -p` to the same state | {:.0} | {:.2} | {TENANTS_GOAL} |
 
-A bridge of {TENANTS} tenants that somebody deletes is back, by the kernel's event, after {:.0} ms (median of {}), 90th percentile \
+A bridge of {TENANTS} tenants that is deleted is back, by the kernel's event, after {:.0} ms (median of {}), 90th percentile \
 {:.0} ms; goal {REPAIR_GOAL:.0} ms. The daemon with {TENANTS} tenants has {resident:.1} MiB resident.
 
 Goals: {}.
@@ -125,7 +125,7 @@ fn timed(host: &mut Host, command: &str) -> Result<f64> {
             "begin=$(date +%s%N); {command} >/run/timed.log 2>&1 || {{ cat /run/timed.log; exit 1; }}; \
              echo $(( ($(date +%s%N) - begin) / 1000 ))"
         ),
-        PATIENCE,
+        TIMEOUT,
     )?;
     ensure!(said.code == 0, "{command}: {}", said.output);
     let micros: f64 = said.output.trim().parse().with_context(|| said.output.clone())?;
@@ -209,21 +209,20 @@ fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     let (mut ours, mut peers) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         ours.push(timed(host, "berth-agent apply -f /run/tenants.yaml")?);
-        host.run_for(&format!("({state}) >/run/by-us"), PATIENCE)?;
+        host.run_for(&format!("({state}) >/run/by-us"), TIMEOUT)?;
         if round == 0 {
-            let said = host.run_for(SCRIPT, PATIENCE)?;
+            let said = host.run_for(SCRIPT, TIMEOUT)?;
             ensure!(said.code == 0, "{}", said.output);
         }
-        host.run_for(remove, PATIENCE)?;
+        host.run_for(remove, TIMEOUT)?;
         peers.push(timed(
             host,
             "{ ip -batch /run/made && sysctl -q -p /run/sysctls && ip -batch /run/raised; }",
         )?);
-        host.run_for(&format!("({state}) >/run/by-peer"), PATIENCE)?;
-        let differ =
-            host.run_for("test -s /run/by-us && diff /run/by-us /run/by-peer", PATIENCE)?;
+        host.run_for(&format!("({state}) >/run/by-peer"), TIMEOUT)?;
+        let differ = host.run_for("test -s /run/by-us && diff /run/by-us /run/by-peer", TIMEOUT)?;
         ensure!(differ.code == 0, "the script does not end in the same state: {differ:?}");
-        host.run_for(remove, PATIENCE)?;
+        host.run_for(remove, TIMEOUT)?;
     }
     Ok((ours, peers))
 }
@@ -233,7 +232,7 @@ fn daemon(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, f64)> {
     host.run_for(
         "berth-agent run --standalone /run/tenants.yaml </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid; \
          for i in $(seq 800); do curl -sf http://127.0.0.1:9477/readyz && break; sleep 1; done; systemctl start systemd-udevd; sleep 5",
-        PATIENCE,
+        TIMEOUT,
     )?;
     let mut millis = Vec::new();
     for round in 0..rounds {

@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            // Nobody is left to tell when standard error is closed.
+            // There is no other output when standard error is closed.
             drop(writeln!(std::io::stderr().lock(), "error: {error:#}"));
             ExitCode::from(2)
         }

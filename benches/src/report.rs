@@ -260,7 +260,7 @@ pub(crate) fn host() -> Result<String> {
     ))
 }
 
-/// `path` for the written report: where things are on this machine is nobody else's business.
+/// `path` for the written report: where things are on this machine does not belong into results.
 fn shown(path: &Path) -> String {
     match path.file_name() {
         Some(name) if path.is_absolute() => name.display().to_string(),

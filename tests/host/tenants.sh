@@ -65,7 +65,7 @@ shout)
         link=$link.$tag
         ip -n "$name" link set "$link" up
     done
-    # Nobody answers a broadcast, so this never succeeds; that it sends is seen by those who must hear it.
+    # A broadcast is not answered, so this never succeeds; that it sends is seen by those who must hear it.
     ip netns exec "$name" ping -b -q -c 2 -i 0.2 -W 0.2 -I "$link" 255.255.255.255 >/dev/null 2>&1 || true
     [ $# = 0 ] || ip -n "$name" link delete "net1.$1"
     ;;

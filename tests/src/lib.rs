@@ -10,8 +10,8 @@ pub mod lscpu;
 pub mod package;
 pub mod pings;
 pub mod running;
+pub mod simulated;
 pub mod skip;
-pub mod standins;
 pub mod wait;
 
 use std::path::PathBuf;

@@ -84,7 +84,7 @@ fn reboots(host: &mut Host) {
     host.reboot().unwrap();
     assert_ne!(boot_id(host), before);
     assert_eq!(host.must("cat /root/kept").unwrap(), "kept\n");
-    // Restarts that nobody asked for are errors, after which the host can be had back.
+    // Unexpected restarts are errors, after which the host can be had back.
     let error = host.run("echo b >/proc/sysrq-trigger; sleep 100").unwrap_err();
     assert!(format!("{error:#}").contains("restarted"), "{error:#}");
     assert!(host.run("true").is_err());

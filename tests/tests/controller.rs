@@ -33,7 +33,7 @@ fn hosts_are_kept_as_their_profiles_say() {
     }
     hosts::a_profile_becomes_the_spec(&plane);
     hosts::the_highest_priority_wins_and_a_tie_is_shown_on_both(&plane);
-    // Of a field or a list that is applied no more servers before 1.22 drop all that is below it, whoever holds that.
+    // Of a field or a list that is applied no more servers before 1.22 drop all that is below it, whatever manager owns it.
     let is_current = plane.supports("fields of other managers", Version(1, 22));
     if is_current {
         hosts::a_persons_field_wins_and_comes_back(&plane);

@@ -1,4 +1,4 @@
-//! `make demo`: what it applies is right for a real API server, and its stand-in makes of a VirtualMachine what KubeVirt does;
+//! `make demo`: what it applies is right for a real API server, and its simulation makes of a VirtualMachine what KubeVirt does;
 //! and, where it is asked for, all of it from the first to the last table.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs")]
@@ -115,7 +115,7 @@ fn whatever_befalls_the_demo_ends_with_all_as_it_should_be() {
     let said = String::from_utf8_lossy(&done.stdout);
     writeln!(std::io::stderr(), "{said}").unwrap_or_default();
     assert!(done.status.success(), "{said}");
-    for table in ["Hosts", "Zones", "Tenants", "VMs", "Who reaches whom", "What befell them"] {
+    for table in ["Hosts", "Zones", "Tenants", "VMs", "Who reaches whom", "Faults and outcomes"] {
         assert!(said.lines().any(|line| line == table), "no table {table}:\n{said}");
     }
 }

@@ -91,7 +91,7 @@ fn metrics_are_those_that_the_programs_export() {
         let named = metrics(&text);
         assert!(named.len() >= least, "{file} names {named:?}");
         for name in named {
-            assert!(is_exported(name, &registered), "{file}: nobody exports {name}");
+            assert!(is_exported(name, &registered), "{file}: no program exports {name}");
         }
     }
     let described = metrics(&document);

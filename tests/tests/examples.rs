@@ -1,7 +1,7 @@
 //! `examples/tenants` on a real API server: from nothing to machines by one `kubectl apply`, with the controller as it is
 //! deployed, two of it and with the rights of `deploy/`; edited, scaled and paused while controllers are killed.
 //!
-//! Agents and KubeVirt are stand-ins.
+//! Agents and KubeVirt are simulated.
 
 #![expect(
     clippy::disallowed_methods,
@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use berth_tests::cluster::{ControlPlane, Parts};
 use berth_tests::controller::Controller;
 use berth_tests::repository;
-use berth_tests::standins::{Fleet, KubeVirt, Part};
+use berth_tests::simulated::{Fleet, KubeVirt, Part};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
@@ -84,7 +84,7 @@ fn logs(plane: &ControlPlane) -> String {
     ["first", "second"].map(|name| format!("--- {name} ---\n{}\n", plane.log(name))).concat()
 }
 
-/// Waits until there are as many machines as asked for, and no others; all of them run, and are of the template of now.
+/// Waits until there are as many machines as desired, and no others; all of them run, and are of the template of now.
 fn until_all_run(plane: &ControlPlane, asked: &Asked) {
     let mut last = String::new();
     let done = plane.until("all machines", SOON, |plane| {
@@ -176,7 +176,7 @@ fn more_tenant(plane: &ControlPlane, tenant: &str) {
     plane.kubectl_with(&plane.kubeconfig(), &["apply", "-f", "-"], &text).unwrap();
 }
 
-/// Changes of all kinds go on while controllers are killed, wherever they are; then all is as asked.
+/// Changes of all kinds go on while controllers are killed, in any state; then everything matches the desired state.
 fn killed_at_any_moment(
     plane: &ControlPlane,
     controllers: &mut [Controller; 2],
@@ -190,7 +190,7 @@ fn killed_at_any_moment(
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         change(plane, round, asked);
         std::thread::sleep(Duration::from_millis((random >> 33) % 1500));
-        // Whoever leads; every third time both.
+        // The leader; every third time both.
         let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
         let leads = usize::from(lease["spec"]["holderIdentity"] == "second");
         controllers[leads].running.end();

@@ -244,7 +244,7 @@ fn kubelet_takes_its_pods_back(plane: &ControlPlane, host: &mut Host) {
     });
     plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &others.to_string()).unwrap();
     running(plane, host, "attached");
-    // Pages that nobody uses go, the bridge goes, and with it its resource.
+    // Unused pages go, the bridge goes, and with it its resource.
     ask(
         plane,
         &json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 4}, {"size": "2Mi", "zone": 1, "count": 4}],
@@ -326,7 +326,7 @@ fn the_controller_of_the_deployment_leads(plane: &ControlPlane) {
         plane.get(&["node", NODE]).unwrap()["metadata"]["labels"]["berth.dev/class"].clone()
     };
     plane.until("its class", SLOW, |plane| (label(plane) == "Density").then_some(())).unwrap();
-    // The one that leads goes, and gives the lead to the other.
+    // The leader ends and releases the Lease for the other.
     let holder = |plane: &ControlPlane| {
         let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
         lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()

@@ -24,7 +24,7 @@ use berth_controller::run::events::Events;
 use berth_tests::cluster::{ControlPlane, Parts, condition};
 use berth_tests::controller::rights;
 use berth_tests::repository;
-use berth_tests::standins::{KubeVirt, client, runtime};
+use berth_tests::simulated::{KubeVirt, client, runtime};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ fn deployment(name: &str, replicas: u32, memory: &str) -> Value {
             "template": {
                 "metadata": {"labels": {"name": name}},
                 "spec": {"providerSpec": {"value": {
-                    "sshPublicKeys": ["ssh-ed25519 AAAA somebody"],
+                    "sshPublicKeys": ["ssh-ed25519 AAAA user"],
                     "cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "operatingSystemSpec": {},
                     "cloudProviderSpec": {"virtualMachine": {"template": {
                         "cpus": "2", "memory": memory,
@@ -294,7 +294,7 @@ fn machines_come_to_run(plane: &ControlPlane) {
         assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], vm["metadata"]["uid"]);
         let data = secret["data"]["userdata"].as_str().unwrap();
         let data = String::from_utf8(STANDARD.decode(data).unwrap()).unwrap();
-        assert!(data.contains("- \"ssh-ed25519 AAAA somebody\""), "{data}");
+        assert!(data.contains("- \"ssh-ed25519 AAAA user\""), "{data}");
         assert_eq!(vm["metadata"]["ownerReferences"][0]["kind"], "MachineDeployment");
         assert_eq!(vm["metadata"]["labels"]["cluster.x-k8s.io/cluster-name"], "abc");
     }
@@ -384,7 +384,7 @@ fn one_that_has_ended_is_replaced(plane: &ControlPlane) {
     until_complete(plane, "web", 1);
 }
 
-/// A VirtualMachine with the label of a deployment that nobody owns, as machine-controller leaves them.
+/// A VirtualMachine with the label of a deployment without an owner, as machine-controller leaves them.
 fn one_that_was_there_is_adopted(plane: &ControlPlane, kubevirt: &KubeVirt) {
     kubevirt.works.store(true, Ordering::SeqCst);
     let vm = json!({

@@ -1,5 +1,5 @@
 //! Tenant networks on two emulated hosts with one cable between them that carries every VLAN: who reaches whom,
-//! what stays up, and what is put back.
+//! what stays up, and what is restored.
 //!
 //! `make test` runs this with a few kills; `make faults` with many, and worse.
 
@@ -63,7 +63,7 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
         let second = scope.spawn(|| start(numbers[1], &ends[1], &ends[0], cluster));
         [first.join().unwrap(), second.join().unwrap()]
     });
-    // QEMU has the sockets open by now, and a host that restarts makes its own anew.
+    // QEMU has the sockets open by now, and a host that restarts creates its own again.
     drop(folder.keep());
     hosts
 }

@@ -62,7 +62,7 @@ fn a_live_cluster_is_planned_as_its_objects_are() {
     plane.kubectl(&["create", "namespace", "cluster-abc"]).unwrap();
     plane
         .until("the namespace's account", Duration::from_secs(30), |plane| {
-            // Without controllers nobody makes it, and no pod is taken without it.
+            // Without controllers it is not created, and no pod is taken without it.
             let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": "default", "namespace": "cluster-abc"}});
             plane.apply(&account.to_string()).ok()

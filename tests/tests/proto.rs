@@ -1,5 +1,5 @@
 //! The client of the kubelet's PodResources API is the one that its definition gives.
-//! `BERTH_UPDATE=1 cargo test -p berth-tests --test proto` writes it anew.
+//! `BERTH_UPDATE=1 cargo test -p berth-tests --test proto` writes it again.
 
 #![expect(clippy::disallowed_methods, reason = "tests look at files")]
 

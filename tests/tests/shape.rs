@@ -1,4 +1,4 @@
-//! A host is shaped as asked, and put back: `plan`, `apply`, `revert` and `run --standalone` on an emulated
+//! A host is configured and restored: `plan`, `apply`, `revert` and `run --standalone` on an emulated
 //! two-socket host with systemd and a kernel of its own, booted once.
 //!
 //! `make test` runs this with a few kills; `make faults` with many, power cuts, and worse.

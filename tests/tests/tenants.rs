@@ -15,7 +15,7 @@ use berth_controller::run::events::Events;
 use berth_controller::run::tenants::{self, Followers};
 use berth_tests::cluster::{CLUSTER_DNS, ControlPlane, Parts, condition};
 use berth_tests::controller::rights;
-use berth_tests::standins::{Fleet, Part, client, runtime};
+use berth_tests::simulated::{Fleet, Part, client, runtime};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -256,7 +256,7 @@ fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
     let none = json!({"spec": {"customNetworkPolicies": []}}).to_string();
     plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &none]).unwrap();
     reached(&with(&["by-hand"]));
-    // What somebody takes away or changes comes back.
+    // What another client removes or changes comes back.
     plane.kubectl(&["delete", "networkpolicy", "cluster-isolation", "-n", "cluster-one"]).unwrap();
     reached(&with(&["by-hand"]));
 }
@@ -345,7 +345,7 @@ fn killed_at_any_moment_no_vlan_is_there_twice(plane: &ControlPlane) {
     }
     let tenants = 3 + 2 * rounds;
     assert_eq!(vlans(plane).len(), tenants, "seed {seed}");
-    // No claim is left that nobody has.
+    // No claim without an owner is left.
     let claims = || plane.get(&["vlanclaims"]).unwrap()["items"].as_array().unwrap().len();
     plane
         .until("claims of tenants only", SOON, |_| (claims() == tenants).then_some(()))
@@ -405,7 +405,7 @@ fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet) {
     assert_eq!(vlans(plane)["greedy"], vlan);
 }
 
-/// A tenant that is made again while its VLAN is in quarantine: nobody else had it, and its peers may still speak there.
+/// A tenant that is made again while its VLAN is in quarantine: no other tenant had it, and its peers may still speak there.
 fn one_that_comes_back_has_its_vlan_again(plane: &ControlPlane) {
     let long = json!({"spec": {"vlanQuarantineSeconds": 3600}}).to_string();
     plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &long]).unwrap();

@@ -76,7 +76,7 @@ fn a_stolen_credential_is_worth_one_node() {
     results::tell(&world, &groups, &deployed, all.as_deref());
 }
 
-/// Tries them one after the other; what an attempt changed is put back, so that each finds the same.
+/// Tries them one after the other; what an attempt changed is restored, so that each finds the same.
 fn all_of(
     world: &World<'_>,
     groups: &[(&str, Vec<Attempt>)],

@@ -21,7 +21,7 @@ use tree::Tree;
 use crate::memory::Taken;
 
 /// The kernel gives each user 128 inotify instances (`fs.inotify.max_user_instances`), and an agent has one; so agents
-/// are of several users, which nobody else is.
+/// are of several users, unlike any other.
 const AGENTS_OF_A_USER: usize = 60;
 const FIRST_USER: u32 = 60_600;
 /// Between two starts.
@@ -121,7 +121,7 @@ fn user(number: usize) -> Result<u32> {
     Ok(FIRST_USER + u32::try_from(number / AGENTS_OF_A_USER)?)
 }
 
-/// Copies a tree. Files that agents change become the user's; the others are one file for all, and nobody's to change.
+/// Copies a tree. Files that agents change become the user's; the others are one file for all, and stay unchanged.
 fn copy(from: &Path, to: &Path, user: u32) -> Result<()> {
     fs::create_dir(to).with_context(|| to.display().to_string())?;
     chown(to, Some(user), Some(user))?;

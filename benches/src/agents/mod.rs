@@ -33,7 +33,7 @@ const AGENTS: &str = "system:serviceaccount:berth-system:berth-agent";
 /// After the last agent has published and before the quiet.
 const SETTLE: Duration = Duration::from_secs(30);
 /// Until all have published, or answered. An agent that started badly tries again after half a minute.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// Specs for all agents at once.
 const ALL_ROUNDS: u32 = 3;
 
@@ -129,9 +129,7 @@ fn measure(args: &Args) -> Result<Measured> {
     let before = servers(&plane)?;
     let mut watch = Watch::begin(&plane)?;
     fleet.start()?;
-    watch
-        .answers(fleet.names(), PATIENCE)
-        .map_err(|late| late.with_log(|name| fleet.said(name)))?;
+    watch.answers(fleet.names(), TIMEOUT).map_err(|late| late.with_log(|name| fleet.said(name)))?;
     std::thread::sleep(SETTLE);
     let quiet = quiet(&plane, &fleet, args.minutes)?;
     let idle = servers(&plane)?;
@@ -165,7 +163,7 @@ fn quiet(plane: &ControlPlane, fleet: &Fleet, minutes: u32) -> Result<Quiet> {
     let seconds = begin.elapsed().as_secs_f64();
     let log = audit_log(plane)?;
     let taken = fleet.taken()?;
-    let log = log.get(log_begin..).context("the audit log was begun anew")?;
+    let log = log.get(log_begin..).context("the audit log was rotated")?;
     // The last line may be half written.
     let log = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
     Ok(Quiet {
@@ -233,9 +231,8 @@ fn one(
         let begin = Instant::now();
         plane.apply(&object.to_string())?;
         let kubectl = millis(begin, Instant::now());
-        let answers = watch
-            .answers(names, PATIENCE)
-            .map_err(|late| late.with_log(|name| fleet.said(name)))?;
+        let answers =
+            watch.answers(names, TIMEOUT).map_err(|late| late.with_log(|name| fleet.said(name)))?;
         must_be_done(fleet, names, &files)?;
         measured.extend(answers.iter().map(|answer| One {
             kubectl,
@@ -260,7 +257,7 @@ fn all(
         server::ask_all(plane, fleet.names(), &spec)?;
         let asked = millis(begin, Instant::now());
         let answers = watch
-            .answers(fleet.names(), PATIENCE)
+            .answers(fleet.names(), TIMEOUT)
             .map_err(|late| late.with_log(|name| fleet.said(name)))?;
         must_be_done(fleet, fleet.names(), &files)?;
         measured.push(All {

@@ -45,7 +45,7 @@ impl FromStr for Sight {
 /// When it was asked for, and when it was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Unknown if the watch was begun anew meanwhile.
+    /// Unknown if the watch restarted meanwhile.
     pub(super) asked: Option<Instant>,
     pub(super) answered: Instant,
 }
@@ -56,7 +56,7 @@ struct Answers {
     answered: BTreeMap<String, u64>,
     asked: BTreeMap<String, Instant>,
     new: BTreeMap<String, Answer>,
-    /// Those that a watch which was begun anew has not listed yet: its list tells no time of a question.
+    /// Those that a restarted watch has not listed yet: its list tells no time of a question.
     unlisted: BTreeSet<String>,
 }
 
@@ -76,7 +76,7 @@ impl Answers {
     }
 }
 
-/// A `kubectl get --watch` that goes on. The server ends a watch that does not keep up; then it is begun anew.
+/// A `kubectl get --watch` that goes on. The server ends a watch that does not keep up; then it restarts.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     plane: &'a ControlPlane,
@@ -113,9 +113,9 @@ impl<'a> Watch<'a> {
     pub(super) fn answers(
         &mut self,
         names: &[String],
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Vec<Answer>, Late> {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         while self.answers.new.len() < names.len() {
             let why = match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok((at, line)) => match line.parse() {
@@ -125,7 +125,7 @@ impl<'a> Watch<'a> {
                     }
                     Err(error) => error,
                 },
-                Err(RecvTimeoutError::Timeout) => anyhow!("not after {} s", patience.as_secs()),
+                Err(RecvTimeoutError::Timeout) => anyhow!("not after {} s", timeout.as_secs()),
                 Err(RecvTimeoutError::Disconnected) => match self.begin_anew() {
                     Ok(()) => continue,
                     Err(error) => error,

@@ -1,4 +1,4 @@
-//! The peer: the same rules, the same admission and the same wishes, written as one would first write them. Every host is
+//! The peer: the same rules, the same admission and the same preferences, in the simplest form. Every host is
 //! looked at for every VM.
 
 use std::collections::HashMap;
@@ -82,7 +82,7 @@ impl Scan {
         Ok(None)
     }
 
-    /// A VM that somebody else has placed; an error if the kubelet does not take it, which is what this is the judge of.
+    /// A VM that another placement put there; an error if the kubelet does not take it, which is what this is the judge of.
     pub(super) fn put(&mut self, of: &Deployment, pod: &Pod, at: usize) -> Result<()> {
         let rules = Arc::new(Rules::compile(&mut self.counts, &of.parts(pod))?);
         let id = self.hosts.get(at).context("no such host")?.id;
@@ -112,7 +112,7 @@ impl Scan {
         }
     }
 
-    /// Whether another's books have the same CPUs and memory handed out to the same pods.
+    /// Whether another's books allocate the same CPUs and memory to the same pods.
     pub(super) fn agrees(&self, with: &Engine) -> Result<()> {
         for host in &self.hosts {
             let other = with.state(host.id).context("no such host")?;

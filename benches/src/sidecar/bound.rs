@@ -18,7 +18,7 @@ use crate::full::Launcher;
 const NAMESPACE: &str = "bound";
 const LEASE: (&str, &str) = ("kube-system", "berth-scheduler");
 /// Until all are bound, and until all are deleted.
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 /// CPUs and GiB of VMs in turn: as many kinds as tenants order.
 const SIZES: [(u32, u64); 4] = [(2, 4), (4, 14), (8, 28), (16, 56)];
 
@@ -55,7 +55,7 @@ impl Bed<'_> {
         Ok(rates)
     }
 
-    /// All pods are there before the scheduler begins, so that nobody waits for them.
+    /// All pods are there before the scheduler begins, so that nothing waits for them.
     fn run(&mut self, sidecar: Option<&str>) -> Result<f64> {
         let path = collection("v1", NAMESPACE, "pods");
         let pods: Vec<New> = (0..self.pods).map(|at| New::at(&path, &launcher(at).pod())).collect();
@@ -83,7 +83,7 @@ impl Bed<'_> {
             sidecar.end()?;
         }
         self.cluster.delete_all(&path)?;
-        self.cluster.until("pods are deleted", PATIENCE, |cluster| {
+        self.cluster.until("pods are deleted", TIMEOUT, |cluster| {
             let left = cluster.count(&path)?;
             Ok(if left == 0 { Ok(()) } else { Err(format!("{left} left")) })
         })?;
@@ -94,7 +94,7 @@ impl Bed<'_> {
     fn rate(&self) -> Result<f64> {
         let (first, last) = self.cluster.wait(async {
             let bound = bindings(self.cluster, self.pods);
-            tokio::time::timeout(PATIENCE, bound).await.context("not all pods are bound")?
+            tokio::time::timeout(TIMEOUT, bound).await.context("not all pods are bound")?
         })?;
         Ok((self.pods - 1) as f64 / (last - first).as_secs_f64())
     }
@@ -133,7 +133,7 @@ async fn bindings(cluster: &Cluster, count: usize) -> Result<(Instant, Instant)>
     }
 }
 
-/// Without wishes, which cost a kube-scheduler alone the more time for each host.
+/// Without preferences, which cost a kube-scheduler alone the more time for each host.
 fn launcher(at: usize) -> Launcher {
     let (cpus, gib) = SIZES.get(at % SIZES.len()).copied().unwrap_or_default();
     Launcher {

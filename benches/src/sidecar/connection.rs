@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 /// For one answer: longer than a call is held.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// Until somebody listens.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Until a server listens.
 const BEGIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -31,7 +31,7 @@ pub(super) struct Answer {
 }
 
 impl Connection {
-    /// To a port of this machine, as soon as somebody listens there.
+    /// To a port of this machine, as soon as a server listens there.
     pub(super) fn to(port: u16) -> Result<Self> {
         let begin = Instant::now();
         let stream = loop {
@@ -44,7 +44,7 @@ impl Connection {
             }
         };
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self { stream, sent: Vec::new(), got: Vec::new() })
     }
 

@@ -64,7 +64,7 @@ pub(super) fn measure(
     question: &Question,
     requests: usize,
 ) -> Result<Times> {
-    // Half a host's free CPUs: there must be room for all of them at once, as nobody binds them.
+    // Half a host's free CPUs: there must be room for all of them at once, as they are not bound.
     ensure!(
         requests + WARM <= question.hosts * 2,
         "{requests} requests are too many for {} hosts with {} VMs each",

@@ -14,7 +14,7 @@ use crate::counts::samples;
 use crate::memory::Taken;
 
 /// Until all is listed.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(20);
 const LISTED: &str = "berth_assignment_listed_timestamp_seconds";
 
@@ -48,7 +48,7 @@ impl Sidecar {
         while self.number(LISTED, "").is_none_or(|at| at <= 0.0) {
             self.must_run(plane)?;
             let said = plane.log(&self.name);
-            ensure!(begin.elapsed() < PATIENCE, "the sidecar does not list pods; it says: {said}");
+            ensure!(begin.elapsed() < TIMEOUT, "the sidecar does not list pods; it says: {said}");
             std::thread::sleep(PAUSE * 5);
         }
         Ok(())
@@ -98,7 +98,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts it; whoever asks first may have to wait.
+    /// Starts it; the first caller may have to wait.
     pub(super) fn start() -> Result<Self> {
         let port = free_port()?;
         let mut command = Running::command(&std::env::current_exe()?, None);

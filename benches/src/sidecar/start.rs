@@ -13,7 +13,7 @@ use super::process::Sidecar;
 use crate::memory::Taken;
 
 /// Until the first decision; the API server takes most of it.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// One start, in seconds.
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +57,7 @@ pub(super) fn measure(
         }
         // A call is held for some seconds.
         sidecar.must_run(plane)?;
-        ensure!(begin.elapsed() < PATIENCE, "no decision: {error}");
+        ensure!(begin.elapsed() < TIMEOUT, "no decision: {error}");
     }
     let (total, now) = (begin.elapsed().as_secs_f64(), Timestamp::now());
     let taken = sidecar.taken()?;

@@ -55,7 +55,7 @@ After all calls of `filter`: {resident:.0} MiB resident, at most {most:.0}.
 
 ## Pods bound
 
-{bound} launcher pods of four sizes with CPUs and pages of their own and no wishes, on {hosts} empty hosts; all are there before the scheduler
+{bound} launcher pods of four sizes with exclusive CPUs and pages and no preferences, on {hosts} empty hosts; all are there before the scheduler
 starts. Pods a second from the first binding to the last one. Both with the configuration of `deploy/`, which has all nodes considered; the
 peer without `extenders`.
 

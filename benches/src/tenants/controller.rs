@@ -11,7 +11,7 @@ use crate::counts::samples;
 use crate::memory::Taken;
 
 /// Until it leads.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// It runs until this is dropped.
 #[derive(Debug)]
@@ -58,11 +58,7 @@ impl Controller {
             if let Some(status) = this.0.running.process.try_wait()? {
                 bail!("{} run: {status}: {}", program.display(), plane.log(name));
             }
-            ensure!(
-                begin.elapsed() < PATIENCE,
-                "the controller does not lead: {}",
-                plane.log(name)
-            );
+            ensure!(begin.elapsed() < TIMEOUT, "the controller does not lead: {}", plane.log(name));
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(this)

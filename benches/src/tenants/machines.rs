@@ -57,7 +57,7 @@ pub(super) fn deployment(number: u32, replicas: u32) -> Value {
                 "metadata": {"labels": {"name": "web"}},
                 "spec": {
                     "providerSpec": {"value": {
-                        "sshPublicKeys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIexample somebody"],
+                        "sshPublicKeys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIexample user"],
                         "cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "operatingSystemSpec": {},
                         "cloudProviderSpec": {
                             "affinity": {"podAntiAffinityPreset": "soft"},

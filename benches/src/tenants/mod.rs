@@ -28,7 +28,7 @@ use render::Rendered;
 use crate::memory::Taken;
 
 /// Until all is there, for each phase.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(3600);
 /// So few requests in such a time are a Lease renewed and a watch begun again: all else is done.
 const CALM: (f64, Duration) = (6.0, Duration::from_secs(8));
 /// Nothing changes.
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Hosts that carry all of them
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     hosts: u32,
-    /// Requests that whoever makes objects has under way at once, as many as the controller keeps objects at once
+    /// Requests that the client has under way at once, as many as the controller keeps objects at once
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     at_once: u32,
     /// Runs of `render` and its peers
@@ -179,7 +179,7 @@ impl Bed<'_> {
             if next.sent.since(phase.sent).all <= CALM.0 {
                 return Ok(phase);
             }
-            anyhow::ensure!(begin.elapsed() < PATIENCE, "the controller does not come to rest");
+            anyhow::ensure!(begin.elapsed() < TIMEOUT, "the controller does not come to rest");
             phase = next;
         }
     }
@@ -252,7 +252,7 @@ fn make_tenants(cluster: &Cluster, count: u32) -> Result<Tenants> {
     let asked = cluster.create(&machines::tenants(count))?.as_secs_f64();
     let wanted = usize::try_from(count)?;
     let until = |parts: &[&str]| {
-        cluster.until(&parts.join(", "), PATIENCE, |cluster| {
+        cluster.until(&parts.join(", "), TIMEOUT, |cluster| {
             let all = cluster.cached("/apis/berth.dev/v1alpha1/tenantclusters")?;
             let is_so = |one: &&Value| one["status"]["vlan"].is_u64() && says(one, parts);
             let so = all.iter().filter(is_so).count();
@@ -270,7 +270,7 @@ fn make_machines(cluster: &Cluster, args: &Args) -> Result<f64> {
     let before = cluster.count(SECRETS)?;
     let begin = Instant::now();
     cluster.create(&machines::deployments(args.tenants, args.replicas))?;
-    cluster.until("all machines", PATIENCE, |cluster| {
+    cluster.until("all machines", TIMEOUT, |cluster| {
         let vms = cluster.count("/apis/kubevirt.io/v1/virtualmachines")?;
         let secrets = cluster.count(SECRETS)?.saturating_sub(before);
         let there = vms >= wanted && secrets >= wanted;

@@ -10,7 +10,7 @@ use flate2::read::GzDecoder;
 
 use crate::fleet::Size;
 
-/// Threads of a core: with `full-pcpus-only` nothing less is handed out.
+/// Threads of a core: with `full-pcpus-only` nothing less is allocated.
 const THREADS: u32 = 2;
 /// What the trace calls a core, and GiB for each of its units of memory: 14 units beside 100 of cores are the 3.5 GiB
 /// that Azure gave a vCPU of that time.

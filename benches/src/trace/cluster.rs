@@ -17,7 +17,7 @@ pub(super) struct Cluster {
 /// A host and what is on it.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
-    /// What the kubelet has handed out.
+    /// What the kubelet has allocated.
     pub(super) state: State,
     /// What kube-scheduler counts: allocatable and requested.
     pub(super) allocatable: Totals,
@@ -97,7 +97,7 @@ impl Cluster {
         }
     }
 
-    /// CPUs that nobody has pinned.
+    /// Unpinned CPUs.
     pub(super) fn free_cpus(&self) -> u32 {
         self.hosts.iter().flat_map(|host| host.zones).map(|zone| zone.cpus).sum()
     }

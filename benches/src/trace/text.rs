@@ -27,12 +27,12 @@ pub(super) fn write(args: &Args, date: Date, host: &str, all: &[Replayed]) -> (S
 - hosts: {hosts}, each with two zones of 24 cores with two threads; {PINNABLE} CPUs can be pinned ({first} in zone 0, {ZONE_CPUS} in zone 1); \
 {ZONE_GIB} GiB of {page} pages in each zone; kubelet 1.36: static, full-pcpus-only, Memory Manager Static, single-numa-node
 - VMs: {source}
-- a trace's core is a physical core here, so two CPUs, as no less is handed out; a unit of its memory is 0.25 GiB (3.5 GiB beside \
+- a trace's core is a physical core here, so two CPUs, as no less is allocated; a unit of its memory is 0.25 GiB (3.5 GiB beside \
 most cores), in whole pages; parts are rounded up. Every tenth tenant's VMs have a small sidecar without CPUs of its own
 - nominal load: CPUs that are asked for on average over the trace's days, as a part of all that can be pinned. Tenants are left out, or \
 repeated under new ids and at other times, until it is met. VMs that are there before day 0 come first
 - judge: the kubelet's admission (`berth_kubelet_admission`, held against the kubelet's own code) for every policy. A VM that finds no \
-host, or that the kubelet refuses, is lost, as with `runStrategy: Once`; nobody retries
+host, or that the kubelet refuses, is lost, as with `runStrategy: Once`; it is not retried
 - kube-scheduler: NodeResourcesFit and NodeResourcesBalancedAllocation with their default weights, sampling as it does by default; the NUMA \
 filter is exact and never stale, better than any that can be had. Full information: every host's kubelet is asked for every VM; like the \
 filter, it remembers what a kubelet said until something changes on its host
@@ -85,7 +85,7 @@ fn summary(text: &mut String, replayed: &Replayed) -> bool {
         "
 ## {name}
 
-Left out: {wide} VMs of the whole trace that are larger than any zone ({part:.1} % of its CPU time), whoever places them. Full: CPUs that are \
+Left out: {wide} VMs of the whole trace that are larger than any zone ({part:.1} % of its CPU time), by any placement. Full: CPUs that are \
 pinned on average, of all that can be, at the highest load at which {lost} % of the VMs at most do not come to run.
 
 {table}

@@ -273,7 +273,7 @@ impl DnsPolicy {
 /// What happens to a VM when its host is drained.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionStrategy {
-    /// Somebody outside KubeVirt sees to it: the machine is replaced.
+    /// A controller outside KubeVirt handles it: the machine is replaced.
     #[default]
     External,
     /// It moves to another host while it runs.

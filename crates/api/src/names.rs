@@ -36,8 +36,8 @@ pub const VMS_TAINT: &str = "berth.dev/vms";
 /// Annotation of a Node, or a label on servers before 1.21: another value whenever it has room again for a pod that waits, as
 /// the scheduler looks at waiting pods again when a Node changes.
 pub const CAPACITY_GENERATION: &str = "berth.dev/capacity-generation";
-/// Annotation of an InfraNode that an agent made because there was none. As long as nobody has written a spec
-/// into it, it asks for nothing, not even for what an earlier one asked to be put back.
+/// Annotation of an InfraNode that an agent made because there was none. As long as no user has written a spec
+/// into it, it has no desired state, so nothing is restored either.
 pub const CREATED_BY: &str = "berth.dev/created-by";
 /// Prefix of the Node's conditions that the agent writes; the rest is the condition's name in the InfraNode.
 pub const NODE_CONDITION_PREFIX: &str = "berth.dev/";
@@ -91,7 +91,7 @@ pub mod label {
 
 /// Extended resources that the agent writes to its Node.
 pub mod resource {
-    /// CPUs that the kubelet can hand out exclusively, in use or not.
+    /// CPUs that the kubelet can allocate exclusively, in use or not.
     pub const PINNABLE_CPUS: &str = "berth.dev/pinnable-cpus";
     /// Before a bridge's name, as the project bridge-marker has it.
     pub const BRIDGE_PREFIX: &str = "bridge.network.kubevirt.io/";
@@ -101,12 +101,12 @@ pub mod resource {
 
 /// Types of conditions that more than one part of Berth reads.
 pub mod condition {
-    /// Of an InfraNode: `True` while somebody else holds fields that its HostProfile says otherwise. Absent else.
+    /// Of an InfraNode: `True` while another manager owns fields that its HostProfile says otherwise. Absent else.
     pub const PROFILE_OVERRIDDEN: &str = "ProfileOverridden";
     /// Of an InfraNode: `True` while several HostProfiles of the same priority select its Node. Absent else.
     pub const PROFILE_CONFLICT: &str = "ProfileConflict";
     /// Of an InfraNode: `True` while a part of its HostProfile cannot be followed. Absent else.
     pub const PROFILE_INCOMPLETE: &str = "ProfileIncomplete";
-    /// Of most objects: whether all is as asked.
+    /// Of most objects: `True` if everything matches the spec.
     pub const READY: &str = "Ready";
 }

@@ -45,7 +45,7 @@ use crate::VlanId;
         name = "Ready",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
-        description = "Whether everything is as asked"
+        description = "True if everything matches the spec"
     ),
     printcolumn(
         name = "Reason",
@@ -64,7 +64,7 @@ use crate::VlanId;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.network) == has(oldSelf.network) && (!has(self.network) || self.network.name == oldSelf.network.name)")
-        .message("a tenant cannot move to another host network: delete it and make it anew")
+        .message("a tenant cannot move to another host network: delete it and create it again")
 )]
 pub struct TenantClusterSpec {
     /// The network of its own. Without one its machines have the pod network only.
@@ -106,9 +106,9 @@ pub struct TenantClusterSpec {
     validation = Rule::new("!(has(self.vlan) && has(self.vni))")
         .message("vlan and vni exclude each other"),
     validation = Rule::new("!has(oldSelf.vlan) || (has(self.vlan) && self.vlan == oldSelf.vlan)")
-        .message("a VLAN that was asked for cannot be changed: delete the tenant and make it anew"),
+        .message("a VLAN that was asked for cannot be changed: delete the tenant and create it again"),
     validation = Rule::new("!has(oldSelf.vni) || (has(self.vni) && self.vni == oldSelf.vni)")
-        .message("a VNI that was asked for cannot be changed: delete the tenant and make it anew")
+        .message("a VNI that was asked for cannot be changed: delete the tenant and create it again")
 )]
 pub struct TenantNetwork {
     /// Which host network carries it, as HostProfiles name it.
@@ -132,7 +132,7 @@ pub struct TenantNetwork {
     /// (keepalived, nested bridges) need false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac_spoof_check: Option<bool>,
-    /// The resource of the SR-IOV device plugin that hands out virtual functions, as `openshift.io/tenantvfs`.
+    /// The resource of the SR-IOV device plugin that allocates virtual functions, as `openshift.io/tenantvfs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 3, max = 317))]
     pub sriov_resource: Option<String>,

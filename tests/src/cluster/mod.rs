@@ -227,7 +227,7 @@ impl ControlPlane {
         self.folder.path().join("kubeconfig")
     }
 
-    /// A kubeconfig for whoever has a token, from this machine or from emulated hosts.
+    /// A kubeconfig for the holder of a token, from this machine or from emulated hosts.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -320,10 +320,10 @@ impl ControlPlane {
     pub fn until<T>(
         &self,
         what: &str,
-        patience: Duration,
+        timeout: Duration,
         mut answer: impl FnMut(&Self) -> Option<T>,
     ) -> Result<T> {
-        wait::until(what, patience, || {
+        wait::until(what, timeout, || {
             answer(self)
                 .ok_or_else(|| self.last_output.lock().map(|last| last.clone()).unwrap_or_default())
         })

@@ -78,7 +78,7 @@ impl ControlPlane {
     pub fn make_node(&self, name: &str) -> Result<()> {
         let node = registered(name);
         self.kubectl_with(&self.kubeconfig(), &["create", "-f", "-"], &node.to_string())?;
-        // Whoever creates a Node may give it a status; its kubelet then writes it again and again.
+        // The creator of a Node may give it a status; its kubelet then writes it again and again.
         let path = format!("/api/v1/nodes/{name}/status");
         let mut there = self.get(&["node", name])?;
         there["status"] = node["status"].clone();

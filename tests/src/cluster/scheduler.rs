@@ -16,7 +16,7 @@ use crate::running::Running;
 use crate::wait;
 
 impl ControlPlane {
-    /// Starts a scheduler, where `Parts` asked for no controllers: then nobody says that Nodes without a kubelet are
+    /// Starts a scheduler, where `Parts` asked for no controllers: then no controller says that Nodes without a kubelet are
     /// not ready. A configuration takes the place of the default one; it must name the kubeconfig itself.
     ///
     /// # Errors

@@ -80,7 +80,7 @@ pub(super) fn pings(
     let mut script = String::from("cd /run && rm -f ping.*\n");
     for one in from {
         for other in all.iter().filter(|other| other.name != one.name) {
-            // Side by side, as one that nobody answers takes its time.
+            // Side by side, as an unanswered one takes its time.
             script.push_str(&format!(
                 "{{ tenants ping {0} {1}; echo {0} {2} $? >ping.{0}.{2}; }} &\n",
                 one.name, other.address, other.name

@@ -1,4 +1,4 @@
-//! What befalls a cluster in its days, one thing after the other: parts restart while VMs of each tenant ping each other, a
+//! Faults of a cluster, one after the other: parts restart while VMs of each tenant ping each other, a
 //! profile is edited, a tenant comes and goes, a host is drained, another is lost and comes back.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const AWAY: Duration = Duration::from_secs(15);
 const EVERY: Duration = Duration::from_millis(200);
 /// The longest that a tenant's pings may be unanswered, on hosts that are emulated.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Leases that say that somebody works.
+/// Leases that their holders renew while they work.
 const LEASES: [(&str, &str); 5] = [
     ("berth-system", "rack1-31"),
     ("berth-system", "rack1-32"),
@@ -33,7 +33,7 @@ const DRAINED: &str = "rack1-32";
 /// The host that is lost: its agent is a package, and brings pages and bridges back before the kubelet starts.
 const LOST: &str = "rack1-31";
 
-/// What befell, and what became of it.
+/// A fault and its outcome.
 type Told = Vec<[String; 2]>;
 
 /// A VM that pings another one of its tenant on another host.
@@ -67,7 +67,7 @@ impl Demo<'_> {
         self.one(&mut told, &format!("{LOST} loses its power"), Self::host_is_lost)?;
         self.one(&mut told, &format!("{LOST} has power again"), Self::host_is_back)?;
         let rows = told.into_iter().map(Vec::from).collect();
-        Ok(tables::table("What befell them", &["WHAT", "AND THEN"], rows))
+        Ok(tables::table("Faults and outcomes", &["WHAT", "AND THEN"], rows))
     }
 
     fn one(
@@ -131,7 +131,7 @@ impl Demo<'_> {
         LEASES.iter().map(ask).collect()
     }
 
-    /// Until everybody has renewed its Lease.
+    /// Until every holder has renewed its Lease.
     fn all_are_there(&self, before: &[Value]) -> Result<String> {
         let began = Instant::now();
         self.screen.until("agents, controllers and schedulers renew their Leases", SLOW, || {
@@ -162,8 +162,8 @@ impl Demo<'_> {
 
     fn rolled(&self, what: &str) -> Result<()> {
         self.plane.kubectl(&["rollout", "restart", "-n", "berth-system", what])?;
-        let patience = format!("--timeout={}s", SLOW.as_secs());
-        self.plane.kubectl(&["rollout", "status", "-n", "berth-system", what, &patience]).map(drop)
+        let timeout = format!("--timeout={}s", SLOW.as_secs());
+        self.plane.kubectl(&["rollout", "status", "-n", "berth-system", what, &timeout]).map(drop)
     }
 
     fn controllers_restart(&mut self) -> Result<String> {
@@ -254,7 +254,7 @@ impl Demo<'_> {
         ensure!(reached.is_none(), "it reaches VMs of another tenant: {reached:?}");
         let vlan = self.plane.get(&["tenantcluster", GUEST])?["status"]["vlan"].clone();
         Ok(format!(
-            "its VM runs on {} and VLAN {vlan} after {} s, and reaches nobody else's",
+            "its VM runs on {} and VLAN {vlan} after {} s, and reaches no other tenant's",
             vm.host,
             began.elapsed().as_secs()
         ))
@@ -263,8 +263,8 @@ impl Demo<'_> {
     fn guest_goes(&mut self) -> Result<String> {
         let began = Instant::now();
         let vlan = self.plane.get(&["tenantcluster", GUEST])?["status"]["vlan"].clone();
-        let patience = format!("--timeout={}s", SLOW.as_secs());
-        self.plane.kubectl(&["delete", "tenantcluster", GUEST, &patience])?;
+        let timeout = format!("--timeout={}s", SLOW.as_secs());
+        self.plane.kubectl(&["delete", "tenantcluster", GUEST, &timeout])?;
         self.screen.until("its namespace is gone", SLOW, || {
             Ok(self.plane.get(&["namespace", &format!("cluster-{GUEST}")]).err().map(drop))
         })?;
@@ -285,14 +285,14 @@ impl Demo<'_> {
     fn host_is_drained(&mut self) -> Result<String> {
         let began = Instant::now();
         let count = self.on(DRAINED)?;
-        let patience = format!("--timeout={}s", SLOW.as_secs());
+        let timeout = format!("--timeout={}s", SLOW.as_secs());
         self.plane.kubectl(&[
             "drain",
             DRAINED,
             "--ignore-daemonsets",
             "--delete-emptydir-data",
             "--force",
-            &patience,
+            &timeout,
         ])?;
         self.settled(Failures::Some)?;
         ensure!(self.on(DRAINED)? == 0, "VMs are on it");

@@ -46,7 +46,7 @@ impl Hub {
             let name = || cable.hub.display().to_string();
             let from = UnixDatagram::bind(&cable.hub).with_context(name)?;
             from.set_read_timeout(Some(LOOK))?;
-            // One that takes nothing now loses a frame, as on a real cable, and holds up nobody.
+            // One that takes nothing now loses a frame, as on a real cable, and delays no other.
             let to = UnixDatagram::unbound()?;
             to.set_nonblocking(true)?;
             let others = this.cables.iter().enumerate().filter(|(other, _)| *other != number);

@@ -1,4 +1,4 @@
-//! A stand-in for virt-controller: a VirtualMachine gets an instance, the instance a pod that asks for what KubeVirt's
+//! Simulates virt-controller: a VirtualMachine gets an instance, the instance a pod that asks for what KubeVirt's
 //! launcher asks for, and from there on a real scheduler and a real kubelet decide.
 
 use anyhow::{Context as _, Result};
@@ -15,12 +15,12 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-use crate::standins::{client, runtime};
+use crate::simulated::{client, runtime};
 
 /// What a launcher pod sleeps in; the hosts have it.
 const IMAGE: &str = "berth.test/busybox:1";
 
-/// The stand-in; ended when it is dropped.
+/// The simulation; dropping it ends it.
 #[derive(Debug)]
 pub struct Launchers(Option<Runtime>);
 

@@ -10,9 +10,9 @@ use super::hosts::HOSTS;
 use crate::host::Host;
 
 /// A host that does not answer is not waited for much longer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Copies what lies in the folder of temporary files: logs and consoles. There is nobody to tell of what cannot be had.
+/// Copies what lies in the folder of temporary files: logs and consoles. Files that cannot be copied are skipped.
 pub fn of_files(temporary: &Path, folder: &Path) {
     let mut open = vec![temporary.to_path_buf()];
     while let Some(at) = open.pop() {
@@ -38,7 +38,7 @@ pub(super) fn of_hosts(hosts: &mut [Host], folder: &Path) {
     std::thread::scope(|scope| {
         for (kind, host) in HOSTS.iter().zip(hosts) {
             scope.spawn(move || {
-                if let Ok(said) = host.run_for(what, PATIENCE) {
+                if let Ok(said) = host.run_for(what, TIMEOUT) {
                     let file = folder.join(format!("{}.log", kind.name));
                     fs::write(file, said.output).unwrap_or_default();
                 }

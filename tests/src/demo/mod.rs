@@ -1,6 +1,6 @@
 //! The whole of Berth on one machine: a control plane, three emulated hosts with real kubelets, two tenants and their VMs.
 //!
-//! What is not real: the hosts are emulated, virt-controller is a stand-in (`launchers`), and so is what virt-handler says of
+//! What is not real: the hosts are emulated, virt-controller is simulated (`launchers`), and so is what virt-handler says of
 //! its Node (`virt_handler`). The launcher pods sleep in place of guests.
 
 mod attach;
@@ -320,7 +320,7 @@ fn count_pages(plane: &ControlPlane, screen: &Screen, kind: &Kind, host: &mut Ho
         let is_ready = condition(&node, "Ready")["status"] == "True";
         Ok((pages != "0" && is_ready).then_some(()))
     })?;
-    // It has forgotten what is no plugin's own; virt-handler's plugins register anew too.
+    // It has forgotten what is no plugin's own; virt-handler's plugins register again too.
     screen.until(&format!("Node {}", kind.name), SLOW, || Ok(virt_handler(plane, kind).ok()))?;
     screen.say(&format!("the kubelet of {} counts its huge pages", kind.name));
     Ok(())

@@ -36,7 +36,7 @@ impl Screen {
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).unwrap_or_default();
     }
 
-    /// From now on whoever waits gives up.
+    /// From now on every waiting caller stops.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::SeqCst);
     }
@@ -54,7 +54,7 @@ impl Screen {
     pub fn until<T>(
         &self,
         what: &str,
-        patience: Duration,
+        timeout: Duration,
         mut answer: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
         let begin = Instant::now();
@@ -62,7 +62,7 @@ impl Screen {
             if let Some(answer) = answer()? {
                 return Ok(answer);
             }
-            ensure!(begin.elapsed() < patience, "not after {} s: {what}", patience.as_secs());
+            ensure!(begin.elapsed() < timeout, "not after {} s: {what}", timeout.as_secs());
             self.pause(OFTEN)?;
         }
     }

@@ -108,7 +108,7 @@ impl Seen {
         let refused = self.refused.iter();
         all.extend(refused.map(|pod| format!("a kubelet refused {pod}")));
         if self.scheduler.is_empty() {
-            all.push("nobody holds the Lease kube-system/berth-scheduler".to_owned());
+            all.push("no process holds the Lease kube-system/berth-scheduler".to_owned());
         }
         all
     }
@@ -243,7 +243,7 @@ mod tests {
         assert!(said(&seen, "rack1-31 is not there"));
         assert!(said(&seen, "0 tenants"));
         assert!(said(&seen, "0 of 2 pings"));
-        assert!(said(&seen, "nobody holds"));
+        assert!(said(&seen, "no process holds"));
         let ping = |from: &str, to: &str, is| (from.to_owned(), to.to_owned(), is);
         seen.pings = vec![ping("db", "web", false), ping("web", "db", true)];
         assert!(said(&seen, "web reaches db, of another tenant") && !said(&seen, "db reaches web"));

@@ -79,7 +79,7 @@ impl Default for Options<'_> {
 
 /// The processors of a host. No emulated CPU has both AMD-V and two threads to a core.
 ///
-/// Whoever looks at `/dev/kvm` makes a VM, which interrupts all CPUs at once, and emulated ones may not come out
+/// A probe of `/dev/kvm` makes a VM, which interrupts all CPUs at once, and emulated ones may not come out
 /// of that: [`Self::AmdV`] is for tests of KVM alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Machine {
@@ -170,9 +170,9 @@ impl Host {
     /// # Errors
     /// If the command takes longer, in which case it is ended, or if the host goes down meanwhile, after which
     /// [`Self::rebooted`] or [`Self::power_cut`] brings it back. The message has the end of its console.
-    pub fn run_for(&mut self, command: &str, patience: Duration) -> Result<Said> {
+    pub fn run_for(&mut self, command: &str, timeout: Duration) -> Result<Said> {
         self.note(command.lines().next().unwrap_or_default());
-        self.command(command, patience)
+        self.command(command, timeout)
     }
 
     /// Runs a command that must succeed, and gives what it said.
@@ -314,9 +314,9 @@ impl Host {
         Ok(())
     }
 
-    fn command(&mut self, command: &str, patience: Duration) -> Result<Said> {
+    fn command(&mut self, command: &str, timeout: Duration) -> Result<Said> {
         let shell = self.shell.as_mut().context("the host is off")?;
-        let said = shell.run(command, patience);
+        let said = shell.run(command, timeout);
         said.with_context(|| {
             format!("`{command}` on host {}\n{}", self.number, self.qemu.console())
         })

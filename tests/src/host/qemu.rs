@@ -116,13 +116,13 @@ impl Qemu {
     }
 
     /// Waits until the guest switches it off, or would restart it.
-    pub(super) fn wait_off(&mut self, patience: Duration) -> Result<()> {
+    pub(super) fn wait_off(&mut self, timeout: Duration) -> Result<()> {
         let begin = Instant::now();
         while let Some(running) = &mut self.running {
             if running.process.try_wait()?.is_some() {
                 self.running = None;
             }
-            ensure!(begin.elapsed() < patience, "still on after {} s", patience.as_secs());
+            ensure!(begin.elapsed() < timeout, "still on after {} s", timeout.as_secs());
             std::thread::sleep(Duration::from_millis(100));
         }
         let console = self.read("console");
@@ -254,7 +254,7 @@ fn kernel(options: &Options<'_>, image: &Path) -> Result<Vec<String>> {
         vmlinuz.display()
     );
     // Hosts of one image need ids of their own: addresses of bridges and veths are derived from them.
-    // Of an emulated CPU nobody reads along, and what guards against that empties the emulated TLB at every system call.
+    // An emulated CPU needs no mitigation, and what guards against that empties the emulated TLB at every system call.
     let append = format!(
         "console=ttyS0 root=LABEL=berth-host rw quiet panic=-1 intel_iommu=on no_timer_check mitigations=off \
          systemd.machine_id=b347000000000000000000000000{:04x}",

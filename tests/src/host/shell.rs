@@ -23,24 +23,24 @@ pub(super) struct Shell {
 
 impl Shell {
     /// Waits for the host at the other end.
-    pub(super) fn ready(port: UnixStream, patience: Duration) -> Result<Self> {
+    pub(super) fn ready(port: UnixStream, timeout: Duration) -> Result<Self> {
         port.set_write_timeout(Some(ANSWER))?;
         let mut shell = Self { port: BufReader::new(port), number: 0 };
-        let line = shell.line(patience)?;
+        let line = shell.line(timeout)?;
         ensure!(line == "ready", "it said `{line}` in place of ready");
         Ok(shell)
     }
 
     /// Runs a command; the guest itself ends it when its time is over.
-    pub(super) fn run(&mut self, command: &str, patience: Duration) -> Result<Said> {
+    pub(super) fn run(&mut self, command: &str, timeout: Duration) -> Result<Said> {
         self.number += 1;
-        let seconds = patience.as_secs().max(1);
+        let seconds = timeout.as_secs().max(1);
         let line = format!("{} {seconds} {}\n", self.number, BASE64.encode(command));
         let port = self.port.get_mut();
         port.write_all(line.as_bytes()).context("the host takes no commands")?;
         let begin = Instant::now();
         loop {
-            let line = self.line((patience + ANSWER).saturating_sub(begin.elapsed()))?;
+            let line = self.line((timeout + ANSWER).saturating_sub(begin.elapsed()))?;
             let mut words = line.splitn(3, ' ');
             if words.next() != Some(&self.number.to_string()) {
                 continue;
@@ -55,16 +55,16 @@ impl Shell {
         }
     }
 
-    fn line(&mut self, patience: Duration) -> Result<String> {
+    fn line(&mut self, timeout: Duration) -> Result<String> {
         // No time at all would be no limit.
-        let patience = patience.max(Duration::from_millis(1));
-        self.port.get_ref().set_read_timeout(Some(patience))?;
+        let timeout = timeout.max(Duration::from_millis(1));
+        self.port.get_ref().set_read_timeout(Some(timeout))?;
         let mut line = String::new();
         match self.port.read_line(&mut line) {
             Ok(_) if line.ends_with('\n') => Ok(line.trim_end().to_owned()),
             Ok(_) => bail!("the host restarted, panicked or was switched off"),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                bail!("the host was silent for {} s", patience.as_secs())
+                bail!("the host sent nothing for {} s", timeout.as_secs())
             }
             Err(error) => Err(error).context("the host's port"),
         }

@@ -123,7 +123,7 @@ impl Bed {
             json!({"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": instance});
         let mut annotations = json!({});
         let mut spec = json!({
-            "schedulerName": if vm.by_hand { "nobody" } else { "berth-scheduler" },
+            "schedulerName": if vm.by_hand { "no-scheduler" } else { "berth-scheduler" },
             "automountServiceAccountToken": false,
             "containers": [{"name": "compute", "image": "none",
                 "resources": {"requests": amounts, "limits": amounts}}],
@@ -221,7 +221,7 @@ impl Bed {
         hosts.iter().map(|host| kubelets[*host].1.len()).sum()
     }
 
-    /// What kubelets have handed out by now, by host, and to which pods.
+    /// What kubelets have allocated by now, by host, and to which pods.
     fn kubelets(&self) -> BTreeMap<String, (State, Vec<String>)> {
         let all = self.server.get(PODS);
         let mut pods: Vec<&Value> = all["items"].as_array().unwrap().iter().collect();
@@ -250,7 +250,7 @@ impl Bed {
         states
     }
 
-    /// All agents report what their kubelets have handed out.
+    /// All agents report what their kubelets have allocated.
     pub(crate) fn agents_report(&mut self) {
         for (name, (state, uids)) in self.kubelets() {
             let form = self.hosts.get_mut(&name).unwrap();

@@ -10,7 +10,7 @@ use berth_api::InfraNode;
 use berth_kubelet_admission::State;
 use berth_kubevirt_render::launcher::Existing;
 use berth_tests::cluster::ControlPlane;
-use berth_tests::standins::{client, runtime};
+use berth_tests::simulated::{client, runtime};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -31,7 +31,7 @@ const MISHAPS: Duration = Duration::from_secs(30);
 /// Longer than the scheduler's Lease lasts.
 const PAUSE: Duration = Duration::from_secs(20);
 /// For all of it.
-const PATIENCE: Duration = Duration::from_secs(60 * 60);
+const TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// Requests at a time.
 const AT_ONCE: usize = 16;
 
@@ -84,7 +84,7 @@ pub(crate) fn ten_thousand_vms(plane: &ControlPlane, bed: &mut Bed) {
     while !runtime.block_on(churn.round()) {
         assert!(churn.refused.is_empty(), "kubelets refuse: {:#?}", churn.refused);
         assert!(
-            begin.elapsed() < PATIENCE,
+            begin.elapsed() < TIMEOUT,
             "{} of {} VMs were bound; {}",
             churn.bound,
             churn.made,
@@ -107,7 +107,7 @@ pub(crate) fn ten_thousand_vms(plane: &ControlPlane, bed: &mut Bed) {
         churn.most
     );
     assert!(mishaps >= KINDS, "of each kind one at least");
-    assert_eq!(led, 2, "the lead was never taken over");
+    assert_eq!(led, 2, "leadership never changed");
 }
 
 /// Kinds of mishaps.

@@ -1,4 +1,4 @@
-//! Volumes that are made where their first pod goes, with a real scheduler; nobody makes them but the test.
+//! Volumes that are made where their first pod goes, with a real scheduler; only the test makes them.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -63,7 +63,7 @@ fn provision(bed: &Bed, claim: &str, host: &str) {
     }
 }
 
-/// While a volume is made its VM's room is nobody else's, whoever is killed meanwhile.
+/// While a volume is made its VM's room stays reserved, whichever process is killed meanwhile.
 pub(crate) fn killed_in_prebind(
     plane: &mut ControlPlane,
     bed: &mut Bed,
@@ -108,7 +108,7 @@ pub(crate) fn killed_in_prebind(
     sidecar
 }
 
-/// KubeVirt sends a stand-in so that the disk is made; the VM's own pod comes when that has gone.
+/// KubeVirt creates a first-consumer pod so that the disk is made; the VM's own pod comes when that has gone.
 pub(crate) fn the_place_of_a_stand_in(plane: &ControlPlane, bed: &mut Bed) {
     bed.host("first-0", "first", &[]);
     claim(bed, "first");

@@ -45,7 +45,7 @@ pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut B
     assert_eq!(bed.kubelets_agree(), 6);
 }
 
-/// Room that returns without an event of Kubernetes: what a pod that nobody knows any more had, its agent says is free.
+/// Room that returns without an event of Kubernetes: what a deleted pod had, its agent says is free.
 pub(crate) fn room_that_a_report_tells_of_is_used(
     plane: &ControlPlane,
     bed: &mut Bed,
@@ -147,12 +147,12 @@ pub(crate) fn a_sidecar_that_is_killed_in_a_burst(
         .collect();
     let begin = std::time::Instant::now();
     for vm in &vms {
-        let patience = Duration::from_secs(150);
+        let timeout = Duration::from_secs(150);
         while bed.host_of(vm).is_none() {
             let said = bed.pod(vm)["status"]["conditions"].to_string();
-            assert!(begin.elapsed() < patience, "{vm}: {said}\n{}", plane.log("sidecar"));
+            assert!(begin.elapsed() < timeout, "{vm}: {said}\n{}", plane.log("sidecar"));
             std::thread::sleep(Duration::from_millis(300));
-            // Until they do, one that begins anew does not know which of a host's pods have what.
+            // Until they do, one that restarts does not know which of a host's pods have what.
             bed.agents_report();
         }
     }

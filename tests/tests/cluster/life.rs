@@ -1,4 +1,4 @@
-//! The API server goes away and comes back; objects are deleted and made anew.
+//! The API server goes away and comes back; objects are deleted and created again.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,7 +32,7 @@ pub(crate) fn server_goes_away(plane: &mut ControlPlane, tree: &Tree, agent: &mu
     repaired(plane);
     plane.start_server().unwrap();
     ask(plane, &json!({"ksm": {"sleepMillis": 56}}));
-    // A minute, as whoever waited for the server waits ever longer.
+    // A minute, because of the backoff of those that waited for the server.
     plane
         .until("it goes on", Duration::from_secs(60), |_| (file(tree, SLEEP) == "56").then_some(()))
         .unwrap();

@@ -91,7 +91,7 @@ pub(crate) fn requests(plane: &ControlPlane) -> Vec<Value> {
         .collect()
 }
 
-/// As a kubelet that registers its Node anew does.
+/// As a kubelet that registers its Node again does.
 pub(crate) fn again_what_was_dropped(plane: &ControlPlane) {
     let gone = r#"[{"op":"remove","path":"/status/capacity/berth.dev~1pinnable-cpus"}]"#;
     patch_status(plane, "", "json-patch", gone);

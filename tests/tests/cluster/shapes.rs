@@ -38,7 +38,7 @@ pub(crate) fn as_asked(plane: &ControlPlane, tree: &Tree) {
         .unwrap();
     assert!(told.contains("berth-agent"), "{told}");
 
-    // Somebody else changes it.
+    // Another program changes it.
     tree.file(SLEEP, "1\n");
     plane
         .until("the drift is repaired and told", SOON, |plane| {
@@ -73,7 +73,7 @@ pub(crate) fn what_is_wrong_is_named(plane: &ControlPlane, tree: &Tree) {
     answered(plane, "True");
 }
 
-/// Without a way back nothing is changed, which is said; and made good once there is one.
+/// Without a rollback ledger nothing is changed, which is reported; the changes follow once it can be saved.
 pub(crate) fn what_cannot_be_changed_is_said(plane: &ControlPlane, tree: &Tree) {
     const FOUND: &str = "var/lib/berth/found.json";
     let found = file(tree, FOUND);

@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(20);
 const LATER: Duration = Duration::from_secs(60);
 /// As `kubectl get --raw` has it: every byte, and who wrote what.
 const PATH: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/rack1-a";
-/// Pages of the made-up host that nobody uses, in zone 1.
+/// Unused pages of the made-up host, in zone 1.
 const FREE: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
 
 pub(crate) fn is_written_if_so_told(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {

@@ -268,7 +268,7 @@ pub(crate) fn what_cannot_be_understood_is_said(plane: &ControlPlane) {
         "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]);
     plane.kubectl(&["patch", "crd", crd, "--type=json", "-p", &any.to_string()]).unwrap();
     let sound = json!([{"network": "trunk", "ranges": ["100-199"]}]);
-    // The server takes a while to know its schema anew.
+    // The server takes a while to load its schema again.
     let wrong = json!({"spec": {"vlanPools": "all"}}).to_string();
     let patch = ["patch", "infraconfig", "default", "--type=merge", "-p", &wrong];
     plane.until("the server takes it", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();

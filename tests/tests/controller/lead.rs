@@ -1,4 +1,4 @@
-//! Who leads, and what it costs.
+//! Leader election, and its cost.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ pub(crate) fn another_takes_over(plane: &ControlPlane, mut first: Controller) {
         .until("the second leads", SOON, |plane| (leader(plane)? == "second").then_some(()))
         .unwrap();
     let took = begin.elapsed();
-    assert!(took < Duration::from_secs(LEASE - 1), "{took:?} although the Lease was given back");
+    assert!(took < Duration::from_secs(LEASE - 1), "{took:?} although the Lease was released");
     profile(plane, "rack1", &json!({"nodeSelector": {"rack": "1"}, "ksm": {"mode": "Observe"}}));
     seen(plane, "Observe");
     let third = start(plane, "third");

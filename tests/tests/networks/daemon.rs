@@ -96,7 +96,7 @@ pub(crate) fn keeps_them(hosts: &mut [Host; 2]) {
 const IN_PLACE: &str = "ip link show tn300 && ip -d link show tn300-v | grep -q 'master tn300 ' \
      && bridge vlan show dev trunk0 | grep -q 200";
 
-/// What somebody else deletes or changes is back by the kernel's event: long before the timer, which looks once
+/// What another program deletes or changes is back by the kernel's event: long before the timer, which looks once
 /// a minute. How fast, `make bench` measures.
 fn drift_is_repaired(host: &mut Host) {
     for (damage, sound) in [

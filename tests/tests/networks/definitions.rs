@@ -140,7 +140,7 @@ fn on_a_bridge_of_the_plugin_tenants_meet(host: &mut Host, asked: &Asked) {
     assert_eq!(host.must("tenants heard shop1").unwrap(), "", "VLANs are of no use at all");
     host.must(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
     host.must("tenants shout bank1 1").unwrap();
-    assert_eq!(host.must("tenants heard shop1").unwrap(), "shop1\n", "nobody listens");
+    assert_eq!(host.must("tenants heard shop1").unwrap(), "shop1\n", "no VM receives");
     // It is not Berth's, so it is not used, and not changed; and that is said.
     write(host, &asked.manifest(0, &[]));
     let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
@@ -226,7 +226,7 @@ fn do_not_reach_others(hosts: &mut [Host; 2], asked: &Asked, from: &str, to: &st
         let shouts = tags.map(|tags| format!("tenants shout {} {tags}", sender.name));
         host.must(&shouts.collect::<Vec<_>>().join(" && ")).unwrap();
     });
-    assert_eq!(all, others, "whoever else has frames of {from}");
+    assert_eq!(all, others, "other VMs have frames of {from}");
 }
 
 /// A VM that takes another hardware address is not heard; unless its tenant's VMs may.

@@ -84,7 +84,7 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
         host.must("udevadm settle --timeout 100").unwrap();
         name_uplink(host);
         host.must(OWN0).unwrap();
-        // Nothing of another boot counts: there is nothing to put back, and all can be made.
+        // Nothing of another boot counts: there is nothing to restore, and all can be made.
         let said = host.must("berth-agent revert").unwrap();
         assert!(said.contains("as found"), "{said}");
         host.must(&format!("berth-agent apply -f {MANIFEST} && berth-agent revert")).unwrap();
@@ -136,7 +136,7 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
     until(host, "[ $(ip -br link | grep -cE '^tn[0-9]+(-v@own0)? +UP') -ge 1000 ]");
     until(host, "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'");
     assert_eq!(status(host)["status"]["networks"][0]["ready"], 1000);
-    // Removal is paced: somebody else's links are made meanwhile.
+    // Removal is paced: another program's links are made meanwhile.
     write(host, &manifest(&[own], &tenants[100..]));
     host.must("sleep 3; for i in 1 2 3 4 5; do timeout 5 ip link add probe$i type dummy && ip link del probe$i; done").unwrap();
     let removed =

@@ -173,7 +173,7 @@ fn undone_when_the_control_group_is_killed(host: &mut Host) {
     assert_same(&before, &links(host));
 }
 
-/// Nobody starts it again: the guard's time comes.
+/// The agent is not restarted, so the guard reverts the change.
 fn undone_by_the_guard(host: &mut Host) {
     let before = links(host);
     kill_in_between(host);

@@ -49,7 +49,7 @@ pub(crate) fn is_taken_back(hosts: &mut [Host; 2]) {
     host.must(&format!("! ip link show {UPLINK} | grep -q master")).unwrap();
     assert_eq!(host.must("grep -c 'was taken back' /run/agent.log").unwrap(), begin);
 
-    // The server by the other way too: then the same is good, asked for anew.
+    // The server by the other way too: then the same is good, asked for again.
     host.must(&format!("ip route replace {FROM_HOSTS}/32 via 10.99.0.1")).unwrap();
     plane.ask(NODE, &spec(1400)).unwrap();
     until(&plane, host, "the change is made", |node| {

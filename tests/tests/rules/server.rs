@@ -14,8 +14,8 @@ pub(crate) struct Server {
 }
 
 /// How long the scheduler may take for one pod, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Its caches learn of deletions from a watch, which nobody outside can see; that takes a few milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Its caches learn of deletions from a watch, which is not visible from outside; that takes a few milliseconds.
 const TO_HEAR: Duration = Duration::from_millis(50);
 
 impl Server {
@@ -78,7 +78,7 @@ impl Server {
             if pod["spec"]["nodeName"].is_string() || is_refused {
                 return pod;
             }
-            assert!(begin.elapsed() < PATIENCE, "nobody schedules {path}: {:#}", pod["status"]);
+            assert!(begin.elapsed() < TIMEOUT, "no scheduler takes {path}: {:#}", pod["status"]);
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -91,7 +91,7 @@ impl Server {
             if pod["spec"]["nodeName"].is_string() {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "{path} gets no host: {}", condition(&pod));
+            assert!(begin.elapsed() < TIMEOUT, "{path} gets no host: {}", condition(&pod));
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -111,7 +111,7 @@ impl Server {
                 std::thread::sleep(TO_HEAR * 10);
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "not {number} Nodes: {message}");
+            assert!(begin.elapsed() < TIMEOUT, "not {number} Nodes: {message}");
         }
     }
 }

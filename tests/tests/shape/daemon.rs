@@ -122,7 +122,7 @@ pub(super) fn keeps_the_host(host: &mut Host) {
     revert(host, &before);
 }
 
-/// The kernel says that a CPU went, and the plan is made anew: its core is no longer whole.
+/// The kernel says that a CPU went, and the plan is made again: its core is no longer whole.
 fn hotplug(host: &mut Host) {
     write_manifest(host, "  cpu: {reserved: {coresPerZone: 1}}");
     until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reservedCPUs\": \"4-5\"'");

@@ -1,4 +1,4 @@
-//! Bad luck: the agent is killed, the power is cut, the disk is full, somebody else is at work.
+//! Bad luck: the agent is killed, the power is cut, the disk is full, another program changes the host.
 
 use berth_tests::host::Host;
 
@@ -46,7 +46,7 @@ fn flat(output: &str) -> String {
     output.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A full and a read-only state folder: nothing is changed, as the way back could not be saved.
+/// A full and a read-only state folder: nothing is changed, as the rollback ledger cannot be saved.
 pub(super) fn state_folder(host: &mut Host) {
     let before = state(host);
     for (options, why) in [("size=4k,nr_inodes=2", "ENOSPC"), ("ro", "EROFS")] {
@@ -115,7 +115,7 @@ pub(super) fn clock_jumps(host: &mut Host) {
     revert(host, &before);
 }
 
-/// What a reboot reset is not put back again: an administrator's value of the later boot stays.
+/// What a reboot reset is not restored again: an administrator's value of the later boot stays.
 pub(super) fn reboot_between(host: &mut Host) {
     host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     host.reboot().unwrap();

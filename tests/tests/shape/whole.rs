@@ -68,7 +68,7 @@ pub(super) fn sample_there_and_back(host: &mut Host) {
         assert!(advisor.output.contains("[scan-time]"), "{}", advisor.output);
         assert_eq!(value(host, "/sys/kernel/mm/ksm/run"), "1");
     }
-    // Every interrupt that somebody uses goes to the reserved CPUs, or the kernel refuses to move it.
+    // Every interrupt in use goes to the reserved CPUs, or the kernel refuses to move it.
     let elsewhere = host
         .must(
             "for i in /proc/irq/[0-9]*; do n=${i##*/}; [ -s /sys/kernel/irq/$n/actions ] || continue; \

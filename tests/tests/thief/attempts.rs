@@ -14,7 +14,7 @@ pub(crate) enum Expect {
     Dropped,
     /// Only the policy denies it, as RBAC cannot say "its own".
     NotOwn,
-    /// RBAC gives no right to it. If somebody else does, the policy denies it.
+    /// RBAC gives no right to it. If another role does, the policy denies it.
     NoRight,
     /// As before, but for RBAC alone: about this, servers ask no policy.
     NotAsked,
@@ -31,7 +31,7 @@ pub(crate) struct Attempt {
     pub(crate) expect: Expect,
     pub(crate) what: String,
     pub(crate) request: Request,
-    /// The thief, if nobody.
+    /// The thief, unless stated.
     pub(crate) who: Option<Credential>,
     /// Where in the object what must be found afterwards; null for nothing.
     pub(crate) leaves: Vec<(&'static str, Value)>,

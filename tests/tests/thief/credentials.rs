@@ -31,7 +31,7 @@ pub(crate) fn others(world: &World<'_>) -> Vec<Attempt> {
         all.push(says(NotOwn, "a token bound to node-b", &bound, OWN));
     }
     for (user, own) in
-        [("berth:agent:node-a", Works), ("somebody", NotOwn), ("berth:agent:", NotOwn)]
+        [("berth:agent:node-a", Works), ("other-user", NotOwn), ("berth:agent:", NotOwn)]
     {
         let certificate = world.certificate(user);
         let who = format!("a certificate of {user}, group berth:agents");
@@ -41,7 +41,7 @@ pub(crate) fn others(world: &World<'_>) -> Vec<Attempt> {
     all
 }
 
-/// The least that an agent says of its Node, by a label that nobody has used yet.
+/// The least that an agent says of its Node, by an unused label.
 fn says(expect: Expect, who: &str, credential: &Credential, name: &str) -> Attempt {
     let label: String = who.chars().filter(char::is_ascii_alphanumeric).take(60).collect();
     let mut labels = json!({});

@@ -32,7 +32,7 @@ pub(crate) fn make(world: &World<'_>) -> Vec<Attempt> {
             json!([owner(world, OTHER)]),
         ),
         with(
-            "its own, with a field that somebody else seems to hold",
+            "its own, with a field that another manager seems to own",
             "/metadata/managedFields",
             json!([{
                 "manager": "kubectl-edit", "operation": "Update", "apiVersion": "berth.dev/v1alpha1", "time": TIME,

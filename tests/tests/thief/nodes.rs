@@ -129,7 +129,7 @@ fn through_status(world: &World<'_>) -> Vec<Attempt> {
         // 1.20 keeps it, so that this would be no theft there.
         all.push(attempt(
             NotOwn,
-            "an apply of nothing, at which servers drop conditions that nobody owns",
+            "an apply of nothing, at which servers drop conditions without an owner",
             apply(&status, node(OWN, json!({}), json!({}), json!([]))),
         ));
     }

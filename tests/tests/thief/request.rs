@@ -106,7 +106,7 @@ pub(crate) enum Verdict {
     NoRight,
     /// The policy's, and why.
     Policy(String),
-    /// Nobody's: the attempt itself is wrong.
+    /// No rule: the attempt itself is wrong.
     Other(u16, String),
 }
 

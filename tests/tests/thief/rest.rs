@@ -56,7 +56,7 @@ pub(crate) fn writes() -> Vec<Attempt> {
     all
 }
 
-/// By which it would become somebody else.
+/// Requests by which it would act as another user.
 fn tokens_and_rights() -> Vec<Attempt> {
     let no = |what: &str, path: &str, body: Value| attempt(NoRight, what, post(path, body));
     let policies = "/apis/admissionregistration.k8s.io/v1";
@@ -119,7 +119,7 @@ fn tokens_and_rights() -> Vec<Attempt> {
 fn signing_request() -> String {
     let made = Command::new("openssl")
         .args(["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
-        .args(["-keyout", "/dev/null", "-subj", "/CN=somebody"])
+        .args(["-keyout", "/dev/null", "-subj", "/CN=other-user"])
         .output()
         .unwrap();
     assert!(made.status.success(), "openssl: {}", String::from_utf8_lossy(&made.stderr));

@@ -1,4 +1,4 @@
-//! What must go on: the agent's own work, and everybody else's.
+//! What must go on: the agent's own work, and that of other clients.
 
 use berth_tests::cluster::Version;
 use serde_json::{Value, json};

@@ -180,7 +180,7 @@ fn topologies() -> Value {
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {
             "name": "noderesourcetopologies.topology.node.k8s.io",
-            "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in"},
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a copy for tests"},
         },
         "spec": {
             "group": "topology.node.k8s.io", "scope": "Cluster",

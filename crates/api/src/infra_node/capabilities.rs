@@ -314,7 +314,7 @@ pub enum KsmOwner {
     KubeVirt,
     /// The ksmtuned daemon.
     Ksmtuned,
-    /// Nobody: it is off and no known manager runs.
+    /// It is off and no known manager runs.
     Nobody,
     /// It runs, and nothing says who started it.
     Unknown,

@@ -59,7 +59,7 @@ use crate::{CpuSet, LinkName, MacAddress, PageSize, PciAddress, VlanId};
         name = "Ready",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
-        description = "Whether the host is as asked"
+        description = "True if the host matches its spec"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
@@ -80,7 +80,7 @@ pub struct InfraNodeSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub profile: Option<String>,
-    /// Whether drift is repaired. `false`: what somebody else changes after Berth had set it is reported
+    /// Whether drift is repaired. `false`: what another program changes after Berth had set it is reported
     /// and left; a change of this spec is still carried out. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforce: Option<bool>,
@@ -244,7 +244,7 @@ pub struct NetworkSpec {
     /// has left this host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_disruption: Option<bool>,
-    /// Tunnel settings, for scenario Vxlan; nobody looks at them with another one.
+    /// Tunnel settings, for scenario Vxlan; ignored with another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vxlan: Option<VxlanSpec>,
 }

@@ -26,7 +26,7 @@ pub struct InfraNodeStatus {
     /// NUMA zones in the kernel's order of ids; a machine without NUMA has one, with id 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<Zone>,
-    /// Exclusive CPUs, huge pages and devices the kubelet has handed out, by pod.
+    /// Exclusive CPUs, huge pages and devices allocated by the kubelet, by pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allocations: Vec<Allocation>,
     /// Devices of device plugins by resource and zone, as the kubelet's `GetAllocatableResources` lists them. A resource
@@ -102,7 +102,7 @@ pub struct Zone {
     /// CPUs the kubelet keeps for the system (`reservedSystemCPUs`).
     #[serde(rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
     pub reserved_cpus: Option<CpuSet>,
-    /// CPUs the kubelet's static CPU manager may hand out exclusively, in use or not.
+    /// CPUs the kubelet's static CPU manager may allocate exclusively, in use or not.
     #[serde(rename = "pinnableCPUs", skip_serializing_if = "Option::is_none")]
     pub pinnable_cpus: Option<CpuSet>,
     /// CPUs that are exclusively a container's now.
@@ -144,7 +144,7 @@ pub struct HugepagePool {
     /// Pages not in use (`free_hugepages`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<u64>,
-    /// Pages beyond the persistent pool, given back when freed (`surplus_hugepages`).
+    /// Pages beyond the persistent pool, released when freed (`surplus_hugepages`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub surplus: Option<u64>,
     /// Pages promised but not yet faulted in (`resv_hugepages`); known for the whole host only.
@@ -152,7 +152,7 @@ pub struct HugepagePool {
     pub reserved: Option<u64>,
 }
 
-/// What the kubelet has handed out to one pod.
+/// What the kubelet has allocated to one pod.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocation {

@@ -102,7 +102,7 @@ impl Proxy {
         Ok(Self { shared, address, _runtime: runtime })
     }
 
-    /// A kubeconfig for whoever has a token, that leads here.
+    /// A kubeconfig for the holder of a token, with the address of this proxy.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -68,7 +68,7 @@ fn is_made_up_for_by_one_write(bed: &Bed<'_>, distance: u32) {
     assert_eq!(bed.status_writes(mark), 1, "{:#?}", bed.proxy.since(mark));
 }
 
-/// As after an optimistic lock: nobody else holds the fields, so they are not given up.
+/// As after an optimistic lock: no other manager owns the fields, so they are not given up.
 pub(crate) fn of_writes(bed: &Bed<'_>) {
     let before = bed.said();
     let conflict = failure(
@@ -103,7 +103,7 @@ pub(crate) fn of_writes(bed: &Bed<'_>) {
             .any(|one| one.verb == "POST" && one.path.ends_with("infranodes"))
     });
     bed.get_well();
-    bed.until("the InfraNode is made anew", SOON, || {
+    bed.until("the InfraNode is created again", SOON, || {
         bed.plane.infra_node(bed.name)["status"]["conditions"].is_array()
     });
     // What was asked for last holds.

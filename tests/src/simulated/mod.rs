@@ -1,4 +1,4 @@
-//! Stand-ins for what cannot be had here or would take too long: they act on a real API server as the real ones do.
+//! Simulations of programs that cannot run here or take too long: they act on a real API server as the real ones do.
 
 mod fleet;
 mod kubevirt;

@@ -1,4 +1,4 @@
-//! A stand-in for KubeVirt: what is created comes to run, and what is deleted goes.
+//! Simulates KubeVirt: what is created comes to run, and what is deleted goes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 use super::{client, runtime};
 
-/// The stand-in; ended when it is dropped.
+/// The simulation; dropping it ends it.
 #[derive(Debug)]
 pub struct KubeVirt {
     runtime: Option<Runtime>,

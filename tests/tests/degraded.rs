@@ -1,4 +1,4 @@
-//! An agent whose API server is unwell: it refuses, is slow, falls silent, breaks off, or talks nonsense.
+//! An agent whose API server is degraded: it refuses, is slow, stops answering, breaks off, or talks nonsense.
 //!
 //! Between the two is a proxy that does all that; the control plane behind it is a real one.
 
@@ -16,17 +16,17 @@ mod tree;
 #[path = "cluster/agent.rs"]
 mod agent;
 
-#[path = "unwell/bed.rs"]
+#[path = "degraded/bed.rs"]
 mod bed;
-#[path = "unwell/broken.rs"]
+#[path = "degraded/broken.rs"]
 mod broken;
-#[path = "unwell/controller.rs"]
+#[path = "degraded/controller.rs"]
 mod controller;
-#[path = "unwell/refusals.rs"]
+#[path = "degraded/refusals.rs"]
 mod refusals;
-#[path = "unwell/silence.rs"]
+#[path = "degraded/silence.rs"]
 mod silence;
-#[path = "unwell/slow.rs"]
+#[path = "degraded/slow.rs"]
 mod slow;
 
 use bed::Bed;

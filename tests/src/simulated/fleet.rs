@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use super::{client, runtime};
 
-/// What the stand-in does.
+/// Behaviour of the simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// The agents: they answer what they are asked.

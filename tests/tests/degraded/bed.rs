@@ -45,8 +45,8 @@ impl<'a> Bed<'a> {
         bed
     }
 
-    pub(crate) fn until(&self, what: &str, patience: Duration, is_so: impl Fn() -> bool) {
-        let answer = self.plane.until(what, patience, |_| is_so().then_some(()));
+    pub(crate) fn until(&self, what: &str, timeout: Duration, is_so: impl Fn() -> bool) {
+        let answer = self.plane.until(what, timeout, |_| is_so().then_some(()));
         assert!(answer.is_ok(), "{}: {}", self.name, answer.unwrap_err());
     }
 
@@ -57,16 +57,16 @@ impl<'a> Bed<'a> {
     }
 
     /// The host becomes what was asked for.
-    pub(crate) fn is_at(&self, sleep: u32, patience: Duration) {
+    pub(crate) fn is_at(&self, sleep: u32, timeout: Duration) {
         let wanted = sleep.to_string();
-        self.until(&format!("the host is at {sleep}"), patience, || {
+        self.until(&format!("the host is at {sleep}"), timeout, || {
             file(&self.tree, SLEEP) == wanted
         });
     }
 
     /// The status is of the latest spec.
-    pub(crate) fn has_answered(&self, ready: &str, patience: Duration) -> Value {
-        self.until(&format!("Ready {ready} for the latest generation"), patience, || {
+    pub(crate) fn has_answered(&self, ready: &str, timeout: Duration) -> Value {
+        self.until(&format!("Ready {ready} for the latest generation"), timeout, || {
             let node = self.plane.infra_node(self.name);
             let latest = node["status"]["observedGeneration"] == node["metadata"]["generation"];
             latest && condition(&node, "Ready")["status"] == ready
@@ -101,8 +101,8 @@ impl<'a> Bed<'a> {
     }
 
     /// Waits until the log has a text that it had not yet.
-    pub(crate) fn says(&self, before: &str, text: &str, patience: Duration) {
-        self.until(&format!("the log says `{text}`"), patience, || {
+    pub(crate) fn says(&self, before: &str, text: &str, timeout: Duration) {
+        self.until(&format!("the log says `{text}`"), timeout, || {
             self.said().strip_prefix(before).is_some_and(|new| new.contains(text))
         });
     }
