@@ -1,6 +1,7 @@
 //! A plain client of the API server: one request an object, so many at once; what it asked for itself is counted, so that
 //! it can be taken off what the server has counted.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -176,13 +177,13 @@ impl Cluster {
         &self,
         what: &str,
         timeout: Duration,
-        mut answer: impl FnMut(&Self) -> Result<Result<T, String>>,
+        mut answer: impl FnMut(&Self) -> Result<ControlFlow<T, String>>,
     ) -> Result<T> {
         let begin = Instant::now();
         loop {
             let left = match answer(self)? {
-                Ok(answer) => return Ok(answer),
-                Err(left) => left,
+                ControlFlow::Break(answer) => return Ok(answer),
+                ControlFlow::Continue(left) => left,
             };
             ensure!(begin.elapsed() < timeout, "not after {} s: {what}: {left}", timeout.as_secs());
             std::thread::sleep(PAUSE);

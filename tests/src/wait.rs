@@ -9,6 +9,17 @@ const SLOWER: u32 = 10;
 /// Of what the last try saw, the end.
 const SHOWN: usize = 2000;
 
+/// What a try observed while the condition does not hold yet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Pending(String);
+
+impl<S: Into<String>> From<S> for Pending {
+    fn from(observed: S) -> Self {
+        Self(observed.into())
+    }
+}
+
 /// Asks until there is an answer. The limit is for a machine with two idle cores; ten times as long is waited.
 ///
 /// # Errors
@@ -16,13 +27,13 @@ const SHOWN: usize = 2000;
 pub fn until<T>(
     what: &str,
     limit: Duration,
-    mut ask: impl FnMut() -> Result<T, String>,
+    mut ask: impl FnMut() -> Result<T, Pending>,
 ) -> Result<T> {
     let begin = Instant::now();
     loop {
         let saw = match ask() {
             Ok(answer) => return Ok(answer),
-            Err(saw) => saw,
+            Err(Pending(saw)) => saw,
         };
         let waited = begin.elapsed();
         if waited >= limit * SLOWER {
@@ -42,9 +53,9 @@ mod tests {
     #[test]
     fn the_last_try_is_shown() {
         let mut tries = 0;
-        let error = until("three", Duration::from_millis(30), || -> Result<(), String> {
+        let error = until("three", Duration::from_millis(30), || -> Result<(), Pending> {
             tries += 1;
-            Err(format!("{} of 3", if tries == 1 { 1 } else { 2 }))
+            Err(format!("{} of 3", if tries == 1 { 1 } else { 2 }).into())
         });
         let message = error.map_err(|error| error.to_string());
         assert_eq!(message, Err("not after 0 s: three; the last try saw: 2 of 3".to_owned()));

@@ -1,6 +1,7 @@
 //! Pods bound in a second: the same pods by the same kube-scheduler, with the sidecar and alone, in turn.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -85,7 +86,11 @@ impl Bed<'_> {
         self.cluster.delete_all(&path)?;
         self.cluster.until("pods are deleted", TIMEOUT, |cluster| {
             let left = cluster.count(&path)?;
-            Ok(if left == 0 { Ok(()) } else { Err(format!("{left} left")) })
+            Ok(if left == 0 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(format!("{left} left"))
+            })
         })?;
         Ok(rate)
     }

@@ -10,6 +10,7 @@ mod world;
 
 use std::fs;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -256,7 +257,11 @@ fn make_tenants(cluster: &Cluster, count: u32) -> Result<Tenants> {
             let all = cluster.cached("/apis/berth.dev/v1alpha1/tenantclusters")?;
             let is_so = |one: &&Value| one["status"]["vlan"].is_u64() && says(one, parts);
             let so = all.iter().filter(is_so).count();
-            Ok(if so == wanted { Ok(()) } else { Err(format!("{so} of {wanted} tenants")) })
+            Ok(if so == wanted {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(format!("{so} of {wanted} tenants"))
+            })
         })?;
         anyhow::Ok(begin.elapsed().as_secs_f64())
     };
@@ -274,7 +279,11 @@ fn make_machines(cluster: &Cluster, args: &Args) -> Result<f64> {
         let vms = cluster.count("/apis/kubevirt.io/v1/virtualmachines")?;
         let secrets = cluster.count(SECRETS)?.saturating_sub(before);
         let there = vms >= wanted && secrets >= wanted;
-        Ok(if there { Ok(()) } else { Err(format!("{vms} VMs, {secrets} Secrets of {wanted}")) })
+        Ok(if there {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(format!("{vms} VMs, {secrets} Secrets of {wanted}"))
+        })
     })?;
     Ok(begin.elapsed().as_secs_f64())
 }

@@ -1,5 +1,6 @@
 //! What there is before the first tenant: a control plane with the definitions, and hosts whose agents answer.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -64,7 +65,11 @@ pub(super) fn await_hosts(cluster: &Cluster, count: u32) -> Result<()> {
                 && host["status"]["observedGeneration"] == host["metadata"]["generation"]
         };
         let so = all.iter().filter(is_so).count();
-        Ok(if so == usize::try_from(count)? { Ok(()) } else { Err(format!("{so} of {count}")) })
+        Ok(if so == usize::try_from(count)? {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(format!("{so} of {count}"))
+        })
     })
 }
 

@@ -54,9 +54,10 @@ pub(crate) struct Args {
     date: Option<Date>,
 }
 
-fn load(text: &str) -> Result<f64, String> {
-    let load: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if (0.05..=3.0).contains(&load) { Ok(load) } else { Err("from 0.05 to 3".to_owned()) }
+fn load(text: &str) -> Result<f64> {
+    let load: f64 = text.parse()?;
+    anyhow::ensure!((0.05..=3.0).contains(&load), "from 0.05 to 3");
+    Ok(load)
 }
 
 /// One trace at one load: what became of it under each policy, in the order of [`NAMES`].

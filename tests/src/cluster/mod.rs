@@ -135,7 +135,9 @@ impl ControlPlane {
             let asked = self.kubectl(&["get", "--raw", "/readyz"]);
             let asked =
                 asked.and_then(|_| self.kubectl(&["get", "namespace", "default", "kube-system"]));
-            asked.map(drop).map_err(|error| format!("{error:#}\n{}", self.log("kube-apiserver")))
+            asked
+                .map(drop)
+                .map_err(|error| format!("{error:#}\n{}", self.log("kube-apiserver")).into())
         })
     }
 
@@ -324,8 +326,9 @@ impl ControlPlane {
         mut answer: impl FnMut(&Self) -> Option<T>,
     ) -> Result<T> {
         wait::until(what, timeout, || {
-            answer(self)
-                .ok_or_else(|| self.last_output.lock().map(|last| last.clone()).unwrap_or_default())
+            answer(self).ok_or_else(|| {
+                self.last_output.lock().map(|last| last.clone()).unwrap_or_default().into()
+            })
         })
     }
 

@@ -29,7 +29,7 @@ impl ControlPlane {
             match TcpStream::connect(("127.0.0.1", port)) {
                 Ok(_) => Ok(true),
                 Err(_) if matches!(scheduler.process.try_wait(), Ok(Some(_))) => Ok(false),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(error.to_string().into()),
             }
         })?;
         ensure!(listens, "kube-scheduler ended at its start\n{}", self.log("kube-scheduler"));

@@ -192,7 +192,7 @@ impl Host {
         let mut failed = None;
         let held = wait::until(condition, limit, || match self.run(condition) {
             Ok(said) if said.code == 0 => Ok(()),
-            Ok(said) => Err(said.output),
+            Ok(said) => Err(said.output.into()),
             Err(error) => {
                 failed = Some(error);
                 Ok(())

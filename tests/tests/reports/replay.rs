@@ -15,6 +15,22 @@ use serde_json::json;
 use super::agent::{self, Running, cpus};
 use super::case::{Amounts, Block, Case, Container, Event, Given, Outcome, Pod, State};
 
+/// How the engine and the kubelet differ.
+#[derive(Debug)]
+pub(crate) struct Difference(String);
+
+impl<S: Into<String>> From<S> for Difference {
+    fn from(text: S) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// What was replayed.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -93,13 +109,13 @@ struct Replay<'c> {
 }
 
 impl Replay<'_> {
-    fn run(&mut self, tally: &mut Tally) -> Result<(), String> {
+    fn run(&mut self, tally: &mut Tally) -> Result<(), Difference> {
         let mut host = self.report(&self.case.state_initial, tally)?;
         let is_best_effort =
             self.case.kubelet_configuration.topology_manager_policy == "best-effort";
         let mut has_group = false;
         for (at, event) in self.case.events.iter().enumerate() {
-            let here = |difference: String| format!(" event {at}: {difference}");
+            let here = |difference: Difference| Difference(format!(" event {at}: {difference}"));
             let after = match event {
                 Event::AdmitPod { pod, outcome, state_after } => {
                     let answer = self.admit(host, pod, outcome, tally).map_err(here);
@@ -136,16 +152,16 @@ impl Replay<'_> {
     }
 
     /// The agent reports, and the engine takes the report.
-    fn report(&mut self, state: &State, tally: &mut Tally) -> Result<HostId, String> {
+    fn report(&mut self, state: &State, tally: &mut Tally) -> Result<HostId, Difference> {
         tally.reports += 1;
         let infra = agent::report(self.case, &self.empty, &self.running, state);
         let mut problems = Vec::new();
         let facts = ReportedHost::read(&infra, Some(&self.node()), &mut problems)
             .map_err(|problem| problem.to_string())?;
         if let Some(problem) = problems.first() {
-            return Err(problem.to_string());
+            return Err(problem.to_string().into());
         }
-        self.engine.set_host(facts, Class::Standard).map_err(|invalid| invalid.to_string())
+        self.engine.set_host(facts, Class::Standard).map_err(|invalid| invalid.to_string().into())
     }
 
     fn node(&self) -> v1::Node {
@@ -176,7 +192,7 @@ impl Replay<'_> {
         pod: &Pod,
         outcome: &Outcome,
         tally: &mut Tally,
-    ) -> Result<(), String> {
+    ) -> Result<(), Difference> {
         let request = self.request(pod);
         let reasons = self.engine.why_not(&request, host);
         if reasons.contains(&Reason::CpusInUse) {
@@ -187,7 +203,8 @@ impl Replay<'_> {
             return Err(format!(
                 "admitted: {}, {reason:?} {message:?}, and the engine says {reasons:?}",
                 outcome.admitted
-            ));
+            )
+            .into());
         } else if outcome.admitted {
             self.compare(host, pod, outcome)?;
         }
@@ -214,7 +231,7 @@ impl Replay<'_> {
     }
 
     /// What the engine expects the kubelet to give it is what the kubelet gave it.
-    fn compare(&self, host: HostId, pod: &Pod, outcome: &Outcome) -> Result<(), String> {
+    fn compare(&self, host: HostId, pod: &Pod, outcome: &Outcome) -> Result<(), Difference> {
         let state = self.engine.state(host).expect("the host is there");
         let expected = state
             .check(&to_pod(pod))
@@ -246,7 +263,8 @@ impl Replay<'_> {
                 return Err(format!(
                     "{name}\n  kubelet  {theirs:?} {} {devices:?}\n  engine  {placement:?}",
                     given.exclusive_cpus
-                ));
+                )
+                .into());
             }
         }
         Ok(())
@@ -269,7 +287,7 @@ impl Replay<'_> {
     }
 
     /// The entries that are written here are the kubelet's: by group of zones they leave free what it recorded.
-    fn check_blocks(&self, state: &State) -> Result<(), String> {
+    fn check_blocks(&self, state: &State) -> Result<(), Difference> {
         let mut left: BTreeMap<(BTreeSet<u32>, &str), i128> = BTreeMap::new();
         let group = |zones: &[u32]| zones.iter().copied().collect::<BTreeSet<u32>>();
         for (now, before) in state.memory.iter().zip(&self.case.state_initial.memory) {
@@ -285,7 +303,7 @@ impl Replay<'_> {
         }
         match left.into_iter().find(|(_, bytes)| *bytes != 0) {
             Some(((zones, kind), bytes)) => {
-                Err(format!("{bytes} bytes of {kind} of zones {zones:?} are in no entry"))
+                Err(format!("{bytes} bytes of {kind} of zones {zones:?} are in no entry").into())
             }
             None => Ok(()),
         }
