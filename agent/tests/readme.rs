@@ -39,23 +39,52 @@ fn compare(path: &str, wanted: &str) {
     }
 }
 
+/// Returns the document with the samples that the program prints on `rack1-a`.
+fn with_samples(document: &str, samples: &[(&str, &str)]) -> String {
+    samples
+        .iter()
+        .fold(document.to_owned(), |text, (name, sample)| with_sample(&text, name, sample))
+}
+
+/// Reads a file of the repository.
+fn repository_file(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
+}
+
 #[test]
 fn samples_are_output_of_the_program() {
     let tree = host::rack1_a();
     let report = stdout(&agent_on(&tree, &["report"]));
     let check = stdout(&agent_on(&tree, &["check", "kvm", "cpu", "hugepages", "kubelet"]));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let readme = std::fs::read_to_string(path).unwrap();
-    let readme = with_sample(&readme, "report", &report);
-    let readme = with_sample(&readme, "check", &check);
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/infranode.yaml");
-    let example = std::fs::read_to_string(example).unwrap();
     // The example fits a small host; this one has more memory.
-    tree.file("infranode.yaml", example.replace("count: 256", "count: 16384"));
-    let manifest = tree.path().join("infranode.yaml");
-    let plan = stdout(&agent_on(&tree, &["plan", "-f", manifest.to_str().unwrap()]));
-    let readme = with_sample(&readme, "plan", &plan);
-    compare("README.md", &readme);
+    let example = repository_file("examples/infranode.yaml").replace("count: 256", "count: 16384");
+    let plan = plan(&tree, &example);
+    compare(
+        "docs/hosts.md",
+        &with_samples(
+            &repository_file("docs/hosts.md"),
+            &[("report", &report), ("check", &check), ("plan", &plan)],
+        ),
+    );
+
+    let check = stdout(&agent_on(&tree, &["check", "kvm"]));
+    let short = "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: rack1-a}\nspec:\n  \
+                 hugepages: [{size: 2Mi, count: 16384}]\n  ksm: {mode: Auto}\n";
+    let plan = self::plan(&tree, short);
+    compare(
+        "README.md",
+        &with_samples(
+            &repository_file("README.md"),
+            &[("report", &report), ("check-kvm", &check), ("plan-hugepages", &plan)],
+        ),
+    );
+}
+
+/// Returns what `plan` prints on the tree for a manifest.
+fn plan(tree: &common::tree::Tree, manifest: &str) -> String {
+    tree.file("infranode.yaml", manifest);
+    let path = tree.path().join("infranode.yaml");
+    stdout(&agent_on(tree, &["plan", "-f", path.to_str().unwrap()]))
 }
 
 #[test]

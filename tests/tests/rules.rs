@@ -36,6 +36,16 @@ use serde_json::{Value, json};
 use server::Server;
 use slow::World;
 
+/// How our rules and kube-scheduler's answer differ.
+#[derive(Debug)]
+struct Difference(String);
+
+impl From<String> for Difference {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
 const HOSTS: u64 = 24;
 const PODS: u64 = 320;
 /// Before, scores and words were others.
@@ -185,7 +195,7 @@ impl Bed {
                     seen.asked_again += 1;
                     std::thread::sleep(Duration::from_secs(1));
                 }
-                Err(why) => panic!("{name}: {why}\n{:#}\n{:#}", body["spec"], said["status"]),
+                Err(why) => panic!("{name}: {}\n{:#}\n{:#}", why.0, body["spec"], said["status"]),
             }
         };
         let Some(at) = at else { return };
@@ -201,7 +211,7 @@ impl Bed {
         rules: &Rules,
         said: &Value,
         seen: &mut Seen,
-    ) -> Result<(), String> {
+    ) -> Result<(), Difference> {
         let filter = self.counts.filter_for(rules);
         let hosts = self.hosts();
         let allowed: Vec<HostId> =
@@ -211,7 +221,7 @@ impl Bed {
             if !allowed.is_empty() {
                 let ours = self.counted(rules);
                 let said = server::condition(said);
-                return Err(format!("we allow {names:?} and say {ours:?}; it says {said}"));
+                return Err(format!("we allow {names:?} and say {ours:?}; it says {said}").into());
             }
             self.compare_reasons(made, rules, said, seen)?;
             seen.unschedulable += 1;
@@ -222,7 +232,7 @@ impl Bed {
         let host = self.counts.host(at).unwrap();
         let Some(chosen) = allowed.iter().position(|one| *one == host) else {
             let why: Vec<String> = filter.reasons(host).iter().map(ToString::to_string).collect();
-            return Err(format!("it takes {at}, we say {why:?}"));
+            return Err(format!("it takes {at}, we say {why:?}").into());
         };
         if self.version >= SCORES {
             let of = |scores: &Scores| scores.weighted();
@@ -230,7 +240,7 @@ impl Bed {
                 (scores.iter().map(of).max().unwrap(), scores.iter().map(of).min().unwrap());
             if of(&scores[chosen]) != best {
                 let all: Vec<_> = names.iter().zip(&scores).collect();
-                return Err(format!("it takes {at}, which is not the best of {all:#?}"));
+                return Err(format!("it takes {at}, which is not the best of {all:#?}").into());
             }
             seen.chosen += usize::from(best > least);
         }
@@ -245,7 +255,7 @@ impl Bed {
         rules: &Rules,
         said: &Value,
         seen: &mut Seen,
-    ) -> Result<(), String> {
+    ) -> Result<(), Difference> {
         let message = server::condition(said)["message"].as_str().unwrap().to_owned();
         let (_, theirs) = message.split_once(" nodes are available: ").unwrap();
         let theirs = theirs.split(". ").next().unwrap().trim_end_matches('.');
@@ -274,7 +284,11 @@ impl Bed {
             ours.into_iter().map(|(reason, hosts)| format!("{hosts} {reason}")).collect();
         ours.sort();
         let ours = ours.join(", ");
-        if theirs == ours { Ok(()) } else { Err(format!("it says {theirs}\nwe say  {ours}")) }
+        if theirs == ours {
+            Ok(())
+        } else {
+            Err(format!("it says {theirs}\nwe say  {ours}").into())
+        }
     }
 
     /// How many hosts have each of our reasons.

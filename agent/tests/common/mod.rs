@@ -9,7 +9,7 @@
 
 pub(crate) mod host;
 pub(crate) mod kubelet;
-mod tree;
+pub(crate) mod tree;
 
 use std::process::{Command, Output};
 

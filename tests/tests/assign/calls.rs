@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, PODS, SOON, Vm};
 
-/// Posts; tries again as long as nobody listens.
+/// Posts; tries again until a server listens.
 pub(crate) fn post(port: u16, call: &str, body: &str) -> Value {
     let begin = Instant::now();
     loop {
@@ -19,7 +19,7 @@ pub(crate) fn post(port: u16, call: &str, body: &str) -> Value {
         curl.arg(format!("http://127.0.0.1:{port}/{call}"));
         curl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = curl.spawn().unwrap();
-        // One that nobody answers does not read.
+        // A client without an answer does not read.
         child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap_or_default();
         let said = child.wait_with_output().unwrap();
         if said.status.success() {
@@ -51,7 +51,7 @@ pub(crate) fn bind(bed: &Bed, pod: &str, host: &str) -> String {
     post(bed.port, "bind", &body.to_string())["Error"].as_str().unwrap().to_owned()
 }
 
-/// What was reserved is lost with it, and is reserved anew if it still fits.
+/// What was reserved is lost with it, and is reserved again if it still fits.
 pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
     plane: &ControlPlane,
     bed: &mut Bed,
@@ -144,7 +144,7 @@ pub(crate) fn what_is_wrong_is_answered(plane: &ControlPlane, bed: &Bed) {
         said["Error"].as_str().unwrap().contains("the body is longer than 8388608 bytes"),
         "{said}"
     );
-    let names: Vec<String> = (0..50_000).map(|at| format!("nobody-knows-host-{at}")).collect();
+    let names: Vec<String> = (0..50_000).map(|at| format!("unknown-host-{at}")).collect();
     let pod = json!({"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}});
     let said = post(bed.port, "filter", &json!({"Pod": pod, "NodeNames": names}).to_string());
     assert_eq!(said["FailedNodes"].as_object().unwrap().len(), 50_000);
