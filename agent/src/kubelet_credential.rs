@@ -22,17 +22,29 @@ pub struct ClientCertificate {
     pub expiry: Option<Expiry>,
 }
 
-/// Reads it: why it cannot be read; `None` if there is no kubeconfig, or one without a certificate.
-pub fn observe(root: &Root) -> Option<Result<ClientCertificate, String>> {
+/// A client certificate that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnreadableCertificate(String);
+
+impl From<String> for UnreadableCertificate {
+    fn from(problem: String) -> Self {
+        Self(problem)
+    }
+}
+
+/// Reads the client certificate; `None` if there is no kubeconfig, or one without a certificate.
+pub fn observe(root: &Root) -> Option<Result<ClientCertificate, UnreadableCertificate>> {
     let text = root.read(KUBECONFIG).ok()?;
-    let kubeconfig = Kubeconfig::from_yaml(&text).map_err(|error| error.to_string());
+    let kubeconfig =
+        Kubeconfig::from_yaml(&text).map_err(|error| UnreadableCertificate(error.to_string()));
     let validity = kubeconfig.and_then(|kubeconfig| {
         let validity = certificate::of(&kubeconfig, |path| {
             // A relative path is from the kubeconfig's folder.
             let path = Path::new("/etc/berth").join(path).to_string_lossy().into_owned();
             root.read(&path).map_err(|error| error.to_string())
         });
-        validity.map_err(|error| chain(&error))
+        validity.map_err(|error| UnreadableCertificate(chain(&error)))
     });
     let certificate = |validity: certificate::Validity| ClientCertificate {
         end: Timestamp::try_from(validity.not_after)

@@ -201,7 +201,7 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     assert_eq!(drained.json["changes"][0]["removes"][0], "/var/lib/kubelet/memory_manager_state");
 }
 
-/// What the first pool takes the second cannot have; what a smaller one gives back it can.
+/// Memory of the first pool is not available to the second; memory that a smaller pool releases is.
 #[test]
 fn room_is_counted_once() {
     let tree = host::rack1_a();

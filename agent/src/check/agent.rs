@@ -69,6 +69,6 @@ mod tests {
             assert_eq!(outcome.remedy.is_some(), [Status::Warn, Status::Fail].contains(&status));
         }
         assert_eq!(judge(None).status, Status::Skip);
-        assert_eq!(judge(Some(Err("no PEM".to_owned()))).status, Status::Fail);
+        assert_eq!(judge(Some(Err("no PEM".to_owned().into()))).status, Status::Fail);
     }
 }

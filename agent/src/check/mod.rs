@@ -20,7 +20,7 @@ pub(crate) mod tests_support;
 use serde::Serialize;
 
 use crate::kubelet_credential as credential;
-use crate::kubelet_credential::ClientCertificate;
+use crate::kubelet_credential::{ClientCertificate, UnreadableCertificate};
 use berth_api::Bytes;
 use berth_host_facts::identity::Identity;
 use berth_host_facts::irqs::Irq;
@@ -55,7 +55,7 @@ pub struct Input<'a> {
     /// SMT setting of the administrator (`smt/control`): `on`, `off`, `forceoff`, ...
     pub smt_control: Option<String>,
     /// Client certificate of an agent that runs as a systemd service, or the error that prevented reading it.
-    pub certificate: Option<Result<ClientCertificate, String>>,
+    pub certificate: Option<Result<ClientCertificate, UnreadableCertificate>>,
     /// True if the process runs as root.
     pub root: bool,
 }

@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said of a kubelet that does this with whoever connects.
+    /// A server that sends an endless answer is reported as an error.
     fn said_of(kubelet: fn(UnixStream)) -> Result<Option<Listed>, PodResourcesError> {
         let host = tempfile::tempdir().unwrap();
         let socket = host.path().join(SOCKET);
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(hangs, Err(PodResourcesError::Timeout(2)));
         assert!(said_of(drop).is_err());
         let babbles = said_of(|mut stream| {
-            // Whoever asked may be gone already.
+            // The client may have disconnected.
             stream.write_all(&[0xff; 4096]).unwrap_or_default();
         });
         assert!(babbles.is_err(), "{babbles:?}");
@@ -100,7 +100,7 @@ mod tests {
     fn a_host_without_a_kubelet_is_no_mistake() {
         let host = tempfile::tempdir().unwrap();
         assert_eq!(list(&Root::live_below(host.path()).unwrap()), Ok(None));
-        // A socket that nobody listens on any more.
+        // A socket without a listener.
         let socket = host.path().join(SOCKET);
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         drop(UnixListener::bind(&socket).unwrap());

@@ -1,4 +1,4 @@
-//! Objects that cannot be understood: reported where whoever wrote them looks, in a condition and an Event.
+//! Objects that cannot be understood: reported where their author sees it, in a condition and an Event.
 //!
 //! The server refuses most of them by their schemas. What is left was written under older ones, by another version, or
 //! breaks a rule that no schema can say. What was known of such an object before holds until it is corrected.

@@ -31,7 +31,7 @@ pub(crate) fn make(plane: &ControlPlane, name: &str, number: usize) {
         .unwrap();
     let mut there = plane.infra_node(name);
     there["status"] = json!({"capabilities": {}, "conditions": [{"type": "Ready", "status": "True", "reason": "Applied",
-        "message": "all is as asked", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+        "message": "the host matches the spec", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
     replace_status(plane, &format!("/apis/berth.dev/v1alpha1/infranodes/{name}/status"), &there);
 }
 

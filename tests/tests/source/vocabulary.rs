@@ -47,6 +47,9 @@ const REFUSED: [&str; 37] = [
 
 /// Returns the refused words of a text.
 fn refused(text: &str) -> Vec<&'static str> {
+    // A value of the API (`KsmOwner`).
+    let text = if text.trim_matches(['"', '`']) == "Nobody" { "" } else { text };
+    let text = text.replace("owner: Nobody", "").replace("- Nobody", "");
     let plain: String = text
         .to_lowercase()
         .chars()

@@ -33,7 +33,7 @@ pub(crate) fn node(name: &str, labels: Value, resources: Value, conditions: Valu
 }
 
 pub(crate) fn host_tuned() -> Value {
-    json!({"type": "berth.dev/HostTuned", "status": "True", "reason": "Applied", "message": "as asked", "lastTransitionTime": TIME})
+    json!({"type": "berth.dev/HostTuned", "status": "True", "reason": "Applied", "message": "the host matches the spec", "lastTransitionTime": TIME})
 }
 
 pub(crate) fn resources() -> Value {

@@ -74,7 +74,7 @@ fn objects(world: &World<'_>) -> Vec<Attempt> {
     let status = json!({
         "observedGeneration": 1,
         "conditions": [
-            {"type": "Ready", "status": "True", "reason": "Applied", "message": "as asked", "lastTransitionTime": TIME},
+            {"type": "Ready", "status": "True", "reason": "Applied", "message": "the host matches the spec", "lastTransitionTime": TIME},
         ],
     });
     let about = ["berth.dev/v1alpha1", "InfraNode", OWN];
