@@ -39,8 +39,8 @@ test: setup lint  ## lints and all tests, on what setup installed
 	CARGO="$(CARGO)" ./tests/run.sh --locked --release --workspace
 
 quick: lint  ## lints, and the tests that need no server and no emulated host
-	$(CARGO) test --locked --release -p berth-api -p berth-agent -p berth-controller -p berth-host-facts -p berth-runtime
-	$(CARGO) test --locked --release -p berth-tests --test tidy --test documents
+	$(CARGO) test --locked --release --workspace --exclude berth-tests --exclude berth-benches
+	$(CARGO) test --locked --release -p berth-tests --test tidy --test documents --test source
 
 lint:  ## formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check
