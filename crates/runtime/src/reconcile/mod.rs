@@ -73,11 +73,15 @@ pub async fn run<K, Q, R, E, F>(
         let begin = Instant::now();
         let (recorder, backoff) = (Arc::clone(&recorder), Arc::clone(&backoff));
         let reference = ObjectRef::from_obj_with(object.as_ref(), kind.clone());
+        // JSON logs have the name of the span itself under `name`, so the object is in a field of its own, too.
+        let path = reference.namespace.iter().chain([&reference.name]).map(String::as_str);
+        let path = path.collect::<Vec<_>>().join("/");
         let span = tracing::info_span!(
             "reconcile",
             kind = %K::kind(&kind),
             namespace = reference.namespace,
-            name = reference.name
+            name = reference.name,
+            object = path
         );
         let done = move |result: &Result<Action, E>| {
             let succeeded = result.as_ref().err().is_none_or(ReconcileError::is_conflict);
