@@ -32,7 +32,7 @@ pub enum LockError {
     #[error("another berth-agent{} is at work on this host; wait for it, or stop it", .0.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default())]
     Held(Option<u32>),
     /// The lock file cannot be made.
-    #[error("{0}; Berth keeps there what it found, and changes nothing without it")]
+    #[error("{0}; Berth keeps its rollback ledger there, and makes no change without it")]
     Impossible(WriteError),
 }
 

@@ -407,7 +407,7 @@ fn nonsense_is_said_and_others_go_on(plane: &ControlPlane) {
         json!({});
     apply(plane, &wrong);
     until_said(plane, "wrong", "Valid", "template.memory: `lots`");
-    until_said(plane, "wrong", "Valid", "is `affinity` meant?");
+    until_said(plane, "wrong", "Valid", "did you mean `affinity`?");
     assert!(machines(plane, "wrong").is_empty());
     apply(plane, &deployment("right", 1, "2Gi"));
     until_complete(plane, "right", 1);

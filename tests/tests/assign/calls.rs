@@ -76,7 +76,7 @@ pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
     let third = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
     let large = bed.vm(Vm { cpus: 5, by_hand: true, ..Vm::default() });
     let error = bind(bed, &large, &host);
-    assert!(error.contains("does not fit"), "{error}");
+    assert!(error.contains("no longer fits there"), "{error}");
     assert_eq!(bed.host_of(&large), None);
     // A third one knows what is there, but not in which order it came, as no agent has told of it.
     second.running.end();

@@ -86,7 +86,7 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
         host.must(OWN0).unwrap();
         // Nothing of another boot counts: there is nothing to restore, and all can be made.
         let said = host.must("berth-agent revert").unwrap();
-        assert!(said.contains("as found"), "{said}");
+        assert!(said.contains("the host has its original state"), "{said}");
         host.must(&format!("berth-agent apply -f {MANIFEST} && berth-agent revert")).unwrap();
         assert_eq!(host.must(NAMES).unwrap(), before, "round {round}");
         host.must("ip link del own0").unwrap();

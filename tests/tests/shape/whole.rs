@@ -25,7 +25,7 @@ pub(super) fn faults_change_nothing(host: &mut Host) {
     for fault in [
         "spec.hugepages[0].zone: `5`: there is no such zone; this host has 0, 1",
         "spec.cpu.reserved.cpus: `0`: splits a physical core; with all siblings it is 0-1",
-        "nothing was changed",
+        "no change was applied",
     ] {
         assert!(said.output.contains(fault), "{}", said.output);
     }
