@@ -1,9 +1,9 @@
-//! Reasons for which nothing is changed on a host.
+//! Reasons why a host is not changed.
 
 use crate::host_write::WriteError;
 use berth_host_facts::root::ReadError;
 
-/// Reason for which nothing is changed on the host.
+/// Reason why the host is not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CannotStart {
     /// The rollback ledger cannot be read.
@@ -14,10 +14,10 @@ pub enum CannotStart {
     /// The rollback ledger cannot be saved.
     #[error("{0}; original values must be saved before anything is changed")]
     State(WriteError),
-    /// A change on trial was left behind, and could not be undone.
+    /// An earlier process left a change on trial, and the change could not be undone.
     #[error("{0}; nothing is changed until it is undone")]
     Trial(ReadError),
-    /// The boot that original values belong to is not known.
+    /// The ID of the boot that the original values belong to is not known.
     #[error("/proc/sys/kernel/random/boot_id cannot be read; original values belong to a boot")]
     BootId,
 }

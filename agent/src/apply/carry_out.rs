@@ -1,4 +1,4 @@
-//! Carries out the changes of one plan.
+//! Applies the changes of one plan.
 
 use super::files;
 use super::hands::Hands;
@@ -12,19 +12,20 @@ use berth_host_facts::ledger::Ledger;
 use berth_host_facts::processes;
 use berth_host_facts::setting::{KsmSetting, Setting};
 
-/// Outcomes of a plan.
+/// Outcomes of the changes of a plan.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// One for each change, in order; the last changes have none if there was no time for them.
+    /// One outcome for each change, in order. The last changes have no outcome if there was no time
+    /// for them.
     pub outcomes: Vec<Outcome>,
     /// Failure to save the rollback ledger after the changes.
     pub state: Option<Outcome>,
 }
 
-/// Carries out the plan, and passes each outcome to `report` as soon as the change has ended.
+/// Applies the plan, and passes each outcome to `report` as soon as the change has ended.
 ///
 /// # Errors
-/// If the original values cannot be saved. Nothing is changed then.
+/// If the original values cannot be saved. The host is not changed in this case.
 pub fn apply(
     hands: &Hands,
     plan: &Plan,
@@ -34,7 +35,8 @@ pub fn apply(
     let mut after = ledger.clone();
     remember(plan, &mut after);
     if plan.changes.is_empty() {
-        // In one save: after a crash between two saves the rest would stay in the ledger for good.
+        // The ledger is saved once: after a crash between two saves, the other entries would stay
+        // in the ledger forever.
         tidy(plan, &mut after);
     }
     if &after != ledger {
@@ -54,7 +56,8 @@ pub fn apply(
     tidy(plan, &mut after);
     let mut state = None;
     if after != saved {
-        // The original values are saved already; what is lost here is read from the host again next time.
+        // The original values are saved already. The next cycle reads the lost entries from the host
+        // again.
         if let Err(error) = save_ledger(&after, hands.root, hands.boot_id) {
             let outcome = Outcome::ledger_failed(&error);
             report(&outcome);
@@ -64,7 +67,7 @@ pub fn apply(
     Ok(Applied { outcomes, state })
 }
 
-/// Forgets facts that only changes need which are no longer in the spec.
+/// Removes facts from the ledger that no change needs any longer.
 fn tidy(plan: &Plan, ledger: &mut Ledger) {
     if !plan.housekeeping && !ledger.has(|setting| matches!(setting, Setting::IrqAffinity(_))) {
         ledger.unmovable.clear();
@@ -74,7 +77,7 @@ fn tidy(plan: &Plan, ledger: &mut Ledger) {
     }
 }
 
-/// Records in the ledger what must be known before the first change is made.
+/// Records the original values in the ledger before the first change is made.
 fn remember(plan: &Plan, ledger: &mut Ledger) {
     for setting in &plan.forget {
         ledger.entries.remove(setting);
@@ -93,7 +96,7 @@ fn remember(plan: &Plan, ledger: &mut Ledger) {
         if let Action::Kubelet(action) = &change.action {
             ledger.files.extend(files::made_by(action));
         }
-        // Drift of a link that was up does not show its original state.
+        // For a link that was up, the drifted state is not the original state.
         if !change.drift {
             ledger.raised.extend(change.links().into_iter().flat_map(links::ledger_notes::raises));
         }
@@ -117,7 +120,8 @@ fn carry_out(hands: &Hands, change: &Change, ledger: &mut Ledger) -> Outcome {
         Action::Kubelet(action) => action.takes_checkpoints(),
         Action::Set(_) | Action::Links(_) => !change.removes.is_empty(),
     };
-    // Checked right before the change: the kubelet may have been started since the plan.
+    // The check is made right before the change, because the kubelet may have been started since
+    // the plan was made.
     if takes_checkpoints && processes::observe(hands.root).kubelet_runs() {
         let why = "the kubelet was started just now, and would write its checkpoints again";
         return Outcome::of(change, Ended::Blocked(why.to_owned()));

@@ -1,5 +1,5 @@
-//! Reads the host, plans and applies until nothing more can be done. What one change makes possible is done in the
-//! next round; what was tried is not tried again.
+//! Reads the host, plans and applies changes in rounds, until no change is left that can be applied. A change that
+//! another change makes possible is applied in the next round. No change is tried twice.
 
 use std::collections::BTreeSet;
 
@@ -19,29 +19,30 @@ use berth_host_facts::kubelet::Record;
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions};
 
-/// Rounds at most; two are seen where the kernel resets one setting with another.
+/// Limit of rounds. Two rounds occur where the kernel resets one setting with another.
 const ROUNDS: usize = 4;
 
 /// Result of a convergence.
 #[derive(Debug)]
 pub struct Converged {
-    /// Every change that was tried, in order, then those that are blocked.
+    /// Outcomes of all changes that were tried, in order, then of those that are blocked.
     pub outcomes: Vec<Outcome>,
     /// Changes that failed or were partial, by their desired values.
     pub fell_short: Vec<AttemptId>,
     /// True if there was no time for all removals.
     pub unfinished: bool,
-    /// Reason for which nothing more could be changed: a rollback would not be safe.
+    /// Reason why no further change can be applied: a rollback would not be safe.
     pub stopped: Option<CannotStart>,
-    /// The changes that are left, as planned last.
+    /// The pending changes of the last plan.
     pub plan: Plan,
-    /// The host as it was read last.
+    /// The facts of the last read of the host.
     pub facts: HostFacts,
-    /// Its settings then.
+    /// The settings of the last read of the host.
     pub shape: HostSettings,
 }
 
-/// Reads all facts that a plan is made from; `wanted` is [`ObserveOptions::to_plan`], with what is known already.
+/// Reads all facts that a plan needs. `wanted` is [`ObserveOptions::to_plan`], with the facts that are known
+/// already.
 #[must_use]
 pub fn look(root: &Root, wanted: &ObserveOptions) -> (HostFacts, HostSettings) {
     let facts = observe::observe(root, wanted);
@@ -49,8 +50,8 @@ pub fn look(root: &Root, wanted: &ObserveOptions) -> (HostFacts, HostSettings) {
     (facts, shape)
 }
 
-/// Converges the host to `spec`; parts in `unclear`, and changes whose desired attempt is in `waits`, are left alone.
-/// Where a rollback would not be safe nothing is changed, but the plan is made all the same.
+/// Converges the host to `spec`. Parts in `unclear`, and changes whose attempt is in `waits`, are not applied. If
+/// a rollback would not be safe, no change is applied, but the plan is made.
 pub fn converge(
     hands: &Hands,
     spec: &InfraNodeSpec,
@@ -79,7 +80,7 @@ pub fn converge(
             plan.only_observe();
         }
         let is_new = |attempt: &AttemptId| !tried.contains(attempt);
-        // What stands on a change that waits waits too.
+        // A change that depends on a waiting change waits too.
         let network = |change: &plan::Change| {
             change
                 .links()
@@ -132,8 +133,8 @@ pub fn converge(
     }
 }
 
-/// Records what the running kubelet was started with, before its files change. Without the record it is unknown from
-/// then on, which is safe.
+/// Records the configuration that the running kubelet was started with, before its files change. Without the
+/// record that configuration is unknown from then on, which is safe.
 fn keep_record(hands: &Hands, facts: &HostFacts) {
     let Some(record) = facts.kubelet.record().filter(|_| !hands.tied) else { return };
     if Record::read(hands.root).is_ok_and(|kept| kept.as_ref() == Some(&record)) {
@@ -144,12 +145,13 @@ fn keep_record(hands: &Hands, facts: &HostFacts) {
     }
 }
 
-/// Returns the reason for which nothing may be changed on a host with these facts.
+/// Returns the reason why a host with these facts must not be changed.
 fn unsafe_to_change(hands: &Hands, facts: &HostFacts) -> Option<CannotStart> {
     if hands.halted.is_some() {
         return hands.halted.clone();
     }
-    // Without the boot's id the ledger would read as one of another boot, and be overwritten.
+    // Without the boot ID the ledger would be regarded as the ledger of another boot, and would be
+    // overwritten.
     if hands.boot_id.is_empty() || facts.boot_id.as_deref() != Some(hands.boot_id) {
         return Some(CannotStart::BootId);
     }

@@ -7,7 +7,8 @@ use crate::plan::kubelet::KubeletAction;
 use berth_host_facts::kubelet::drop_in::{ACTIVE, STAGED};
 use berth_host_facts::ledger::Ledger;
 
-/// Files that are Berth's once this is begun; they outlive a reboot, and `revert` removes them.
+/// Returns the files that belong to Berth once the action begins. They outlive a reboot, and
+/// `revert` removes them.
 pub(super) fn made_by(action: &KubeletAction) -> Vec<String> {
     match action {
         KubeletAction::Stage { staged, .. } => vec![staged.clone()],
@@ -19,7 +20,7 @@ pub(super) fn made_by(action: &KubeletAction) -> Vec<String> {
     }
 }
 
-/// Does it, and remembers which of its files are there now.
+/// Carries out the action, and records in the ledger which files of Berth exist now.
 pub(super) fn carry_out(hands: &Hands, action: &KubeletAction, ledger: &mut Ledger) -> Ended {
     let ended = work(hands, action).unwrap_or_else(|ended| ended);
     ledger.files.extend(made_by(action));
@@ -37,7 +38,8 @@ fn work(hands: &Hands, action: &KubeletAction) -> Result {
             Ok(Ended::Done(None))
         }
         KubeletAction::Activate { staged, active: _, checkpoints } => {
-            // Checkpoints first: without them any policy starts, with old ones only the old policy does.
+            // Checkpoints are removed first: a kubelet without checkpoints starts with any policy, a
+            // kubelet with old checkpoints only with the old policy.
             for file in checkpoints {
                 root.remove(file)?;
             }

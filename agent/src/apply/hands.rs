@@ -1,4 +1,4 @@
-//! Means to change a host.
+//! Access to the host, for changes.
 
 use std::cell::{OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -9,23 +9,23 @@ use super::links::kernel::Kernel;
 use crate::systemd::{Systemd, SystemdError};
 use berth_host_facts::root::Root;
 
-/// Access to a host that is changed.
+/// Access to the host that is changed, with the limits of the changes.
 pub struct Hands<'a> {
     pub(super) root: &'a Root,
-    /// The boot that original values belong to.
+    /// ID of the boot that the original values belong to.
     pub(super) boot_id: &'a str,
     /// Called after each step, also within a long change, so that a watchdog sees progress.
     pub(super) alive: &'a dyn Fn(),
-    /// Time limit for the removal of links in one cycle; the rest is removed in a later one.
+    /// Time limit for the removal of links in one cycle. Later cycles remove the other links.
     pub(super) budget: Option<Duration>,
     /// True for a dry run.
     pub(super) tied: bool,
-    /// Resolves the addresses of the API server, where there is a cluster.
+    /// Resolves the addresses of the API server, if the host is in a cluster.
     pub(super) servers: &'a dyn Fn() -> Vec<SocketAddr>,
     pub(super) systemd: OnceCell<std::result::Result<Systemd, SystemdError>>,
-    /// A model of a kernel, in place of the running one.
+    /// A model of a kernel, which replaces the running kernel.
     pub(super) kernel: Option<&'a RefCell<dyn Kernel + 'static>>,
-    /// Reason for which nothing may be changed.
+    /// Reason why no change may be applied.
     pub(super) halted: Option<CannotStart>,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Hands<'a> {
         }
     }
 
-    /// Uses the links of another kernel, such as a model of one.
+    /// Uses the links of another kernel, such as a model of a kernel.
     #[must_use]
     pub const fn on(mut self, kernel: &'a RefCell<dyn Kernel + 'static>) -> Self {
         self.kernel = Some(kernel);
@@ -76,14 +76,14 @@ impl<'a> Hands<'a> {
         self
     }
 
-    /// Makes it a dry run: all changes count as blocked.
+    /// Enables the dry run: all changes count as blocked.
     #[must_use]
     pub const fn tied(mut self) -> Self {
         self.tied = true;
         self
     }
 
-    /// Sets the API server that a change on trial must not cut off.
+    /// Sets the API server, whose connection a change on trial must not interrupt.
     #[must_use]
     pub const fn in_cluster(mut self, servers: &'a dyn Fn() -> Vec<SocketAddr>) -> Self {
         self.servers = servers;
@@ -91,7 +91,7 @@ impl<'a> Hands<'a> {
     }
 
     pub(super) fn systemd(&self) -> std::result::Result<&Systemd, SystemdError> {
-        // A tree has no systemd, and this machine's is not meant.
+        // A captured tree has no systemd, and the systemd of this machine belongs to another host.
         let connect =
             || if self.root.is_live() { Systemd::connect() } else { Err(SystemdError::captured()) };
         self.systemd.get_or_init(connect).as_ref().map_err(Clone::clone)

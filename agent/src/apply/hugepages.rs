@@ -1,5 +1,5 @@
-//! Reserving huge pages at runtime: the kernel gives what it finds in one piece, so memory is compacted and
-//! requested again, as long as that helps.
+//! Reserves huge pages at runtime. The kernel needs contiguous free memory for each page, so memory is
+//! compacted and the pages are requested again, as long as the number of pages grows.
 
 use std::time::Duration;
 
@@ -12,33 +12,33 @@ use crate::plan::Step;
 use berth_host_facts::root::Root;
 use berth_host_facts::setting::Value;
 
-/// Tries that gain nothing before it is given up.
+/// Number of tries without a new page after which the request ends.
 const IDLE_TRIES: u32 = 3;
-/// Tries in all.
+/// Limit of all tries.
 const TRIES: u32 = 20;
-/// Between tries: per-CPU caches are drained and freed pages merge in the meantime.
+/// Pause between tries: per-CPU caches are drained and freed pages merge in the meantime.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The folder of a zone's pool.
+/// Returns the folder of a zone's pool.
 pub(super) fn folder(zone: u32, size: PageSize) -> String {
     format!("sys/devices/system/node/node{zone}/hugepages/hugepages-{}kB", size.kib())
 }
 
-/// The same on a kernel without NUMA, which has one pool for the host.
+/// Returns the same folder, also for a kernel without NUMA, which has one pool for the host.
 fn folder_on(root: &Root, zone: u32, size: PageSize) -> String {
     let of_zone = folder(zone, size);
     let of_host = format!("sys/kernel/mm/hugepages/hugepages-{}kB", size.kib());
     if zone == 0 && !root.exists(&of_zone) { of_host } else { of_zone }
 }
 
-/// The pages of a zone's pool without surplus; `None` if there is no such pool.
+/// Returns the pages of a zone's pool without surplus; `None` if there is no such pool.
 pub(super) fn persistent(root: &Root, zone: u32, size: PageSize) -> Option<u64> {
     let folder = folder_on(root, zone, size);
     let number = |file: &str| root.parse::<u64>(&format!("{folder}/{file}")).ok();
     Some(number("nr_hugepages")?.saturating_sub(number("surplus_hugepages").unwrap_or(0)))
 }
 
-/// Makes the pool as large as planned, as far as that is possible.
+/// Changes the pool to the planned size, as far as possible.
 pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Result {
     let (Value::Number(target), Value::Number(desired)) = (&step.will_be, &step.desired) else {
         return Err(Ended::Failed("not a number of pages".to_owned()));
@@ -83,7 +83,7 @@ pub(super) fn set(hands: &Hands, zone: u32, size: PageSize, step: &Step) -> Resu
     )))
 }
 
-/// What to do where runtime falls short.
+/// Returns the remedy if pages cannot be reserved at runtime.
 fn at_boot(zone: u32, size: PageSize, count: u64) -> String {
     let unit = if size.bytes() >= 1 << 30 { "G" } else { "M" };
     let number = if unit == "G" { size.bytes() >> 30 } else { size.bytes() >> 20 };
@@ -108,14 +108,16 @@ impl Pool<'_> {
         read.map_err(|error| Ended::Failed(error.to_string()))
     }
 
-    /// Writing sets the pages without surplus, reading gives them with it.
+    /// Returns the pages without surplus. A write to the file sets the pages without surplus, but a
+    /// read returns the pages with surplus.
     fn persistent(&self) -> std::result::Result<u64, Ended> {
         Ok(self
             .number("nr_hugepages")?
             .saturating_sub(self.number("surplus_hugepages").unwrap_or(0)))
     }
 
-    /// Use may have changed since the plan was made; it is looked at again right before.
+    /// Shrinks the pool. More pages may be in use than when the plan was made, so the used pages
+    /// are read again right before the write.
     fn shrink(&self, before: u64, target: u64) -> Result {
         let used = self.number("nr_hugepages")?.saturating_sub(self.number("free_hugepages")?);
         if target < used {
@@ -126,7 +128,7 @@ impl Pool<'_> {
         let file = format!("{}/nr_hugepages", self.folder);
         self.hands.root.write(&file, &target.to_string())?;
         if surplus() > surplus_before {
-            // Use grew in between: the kernel let go of pages that are in use.
+            // More pages came into use in between, and the kernel turned used pages into surplus.
             self.hands.root.write(&file, &before.to_string())?;
             return Err(Ended::Blocked("its pages came into use just now".to_owned()));
         }
@@ -138,7 +140,8 @@ impl Pool<'_> {
         }
     }
 
-    /// Asks the kernel to move pages together. It is a hint: what comes of it is seen when asking again.
+    /// Requests compaction of memory from the kernel. The request is a hint; only the next request for
+    /// pages shows its effect.
     fn compact(&self, zone: u32) {
         let of_zone = format!("sys/devices/system/node/node{zone}/compact");
         let file =

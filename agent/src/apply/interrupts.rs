@@ -1,6 +1,7 @@
-//! Moving interrupts. Whether one can be moved is known only by trying: for those that are bound to a CPU or
-//! managed by their driver the kernel says EIO, or EPERM since 6.10 (`write_irq_affinity`), where the file
-//! is also read-only, so that root without capabilities hears EACCES. That is remembered until the next boot.
+//! Sets the affinity of interrupts. Only a try shows if an interrupt can be moved: for interrupts that are
+//! bound to a CPU or managed by their driver the kernel returns EIO, or EPERM since 6.10
+//! (`write_irq_affinity`). Since 6.10 the file of such an interrupt is also read-only, so that root without
+//! capabilities gets EACCES. The refusal is remembered until the next boot.
 
 use nix::errno::Errno;
 

@@ -1,4 +1,4 @@
-//! `merge_across_nodes`, which the kernel lets change only while nothing is merged.
+//! Sets `merge_across_nodes`, which the kernel only changes while no page is merged.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use crate::host_write::HostWrite as _;
 use crate::plan::Step;
 use berth_host_facts::setting::{KsmSetting, Setting};
 
-/// How long unmerging may take; some GiB a second are ordinary.
+/// Time limit for unmerging. The usual rate is some GiB a second.
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Unmerges, waits until nothing is shared, sets it, and lets ksmd go on as before. Past the deadline ksmd
-/// goes on as before too, and the setting stays.
+/// Unmerges all pages, waits until no page is shared, writes the setting, and restores the previous state
+/// of ksmd. After the deadline the state of ksmd is restored too, and the setting is unchanged.
 pub(super) fn set_merge_across_nodes(hands: &Hands, step: &Step) -> Result {
     let run = Setting::Ksm(KsmSetting::Run);
     let before = settings::read(hands.root, run);
@@ -27,7 +27,8 @@ pub(super) fn set_merge_across_nodes(hands: &Hands, step: &Step) -> Result {
 
 fn unmerge(hands: &Hands) -> std::result::Result<(), Ended> {
     let file = |name: &str| format!("{}/{name}", berth_host_facts::host_settings::KSM);
-    // Returns once everything is unmerged, or with an error; what is shared afterwards is in flight.
+    // The write returns after all pages are unmerged, or with an error. Pages that are shared
+    // afterwards are being unmerged.
     hands.root.write(&file("run"), "2")?;
     let begin = Instant::now();
     loop {

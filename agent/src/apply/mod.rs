@@ -1,7 +1,7 @@
-//! Carries out a plan: dull, one outcome per change, everything read back.
+//! Applies a plan: one outcome for each change, and all settings are read after the change.
 //!
-//! What was found is saved durably before the first change. A change that fails does not stop the others.
-//! What is done here is what the plan says, and nothing else is decided but how often to try.
+//! Original values are saved durably before the first change. A change that fails does not stop the
+//! others. This module applies exactly the changes of the plan, and decides only the number of tries.
 
 mod cannot_start;
 mod carry_out;

@@ -11,26 +11,26 @@ use crate::plan::{Change, ChangeId};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// The change that it is of.
+    /// The identity of the change.
     #[serde(skip)]
     pub id: ChangeId,
-    /// The change in an operator's words: `hugepages 2Mi zone 1: 0 -> 1024`.
+    /// The change as text: `hugepages 2Mi zone 1: 0 -> 1024`.
     pub what: String,
     /// Result.
     pub result: ChangeResult,
     /// True if Berth had set it before and another program had changed it.
     pub drift: bool,
-    /// Numbers, errno and meaning, or what blocks it.
+    /// Numbers, errno and its meaning, or the reason why the change is blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// End of a change, with a message.
+/// Result of a change, with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// Done and read back.
+    /// Applied, and confirmed by a read.
     Done(Option<String>),
-    /// Some of it; both numbers.
+    /// Applied in part; the message has both numbers.
     Partial(String),
     /// Not tried.
     Blocked(String),
@@ -38,7 +38,7 @@ pub(super) enum Ended {
     Failed(String),
 }
 
-/// Both arms are ends; the error's is for `?`.
+/// Both variants are results of a change; `Err` allows the `?` operator.
 pub(super) type Result = std::result::Result<Ended, Ended>;
 
 impl From<WriteError> for Ended {
@@ -92,7 +92,7 @@ impl Outcome {
     }
 }
 
-/// Returns the kernel's answer with its meaning for this file, and whether a retry helps.
+/// Returns the kernel's error, its meaning for this file, and advice on a retry.
 pub(super) fn meaning(error: &WriteError) -> String {
     let hint = match error.errno {
         Errno::EACCES | Errno::EPERM => {

@@ -1,4 +1,4 @@
-//! Settings that are one file or one property: written, then read back.
+//! Settings that are one file or one property: each is written and then read.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use berth_host_facts::kernel_files::kernel_list;
 use berth_host_facts::root::Root;
 use berth_host_facts::setting::{Setting, Unit, Value};
 
-/// systemd answers before the control group is changed; this long is waited for it.
+/// Time limit for the control group: systemd answers before the kernel has changed the group.
 const REALIZED: Duration = Duration::from_secs(5);
 
 /// Sets a setting and reads it back.
@@ -32,9 +32,10 @@ pub(super) fn set(hands: &Hands, setting: Setting, value: &Value) -> Result {
     }
 }
 
-/// The kernel does not let a control group with processes have its CPUs emptied again (ENOSPC), and systemd
-/// only logs that. So no restriction is set in two steps: all CPUs there could be, then none,
-/// upon which systemd releases the controller if nothing else needs it.
+/// Sets the allowed CPUs of a unit. The kernel does not accept an empty CPU list for a control group with
+/// processes (ENOSPC), and systemd only logs the error. So a restriction is removed in two steps: first all
+/// possible CPUs are allowed, then the property is emptied, after which systemd disables the controller if
+/// no other unit needs it.
 fn set_allowed_cpus(hands: &Hands, unit: Unit, cpus: &CpuSet) -> Result {
     if cpus.is_empty() {
         let possible = kernel_list(hands.root, "sys/devices/system/cpu/possible");
@@ -70,7 +71,7 @@ fn wait_until_allowed(hands: &Hands, unit: Unit, cpus: &CpuSet) -> std::result::
     }
 }
 
-/// The value now; `None` if there is no such setting or it makes no sense.
+/// Returns the current value; `None` if the setting does not exist or its value cannot be parsed.
 pub(super) fn read(root: &Root, setting: Setting) -> Option<Value> {
     let path = path(setting);
     match setting {
@@ -106,7 +107,7 @@ fn text(setting: Setting, value: &Value) -> String {
     }
 }
 
-/// Hundredths of a second since boot: `12.34 ...`.
+/// Returns the time since boot in hundredths of a second, from `12.34 ...`.
 pub(super) fn uptime(root: &Root) -> Option<u64> {
     let text = root.read("proc/uptime").ok()?;
     let (seconds, rest) = text.split_once('.')?;

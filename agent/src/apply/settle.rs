@@ -1,10 +1,10 @@
-//! Outcomes of settings in the rollback ledger.
+//! Records outcomes of settings in the rollback ledger.
 
 use super::outcome::Ended;
 use crate::plan::{Step, Why};
 use berth_host_facts::ledger::Ledger;
 
-/// Records the outcome of a setting: an entry that was restored is removed, and a value that was set counts as drift
+/// Records the outcome of a setting: the entry of a restored setting is removed, and a set value counts as drift
 /// if it differs later.
 pub(super) fn settle(why: Why, step: &Step, ended: &Ended, ledger: &mut Ledger) {
     if !matches!(ended, Ended::Done(_)) {

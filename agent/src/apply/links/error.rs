@@ -14,10 +14,10 @@ use crate::netlink::Refused;
 use crate::plan::network::{DesiredKind, LinkOp};
 use berth_host_facts::links::Gateway;
 
-/// A step on a link that failed.
+/// Error of a step on a link.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StepError {
-    /// There is no such link.
+    /// The link does not exist.
     #[error("{0} is not there")]
     NoLink(LinkName),
     /// The kernel refused the step.
@@ -25,41 +25,41 @@ pub enum StepError {
     Refused {
         /// The link.
         link: LinkName,
-        /// The answer of the kernel.
+        /// The error of the kernel.
         #[source]
         refused: Refused,
-        /// What the answer means for this step, and what to do about it.
+        /// Meaning of the error for this step, and the remedy.
         hint: &'static str,
     },
     /// The kernel refused some VLANs of a port.
     #[error("VLAN {id}: {first} ({others} others)")]
     Vlans {
-        /// The first of them.
+        /// The first VLAN that the kernel refused.
         id: VlanId,
-        /// Why the kernel refused it.
+        /// The error for this VLAN.
         #[source]
         first: Box<Self>,
-        /// How many more it refused.
+        /// Number of other VLANs that the kernel refused.
         others: usize,
     },
     /// The kernel did not answer.
     #[error("netlink: {0}")]
     Netlink(#[source] Arc<io::Error>),
-    /// The kernel did not list the links that are attached.
+    /// The kernel did not list the attached links.
     #[error("{link}: it is not known who uses it: {source}")]
     UsersUnknown {
         /// The link that the step works on.
         link: LinkName,
-        /// The error.
+        /// The error of the list request.
         source: Arc<io::Error>,
     },
-    /// A sysctl of the link could not be written.
+    /// The agent could not write a sysctl of the link.
     #[error("{}", meaning(.0))]
     Sysctl(#[source] WriteError),
 }
 
 impl StepError {
-    /// Returns the error of a step that the kernel refused, with what the answer means for it.
+    /// Returns the error of a step that the kernel refused, with its meaning for the step.
     #[must_use]
     pub fn refused(op: &LinkOp, refused: Refused) -> Self {
         let hint = hint(op, refused.errno);
@@ -98,7 +98,7 @@ const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
     }
 }
 
-/// The table of rules that could not be changed.
+/// Error of a change of the nftables table.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
     /// There is no socket for nf_tables.
@@ -118,7 +118,7 @@ pub enum FilterError {
     /// The kernel did not answer.
     #[error("nf_tables: {0}")]
     NoAnswer(#[source] io::Error),
-    /// The table differs after the transaction.
+    /// The table differs from the desired table after the transaction.
     #[error("done, and reads back otherwise; another program changes nftables table bridge berth")]
     Differs,
 }
@@ -141,18 +141,18 @@ const fn filter_hint(errno: Option<Errno>) -> &'static str {
     }
 }
 
-/// A change on trial that is not in place.
+/// Error of a change on trial that is not in place.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
-    /// Nothing was changed; another trial may find the host otherwise.
+    /// The host was not changed; another trial may succeed.
     #[error(transparent)]
     NotTried(#[from] NotTried),
-    /// The change was made, and rolled back.
+    /// The change was applied, and rolled back.
     #[error(transparent)]
     RolledBack(#[from] RolledBack),
 }
 
-/// A trial that was not begun.
+/// Reason why a trial did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum NotTried {
     /// There is no netlink socket.
@@ -161,7 +161,7 @@ pub enum NotTried {
     /// The kernel did not answer.
     #[error("netlink: {0}")]
     Netlink(#[source] io::Error),
-    /// No link becomes a port of a bridge by the change.
+    /// The change makes no link a port of a bridge.
     #[error("nothing to try")]
     NoJoin,
     /// No gateway answers before the change.
@@ -170,10 +170,10 @@ pub enum NotTried {
         named(.0)
     )]
     NoGateway(Vec<Gateway>),
-    /// The time since boot is not known.
+    /// The time since boot is unknown.
     #[error("/proc/uptime cannot be read; not tried")]
     Uptime,
-    /// The note of how to undo the change could not be saved.
+    /// The agent could not save the note of how to undo the change.
     #[error("{0}; without the note it could not be undone; not tried")]
     Note(#[source] WriteError),
     /// The kernel refused a step.
@@ -184,43 +184,44 @@ pub enum NotTried {
 /// A trial that was rolled back.
 #[derive(Debug, thiserror::Error)]
 pub enum RolledBack {
-    /// The port left its bridge again.
+    /// The port was removed from its bridge again.
     #[error(
         "{cause}; {port} was taken back, {} ({guard})",
         if *.answers { "and the gateway answers again" } else { "and the gateway still does not answer" }
     )]
     Done {
-        /// Why.
+        /// The reason for the rollback.
         #[source]
         cause: Box<TrialFailure>,
         /// The port.
         port: LinkName,
-        /// Whether the gateways answer since then.
+        /// True if the gateways answer after the rollback.
         answers: bool,
-        /// The process that would have undone the trial.
+        /// The process that would have undone the trial if the agent had not.
         guard: Guard,
     },
     /// The rollback failed.
     #[error("{cause}; and it cannot be undone: {source}")]
     Impossible {
-        /// Why the change had to be rolled back.
+        /// The reason for the rollback.
         cause: Box<TrialFailure>,
-        /// Why it could not be.
+        /// The reason why the rollback failed.
         source: io::Error,
     },
-    /// The note could not be removed after a trial that succeeded, and it is an order to roll back.
+    /// The note could not be removed after a successful trial. The change was rolled back, because
+    /// a note that exists is an order to roll back.
     #[error("{source}; {port}: {}", .undone.as_ref().map_or_else(ToString::to_string, |()| "taken back".to_owned()))]
     Note {
-        /// Why it could not be removed.
+        /// The reason why the note could not be removed.
         source: WriteError,
         /// The port.
         port: LinkName,
-        /// How the rollback ended.
+        /// Result of the rollback.
         undone: io::Result<()>,
     },
 }
 
-/// Why a trial failed after it was begun.
+/// Reason why a trial failed after it began.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialFailure {
     /// A step failed.
@@ -229,15 +230,15 @@ pub enum TrialFailure {
     /// The kernel did not answer.
     #[error("netlink: {0}")]
     Netlink(#[source] io::Error),
-    /// Gateways that answered before do not answer any more.
+    /// Gateways that answered before the change no longer answer.
     #[error("{} did not answer any more for {seconds} s", named(.gateways))]
     Gateways {
-        /// These gateways.
+        /// The gateways that do not answer.
         gateways: Vec<Gateway>,
-        /// For how long.
+        /// Time without an answer, in seconds.
         seconds: u64,
     },
-    /// The API server takes no connection any more.
+    /// The API server no longer accepts connections.
     #[error("the API server ({}) could not be reached any more", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     ApiServer(Vec<SocketAddr>),
 }
@@ -251,12 +252,12 @@ fn named(gateways: &[Gateway]) -> String {
     }
 }
 
-/// Who undoes the change if the agent does not.
+/// Process that undoes the change if the agent does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard {
     /// A transient service, which survives the end of the agent's control group.
     Unit(String),
-    /// A child, which survives the end of the agent's process alone.
+    /// A child process, which survives the end of the agent's process only.
     Child,
     /// The next start of the agent.
     NextStart,

@@ -1,5 +1,5 @@
-//! Writes the nf_tables table that keeps guests' control frames from the uplinks: in one transaction, so that there
-//! is no moment between the old rules and the new ones.
+//! Writes the nftables table that drops guests' control frames before they leave by an uplink. Each change is one
+//! transaction, so that the kernel always has either the old rules or the new rules.
 
 use nix::errno::Errno;
 
@@ -15,7 +15,7 @@ use berth_host_facts::ledger::MadeFilter;
 use berth_host_facts::links::{BridgeFilter, read_filter};
 use berth_host_facts::nftables::{Attributes, Nftables, TABLE};
 
-/// Carries it out, and reads back what became of it.
+/// Applies the change, and compares the table with the desired table.
 ///
 /// # Errors
 /// If the table differs from the desired one.
@@ -26,7 +26,7 @@ pub(super) fn carry_out(work: &FilterWork) -> Result<(), FilterError> {
         FilterWork::Delete => vec![delete()],
     };
     match transactions.commit(&requests).map_err(FilterError::NoAnswer)? {
-        // Deleted by another program in between.
+        // Another program deleted the table in between.
         Err(Refused { errno: Errno::ENOENT, .. }) if *work == FilterWork::Delete => {}
         Err(refused) => return Err(FilterError::Refused(refused)),
         Ok(()) => {}
@@ -48,7 +48,8 @@ fn delete() -> Request {
     Request::delete(message::DELETE_TABLE, of_table())
 }
 
-/// Makes the table if it is not there, so that it can be deleted, and makes it again from scratch.
+/// Replaces the table: creates it if it does not exist, so that it can be deleted, and then creates
+/// it from scratch.
 fn replace(filter: &MadeFilter) -> Vec<Request> {
     let make =
         || of_table().number(2, 0).comment(6, "made by berth-agent, and restored when changed");
@@ -57,7 +58,8 @@ fn replace(filter: &MadeFilter) -> Vec<Request> {
         delete(),
         Request::make(message::NEW_TABLE, make()),
     ];
-    // Key types are `nft`'s, for its listing: a hardware address, and a link's name.
+    // Data types of keys as `nft` defines them, for its listing: a hardware address and the name of
+    // a link.
     let addresses = reserved_addresses().map(Vec::from);
     requests.extend(set(1, RESERVED, (9, BIG_ENDIAN, 6), addresses.collect()));
     let names = filter.uplinks.iter().map(name_key);
@@ -86,14 +88,14 @@ const LIST_ITEM: u16 = 1;
 const HOST_ENDIAN: u32 = 1;
 const BIG_ENDIAN: u32 = 2;
 
-/// A set with its elements. The number names it within the transaction.
+/// Returns a set with its elements. The number identifies the set within the transaction.
 fn set(
     number: u32,
     name: &str,
     (key_type, order, length): (u32, u32, u32),
     keys: Vec<Vec<u8>>,
 ) -> Vec<Request> {
-    // `NFTNL_UDATA_SET_KEYBYTEORDER`, without which `nft` lists numbers the wrong way round.
+    // `NFTNL_UDATA_SET_KEYBYTEORDER`, without which `nft` lists numbers in the wrong byte order.
     let order = [&[0, 4], order.to_ne_bytes().as_slice()].concat();
     let attributes = of_table()
         .text(2, name)
@@ -133,7 +135,7 @@ fn expressions(rule: Rule) -> Vec<Expression> {
         ],
         Rule::OfGroup => vec![
             ("meta", meta(OUTPUT_GROUP)),
-            // In the host's byte order.
+            // The value is in the host's byte order.
             ("cmp", equals(&LINK_GROUP.to_ne_bytes())),
             ("counter", Attributes::default()),
             ("immediate", verdict(NF_DROP, None)),
@@ -147,7 +149,7 @@ fn expressions(rule: Rule) -> Vec<Expression> {
     }
 }
 
-/// The destination: six bytes from the start of the link layer header.
+/// Loads the destination address: six bytes from the start of the link layer header.
 fn destination() -> Attributes {
     Attributes::default().number(1, REGISTER).number(2, 0).number(3, 0).number(4, 6)
 }
@@ -180,7 +182,7 @@ fn equals(bytes: &[u8]) -> Attributes {
 /// `NFT_JUMP`.
 const JUMP: u32 = (-3_i32).cast_unsigned();
 
-/// `NFT_REG_VERDICT`, and `NFTA_DATA_VERDICT` with the chain of a jump.
+/// Returns a verdict: `NFT_REG_VERDICT`, and `NFTA_DATA_VERDICT` with the chain of a jump.
 fn verdict(code: u32, chain: Option<&str>) -> Attributes {
     let verdict = Attributes::default().number(1, code);
     let verdict = match chain {

@@ -1,8 +1,10 @@
-//! Another process that undoes a change on trial, if the agent does not say how it ended.
+//! The guard: another process that undoes a change on trial, if the agent does not report the end
+//! of the trial.
 //!
-//! `systemctl stop`, an out-of-memory kill of the control group and the end of a container end all processes of the
-//! agent's control group together. So where systemd can be asked, the guard is a transient service. Else
-//! it is a child, which outlives the agent alone; then the agent's next start undoes the change.
+//! `systemctl stop`, an out-of-memory kill of the control group and the end of a container end all processes of
+//! the agent's control group together. So the guard is a transient service if systemd is available. Otherwise the
+//! guard is a child process, which only survives the end of the agent's process; if the whole control group ends,
+//! the next start of the agent undoes the change.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,10 +14,10 @@ use super::error::Guard;
 use crate::apply::hands::Hands;
 use crate::systemd::SystemdError;
 
-/// The guard's name among the commands.
+/// Name of the command that runs the guard.
 pub const COMMAND: &str = "trial-guard";
 
-/// Starts a guard for the note that is saved. `deadline` makes the name of its unit unique.
+/// Starts a guard for the saved note. `deadline` makes the name of its unit unique.
 pub(super) fn start(hands: &Hands, deadline: u64) -> Guard {
     match unit(hands, deadline) {
         Ok(unit) => {
@@ -53,16 +55,18 @@ fn child(hands: &Hands) -> io::Result<()> {
     use std::os::unix::process::CommandExt as _;
     #[expect(clippy::disallowed_methods, reason = "this program itself, not another")]
     let mut command = std::process::Command::new(program()?);
-    // In a separate process group: signals to a terminal's or a script's group do not end it.
+    // The guard has a separate process group, so that signals to the group of a terminal or a
+    // script do not end it.
     command.arg(COMMAND).arg(hands.root.path()).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;
-    // It ends by itself, and its parent has to wait for it.
+    // The guard ends without a signal, and its parent has to wait for it.
     std::thread::spawn(move || child.wait());
     Ok(())
 }
 
-/// This program. After an upgrade the file that runs is deleted, and the new one has its name.
+/// Returns the path of this program. After an upgrade the running file is deleted, and the new file
+/// has its name.
 fn program() -> io::Result<PathBuf> {
     let path = std::env::current_exe()?;
     let text = path.to_string_lossy();

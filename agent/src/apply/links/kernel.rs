@@ -1,4 +1,4 @@
-//! The kernel that steps on links are carried out by: the running one, or a model of it in tests.
+//! The kernel that applies steps on links: the running kernel, or a model of a kernel in tests.
 
 use std::io;
 
@@ -8,21 +8,23 @@ use super::error::{FilterError, StepError, TrialError};
 use crate::plan::network::{FilterWork, LinkOp, LinkWork};
 use berth_host_facts::links::Links;
 
-/// A kernel whose links are changed and observed.
+/// A kernel whose links can be changed and observed.
 pub trait Kernel {
-    /// One step of each of many changes, with an answer for each. Links that are made are not up after it.
+    /// Applies one step of each of many changes, and returns a result for each. Created links are still
+    /// down afterwards.
     ///
     /// # Errors
-    /// If the kernel does not answer; what was done then is not known.
+    /// If the kernel does not answer; it is then unknown which steps were applied.
     fn step(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
-    /// Raises the links that these steps work on, with an answer for each.
+    /// Sets the links of these steps up, and returns a result for each.
     ///
     /// # Errors
     /// As [`Kernel::step`].
     fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
-    /// Changes the rules that drop guests' control frames, and reads them back.
+    /// Changes the rules that drop guests' control frames, and compares them with the desired
+    /// rules.
     ///
     /// # Errors
     /// If the rules differ from the desired ones.
@@ -31,16 +33,16 @@ pub trait Kernel {
     /// Returns all links as they are now.
     ///
     /// # Errors
-    /// If the kernel does not answer, or not with all of them.
+    /// If the kernel does not answer, or its list of links is incomplete.
     fn links(&mut self) -> io::Result<Links>;
 
-    /// Returns a link with all links that are stacked on it or on its bridge.
+    /// Returns a link, and all links that are stacked on it or on its bridge.
     ///
     /// # Errors
     /// As [`Kernel::links`].
     fn nearby(&mut self, name: &LinkName) -> io::Result<Links>;
 
-    /// Makes a change that may cut the host off, and rolls it back if it does.
+    /// Makes a change that may interrupt the host's own traffic, and rolls it back in that case.
     ///
     /// # Errors
     /// If the change is not in place.

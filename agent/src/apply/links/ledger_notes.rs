@@ -7,7 +7,7 @@ use berth_api::LinkName;
 use crate::plan::network::{FilterWork, LinkOp, LinkWork};
 use berth_host_facts::ledger::Ledger;
 
-/// Records what is in place now.
+/// Records the objects that are in place now.
 pub(super) fn settle(work: &LinkWork, ledger: &mut Ledger) {
     match &work.filter {
         Some(FilterWork::Replace(filter)) => ledger.filter = Some(filter.clone()),
@@ -40,7 +40,7 @@ pub(super) fn settle(work: &LinkWork, ledger: &mut Ledger) {
     }
 }
 
-/// Records which links are about to become uplinks.
+/// Records the links that are about to become uplinks.
 pub(in crate::apply) fn note_joins(work: &LinkWork, ledger: &mut Ledger) {
     if let Some((port, _)) = work.joins() {
         let made = ledger.networks.entry(work.network.clone()).or_default();
@@ -50,7 +50,7 @@ pub(in crate::apply) fn note_joins(work: &LinkWork, ledger: &mut Ledger) {
     }
 }
 
-/// Names of uplinks that a plan raises.
+/// Returns the names of the uplinks that a plan sets up.
 pub(in crate::apply) fn raises(work: &LinkWork) -> BTreeSet<LinkName> {
     let raised = work.ops.iter().filter_map(|op| match op {
         LinkOp::Up(name) => Some(name.clone()),

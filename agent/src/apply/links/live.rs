@@ -24,7 +24,7 @@ impl<'h, 'a> Live<'h, 'a> {
         Self { hands, netlink: None }
     }
 
-    /// After an error late answers may come, so the socket is no longer used.
+    /// Calls `netlink`. After an error late answers may arrive, so the socket is no longer used.
     fn with<T>(
         &mut self,
         work: impl FnOnce(&Hands<'a>, &mut Netlink) -> io::Result<T>,

@@ -1,4 +1,4 @@
-//! Steps on links in the kernel's messages.
+//! Netlink messages for steps on links.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,13 +21,13 @@ use crate::plan::network::{
     ARP_IGNORE_ALL, DesiredKind, DesiredLink, LINK_GROUP, RP_FILTER_STRICT,
 };
 
-/// The kernel's numbers of links.
+/// The kernel's indexes of links.
 pub(super) type Indexes = BTreeMap<LinkName, u32>;
 
-/// IPv6 needs this much (RFC 8200); below it the kernel has none of its settings on a link.
+/// Minimum MTU of IPv6 (RFC 8200); on a link with a smaller MTU the kernel has no IPv6 settings.
 const IPV6_LEAST_MTU: u32 = 1280;
 
-/// Returns the message that creates a link, down.
+/// Returns the message that creates a link, which is down at first.
 ///
 /// # Errors
 /// If a link below it does not exist.
@@ -38,12 +38,13 @@ pub(super) fn make(desired: &DesiredLink, indexes: &Indexes) -> Result<LinkMessa
         DesiredKind::Bridge { mac, vlan_aware, stp } => {
             let builder = LinkMessageBuilder::<LinkBridge>::new(name)
                 .address(mac.0.to_vec())
-                // Not what it is to be: only a change of it later keeps it from following the ports'.
+                // This is not the desired MTU: only a later change of the MTU stops the bridge from
+                // following the MTU of its ports.
                 .mtu(desired.mtu - 1)
                 .link_group(LINK_GROUP)
                 .stp_state(stp_state(*stp))
                 .mcast_snooping(false)
-                // A port carries no VLAN until one is added.
+                // A port carries no VLAN until a VLAN is added.
                 .vlan_default_pvid(0);
             // Kernels without VLAN filtering refuse the attribute.
             if *vlan_aware { builder.vlan_filtering(true) } else { builder }.build()
@@ -79,11 +80,11 @@ fn joined<T>(builder: LinkMessageBuilder<T>, master: Option<u32>) -> LinkMessage
     }
 }
 
-/// Returns the message that sets all desired properties of a link except its state. The kernel ignores an alias while
-/// it makes a link, and an MTU that a bridge was made with follows its ports.
+/// Returns the message that sets all desired properties of a link except its state. The kernel ignores an alias
+/// when it creates a link, and the MTU that a bridge was created with follows its ports.
 ///
-/// The group is said only of a link whose number is known: of one that is not there, kernels before 5.19 take
-/// the message as meant for all links of that group.
+/// The message has the group only for a link whose index is known: if the link does not exist, kernels before
+/// 5.19 apply the message to all links of that group.
 ///
 /// # Errors
 /// If a link below it does not exist.
@@ -114,7 +115,8 @@ pub(super) fn settle(
     };
     if let Some(number) = number {
         message.header.index = number;
-        // By number a name is a new name, which a link that is up does not take.
+        // In a message with an index, a name is a new name, which the kernel refuses for a link
+        // that is up.
         message.attributes.retain(|attribute| !matches!(attribute, LinkAttribute::IfName(_)));
         message.attributes.push(LinkAttribute::Group(LINK_GROUP));
     }
@@ -128,20 +130,20 @@ pub(super) fn settle(
     Ok(message)
 }
 
-/// Raises or lowers a link.
+/// Returns the message that sets a link up or down.
 pub(super) fn up(name: &LinkName, up: bool) -> (How, Message) {
     let builder = LinkUnspec::new_with_name(name.as_str());
     let message = if up { builder.up() } else { builder.down() }.build();
     (How::Change, Message::NewLink(message))
 }
 
-/// Turns the VLAN filtering of a bridge off.
+/// Returns the message that turns off the VLAN filtering of a bridge.
 pub(super) fn unfilter(name: &LinkName) -> (How, Message) {
     let builder = LinkMessageBuilder::<LinkBridge>::new(name.as_str()).vlan_filtering(false);
     (How::Change, Message::NewLink(builder.build()))
 }
 
-/// Makes a link a port of a bridge, or of none.
+/// Returns the message that makes a link a port of a bridge, or removes it from its bridge.
 ///
 /// # Errors
 /// If the bridge does not exist.
@@ -158,7 +160,7 @@ pub(super) fn master(
     Ok((How::Change, Message::NewLink(message)))
 }
 
-/// All VLANs of a port in one message, as ranges.
+/// Returns one message with all VLANs of a port, as ranges.
 ///
 /// # Errors
 /// If the port does not exist.
@@ -171,7 +173,8 @@ pub(super) fn add_vlans(
     Ok((How::Change, Message::SetLink(message)))
 }
 
-/// As [`add_vlans`], for the port or for the bridge itself.
+/// Returns the message that removes VLANs, as [`add_vlans`], from the port or from the bridge
+/// itself.
 ///
 /// # Errors
 /// If the port does not exist.
@@ -207,7 +210,7 @@ fn vlan_ranges(
     Ok(builder.build())
 }
 
-/// Entries of a tunnel's flood list, for BUM traffic.
+/// Returns the messages for entries of a tunnel's flood list, for BUM traffic.
 ///
 /// # Errors
 /// If the tunnel does not exist.
@@ -235,7 +238,7 @@ fn peer_entry(index: u32, peer: IpAddr) -> NeighbourMessage {
     message
 }
 
-/// An address as entries of neighbours have it.
+/// Returns an address as neighbour entries contain it.
 pub(super) const fn neighbour_address(address: IpAddr) -> NeighbourAddress {
     match address {
         IpAddr::V4(address) => NeighbourAddress::Inet(address),
@@ -243,12 +246,13 @@ pub(super) const fn neighbour_address(address: IpAddr) -> NeighbourAddress {
     }
 }
 
-/// The family of an address.
+/// Returns the family of an address.
 pub(super) const fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Removes addresses; an address that cannot be parsed is left for the next cycle.
+/// Returns the messages that remove addresses. An address that cannot be parsed stays until the
+/// next cycle.
 ///
 /// # Errors
 /// If the link does not exist.
@@ -272,7 +276,7 @@ pub(super) fn remove_addresses(
     Ok(addresses.iter().filter_map(one).collect())
 }
 
-/// Removes a link.
+/// Returns the message that removes a link.
 pub(super) fn remove(name: &LinkName) -> (How, Message) {
     (How::Change, Message::DelLink(LinkUnspec::new_with_name(name.as_str()).build()))
 }

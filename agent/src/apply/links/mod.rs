@@ -1,5 +1,5 @@
-//! Carries out changes of links: many in one message where they do not depend on each other, removals one by one;
-//! then all links are read back once.
+//! Applies changes of links: independent changes in one message, removals one after the other. Afterwards all
+//! links are read once.
 
 pub mod error;
 mod filter;
@@ -23,7 +23,7 @@ use live::Live;
 use stages::carry_out_on;
 pub use steps::step_alone;
 
-/// Carries out changes of links, in the order of their stages. Fewer outcomes than changes mean that there was
+/// Applies changes of links, in the order of their stages. If there are fewer outcomes than changes, there was
 /// no time for the last changes, which are removals.
 pub(super) fn carry_out(
     hands: &Hands,

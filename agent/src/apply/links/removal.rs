@@ -1,6 +1,6 @@
-//! Removals, one link after the other. Each holds the kernel's lock for all links while it waits for every CPU
-//! to forget it (some 20 ms for a bridge), and a pod that starts needs that lock: so there is a pause as long
-//! as the removal took.
+//! Removes links, one after the other. A removal holds the kernel's lock for all links (RTNL) while every CPU
+//! releases the link (about 20 ms for a bridge), and a pod that starts needs that lock. So each removal is
+//! followed by a pause of the same duration.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::plan::network::LinkOp;
 /// The longest pause after a removal.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Removes as many links as there is time for, and passes each outcome to `ended`.
+/// Removes as many links as the time limit allows, and passes each outcome to `ended`.
 pub(super) fn carry_out(
     hands: &Hands,
     kernel: &mut dyn Kernel,
@@ -38,7 +38,8 @@ pub(super) fn carry_out(
 
 fn one(kernel: &mut dyn Kernel, mut task: Task) -> io::Result<Ended> {
     while let Some(op) = task.op() {
-        // A VM may have been attached since the plan was made, or since the step before, and the kernel would not mind.
+        // A VM may have been attached since the plan was made, or since the last step, and the kernel would remove
+        // the link all the same.
         if task.needs_check() {
             let around = match op {
                 LinkOp::Leave { port, .. } => port,
@@ -56,7 +57,7 @@ fn one(kernel: &mut dyn Kernel, mut task: Task) -> io::Result<Ended> {
             if task.op() != Some(op) {
                 continue;
             }
-            // It may be another bridge's by now.
+            // The port may belong to another bridge by now.
             if let LinkOp::Leave { port, bridge } = op
                 && near.named(port).and_then(|port| port.master.as_ref()) != Some(bridge)
             {

@@ -1,4 +1,4 @@
-//! Changes of links in the order of their stages.
+//! Applies changes of links in the order of their stages.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) fn carry_out_on(
     let mut outcomes = Vec::new();
     let mut lost: BTreeMap<&str, &ChangeId> = BTreeMap::new();
     let mut unfiltered: Option<&ChangeId> = None;
-    // A change on trial runs alone, as a probe shows the effect of one change only.
+    // A change on trial is applied alone, because a probe shows the effect of one change only.
     let together =
         |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
     for stage in changes.chunk_by(together) {
@@ -95,7 +95,7 @@ fn stage_of(change: &Change) -> Option<Stage> {
     change.links().map(|work| work.stage)
 }
 
-/// Returns the change that this one depends on, if that failed.
+/// Returns the failed change that this change depends on, if there is one.
 fn waits_for<'a>(
     change: &Change,
     lost: &BTreeMap<&str, &'a ChangeId>,

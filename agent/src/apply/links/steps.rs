@@ -1,4 +1,4 @@
-//! Steps on links, carried out by netlink and sysctl.
+//! Applies steps on links, by netlink and sysctl.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::host_write::HostWrite as _;
 use crate::netlink::{How, Netlink};
 use crate::plan::network::{DesiredKind, LinkOp};
 
-/// The kernel's numbers of the links that steps name, as they are now.
+/// Returns the current indexes of the links that the steps name.
 pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Indexes> {
     let mut names: Vec<&LinkName> = ops.iter().flat_map(|op| named(op)).collect();
     names.sort_unstable();
@@ -21,7 +21,7 @@ pub(super) fn numbers(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Inde
     Ok(names.into_iter().cloned().zip(numbers).filter_map(|(name, n)| Some((name, n?))).collect())
 }
 
-/// Links that a step names by number.
+/// Returns the links that a step names by index.
 fn named(op: &LinkOp) -> Vec<&LinkName> {
     match op {
         LinkOp::Make(desired) | LinkOp::Settle(desired) => {
@@ -29,7 +29,7 @@ fn named(op: &LinkOp) -> Vec<&LinkName> {
                 DesiredKind::Vlan { parent, .. } => Some(parent),
                 _ => None,
             };
-            // What is made has no number yet.
+            // A link that the step creates has no index yet.
             let itself = matches!(op, LinkOp::Settle(_)).then_some(&desired.name);
             itself.into_iter().chain(below).chain(&desired.master).collect()
         }
@@ -45,7 +45,7 @@ fn named(op: &LinkOp) -> Vec<&LinkName> {
     }
 }
 
-/// One step of each of many changes; links that are made are not up after it.
+/// Applies one step of each of many changes. Created links are still down afterwards.
 pub(super) fn step(
     hands: &Hands,
     netlink: &mut Netlink,
@@ -55,7 +55,8 @@ pub(super) fn step(
     let has_ipv6 = hands.root.exists("proc/sys/net/ipv6/conf/all");
     let first: Vec<_> = ops.iter().map(|op| first_messages(op, indexes, has_ipv6)).collect();
     let mut results = send(netlink, indexes, ops, first)?;
-    // Only what was made here is settled: what refused to be made may be another's link of that name.
+    // Properties are set only on links that were created here: if the kernel refused to create a
+    // link, the link of that name may belong to another program.
     let made = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
         (LinkOp::Make(desired), Ok(())) => {
             let settle = messages::settle(desired, indexes, has_ipv6)?;
@@ -69,7 +70,8 @@ pub(super) fn step(
             *result = settled;
         }
     }
-    // Not by netlink, and before the link is up: else it would have an address by then.
+    // Sysctls are written before the link is up, because otherwise the link would already have an
+    // address.
     for (op, result) in ops.iter().zip(&mut results) {
         if let (LinkOp::Make(desired) | LinkOp::Settle(desired), Ok(()), true) =
             (op, &*result, has_ipv6)
@@ -108,7 +110,7 @@ fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Mess
     })
 }
 
-/// Sends the messages of many steps; each step ends with the first that is refused.
+/// Sends the messages of many steps. Each step ends with its first message that is refused.
 fn send(
     netlink: &mut Netlink,
     indexes: &Indexes,
@@ -133,7 +135,8 @@ fn send(
             *result = Err(StepError::refused(op, refused));
         }
     }
-    // VLANs in one message end at the first that is refused: then each for itself.
+    // The kernel stops at the first VLAN of a message that it refuses. Then each VLAN gets a
+    // separate message.
     for (op, result) in ops.iter().zip(&mut results) {
         if let (LinkOp::AddVlans { port, vlans }, Err(_)) = (op, &*result)
             && vlans.len() > 1
@@ -169,10 +172,10 @@ fn one_by_one(
     })
 }
 
-/// One step by itself, by the numbers that links have now.
+/// Applies one step, with the current indexes of links.
 ///
 /// # Errors
-/// If the kernel does not answer, or what it said.
+/// If the kernel does not answer, or if it refuses the step.
 pub fn step_alone(
     root: &berth_host_facts::root::Root,
     op: &LinkOp,

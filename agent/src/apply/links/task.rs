@@ -1,4 +1,5 @@
-//! One change under way: its steps, what stopped it, and the steps that restore what was there.
+//! State of one change that is being applied: its steps, the reason why they stopped, and the steps
+//! that restore the previous links.
 
 use std::io;
 
@@ -11,20 +12,20 @@ use berth_host_facts::links::Links;
 use super::error::{StepError, TrialError};
 use super::kernel::Kernel;
 
-/// A change under way.
+/// A change that is being applied.
 pub(super) struct Task<'a> {
     pub(super) work: &'a LinkWork,
-    /// Its next step.
+    /// Index of its next step.
     next: usize,
-    /// How many steps were done when it was stopped.
+    /// Number of steps that were done when it stopped.
     done: usize,
-    /// Why its steps ended early.
+    /// The reason why its steps ended early.
     stopped: Option<Stopped>,
-    /// Whether its steps are now those that restore what was there.
+    /// True if its current steps are those that restore the previous links.
     undoing: bool,
-    /// Whether one of those was refused, so that the rest of them must not be done.
+    /// True if one of the restoring steps was refused, so that the other steps must not be done.
     cut_short: bool,
-    /// True if it was tried, and rolled back as the gateway was lost.
+    /// True if it was tried, and rolled back because the gateway no longer answered.
     pub(super) taken_back: bool,
     /// Message of a trial that succeeded.
     tried: Option<String>,
@@ -33,7 +34,7 @@ pub(super) struct Task<'a> {
 enum Stopped {
     /// A step or a trial failed.
     Failed(Failure),
-    /// Links are attached that were not there when it was planned.
+    /// Links are attached now that were not attached when the change was planned.
     InUse(String),
 }
 
@@ -58,7 +59,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// The next step, if there is one.
+    /// Returns the next step, if there is one.
     pub(super) fn op(&self) -> Option<&'a LinkOp> {
         match (self.undoing, &self.stopped) {
             (true, _) if self.cut_short => None,
@@ -68,27 +69,28 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Notes how its next step ended.
+    /// Records the result of the next step.
     pub(super) fn took(&mut self, result: Result<(), StepError>) {
         match result {
             Err(why) if !self.undoing => self.stop(Stopped::Failed(why.into())),
-            // The steps that follow restore what the refused step was to make room for: both would be two uplinks of a bridge.
+            // The steps that follow would restore the link that the refused step was to replace: the bridge would
+            // then have two uplinks.
             Err(_) if self.op().is_some_and(LinkOp::takes_away) => self.cut_short = true,
             _ => self.next += 1,
         }
     }
 
-    /// Passes over its next step, which has nothing to do any more.
+    /// Skips the next step, which has no work left.
     pub(super) const fn skip(&mut self) {
         self.next += 1;
     }
 
-    /// Whether the next step may take something away that is in use, which it must not.
+    /// Returns true if the next step might remove a link that is in use, which it must not.
     pub(super) fn needs_check(&self) -> bool {
         !self.undoing && !self.work.may_disrupt && self.op().is_some_and(LinkOp::takes_away)
     }
 
-    /// Stops it if links are attached that would lose the network by its next step.
+    /// Stops the change if its next step would take the network from attached links.
     pub(super) fn check(&mut self, links: &Links) {
         let op = self.op().filter(|_| self.needs_check());
         if let Some(why) = op.and_then(|op| self.in_use(op, links)) {
@@ -101,7 +103,7 @@ impl<'a> Task<'a> {
         (!users.is_empty()).then(|| format!("{}: {} came meanwhile", op.link(), users.join(", ")))
     }
 
-    /// Whether a step was refused, or would have taken the network from a link.
+    /// Returns true if a step was refused, or would have taken the network from a link.
     pub(super) const fn is_stopped(&self) -> bool {
         self.stopped.is_some()
     }
@@ -116,7 +118,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Makes a change that may cut the host off.
+    /// Makes a change that may interrupt the host's own traffic.
     pub(super) fn run_trial(&mut self, kernel: &mut dyn Kernel) -> io::Result<()> {
         if !self.work.may_disrupt {
             let links = kernel.links()?;
@@ -137,8 +139,9 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// Steps that made links, last first: ports are raised before their bridges. A bridge that is up without a port has
-    /// no carrier, and is stopped and started again by the kernel when one comes.
+    /// Returns the steps that created links, the last first, so that ports are set up before their bridges. A
+    /// bridge that is up without a port has no carrier, and the kernel stops and starts it again when a port is
+    /// added.
     pub(super) fn made(&self) -> impl Iterator<Item = &'a LinkOp> + use<'a> {
         let (done, restored) = match (&self.stopped, self.undoing) {
             (None, _) => (self.next, 0),
@@ -150,14 +153,14 @@ impl<'a> Task<'a> {
         steps.rev().filter(|op| matches!(op, LinkOp::Make(_) | LinkOp::Settle(_)))
     }
 
-    /// Notes that a link that it made could not be raised.
+    /// Records that a link that the change created could not be set up.
     pub(super) fn not_raised(&mut self, why: StepError) {
         self.stopped.get_or_insert_with(|| Stopped::Failed(why.into()));
     }
 
-    /// Returns how the change ended, by the links that were read after it.
+    /// Returns the result of the change, from the links that were read after it.
     pub(super) fn judge(&self, links: &Links) -> Ended {
-        // What is made again is removed first, and there again.
+        // A link that is created again was removed first, and exists again.
         let made = |name: &LinkName| {
             self.work
                 .ops

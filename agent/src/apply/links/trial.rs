@@ -1,7 +1,8 @@
-//! Trials: a change that may cut the host off is made, and rolled back if it does.
+//! Trials: a change that may interrupt the host's own traffic is made, and rolled back if it does.
 //!
-//! Before it, a note of how to roll it back is saved durably, and another process ([`guard`]) waits with it: whatever
-//! becomes of this one, the change is undone when its time is over, or at the next start, or by the reboot.
+//! Before the change, a note of how to roll it back is saved durably, and another process ([`guard`]) waits with
+//! the note. If this process ends early, the change is undone after the deadline, at the next start, or by the
+//! reboot.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -32,18 +33,18 @@ use berth_host_facts::root::{ReadError, Root};
 /// Path of the note.
 pub const FILE: &str = "var/lib/berth/trial.json";
 
-/// How long a gateway may take to answer after the change: a switch's port needs 30 s where it speaks the
-/// spanning tree protocol, 15 s listening and 15 s learning.
+/// Time limit for an answer of a gateway after the change: the port of a switch with the spanning tree
+/// protocol needs 30 s, 15 s of listening and 15 s of learning.
 const DEADLINE: Duration = Duration::from_secs(35);
-/// How long a gateway may take to answer before it.
+/// Time limit for an answer of a gateway before the change.
 const BEFORE: Duration = Duration::from_secs(4);
-/// How long the API server may take for a connection.
+/// Time limit for a connection to the API server.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Time that the guard waits longer than this process.
+/// Additional time that the guard waits after the deadline of this process.
 const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Note of how to roll a change back.
+/// Note of how to roll back a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Note {
@@ -53,12 +54,13 @@ struct Note {
     settings: String,
     port: LinkName,
     bridge: LinkName,
-    /// Hundredths of a second since boot.
+    /// Deadline, in hundredths of a second since boot.
     deadline: u64,
 }
 
-/// Makes the change, and undoes it if a gateway that answered before does not any more, or the API server takes no
-/// connection any more. A server that is unreachable before shows nothing about the change. Returns a message.
+/// Makes the change, and undoes it if a gateway that answered before the change no longer answers, or if the API
+/// server no longer accepts connections. An API server that is unreachable before the change says nothing about
+/// the change. Returns a message.
 ///
 /// # Errors
 /// If the change is not in place.
@@ -89,7 +91,7 @@ pub(super) fn run(
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
     hands.root.replace(FILE, text.as_bytes()).map_err(NotTried::Note)?;
-    // A guard that does not start makes the trial no worse than the note alone does.
+    // Without a guard the trial is as safe as the note alone makes it.
     let guard = guard::start(hands, note.deadline);
     tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "trial begins");
     let mut left = Ok(());
@@ -120,7 +122,7 @@ pub(super) fn run(
         drop(hands.root.remove(FILE));
         return Err(RolledBack::Done { cause, port: port.clone(), answers, guard }.into());
     }
-    // A note that stays is an order to undo the change.
+    // A note that still exists is an order to undo the change.
     if let Err(source) = hands.root.remove(FILE) {
         let undone = undo(netlink, &note);
         return Err(RolledBack::Note { source, port: port.clone(), undone }.into());
@@ -128,11 +130,11 @@ pub(super) fn run(
     Ok(format!("the gateway answers ({guard})"))
 }
 
-/// Undoes what an earlier process left on trial, and remembers that.
+/// Undoes a change that an earlier process left on trial, and records that.
 ///
 /// # Errors
-/// If the note or the boot's id cannot be read, or the change not undone: the note stays, and nothing else may be
-/// changed either.
+/// If the note or the boot ID cannot be read, or the change cannot be undone. Then the note stays, and no other
+/// change may be made.
 pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> {
     let text = match root.read_large(FILE) {
         Err(error) if error.is_not_found() => return Ok(None),
@@ -143,7 +145,7 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
         problem: berth_host_facts::root::ReadProblem::Malformed(why),
     };
     let note: Note = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
-    // Without both ids it is not known whether the change is still in place.
+    // Without both IDs it is unknown if the change is still in place.
     if boot_id.is_empty() || note.boot_id.is_empty() {
         return Err(malformed(format!(
             "{} is on trial, and it is not known whether that was in this boot: {}",
@@ -173,18 +175,19 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
     Ok(said)
 }
 
-/// Waits beside the process that tries, and undoes the change if that process does not say how it ended.
+/// Waits while another process tries a change, and undoes the change if that process does not report the
+/// end of the trial.
 pub fn guard_main(root: &Root) {
     let Ok(text) = root.read_large(FILE) else { return };
     let Ok(note) = serde_json::from_str::<Note>(&text) else { return };
     while settings::uptime(root).is_some_and(|now| now < note.deadline) {
         std::thread::sleep(Duration::from_millis(500));
-        // Done, or another trial's: either way not ours any more.
+        // The trial has ended, or the note belongs to another trial.
         if root.read_large(FILE).ok().as_deref() != Some(&text) {
             return;
         }
     }
-    // The note stays, so that the next start remembers the trial.
+    // The note stays, so that the next start of the agent records the trial.
     drop(Netlink::open().and_then(|mut netlink| undo(&mut netlink, &note)));
 }
 
@@ -200,7 +203,7 @@ fn undo(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
     netlink.change_one(leave.0, leave.1)?.map_err(io::Error::other)
 }
 
-/// Waits until all of them answer.
+/// Waits until all gateways answer.
 fn answer_again(
     hands: &Hands,
     netlink: &mut Netlink,
@@ -215,7 +218,8 @@ fn answer_again(
     Err(TrialFailure::Gateways { gateways: lost, seconds: DEADLINE.as_secs() })
 }
 
-/// Whether the API server takes a connection on any of its addresses, by the end of this time.
+/// Returns true if the API server accepts a connection on one of its addresses within the time
+/// limit.
 fn takes_connections(hands: &Hands, servers: &[SocketAddr], limit: Duration) -> bool {
     let begin = Instant::now();
     while !servers.is_empty() {
@@ -234,8 +238,8 @@ fn takes_connections(hands: &Hands, servers: &[SocketAddr], limit: Duration) -> 
     false
 }
 
-/// The gateways that answer to a question of the kernel's own (ARP, neighbour discovery), by the end of this
-/// time or as soon as all do.
+/// Returns the gateways that answer a request of the kernel (ARP, neighbour discovery). Returns at the time
+/// limit, or as soon as all gateways have answered.
 fn answering(
     hands: &Hands,
     netlink: &mut Netlink,
@@ -269,7 +273,8 @@ fn answering(
     Ok(answered)
 }
 
-/// Has the kernel ask: an answer makes the entry reachable, whatever was known before.
+/// Lets the kernel send a request. An answer makes the neighbour entry reachable, whatever its
+/// state was before.
 fn ask(netlink: &mut Netlink, gateway: &Gateway, hardware: Option<Vec<u8>>) -> io::Result<()> {
     let mut message = NeighbourMessage::default();
     message.header.family = messages::family(gateway.address);
@@ -284,7 +289,8 @@ fn ask(netlink: &mut Netlink, gateway: &Gateway, hardware: Option<Vec<u8>>) -> i
         }
         None => message.header.flags = NeighbourFlags::Use,
     }
-    // Refused where the link is down or takes no such question: then there is no answer either.
+    // The kernel refuses the request if the link is down or has no neighbour discovery; the gateway
+    // does not answer then either.
     netlink.change_one(How::Append, Message::NewNeighbour(message)).map(drop)
 }
 

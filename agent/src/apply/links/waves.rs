@@ -1,4 +1,4 @@
-//! Changes of links that do not depend on each other, many in one message.
+//! Applies many changes of links that do not depend on each other, in one message.
 
 use std::io;
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use crate::apply::outcome::Ended;
 use crate::plan::Change;
 use crate::plan::network::LinkOp;
 
-/// Changes between two reports of progress.
+/// Number of changes between two reports of progress.
 const WAVE: usize = 512;
 
-/// How a change ended, and whether it was on trial and taken back.
+/// Result of a change, and true if it was on trial and rolled back.
 pub(super) type Done = (Ended, bool);
 
-/// Changes that do not depend on each other: the first steps of all, then the second ones.
+/// Applies changes that do not depend on each other: the first steps of all changes, then the
+/// second steps, and so on.
 pub(super) fn all_at_once(
     hands: &Hands,
     kernel: &mut dyn Kernel,
@@ -25,7 +26,8 @@ pub(super) fn all_at_once(
 ) -> Vec<Done> {
     let mut tasks: Vec<Task> =
         changes.iter().filter_map(|change| Some(Task::new(change.links()?))).collect();
-    // Where VMs lose the network, they lose it for their own tenant's links alone and not for all others' too.
+    // If VMs lose the network by a change, they lose it only for the links of their tenant, and not for those
+    // of other tenants.
     let together = |a: &Task, b: &Task| !a.work.may_disrupt && !b.work.may_disrupt;
     let waves = tasks.chunk_by_mut(together).flat_map(|wave| wave.chunks_mut(WAVE));
     let mut result = Ok(());
@@ -46,9 +48,9 @@ pub(super) fn all_at_once(
     }
 }
 
-/// Runs tasks to their ends.
+/// Applies all steps of the tasks.
 fn run(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> Result<(), Arc<io::Error>> {
-    // A change on trial is alone, and has a probe around it.
+    // A change on trial is the only task, with a probe before and after it.
     if let [task] = tasks
         && task.work.trial
     {
@@ -74,7 +76,7 @@ fn run(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> Result<(), Arc<io::Error>
                     task.took(result);
                 }
             }
-            // What was there before is restored, if the kernel answers to that.
+            // The previous links are restored, if the kernel answers these requests.
             Err(error) if broken.is_none() => {
                 let error = Arc::new(error);
                 stop_all(tasks, &error);
@@ -91,7 +93,7 @@ fn stop_all(tasks: &mut [Task], error: &Arc<io::Error>) {
     }
 }
 
-/// Reads the links again right before steps that take something away: a VM may have been attached since the plan was
+/// Reads the links again right before steps that remove something: a VM may have been attached since the plan was
 /// made.
 fn check(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> io::Result<()> {
     if tasks.iter().any(Task::needs_check) {
@@ -101,7 +103,7 @@ fn check(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> io::Result<()> {
     Ok(())
 }
 
-/// Raises what was made.
+/// Sets the created links up.
 fn raise(kernel: &mut dyn Kernel, tasks: &mut [Task]) -> io::Result<()> {
     let made = tasks.iter().enumerate();
     let (owners, ops): (Vec<usize>, Vec<&LinkOp>) =
