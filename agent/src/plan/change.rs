@@ -11,7 +11,7 @@ use super::target::Target;
 pub use super::target::Why;
 use berth_host_facts::setting::{Setting, Value};
 
-/// One change of the host, as a person reads it and as `apply` carries it out.
+/// One change of the host, as text for an operator and as data for `apply`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
@@ -33,7 +33,8 @@ pub struct Change {
     /// Obstacle and remedy, if the change is blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
-    /// Files that are removed before, as they would not fit what is changed (the kubelet's checkpoints).
+    /// Files that are removed before the change, because the kubelet would refuse them afterwards (its
+    /// checkpoints).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removes: Vec<String>,
     /// What `apply` does.
@@ -44,11 +45,11 @@ pub struct Change {
 /// Effect of a change on workloads of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Disruption {
-    /// Nothing.
+    /// No effect.
     None,
-    /// Some CPU time, or host tasks that move; no VM notices.
+    /// The change takes some CPU time or moves host tasks. VMs are not affected.
     Low,
-    /// Memory or CPUs that running work may miss.
+    /// The change takes memory or CPUs that running workloads may need.
     High,
 }
 
@@ -56,7 +57,7 @@ pub enum Disruption {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Action {
-    /// Sets these, in this order.
+    /// Sets these settings, in this order.
     Set(#[serde(serialize_with = "as_steps")] Vec<Step>),
     /// Works on the kubelet's files.
     Kubelet(#[serde(serialize_with = "as_kubelet")] KubeletAction),
@@ -69,18 +70,18 @@ pub enum Action {
 pub struct Step {
     /// The setting.
     pub setting: Setting,
-    /// Value now.
+    /// Current value.
     pub was: Value,
-    /// Value to set; less than desired where not all of it is possible.
+    /// Value to set; lower than the desired value if only a part of it is possible.
     pub will_be: Value,
     /// Desired value.
     pub desired: Value,
-    /// Other settings that the kernel changes with it, and what they are now.
+    /// Other settings that the kernel changes with this setting, with their current values.
     pub disturbs: Vec<(Setting, Value)>,
 }
 
 impl Change {
-    /// The change of one setting.
+    /// Returns the change of one setting.
     pub(super) fn of_setting(
         setting: Setting,
         was: Value,
@@ -139,7 +140,7 @@ impl Change {
         self.action = Action::Set(steps);
     }
 
-    /// Returns the identity of an attempt at this change by the desired values, also where only a part of them is
+    /// Returns the identity of an attempt at this change by the desired values, even if only a part of them is
     /// possible now.
     #[must_use]
     pub fn desired(&self) -> AttemptId {
@@ -157,7 +158,7 @@ impl Change {
         AttemptId { change: self.id.clone(), values }
     }
 
-    /// Returns the settings that it sets.
+    /// Returns the settings that the change sets.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         match &self.action {
@@ -166,7 +167,7 @@ impl Change {
         }
     }
 
-    /// Returns its work on links, if it has any.
+    /// Returns the work on links, if the change has any.
     #[must_use]
     pub const fn links(&self) -> Option<&LinkWork> {
         match &self.action {
@@ -175,14 +176,14 @@ impl Change {
         }
     }
 
-    /// Returns true if it changes the rules that drop guests' control frames.
+    /// Returns true if the change is about the rules that drop guests' control frames.
     #[must_use]
     pub fn is_filter(&self) -> bool {
         self.links().is_some_and(|work| work.filter.is_some())
     }
 
-    /// Returns true if it needs the rules that drop guests' control frames. A link that existed before is repaired without
-    /// them: a VM that is cut off is no safer.
+    /// Returns true if the change needs the rules that drop guests' control frames. A link that existed before is
+    /// repaired without the rules, because a VM without a network is not safer.
     #[must_use]
     pub fn waits_for_filter(&self) -> bool {
         !self.drift && self.links().is_some_and(LinkWork::needs_filter)

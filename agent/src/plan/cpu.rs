@@ -1,4 +1,5 @@
-//! CPUs that are reserved for the host: whole physical cores, the core of CPU 0 among them, in every zone.
+//! Selects the CPUs that are reserved for the host: whole physical cores in every zone, including the core
+//! of CPU 0.
 
 use std::collections::BTreeSet;
 
@@ -38,8 +39,9 @@ pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
     }
 }
 
-/// Cores of every zone, the lowest first but for those that are isolated from the scheduler, which
-/// would make poor housekeepers. If the kubelet keeps a set that is just as good, that one.
+/// Returns cores of every zone, the lowest numbers first. Cores that are isolated from the
+/// scheduler come last, because they are unsuitable for host tasks. If the kubelet already reserves
+/// an equally good set, returns that set.
 fn per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
     let field = "spec.cpu.reserved.coresPerZone";
     let facts = input.facts;
@@ -107,8 +109,8 @@ fn by_name(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fault> {
     Ok(cpus.clone())
 }
 
-/// Zones that have CPUs, with their cores. A core that lies in two zones by the firmware's mistake is
-/// the first one's.
+/// Returns the zones that have CPUs, with their cores. If a firmware fault puts a core into two
+/// zones, the core belongs to the first zone.
 fn zones(input: Input<'_>) -> impl Iterator<Item = (&Zone, BTreeSet<&CpuSet>)> {
     let topology = &input.facts.topology;
     input.facts.zones.iter().filter_map(move |zone| {
@@ -119,7 +121,8 @@ fn zones(input: Input<'_>) -> impl Iterator<Item = (&Zone, BTreeSet<&CpuSet>)> {
     })
 }
 
-/// The core of CPU 0, where the kernel does what it does nowhere else; of the first that runs, if 0 does not.
+/// Returns the core of CPU 0, which runs kernel tasks that no other CPU runs. If CPU 0 is offline, returns
+/// the core of the first CPU that is online.
 fn core_of_first(topology: &Topology) -> CpuSet {
     let first = topology.online.first().and_then(|id| topology.cpus.get(&id));
     first.map(|cpu| (*cpu.siblings).clone()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Values that settings have now.
+//! Current values of settings.
 
 use berth_api::PageSize;
 use berth_api::infra_node::HugepagePool;
@@ -7,7 +7,8 @@ use super::input::Input;
 use berth_host_facts::HostFacts;
 use berth_host_facts::setting::{Setting, Value};
 
-/// Returns the value of a setting; `None` if this host does not have it, or it cannot be read.
+/// Returns the current value of a setting; `None` if this host does not have the setting, or it
+/// cannot be read.
 pub(super) fn current(input: Input, setting: Setting) -> Option<Value> {
     let shape = input.shape;
     match setting {
@@ -32,7 +33,7 @@ pub(super) fn pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&Huge
     zone.hugepages.iter().find(|pool| pool.size == size)
 }
 
-/// Returns the pages of the persistent pool: without surplus, which comes and goes with use.
+/// Returns the pages of the persistent pool: without surplus pages, whose number changes with use.
 pub(super) fn persistent(pool: &HugepagePool) -> u64 {
     pool.total.saturating_sub(pool.surplus.unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! Housekeeping: the host's own work stays on the reserved CPUs: systemd's units, interrupts, unbound workqueues.
+//! Housekeeping: keeps systemd's units, interrupts and unbound workqueues on the reserved CPUs.
 
 use berth_api::CpuSet;
 
@@ -69,7 +69,7 @@ fn pinned(input: Input) -> CpuSet {
     state.map(berth_host_facts::kubelet::CpuManagerState::exclusive).unwrap_or_default()
 }
 
-/// The changes: units, then work, then interrupts, all of these as one.
+/// Returns the changes: first units, then workqueues, then one change for all interrupts.
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     let mut changes: Vec<Change> =
         Unit::ALL.into_iter().filter_map(|unit| allowed_cpus(input, targets, unit)).collect();

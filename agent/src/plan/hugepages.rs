@@ -1,8 +1,9 @@
-//! Huge pages: how many, where, and whether there is room.
+//! Huge pages: the number of pages of each zone, and the memory that is available for them.
 //!
-//! Never below use: a page counts as used if it is mapped, promised by the kernel (reserved), or
-//! promised by the kubelet's Memory Manager, whichever is more. The kernel itself would take a lower
-//! number and turn used pages into surplus, which vanish when freed.
+//! A pool is never shrunk below its used pages. A page counts as used if it is mapped, reserved by
+//! the kernel, or reserved by the kubelet's Memory Manager; the largest of these numbers counts. The
+//! kernel itself would accept a lower number and turn used pages into surplus pages, which disappear
+//! when they are freed.
 
 use std::collections::BTreeMap;
 
@@ -88,14 +89,15 @@ fn fault(
     None
 }
 
-/// How many pages each zone gets: all in the zone that is named, else evenly over zones with CPUs, the
-/// lower numbers first where it does not divide.
+/// Returns the number of pages of each zone: all pages in the zone that the spec names, otherwise an
+/// even share for each zone with CPUs. The remainder goes to the zones with the lowest numbers.
 fn shares(facts: &HostFacts, spec: &HugepagesSpec) -> Vec<(u32, u64)> {
     if let Some(zone) = spec.zone {
         return vec![(zone, spec.count)];
     }
     let with_cpus = |zone: &&Zone| zone.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
-    // A zone without memory has no pools: half-populated boards have such.
+    // A zone without memory has no pools; such zones exist on boards with memory in half of their
+    // sockets.
     let with_pool = |zone: &&Zone| pool(facts, zone.id, spec.size).is_some();
     let zones = facts.zones.iter().filter(with_cpus).filter(with_pool);
     let zones: Vec<u32> = zones.map(|zone| zone.id).collect();
@@ -107,7 +109,8 @@ fn shares(facts: &HostFacts, spec: &HugepagesSpec) -> Vec<(u32, u64)> {
         .collect()
 }
 
-/// More pages than a zone has memory can only be a mistake.
+/// Returns the fault if a zone would get more pages than it has memory, which can only be a
+/// mistake.
 fn too_many(
     facts: &HostFacts,
     desired: &mut BTreeMap<(PageSize, u32), (usize, u64)>,
@@ -137,8 +140,8 @@ fn too_many(
     }
 }
 
-/// Pools to shrink first, as that frees memory; then to grow, the largest pages first, as they need
-/// the longest runs of free memory.
+/// Returns the changes: first the pools that shrink, because that frees memory; then the pools that
+/// grow, the largest pages first, because they need the longest contiguous free memory.
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     let mut spare = spare(input);
     let mut room = input.shape.room.clone();
@@ -182,7 +185,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         if let [step] = change.steps()
             && let Value::Number(pages) = step.will_be
         {
-            // What this one takes the next cannot have.
+            // Memory that this change takes is not available to the next change.
             if let (None, Some(room)) = (&change.blocked, room) {
                 room.0 = room.0.saturating_sub((pages - now).saturating_mul(size.bytes()));
             }
@@ -190,14 +193,15 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         }
         changes.push(change);
     }
-    // Any other change takes it along.
+    // Any other change that removes the stale checkpoint makes a separate change unnecessary.
     let stale = stale.filter(|_| changes.iter().all(|change| change.removes.is_empty()));
     changes.extend(stale.map(kubelet::without_checkpoint));
     changes
 }
 
-/// Returns the target that the kubelet allows for a pool, and the reason if it differs from the desired one. Pages that were changed under a running
-/// kubelet, or by a reboot, go back to what it has counted: it would not start again.
+/// Returns the target that the kubelet allows for a pool, and the reason if it differs from the desired target. If
+/// the pages were changed under a running kubelet, or by a reboot, the target is the number that the kubelet has
+/// counted, because otherwise the kubelet would not start again.
 fn possible(
     input: Input,
     (zone, size): (u32, PageSize),
@@ -216,7 +220,8 @@ fn possible(
     }
 }
 
-/// The checkpoint, if it has another number of these pages than there will be, and may be removed.
+/// Returns the checkpoint, if it has another number of these pages than the pool will have, and may
+/// be removed.
 fn checkpoint_of_others(
     input: Input,
     (zone, size): (u32, PageSize),
@@ -228,8 +233,8 @@ fn checkpoint_of_others(
     }
 }
 
-/// Pages of each size that no pod was promised by its limit; a kubelet that finds fewer than promised when
-/// it starts refuses the pods that run.
+/// Returns the pages of each size that remain when the limits of all pods are subtracted. A kubelet that
+/// finds fewer pages at its start than the limits of running pods refuses these pods.
 fn spare(input: Input) -> BTreeMap<PageSize, u64> {
     let pools = input.facts.memory.hugepages.iter();
     let promised = &input.shape.pods.hugepages;
@@ -301,11 +306,12 @@ fn larger(
     change
 }
 
-/// Returns the pages of a zone that are in use or promised.
+/// Returns the pages of a zone that are in use or reserved.
 fn used(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
     let in_use = |pool: &HugepagePool| pool.total.saturating_sub(pool.free.unwrap_or(pool.total));
     let here = pool(facts, zone, size).map_or(0, in_use);
-    // The kernel promises pages for the whole host; what other zones cannot give must come from here.
+    // The kernel reserves pages for the whole host; pages that other zones cannot provide must come
+    // from this zone.
     let host = facts.memory.hugepages.iter().find(|pool| pool.size == size);
     let promised = host.and_then(|pool| pool.reserved).unwrap_or(0);
     let elsewhere: u64 = facts

@@ -1,4 +1,4 @@
-//! Typed identities of changes: retries, drift and outcomes are matched by them, never by their text.
+//! Typed identities of changes. Retries, drift and outcomes are matched by identity, never by text.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,37 +11,37 @@ use berth_host_facts::setting::{Setting, Value};
 /// Identity of a change. Its `Display` is the text in plans, logs and `status.changes[].what`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeId {
-    /// One setting.
+    /// A change of one setting.
     Setting(Setting),
-    /// The affinity of these interrupts, set together.
+    /// A change of the affinity of these interrupts, which are set together.
     Interrupts(BTreeSet<u32>),
-    /// The drop-in for the kubelet's configuration.
+    /// A change of the drop-in for the kubelet's configuration.
     KubeletDropIn {
-        /// Its state before.
+        /// State of the drop-in before the change.
         from: DropInState,
-        /// Its state after.
+        /// State of the drop-in after the change.
         to: DropInState,
     },
-    /// The checkpoint of the kubelet's Memory Manager.
+    /// Removal of the checkpoint of the kubelet's Memory Manager.
     KubeletCheckpoint,
-    /// Links of tenant networks, or the rules for them.
+    /// A change of links of tenant networks, or of the rules that drop guests' control frames.
     Links(LinkChangeId),
-    /// The rollback ledger: no plan has it, but saving it has an outcome.
+    /// The save of the rollback ledger, which is in no plan but has an outcome.
     RollbackLedger,
 }
 
 /// State of the kubelet's drop-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropInState {
-    /// There is no file.
+    /// The drop-in does not exist.
     Absent,
-    /// An outdated file that the kubelet does not read.
+    /// An outdated drop-in exists, under a name that the kubelet does not read.
     Outdated,
-    /// A file that the kubelet does not read.
+    /// The drop-in exists under a name that the kubelet does not read.
     Staged,
-    /// A file that the kubelet reads when it starts.
+    /// The drop-in exists under the name that the kubelet reads when it starts.
     Active,
-    /// Active, with checkpoints removed that the kubelet would refuse.
+    /// The drop-in is active, and the checkpoints that the kubelet would refuse are removed.
     ActiveWithoutCheckpoints,
 }
 
@@ -55,7 +55,8 @@ pub struct AttemptId {
 }
 
 impl ChangeId {
-    /// Returns true if an outcome of this change replaces an older one of `other`: both are about the same object.
+    /// Returns true if an outcome of this change replaces an older outcome of `other`: both are about the same
+    /// object.
     #[must_use]
     pub fn supersedes(&self, other: &Self) -> bool {
         match (self, other) {

@@ -11,7 +11,7 @@ use berth_host_facts::host_settings::HostSettings;
 pub struct Input<'a> {
     /// Desired state.
     pub spec: &'a InfraNodeSpec,
-    /// Parts of it that could not be parsed: neither changed nor restored.
+    /// Parts of the spec that could not be parsed, which are neither changed nor restored.
     pub unclear: &'a Unclear,
     /// Observed facts.
     pub facts: &'a HostFacts,

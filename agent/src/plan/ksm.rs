@@ -1,9 +1,11 @@
-//! Kernel samepage merging: who may steer it, what each mode means, and the way to `merge_across_nodes`.
+//! Kernel samepage merging: detects other programs that control it, and plans the settings of each mode
+//! and the steps to change `merge_across_nodes`.
 //!
-//! Rules: `Documentation/admin-guide/mm/ksm.rst`. `Auto` hands ksmd to the kernel's advisor (6.8 and
-//! later). Without one it runs when memory is short: it starts below 20 % available and stops above 25 %,
-//! and scans the more pages per wake-up the less there is (see [`LEVELS`]). Between the two it stays as it
-//! is, and a level is kept until memory is two points away from it, so that nothing flips to and fro.
+//! Rules: `Documentation/admin-guide/mm/ksm.rst`. Mode `Auto` enables the kernel's advisor (6.8 and
+//! later), which controls ksmd. On a kernel without an advisor, ksmd runs when memory is short: it starts
+//! below 20 % available memory and stops above 25 %. It scans more pages per wake-up if less memory is
+//! available (see [`LEVELS`]). Between 20 % and 25 % ksmd stays as it is, and the level changes only when
+//! the available memory is two percentage points outside it, so that the settings do not alternate.
 
 use berth_api::Bytes;
 use berth_api::infra_node::{KsmMode, KsmOwner};
@@ -16,12 +18,13 @@ use super::target::{Target, Targets};
 use crate::manifest::Fault;
 use berth_host_facts::setting::{KsmSetting, Setting, Value};
 
-/// Stops when more than this part of memory is available, in percent.
+/// Percentage of available memory above which ksmd stops.
 const STOP: u64 = 25;
-/// Below so many percent of memory available, so many pages are scanned each time ksmd wakes (every 20 ms
-/// unless set otherwise): from 5,000 to 62,500 pages a second, the range of ksmtuned's defaults.
+/// Levels of scanning: if less than this percentage of memory is available, ksmd scans this number of
+/// pages at each wake-up (every 20 ms by default). The numbers are 5,000 to 62,500 pages a second, the
+/// range of ksmtuned's defaults.
 const LEVELS: [(u64, u64); 4] = [(5, 1250), (10, 800), (15, 400), (20, 100)];
-/// Points of hysteresis between levels.
+/// Percentage points of hysteresis between levels.
 const SLACK: u64 = 2;
 
 /// Adds the targets of the spec.
@@ -74,7 +77,8 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     }
 }
 
-/// Mode Auto on a kernel without an advisor: whether to run, and how fast. `None` leaves it as it is.
+/// Mode Auto on a kernel without an advisor: returns 1 if ksmd should run and 0 if it should stop,
+/// and sets `pages`. Returns `None` if ksmd stays as it is.
 fn auto(input: Input, pages: &mut Option<u64>) -> Option<u64> {
     let (Some(available), Some(total)) = (input.shape.available, input.facts.memory.total) else {
         return None;
@@ -94,15 +98,15 @@ fn auto(input: Input, pages: &mut Option<u64>) -> Option<u64> {
         found.map_or(LEVELS[LEVELS.len() - 1].1, |(_, pages)| *pages)
     };
     let now = number(KsmSetting::PagesToScan);
-    // As it is, if a little more or less memory would want just that.
+    // The current level stays if it is right for slightly more or slightly less memory.
     let near = [percent.saturating_sub(SLACK), percent, percent + SLACK].map(level);
     let kept = now.filter(|now| runs && near.contains(now));
     *pages = pages.or(kept).or_else(|| Some(level(percent)));
     Some(1)
 }
 
-/// The changes, in the order in which the kernel takes them: the advisor first, as it forbids and
-/// resets `pages_to_scan`; `run` last.
+/// Returns the changes, in the order that the kernel requires: the advisor first, because it
+/// forbids and resets `pages_to_scan`; `run` last.
 pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     let of = |setting| targets.get(Setting::Ksm(setting));
     let now = |setting| current(input, Setting::Ksm(setting));
@@ -119,12 +123,13 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
             let why = format!("this kernel has no /sys/kernel/mm/ksm/{}", setting.file());
             return (target.why == Why::Spec).then(|| Change::impossible(setting_, target, why));
         };
-        // Switching the advisor off resets pages_to_scan, whatever it is now.
+        // When the advisor is turned off, the kernel resets pages_to_scan, whatever its current
+        // value is.
         let reset = setting == KsmSetting::PagesToScan && advisor_changes && !advised;
         if is_desired(setting, &was, target) && !reset {
             return None;
         }
-        // The original value is restored once the advisor is off again.
+        // The original value is restored after the advisor is turned off.
         if setting == KsmSetting::PagesToScan && advised && target.why == Why::Restore {
             return None;
         }
@@ -147,14 +152,16 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     KsmSetting::ALL.into_iter().filter_map(change).collect()
 }
 
-/// 2 is stopped as well: the administrator's unmerging is not undone.
+/// Returns true if the setting has its desired value. For `run`, 2 (unmerge and stop) is as good as
+/// 0 (stop): an administrator who unmerged the pages stopped ksmd too, so that is not corrected.
 fn is_desired(setting: KsmSetting, was: &Value, target: &Target) -> bool {
     let stopped = |value: &Value| matches!(value, Value::Number(0 | 2));
     let both_stopped = setting == KsmSetting::Run && target.why == Why::Spec;
     *was == target.value || (both_stopped && stopped(was) && stopped(&target.value))
 }
 
-/// What the kernel, or the way to it, changes along with a setting.
+/// Returns the other settings that change with this setting, either by the kernel or by the steps
+/// that set it.
 const fn disturbed(setting: KsmSetting) -> &'static [KsmSetting] {
     match setting {
         KsmSetting::AdvisorMode => &[KsmSetting::PagesToScan],
@@ -184,7 +191,7 @@ fn effect(input: Input, setting: KsmSetting, target: &Target) -> (Disruption, St
     }
 }
 
-/// Memory that merged pages take when they come apart.
+/// Returns the memory that the merged pages take when they are unmerged.
 fn merged(input: Input) -> Bytes {
     Bytes(input.facts.ksm.pages_sharing.unwrap_or(0).saturating_mul(4096))
 }
@@ -203,12 +210,13 @@ fn no_room(input: Input) -> Option<String> {
     })
 }
 
-/// Returns the reason if another program controls KSM, and would revert our change or already has.
+/// Returns the reason if another program controls KSM, and would revert Berth's change or already
+/// has.
 fn other_owner(input: Input) -> Option<String> {
     let entries = input.facts.ledger.entries.iter();
     let changed = entries.filter(|(setting, entry)| {
         let now = current(input, **setting);
-        // Under the advisor the kernel sets it, all the time.
+        // Under the advisor the kernel changes this setting all the time.
         **setting != Setting::Ksm(KsmSetting::PagesToScan)
             && matches!(setting, Setting::Ksm(_))
             && entry.set.is_some()

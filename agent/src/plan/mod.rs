@@ -1,8 +1,9 @@
 //! Plans the ordered list of changes from the observed to the desired state of a host. Pure.
 //!
-//! Three steps: each part of the spec adds its settings ([`Target`]); settings that Berth changed and the spec no longer
-//! has get their original value; and each setting that differs becomes a [`Change`], with its effect on workloads and
-//! what blocks it. A host that matches the spec has no changes, so a plan made after `apply` is empty.
+//! There are three steps. Each part of the spec adds its settings ([`Target`]). Settings that Berth changed and
+//! that the spec no longer has get their original value. Each setting that differs becomes a [`Change`], with its
+//! effect on workloads and the reason if it is blocked. A host that matches the spec has no changes, so a plan
+//! made after `apply` is empty.
 
 mod change;
 pub mod cpu;
@@ -57,7 +58,8 @@ pub fn plan(input: Input) -> Plan {
         let gone =
             |now: &Option<Value>| now.is_none() && matches!(setting, Setting::IrqAffinity(_));
         let now = current(input, *setting);
-        // The advisor sets it all the time, so that it may look as found by chance.
+        // The advisor changes this setting all the time, so that it may equal the original value by
+        // chance.
         let by_advisor = *setting == Setting::Ksm(KsmSetting::PagesToScan)
             && input.facts.ledger.entries.contains_key(&Setting::Ksm(KsmSetting::AdvisorMode));
         if gone(&now) || (now.as_ref() == Some(&entry.found) && !by_advisor) {

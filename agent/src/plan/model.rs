@@ -15,11 +15,11 @@ use crate::manifest::Fault;
 use berth_host_facts::ledger::MadeNetwork;
 use berth_host_facts::setting::Setting;
 
-/// Changes of a host, in order, and what else there is to know about them.
+/// Changes of a host, in order, and facts about them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// The Node's name.
+    /// Name of the Node.
     pub node: String,
     /// Changes in the order in which they are made.
     pub changes: Vec<Change>,
@@ -36,29 +36,29 @@ pub struct Plan {
     /// State of the tenant networks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkState>,
-    /// Entries of the rollback ledger that are no longer needed: the spec has no value for the setting, and it has its
-    /// original value, or is gone with its device.
+    /// Entries of the rollback ledger that are no longer needed: the spec has no value for the setting, and the
+    /// setting has its original value or its device was removed.
     #[serde(skip)]
     pub forget: Vec<Setting>,
     /// Networks and uplinks in the rollback ledger that are no longer needed.
     #[serde(skip)]
     pub forget_networks: Forget,
-    /// Networks that are in place and not recorded in the rollback ledger.
+    /// Networks that are in place but not recorded in the rollback ledger.
     #[serde(skip)]
     pub adopt: BTreeMap<String, MadeNetwork>,
-    /// Reason for which guests' control frames cannot be filtered.
+    /// Reason why guests' control frames cannot be filtered.
     #[serde(skip)]
     pub unfiltered: Option<String>,
-    /// True if host tasks are to stay on the reserved CPUs.
+    /// True if the spec binds host tasks to the reserved CPUs.
     #[serde(skip)]
     pub housekeeping: bool,
-    /// True if a kubelet runs, which counted huge pages when it started; `None` if that is not known.
+    /// True if a kubelet runs, which counted huge pages when it started; `None` if that is unknown.
     #[serde(skip)]
     pub kubelet_runs: Option<bool>,
 }
 
 impl Plan {
-    /// Makes it a dry run: neither the host nor the rollback ledger is changed.
+    /// Turns the plan into a dry run: neither the host nor the rollback ledger is changed.
     pub fn only_observe(&mut self) {
         for change in &mut self.changes {
             change.blocked.get_or_insert_with(|| "this agent only observes (--observe)".to_owned());
@@ -68,13 +68,13 @@ impl Plan {
         self.adopt.clear();
     }
 
-    /// Returns true if there is nothing to do.
+    /// Returns true if the plan has no changes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Marks the tenants of changes as failed that were tried and are still pending, with the reason.
+    /// Marks the tenants of changes that were tried and are still pending as failed, with the reason.
     pub fn fail(&mut self, tried: &BTreeMap<ChangeId, String>) {
         self.unfiltered = None;
         for change in &self.changes {

@@ -1,29 +1,30 @@
-//! Work on the kubelet's files.
+//! Actions on the kubelet's files.
 
-/// Work on the kubelet's files; paths are absolute.
+/// Action on the kubelet's files; paths are absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KubeletAction {
     /// Writes the drop-in under a name that the kubelet does not read.
     Stage {
-        /// Where to.
+        /// Path of the drop-in.
         staged: String,
-        /// What.
+        /// Content of the drop-in.
         text: String,
     },
-    /// Removes the checkpoints, then gives the drop-in the name that the kubelet reads at its next start.
+    /// Removes the checkpoints, then renames the drop-in to the name that the kubelet reads at its next
+    /// start.
     Activate {
-        /// Its name until then.
+        /// Path before.
         staged: String,
-        /// Its name from then on.
+        /// Path afterwards.
         active: String,
-        /// The checkpoints.
+        /// Paths of the checkpoints.
         checkpoints: Vec<String>,
     },
-    /// Gives the drop-in the name that the kubelet does not read.
+    /// Renames the drop-in to the name that the kubelet does not read.
     Deactivate {
-        /// Its name until then.
+        /// Path before.
         active: String,
-        /// Its name from then on.
+        /// Path afterwards.
         staged: String,
     },
     /// Removes files, in this order.
@@ -31,7 +32,7 @@ pub enum KubeletAction {
 }
 
 impl KubeletAction {
-    /// Returns true if it removes checkpoints, which a running kubelet would write again.
+    /// Returns true if the action removes checkpoints, which a running kubelet would write again.
     #[must_use]
     pub fn takes_checkpoints(&self) -> bool {
         match self {
@@ -41,7 +42,7 @@ impl KubeletAction {
         }
     }
 
-    /// The files it works on.
+    /// Returns the files that the action changes.
     #[must_use]
     pub fn files(&self) -> Vec<&str> {
         match self {

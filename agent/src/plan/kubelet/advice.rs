@@ -17,7 +17,7 @@ pub struct Advice {
     pub differences: Vec<Difference>,
     /// The fields as a KubeletConfiguration, in YAML.
     pub configuration: String,
-    /// What to do, in this order; commands where there are any.
+    /// Steps for the administrator, in this order, as commands where possible.
     pub steps: Vec<String>,
 }
 

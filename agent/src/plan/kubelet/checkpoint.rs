@@ -1,4 +1,5 @@
-//! Checkpoints of the kubelet's managers: which of them the kubelet would refuse, and the pages that it has counted.
+//! Checkpoints of the kubelet's managers: those that the kubelet would refuse, and the huge pages that the kubelet
+//! has counted.
 
 use berth_api::PageSize;
 
@@ -11,7 +12,8 @@ use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::checkpoints::{cpu_state_fault, memory_state_fault};
 use berth_host_facts::kubelet::{KubeletConfig, StartedWith};
 
-/// Checkpoints that a kubelet with this configuration would refuse, each with the reason.
+/// Returns the checkpoints that a kubelet with this configuration would refuse, each with the
+/// reason.
 pub(super) fn refused_by(facts: &HostFacts, config: &KubeletConfig) -> Vec<(&'static str, String)> {
     let kubelet = &facts.kubelet;
     let cpu = kubelet.cpu_state.as_ref();
@@ -24,15 +26,18 @@ pub(super) fn refused_by(facts: &HostFacts, config: &KubeletConfig) -> Vec<(&'st
 
 /// Claim of the kubelet's Memory Manager on a pool.
 ///
-/// It counts the pages of every zone when it starts, keeps the numbers in its memory and in its checkpoint, and refuses
-/// to start where they differ from the actual ones (`areMachineStatesEqual` of its static policy).
+/// The Memory Manager counts the pages of every zone when it starts, and keeps the numbers in its memory and in
+/// its checkpoint. It refuses to start if they differ from the actual numbers (`areMachineStatesEqual` of its
+/// static policy).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::plan) enum Counted {
-    /// There is none: the pool may have any number of pages.
+    /// No claim: the pool may have any number of pages.
     Not,
-    /// It has counted this number, and no kubelet runs on a drained node: any number, once this checkpoint is gone.
+    /// The kubelet has counted this number of pages, but it is stopped and its node is drained. Any number is
+    /// possible after this checkpoint is removed.
     Removable(Option<u64>, String),
-    /// It has counted this number, where that is known, and any other waits for this.
+    /// The kubelet has counted this number of pages (`None` if it is unknown). Any other number has
+    /// to wait for the steps in this text.
     Fixed(Option<u64>, String),
 }
 
@@ -46,7 +51,7 @@ pub(in crate::plan) fn counted(input: Input, zone: u32, size: PageSize) -> Count
     let runs_static = match &kubelet.started_with {
         StartedWith::NotRunning => false,
         StartedWith::Known(config) => is_static(config),
-        // The file may be gone, but a running kubelet has the numbers in its memory.
+        // The checkpoint may be missing, but a running kubelet has the numbers in its memory.
         StartedWith::Unknown(_) => kubelet.config.as_ref().is_some_and(is_static),
     };
     if state.is_none() && !runs_static {
@@ -67,7 +72,8 @@ pub(in crate::plan) fn counted(input: Input, zone: u32, size: PageSize) -> Count
     Counted::Fixed(pages, why)
 }
 
-/// The removal of a checkpoint that has other pages than there are and are to be.
+/// Returns the removal of a checkpoint whose page numbers differ from the actual and the desired
+/// numbers.
 pub(in crate::plan) fn without_checkpoint(file: String) -> Change {
     Change {
         id: ChangeId::KubeletCheckpoint,

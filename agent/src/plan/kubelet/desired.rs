@@ -1,4 +1,4 @@
-//! The configuration that the kubelet should have.
+//! Computes the desired configuration of the kubelet.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,17 +9,18 @@ use berth_api::{Bytes, CpuSet};
 use crate::plan::input::Input;
 use berth_host_facts::kubelet::KubeletConfig;
 
-/// Zones beyond which the kubelet's Topology Manager refuses to start unless configured otherwise.
+/// Default limit of zones, above which the kubelet's Topology Manager refuses to start.
 const MAX_ZONES: usize = 8;
 
-/// Returns the configuration with the fields that the reservation needs; all others as they are.
+/// Returns the configuration with the fields that the reservation needs; all other fields are
+/// unchanged.
 pub(super) fn desired(input: Input, config: &KubeletConfig, reserved: &CpuSet) -> KubeletConfig {
     let facts = input.facts;
     let mut desired = config.clone();
     "static".clone_into(&mut desired.cpu_manager_policy);
     desired.reserved_system_cpus = Some(reserved.clone());
     if facts.topology.threads_per_core() > 1 {
-        // VMs get whole cores: no two tenants on the threads of one.
+        // VMs get whole cores, so that two tenants never share the threads of a core.
         desired.cpu_manager_policy_options.insert("full-pcpus-only".to_owned(), "true".to_owned());
     }
     let has_cpus = |zone: &&Zone| zone.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
@@ -32,7 +33,7 @@ pub(super) fn desired(input: Input, config: &KubeletConfig, reserved: &CpuSet) -
     if config.topology_manager_policy == "none" && facts.zones.len() <= MAX_ZONES {
         "single-numa-node".clone_into(&mut desired.topology_manager_policy);
     }
-    // Without knowing what must add up, the Memory Manager stays as it is.
+    // If the required sum is unknown, the configuration of the Memory Manager is unchanged.
     if let Some(needed) = config.node_reserved_memory(facts.memory.total) {
         "Static".clone_into(&mut desired.memory_manager_policy);
         let kept: u64 = memory_of(&config.reserved_memory).values().map(|bytes| bytes.0).sum();
@@ -49,8 +50,8 @@ fn memory_of(reserved: &BTreeMap<u32, BTreeMap<String, Bytes>>) -> BTreeMap<u32,
     reserved.iter().filter_map(memory).collect()
 }
 
-/// Spreads memory over zones in whole MiB; the first zone gets what does not divide. The sum must be exact:
-/// the kubelet refuses any other.
+/// Distributes memory over zones in whole MiB; the first zone gets the remainder. The sum must be exact,
+/// because the kubelet refuses any other sum.
 fn share(needed: Bytes, zones: &[u32], reserved: &mut BTreeMap<u32, BTreeMap<String, Bytes>>) {
     for limits in reserved.values_mut() {
         limits.remove("memory");

@@ -1,10 +1,11 @@
-//! What must happen before the kubelet's checkpoints are removed.
+//! Steps that are necessary before the kubelet's checkpoints are removed.
 
 use crate::plan::input::Input;
 use berth_host_facts::HostFacts;
 
-/// The steps for checkpoints that the kubelet refuses. The node must be empty first: without them the kubelet does not know
-/// any more which CPUs and pages are whose. And the kubelet must not run, as it would write them again.
+/// Returns the steps for checkpoints that the kubelet refuses. First the node must be drained, because without its
+/// checkpoints the kubelet does not know which pods have which CPUs and pages. Then the kubelet must be stopped,
+/// because a running kubelet would write the checkpoints again.
 #[must_use]
 pub(crate) fn drain_stop_remove_start(facts: &HostFacts, files: &[String]) -> String {
     let node = facts.node_name().unwrap_or("NODE");
@@ -16,7 +17,8 @@ pub(crate) fn drain_stop_remove_start(facts: &HostFacts, files: &[String]) -> St
 }
 
 impl Input<'_> {
-    /// What must happen first where checkpoints go with a change; `None` if no kubelet runs and the node is drained.
+    /// Returns the steps that are necessary before a change that removes checkpoints; `None` if no kubelet runs
+    /// and the node is drained.
     pub(super) fn waits_for_stop(self) -> Option<String> {
         let unit = &self.facts.kubelet.unit;
         if let Some(why) = self.shape.pods.not_drained() {

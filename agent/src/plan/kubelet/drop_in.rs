@@ -1,8 +1,9 @@
-//! Berth's drop-in for the kubelet: staged under a name that the kubelet does not read, active once it may be read.
+//! Berth's drop-in for the kubelet: staged under a name that the kubelet does not read, and active under a name
+//! that it reads.
 //!
-//! A kubelet keeps its managers' state in memory and writes its checkpoints again while it runs. So the drop-in becomes
-//! active, and old checkpoints go, only while no kubelet runs: there is no moment in which a kubelet that starts by
-//! itself would find one without the other.
+//! A running kubelet keeps its managers' state in memory and writes its checkpoints again. So the drop-in becomes
+//! active, and old checkpoints are removed, only while no kubelet runs. A kubelet that starts at any moment then
+//! never finds the new drop-in with the old checkpoints.
 
 use super::action::KubeletAction;
 use super::checkpoint::refused_by;
@@ -14,10 +15,10 @@ use berth_host_facts::kubelet::KubeletFacts;
 use berth_host_facts::kubelet::drop_in::{ACTIVE, STAGED};
 use berth_host_facts::kubelet::fields::Difference;
 
-/// How the drop-in begins: a file that begins otherwise is not ours.
+/// First lines of the drop-in. A file that begins differently does not belong to Berth.
 pub const HEADER: &str = "# Made by berth-agent; changes are overwritten. ";
 
-/// What it costs to change which configuration the kubelet starts with.
+/// Effect of a change of the configuration that the kubelet starts with.
 const WITH_CHECKPOINTS: &str =
     "its checkpoints are removed with it; takes effect when you start the kubelet";
 
@@ -69,7 +70,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
     changes
 }
 
-/// Returns the reason for which the drop-in cannot be made at all.
+/// Returns the reason why the drop-in cannot be created at all.
 fn blocked(
     kubelet: &KubeletFacts,
     differences: &[Difference],
@@ -98,11 +99,11 @@ fn blocked(
     })
 }
 
-/// Returns the change for an active drop-in with which the kubelet would refuse its checkpoints.
+/// Returns the change for an active drop-in if the kubelet would refuse its checkpoints with it.
 ///
-/// Such checkpoints were written by a kubelet that had not read the drop-in: it was still running, was started in
-/// between, or an operator renamed the file. Other faults of the checkpoints (a CPU that is offline, memory that differs
-/// after a reboot) would stay if the drop-in were deactivated.
+/// Such checkpoints were written by a kubelet that had not read the drop-in: it was still running, it was started
+/// in between, or an operator renamed the file. Other faults of the checkpoints (a CPU that is offline, memory
+/// that differs after a reboot) would remain if the drop-in were deactivated.
 fn unless_refused(input: Input, active: String, staged: String) -> Option<Change> {
     let kubelet = &input.facts.kubelet;
     let without = kubelet.without_drop_in.as_ref()?;
@@ -129,8 +130,8 @@ fn unless_refused(input: Input, active: String, staged: String) -> Option<Change
     })
 }
 
-/// Removes a staged drop-in that the spec no longer has. An active one goes only from a drained node whose kubelet is
-/// stopped, as it takes another policy with it.
+/// Returns the removal of a staged drop-in that the spec no longer has. An active drop-in is removed only from a
+/// drained node with a stopped kubelet, because the policy changes with it.
 pub(super) fn take_away(input: Input) -> Vec<Change> {
     let kubelet = &input.facts.kubelet;
     let mut changes = Vec::new();

@@ -1,8 +1,10 @@
-//! The kubelet: what its configuration should be, how to get there, and what must not be done before.
+//! The kubelet: its desired configuration, the steps to that configuration, and the conditions for
+//! each step.
 //!
-//! A kubelet refuses to start if its checkpoints were written under another policy or for other huge pages, and writes
-//! them again while it runs. So nothing here takes effect unless the node is drained and its kubelet stopped, and then
-//! only together with the removal of the checkpoints. The kubelet is never stopped or started by Berth.
+//! A kubelet refuses to start if its checkpoints were written under another policy or for other huge pages, and a
+//! running kubelet writes them again. So no change of this module takes effect until the node is drained and its
+//! kubelet is stopped, and then only together with the removal of the checkpoints. Berth never stops or starts the
+//! kubelet.
 
 pub(super) mod action;
 pub(super) mod advice;

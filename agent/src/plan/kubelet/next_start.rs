@@ -1,4 +1,4 @@
-//! Whether the kubelet would start again, and whether it needs to.
+//! Checks if the kubelet would start again, and if it needs a restart.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use super::drain::drain_stop_remove_start;
 use super::paths::checkpoint;
 use berth_host_facts::HostFacts;
 
-/// Checkpoints that the kubelet would refuse at its next start, so that a restart is no advice.
+/// Checkpoints that the kubelet would refuse at its next start, so that a restart is not advisable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// The reasons, as the kubelet has them.
+    /// The reasons, in the words of the kubelet.
     pub why: Vec<String>,
-    /// What to do about it.
+    /// The remedy.
     pub steps: String,
 }
 
@@ -22,7 +22,8 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Checkpoints that a kubelet which starts now would refuse; `None` if it would take them.
+/// Returns the checkpoints that a kubelet would refuse if it started now; `None` if it would accept
+/// all of them.
 #[must_use]
 pub fn next_start(facts: &HostFacts) -> Option<Refused> {
     let config = facts.kubelet.config.as_ref().filter(|config| config.invalid.is_empty())?;
@@ -34,8 +35,8 @@ pub fn next_start(facts: &HostFacts) -> Option<Refused> {
     Some(Refused { why, steps: drain_stop_remove_start(facts, &files) })
 }
 
-/// Whether the kubelet must start again to know the huge pages or its configuration files, and the steps. `None` if not, or
-/// if that is not known.
+/// Returns the reason and the steps if the kubelet needs a restart to read the huge pages or its configuration
+/// files; `None` if it does not, or if that is unknown.
 pub(crate) fn restart_needed(facts: &HostFacts) -> Option<String> {
     let kubelet = &facts.kubelet;
     let started = kubelet.start.as_ref().map(|start| start.after_boot);

@@ -1,4 +1,5 @@
-//! Desired links of the spec, with names, addresses and sizes, and faults of the spec on this host.
+//! Computes the desired links of the spec, with names, addresses and sizes, and finds faults of the
+//! spec on this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,72 +14,77 @@ use crate::manifest::Fault;
 use crate::plan::input::Input;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// A host network that is sound on this host.
+/// A host network without a fault on this host.
 #[derive(Debug, Clone)]
 pub(super) struct Network<'a> {
     pub(super) name: &'a str,
     pub(super) scenario: NetworkScenario,
-    /// The link that leaves the host; for Vxlan the one that has the tunnels' address.
+    /// The link by which frames leave the host; for Vxlan the link with the local address of the
+    /// tunnels.
     pub(super) uplink: &'a Link,
-    /// What the links of this network are made by: if it changes, what is otherwise is no drift.
+    /// The settings that the links of this network are made from. A difference counts as drift only
+    /// if the settings are unchanged.
     pub(super) settings: String,
-    /// Bytes.
+    /// Maximum transmission unit in bytes.
     mtu: u32,
-    /// Hardware addresses below the uplink.
+    /// Hardware addresses of the uplink and of the ports of a bond, from which the addresses of
+    /// bridges are computed.
     seed: String,
     peers: Arc<BTreeSet<IpAddr>>,
     /// The bridge that all tenants share.
     pub(super) bridge: Option<DesiredLink>,
     pub(super) tenants: Vec<Tenant<'a>>,
-    /// Whether the uplink may be enslaved although it carries the host's own traffic.
+    /// True if the uplink may become a port although it carries the host's own traffic.
     pub(super) allow_management: bool,
-    /// The UDP port of its tunnels, for Vxlan.
+    /// The UDP port of the network's tunnels, for Vxlan.
     pub(super) tunnels_port: Option<u16>,
-    /// Whether links may be made again while VMs are attached.
+    /// True if links may be removed and created again while VMs are attached.
     pub(super) allow_disruption: bool,
 }
 
-/// A tenant's layer 2 on a network.
+/// The layer 2 segment of a tenant on a network.
 #[derive(Debug, Clone)]
 pub(super) struct Tenant<'a> {
     pub(super) name: &'a str,
     /// VLAN id or VNI.
     pub(super) id: u32,
     pub(super) vlan: Option<VlanId>,
-    /// Its own links, in the order in which they are made.
+    /// The links of this tenant only, in the order in which they are created.
     pub(super) links: Vec<DesiredLink>,
 }
 
 /// A desired link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredLink {
-    /// Its name.
+    /// Name of the link.
     pub name: LinkName,
-    /// Says whose it is.
+    /// Alias, which names the owner of the link.
     pub alias: String,
     /// Maximum transmission unit in bytes.
     pub mtu: u32,
-    /// The bridge it is a port of.
+    /// The bridge that the link is a port of.
     pub master: Option<LinkName>,
-    /// What it is.
+    /// Kind of the link, with its properties.
     pub kind: DesiredKind,
 }
 
 /// Desired kind of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DesiredKind {
-    /// A bridge without address, snooping and, unless it is requested, spanning tree.
+    /// A bridge without an IP address and without multicast snooping; with the spanning tree
+    /// protocol only if the spec requests it.
     Bridge {
-        /// Its address: it would else follow its ports', and outages with it.
+        /// Fixed hardware address. Otherwise the address would follow the addresses of the ports,
+        /// and each change would cause an outage.
         mac: MacAddress,
-        /// Whether it keeps VLANs apart.
+        /// True if the bridge filters VLANs.
         vlan_aware: bool,
-        /// Spanning tree protocol.
+        /// True if the bridge uses the spanning tree protocol.
         stp: bool,
     },
-    /// A VLAN of a link.
+    /// A VLAN link.
     Vlan {
-        /// The link below.
+        /// The link below the VLAN link.
         parent: LinkName,
         /// 802.1Q id.
         id: VlanId,
@@ -89,9 +95,9 @@ pub enum DesiredKind {
         vni: u32,
         /// UDP port.
         port: u16,
-        /// This end.
+        /// Local address of the tunnel.
         local: IpAddr,
-        /// The other ends.
+        /// Addresses of the peers.
         peers: Arc<BTreeSet<IpAddr>>,
     },
 }
@@ -101,19 +107,19 @@ pub enum DesiredKind {
 pub(super) struct DesiredNetworks<'a> {
     pub(super) networks: Vec<Network<'a>>,
     pub(super) faults: Vec<Fault>,
-    /// Networks in which nothing is changed, with the reason.
+    /// Networks that are not changed, with the reason.
     pub(super) frozen: BTreeMap<String, String>,
 }
 
-/// What VXLAN adds to a frame: Ethernet, VXLAN, UDP and IP.
+/// Returns the bytes that VXLAN adds to a frame: headers of Ethernet, VXLAN, UDP and IP.
 const fn overhead(local: IpAddr) -> u32 {
     if local.is_ipv4() { 50 } else { 70 }
 }
 
-/// The shortest Ethernet can carry IPv4 with (RFC 791); also the schema's minimum.
+/// Smallest MTU with which Ethernet can carry IPv4 (RFC 791); also the minimum of the schema.
 const LEAST_MTU: u32 = 576;
 
-/// Reads networks and their tenants.
+/// Reads the networks and their tenants from the spec.
 pub(super) fn read<'a>(input: Input<'a>) -> DesiredNetworks<'a> {
     let mut desired = DesiredNetworks::default();
     let mut names = BTreeSet::new();
@@ -144,7 +150,7 @@ pub(super) fn read<'a>(input: Input<'a>) -> DesiredNetworks<'a> {
 }
 
 impl DesiredNetworks<'_> {
-    /// Whether nothing of this network may be changed.
+    /// Returns true if this network must not be changed.
     pub(super) fn is_frozen(&self, input: Input, network: &str) -> bool {
         self.frozen.contains_key(network) || input.unclear.networks.contains(network)
     }
@@ -158,7 +164,7 @@ impl DesiredNetworks<'_> {
         self.faults.push(fault);
     }
 
-    /// Two networks whose links would have one name.
+    /// Refuses two networks whose links would have the same name.
     fn refuse_shared_links(&mut self) {
         let mut owners: BTreeMap<LinkName, &str> = BTreeMap::new();
         let mut refused = Vec::new();
@@ -217,7 +223,8 @@ fn network<'a>(
     }
     let most = match vxlan {
         Some(vxlan) => {
-            // An address of loopback leaves by whichever uplink routing chooses.
+            // If the tunnels' address is on the loopback link, routing selects the uplink, so the
+            // smallest MTU of all uplinks counts.
             let least = links
                 .uplinks()
                 .filter(|link| link.up == Some(true))
@@ -244,7 +251,8 @@ fn network<'a>(
     let stp = spec.stp == Some(true);
     let seed = hardware_below(links, uplink);
     let shared = NetworkScenario::VlanAwareBridge;
-    // A bridge's port can be nothing else: VLAN links on it would take the bridge's frames.
+    // A port of a bridge cannot be another network's uplink: VLAN links on it would take the frames
+    // of the bridge.
     let taken = others.iter().find(|other| {
         let either = spec.scenario == shared || other.scenario == shared;
         either
@@ -296,7 +304,8 @@ fn network<'a>(
     })
 }
 
-/// The link with the tunnels' address on this host; and whether the tunnels can be at all.
+/// Returns the link that has the local address of the tunnels, or a fault if this host cannot have
+/// the tunnels.
 fn tunnel_end<'a>(links: &'a Links, vxlan: &VxlanSpec, place: &str) -> Result<&'a Link, Fault> {
     let fault = |field: &str, value: &dyn std::fmt::Display, message: String| {
         Fault::new(format!("{place}.vxlan.{field}"), value, message)
@@ -360,7 +369,7 @@ fn add_tenant<'a>(
             return Ok(());
         }
         let fault = fault("network", &spec.network, message);
-        // A name misspelt must not take the tenant's network away.
+        // A misspelt network name must not remove the tenant's network.
         for (network, made) in &input.facts.ledger.networks {
             if made.tenants.values().any(|tenant| *tenant == spec.name) {
                 desired.frozen.entry(network.clone()).or_insert_with(|| fault.to_string());
@@ -420,7 +429,8 @@ fn add_tenant<'a>(
     Ok(())
 }
 
-/// A bridge, and the VLAN or the tunnel that is its way out: `tn120` and `tn120-v`.
+/// Returns the links of a tenant: a bridge, and the VLAN link or the tunnel that connects it to
+/// other hosts: `tn120` and `tn120-v`.
 fn own_links(
     input: Input,
     network: &Network,

@@ -1,4 +1,4 @@
-//! Desired links compared with observed ones.
+//! Compares desired links with observed links.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,13 +13,14 @@ use super::op::LinkOp;
 use super::refusal::Taken;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// `arp_ignore`: answers for no address, as a link of a tenant has none and the host's are not its business.
+/// `arp_ignore`: answers no ARP requests. A tenant's link has no address, and must not answer for addresses
+/// of the host.
 pub(crate) const ARP_IGNORE_ALL: i32 = 8;
-/// `rp_filter`: drops what claims to come from where the host would not send through this link.
+/// `rp_filter`: drops packets whose source address the host would not reach through this link.
 pub(crate) const RP_FILTER_STRICT: i32 = 1;
 
 impl DesiredLink {
-    /// In a few words.
+    /// Returns a short description.
     pub(super) fn describe(&self) -> String {
         let mtu = self.mtu;
         match &self.kind {
@@ -32,7 +33,8 @@ impl DesiredLink {
         }
     }
 
-    /// A link of ours as it is, to make it again; `None` if something of it is not known.
+    /// Returns a link of Berth with its observed properties, to create it again; `None` if a
+    /// property is unknown.
     pub(super) fn from_link(link: &Link) -> Option<Self> {
         let kind = match link.kind {
             LinkKind::Vlan => {
@@ -61,13 +63,14 @@ impl DesiredLink {
         }
     }
 
-    /// Returns true if it differs in a property that cannot be changed: the link must be created again.
+    /// Returns true if the link differs in a property that cannot be changed, so that it must be
+    /// created again.
     pub(super) fn is_another_link_than(&self, link: &Link) -> bool {
         let tunnel = || link.tunnel.clone().unwrap_or_default();
         link.kind != self.kind_of_link()
             || match &self.kind {
                 DesiredKind::Bridge { .. } => false,
-                // The kernel takes another id for an existing VLAN link, and does nothing about it.
+                // The kernel accepts another id for an existing VLAN link, and ignores it.
                 DesiredKind::Vlan { parent, id } => {
                     link.vlan != Some(u16::from(*id)) || link.parent.as_ref() != Some(parent)
                 }
@@ -79,7 +82,7 @@ impl DesiredLink {
     }
 }
 
-/// Returns the reason for which a link of that name cannot be taken.
+/// Returns the reason why an existing link of that name cannot be used.
 pub(super) fn not_ours(link: &Link, desired: &DesiredLink) -> Option<Taken> {
     let unfinished = link.group == Some(LINK_GROUP) && link.alias.is_none();
     if !link.is_ours() && !unfinished {
@@ -109,7 +112,7 @@ pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference>
         differ("bridge", Some(is), master.to_string());
     }
     differ("IPv6", link.ip.ipv6_disabled.map(|disabled| switch(!disabled)), switch(false));
-    // A kernel without IPv6 says neither.
+    // A kernel without IPv6 reports neither property.
     if link.ip.ipv6_disabled != Some(true) {
         differ("IPv6 addresses", link.ip.ipv6_generates.map(switch), switch(false));
     }
@@ -118,14 +121,15 @@ pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference>
         differ("address", Some((*first).clone()), none());
     }
     if let DesiredKind::Bridge { mac, vlan_aware, stp } = &desired.kind {
-        // Any address that is no vendor's does, as the desired one changes with the ports of a bond.
+        // Any locally administered unicast address is accepted, because the desired address changes
+        // with the ports of a bond.
         let own =
             |text: &String| text.parse().is_ok_and(|MacAddress([first, ..])| first & 0b11 == 0b10);
         differ("MAC", link.mac.clone().filter(|text| !own(text)), mac.to_string());
         differ("VLAN filtering", link.vlan_filtering.map(switch), switch(*vlan_aware));
         let arp = link.ip.arp_ignore.map(|value| value.to_string());
         differ("arp_ignore", arp, ARP_IGNORE_ALL.to_string());
-        // Without an address and a route, loose drops the same as strict.
+        // On a link without addresses and routes, loose mode drops the same packets as strict mode.
         let filter = link.ip.rp_filter.filter(|value| *value == 0).map(|value| value.to_string());
         differ("rp_filter", filter, RP_FILTER_STRICT.to_string());
         let options = link.bridge.unwrap_or_default();
@@ -160,7 +164,7 @@ pub(super) fn make(desired: &DesiredLink) -> Vec<LinkOp> {
     ops
 }
 
-/// Returns the steps that give a link of ours its desired properties.
+/// Returns the steps that give a link of Berth its desired properties.
 pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
     if desired.is_another_link_than(link) {
         let mut ops = vec![LinkOp::Remove(link.name.clone())];
@@ -172,7 +176,7 @@ pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
     if !addresses.is_empty() {
         ops.push(LinkOp::RemoveAddresses { link: link.name.clone(), addresses });
     }
-    // Kernels without VLAN filtering refuse the attribute, so it is sent only where it is on.
+    // Kernels without VLAN filtering refuse the attribute, so it is sent only if filtering is on.
     if let DesiredKind::Bridge { vlan_aware: false, .. } = desired.kind
         && link.vlan_filtering == Some(true)
     {
@@ -198,7 +202,7 @@ pub(super) fn repair(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
     ops
 }
 
-/// Returns the steps that restore a link that was removed for another one of its name.
+/// Returns the steps that restore a link that was removed for another link of the same name.
 pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
     let Some(was) = DesiredLink::from_link(link) else { return Vec::new() };
     let mut ops = vec![LinkOp::Remove(link.name.clone())];
@@ -206,10 +210,10 @@ pub(super) fn restore(link: &Link) -> Vec<LinkOp> {
     ops
 }
 
-/// Checks that a step is in effect, by the links as read after it.
+/// Checks that a step is in effect, with the links that were read after it.
 ///
 /// # Errors
-/// If the links differ from what the step makes of them.
+/// If the links differ from the result of the step.
 pub fn holds(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
     let there = |name: &LinkName| links.named(name).ok_or_else(|| Mismatch::Absent(name.clone()));
     match op {

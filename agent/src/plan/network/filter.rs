@@ -1,14 +1,14 @@
-//! Frames that only switches may send: no guest's leave the host.
+//! Drops control frames of guests, which only switches may send, before they leave the host.
 //!
-//! With STP off a Linux bridge forwards BPDUs like any other frame (`br_handle_frame`), and Cisco's protocols use
-//! addresses that are ordinary multicast to it. A switch port with BPDU guard goes down at the first one, and all
-//! tenants of the host with it. So one nf_tables table of the bridge family drops these frames where a bridge
-//! forwards them to a link that leaves the host. A frame that a bridge forwards there comes from a port; what the
-//! host itself sends by its uplink (LLDP, LACP) passes no bridge.
+//! With STP off a Linux bridge forwards BPDUs like any other frame (`br_handle_frame`), and it handles the
+//! addresses of Cisco's protocols as ordinary multicast. A switch port with BPDU guard goes down at the first
+//! BPDU, which disconnects all tenants of the host. So one nftables table of the bridge family drops these frames
+//! when a bridge forwards them to a link that leaves the host. A forwarded frame always comes from another port
+//! of the bridge; frames that the host itself sends by its uplink (LLDP, LACP) pass no bridge.
 //!
-//! The links that Berth makes are known by their group, which they have from the message that makes them. So the
-//! rules hold for every tenant and every port from the first frame on, and the table names only those uplinks that
-//! are ports themselves. Any other frame costs one lookup, whatever the number of tenants.
+//! The rules recognize the links that Berth creates by their group, which is in the message that creates them. So
+//! the rules apply to every tenant and every port from the first frame on, and the table only names the uplinks
+//! that are ports themselves. Any other frame costs one lookup, whatever the number of tenants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,13 +24,13 @@ use berth_host_facts::ledger::{Ledger, MadeFilter};
 use berth_host_facts::links::{BridgeFilter, Link, LinkKind, Links};
 use berth_host_facts::nftables::{Chain, Hook, NF_ACCEPT, Table};
 
-/// The chain that the kernel calls for each frame that a bridge forwards.
+/// Name of the chain that the kernel calls for each frame that a bridge forwards.
 pub(crate) const FORWARD: &str = "forward";
-/// The chain for frames to reserved addresses.
+/// Name of the chain for frames to reserved addresses.
 pub(crate) const LEAVING: &str = "leaving";
-/// The set of reserved addresses, without their last four bits.
+/// Name of the set of reserved addresses, without their last four bits.
 pub(crate) const RESERVED: &str = "reserved";
-/// The set of uplinks that are ports of Berth's bridges.
+/// Name of the set of uplinks that are ports of Berth's bridges.
 pub(crate) const UPLINKS: &str = "uplinks";
 /// `NF_BR_FORWARD`.
 pub(crate) const HOOK: Hook = Hook {
@@ -40,10 +40,11 @@ pub(crate) const HOOK: Hook = Hook {
     policy: NF_ACCEPT,
 };
 
-/// Changes with the rules, so that an agent knows those of an older one.
+/// Version of the rules, increased with each change of the rules, so that an agent detects the
+/// rules of an older agent.
 const VERSION: u32 = 1;
 
-/// The rules of this agent, for these uplinks.
+/// Returns the rules of this agent for these uplinks.
 #[must_use]
 pub(crate) const fn made_filter(uplinks: BTreeSet<LinkName>) -> MadeFilter {
     MadeFilter { version: VERSION, uplinks }
@@ -52,11 +53,11 @@ pub(crate) const fn made_filter(uplinks: BTreeSet<LinkName>) -> MadeFilter {
 /// The rules of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Looks closer at frames to reserved addresses.
+    /// Jumps to the second chain for frames to reserved addresses.
     Reserved,
-    /// Drops them where they leave by a link that Berth made.
+    /// Drops frames that leave by a link that Berth created.
     OfGroup,
-    /// Drops them where they leave by an uplink.
+    /// Drops frames that leave by an uplink.
     OfUplinks,
 }
 
@@ -81,8 +82,8 @@ impl Rule {
     }
 }
 
-/// Sixteen addresses each: the last four bits are not compared. IS-IS (01:80:c2:00:00:14 and 15) is a router's, and
-/// passes.
+/// Blocks of sixteen reserved addresses; their last four bits are not compared. The addresses of IS-IS
+/// (01:80:c2:00:00:14 and 15) are in no block: routers use them, so such frames may leave.
 const RESERVED_BLOCKS: [[u8; 6]; 11] = [
     // IEEE 802.1Q, table 8-1: STP, pause, LACP, 802.1X, LLDP.
     [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00],
@@ -101,16 +102,17 @@ const RESERVED_BLOCKS: [[u8; 6]; 11] = [
     [0x01, 0xe0, 0x52, 0xcc, 0xcc, 0xc0],
 ];
 
-/// All of them. With ITU-T G.8032, ring protection, the last byte is the ring's number.
+/// Returns the first address of each block. For ITU-T G.8032 (ring protection) the last byte is the
+/// number of the ring, so all blocks of the last byte are included.
 pub(crate) fn reserved_addresses() -> impl Iterator<Item = [u8; 6]> {
     let rings = (0..16_u8).map(|ring| [0x01, 0x19, 0xa7, 0x00, 0x00, ring << 4]);
     RESERVED_BLOCKS.into_iter().chain(rings)
 }
 
-/// The bits of an address that are compared.
+/// Mask of the bits of an address that are compared.
 pub(crate) const RESERVED_MASK: [u8; 6] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xf0];
 
-/// A link's name as nf_tables compares it.
+/// Returns the name of a link in the form that nftables compares.
 pub(crate) fn name_key(name: &LinkName) -> Vec<u8> {
     const IFNAMSIZ: usize = 16;
     let mut key = name.as_str().as_bytes().to_vec();
@@ -118,7 +120,7 @@ pub(crate) fn name_key(name: &LinkName) -> Vec<u8> {
     key
 }
 
-/// The table as it should be.
+/// Returns the desired table.
 #[must_use]
 pub fn table(filter: &MadeFilter) -> Table {
     let mut chains: BTreeMap<String, Chain> = BTreeMap::new();
@@ -132,7 +134,7 @@ pub fn table(filter: &MadeFilter) -> Table {
     Table { flags: 0, chains, sets }
 }
 
-/// Ports of Berth's bridges by which frames leave the host.
+/// Returns the ports of Berth's bridges by which frames leave the host.
 #[must_use]
 pub fn uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
     let known: BTreeSet<&LinkName> =
@@ -143,7 +145,7 @@ pub fn uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
     ports.map(|port| port.name.clone()).collect()
 }
 
-/// Returns the desired table during these changes and after; `None` where nothing needs it.
+/// Returns the desired table during and after these changes; `None` if no link needs it.
 fn desired(input: Input, changes: &[Change]) -> Option<MadeFilter> {
     let links = &input.facts.links;
     let possible = || {
@@ -158,8 +160,8 @@ fn desired(input: Input, changes: &[Change]) -> Option<MadeFilter> {
     Some(made_filter(uplinks))
 }
 
-/// Plans the table. What it filters is made after it, and gone before it is deleted; while a network's spec has a
-/// fault it is not deleted.
+/// Plans the table. Links whose frames it filters are created after the table, and removed before the table is
+/// deleted. The table is not deleted while the spec of a network has a fault.
 pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<Change> {
     let made = input.facts.ledger.filter.as_ref();
     let now = match &input.facts.links.filter {
@@ -191,7 +193,7 @@ pub(super) fn plan(input: Input, changes: &[Change], all_clear: bool) -> Option<
     Some(change)
 }
 
-/// Returns true if the table is in the rollback ledger, and neither exists nor is needed.
+/// Returns true if the table is in the rollback ledger, but neither exists nor is needed.
 pub(super) fn is_gone(input: Input) -> bool {
     input.facts.ledger.filter.is_some() && input.facts.links.filter == BridgeFilter::Absent
 }
@@ -224,7 +226,8 @@ mod tests {
         }
         for address in [
             [0xff; 6],
-            // IPv4 and IPv6 multicast, VRRP's router, IS-IS, PTP, a guest's own.
+            // Multicast of IPv4 and IPv6, the router address of VRRP, IS-IS, PTP, and the address
+            // of a guest.
             [0x01, 0x00, 0x5e, 0, 0, 0x12],
             [0x33, 0x33, 0, 0, 0, 0x01],
             [0x00, 0x00, 0x5e, 0, 0x01, 0x01],
@@ -234,7 +237,7 @@ mod tests {
         ] {
             assert!(!dropped(address), "{address:02x?}");
         }
-        // An element with one of the four bits would never match, and the kernel refuses one that is there twice.
+        // An element with one of the four bits set would never match, and the kernel refuses duplicate elements.
         let distinct: BTreeSet<[u8; 6]> = reserved_addresses().collect();
         assert_eq!(distinct.len(), reserved_addresses().count());
         assert!(distinct.iter().all(|address| address[5] & 0xf == 0));

@@ -1,5 +1,5 @@
-//! From one uplink of a shared bridge to another. Both are ports of it for a moment; a VLAN is carried by one of them
-//! at a time, as two ways out of one bridge are a loop.
+//! Moves a shared bridge from one uplink to another. Both uplinks are ports of the bridge for a moment, but only
+//! one of them carries a VLAN at a time, because two uplinks with the same VLAN on one bridge are a loop.
 
 use std::collections::BTreeSet;
 
@@ -13,23 +13,24 @@ use super::users::users;
 use super::work::Stage;
 use berth_host_facts::links::Link;
 
-/// What another uplink takes over.
+/// A handover of a shared bridge to another uplink.
 pub(super) struct Handover {
     pub(super) id: LinkChangeId,
-    /// Uplinks before.
+    /// The previous uplinks.
     pub(super) from: String,
     ops: Vec<LinkOp>,
     undo: Vec<LinkOp>,
-    /// All VLANs that the uplinks before carry.
+    /// All VLANs that the previous uplinks carry.
     vlans: VlanSet,
-    /// Links that lose the network meanwhile.
+    /// Links that lose the network during the handover.
     pub(super) users: BTreeSet<String>,
-    /// By what they lose it.
+    /// The operation by which they lose the network.
     pub(super) loses: String,
 }
 
 impl Planner<'_> {
-    /// What the uplink takes over from those that the bridge has now; `None` if it has no other.
+    /// Returns the handover from the current uplinks of the bridge; `None` if it has no other
+    /// uplink.
     pub(super) fn handover(&self, bridge: &LinkName) -> Option<Handover> {
         let to = &self.network.uplink.name;
         let ports = self.links.ports(bridge).filter(|port| port.name != *to);
@@ -79,13 +80,14 @@ impl Planner<'_> {
         })
     }
 
-    /// Plans it, and says which VLANs the uplink carries then.
+    /// Plans the handover, and returns the VLANs that the new uplink carries after it.
     pub(super) fn hand_over(&mut self, handover: Handover) -> VlanSet {
         let uplink = &self.network.uplink.name;
         let ops = handover.ops;
         self.push(Stage::Handovers, handover.id, &handover.from, uplink.as_str(), ops);
         self.disrupts(&handover.users, &handover.loses);
-        // A VLAN stays the tenant's that has it, also if the spec gives it to another one.
+        // A VLAN still belongs to the tenant that has it, even if the spec assigns the VLAN to
+        // another tenant.
         let mut owners = self.made().map(|made| made.tenants.clone()).unwrap_or_default();
         for tenant in &self.network.tenants {
             owners.entry(tenant.id).or_insert_with(|| tenant.name.to_owned());
