@@ -1,4 +1,5 @@
-//! A manifest with its text, parsed once: thousands of tenants take a while to parse, and most cycles change none.
+//! A manifest with its text. It is parsed once, because parsing thousands of tenants takes long, and most cycles
+//! change no tenant.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use serde_json::Value;
 
 use crate::manifest::{Fault, Manifest};
 
-/// A manifest of an InfraNode; two are equal if their texts are.
+/// A manifest of an InfraNode; two documents are equal if their texts are equal.
 #[derive(Debug, Clone)]
 pub struct Document {
     text: Arc<str>,
@@ -34,7 +35,7 @@ impl Document {
         Self { text: tree.to_string().into(), manifest: Arc::new(Manifest::from_tree(tree)) }
     }
 
-    /// Returns the text, for the disk.
+    /// Returns the text, to save it to disk.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -43,7 +44,7 @@ impl Document {
     /// Returns the manifest.
     ///
     /// # Errors
-    /// If the text is not one InfraNode.
+    /// If the text is not a single InfraNode.
     pub fn manifest(&self) -> &Result<Manifest, Fault> {
         &self.manifest
     }

@@ -1,8 +1,8 @@
 //! Writes to host files below a [`Root`]. Only `apply` and the state folder use it.
 //!
-//! Paths may come from other programs (a kubelet's flags), and the agent is root: a symbolic link is followed only where
-//! no other user can have made it. `/var/lib/kubelet` may be a link to another disk; a link in a folder that others
-//! write to leads nowhere. `RESOLVE_NO_SYMLINKS` would refuse both.
+//! Paths may come from other programs (the flags of a kubelet), and the agent is root. So a symbolic link is
+//! followed only if no other user can have created it. `/var/lib/kubelet` may be a link to another disk, which is
+//! followed; a link in a folder that other users can write to is refused. `RESOLVE_NO_SYMLINKS` would refuse both.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -28,55 +28,59 @@ pub struct WriteError {
 /// Error of taking the lock of the state folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// Another process holds it.
+    /// Another process holds the lock.
     #[error("another berth-agent{} is at work on this host; wait for it, or stop it", .0.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default())]
     Held(Option<u32>),
-    /// The lock file cannot be made.
+    /// The lock file cannot be created.
     #[error("{0}; Berth keeps its rollback ledger there, and makes no change without it")]
     Impossible(WriteError),
 }
 
-/// Lock that is held until it is dropped; the kernel releases it when the process ends in any way.
+/// Lock that is held until it is dropped; the kernel releases it when the process ends for any
+/// reason.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "held, not used")] Flock<File>);
 
-/// Changes of the files below a root.
+/// Writes to files below a root.
 pub trait HostWrite {
-    /// Writes an attribute of the kernel, in one call, as the kernel takes it whole.
+    /// Writes an attribute of the kernel in one call, because the kernel reads the value of one
+    /// call as a whole.
     ///
     /// # Errors
-    /// What the kernel says; also if there is no such file, which is never made.
+    /// Returns the error of the kernel, also if the file does not exist. The file is never created.
     fn write(&self, path: &str, text: &str) -> Result<(), WriteError>;
 
-    /// Makes or replaces an ordinary file so that after a power cut it is either the old or the new one:
-    /// written beside it, synced, renamed, and the folder synced.
+    /// Creates or replaces an ordinary file, so that it has either the old or the new content after a
+    /// power failure: the new content is written to a temporary file in the same folder, synced and
+    /// renamed, and the folder is synced.
     ///
     /// # Errors
-    /// What the kernel says; the file is then as it was.
+    /// Returns the error of the kernel; the file is then unchanged.
     fn replace(&self, path: &str, content: &[u8]) -> Result<(), WriteError>;
 
-    /// Gives a file another name in its folder, durably.
+    /// Renames a file within its folder, durably.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the error of the kernel.
     fn rename(&self, path: &str, new_name: &str) -> Result<(), WriteError>;
 
-    /// Removes a file, durably; one that is not there is fine.
+    /// Removes a file, durably. A missing file is not an error.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the error of the kernel.
     fn remove(&self, path: &str) -> Result<(), WriteError>;
 
-    /// Makes a folder that only root may look into; one that is there is fine.
+    /// Creates a folder that only root can read. An existing folder is not an error.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the error of the kernel.
     fn make_folder(&self, path: &str) -> Result<(), WriteError>;
 
-    /// Takes the lock, which at most one process of the host has. The file has the owner's process id.
+    /// Takes the lock, which at most one process of the host holds. The file contains the process ID
+    /// of its holder.
     ///
     /// # Errors
-    /// If another process has it, or the file cannot be made.
+    /// If another process holds the lock, or the file cannot be created.
     fn lock(&self, path: &str) -> Result<Lock, LockError>;
 }
 
@@ -112,7 +116,7 @@ impl HostWrite for Root {
             fsync(&folder)
         });
         done.map_err(|errno| {
-            // A leftover that cannot be removed is overwritten by the next attempt.
+            // A temporary file that cannot be removed is overwritten by the next attempt.
             unlinkat(&folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir).unwrap_or_default();
             failed(errno)
         })
@@ -152,7 +156,8 @@ impl HostWrite for Root {
         let fd = openat(&folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(impossible)?;
         match Flock::lock(File::from(fd), FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
-                // The id is for the error of a second process; the lock works without it.
+                // The process ID is for the error message of a second process; the lock works
+                // without it.
                 let written = lock.set_len(0).and_then(|()| lock.rewind());
                 written.and_then(|()| write!(lock, "{}", std::process::id())).unwrap_or_default();
                 Ok(Lock(lock))
@@ -174,7 +179,8 @@ fn folder_of<'a>(root: &Root, path: &'a str) -> Result<(OwnedFd, &'a str), Write
     Ok((fd, name))
 }
 
-/// Opens a folder to change what is in it, part by part; `..` and absolute links end at this root.
+/// Opens a folder to change its files, one path component at a time; `..` and absolute links are
+/// relative to this root.
 fn open_folder(root: &Root, path: &str) -> Result<OwnedFd, Errno> {
     let folder = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let step = |from: &OwnedFd, name: &str, flags| openat(from, name, flags, Mode::empty());
@@ -206,16 +212,16 @@ fn open_folder(root: &Root, path: &str) -> Result<OwnedFd, Errno> {
     }
     step(way.last().ok_or(Errno::ENOENT)?, ".", folder | OFlag::O_RDONLY)
 }
-/// The kernel's limit.
+/// The kernel's limit of symbolic links in a path.
 const LINKS: usize = 40;
 
-/// Returns the target of a symbolic link that root made, in a folder that only root can change.
+/// Returns the target of a symbolic link that root created, in a folder that only root can change.
 fn trusted_link(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
     let link = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
     if link.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFLNK.bits() {
         return Err(Errno::ENOTDIR);
     }
-    // The reader of a captured tree owns it.
+    // The files of a captured tree belong to the user who reads it.
     let of_root = |stat: &FileStat| stat.st_uid == 0 || stat.st_uid == geteuid().as_raw();
     let around = fstat(folder)?;
     let others = Mode::S_IWGRP | Mode::S_IWOTH;
@@ -306,7 +312,7 @@ mod tests {
         assert_eq!(root.read("etc/b").unwrap(), "1");
         link("loop", "loop");
         assert_eq!(root.remove("loop/b").unwrap_err().errno, Errno::ELOOP);
-        // Any user may have made the link.
+        // Any user may have created the link.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         std::fs::set_permissions(folder.path().join("shared"), open).unwrap();
         link("../etc", "shared/x");
@@ -318,7 +324,7 @@ mod tests {
         ] {
             assert_eq!(error.errno, Errno::ELOOP, "{error}");
         }
-        // The last part is never followed: of a link the link itself goes.
+        // The last component is never followed: if it is a link, the link itself is removed.
         link("../etc/b", "var/b");
         assert_eq!(root.write("var/b", "2").unwrap_err().errno, Errno::ELOOP);
         root.remove("var/b").unwrap();

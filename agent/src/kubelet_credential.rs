@@ -1,4 +1,4 @@
-//! The client certificate of an agent that systemd runs.
+//! The client certificate of an agent that runs as a systemd service.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -16,7 +16,7 @@ pub const KUBECONFIG: &str = "etc/berth/kubeconfig";
 /// A client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// End of its validity.
+    /// End of its validity, as text.
     pub end: String,
     /// Remaining validity; `None` in a captured tree, which has no clock.
     pub expiry: Option<Expiry>,
@@ -33,14 +33,15 @@ impl From<String> for UnreadableCertificate {
     }
 }
 
-/// Reads the client certificate; `None` if there is no kubeconfig, or one without a certificate.
+/// Reads the client certificate; `None` if there is no kubeconfig, or if the kubeconfig has no
+/// certificate.
 pub fn observe(root: &Root) -> Option<Result<ClientCertificate, UnreadableCertificate>> {
     let text = root.read(KUBECONFIG).ok()?;
     let kubeconfig =
         Kubeconfig::from_yaml(&text).map_err(|error| UnreadableCertificate(error.to_string()));
     let validity = kubeconfig.and_then(|kubeconfig| {
         let validity = certificate::of(&kubeconfig, |path| {
-            // A relative path is from the kubeconfig's folder.
+            // A relative path is relative to the folder of the kubeconfig.
             let path = Path::new("/etc/berth").join(path).to_string_lossy().into_owned();
             root.read(&path).map_err(|error| error.to_string())
         });

@@ -1,8 +1,8 @@
-//! The InfraNode manifest of an administrator, read part by part.
+//! The InfraNode manifest of an administrator, which is read part by part.
 //!
-//! Strict: an unknown field is a mistake, and most likely a misspelt one. But each part stands for
-//! itself, so that the daemon can carry out the others: a part with a fault is neither changed nor
-//! restored, as the intent is not known.
+//! Parsing is strict: an unknown field is a fault, because it is probably misspelt. But the parts
+//! are independent, so that the daemon can apply the parts without faults. A part with a fault is
+//! neither changed nor restored, because its intended value is unknown.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,30 +11,31 @@ use berth_api::InfraNodeSpec;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A manifest, as far as it could be understood.
+/// A manifest, as far as it could be parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// `metadata.name`.
     pub name: Option<String>,
-    /// The parts of the spec that are sound.
+    /// The parts of the spec without faults.
     pub spec: InfraNodeSpec,
-    /// Everything that is wrong with the rest.
+    /// All faults of the manifest.
     pub faults: Vec<Fault>,
-    /// What has a fault.
+    /// The parts and networks that have faults.
     pub unclear: Unclear,
 }
 
-/// Parts that could not be parsed: neither changed nor restored.
+/// Parts and networks that could not be parsed, which are neither changed nor restored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unclear {
     /// Whole parts.
     pub parts: BTreeSet<Part>,
-    /// Host networks, by name: of them only one field or one tenant is wrong, and the others are carried out.
+    /// Host networks, by name, in which only one field or one tenant has a fault, so that the other networks
+    /// are applied.
     pub networks: BTreeSet<String>,
 }
 
 impl Unclear {
-    /// Everything but these parts.
+    /// Returns all parts except these.
     #[must_use]
     pub fn all_but(parts: &[Part]) -> Self {
         let others = Part::ALL.into_iter().filter(|part| !parts.contains(part));
@@ -42,7 +43,7 @@ impl Unclear {
     }
 }
 
-/// Parts of the spec that are carried out independently.
+/// Parts of the spec that are applied independently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// `spec.cpu`
@@ -58,11 +59,11 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them.
+    /// All parts.
     pub const ALL: [Self; 5] =
         [Self::Cpu, Self::Hugepages, Self::Ksm, Self::TransparentHugepages, Self::Networks];
 
-    /// The field of the manifest.
+    /// Returns the field of the manifest.
     #[must_use]
     pub const fn field(self) -> &'static str {
         match self {
@@ -75,7 +76,7 @@ impl Part {
     }
 }
 
-/// Something wrong with a manifest.
+/// A fault of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Fault {
     /// Path of the field: `spec.hugepages[0].zone`.
@@ -87,7 +88,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault of a field that has this value.
+    /// Returns a fault of a field with this value.
     pub fn new(field: impl Into<String>, value: impl ToString, message: impl Into<String>) -> Self {
         let value = value.to_string();
         let mut shown: String = value.chars().take(60).collect();
@@ -97,7 +98,7 @@ impl Fault {
         Self { field: field.into(), value: shown, message: message.into() }
     }
 
-    /// Returns true if the field lies in this part.
+    /// Returns true if the field belongs to this part.
     #[must_use]
     pub fn is_of(&self, part: Part) -> bool {
         let lies_in = |field| {
@@ -120,7 +121,7 @@ impl Manifest {
     /// Parses YAML or JSON.
     ///
     /// # Errors
-    /// If the text is not one InfraNode at all, so that no part of it can be trusted.
+    /// If the text is not a single InfraNode, so that no part of it can be used.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         let tree: Value = serde_saphyr::from_str(text).map_err(|error| {
             let why = error.to_string();
@@ -174,7 +175,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// A fault if this is meant for another node.
+    /// Returns a fault if the manifest is meant for another node.
     #[must_use]
     pub fn meant_for_another(&self, node: Option<&str>) -> Option<Fault> {
         let (name, node) = (self.name.as_deref()?, node?);
@@ -186,7 +187,8 @@ impl Manifest {
         })
     }
 
-    /// Keeps some parts: the others count as unclear, and their faults do not count.
+    /// Limits the manifest to some parts: the others count as unclear, and their faults are
+    /// dropped.
     pub fn narrow(&mut self, parts: &[Part]) {
         let spec = std::mem::take(&mut self.spec);
         let has = |part| parts.contains(&part);
@@ -208,8 +210,8 @@ impl Manifest {
         self.faults.retain(|fault| !of_another(fault));
     }
 
-    /// Counts absent parts as unclear beside an unknown field, which may be one of them misspelt: else their settings would
-    /// be restored.
+    /// Counts absent parts as unclear if there is an unknown field, which may be a misspelt part. Otherwise the
+    /// settings of that part would be restored.
     fn doubt_absent_parts(&mut self, tree: &Value) {
         let known = |fault: &Fault| Part::ALL.iter().any(|part| fault.is_of(*part));
         if self.faults.iter().all(known) {
@@ -237,7 +239,7 @@ impl Manifest {
         for (field, value) in fields {
             match field.as_str() {
                 "profile" => self.spec.profile = self.part(field, value, None),
-                // Whatever was meant, it was not "repair as always".
+                // A faulty value does not mean the default, which is to correct drift.
                 "enforce" => {
                     let meant = self.part(field, value, None);
                     self.spec.enforce = meant.or_else(|| (!value.is_null()).then_some(false));
@@ -258,7 +260,7 @@ impl Manifest {
         }
     }
 
-    /// One field; `None` if it is null or has a fault.
+    /// Reads one field; returns `None` if it is null or has a fault.
     fn part<T: DeserializeOwned>(
         &mut self,
         field: &str,
@@ -278,7 +280,7 @@ impl Manifest {
         }
     }
 
-    /// The sound items of a list.
+    /// Reads the items of a list that have no faults.
     fn list<T: DeserializeOwned>(&mut self, field: &str, value: &Value, part: Part) -> Vec<T> {
         let items = match value {
             Value::Array(items) => items.as_slice(),
@@ -297,7 +299,7 @@ impl Manifest {
                 Ok(item) => sound.push(item),
                 Err(faults) => {
                     self.faults.extend(faults);
-                    // One tenant that is wrong holds up its own network alone, if it says which that is.
+                    // A tenant with a fault affects only its network, if its network is known.
                     let network = match field {
                         "networks" => item.get("name"),
                         "tenantNetworks" => item.get("network"),
@@ -314,7 +316,7 @@ impl Manifest {
     }
 }
 
-/// A value with every field known, or all that is wrong with it.
+/// Reads a value in which every field is known, or returns all its faults.
 fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Vec<Fault>> {
     let mut ignored = Vec::new();
     let mut note = |path: serde_ignored::Path<'_>| ignored.push(path.to_string());
@@ -323,7 +325,7 @@ fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Vec<Fault>
     let result = T::deserialize(serde_ignored::Deserializer::new(tracked, &mut note));
     let faults: Vec<Fault> = ignored
         .iter()
-        // Options show as `?` in the path.
+        // An option appears as `?` in the path.
         .map(|path| path.split('.').filter(|part| *part != "?").collect::<Vec<_>>().join("."))
         .map(|path| unknown(&format!("{place}.{path}"), at(value, &path)))
         .collect();
@@ -348,7 +350,7 @@ fn unknown(field: &str, value: &Value) -> Fault {
     )
 }
 
-/// The value below a path of names and indices.
+/// Returns the value at a path of names and indices.
 fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     let step = |value: &'a Value, name: &str| match value {
         Value::Array(items) => {
@@ -359,7 +361,7 @@ fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     path.split('.').try_fold(value, step).unwrap_or(&Value::Null)
 }
 
-/// As a person would have written it.
+/// Formats a value as a user would write it.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -392,7 +394,7 @@ mod tests {
         let shown: Vec<String> = manifest.faults.iter().map(ToString::to_string).collect();
         assert_eq!(manifest.spec.hugepages.len(), 1);
         assert!(manifest.spec.transparent_hugepages.is_some() && manifest.spec.cpu.is_none());
-        // Networks too: `colour` may have been meant as a part that is absent.
+        // `colour` may also be the misspelt name of a part that is absent, such as the networks.
         let unclear = [Part::Cpu, Part::Hugepages, Part::Ksm, Part::Networks];
         assert_eq!(manifest.unclear.parts, unclear.into());
         for start in [

@@ -1,7 +1,8 @@
 //! Sends changes of links to the kernel, many at a time.
 //!
-//! Changes sent in one datagram cost one system call for all of them, and one acknowledgement, the last one's: the
-//! kernel takes them in order, and answers each that it refuses also without a request for an acknowledgement.
+//! Changes in one datagram cost one system call and one acknowledgement, that of the last change. The kernel
+//! processes them in order, and reports each change that it refuses, even if that change did not request an
+//! acknowledgement.
 
 use std::io;
 
@@ -15,13 +16,13 @@ use rtnetlink::packet_core::{
 };
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 
-/// A socket for changes, and one for what is read between them.
+/// A socket for changes, and another socket to read links between the changes.
 pub struct Netlink {
-    /// Reads the present state.
+    /// Socket that reads the current state.
     pub reader: NetlinkReader,
     socket: Socket,
     sequence: u32,
-    /// Datagram that was received last.
+    /// The last received datagram.
     datagram: Vec<u8>,
 }
 
@@ -31,7 +32,7 @@ impl std::fmt::Debug for Netlink {
     }
 }
 
-/// A change the kernel refused.
+/// A change that the kernel refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}", .errno.desc(), .words.as_ref().map(|words| format!(" ({words})")).unwrap_or_default())]
 pub struct Refused {
@@ -44,18 +45,18 @@ pub struct Refused {
 /// Effect of a change on an existing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Makes an object that must not exist.
+    /// Creates an object that must not exist.
     Create,
-    /// Adds to an object, or makes it.
+    /// Adds to an object, or creates the object.
     Append,
-    /// Changes an object, or removes it.
+    /// Changes or removes an object.
     Change,
 }
 
-/// Changes in one datagram. With the kernel's smallest receive buffer (212,992 bytes) 256 refusals still fit,
-/// 512 do not.
+/// Number of changes in one datagram. In the kernel's smallest receive buffer (212,992 bytes) there is room
+/// for 256 refusals, but not for 512.
 const BATCH: usize = 64;
-/// Bytes of requests in one datagram.
+/// Limit of the bytes of requests in one datagram.
 const BATCH_BYTES: usize = 64 << 10;
 
 impl Netlink {
@@ -68,10 +69,10 @@ impl Netlink {
         Ok(Self { reader, socket, sequence: 0, datagram: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// Sends changes; the kernel makes them in this order, and one that it refuses does not stop the others.
+    /// Sends changes. The kernel applies them in this order, and continues after a change that it refuses.
     ///
     /// # Errors
-    /// If it does not answer for a minute; it is then unknown which changes were made.
+    /// If the kernel does not answer for a minute; it is then unknown which changes were applied.
     pub fn change(&mut self, changes: Vec<(How, Message)>) -> io::Result<Vec<Result<(), Refused>>> {
         let mut outcomes = Vec::with_capacity(changes.len());
         let mut batch = Batch::default();
@@ -139,10 +140,10 @@ impl How {
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
-    /// Sequence number of the first request; those of the others follow.
+    /// Sequence number of the first request; the other requests have the next numbers.
     first: u32,
     count: usize,
-    /// Start of the last request.
+    /// Offset of the last request.
     last: usize,
 }
 

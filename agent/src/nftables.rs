@@ -1,5 +1,5 @@
-//! Changes the nf_tables table of the bridge family by netlink: replaced whole or deleted, each replacement one
-//! transaction that the kernel takes as a whole or not at all.
+//! Changes the nftables table of the bridge family by netlink. The table is replaced or deleted as a whole;
+//! each replacement is one transaction, which the kernel applies completely or not at all.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUES
 
 use crate::netlink::Refused;
 
-/// Message types that change something (`enum nf_tables_msg_types`).
+/// Message types that change objects (`enum nf_tables_msg_types`).
 pub(crate) mod message {
     pub(crate) const NEW_TABLE: u8 = 0;
     pub(crate) const DELETE_TABLE: u8 = 2;
@@ -46,10 +46,10 @@ impl Transactions {
         Ok(Self { socket, sequence: 0, datagram })
     }
 
-    /// Makes changes as one transaction.
+    /// Applies changes as one transaction.
     ///
     /// # Errors
-    /// If the kernel does not answer for a minute; it is then unknown which changes were made.
+    /// If the kernel does not answer for a minute; it is then unknown if the changes were applied.
     pub(crate) fn commit(&mut self, changes: &[Request]) -> io::Result<Result<(), Refused>> {
         let begin = self.next();
         let mut batch = framed(BATCH_BEGIN, NLM_F_REQUEST, begin, batch_header(), &[]);
@@ -82,7 +82,7 @@ impl Transactions {
                     let errno = Errno::from_raw(errno);
                     result = Err(Refused { errno, words: part.get(HEADERS..).and_then(words) });
                 }
-                // A refusal of the whole batch is an answer to its first message.
+                // The kernel reports a refusal of the whole batch for its first message.
                 if place == 0 || sequence(part) == last {
                     return Ok(result);
                 }
@@ -105,7 +105,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Makes an object that may exist already.
+    /// Creates an object, which may exist already.
     pub const fn make(kind: u8, attributes: Attributes) -> Self {
         Self { kind, flags: NLM_F_CREATE, attributes }
     }
@@ -121,7 +121,7 @@ impl Request {
     }
 }
 
-/// `nfgenmsg` of a batch: the subsystem that it is for.
+/// Returns the `nfgenmsg` of a batch, with its subsystem.
 const fn batch_header() -> [u8; 4] {
     [0, 0, 0, SUBSYSTEM]
 }

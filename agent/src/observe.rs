@@ -1,4 +1,4 @@
-//! Observes the host, with the clients of systemd and of the kubelet.
+//! Observes the host, with the clients of systemd and the kubelet.
 
 mod pod_resources;
 
@@ -14,7 +14,8 @@ use berth_host_facts::{HostFacts, ObserveOptions};
 
 use crate::systemd::{Systemd, SystemdError};
 
-/// The programs of a running host. systemd is connected to when it is first needed.
+/// Clients of the services of a running host. The connection to systemd is opened when it is first
+/// needed.
 #[derive(Debug, Default)]
 pub struct RunningServices {
     systemd: OnceCell<Result<Systemd, SystemdError>>,
@@ -36,13 +37,13 @@ pub fn observe(root: &Root, wanted: &ObserveOptions) -> HostFacts {
     berth_host_facts::observe(root, wanted, &RunningServices::default())
 }
 
-/// Reads the present values of settings, and the room for changes.
+/// Reads the current values of settings, and the limits for changes.
 #[must_use]
 pub fn settings(root: &Root, facts: &HostFacts) -> HostSettings {
     berth_host_facts::host_settings::observe(root, facts, &RunningServices::default())
 }
 
-/// Reads the CPUs that systemd allows a unit; the empty set means all.
+/// Returns the CPUs that systemd allows for a unit; the empty set means all CPUs.
 pub(crate) fn allowed_cpus(root: &Root, unit: Unit) -> Option<CpuSet> {
     berth_host_facts::units::allowed(root, unit, &RunningServices::default())
 }

@@ -127,12 +127,12 @@ pub const PARSERS: &[Parser] = &[
     }),
 ];
 
-/// As `Root` gives it: bytes that are not UTF-8 leave a mark.
+/// Converts bytes to text as `Root` does: bytes that are not UTF-8 are replaced by a marker.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What is accepted must print as something that is read as the same.
+/// Checks that an accepted text prints as a text that parses to the same value.
 fn round_trip<T: std::str::FromStr + ToString + PartialEq + std::fmt::Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         assert_eq!(value.to_string().parse::<T>().ok(), Some(value), "{text:?}");

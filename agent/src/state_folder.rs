@@ -1,4 +1,5 @@
-//! Berth's own folder on the host: the rollback ledger and what else the agent keeps across restarts.
+//! Berth's folder on the host, with the rollback ledger and other files that the agent needs after a
+//! restart.
 
 use berth_host_facts::kubelet::Record;
 use berth_host_facts::ledger::{FILE, KUBELET, Ledger};
@@ -6,22 +7,23 @@ use berth_host_facts::root::Root;
 
 use crate::host_write::{HostWrite as _, WriteError};
 
-/// The folder.
+/// Path of the folder.
 pub const FOLDER: &str = "var/lib/berth";
-/// The desired state that the cluster had last, for a start while it is away; `revert` removes it.
+/// Path of the last desired state of the cluster, for a start while the API server is unreachable;
+/// `revert` removes the file.
 pub const ASKED_LAST: &str = "var/lib/berth/asked.json";
-/// The lock that the process which changes the host holds.
+/// Path of the lock, which the process that changes the host holds.
 pub const LOCK: &str = "var/lib/berth/lock";
 
-/// Keeps the manifest that the cluster had last.
+/// Saves the last manifest of the cluster.
 ///
 /// # Errors
-/// If the state folder is full, read-only or not there; what was kept before is then still there.
+/// If the state folder is full, read-only or missing; the file then has its previous content.
 pub fn keep_asked(root: &Root, manifest: &str) -> Result<(), WriteError> {
     keep(root, ASKED_LAST, manifest)
 }
 
-/// Keeps the record of the kubelet that was seen last.
+/// Saves the last observed record of the kubelet.
 ///
 /// # Errors
 /// As [`keep_asked`].
@@ -29,10 +31,10 @@ pub fn keep_kubelet(root: &Root, record: &Record) -> Result<(), WriteError> {
     keep(root, KUBELET, &record.render())
 }
 
-/// Saves the rollback ledger durably, or removes its file if there is nothing to remember.
+/// Saves the rollback ledger durably, or removes its file if the ledger is empty.
 ///
 /// # Errors
-/// If the state folder is full, read-only or not there; the file is then as it was.
+/// If the state folder is full, read-only or missing; the file is then unchanged.
 pub fn save_ledger(ledger: &Ledger, root: &Root, boot_id: &str) -> Result<(), WriteError> {
     if ledger == &Ledger::default() {
         return root.remove(FILE);

@@ -1,4 +1,4 @@
-//! The service manager, over D-Bus.
+//! Client of the service manager, over D-Bus.
 
 use std::time::{Duration, Instant};
 
@@ -18,12 +18,13 @@ pub struct Systemd(Connection);
 pub struct SystemdError(String);
 
 impl SystemdError {
-    /// There is only a captured tree.
+    /// Returns the error for a captured tree, which has no systemd.
     pub(crate) fn captured() -> Self {
         Self("a captured tree has none".to_owned())
     }
 
-    /// A program in a container is not a file of the host.
+    /// Returns the error for a container: the agent's program in a container is not a file of the
+    /// host, so systemd cannot run it.
     pub(crate) fn container() -> Self {
         Self("not asked from a container".to_owned())
     }
@@ -37,19 +38,20 @@ const NAME: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PATH: &str = "/org/freedesktop/systemd1";
-/// systemd's own socket: there before the bus is, and for root alone.
+/// systemd's private socket, which exists before the bus does, and which only root can use.
 const PRIVATE: &str = "unix:path=/run/systemd/private";
 /// The bit of `CAP_NET_ADMIN` in a set of capabilities.
 const CAP_NET_ADMIN: u32 = 12;
-/// How long a transient unit may take to run, and how often it is asked.
+/// Time limit for the start of a transient unit, and the interval between two checks.
 const START: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
 
 impl Systemd {
-    /// Connects over the system bus, or where none runs (early in the boot) to systemd itself.
+    /// Connects over the system bus or, if no bus runs (early in the boot), directly to systemd.
     ///
     /// # Errors
-    /// If neither answers: no systemd, or a container without its sockets.
+    /// If neither answers: there is no systemd, or the agent runs in a container without its
+    /// sockets.
     pub fn connect() -> Result<Self, SystemdError> {
         let bus = Connection::system();
         let direct = || connection::Builder::address(PRIVATE)?.p2p().build();
@@ -59,10 +61,10 @@ impl Systemd {
         .map(Self)
     }
 
-    /// CPUs a unit is allowed (`AllowedCPUs`); the empty set means all.
+    /// Returns the CPUs that a unit may use (`AllowedCPUs`); the empty set means all CPUs.
     ///
     /// # Errors
-    /// What systemd says.
+    /// Returns the error of systemd.
     pub fn allowed_cpus(&self, unit: Unit) -> Result<CpuSet, SystemdError> {
         let path: OwnedObjectPath =
             self.proxy(PATH, MANAGER)?.call("LoadUnit", &(unit.name(),)).map_err(wrong)?;
@@ -75,11 +77,11 @@ impl Systemd {
         Ok(CpuSet::from_bytes(&bytes))
     }
 
-    /// Allows a unit these CPUs until the next boot (`systemctl set-property --runtime`); the empty set
-    /// means all.
+    /// Sets the CPUs that a unit may use until the next boot (`systemctl set-property --runtime`); the
+    /// empty set means all CPUs.
     ///
     /// # Errors
-    /// What systemd says.
+    /// Returns the error of systemd.
     pub fn set_allowed_cpus(&self, unit: Unit, cpus: &CpuSet) -> Result<(), SystemdError> {
         let properties = vec![("AllowedCPUs", Value::from(cpus.to_bytes()))];
         let manager = self.proxy(PATH, MANAGER)?;
@@ -91,7 +93,7 @@ impl Systemd {
     /// Starts a program as a transient service, in a separate control group, and waits until it runs.
     ///
     /// # Errors
-    /// What systemd says; also if the program does not run within seconds.
+    /// Returns the error of systemd, also if the program does not run within seconds.
     pub fn start_transient(
         &self,
         unit: &str,
@@ -101,7 +103,8 @@ impl Systemd {
         let argv: Vec<&str> = std::iter::once(program).chain(arguments.iter().copied()).collect();
         let properties = vec![
             ("Description", Value::from("Undoes a change of Berth's that is on trial")),
-            // `exec`: active once the program runs, so that one that is not there is seen here.
+            // With type `exec` the unit is active after the program runs, so that a missing program
+            // is detected here.
             ("Type", Value::from("exec")),
             ("ExecStart", Value::from(vec![(program, argv, false)])),
             ("CollectMode", Value::from("inactive-or-failed")),
@@ -123,7 +126,8 @@ impl Systemd {
             let service = self.proxy(path.as_str(), UNIT)?;
             let property = |name| service.get_property::<String>(name).map_err(wrong);
             let state = property("ActiveState")?;
-            // One that failed is gone at once (`CollectMode`). Inactive it is also before its job has begun.
+            // systemd unloads a failed unit at once (`CollectMode`). A unit is also inactive before its job
+            // begins.
             let gone = property("LoadState")? == "not-found";
             match state.as_str() {
                 "active" => return Ok(()),
@@ -141,7 +145,8 @@ impl Systemd {
 
     fn proxy<'a>(&self, path: &'a str, interface: &'a str) -> Result<Proxy<'a>, SystemdError> {
         let builder = proxy::Builder::new(&self.0).destination(NAME).and_then(|b| b.path(path));
-        // A cache would read all properties and subscribe to changes, for one request.
+        // A cache would read all properties and subscribe to changes, but only one request is
+        // needed.
         let builder = builder.and_then(|builder| builder.interface(interface)).map_err(wrong)?;
         builder.cache_properties(zbus::proxy::CacheProperties::No).build().map_err(wrong)
     }

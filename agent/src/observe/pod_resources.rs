@@ -1,4 +1,4 @@
-//! Client of the kubelet's PodResources API: lists what it has allocated, over its socket.
+//! Client of the kubelet's PodResources API: lists allocated resources, over the kubelet's socket.
 
 #[expect(unreachable_pub, clippy::allow_attributes_without_reason, reason = "generated")]
 #[rustfmt::skip]
@@ -19,13 +19,14 @@ use v1::pod_resources_lister_client::PodResourcesListerClient;
 /// A kubelet that hangs must not delay the observation of the host.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// As the kubelet's own clients have it, in bytes.
+/// Limit of a response in bytes, the same as in the kubelet's own clients.
 const LARGEST: usize = 16 << 20;
 
-/// Asks the kubelet. `Ok(None)` where it has no such socket.
+/// Lists the resources that the kubelet has allocated; `Ok(None)` if the kubelet has no such
+/// socket.
 ///
 /// # Errors
-/// Why it did not answer, or not sensibly.
+/// If the kubelet does not answer, or the answer is invalid.
 pub(super) fn list(root: &Root) -> Result<Option<Listed>, PodResourcesError> {
     let socket = root.path().join(SOCKET);
     if !root.is_live() || !root.exists(SOCKET) {
@@ -47,7 +48,8 @@ async fn ask(socket: &Path) -> Result<Listed, PodResourcesError> {
     let allocatable = match client.get_allocatable_resources(AllocatableResourcesRequest {}).await {
         Ok(answer) => Some(answer.into_inner()),
         Err(status) => {
-            // Unimplemented before 1.21; behind a feature gate, before 1.23, the answer is Unknown.
+            // The method is unimplemented before 1.21; before 1.23, while its feature gate is off,
+            // the status is Unknown.
             tracing::debug!(error = %status, "kubelet does not answer GetAllocatableResources");
             None
         }
@@ -100,7 +102,7 @@ mod tests {
     fn a_host_without_a_kubelet_is_no_mistake() {
         let host = tempfile::tempdir().unwrap();
         assert_eq!(list(&Root::live_below(host.path()).unwrap()), Ok(None));
-        // A socket without a listener.
+        // The socket file exists, but no process listens.
         let socket = host.path().join(SOCKET);
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         drop(UnixListener::bind(&socket).unwrap());

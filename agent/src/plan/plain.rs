@@ -1,4 +1,4 @@
-//! Settings that are one value, without rules of their own.
+//! Plans settings that consist of one value and have no special rules.
 
 use super::change::{Change, Disruption};
 use super::current::current;

@@ -1,14 +1,14 @@
-//! The plan as a table for people.
+//! Renders the plan as a table.
 
 use super::change::{Change, Disruption, Why};
 use super::model::Plan;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
-/// Columns of a terminal that was never resized.
+/// Columns of a default terminal.
 const WIDTH: usize = 80;
 
-/// Returns the whole plan: changes, notes, advice on the kubelet, and the sum.
+/// Renders the whole plan: changes, notes, advice on the kubelet, and the number of changes.
 #[must_use]
 pub fn render(plan: &Plan, style: Style) -> String {
     let mut out = String::new();
@@ -35,12 +35,13 @@ pub fn render(plan: &Plan, style: Style) -> String {
     out
 }
 
-/// `1 change`, `2 changes`.
+/// Returns a count with its noun: `1 change`, `2 changes`.
 pub(crate) fn counted(n: usize, word: &str) -> String {
     format!("{n} {word}{}", if n == 1 { "" } else { "s" })
 }
 
-/// One change on a line: what it is, was and will be; below it what it costs and what blocks it.
+/// Renders one change on a line with its old and new value; below the line its effect, and the
+/// reason if it is blocked.
 fn render_change(out: &mut String, change: &Change, style: Style) {
     let sign = if change.blocked.is_some() {
         style.bad("x")

@@ -1,4 +1,4 @@
-//! Values that settings are to have, gathered from the spec and the rollback ledger.
+//! Desired values of settings, from the spec and the rollback ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,13 +25,13 @@ pub(super) struct Target {
     pub(super) why: Why,
 }
 
-/// Targets by setting, with faults and notes from gathering them.
+/// Targets by setting, with the faults and notes found on the way.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     pub(super) values: BTreeMap<Setting, Target>,
     pub(super) faults: Vec<Fault>,
     pub(super) notes: Vec<String>,
-    /// Settings that stay as they are, with the reason.
+    /// Settings that are not changed, with the reason.
     pub(super) blocked: BTreeMap<Setting, String>,
 }
 
@@ -45,7 +45,7 @@ impl Targets {
     }
 }
 
-/// Gathers the targets of a part, and freezes the part if its spec has a fault.
+/// Collects the targets of a part, and leaves the part unchanged if its spec has a fault.
 pub(super) fn freeze(
     frozen: &mut BTreeSet<Part>,
     part: Part,

@@ -18,7 +18,7 @@ pub enum LinkChangeId {
     },
     /// Deletes these rules.
     DeleteFilter,
-    /// Takes an uplink that another bridge has.
+    /// Removes an uplink from the bridge of another network.
     TakeUplink {
         /// The uplink.
         uplink: LinkName,
@@ -52,7 +52,7 @@ pub enum LinkChangeId {
         uplink: LinkName,
         /// The bridge.
         bridge: LinkName,
-        /// The uplinks before.
+        /// The previous uplinks.
         from: Vec<LinkName>,
     },
     /// Sets a link up.
@@ -87,14 +87,14 @@ pub enum LinkChangeId {
         segment: Segment,
         /// Its bridge.
         bridge: Option<LinkName>,
-        /// Whether some of its links exist already.
+        /// True if some of its links exist already.
         partly: bool,
     },
     /// Changes properties of one tenant's links.
     SetTenant {
         /// The tenant.
         tenant: String,
-        /// Its links that differ. One that is removed and created again has no differences.
+        /// Its links that differ. A link that is removed and created again has no differences.
         links: Vec<(LinkName, Vec<Difference>)>,
     },
     /// Removes the links of a tenant or a network.
@@ -219,12 +219,12 @@ fn joined<'a>(links: impl IntoIterator<Item = &'a LinkName>, separator: &str) ->
     links.into_iter().map(LinkName::as_str).collect::<Vec<_>>().join(separator)
 }
 
-/// `VLAN 120`, or `VLANs 120-121`.
+/// Returns `VLAN 120`, or `VLANs 120-121`.
 fn counted(vlans: &VlanSet) -> String {
     format!("VLAN{} {vlans}", if vlans.len() == 1 { "" } else { "s" })
 }
 
-/// ` for cluster-abc`; only the number where there are many.
+/// Returns ` for cluster-abc`; for many tenants only their number.
 fn owners(tenants: &[String]) -> String {
     match tenants {
         [] => String::new(),

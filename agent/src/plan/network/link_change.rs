@@ -1,11 +1,11 @@
-//! Changes of links.
+//! Builds changes of links.
 
 use super::id::LinkChangeId;
 use super::work::LinkWork;
 use crate::plan::change::{Action, Change, Disruption, Why};
 use crate::plan::id::ChangeId;
 
-/// Reason for which drift is not corrected.
+/// Reason why drift is not corrected.
 pub(super) const NOT_ENFORCED: &str =
     "another program changed it after Berth had set it, and spec.enforce is false";
 

@@ -4,16 +4,16 @@ use berth_api::{LinkName, VlanSet};
 
 use super::difference::{Difference, Listed};
 
-/// A step that is not in effect, by the observed links.
+/// A step that is not in effect, according to the observed links.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// There is no such link.
+    /// The link does not exist.
     #[error("{0} is not there")]
     Absent(LinkName),
-    /// The link of that name is of another kind, VLAN or tunnel.
+    /// The link of that name has another kind, VLAN or tunnel.
     #[error("{0} is another link")]
     AnotherLink(LinkName),
-    /// The link has other properties.
+    /// Properties of the link differ from the desired ones.
     #[error("{link}: {}", Listed(.differences))]
     Differs {
         /// The link.
@@ -24,7 +24,7 @@ pub enum Mismatch {
     /// The link is down.
     #[error("{0} is down")]
     Down(LinkName),
-    /// The link is no port of the bridge.
+    /// The link is not a port of the bridge.
     #[error("{port} is no port of {bridge}")]
     NoPort {
         /// The link.
@@ -40,7 +40,7 @@ pub enum Mismatch {
         /// The bridge.
         bridge: LinkName,
     },
-    /// The port lacks VLANs.
+    /// The port does not carry some of the added VLANs.
     #[error("{port} does not carry VLANs {vlans}")]
     MissingVlans {
         /// The port.
@@ -48,7 +48,7 @@ pub enum Mismatch {
         /// The VLANs.
         vlans: VlanSet,
     },
-    /// The port has VLANs left.
+    /// The port still carries some of the removed VLANs.
     #[error("{port} still carries VLANs {vlans}")]
     LeftVlans {
         /// The port.

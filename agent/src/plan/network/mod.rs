@@ -1,7 +1,7 @@
 //! Plans tenant networks: changes from the observed links to those of the spec.
 //!
-//! A link is Berth's if its alias has Berth's prefix; others are never changed, except an uplink that becomes a port of
-//! our bridge. A fault in one network blocks that network alone.
+//! A link belongs to Berth if its alias has Berth's prefix. Other links are never changed, except an uplink that
+//! becomes a port of a bridge of Berth. A fault in one network blocks only that network.
 
 mod desired;
 mod diff;
@@ -53,11 +53,12 @@ pub(super) struct NetworkPlan {
 /// Plans all networks.
 pub(super) fn plan(input: Input) -> NetworkPlan {
     if input.unclear.parts.contains(&Part::Networks) {
-        // The desired state is not known, so nothing is restored, and existing links stay.
+        // The desired state is unknown, so no link is restored, and existing links stay.
         return NetworkPlan::default();
     }
     if input.facts.links.incomplete {
-        // Without the kernel's list of links it is not known which are in use, or which carry the host.
+        // Without the kernel's list of links it is unknown which links are in use and which links carry
+        // the host's own traffic.
         return NetworkPlan::default();
     }
     let desired = desired::read(input);

@@ -1,4 +1,4 @@
-//! What tenants' links are called, whose they are, and what address their bridges have.
+//! Names and aliases of tenants' links, and hardware addresses of their bridges.
 
 use berth_api::infra_node::NetworkSpec;
 use berth_api::names::LINK_ALIAS_PREFIX;
@@ -7,11 +7,11 @@ use berth_api::{LinkName, MacAddress};
 use crate::manifest::Fault;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// The group of all links that Berth makes, for `ip link show group`. The alias says whose they are; the group
-/// is set in the same moment as the link is made, the alias just after.
+/// Group of all links that Berth creates, for `ip link show group`. The alias names the owner of a link. The
+/// message that creates a link sets the group; a later message sets the alias.
 pub const LINK_GROUP: u32 = 0xBE27;
 
-/// The name of a shared bridge.
+/// Returns the name of a shared bridge.
 pub(super) fn bridge_name(spec: &NetworkSpec, place: &str) -> Result<LinkName, Fault> {
     spec.shared_bridge().map_err(|_| {
         let name = format!("br-{}", spec.name);
@@ -21,7 +21,7 @@ pub(super) fn bridge_name(spec: &NetworkSpec, place: &str) -> Result<LinkName, F
     })
 }
 
-/// The hardware addresses of an uplink, and of the ports of one that is a bond.
+/// Returns the hardware addresses of an uplink and, if the uplink is a bond, of its ports.
 pub(super) fn hardware_below(links: &Links, uplink: &Link) -> String {
     let ports = links.ports(&uplink.name).filter(|port| port.kind == LinkKind::Physical);
     let mut all: Vec<String> = ports.chain([uplink]).filter_map(hardware_address).collect();
@@ -30,27 +30,29 @@ pub(super) fn hardware_below(links: &Links, uplink: &Link) -> String {
     all.concat()
 }
 
-/// An address for a bridge: the same after every reboot, and another on every host, also where hosts were
-/// cloned from one image, as it comes from the hardware addresses beneath it (FNV-1a of them and the name).
-/// It is locally administered, so that it is no vendor's.
+/// Returns the hardware address of a bridge. The address is the same after every reboot. It differs between
+/// hosts, even if they were cloned from one image, because it is computed from the hardware addresses below
+/// the bridge (FNV-1a of them and the name). It is locally administered, so that no vendor uses it.
 pub(super) fn bridge_mac(seed: &str, bridge: &LinkName) -> MacAddress {
     let bytes = [seed, bridge.as_str()].into_iter().flat_map(str::bytes);
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // The last bytes reach few bits of it; Murmur's last step brings them to all.
+    // FNV-1a spreads the last bytes over few bits; the last step of Murmur spreads them over all
+    // bits.
     let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let [a, b, c, d, e, ..] = (hash ^ (hash >> 33)).to_be_bytes();
     MacAddress([0x02, a, b, c, d, e])
 }
 
-/// The hardware's own address; a bond has its first port's, or whatever it was given.
+/// Returns the permanent hardware address. For a bond, returns its current address, which is that
+/// of its first port or was set by an administrator.
 fn hardware_address(link: &Link) -> Option<String> {
     let own = link.permanent_mac.filter(|mac| mac.0 != [0; 6]).map(|mac| mac.to_string());
     own.or_else(|| link.mac.clone())
 }
 
-/// Whose a link is: `berth:<network>` or `berth:<network>/<tenant>`.
+/// Returns the alias, which names the owner: `berth:<network>` or `berth:<network>/<tenant>`.
 pub(super) fn alias(network: &str, tenant: Option<&str>) -> String {
     match tenant {
         None => format!("{LINK_ALIAS_PREFIX}{network}"),
@@ -58,7 +60,7 @@ pub(super) fn alias(network: &str, tenant: Option<&str>) -> String {
     }
 }
 
-/// Network and tenant of a link that Berth made.
+/// Returns the network and the tenant of a link that Berth created.
 pub(super) fn owner(link: &Link) -> Option<(&str, Option<&str>)> {
     let rest = link.alias.as_deref()?.strip_prefix(LINK_ALIAS_PREFIX)?;
     Some(rest.split_once('/').map_or((rest, None), |(network, tenant)| (network, Some(tenant))))

@@ -10,68 +10,68 @@ use super::desired::DesiredLink;
 /// One step on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkOp {
-    /// Makes it, and raises it last.
+    /// Creates the link. The link is set up after all other steps.
     Make(DesiredLink),
     /// Gives an existing link its desired properties.
     Settle(DesiredLink),
     /// Turns the VLAN filtering of a tenant's bridge off.
     Unfilter(LinkName),
-    /// Takes addresses away.
+    /// Removes addresses from a link.
     RemoveAddresses {
-        /// From here.
+        /// The link.
         link: LinkName,
-        /// With prefix length.
+        /// The addresses with prefix length.
         addresses: Vec<String>,
     },
-    /// Raises it.
+    /// Sets the link up.
     Up(LinkName),
-    /// Lowers it.
+    /// Sets the link down.
     Down(LinkName),
-    /// Makes it a port of a bridge.
+    /// Makes the link a port of a bridge.
     Join {
         /// The port.
         port: LinkName,
         /// The bridge.
         bridge: LinkName,
     },
-    /// Removes it from its bridge.
+    /// Removes the link from its bridge.
     Leave {
         /// The port.
         port: LinkName,
-        /// The bridge it was a port of.
+        /// The bridge that the link was a port of.
         bridge: LinkName,
     },
-    /// Lets a port carry VLANs, tagged.
+    /// Adds VLANs to a port, with tags.
     AddVlans {
         /// The port.
         port: LinkName,
         /// VLAN ids.
         vlans: VlanSet,
     },
-    /// Lets a port, or the bridge itself, no longer carry VLANs.
+    /// Removes VLANs from a port, or from the bridge itself.
     RemoveVlans {
         /// The port.
         port: LinkName,
         /// VLAN ids.
         vlans: VlanSet,
-        /// Whether it is the bridge itself.
+        /// True for the bridge itself.
         itself: bool,
     },
     /// Changes the flood list of a tunnel: the peers that it sends BUM traffic to.
     Peers {
         /// The VXLAN link.
         link: LinkName,
-        /// New ends.
+        /// Addresses of new peers.
         add: BTreeSet<IpAddr>,
-        /// Ends that are gone.
+        /// Addresses of peers that were removed.
         remove: BTreeSet<IpAddr>,
     },
-    /// Removes it, unless it is a bridge with ports.
+    /// Removes the link, unless it is a bridge with ports.
     Remove(LinkName),
 }
 
 impl LinkOp {
-    /// Returns true if links that are attached may lose the network by it.
+    /// Returns true if attached links may lose the network by this step.
     #[must_use]
     pub const fn takes_away(&self) -> bool {
         matches!(
@@ -84,7 +84,7 @@ impl LinkOp {
         )
     }
 
-    /// Returns the link that it works on.
+    /// Returns the link that the step changes.
     #[must_use]
     pub const fn link(&self) -> &LinkName {
         match self {

@@ -1,4 +1,4 @@
-//! One network: the shared bridge, its uplink, and what was made of both before.
+//! Plans one network: its shared bridge, its uplink, and the records of earlier versions of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,21 +17,21 @@ use crate::plan::input::Input;
 use berth_host_facts::ledger::MadeNetwork;
 use berth_host_facts::links::{Link, Links};
 
-/// Plans one network.
+/// Planner of one network.
 pub(super) struct Planner<'a> {
     pub(super) input: Input<'a>,
     pub(super) links: &'a Links,
     pub(super) network: &'a Network<'a>,
     pub(super) changes: Vec<Change>,
-    /// Why no tenant of it can be in place.
+    /// Reason why no tenant of the network can be in place.
     pub(super) down: Option<String>,
-    /// Tenants that cannot be made, by id, and why.
+    /// Tenants whose links cannot be created, by id, with the reason.
     pub(super) failed: BTreeMap<u32, String>,
     /// Tenants that are not in place yet, by id.
     pub(super) pending: BTreeSet<u32>,
-    /// Tenants that cannot be begun yet, by id, and what for.
+    /// Tenants whose changes must wait, by id, with the reason.
     pub(super) waits: BTreeMap<u32, String>,
-    /// VLAN links on the uplink by id: they get that VLAN's frames before any bridge does.
+    /// VLAN links on the uplink by id: they receive the frames of that VLAN before any bridge does.
     pub(super) competing: BTreeMap<u16, &'a Link>,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// One bridge, its uplink, and a VLAN on it for every tenant.
+    /// Plans one bridge, its uplink, and a VLAN on the uplink for every tenant.
     fn shared_bridge(&mut self) {
         let Some(bridge) = &self.network.bridge else { return };
         if !self.link_change(bridge) {
@@ -108,7 +108,7 @@ impl<'a> Planner<'a> {
         self.vlans(&bridge.name, &taken_over);
     }
 
-    /// The shared bridge itself. `false` if it cannot be.
+    /// Plans the shared bridge itself. Returns `false` if the bridge cannot be created or changed.
     fn link_change(&mut self, desired: &DesiredLink) -> bool {
         let make = || LinkChangeId::MakeBridge {
             bridge: desired.name.clone(),
@@ -134,9 +134,9 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Makes the uplink a port of the bridge. `false` if it may not be. Where the bridge has another uplink, that one is
-    /// handed over from afterwards: until then the new port carries no VLAN, so that there is never a loop, and
-    /// nothing is lost if it cannot be a port.
+    /// Makes the uplink a port of the bridge. Returns `false` if the uplink must not become a port. If the bridge
+    /// has another uplink, the handover from that uplink follows. Until then the new port carries no VLAN, so that
+    /// there is never a loop, and no traffic is lost if the new uplink cannot become a port.
     fn join(&mut self, bridge: &LinkName, handed_over: bool) -> bool {
         let uplink = self.network.uplink;
         let id = LinkChangeId::JoinBridge { port: uplink.name.clone(), bridge: bridge.clone() };
@@ -153,7 +153,7 @@ impl<'a> Planner<'a> {
             work.interim = handed_over;
             work.uplink = (!handed_over).then(|| uplink.name.clone());
         }
-        // Drift that is left as it is.
+        // The drift is not corrected.
         if let Some(why) = self.changes.last().and_then(|change| change.blocked.clone()) {
             self.down = Some(why);
             return false;
@@ -183,14 +183,15 @@ impl<'a> Planner<'a> {
             }
             return true;
         };
-        // The bridge is of no use then.
+        // Without an uplink the bridge is useless, so its changes are dropped.
         self.changes.clear();
         self.push(Stage::Uplinks, id, &was, "port", Vec::new());
         self.block(why);
         false
     }
 
-    /// Why links that are attached must not lose the network; `None` if there are none, or if that is allowed.
+    /// Returns the reason why attached links must not lose the network; `None` if there are none, or if the
+    /// spec allows it.
     pub(super) fn refuses(&self, users: &BTreeSet<String>, loses: &str) -> Option<Disrupts> {
         if users.is_empty() || self.network.allow_disruption {
             return None;
@@ -199,7 +200,7 @@ impl<'a> Planner<'a> {
         Some(Disrupts { users, loses, network: self.network.name.to_owned() })
     }
 
-    /// Says that links that are attached lose the network by the last change.
+    /// Records in the last change that attached links lose the network by it.
     pub(super) fn disrupts(&mut self, users: &BTreeSet<String>, loses: &str) {
         if users.is_empty() {
             return;
@@ -214,7 +215,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Why the uplink is not free: another bridge of ours has it, with VMs that would lose their network.
+    /// Returns the reason why the uplink is in use: it belongs to another bridge of Berth, with VMs that
+    /// would lose their network.
     fn uplink_in_use(&self) -> Option<String> {
         let uplink = self.network.uplink;
         let desired = self.network.bridge.as_ref().map(|bridge| &bridge.name);
@@ -227,7 +229,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// An uplink that is never enslaved must be up for its VLAN links to be.
+    /// Sets an uplink up that never becomes a port, because its VLAN links need it.
     fn raise_uplink(&mut self) {
         let uplink = &self.network.uplink;
         if uplink.up == Some(false) {
@@ -242,8 +244,8 @@ impl<'a> Planner<'a> {
         self.input.facts.ledger.networks.get(self.network.name)
     }
 
-    /// Returns a network that is in place and not recorded: a process was killed before it could record it, or the spec
-    /// has changed to what was in place.
+    /// Returns the record of a network that is in place but not recorded: a process was killed before it could
+    /// record the network, or the spec changed to the links that were already in place.
     pub(super) fn adopted(&self) -> Option<MadeNetwork> {
         let not_yet =
             |change: &Change| change.links().is_some_and(|work| work.stage < Stage::Tenants);
@@ -269,12 +271,13 @@ impl<'a> Planner<'a> {
         (self.made() != Some(&now)).then_some(now)
     }
 
-    /// Returns true if the network was made by the settings of the spec now: any difference is drift then.
+    /// Returns true if the network was created from the current settings of the spec, so that any
+    /// difference is drift.
     pub(super) fn was_made(&self) -> bool {
         self.made().is_some_and(|made| made.settings == self.network.settings)
     }
 
-    /// Whether this tenant was in place already.
+    /// Returns true if this tenant was in place already.
     pub(super) fn had(&self, id: u32, tenant: &str) -> bool {
         let known = self.made().and_then(|made| made.tenants.get(&id));
         self.was_made() && known.is_some_and(|known| known == tenant)
@@ -288,7 +291,7 @@ impl<'a> Planner<'a> {
         will_be: &str,
         ops: Vec<LinkOp>,
     ) {
-        // The settings name the uplink, so a handover is never drift.
+        // The settings contain the uplink, so a handover is never drift.
         let drift = self.was_made() && stage != Stage::Tenants && stage != Stage::Handovers;
         let mut work = LinkWork::new(self.network.name, stage, ops);
         work.settings = Some(self.network.settings.clone());
@@ -298,7 +301,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A change of tenants that is not made, and why.
+    /// Adds a blocked change of tenants, with the reason.
     pub(super) fn push_blocked(&mut self, id: LinkChangeId, was: &str, will_be: &str, why: String) {
         self.push(Stage::Tenants, id, was, will_be, Vec::new());
         if let Some(change) = self.changes.last_mut() {
@@ -306,7 +309,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The work of the last change.
+    /// Returns the work of the last change.
     pub(super) fn last_work(&mut self) -> Option<&mut LinkWork> {
         match &mut self.changes.last_mut()?.action {
             Action::Links(work) => Some(work),
@@ -325,7 +328,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Says why the last change cannot be made, and that no tenant of the network can be in place without.
+    /// Blocks the last change for this reason, and records that without it no tenant of the network can be
+    /// in place.
     fn block(&mut self, why: String) {
         self.down = Some(why.clone());
         if let Some(change) = self.changes.last_mut() {

@@ -1,4 +1,4 @@
-//! Reasons for which a change of links is blocked.
+//! Reasons why a change of links is blocked.
 
 use std::collections::BTreeSet;
 
@@ -6,38 +6,38 @@ use berth_api::LinkName;
 
 use super::removal;
 
-/// A link that cannot be taken for a network.
+/// A link that cannot be used for a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Taken {
-    /// Another program made it.
+    /// Another program created the link.
     #[error(
         "there is a link {0} that Berth did not make; give the network another bridge name, or remove that link if \
          it is not needed"
     )]
     Foreign(LinkName),
-    /// It is of another kind.
+    /// The link has another kind.
     #[error("{0} is no bridge; remove it (ip link delete {0})")]
     NoBridge(LinkName),
 }
 
-/// A tenant whose links cannot be made.
+/// A tenant whose links cannot be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TenantRefused {
-    /// A VLAN link of another program would receive its frames.
+    /// A VLAN link of another program would receive the tenant's frames.
     #[error(
         "{link}, which Berth did not make, is VLAN {id} of the same uplink and would get its frames; remove it (ip \
          link delete {link}), or give the tenant another VLAN"
     )]
     Competing {
-        /// That link.
+        /// The VLAN link of the other program.
         link: LinkName,
         /// The VLAN.
         id: u32,
     },
-    /// Its link exists and is another's.
+    /// The link exists and belongs to another owner.
     #[error(transparent)]
     Taken(#[from] Taken),
-    /// Its bridge is another tenant's, with ports.
+    /// The bridge belongs to another tenant, and has ports.
     #[error("{link} is still that of {tenant}: {}", removal::in_use(.users))]
     OfAnotherTenant {
         /// The bridge.
@@ -47,12 +47,12 @@ pub(super) enum TenantRefused {
         /// The ports.
         users: BTreeSet<String>,
     },
-    /// Links that are attached would lose the network.
+    /// Attached links would lose the network.
     #[error(transparent)]
     Disrupts(#[from] Disrupts),
 }
 
-/// A change by which links that are attached would lose the network.
+/// A change by which attached links would lose the network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} would lose the network while {loses}; move these VMs away first, or set \
@@ -60,9 +60,9 @@ pub(super) enum TenantRefused {
     removal::counted(.users)
 )]
 pub(super) struct Disrupts {
-    /// The links.
+    /// The attached links.
     pub(super) users: BTreeSet<String>,
-    /// The operation meanwhile.
+    /// The operation during which they lose the network.
     pub(super) loses: String,
     /// The host network.
     pub(super) network: String,

@@ -1,4 +1,5 @@
-//! Orphaned links: made by Berth and no longer in the spec. They are removed when the last VM's port has gone.
+//! Plans the removal of orphaned links, which Berth created and the spec no longer has. They are removed after
+//! the last VM has been detached.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,22 +17,22 @@ use crate::plan::input::Input;
 use berth_host_facts::ledger::MadeNetwork;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Ports that are named where something is in use; the others are counted.
+/// Number of ports whose names a message contains; the others are counted.
 const NAMED: usize = 4;
 
 /// Records in the rollback ledger that are no longer needed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Forget {
-    /// Uplinks that are as they were found, or gone.
+    /// Uplinks that have their original state, or that no longer exist.
     pub uplinks: Vec<LinkName>,
-    /// Networks without any link left.
+    /// Networks without any remaining link.
     pub networks: Vec<String>,
-    /// Whether the filter is gone.
+    /// True if the nftables table no longer exists.
     pub filter: bool,
 }
 
 impl Forget {
-    /// Whether there is nothing to forget.
+    /// Returns true if there is no such record.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.uplinks.is_empty() && self.networks.is_empty() && !self.filter
@@ -95,7 +96,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, For
         let ours =
             |link: &Link| links.stacked_on(&link.name).any(Link::is_ours) || link.master.is_some();
         match links.named(name) {
-            // What is still on it has to go first.
+            // The links that are still stacked on this link must be removed first.
             Some(link) if ours(link) => {}
             Some(link) if link.up == Some(true) => {
                 changes.push(lower(links, link));
@@ -106,7 +107,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, For
     (changes, forget)
 }
 
-/// The links of one owner: what is on its bridge first.
+/// Returns the removal of the links of one owner: first the links on its bridge, then the bridge.
 fn removal(
     links: &Links,
     network: &str,
@@ -150,7 +151,7 @@ fn removal(
     change
 }
 
-/// An uplink that was down when Berth found it.
+/// Returns the change that sets an uplink down that was down originally.
 fn lower(links: &Links, link: &Link) -> Change {
     let id = LinkChangeId::SetDown(link.name.clone());
     let mut change = alone(id, ["up", "down"], LinkOp::Down(link.name.clone()));
@@ -170,18 +171,18 @@ fn lower(links: &Links, link: &Link) -> Change {
     change
 }
 
-/// One step that belongs to no network.
+/// Returns a change with one step that belongs to no network.
 fn alone(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
     let work = LinkWork::new("", Stage::Removals, vec![op]);
     change(id, was, will_be, Why::Restore, work)
 }
 
-/// Returns the reason for which something stays.
+/// Returns the reason why a link stays.
 pub(super) fn in_use(users: &BTreeSet<String>) -> String {
     format!("still in use by {}; it is removed when the last port has gone", counted(users))
 }
 
-/// The first few by name, and how many more there are.
+/// Returns the names of the first links, and the number of the others.
 pub(super) fn counted(users: &BTreeSet<String>) -> String {
     let named: Vec<&str> = users.iter().take(NAMED).map(String::as_str).collect();
     match users.len().saturating_sub(NAMED) {
@@ -190,8 +191,8 @@ pub(super) fn counted(users: &BTreeSet<String>) -> String {
     }
 }
 
-/// Whether a port of a bridge of ours leads out of the host. Where nothing is remembered, what leads out of the host is
-/// no VM.
+/// Returns true if a port of a bridge of Berth is an uplink. If the ledger has no uplink of the network, any link
+/// that leaves the host counts as one, because it does not belong to a VM.
 pub(super) fn is_uplink(made: Option<&MadeNetwork>, port: &Link) -> bool {
     let known = made.filter(|made| made.uplink.is_some() || !made.joining.is_empty());
     known.map_or_else(

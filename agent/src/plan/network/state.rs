@@ -13,10 +13,11 @@ use super::planner::Planner;
 use super::work::Stage;
 use crate::plan::input::Input;
 
-/// As `maxItems` of `status.networks[].notReady` in the CRD.
+/// `maxItems` of `status.networks[].notReady` in the CRD.
 const MOST: usize = 64;
 
-/// One network: its tenants counted, and what stands in the way of those that are not in place.
+/// State of one network: the number of tenants in place, and the reasons why the others are not in
+/// place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkState {
@@ -24,9 +25,9 @@ pub struct NetworkState {
     pub name: String,
     /// Tenants in place.
     pub ready: u32,
-    /// All others, by id: their name, whether it is still to be done, and why.
+    /// All other tenants, by id, with their name, state and reason.
     pub not_ready: BTreeMap<u32, NotReady>,
-    /// Whether ids are VNIs.
+    /// True if the ids are VNIs.
     #[serde(skip)]
     pub by_vni: bool,
 }
@@ -39,7 +40,7 @@ pub struct NotReady {
     pub tenant: String,
     /// Pending or Failed.
     pub state: TenantNetworkState,
-    /// What stands in the way.
+    /// Reason why the tenant is not in place.
     pub message: String,
 }
 
@@ -78,7 +79,7 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
         by_vni: network.scenario == NetworkScenario::Vxlan,
         ..NetworkState::default()
     };
-    // Changes that all others depend on come first.
+    // Changes that all other changes depend on come first.
     let waits = planner.changes.iter().find(|change| {
         change.blocked.is_none() && change.links().is_some_and(|work| work.stage < Stage::Tenants)
     });
@@ -102,7 +103,7 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
     state
 }
 
-/// Returns the state of a network in which nothing is changed.
+/// Returns the state of a network that is not changed.
 pub(super) fn frozen(input: Input, name: &str, why: &str) -> NetworkState {
     let tenants = input.spec.tenant_networks.iter().filter(|tenant| tenant.network == name);
     let mut state = NetworkState { name: name.to_owned(), ..NetworkState::default() };

@@ -1,4 +1,4 @@
-//! Each tenant's layer 2: a VLAN on the shared bridge, or separate links.
+//! Plans the layer 2 segment of each tenant: a VLAN on the shared bridge, or separate links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,14 @@ use super::{diff, removal, users};
 use berth_host_facts::links::{Link, PortVlans};
 
 impl Planner<'_> {
-    /// The uplink's VLANs on the shared bridge.
+    /// Plans the VLANs of the uplink on the shared bridge.
     pub(super) fn vlans(&mut self, bridge: &LinkName, taken_over: &VlanSet) {
         let uplink = self.network.uplink;
         let joined = uplink.master.as_ref() == Some(bridge);
         let mut now = if joined { uplink.vlans.clone() } else { None }.unwrap_or_default();
         now.all.extend(taken_over.iter());
-        // With a tag and without being the port's own VLAN: else tenants' frames would leave untagged.
+        // The VLAN must be tagged, and must not be the port's own VLAN (PVID): otherwise tenants'
+        // frames would leave untagged.
         let sound = |now: &PortVlans, id| {
             now.all.contains(id) && !now.untagged.contains(id) && now.pvid != Some(id)
         };
@@ -31,11 +32,13 @@ impl Planner<'_> {
         for tenant in &self.network.tenants {
             let Some(id) = tenant.vlan else { continue };
             if let Some(competitor) = self.competing.get(&id.into()).copied() {
-                // What is carried stays so, for when the competitor has gone.
+                // A VLAN that the uplink carries stays, so that it works again when the competing
+                // link is removed.
                 if now.all.contains(id) {
                     desired.insert(id);
                 }
-                // A link of ours, of another scenario or tenant, is removed when it is no longer in use.
+                // A link that Berth made for another scenario or tenant is removed when it is no longer
+                // in use.
                 if competitor.is_ours() {
                     self.waits
                         .insert(tenant.id, format!("waits until {} is removed", competitor.name));
@@ -107,7 +110,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Links of the bridge other than its uplinks that are in some of these VLANs, and in which.
+    /// Returns the links of the bridge, except its uplinks, that are in some of these VLANs, each
+    /// with its VLANs.
     fn users_of_vlans(&self, bridge: &LinkName, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
         let Some(bridge) = self.links.named(bridge) else { return Vec::new() };
         let mut users = users::on_vlans(self.links, bridge, vlans);
@@ -122,7 +126,7 @@ impl Planner<'_> {
         users
     }
 
-    /// Removes VLANs that are no longer in the spec, except those that a VM's port is in.
+    /// Removes VLANs that are no longer in the spec, except VLANs of the ports of VMs.
     fn remove_vlans(&mut self, bridge: &LinkName, extra: &VlanSet) {
         let uplink = &self.network.uplink.name;
         let mut users: BTreeMap<VlanId, BTreeSet<String>> = BTreeMap::new();
@@ -164,7 +168,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Every tenant's own links.
+    /// Plans the separate links of every tenant.
     pub(super) fn tenants(&mut self) {
         for tenant in &self.network.tenants {
             if let Err(why) = self.tenant(tenant) {
@@ -175,12 +179,13 @@ impl Planner<'_> {
         }
     }
 
-    /// One tenant's links.
+    /// Plans the links of one tenant.
     ///
     /// # Errors
-    /// If they cannot be made.
+    /// If the links cannot be created.
     fn tenant(&mut self, tenant: &Tenant) -> Result<(), TenantRefused> {
-        // Two ways out of one bridge join two networks: that of another scenario goes first.
+        // Two uplinks of one bridge would join two networks, so the uplink of another scenario is
+        // removed first.
         let bridge = tenant.links.first().map(|bridge| &bridge.name);
         let mut ports = bridge.into_iter().flat_map(|bridge| self.links.ports(bridge));
         let kept = |port: &&Link| tenant.links.iter().any(|link| link.name == port.name);
@@ -234,7 +239,8 @@ impl Planner<'_> {
         });
         let loses =
             format!("{} is removed and made again", again.collect::<Vec<_>>().join(" and "));
-        // A tenant that was in place by the same spec is repaired: otherwise its VMs are on the wrong network.
+        // A tenant that was in place with the same spec is repaired although its VMs lose the network, because
+        // they are on the wrong network.
         if !had && let Some(why) = self.refuses(&users, &loses) {
             return Err(why.into());
         }
@@ -259,7 +265,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// A link of another name that is what this one is to be: the kernel takes no two of one VLAN, or of one VNI and port.
+    /// Returns a link that has the desired properties under another name: the kernel refuses two links of one
+    /// VLAN, or of one VNI and port.
     fn twin(&self, desired: &DesiredLink) -> Option<&Link> {
         let twin = match &desired.kind {
             DesiredKind::Bridge { .. } => None,
@@ -274,7 +281,8 @@ impl Planner<'_> {
         twin.filter(|twin| twin.name != desired.name)
     }
 
-    /// A bridge of another tenant is not taken over while VMs are on it.
+    /// Checks that the link is free for the tenant: a bridge of another tenant is not used while
+    /// VMs are attached to it.
     fn is_free_for(&self, tenant: &Tenant, link: &Link) -> Result<(), TenantRefused> {
         let Some((_, Some(other))) = owner(link).filter(|(_, whose)| *whose != Some(tenant.name))
         else {

@@ -1,11 +1,12 @@
-//! The link by which tenants leave the host, and what of the host's own would suffer with it.
+//! Uplinks: finds the link by which tenants' frames leave the host, and the host's own traffic on
+//! that link.
 
 use berth_api::infra_node::UplinkSelector;
 
 use crate::manifest::Fault;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// The link that is meant, if it can be an uplink.
+/// Returns the link that the spec names, if it can be an uplink.
 pub(super) fn find<'a>(
     links: &'a Links,
     selector: &UplinkSelector,
@@ -56,9 +57,9 @@ pub(super) fn find<'a>(
     Ok(link)
 }
 
-/// Returns what of the host's own goes over this link: routes, and addresses on it and on what is stacked on it. A host
-/// without a default route has others, and their link may have no address (unnumbered, RFC 5549).
-/// `None` if nothing does.
+/// Describes the host's own traffic on this link: routes, and addresses on the link and on the links stacked on
+/// it; `None` if there is none. A host without a default route has other routes, and the link of a route may have
+/// no address (unnumbered, RFC 5549).
 pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
     let mut above: Vec<&Link> = vec![uplink];
     let mut seen = 0;
@@ -67,7 +68,8 @@ pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
         let upper = links.stacked_on(&link.name);
         let master = link.master.as_ref().and_then(|master| links.named(master));
         for next in upper.chain(master) {
-            // Our own links have no address, and other links' ports are not above this one.
+            // Berth's links have no address, and the other ports of a bridge are not above this
+            // link.
             if !next.is_ours() && !above.iter().any(|known| known.name == next.name) {
                 above.push(next);
             }
@@ -91,7 +93,7 @@ pub(super) fn carries(links: &Links, uplink: &Link) -> Option<String> {
     (!carried.is_empty()).then(|| carried.join(", and "))
 }
 
-/// Returns the reason for which frames cannot leave by it now.
+/// Returns the reason why frames cannot leave by this uplink now.
 pub(super) fn out_of_order(uplink: &Link) -> Option<String> {
     uplink
         .has_no_carrier()

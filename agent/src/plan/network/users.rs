@@ -1,7 +1,8 @@
-//! Who loses the network by a step: ports of VMs, and links that are stacked on ours.
+//! Finds the links that lose the network by a step: ports of VMs, and links that are stacked on
+//! Berth's links.
 //!
-//! Planning and carrying out ask the same question: the plan about the links that were observed, `apply` about
-//! the links right before each step.
+//! The planner calls this with the observed links, and `apply` with the links that are read right before each
+//! step.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +11,16 @@ use berth_api::{VlanId, VlanSet};
 use super::op::LinkOp;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Links that lose frames by a step, by name. Links that the same change works on do not count.
+/// Returns the names of the links that lose frames by a step. Links that the same change works on
+/// do not count.
 #[must_use]
 pub fn users(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> {
     let mut users = match op {
         LinkOp::Remove(name) | LinkOp::Down(name) => {
             links.named(name).map_or_else(BTreeSet::new, |link| {
                 let mut users = attached(links, link);
-                // The way out of a tenant's bridge is a port of it: without it all other ports are cut off.
+                // The VLAN link or tunnel of a tenant is a port of the tenant's bridge; without it all
+                // other ports are cut off.
                 if let Some(bridge) = bridge_of(links, link) {
                     users.extend(attached(links, bridge));
                 }
@@ -28,7 +31,7 @@ pub fn users(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> 
             .named(port)
             .filter(|port| port.master.as_ref() == Some(bridge))
             .map_or_else(BTreeSet::new, |port| cut_off_without(links, port)),
-        // The kernel takes a port from its bridge before it gives it to another one.
+        // The kernel removes a port from its bridge before it adds the port to another bridge.
         LinkOp::Join { port, bridge } => links
             .named(port)
             .filter(|port| port.master.as_ref() != Some(bridge))
@@ -45,15 +48,15 @@ pub fn users(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> 
     users
 }
 
-/// Links of a bridge that are in some of these VLANs, and in which of them. A port whose VLANs are not known is in
-/// all of them.
+/// Returns the links of a bridge that are in some of these VLANs, each with its VLANs. A port with unknown VLANs
+/// counts as a member of all of them.
 pub(super) fn on_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
     let carried = |link: &Link| match &link.vlans {
         Some(carried) => carried.all.intersection(vlans),
         None => vlans.clone(),
     };
     let ports = links.ports(&bridge.name).map(|port| (port.name.to_string(), carried(port)));
-    // What is stacked on the bridge sends and receives in the VLANs of the bridge itself.
+    // Links that are stacked on the bridge use the VLANs of the bridge itself.
     let of_bridge = carried(bridge);
     let stacked = links.stacked_on(&bridge.name).map(|link| {
         let its_own = |id: &VlanId| link.vlan.is_none_or(|own| own == u16::from(*id));
@@ -68,7 +71,7 @@ fn users_of_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> BTreeSet<Str
     on_vlans(links, bridge, vlans).into_iter().map(|(name, _)| name).collect()
 }
 
-/// Links that a port of their bridge is the way out of.
+/// Returns the links that lose their uplink if this port leaves the bridge.
 fn cut_off_without(links: &Links, port: &Link) -> BTreeSet<String> {
     let Some(bridge) = bridge_of(links, port) else { return BTreeSet::new() };
     let mut users = match &port.vlans {
@@ -81,8 +84,8 @@ fn cut_off_without(links: &Links, port: &Link) -> BTreeSet<String> {
     users
 }
 
-/// Ports of a link, and what is stacked on it, in this and in other network namespaces. A port that Berth made is a way
-/// out, and no user.
+/// Returns the ports of a link and the links stacked on it, in this and in other network namespaces. A port that
+/// Berth created is the uplink of a bridge, and does not count.
 pub(super) fn attached(links: &Links, link: &Link) -> BTreeSet<String> {
     let here = links.ports(&link.name).chain(links.stacked_on(&link.name));
     let here = here.filter(|user| !user.is_ours()).map(|user| user.name.to_string());

@@ -1,4 +1,5 @@
-//! Host networks of one host that share a wire: a VLAN on it is one network, whatever names it has.
+//! Finds host networks that share a wire. A VLAN on a wire is one network, even if two host
+//! networks have it.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +8,13 @@ use crate::manifest::Fault;
 use crate::plan::input::Input;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
-/// Where frames of an uplink leave the host: the lowest link, or the tunnels' port, and the tags that they have there
-/// besides a tenant's.
+/// Place where frames of an uplink leave the host: the lowest link, or the UDP port of the tunnels, and the VLAN
+/// tags of the frames except the tag of a tenant.
 type Wire = (String, Vec<u16>);
 
 impl DesiredNetworks<'_> {
-    /// Refuses two networks on one wire whose tenants have one VLAN, or one VNI. The tenant that has it keeps it; the network
-    /// of the other one stays as it is.
+    /// Refuses two networks on one wire whose tenants have the same VLAN or VNI. The tenant whose links are in
+    /// place keeps the id; the network of the other tenant is not changed.
     pub(super) fn refuse_shared_ids(&mut self, input: Input) {
         let mut owners: BTreeMap<(Wire, u32), (&str, &str)> = BTreeMap::new();
         let mut faults = Vec::new();
@@ -52,10 +53,11 @@ impl DesiredNetworks<'_> {
     }
 }
 
-/// A VLAN link adds its tag to the frames of the link below; a port of a bond leaves by the bond.
+/// Returns the wire of an uplink. A VLAN link adds its tag to the frames of the link below; frames
+/// of a port of a bond leave by the bond.
 fn wire(links: &Links, uplink: &Link) -> Wire {
     let (mut link, mut tags) = (uplink, Vec::new());
-    // A link is never stacked on itself in a kernel, but may be in a damaged capture.
+    // In a kernel no link is stacked on itself, but a damaged capture may have such a link.
     for _ in 0..links.all.len() {
         let below = match link.kind {
             LinkKind::Vlan => link.parent.as_ref(),

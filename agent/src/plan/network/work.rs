@@ -1,4 +1,4 @@
-//! Work on links, as a change has it.
+//! Work on links that a change contains.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,20 +7,21 @@ use berth_api::LinkName;
 use super::op::LinkOp;
 use berth_host_facts::ledger::MadeFilter;
 
-/// When a change is made: what stands on another is made after it.
+/// Stage of a change. A change is made after the changes that it depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// The rules for what guests send, before there is anything to send by.
+    /// Rules that drop control frames of guests, before any link that guests use exists.
     Filter,
     /// Shared bridges.
     Bridges,
-    /// Their uplinks.
+    /// Uplinks of shared bridges.
     Uplinks,
-    /// From one uplink of a shared bridge to another.
+    /// Handovers from one uplink of a shared bridge to another.
     Handovers,
-    /// Tenants' VLANs and links, many in one message.
+    /// VLANs and links of tenants, many in one message.
     Tenants,
-    /// One link after the other, with pauses, so that others find the kernel's lock free in between.
+    /// Removals, one after the other with pauses, so that other programs get the kernel's lock in
+    /// between.
     Removals,
 }
 
@@ -29,27 +30,28 @@ pub enum Stage {
 pub struct LinkWork {
     /// The host network.
     pub network: String,
-    /// When.
+    /// Stage in which the work is done.
     pub stage: Stage,
     /// The steps, in order.
     pub ops: Vec<LinkOp>,
-    /// By what the network is made; nothing for removals.
+    /// The settings that the network is made from; empty for removals.
     pub settings: Option<String>,
-    /// Tenants that are in place once it is done.
+    /// Tenants that are in place after the change.
     pub made: BTreeMap<u32, String>,
-    /// Tenants that are gone then.
+    /// Tenants that are removed by the change.
     pub gone: BTreeSet<u32>,
-    /// Whether the host's own traffic may be lost by it: then it is done on trial.
+    /// True if the host's own traffic may be lost by the change, which is then made on trial.
     pub trial: bool,
-    /// Whether links that are attached may lose the network by it. Otherwise each step that takes something away is
-    /// blocked if something is attached by then.
+    /// True if attached links may lose the network by the change. Otherwise each step that removes something is
+    /// blocked if links are attached by then.
     pub may_disrupt: bool,
-    /// Steps that restore what was there, for when a step fails after something was taken away. Each is tried, whatever
-    /// becomes of the others.
+    /// Steps that restore the previous links, if a step fails after another step removed something. Each of them
+    /// is tried, even if others fail.
     pub undo: Vec<LinkOp>,
-    /// The network's uplink once it is done.
+    /// The network's uplink after the change.
     pub uplink: Option<LinkName>,
-    /// Whether another change completes it: then nothing is in place yet once it is done.
+    /// True if another change completes this change, so that no tenant is in place after this
+    /// change alone.
     pub interim: bool,
     /// Work on the rules that drop guests' control frames.
     pub filter: Option<FilterWork>,
@@ -58,9 +60,9 @@ pub struct LinkWork {
 /// Work on the rules that drop guests' control frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterWork {
-    /// Makes the table, or makes it again from scratch.
+    /// Creates the table, or replaces it.
     Replace(MadeFilter),
-    /// Deletes it.
+    /// Deletes the table.
     Delete,
 }
 
@@ -82,7 +84,7 @@ impl LinkWork {
         }
     }
 
-    /// Returns true if guests could send frames by the links that it makes.
+    /// Returns true if guests could send frames by the links that this work creates.
     #[must_use]
     pub fn needs_filter(&self) -> bool {
         let opens = |op: &LinkOp| {
@@ -91,7 +93,7 @@ impl LinkWork {
         self.ops.iter().any(opens)
     }
 
-    /// Returns the uplink that becomes a port, and the bridge.
+    /// Returns the uplink that becomes a port, and its bridge.
     #[must_use]
     pub fn joins(&self) -> Option<(&LinkName, &LinkName)> {
         self.ops.iter().find_map(|op| match op {
