@@ -29,7 +29,7 @@ pub struct Input<'a> {
     pub waiting: Option<&'a str>,
     /// Reason why no change can be applied.
     pub stopped: Option<&'a str>,
-    /// KVM, as reported.
+    /// KVM facts, as in the report.
     pub kvm: &'a Kvm,
     /// Desired state, without the parts that have faults.
     pub spec: &'a InfraNodeSpec,
@@ -187,7 +187,7 @@ fn networks_ready(input: &Input) -> Option<Verdict> {
         return Some(Verdict::is_false(ConditionReason::InvalidSpec, first.to_string()));
     }
     if input.facts.links.incomplete {
-        // Existing networks continue to work, and the status keeps them.
+        // Existing networks continue to work, and their entries stay in the status.
         let why = "the kernel did not list the host's links";
         return (!input.spec.networks.is_empty())
             .then(|| Verdict::unknown(ConditionReason::LinksUnknown, why));

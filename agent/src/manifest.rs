@@ -134,7 +134,7 @@ impl Manifest {
     /// Reads the parts of a parsed document.
     ///
     /// # Errors
-    /// As [`Self::parse`].
+    /// If the document is not a single InfraNode; see [`Self::parse`].
     pub fn from_tree(tree: &Value) -> Result<Self, Fault> {
         let Value::Object(top) = tree else {
             let message = "an InfraNode was expected, with apiVersion, kind, metadata and spec";

@@ -93,7 +93,7 @@ impl Netlink {
     /// Sends one change.
     ///
     /// # Errors
-    /// As [`Netlink::change`].
+    /// If the kernel does not answer; see [`Netlink::change`].
     pub fn change_one(&mut self, how: How, message: Message) -> io::Result<Result<(), Refused>> {
         let outcome = self.change(vec![(how, message)])?.pop();
         Ok(outcome.unwrap_or(Ok(())))

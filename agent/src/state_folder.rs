@@ -26,7 +26,7 @@ pub fn keep_asked(root: &Root, manifest: &str) -> Result<(), WriteError> {
 /// Saves the last observed record of the kubelet.
 ///
 /// # Errors
-/// As [`keep_asked`].
+/// If the file cannot be written; see [`keep_asked`].
 pub fn keep_kubelet(root: &Root, record: &Record) -> Result<(), WriteError> {
     keep(root, KUBELET, &record.render())
 }

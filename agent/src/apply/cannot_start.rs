@@ -6,12 +6,12 @@ use berth_host_facts::root::ReadError;
 /// Reason why the host is not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CannotStart {
-    /// The rollback ledger cannot be read.
+    /// The rollback ledger could not be read.
     #[error(
         "{0}; nothing is changed, as a rollback would be impossible. Repair the file, or move it away to start again from the host as it is now"
     )]
     Ledger(ReadError),
-    /// The rollback ledger cannot be saved.
+    /// The rollback ledger could not be saved.
     #[error("{0}; original values must be saved before anything is changed")]
     State(WriteError),
     /// An earlier process left a change on trial, and the change could not be undone.

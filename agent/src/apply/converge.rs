@@ -22,14 +22,14 @@ use berth_host_facts::{HostFacts, ObserveOptions};
 /// Limit of rounds. Two rounds occur where the kernel resets one setting with another.
 const ROUNDS: usize = 4;
 
-/// Result of a convergence.
+/// Result of a convergence of the host.
 #[derive(Debug)]
 pub struct Converged {
     /// Outcomes of all changes that were tried, in order, then of those that are blocked.
     pub outcomes: Vec<Outcome>,
-    /// Changes that failed or were partial, by their desired values.
+    /// Attempts of changes that failed or were applied only in part, by their desired values.
     pub fell_short: Vec<AttemptId>,
-    /// True if there was no time for all removals.
+    /// True if there was not enough time for all removals.
     pub unfinished: bool,
     /// Reason why no further change can be applied: a rollback would not be safe.
     pub stopped: Option<CannotStart>,

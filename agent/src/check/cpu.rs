@@ -195,7 +195,7 @@ fn isolation(input: &Input) -> Outcome {
             "boot with isolcpus= and nohz_full= without {both}, or reserve other CPUs for the system"
         ));
     }
-    // `isolcpus=managed_irq,...` isolates from interrupts only; it does not isolate from the scheduler.
+    // `isolcpus=managed_irq,...` isolates CPUs from interrupts only, and not from the scheduler.
     let exposed = tickless.difference(isolated);
     if !exposed.is_empty() && !isolated.is_empty() {
         return with_paths(Outcome::warn(format!("CPUs {exposed} are nohz_full but not isolated")))
@@ -260,7 +260,8 @@ fn irq_affinity(input: &Input) -> Outcome {
     ))
 }
 
-/// Returns the CPUs that no interrupt should use: isolated, nohz_full, or pinned to a container.
+/// Returns the CPUs that no interrupt should use: isolated CPUs, nohz_full CPUs, and CPUs pinned to
+/// a container.
 fn dedicated_cpus(facts: &HostFacts) -> CpuSet {
     let sets = [facts.cpu.isolated.as_ref(), facts.cpu.nohz_full.as_ref()];
     let pinned = facts.kubelet.cpu_state.as_ref().map(|state| state.exclusive());

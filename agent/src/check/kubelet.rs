@@ -1,5 +1,5 @@
-//! Checks of the kubelet: can it start again, and does it place pinned VMs on exclusive CPUs and one zone. A fault that
-//! prevents its start shows only at its next restart, so these checks report it before.
+//! Checks of the kubelet: if it can start again, and if it places pinned VMs on exclusive CPUs and in one zone. A
+//! fault that prevents its start would only show at its next restart, so these checks report the fault in advance.
 
 use berth_api::Bytes;
 use berth_api::infra_node::UnknownReason;
@@ -112,7 +112,8 @@ fn sound_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
 fn config(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     if let Some((reason, why)) = &kubelet.config_fault {
-        // A missing file is a fault only if the command line of a running kubelet names it.
+        // A missing file is a fault only if the command line of a running kubelet contains its
+        // path.
         let broken = *reason == UnknownReason::Malformed
             || *reason == UnknownReason::NotFound && kubelet.pid.is_some();
         return if broken {
@@ -163,8 +164,8 @@ fn started_with(input: &Input) -> Outcome {
     Outcome::warn(message).because(sources, evidence).remedy(remedy)
 }
 
-/// Returns the outcome of a checkpoint that could not be read: a damaged one prevents the kubelet from starting, an
-/// unreadable one is skipped.
+/// Returns the outcome for a checkpoint that could not be read: a damaged checkpoint prevents the kubelet from
+/// starting, and the check of an unreadable checkpoint is skipped.
 fn no_checkpoint(input: &Input, name: &str) -> Outcome {
     let file = format!("{}/{name}", input.facts.kubelet.folder);
     match input.facts.kubelet.state_faults.get(name) {

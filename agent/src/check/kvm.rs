@@ -1,4 +1,4 @@
-//! Checks of KVM: can virtual machines run, and with which features.
+//! Checks of KVM: if the host can run virtual machines, and with which features.
 
 use berth_api::infra_node::{Hypervisor, KvmState};
 
@@ -322,7 +322,7 @@ mod tests {
             assert_eq!(outcome.status, Status::Fail, "{id}");
             assert!(outcome.remedy.unwrap().contains(remedy), "{id}");
         }
-        // Most hosts restrict /dev/kvm to root and a group: that is not a failure of the host.
+        // Most hosts restrict /dev/kvm to root and a group, which is not a failure of the host.
         let closed = facts(Some(KvmState::NoPermission), Some(Device::NoPermission), Some(true));
         assert_eq!(judge("kvm.access", &closed).status, Status::Warn);
     }

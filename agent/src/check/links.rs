@@ -131,7 +131,7 @@ fn driver(input: &Input) -> Outcome {
                 "give this virtual machine a virtio or passed-through card, or use bare metal",
             );
     }
-    // A captured tree may have devices without any driver link: then no driver is known.
+    // A captured tree may have no driver link of any device: then no driver is known.
     let unbound = functions.iter().find(|device| device.driver.is_none());
     if let Some(device) = unbound
         && functions.iter().any(|device| device.driver.is_some())

@@ -185,7 +185,8 @@ fn owner(input: &Input) -> Outcome {
     };
     let running = ksm.running == Some(true);
     let candidates = &input.facts.ksm.candidates;
-    // virt-handler runs on every KubeVirt host; it counts only if KSM runs, because it may have started it.
+    // virt-handler runs on every KubeVirt host. It counts as the owner of KSM only if KSM runs, because it
+    // may have started KSM.
     let steering: Vec<KsmOwner> =
         candidates.iter().copied().filter(|c| *c != KsmOwner::KubeVirt || running).collect();
     let names: Vec<String> = steering.iter().map(|owner| format!("{owner:?}")).collect();

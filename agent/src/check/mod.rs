@@ -1,7 +1,8 @@
 //! Checks of the host for problems that affect virtual machines, each with a remedy.
 //!
-//! Every check is a pure function from [`Input`] to an [`Outcome`], with a stable id. The list covers
-//! the checks of libvirt's `virt-host-validate qemu` and known problems of KubeVirt hosts.
+//! Every check is a pure function from [`Input`] to an [`Outcome`], with a stable ID. The list
+//! contains the checks of libvirt's `virt-host-validate qemu` and checks for known problems of
+//! KubeVirt hosts.
 
 mod agent;
 mod cpu;
@@ -44,11 +45,11 @@ pub struct Check {
 /// Input of the checks.
 #[derive(Debug)]
 pub struct Input<'a> {
-    /// Facts of the report.
+    /// Facts of the host, as in the report.
     pub facts: &'a HostFacts,
     /// Interrupts, which are not in the report.
     pub irqs: Vec<Irq>,
-    /// Machine id and firmware UUID.
+    /// Machine ID and firmware UUID.
     pub identity: Identity,
     /// Disks and the sum of their sizes.
     pub disks: Option<(Vec<String>, Bytes)>,
@@ -198,7 +199,8 @@ mod tests {
         assert_eq!(select(&[]).len(), all().len());
     }
 
-    /// A host without known facts yields neither PASS nor FAIL, because both would be a guess.
+    /// Without known facts of the host, no check returns PASS or FAIL, because both would be a
+    /// guess.
     #[test]
     fn all_checks_are_skipped_without_facts() {
         let facts = HostFacts::default();

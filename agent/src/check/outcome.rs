@@ -6,22 +6,22 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Status {
-    /// No problem.
+    /// No problem was found.
     Pass,
-    /// VMs run, but with a disadvantage.
+    /// VMs can run, but with a disadvantage.
     Warn,
-    /// VMs do not run, or the kubelet will not start.
+    /// VMs cannot run, or the kubelet will not start.
     Fail,
-    /// Could not be checked on this host, or does not apply; the message gives the reason.
+    /// The check was not possible on this host, or does not apply; the message contains the reason.
     Skip,
 }
 
 /// A file or object and its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Evidence {
-    /// File or object.
+    /// Path of the file, or name of the object.
     pub path: String,
-    /// Its value.
+    /// Value of the file or object.
     pub value: String,
 }
 
@@ -30,7 +30,7 @@ pub struct Evidence {
 pub struct Outcome {
     /// Status of the check.
     pub status: Status,
-    /// One sentence.
+    /// Result in one sentence.
     pub message: String,
     /// Files and objects that the status is derived from.
     pub evidence: Vec<Evidence>,

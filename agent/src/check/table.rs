@@ -65,8 +65,8 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
     }
 }
 
-/// Writes the text on one line of any length, because a wrapped path or command cannot be copied. The terminal wraps it
-/// for display.
+/// Writes the text on one line of any length, because a wrapped path or command cannot be copied. The terminal
+/// wraps the line for display.
 fn indented(out: &mut String, label: &str, text: &str, style: Style) {
     let label = style.heading(&format!("{label:<5}"));
     line(out, &format!("{}{label}", " ".repeat(ID)), &printable(text).replace('\n', " "));

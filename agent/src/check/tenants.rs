@@ -1,4 +1,4 @@
-//! Checks of tenant networks: isolation, uplinks and interference of other programs.
+//! Checks of tenant networks: isolation, uplinks and interference from other programs.
 
 use super::{Check, Input, Outcome};
 use crate::plan::network::filter;
@@ -200,7 +200,7 @@ fn manager(input: &Input) -> Outcome {
     if ours.is_empty() {
         return Outcome::skip(NONE);
     }
-    // An uplink that the other program removed from its bridge still belongs to a tenant network.
+    // An uplink that another program removed from its bridge still belongs to a tenant network.
     let networks = &input.facts.ledger.networks;
     let uplink =
         |link: &Link| networks.values().any(|made| made.uplink.as_ref() == Some(&link.name));
@@ -271,7 +271,8 @@ fn guest_frames(input: &Input) -> Outcome {
         .because(path, "changed")
         .remedy(remedy);
     }
-    // A bridge with STP handles BPDUs of its ports before any nftables rule applies (`br_handle_frame`).
+    // A bridge with STP handles BPDUs from its ports before any nftables rule applies
+    // (`br_handle_frame`).
     let speaks = |bridge: &&&Link| bridge.bridge.is_some_and(|options| options.stp == Some(true));
     if let Some(bridge) = bridges.iter().find(speaks) {
         return Outcome::warn(format!(

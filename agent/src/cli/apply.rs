@@ -82,19 +82,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
     let (root, _lock, facts) = begin()?;
-    // Otherwise an agent that starts before the API server answers would apply it again.
+    // Otherwise an agent that starts before the API server answers would apply the saved desired
+    // state again.
     if root.exists(ASKED_LAST) {
         root.remove(ASKED_LAST).map_err(|error| unreachable(&error.to_string()))?;
     }
     let nothing = Manifest { spec: InfraNodeSpec::default(), ..Manifest::default() };
     let code =
         finish(&root, &facts, &nothing, arguments.output, "the host has its original state")?;
-    // It is useless without an agent.
+    // The record of the kubelet is useless without an agent.
     root.remove(KUBELET).map_err(|error| unreachable(&error.to_string()))?;
     Ok(code)
 }
 
-/// Forgets changes of links that were rolled back, because a user who runs `apply` wants to try them again.
+/// Forgets changes of links that were rolled back, because a user who runs `apply` wants to retry them.
 fn forget_rollbacks(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
     let mut tried = false;
     for made in facts.ledger.networks.values_mut() {
@@ -107,7 +108,7 @@ fn forget_rollbacks(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the host for changes: as root, and with the lock.
+/// Opens the host for changes. The process must be root, and gets the lock.
 fn begin() -> Result<(Root, Lock, HostFacts), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Err(unreachable("only root can change the host; `berth-agent plan` needs no root"));

@@ -54,7 +54,7 @@ impl OnlyPart {
 const MAX_BYTES: u64 = 16 << 20;
 
 impl ManifestArguments {
-    /// Reads the manifest. Faults of single parts are in its `faults`.
+    /// Reads the manifest. Faults of its parts are in the `faults` field.
     pub(super) fn read(&self) -> Result<Manifest, Failure> {
         let text = read_text(&self.filename)?;
         let mut manifest = Manifest::parse(&text)

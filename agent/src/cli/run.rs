@@ -101,7 +101,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let root = root.map_err(|error| unreachable(error.into()))?;
     let _lock = if arguments.observe {
-        // It saves no original values, but two agents of one host would overwrite the status of each other.
+        // With `--observe` the agent saves no original values, but two agents of one host would overwrite
+        // the status of each other.
         match root.lock(state_folder::LOCK) {
             Err(held @ LockError::Held(_)) => return Err(unreachable(held.into())),
             other => other.ok(),

@@ -1,7 +1,7 @@
 //! Emits Kubernetes Events of the InfraNode: changes applied, blocked or failed, and drift corrected.
 //!
-//! A cycle may apply a thousand changes, so it emits one Event for each reason, with the first sentences and a count.
-//! While the API server is unreachable Events are lost; the status has the current state.
+//! A cycle may apply a thousand changes, so it emits one Event for each reason, with the first sentences and a
+//! count. While the API server is unreachable, Events are lost; the status has the current state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl CycleEvent {
     /// Returns as many sentences as an Event can hold, and the number of the others.
     #[must_use]
     pub fn note(&self) -> String {
-        // Room for the number of sentences that do not fit.
+        // This is the space for the number of sentences that do not fit.
         let room = LONGEST - 24;
         let mut note = String::new();
         for (n, sentence) in self.sentences.iter().enumerate() {
@@ -57,8 +57,8 @@ const fn event_type(reason: EventReason) -> EventType {
     }
 }
 
-/// Burst of Events, and the interval for one more: another program that reverts each correction must not cost the cluster
-/// one write per second. The event correlator of client-go has the same limits for one object.
+/// Burst of Events, and interval of one more Event: another program that reverts each correction must not cost the
+/// cluster one write per second. The event correlator of client-go has the same limits for one object.
 const RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 
 /// Emits events until the channel closes.
@@ -69,7 +69,8 @@ pub(super) async fn emit(
     mut events: Receiver<CycleEvent>,
 ) {
     let reporter = Reporter { controller: AGENT.to_owned(), instance: Some(settings.node.clone()) };
-    // A recorder counts repeated events whatever their notes, so each note gets a new recorder.
+    // A recorder counts repeated events even if their notes differ, so each note gets a new
+    // recorder.
     let mut last: BTreeMap<EventReason, (String, Recorder)> = BTreeMap::new();
     let mut lost = false;
     let mut pace = Pace::new(RATE_LIMIT.0, RATE_LIMIT.1);
@@ -102,7 +103,7 @@ pub(super) async fn emit(
         let written = berth_runtime::events::publish(recorder, &event, reference).await;
         match written {
             Ok(()) => lost = false,
-            // Logged once, because the next Events will fail too.
+            // The error is logged once, because the next Events will fail too.
             Err(error) if !lost => {
                 tracing::warn!(infra_node = %settings.node, %error, "failed to emit Events");
                 lost = true;

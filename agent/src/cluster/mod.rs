@@ -1,9 +1,9 @@
 //! The cluster: [`watch_object`] and [`store`] receive the desired state, [`publisher`] and [`events`] publish the actual state,
 //! [`lease`] sends heartbeats, and [`topology`] publishes the NodeResourceTopology if enabled.
 //!
-//! The agent reads and writes only its own InfraNode and its own Node. It writes only differences, by server-side apply
-//! and without force: a field of another manager is left alone and logged. While the API server is unreachable the host
-//! keeps the last spec, which is saved on disk; one write updates the server afterwards.
+//! The agent reads and writes only its InfraNode and its Node. It writes only differences, by server-side apply
+//! without force: a field of another manager is not changed, and the conflict is logged. While the API server is
+//! unreachable, the agent applies the last spec, which is saved on disk; one write updates the server afterwards.
 
 mod events;
 mod lease;

@@ -35,7 +35,8 @@ pub struct Report {
 
 /// Debounce: changes within this time are one write.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// Time after which fields that the server dropped are sent again: its schema may have been updated.
+/// Time after which fields that the server dropped are sent again, because the schema of the server
+/// may have been updated.
 const RETRY_DROPPED: Duration = Duration::from_secs(600);
 /// Longest retry interval.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
@@ -47,7 +48,8 @@ struct Publisher {
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     refused_status: Refusals,
     refused_node: Refusals,
-    /// True if the server converts empty strings in an apply to nulls and then refuses them (observed with 1.20).
+    /// True if the server converts empty strings in an apply to nulls and then refuses the nulls (observed with
+    /// 1.20).
     empties_are_nulls: bool,
     /// Bodies that the server accepted but did not store completely, because its schema has fewer fields.
     dropped: BTreeMap<&'static str, Dropped>,
@@ -162,7 +164,8 @@ impl Publisher {
     ) -> Result<(), CallError> {
         let desired = self.store.desired().and_then(|desired| desired.generation);
         if report.acted_on.is_none() && desired.is_some() {
-            // The report is about the spec that was saved on disk; the next cycle reports the one of the server.
+            // The report is about the spec that was saved on disk; the next cycle reports on the spec of the API
+            // server.
             return Ok(());
         }
         let as_value = |status| serde_json::to_value(status).unwrap_or_default();
@@ -188,13 +191,15 @@ impl Publisher {
         let mut apply = body.clone();
         apply["apiVersion"] = "berth.dev/v1alpha1".into();
         apply["kind"] = "InfraNode".into();
-        // With the UID, so that the apply fails if the object was deleted and created again meanwhile.
+        // The body has the UID, so that the apply fails if the object was deleted and created again in
+        // the meantime.
         apply["metadata"] = json!({"name": name, "uid": object.uid});
         let params = PatchParams::apply(AGENT);
         let patch = Patch::Apply(&apply);
         let api = &self.objects.infra_nodes;
         let mut written = within(api.patch_status(&name, &params, &patch)).await;
-        // The controller sets conditions of agents that are unresponsive; this agent is not, so it takes them over.
+        // The controller sets conditions of unresponsive agents. This agent is responsive, so it takes the
+        // conditions over.
         let by_controller = |_: &str, manager: &str| manager == CONTROLLER_STATUS;
         if written.as_ref().is_err_and(|error| all_conflicts(error, by_controller)) {
             written = within(api.patch_status(&name, &params.force(), &patch)).await;
@@ -270,7 +275,7 @@ impl Publisher {
         let patch = Patch::Apply(&body);
         let api = &self.objects.nodes;
         let mut written = within(api.patch_status(&name, &params, &patch)).await;
-        // No other manager needs these fields, so the agent takes them back.
+        // No other manager needs these fields, so the agent takes ownership of them again.
         let was_reset = |path: &str, manager: &str| node.published.was_reset(path, manager);
         if written.as_ref().is_err_and(|error| all_conflicts(error, was_reset)) {
             written = within(api.patch_status(&name, &params.force(), &patch)).await;
@@ -298,7 +303,7 @@ impl Publisher {
         dropped.is_some_and(|dropped| dropped.uid == uid && dropped.body == *body)
     }
 
-    /// Writes again, without the fields that were refused.
+    /// Writes the object again, without the refused fields.
     fn retry(&self) -> Result<(), CallError> {
         self.store.wake();
         Ok(())
@@ -334,8 +339,8 @@ fn all_conflicts(error: &CallError, may_take: impl Fn(&str, &str) -> bool) -> bo
     !held.is_empty() && held.iter().all(|(path, manager)| may_take(path, manager))
 }
 
-/// Records the fields that another manager owns, except those that may be taken over once the others are left out.
-/// Returns `None` if there were any, otherwise the written object.
+/// Records the fields that another manager owns, except fields that may be taken over after the others are left
+/// out. Returns `None` if the error was such a conflict, otherwise the written object.
 fn record_refusals<T>(
     refusals: &mut Refusals,
     written: Result<T, CallError>,

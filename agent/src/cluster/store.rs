@@ -22,7 +22,7 @@ pub struct Store {
     inner: Mutex<Inner>,
     /// Notified when an object changed, so that publishing may be necessary.
     pub(super) changed: Notify,
-    /// The same for the publisher of the NodeResourceTopology, which has a separate task.
+    /// Notified for the publisher of the NodeResourceTopology, which is a separate task.
     pub(super) topology: Notify,
     server: OnceLock<(String, u16)>,
     credential: OnceLock<Option<Credential>>,
@@ -51,7 +51,8 @@ pub(super) enum Observed<T> {
 #[derive(Debug, Clone)]
 pub(super) struct ObservedInfraNode {
     pub(super) uid: String,
-    /// The fields that the agent writes; `None` if there is no status, or it does not parse.
+    /// The fields that the agent writes; `None` if there is no status, or the status does not
+    /// parse.
     pub(super) status: Option<InfraNodeStatus>,
 }
 
@@ -65,14 +66,15 @@ pub(super) struct ObservedNode {
 /// Desired state that the InfraNode specifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredState {
-    /// The object without its status. It is read like a manifest in a file, so that a fault in one part does not hide
-    /// the others. `None` until a user or the controller has written a spec.
+    /// The object without its status. The object is parsed like a manifest in a file, so that a fault in one part
+    /// does not hide the other faults. `None` until a user or the controller has written a spec.
     pub document: Option<Document>,
     /// Generation of the object; `None` if the document was read from disk.
     pub generation: Option<Generation>,
 }
 
-/// Generation of one object. Another object of the same name counts its own, so numbers may be equal by chance.
+/// Generation of one object. Another object of the same name has a separate counter, so the numbers of both may
+/// be equal by chance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generation {
     /// `metadata.uid`.
@@ -128,8 +130,8 @@ impl Store {
         self.topology.notify_one();
     }
 
-    /// Adds facts to a status that only the cluster knows. A container cannot open `/dev/kvm`, but the device plugin of
-    /// KubeVirt can, and it advertises the device if it exists.
+    /// Adds facts to a status that only the cluster has. A container cannot open `/dev/kvm`, but the device plugin
+    /// of KubeVirt can, and the plugin advertises the device if it exists.
     pub fn complete(&self, status: &mut InfraNodeStatus) {
         const STATE: &str = "capabilities.kvm.state";
         let inner = self.lock();
@@ -184,7 +186,8 @@ impl Store {
         self.wake();
     }
 
-    /// Stores the status of a response. Its spec is ignored: the watch reports the desired state, and starts a cycle.
+    /// Stores the status of a response. The spec of the response is ignored, because the watch reports the desired
+    /// state and starts a cycle.
     pub(super) fn update_status(&self, object: &DynamicObject) {
         let written = ObservedInfraNode::new(object);
         let mut inner = self.lock();
@@ -200,7 +203,7 @@ impl Store {
         let mut inner = self.lock();
         let changed = match object {
             None => {
-                // Deleted, or it never existed: the host keeps its last valid state.
+                // The object was deleted or never existed: the host keeps its last valid state.
                 inner.infra_node = Observed::Absent;
                 let was_unknown = inner.desired.is_none();
                 inner.desired.get_or_insert(DesiredState { document: None, generation: None });
@@ -245,7 +248,7 @@ impl DesiredState {
         // The first generation of an object that an agent created is not a spec of a user.
         let made_by_agent =
             object.annotations().contains_key(berth_api::names::CREATED_BY) && number == Some(1);
-        // Nor is the generation that a deletion adds.
+        // The generation that a deletion adds is not a spec of a user either.
         let is_deleted = object.metadata.deletion_timestamp.is_some();
         let document = (!(is_deleted || is_empty && made_by_agent))
             .then(|| Document::from_object(&manifest(&object.metadata, &spec)));
@@ -291,7 +294,7 @@ mod tests {
         assert!(!store.update_infra_node(None));
         assert!(!store.update_infra_node(Some(object(1, true, &json!({})))));
         assert_eq!(store.desired(), desired);
-        // But a user who empties the spec, or creates an empty object, withdraws it.
+        // A user who empties the spec, or creates an empty object, withdraws the spec.
         assert!(store.update_infra_node(Some(object(2, true, &json!({})))));
         assert!(store.desired().unwrap().document.is_some());
         assert!(store.update_infra_node(Some(object(1, false, &json!({})))));
@@ -307,7 +310,7 @@ mod tests {
         assert_eq!(store.desired().unwrap().generation, generation(""));
         // A change of the status alone does not change the desired state.
         assert!(!store.update_infra_node(Some(object(4, false, &json!({})))));
-        // Another object with the same spec and the same generation number must be answered too.
+        // Another object with the same spec and the same generation number must be reported on too.
         let mut another = object(4, false, &json!({}));
         another.metadata.uid = Some("b".to_owned());
         assert!(store.update_infra_node(Some(another)));

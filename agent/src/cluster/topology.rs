@@ -1,8 +1,9 @@
 //! Writes the NodeResourceTopology, if enabled; [`crate::publish::topology`] computes it.
 //!
-//! It is a separate task, so that a cluster without that kind does not delay other writes. The object is read before it is
-//! written and not watched, so an idle agent sends no requests. Other programs publish such objects too, and their lists
-//! have a single owner: an object that another manager writes is left alone, with an Event and a log line.
+//! The publisher is a separate task, so that a cluster without that kind does not delay other writes. The object
+//! is read before it is written and not watched, so an idle agent sends no requests. Other programs publish such
+//! objects too, and their lists have a single owner: if another manager writes the object, the agent does not
+//! change it, and emits an Event and a log line.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,9 +37,9 @@ struct Publisher {
     store: Arc<Store>,
     reports: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
     events: Sender<CycleEvent>,
-    /// Object on the server as of the last read or write, with the UID of its owner, the Node.
+    /// Object on the API server as of the last read or write, with the UID of its owner, the Node.
     written: Option<(String, Topology)>,
-    /// When another manager was found to write the object.
+    /// Time when the agent found that another manager writes the object.
     refused: Option<Instant>,
     /// Last logged reason why the object is not written.
     last_reason: String,
@@ -130,7 +131,8 @@ impl Publisher {
                 return Ok(());
             }
         }
-        // With the UID, so that the apply fails if the object was deleted and created again meanwhile.
+        // The body has the UID, so that the apply fails if the object was deleted and created again in
+        // the meantime.
         let uid = current.as_ref().and_then(|current| current.metadata.uid.as_deref());
         let body = desired.1.apply(&self.node, &desired.0, uid);
         let params = PatchParams::apply(AGENT);
@@ -142,7 +144,8 @@ impl Publisher {
                 self.set_written(desired);
                 Ok(())
             }
-            // Another manager was faster, or its fields are older than `managedFields`.
+            // Another manager wrote the object first, or the fields of the object are older than
+            // `managedFields`.
             Err(error) => match conflict(&error) {
                 Some(others) => {
                     self.refuse(&others);
@@ -170,7 +173,7 @@ impl Publisher {
         if self.warn_once(&sentence) {
             let reason = EventReason::ManagedElsewhere;
             let event = CycleEvent { reason, sentences: vec![sentence] };
-            // If the queue is full, the log has it.
+            // If the queue is full, the Event is lost, but the log has the message.
             self.events.try_send(event).unwrap_or_default();
         }
     }

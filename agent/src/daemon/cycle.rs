@@ -24,7 +24,7 @@ use berth_host_facts::kernel_files::boot_id as read_boot_id;
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions, processes};
 
-/// Runs cycles, and keeps what the next cycle needs of the last one.
+/// Runs cycles, and stores results of the last cycle that the next cycle needs.
 #[derive(Debug)]
 pub(super) struct Worker {
     root: Arc<Root>,
@@ -50,8 +50,9 @@ struct Scan {
     unfinished: bool,
 }
 
-/// Time limits for the removal of links in one cycle, so that other changes are not delayed. The limit is the duration of the
-/// last read within these bounds, because otherwise a slow host with many links would only read.
+/// Lower and upper time limit for the removal of links in one cycle, so that other changes are not delayed.
+/// Between these bounds the limit is the duration of the last read of the host. With a fixed limit, a slow host
+/// with many links would spend most of the time on reads.
 const REMOVALS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 /// Pause between cycles while removals are left.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -107,7 +108,8 @@ impl Worker {
             _ => {}
         }
         let halted = self.recover();
-        // A burst of triggers is reported as its greatest, so one of the manifest may include one of devices.
+        // A burst of triggers is reported as its greatest trigger, so a manifest trigger may include a device
+        // trigger.
         if trigger >= Trigger::Devices || self.scan.devices.is_none() {
             self.read_devices();
         }
@@ -189,7 +191,7 @@ impl Worker {
                 tracing::warn!(%recovered, "rolled back a change on trial");
                 None
             }
-            // The publisher logs it once, with the other problems.
+            // The publisher logs the error once, with the other problems.
             Err(error) => Some(CannotStart::Trial(error)),
         }
     }
@@ -214,7 +216,7 @@ impl Worker {
         };
         let mut another = candidate.meant_for_another(self.node_name().as_deref());
         if another.is_some() {
-            // A kubelet that started after the agent may have another name.
+            // A kubelet that started after the agent may use another node name.
             self.read_devices();
             another = candidate.meant_for_another(self.node_name().as_deref());
         }
@@ -254,7 +256,7 @@ fn log(outcome: &Outcome) {
         ChangeResult::Failed => {
             tracing::error!(%change, error = %message, "failed to apply a change")
         }
-        // The publisher logs it once, with the other problems.
+        // The publisher logs blocked changes once, with the other problems.
         ChangeResult::Blocked => {}
     }
 }

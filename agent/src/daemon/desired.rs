@@ -19,12 +19,13 @@ pub(super) struct Desired {
     pub(super) faults: Vec<Fault>,
     /// Reason why no part of it is applied.
     pub(super) waiting: Option<String>,
-    /// Generation of the InfraNode that it comes from.
+    /// Generation of the InfraNode that contains the desired state.
     pub(super) generation: Option<Generation>,
 }
 
 impl Desired {
-    /// Neither changes nor restores anything: the host keeps its last valid state.
+    /// Returns an empty desired state that neither changes nor restores anything: the host keeps
+    /// its last valid state.
     fn none(generation: Option<Generation>) -> Self {
         Self {
             spec: InfraNodeSpec::default(),
@@ -35,18 +36,18 @@ impl Desired {
         }
     }
 
-    /// The same, with the reason why the desired state is not available.
+    /// Returns the empty desired state, with the reason why the desired state is not available.
     fn unavailable(error: &Unavailable) -> Self {
         Self { waiting: Some(waiting(error)), ..Self::none(None) }
     }
 
-    /// The same, because the manifest as a whole has a fault.
+    /// Returns the empty desired state, because the manifest as a whole has a fault.
     fn invalid(place: &str, fault: Fault, generation: Option<Generation>) -> Self {
         let waiting = waiting(&format!("{place}: {fault}"));
         Self { waiting: Some(waiting), faults: vec![fault], ..Self::none(generation) }
     }
 
-    /// Returns the part about networks.
+    /// Returns the part of the desired state about networks.
     pub(super) fn networks_only(&self) -> (InfraNodeSpec, Unclear) {
         let spec = InfraNodeSpec {
             enforce: self.spec.enforce,
@@ -75,7 +76,7 @@ enum Unavailable {
     NoAnswer,
 }
 
-/// A manifest that parsed, before the check that it is meant for this node.
+/// A manifest that was parsed, but not yet checked for the name of this node.
 #[derive(Debug)]
 pub(super) struct Candidate {
     place: String,
@@ -89,7 +90,7 @@ impl Candidate {
         self.manifest.meant_for_another(node)
     }
 
-    /// Returns the desired state, or none if there is such a fault.
+    /// Returns the desired state; if there is a fault `another`, returns the empty desired state.
     pub(super) fn accept(self, another: Option<Fault>) -> Desired {
         match another {
             Some(fault) => Desired::invalid(&self.place, fault, self.generation),
@@ -117,7 +118,7 @@ pub(super) struct DesiredReader {
     saved: Option<Document>,
 }
 
-/// Place of a manifest, the document if there is one, and its generation.
+/// Path or object of a manifest, the document if there is one, and its generation.
 type Found = (String, Option<Document>, Option<Generation>);
 
 impl DesiredReader {
@@ -135,11 +136,12 @@ impl DesiredReader {
         self.store = Some(store);
     }
 
-    /// Returns the manifest; if there is none, or it is not clear, the desired state for that case.
+    /// Returns the manifest. If there is no manifest, or it cannot be read, returns the desired
+    /// state for that case.
     pub(super) fn read(&mut self, root: &Root) -> Result<Candidate, Box<Desired>> {
         let (place, document, generation) = match self.document(root) {
             Ok((place, Some(document), generation)) => (place, document, generation),
-            // No spec has been written yet, which does not mean that all changes are to be reverted.
+            // No spec has been written yet, which does not mean that all changes must be reverted.
             Ok((_, None, generation)) => return Err(Desired::none(generation).into()),
             Err(error) => return Err(Desired::unavailable(&error).into()),
         };
@@ -167,7 +169,8 @@ impl DesiredReader {
         let place = format!("InfraNode {name}");
         let Some(document) = desired.document else { return Ok((place, None, desired.generation)) };
         if self.saves && desired.generation.is_some() && self.saved.as_ref() != Some(&document) {
-            // Without the file, a start while the API server is unreachable leaves the host as it is, but corrects no drift.
+            // Without the file, an agent that starts while the API server is unreachable changes nothing, but also
+            // corrects no drift.
             match state_folder::keep_asked(root, document.text()) {
                 Ok(()) => self.saved = Some(document.clone()),
                 Err(error) => tracing::warn!(

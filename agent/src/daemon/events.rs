@@ -10,20 +10,20 @@ use crate::cluster::CycleEvent;
 use crate::manifest::Fault;
 use crate::plan::{Change, ChangeId};
 
-/// Problems that were emitted and still exist.
+/// Problems that still exist and whose Events were emitted.
 #[derive(Debug, Default)]
 pub(super) struct EventLog(BTreeSet<Problem>);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Problem {
     reason: EventReason,
-    /// The change; none for a fault in the spec.
+    /// The change; `None` for a fault in the spec.
     change: Option<ChangeId>,
     sentence: String,
 }
 
 impl EventLog {
-    /// Returns the events that these outcomes and faults add. `left` are the changes that are still pending.
+    /// Returns the events for new outcomes and faults. `left` contains the changes that are still pending.
     pub(super) fn new_events(
         &mut self,
         outcomes: &[Outcome],
@@ -60,8 +60,8 @@ impl EventLog {
         for problem in lasting.difference(&self.0) {
             new.entry(problem.reason).or_default().push(problem.sentence.clone());
         }
-        // A failed change is retried with backoff, so a cycle may have no outcome of it; blocked changes and faults
-        // appear in every cycle.
+        // A failed change is retried with backoff, so a cycle may have no outcome for it; blocked changes and
+        // faults appear in every cycle.
         let left: BTreeSet<&ChangeId> = left.iter().map(|change| &change.id).collect();
         self.0.retain(|problem| {
             matches!(problem.reason, EventReason::ChangeFailed | EventReason::PartiallyApplied)

@@ -14,7 +14,8 @@ use super::watch::Trigger;
 use berth_host_facts::netlink::parts;
 use berth_host_facts::nftables::{NFNLGRP_NFTABLES, TABLE, concerns};
 
-/// When kube-proxy writes thousands of rules, the kernel sends some MiB at once.
+/// Size of the receive buffer. When kube-proxy writes thousands of rules, the kernel sends some MiB
+/// at once.
 const BUFFER: usize = 4 << 20;
 
 /// Sends an event for each change of Berth's table. A listener makes the kernel load nf_tables, so it starts only when a host
@@ -33,7 +34,7 @@ pub(super) async fn watch(interest: Arc<Mutex<Interest>>, events: Sender<Trigger
     loop {
         let matters = match socket.recv_from_full().await {
             Ok((datagram, _)) => parts(&datagram).any(|message| concerns(message, TABLE)),
-            // The socket overflowed.
+            // The socket overflowed, so the table is checked.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
                 true

@@ -1,7 +1,7 @@
-//! Watches the kubelet's checkpoints and the control groups of pods, which change when resources are allocated or released.
-//! The group of a pod exists some seconds longer than its checkpoint entries, and huge pages have no other entry than the
-//! group. It also watches the control group of the kubelet, so that changes that wait for a stopped kubelet are applied at
-//! once and not by the timer.
+//! Watches the kubelet's checkpoints and the control groups of pods, which change when resources are allocated or
+//! released. The control group of a pod exists some seconds longer than its checkpoint entries, and huge pages
+//! have no entry except in the control group. This module also watches the control group of the kubelet, so that
+//! changes that wait for a stopped kubelet are applied at once and not at the next timer cycle.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,14 +14,15 @@ use super::watch::Trigger;
 use berth_host_facts::pod_names::{FOLDERS, LOGS, from_log_folder, pod_uid};
 use berth_host_facts::processes::KUBELET;
 
-/// Default folder of the kubelet. Another one (`--root-dir`) is only read by the timer.
+/// Default folder of the kubelet. Another folder (`--root-dir`) is not watched, and is read in
+/// timer cycles only.
 const FOLDER: &str = "var/lib/kubelet";
 /// Checkpoints of the CPU, memory and device managers.
 const CHECKPOINTS: [&str; 3] =
     ["cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"];
-/// Parents of the top group of pods.
+/// Parents of the top control group of pods.
 const PARENTS: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/hugetlb"];
-/// Parents of the groups of systemd services.
+/// Parents of the control groups of systemd services.
 const SERVICES: [&str; 2] = ["sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice"];
 /// Retry interval while no kubelet is installed.
 const RETRY: Duration = Duration::from_secs(60);
@@ -43,7 +44,8 @@ pub(super) async fn watch(root: PathBuf, events: Sender<Trigger>) {
 /// Watches until the folder is removed or the receiver is dropped.
 async fn watch_folder(root: &Path, folder: &Path, events: &Sender<Trigger>) -> std::io::Result<()> {
     let inotify = Inotify::init()?;
-    // Depending on its version, the kubelet writes the file, or a temporary file and renames it.
+    // Depending on its version, the kubelet writes the file in place, or writes a temporary file
+    // and renames it.
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVED_TO | WatchMask::DELETE;
     let own = inotify.watches().add(folder, mask | WatchMask::ONLYDIR | WatchMask::DELETE_SELF)?;
     let mut lasting = vec![own];
@@ -57,11 +59,12 @@ async fn watch_folder(root: &Path, folder: &Path, events: &Sender<Trigger>) -> s
     while let Some(event) = stream.next().await {
         let event = event?;
         if event.mask.contains(EventMask::IGNORED) && !lasting.contains(&event.wd) {
-            // The group of a QoS class was removed; it is watched again when it is created.
+            // The control group of a QoS class was removed; it is watched again when it is created.
             continue;
         }
         let Some(name) = event.name else {
-            // The folder itself was removed, or the queue of the kernel overflowed: start again, with a full cycle.
+            // The folder itself was removed, or the queue of the kernel overflowed: the watch starts again, with a
+            // full cycle.
             events.send(Trigger::Pods).await.unwrap_or_default();
             return Err(std::io::ErrorKind::NotFound.into());
         };
@@ -82,12 +85,13 @@ async fn watch_folder(root: &Path, folder: &Path, events: &Sender<Trigger>) -> s
     Err(std::io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Watches the groups of pods and services that exist, or their parents, and the log folders, which contain the names of pods.
+/// Watches the control groups of pods and services that exist, or their parents, and the log folders, whose names
+/// contain the names of pods.
 fn watch_groups(root: &Path, watches: &mut Watches) {
     let mask = WatchMask::CREATE | WatchMask::DELETE | WatchMask::ONLYDIR;
     for folder in PARENTS.iter().chain(&FOLDERS).chain(&SERVICES).chain([&LOGS]) {
         let folder = root.join(folder);
-        // Only some of them exist, depending on the cgroup version and the cgroup driver.
+        // Only some of these folders exist, depending on the cgroup version and the cgroup driver.
         if folder.is_dir()
             && let Err(error) = watches.add(&folder, mask)
         {

@@ -1,5 +1,5 @@
-//! Carries over facts of the last report that cannot be read now; `unknown[]` lists them. A restarting kubelet must not remove
-//! devices from the status.
+//! Carries over facts of the last report that cannot be read now and are listed in `unknown[]`. A restart of the
+//! kubelet must not remove devices from the status.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use berth_api::infra_node::{AllocatedContainer, Allocation, Unknown, UnknownReas
 use berth_host_facts::HostFacts;
 use berth_host_facts::allocated::DEVICES;
 
-/// Fills the unknown facts of a status with those of the status before. `unclear` is true if the desired networks are
+/// Copies facts that are unknown now from the previous status. `unclear` is true if the desired networks are
 /// unknown.
 pub(super) fn carry_over(
     status: &mut InfraNodeStatus,
@@ -21,7 +21,7 @@ pub(super) fn carry_over(
         status.networks.clone_from(&before.networks);
     }
     if status.unknown.iter().any(|unknown| unknown.path.starts_with("allocations")) {
-        // The map has all pods with a control group.
+        // The map contains all pods with a control group.
         let runs = |uid: &str| facts.allocated.hugepages.contains_key(uid);
         carry_over_allocations(&mut status.allocations, &before.allocations, runs);
     }
@@ -132,13 +132,14 @@ mod tests {
         let kept =
             [allocation("a", Some("4"), &["nic"], &[0, 1]), allocation("b", None, &["gpu"], &[0])];
         assert_eq!(unresponsive.allocations, kept);
-        // If all allocations are known, missing ones are removed.
+        // If all allocations are known, an allocation that is missing was released.
         let mut answers = status(now(), &[]);
         carry_over(&mut answers, &before, &facts(&["a", "b"]), false);
         assert_eq!(answers.allocations, now());
     }
 
-    /// The checkpoint has the CPUs, but the kubelet, which reports the devices, is unresponsive.
+    /// The checkpoint contains the CPUs, but the kubelet, which reports the devices, is
+    /// unresponsive.
     #[test]
     fn allocations_are_carried_over_by_container() {
         let container = |name: &str, cpus: Option<&str>, nics: u32| AllocatedContainer {

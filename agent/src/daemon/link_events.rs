@@ -1,7 +1,7 @@
 //! Watches the kernel's events of the links and addresses that tenant networks use.
 //!
-//! On a host with pods, links are created and deleted all day, so an event is filtered by its bytes before it is parsed.
-//! Thousands may arrive at once; if some are lost (ENOBUFS), all links are read.
+//! On a host with pods, links are created and deleted all day, so an event is filtered by its bytes before it is
+//! parsed. Thousands of events may arrive at once; if some are lost (ENOBUFS), all links are read.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,13 +28,15 @@ pub(super) struct Interest {
     indexes: BTreeSet<u32>,
     /// Names of desired links that may be created.
     names: BTreeSet<String>,
-    /// True if any new link may be a desired uplink, because one that is selected by address does not exist.
+    /// True if any new link may be a desired uplink, because an uplink that is selected by address does not
+    /// exist yet.
     any: bool,
     /// Notified when a host network is desired.
     pub(super) network_desired: Arc<Notify>,
 }
 
-/// Multicast groups (`enum rtnetlink_groups`). Events of a link include its VLANs as a bridge port.
+/// Multicast groups (`enum rtnetlink_groups`). The event of a link includes its VLANs as a bridge
+/// port.
 const GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
 const RTNLGRP_LINK: u32 = 1;
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
@@ -47,7 +49,8 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 
-/// When an uplink with a thousand VLAN links goes down, the kernel sends about 20 MB.
+/// Size of the receive buffer. When an uplink with a thousand VLAN links goes down, the kernel
+/// sends about 20 MB.
 const BUFFER: usize = 16 << 20;
 /// Pause after an overflow of the socket.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
@@ -99,7 +102,7 @@ impl Interest {
     }
 }
 
-/// Opens a socket for events. Without root its buffer is limited by the kernel, and overflows occur earlier.
+/// Opens a socket for events. Without root the kernel limits its buffer, and overflows occur earlier.
 pub(super) fn socket() -> io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
     let inner = socket.socket_mut();

@@ -1,9 +1,10 @@
 //! The daemon: reconciles the host with its desired state, and publishes the actual state.
 //!
-//! It is a single loop. Each cycle reads the desired state (a manifest in a file, or the InfraNode in the cluster),
-//! converges the host (in a separate thread, because calls of the kernel may block), and publishes the result. A cycle is
-//! triggered by a change of the desired state, by the kernel (hotplug of CPUs, memory and devices, links), by the kubelet's
-//! checkpoints, by SIGHUP, or by a timer. The daemon is healthy while this loop makes progress.
+//! The daemon is a single loop. Each cycle reads the desired state (a manifest in a file, or the InfraNode in the
+//! cluster), converges the host (in a separate thread, because system calls may block), and publishes the result.
+//! A cycle is triggered by a change of the desired state, by the kernel (hotplug of CPUs, memory and devices,
+//! changes of links), by the kubelet's checkpoints, by SIGHUP, or by a timer. The daemon is healthy while this
+//! loop makes progress.
 
 mod cycle;
 mod desired;
@@ -63,26 +64,28 @@ pub enum Source {
     Cluster(cluster::Settings),
 }
 
-/// Debounce of triggers: a cycle starts after this time without another one.
+/// Debounce of triggers: a cycle starts when no trigger has arrived for this time.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Longest debounce.
 const MAX_DEBOUNCE: Duration = Duration::from_secs(2);
 /// Debounce and longest debounce of link events.
 const LINKS_DEBOUNCE: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(200));
-/// Burst of cycles that link events may start, and the interval for one more: another program may revert each correction.
+/// Burst of cycles that link events may start, and interval of one more cycle: another program may revert each
+/// correction.
 const LINK_CYCLES: (u32, Duration) = (20, Duration::from_secs(1));
 /// Time that a shutdown waits for a change in progress.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Runs until SIGTERM or SIGINT, and leaves the host unchanged then.
+/// Runs until SIGTERM or SIGINT. The exit does not change the host.
 ///
 /// # Errors
-/// If the daemon cannot start: an address in use, no inotify, no netlink.
+/// If the daemon cannot start: an address is in use, or inotify or netlink is unavailable.
 pub fn run(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // One for the cycle, one for a scrape; the others resolve the name of the API server, which may block.
+        // One thread runs the cycle and one thread answers a scrape; the others resolve the name of the API
+        // server, which may block.
         .max_blocking_threads(8)
         .thread_keep_alive(Duration::from_secs(5))
         .build()?;
@@ -182,7 +185,7 @@ async fn join(
     };
     let wake = move || {
         let events = events.clone();
-        // If the channel is full, this trigger waits.
+        // If the channel is full, the task waits until it has room.
         tokio::spawn(async move { events.send(Trigger::Manifest).await.unwrap_or_default() });
     };
     cluster::join(settings, &store, reports, (sender, events_to_emit), alive, wake).await
@@ -204,7 +207,8 @@ pub fn concerns_link(message: &[u8], index: u32, name: &str) -> bool {
 async fn debounced(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigger {
     let begin = Instant::now();
     let mut most = first;
-    // Link events have a short debounce, because a tenant may be without a network.
+    // Link events have a short debounce, because a tenant may be without a network until the next
+    // cycle.
     let limits =
         |most| if most == Trigger::Links { LINKS_DEBOUNCE } else { (DEBOUNCE, MAX_DEBOUNCE) };
     while begin.elapsed() < limits(most).1 {
@@ -223,7 +227,7 @@ async fn stop(root: &Root, cycle: Option<tokio::task::JoinHandle<Worker>>) -> an
         && timeout(SHUTDOWN_TIMEOUT, cycle).await.is_err()
     {
         tracing::warn!(timeout = ?SHUTDOWN_TIMEOUT, "a change is still in progress, the next start verifies it");
-        // But a change on trial is rolled back now, because there may be no next start.
+        // A change on trial is rolled back now, because there may be no next start.
         let boot_id = berth_host_facts::kernel_files::boot_id(root).unwrap_or_default();
         match crate::apply::links::trial::recover(root, &boot_id) {
             Ok(recovered) => {

@@ -1,11 +1,12 @@
-//! Logs problems of the host and of its desired state: each once when it appears, and once when it is resolved.
+//! Logs problems of the host and of its desired state: each problem once when it appears, and once when it is
+//! resolved.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::manifest::Fault;
 
-/// A problem that lasts until a cycle no longer finds it.
+/// A problem that exists until a cycle no longer finds it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Problem {
     /// A fault in the desired state.

@@ -22,7 +22,7 @@ use crate::conditions;
 use crate::manifest::{Fault, Part};
 use crate::report;
 
-/// Publishes results, and keeps what later results are compared with.
+/// Publishes results, and stores the last results for comparison.
 #[derive(Debug)]
 pub(super) struct Publisher {
     state: Arc<State>,
@@ -81,7 +81,8 @@ impl Publisher {
         if let Some(cluster) = &mut self.cluster {
             cluster.store.complete(&mut report);
             for event in cluster.events.new_events(outcomes, &faults, &plan.changes) {
-                // While the server is unreachable for long some are lost; the status has the current state.
+                // While the API server is unreachable for a long time, some events are lost; the status has
+                // the current state.
                 cluster.sender.try_send(event).unwrap_or_default();
             }
         }
@@ -100,7 +101,7 @@ impl Publisher {
 
         let mut inner = self.state.lock();
         inner.count_outcomes(outcomes);
-        // The last report of this process, or of the one before.
+        // The last report of this process, or of the previous process.
         let last = inner.node.take().and_then(|node| node.status);
         let last = last.or_else(|| self.cluster.as_ref()?.store.status());
         let input = status::Input {
@@ -175,7 +176,7 @@ fn problems(
 ) -> BTreeSet<Problem> {
     let Converged { outcomes, facts, .. } = cycle.converged;
     let blocked = outcomes.iter().filter(|outcome| outcome.result == ChangeResult::Blocked);
-    // While the API server rejects the credential, the condition is only in the log.
+    // While the API server rejects the credential, the condition can only be read in the log.
     let credential = conditions.iter().find(|one| one.type_ == "CredentialValid");
     let expiring = credential.filter(|condition| condition.status == "False");
     let mut problems: BTreeSet<Problem> = faults.iter().cloned().map(Problem::Fault).collect();

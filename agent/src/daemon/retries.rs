@@ -1,4 +1,4 @@
-//! Exponential backoff of changes that failed or were applied only partially.
+//! Exponential backoff of changes that failed or were applied only in part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -33,7 +33,8 @@ impl RetryTracker {
         self.attempts.clear();
     }
 
-    /// Allows retries of link changes soon. Not at once, because the event may come from the failed change itself.
+    /// Allows retries of link changes after a short time. They are not allowed at once, because the failed change
+    /// itself may have caused the event.
     pub(super) fn expedite_links(&mut self, now: Instant) {
         let failures = &self.link_failures;
         let of_links = self.attempts.iter_mut().filter(|(id, _)| failures.contains_key(&id.change));
@@ -49,7 +50,8 @@ impl RetryTracker {
         postponed.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Returns the time until the next retry. An attempt that is due but was not made is blocked, and waits for the timer.
+    /// Returns the time until the next retry. An attempt that is due but was not made is blocked, and waits for
+    /// the timer.
     pub(super) fn next_in(&self, now: Instant) -> Option<Duration> {
         let next = self.attempts.values().map(|attempt| attempt.next).filter(|next| *next > now);
         next.map(|next| next.saturating_duration_since(now)).min()
@@ -95,7 +97,7 @@ mod tests {
         assert_eq!(retries.next_in(now), Some(BACKOFF.0));
         assert!(retries.postponed(now).contains(&id));
         assert!(retries.postponed(now + BACKOFF.0).is_empty(), "the retry is due");
-        // A link event does not concern it.
+        // A link event does not affect this attempt.
         retries.expedite_links(now);
         assert_eq!(retries.next_in(now), Some(BACKOFF.0));
         retries.link_failures.insert(id.change.clone(), String::new());

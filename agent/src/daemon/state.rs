@@ -50,9 +50,10 @@ pub(super) struct Inner {
     pub(super) metrics: Metrics,
 }
 
-/// `maxItems` of `status.changes` in the CRD.
+/// Limit of changes in the status: `maxItems` of `status.changes` in the CRD.
 const MAX_CHANGES: usize = 64;
-/// Time without progress after which a cycle counts as stuck. The longest single call writes a large pool of huge pages.
+/// Time without progress after which a cycle counts as stuck. The longest single system call writes a large pool
+/// of huge pages.
 const STUCK: Duration = Duration::from_secs(180);
 
 impl State {

@@ -1,4 +1,4 @@
-//! Builds the status of the InfraNode from the results of a cycle. Pure.
+//! Builds the status of the InfraNode from the results of a cycle.
 
 use std::collections::BTreeMap;
 
@@ -23,11 +23,11 @@ pub(super) struct Input<'a> {
     pub(super) networks: &'a [NetworkState],
     pub(super) conditions: Vec<Condition>,
     pub(super) changes: Vec<ChangeStatus>,
-    /// The last status, for facts that are unknown now.
+    /// The previous status, for facts that are unknown now.
     pub(super) before: Option<&'a InfraNodeStatus>,
 }
 
-/// Completes a report of the host to the status of its InfraNode.
+/// Adds the results of a cycle to a report of the host, which gives the status of the InfraNode.
 pub(super) fn build(report: InfraNodeStatus, input: Input) -> InfraNodeStatus {
     let Input { facts, desired, networks, mut conditions, changes, before } = input;
     let observed_generation = desired.generation.as_ref().map(|generation| generation.number);

@@ -47,7 +47,7 @@ impl Drop for Watches {
     }
 }
 
-/// Multicast group of the kernel; the next one is udev's.
+/// Multicast group of the kernel's own uevents; the next group contains those of udev.
 const KERNEL: u32 = 1;
 /// Pause after an error of the socket.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -55,7 +55,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Starts all watches.
 ///
 /// # Errors
-/// If inotify cannot watch the manifest's folder. Without uevents only the timer starts cycles.
+/// If inotify cannot watch the manifest's folder. If uevents are unavailable, only the timer starts
+/// cycles.
 pub(super) fn begin(
     root: &Root,
     manifest: Option<&Path>,
@@ -132,7 +133,7 @@ async fn uevents(socket: TokioSocket, events: Sender<Trigger>) {
     loop {
         let event = match socket.recv_from_full().await {
             Ok((message, _)) => trigger(&message),
-            // ENOBUFS: the socket overflowed and events are lost, so all devices are read.
+            // The socket overflowed (ENOBUFS) and events are lost, so all devices are read.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
                 Some(Trigger::Devices)
@@ -146,7 +147,8 @@ async fn uevents(socket: TokioSocket, events: Sender<Trigger>) {
     }
 }
 
-/// Returns the trigger of a uevent: `add@/devices/...`, then `KEY=value`, each terminated by NUL.
+/// Returns the trigger of a uevent, which consists of `add@/devices/...` and `KEY=value` texts,
+/// each terminated by NUL.
 pub(crate) fn trigger(message: &[u8]) -> Option<Trigger> {
     let text = String::from_utf8_lossy(message);
     let value =

@@ -1,4 +1,4 @@
-//! The Node: its desired and its published fields about the host, and the apply that makes them equal.
+//! The Node: its desired and its published fields about the host, and the apply that makes both equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use super::resources::Resources;
 
-/// Fields of a Node as the API server has them.
+/// Fields of a Node on the API server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PublishedNode {
     /// All labels.
     pub labels: BTreeMap<String, String>,
-    /// All conditions, by type.
+    /// All conditions, by their types.
     pub conditions: BTreeMap<String, NodeCondition>,
     /// Capacity of all resources.
     pub capacity: BTreeMap<String, Quantity>,
@@ -70,13 +70,15 @@ impl PublishedNode {
     }
 }
 
-/// Field managers of kubelets: the name of the program (k3s and MicroK8s have one program for all components).
+/// Field managers of kubelets, which are the names of the programs (k3s and MicroK8s have one program for all
+/// components).
 const KUBELETS: [&str; 5] = ["kubelet", "k3s", "k3s-server", "k3s-agent", "kubelite"];
 
 impl PublishedNode {
-    /// Returns true if a conflict is with a kubelet that set a resource of Berth to 0. A kubelet does so with every extended
-    /// resource when it registers and finds no checkpoint of device plugins (`reconcileExtendedResource`,
-    /// `ShouldResetExtendedResourceCapacity`). It then owns the field, but never updates it.
+    /// Returns true if a conflict is with a kubelet that set a resource of Berth to 0. A kubelet does this with
+    /// every extended resource when it registers and finds no checkpoint of device plugins
+    /// (`reconcileExtendedResource`, `ShouldResetExtendedResourceCapacity`). The kubelet then owns the field, but
+    /// never updates it.
     #[must_use]
     pub fn was_reset(&self, path: &str, manager: &str) -> bool {
         let Some(Field::Resource(name)) = Field::parse(path) else { return false };
@@ -93,7 +95,7 @@ fn is_ours(entry: &ManagedFieldsEntry) -> bool {
     entry.manager.as_deref() == Some(AGENT) && entry.operation.as_deref() == Some("Apply")
 }
 
-/// Returns the fields of an entry of `managedFields`, as far as the agent writes them.
+/// Returns the fields of an entry of `managedFields` that the agent may write.
 fn owned(fields: &Value) -> BTreeSet<Field> {
     let keys = |path: &str| {
         let keys = fields.pointer(path).and_then(Value::as_object).into_iter().flatten();
@@ -131,7 +133,7 @@ pub struct Input<'a> {
 }
 
 impl DesiredNode {
-    /// Returns the desired fields of a Node with the `published` fields.
+    /// Returns the desired fields of a Node whose published fields are `published`.
     #[must_use]
     pub fn new(input: &Input, published: &PublishedNode) -> Self {
         let allowed = |field: Field| !input.refused.contains(&field);
@@ -169,11 +171,12 @@ impl DesiredNode {
         }
     }
 
-    /// Returns true if an apply is necessary and safe: published fields differ, or withdrawn ones are still published.
+    /// Returns true if an apply is necessary and safe: published fields differ, or withdrawn fields are still
+    /// published.
     #[must_use]
     pub fn differs(&self, published: &PublishedNode) -> bool {
-        // An apply that removes its last condition deletes the whole list, with the conditions of the kubelet: a kubelet
-        // that creates its Node records no owner of them (observed with 1.36).
+        // An apply that removes the agent's last condition deletes the whole list, including the conditions of the
+        // kubelet: a kubelet that creates its Node records no owner of them (observed with 1.36).
         let is_condition = |field: &Field| matches!(field, Field::Condition(_));
         if self.conditions.is_empty() && published.owned.iter().any(is_condition) {
             return false;
@@ -183,7 +186,8 @@ impl DesiredNode {
             let same = |published: &BTreeMap<String, Quantity>| {
                 published.get(name).is_some_and(|published| published.0 == *amount)
             };
-            // The kubelet computes allocatable from the capacity, so its amount may differ.
+            // The kubelet computes the allocatable amount from the capacity, so the allocatable
+            // amount may differ.
             !same(&published.capacity) || !published.allocatable.contains_key(name)
         };
         let condition = |(name, desired): (&String, &NodeCondition)| {
@@ -220,8 +224,8 @@ fn is_our_resource(name: &str) -> bool {
     name == resource::PINNABLE_CPUS || name.starts_with(resource::BRIDGE_PREFIX)
 }
 
-/// Returns a condition of the InfraNode as a condition of the Node. It has no heartbeat time: the Lease is the heartbeat of
-/// the agent, and a time that changes would write the whole Node each time.
+/// Returns a condition of the InfraNode as a condition of the Node. The condition has no heartbeat time: the Lease
+/// is the heartbeat of the agent, and each change of a time would write the whole Node.
 fn node_condition(condition: &Condition, published: &PublishedNode) -> Option<NodeCondition> {
     // The condition `Ready` of a Node belongs to the kubelet.
     if condition.type_ == "Ready" {
@@ -269,7 +273,8 @@ mod tests {
             .collect()
     }
 
-    /// Returns a Node on which the agent applied a label, a condition and two resources, in addition to those of a kubelet.
+    /// Returns a Node on which the agent applied a label, a condition and two resources, in addition to those of a
+    /// kubelet.
     fn published() -> PublishedNode {
         let metadata: ObjectMeta = serde_json::from_value(json!({
             "labels": {"host.berth.dev/kvm": "true", "host.berth.dev/mine": "x", "kubernetes.io/os": "linux"},
@@ -367,10 +372,10 @@ mod tests {
             vec![],
         );
         assert!(!desired(&published, Some("true"), &same, false, &[]).differs(&published));
-        // A kubelet that registers again removes resources that it does not know.
+        // A kubelet that registers again removes unknown resources.
         published.capacity.remove("berth.dev/pinnable-cpus");
         assert!(desired(&published, Some("true"), &same, false, &[]).differs(&published));
-        // A field of a user is left alone.
+        // A field that a user owns is not changed.
         let refused = [Field::parse(".status.capacity.berth.dev/pinnable-cpus").unwrap()];
         published.owned.remove(&refused[0]);
         assert!(!desired(&published, Some("true"), &same, false, &refused).differs(&published));

@@ -10,13 +10,14 @@ use berth_api::{InfraNodeSpec, InfraNodeStatus, LinkName};
 /// Desired extended resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Amount by name. A resource that is missing here is withdrawn.
+    /// Amount of each resource by name. A resource that is missing here is withdrawn.
     pub amounts: BTreeMap<String, String>,
-    /// Name prefixes of resources whose amount is unknown: their published values stay.
+    /// Name prefixes of resources whose amount is unknown; their published values stay.
     pub unknown: Vec<&'static str>,
 }
 
-/// Amount for each bridge, as in the project bridge-marker: more than pods can ever request.
+/// Amount for each bridge, the same as in the project bridge-marker: more than pods can ever
+/// request.
 const BRIDGE_AMOUNT: &str = "1k";
 
 /// Returns the resources of a host with this status. `bridges` are the existing bridges by network; `None` if the links are
@@ -55,7 +56,8 @@ pub fn resources(
     all
 }
 
-/// Returns true if a network with a shared bridge carries tenants, or could: it cannot if its uplink failed.
+/// Returns true if a network with a shared bridge carries tenants or can carry them. A network whose uplink
+/// failed cannot.
 fn is_usable(networks: &[NetworkStatus], name: &str) -> bool {
     networks
         .iter()

@@ -1,8 +1,8 @@
-//! The NodeResourceTopology (`topology.node.k8s.io/v1alpha2`), as NodeResourceTopologyMatch of scheduler-plugins reads
-//! it: the allocatable and available resources of each NUMA zone, in the terms of that project.
+//! The NodeResourceTopology (`topology.node.k8s.io/v1alpha2`) for NodeResourceTopologyMatch of scheduler-plugins:
+//! the allocatable and available resources of each NUMA zone, as that plugin defines them.
 //!
-//! The plugin filters by `available`, and regards a resource that no zone names as absent from all zones. Three things are
-//! not published:
+//! The plugin filters by `available`, and regards a resource that is in no zone as absent from all zones. Three
+//! things are not published:
 //! * Devices of plugins: the status has no count by zone. The plugin then counts them by host.
 //! * The fingerprint of pods: it covers all pods in the kubelet's list, but the allocations cover only pods with exclusive
 //!   resources. A wrong fingerprint is worse than none, because the plugin would never accept a report.
@@ -63,9 +63,11 @@ struct Resource {
     available: String,
 }
 
-/// Limit of zone ids: above, the plugin exceeds its table (`maxNUMAId`); kubelets have the same limit.
+/// Limit of zone ids: larger ids are outside the plugin's table (`maxNUMAId`); kubelets have the same
+/// limit.
 const MAX_ZONES: u32 = 64;
-/// Largest number of missing zone ids that are filled with empty zones, because the plugin enumerates sets of zones.
+/// Largest number of missing zone ids that are filled with empty zones. The number is limited because the plugin
+/// enumerates sets of zones.
 const MAX_GAPS: usize = 8;
 
 /// Reason why no object is published.
@@ -85,7 +87,7 @@ pub enum TopologyError {
         /// Largest id.
         last: u32,
     },
-    /// A resource is unknown for all zones, so that the plugin would filter the host.
+    /// A resource is unknown for all zones, so the plugin would filter the host.
     #[error(
         "the allocatable {0} is unknown for all NUMA zones, and under single-numa-node the scheduler would place no pod here"
     )]
@@ -95,7 +97,7 @@ pub enum TopologyError {
 /// Computes the object of a host with this status. `memory` is the checkpoint of the Memory Manager.
 ///
 /// # Errors
-/// If the known facts would make the scheduler filter pods that could run.
+/// If the known facts would make the scheduler filter the host for pods that could run on it.
 pub fn topology(
     status: &InfraNodeStatus,
     memory: Option<&MemoryManagerState>,
@@ -109,7 +111,8 @@ pub fn topology(
     let Some(last) = known.keys().last().copied() else {
         return Err(TopologyError::NoZone);
     };
-    // The plugin uses zone ids as indexes of its list (`numaScores[numa.NUMAID]`) and would panic on gaps.
+    // The plugin uses zone ids as indexes of its list (`numaScores[numa.NUMAID]`) and would panic if an id
+    // is missing.
     let gaps = (0..last).filter(|id| !known.contains_key(id)).count();
     if gaps > MAX_GAPS {
         return Err(TopologyError::TooManyGaps { zones: known.len(), last });
@@ -128,7 +131,8 @@ pub fn topology(
     Ok(Topology { attributes: attributes(kubelet), zones })
 }
 
-/// Returns the settings of the kubelet that the plugin reads; it assumes the default for a missing one.
+/// Returns the settings of the kubelet that the plugin reads. The plugin assumes the default for a
+/// missing setting.
 fn attributes(kubelet: &Kubelet) -> Vec<Attribute> {
     let most = kubelet
         .topology_manager_policy_options
@@ -160,7 +164,8 @@ struct Amount {
 }
 
 impl Amount {
-    /// Returns the resource. Sources may disagree for a moment; the smaller amount is published.
+    /// Returns the resource with its amounts. Sources may disagree for a moment; then the smaller
+    /// amount is published.
     fn resource(self, name: impl Into<String>, unit: fn(u64) -> String) -> Resource {
         let allocatable = self.allocatable.min(self.capacity);
         Resource {
@@ -201,8 +206,9 @@ impl HostResources<'_> {
         }
     }
 
-    /// Under the static policy, returns the CPUs that can be exclusive. Under `none` pods are bound to no zone, and a zone
-    /// without CPUs would filter all pods: so returns all CPUs that are not reserved by list.
+    /// Returns the CPUs that the kubelet can allocate exclusively under its static policy. Under the policy `none`
+    /// pods are not bound to a zone, and a zone without CPUs would filter all pods, so the function returns all
+    /// CPUs that are not reserved by list.
     fn cpu(&self, zone: &infra_node::Zone) -> Option<Amount> {
         let cpus = zone.cpus.as_ref()?;
         let (allocatable, taken) = match self.kubelet.cpu_manager_policy.as_deref()? {
@@ -225,8 +231,8 @@ impl HostResources<'_> {
         })
     }
 
-    /// Returns the memory as the Memory Manager counts it; without a Memory Manager no memory is bound to a zone, so returns
-    /// all memory that is not in huge pages.
+    /// Returns the memory that the Memory Manager counts. Without a Memory Manager no memory is bound to a zone,
+    /// so the function returns all memory outside huge pages.
     fn memory(&self, zone: &infra_node::Zone) -> Option<Amount> {
         let capacity = zone.memory?.0;
         match self.kubelet.memory_manager_policy.as_deref()? {
@@ -245,8 +251,8 @@ impl HostResources<'_> {
         }
     }
 
-    /// Returns the huge pages that are neither used nor allocated. The kernel knows users that are not pods; the kubelet
-    /// knows pods that have not touched their pages yet.
+    /// Returns the huge pages that are neither used nor allocated. The kernel counts users that are not pods; the
+    /// kubelet counts pods that have not used their pages yet.
     fn pages(
         &self,
         zone: &infra_node::Zone,
@@ -276,7 +282,7 @@ impl HostResources<'_> {
         state.machine_state.get(&zone)?.memory_map.get(resource)
     }
 
-    /// Returns the number of pages of pods that have resources of this zone only.
+    /// Returns the number of pages of pods whose resources are all in this zone.
     fn allocated_from(&self, zone: u32, size: PageSize) -> u64 {
         let here = self.allocations.iter().filter(|allocation| allocation.zones == [zone]);
         let pages = here.flat_map(|allocation| &allocation.hugepages);
@@ -288,7 +294,8 @@ impl HostResources<'_> {
 }
 
 impl Topology {
-    /// Returns the body of a server-side apply to the object with this UID, if it exists, owned by its Node.
+    /// Returns the body of a server-side apply to the object with this UID, if the object exists. The Node
+    /// owns the object.
     #[must_use]
     pub fn apply(&self, node: &str, node_uid: &str, uid: Option<&str>) -> Value {
         let mut metadata = json!({

@@ -1,5 +1,5 @@
-//! Resources that the kubelet has allocated, by pod and container: from the checkpoints of both managers, the PodResources
-//! API, and control groups.
+//! Resources that the kubelet has allocated, by pod and container, from the checkpoints of both managers, the
+//! PodResources API, and control groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +20,9 @@ const DEVICES: usize = 64;
 
 /// Returns one entry for each pod with exclusive resources, sorted by UID.
 ///
-/// The checkpoints have priority: they contain UIDs, and exclusive resources only. The PodResources API adds devices, and
-/// replaces a checkpoint that cannot be read; control groups add huge pages of pods that the Memory Manager does not count.
+/// The checkpoints have priority, because they contain UIDs and only exclusive resources. The PodResources API
+/// adds devices, and replaces a checkpoint that cannot be read. Control groups add huge pages of pods that the
+/// Memory Manager does not count.
 pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
     let mut pods: BTreeMap<String, Pod> = BTreeMap::new();
     if let Some(state) = &facts.kubelet.cpu_state {
@@ -57,13 +58,15 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
     pods.into_iter().map(allocation).filter(has_something).collect()
 }
 
-/// Returns the pods of the PodResources API by UID. Pods that ended have no control group, although the API may list them.
+/// Returns the pods of the PodResources API by UID. Pods that ended have no control group, although the API may
+/// still list them.
 fn listed(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
     let by_name: BTreeMap<(&str, &str), &str> = facts
         .allocated
         .names
         .iter()
-        // Of several pods with the same name, such as those of a StatefulSet, the running pod.
+        // If several pods have the same name, such as those of a StatefulSet, only the running pod
+        // counts.
         .filter(|(uid, _)| facts.allocated.hugepages.contains_key(*uid))
         .map(|(uid, (namespace, name))| ((namespace.as_str(), name.as_str()), uid.as_str()))
         .collect();
@@ -97,7 +100,7 @@ fn memory(resource: &str, size: u64, zones: BTreeSet<u32>) -> Option<AllocatedMe
 #[derive(Default)]
 struct Pod {
     containers: BTreeMap<String, Container>,
-    /// Huge pages of the control group.
+    /// Huge pages of the pod, from its control group.
     hugepages: BTreeMap<PageSize, u64>,
     /// Zones of all devices.
     zones: BTreeSet<u32>,

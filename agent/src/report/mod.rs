@@ -59,7 +59,8 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
     }
 }
 
-/// As [`status`], with the CPUs that Berth reserves on a host without a kubelet.
+/// Returns the status as [`status`] does, with the CPUs that Berth reserves on a host without a
+/// kubelet.
 #[must_use]
 pub fn status_with(facts: &HostFacts, reserved: Option<&CpuSet>) -> InfraNodeStatus {
     let mut status = status(facts);

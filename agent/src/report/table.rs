@@ -388,7 +388,7 @@ fn rows(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<String>>) {
     }
 }
 
-/// Wraps a list over several lines of its cell.
+/// Wraps a list into several lines of its cell.
 fn broken(list: &str, width: usize) -> String {
     wrap(list, width).join("\n")
 }
@@ -401,7 +401,7 @@ fn plural(n: u32, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Returns the text of an enum in the API object.
+/// Returns the name of an enum value as in the API object.
 pub(super) fn word<T: serde::Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => text,

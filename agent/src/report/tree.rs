@@ -1,5 +1,5 @@
-//! Renders the links of the host as a tree, from the uplink to the port of a VM: an uplink, the links stacked on it, the
-//! bridge that it is a port of, and the other ports of that bridge.
+//! Renders the links of the host as a tree, from the uplink to the port of a VM: an uplink, the links stacked on
+//! it, the bridge of each of these links, and the other ports of that bridge.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use berth_runtime::cli::text::{line, printable, wrap};
 const SHOWN: usize = 12;
 /// Columns of a default terminal.
 const WIDTH: usize = 80;
-/// Least number of columns for the text of a link.
+/// Smallest number of columns for the text of a link.
 const NARROW: usize = 24;
 /// Largest depth of stacked links; a deeper stack is a cycle or a misconfiguration.
 const MAX_DEPTH: usize = 12;
@@ -30,7 +30,7 @@ pub fn render(links: &Links, style: Style) -> String {
     let mut tree = Tree { links, shown: BTreeSet::new(), out: String::new() };
     tree.out.push('\n');
     line(&mut tree.out, &style.heading("LINKS"), "");
-    // The roots: uplinks that are not ports of a bond, then bridges without an uplink.
+    // The roots are uplinks that are not ports of a bond, and then bridges without an uplink.
     let in_bond = |link: &Link| {
         let master = link.master.as_ref().and_then(|master| links.named(master));
         master.is_some_and(|master| master.kind == LinkKind::Bond)

@@ -30,8 +30,8 @@ fn socket(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
     sockets.all(|socket| socket == Some(first)).then_some(first)
 }
 
-/// Returns the first threads of all cores, the second threads, and so on; `None` if siblings would have different
-/// positions in these sets, or if the topology is unknown.
+/// Returns a set of the first threads of all cores, a set of the second threads, and so on; `None` if siblings
+/// would have different positions in these sets, or if the topology is unknown.
 fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
     if !topology.known {
         return None;
@@ -54,10 +54,12 @@ fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
     Some(threads)
 }
 
-/// Adds the CPUs of each zone that the kubelet reserves, can allocate exclusively, and has allocated exclusively.
+/// Adds to each zone the CPUs that the kubelet reserves, those that it can allocate exclusively, and those that
+/// it has allocated exclusively.
 ///
-/// CPUs are pinnable only under the static policy, and only if CPUs are reserved by list: if they are reserved by amount
-/// (`kubeReserved`), the kubelet chooses them, and its checkpoint does not contain which.
+/// CPUs are pinnable only under the static policy, and only if the kubelet reserves CPUs by list. If it reserves
+/// an amount (`kubeReserved`), the kubelet selects the CPUs, and its checkpoint does not contain the selected
+/// CPUs.
 fn with_kubelet(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
     let config = kubelet.in_force();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
@@ -102,8 +104,8 @@ fn reserved_pages((resource, kept): (&String, &Bytes)) -> Option<ReservedHugepag
     (count > 0).then_some(ReservedHugepages { size, count })
 }
 
-/// Returns the sets of CPUs of the zone that share a last-level cache; none if all CPUs share one cache, or if a cache is
-/// unknown.
+/// Returns the sets of CPUs of the zone that share a last-level cache; no sets if all CPUs share one cache, or if
+/// a cache is unknown.
 fn caches(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut left = cpus.clone();
     let mut caches = Vec::new();

@@ -20,7 +20,7 @@ pub trait Kernel {
     /// Sets the links of these steps up, and returns a result for each.
     ///
     /// # Errors
-    /// As [`Kernel::step`].
+    /// If the kernel does not answer; see [`Kernel::step`].
     fn raise(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>>;
 
     /// Changes the rules that drop guests' control frames, and compares them with the desired
@@ -39,7 +39,7 @@ pub trait Kernel {
     /// Returns a link, and all links that are stacked on it or on its bridge.
     ///
     /// # Errors
-    /// As [`Kernel::links`].
+    /// If the kernel does not answer; see [`Kernel::links`].
     fn nearby(&mut self, name: &LinkName) -> io::Result<Links>;
 
     /// Makes a change that may interrupt the host's own traffic, and rolls it back in that case.

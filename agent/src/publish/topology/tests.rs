@@ -1,4 +1,4 @@
-//! The object of made-up hosts: complete, incomplete, and random.
+//! Tests of the object with generated hosts: complete, incomplete, and random.
 
 use berth_api::infra_node::{AllocatedHugepages, Capabilities, HugepagePool, ZoneDistance};
 use proptest::prelude::*;
@@ -96,7 +96,7 @@ fn pages_of_a_pod_that_has_not_touched_them_are_unavailable() {
         hugepages: vec![AllocatedHugepages { size: PageSize::MIB_2, count }],
         ..Allocation::default()
     };
-    // The zone of the last pod's pages is unknown.
+    // The zone of the pages of the last pod is unknown.
     status.allocations = vec![pod(vec![0], 768), pod(vec![1], 256), pod(vec![0, 1], 1024)];
     let available =
         |zone| amounts(&published(&status, None), zone, "hugepages-2Mi").unwrap()[2].clone();
@@ -114,7 +114,7 @@ fn the_checkpoint_of_the_memory_manager_counts_if_it_exists() {
     let status = status(kubelet("Static"), vec![zone(0), zone(1)]);
     let all = published(&status, Some(&state));
     assert_eq!(amounts(&all, 0, "memory").unwrap(), ["16Gi", "13Gi", "3Gi"]);
-    // Another program than pods uses half of them.
+    // A program that is not a pod uses half of the pages.
     assert_eq!(amounts(&all, 0, "hugepages-2Mi").unwrap(), ["2Gi", "2Gi", "1Gi"]);
     assert_eq!(amounts(&all, 1, "memory"), None);
     // A checkpoint of another policy is ignored.
@@ -142,7 +142,7 @@ fn unknown_resources_are_left_out_and_never_0() {
     assert_eq!(all["zones"][1]["resources"], Value::Null);
     assert!(amounts(&all, 0, "cpu").is_some());
 
-    // A zone without CPUs is known to have none.
+    // It is known that a zone without CPUs has none.
     let memory_only = infra_node::Zone {
         cpus: Some("".parse().unwrap()),
         pinnable_cpus: Some("".parse().unwrap()),
