@@ -177,7 +177,8 @@ fn host_tuned(input: &Input) -> Verdict {
     }
 }
 
-/// Returns `None` if no network is desired and none is left.
+/// Returns the condition TenantNetworksReady; `None` if no network is desired and no network
+/// exists.
 fn networks_ready(input: &Input) -> Option<Verdict> {
     let networks = &input.plan.networks;
     if let Some(why) = input.waiting {
@@ -228,7 +229,8 @@ fn networks_ready(input: &Input) -> Option<Verdict> {
     })
 }
 
-/// Returns `None` if Berth does not manage the kubelet and it needs no restart.
+/// Returns the condition KubeletAligned; `None` if Berth does not manage the kubelet and the
+/// kubelet needs no restart.
 fn kubelet_aligned(input: &Input) -> Option<Verdict> {
     let kubelet = &input.facts.kubelet;
     let mode = input.spec.cpu.as_ref().and_then(|cpu| cpu.kubelet);
@@ -276,8 +278,8 @@ fn kubelet_aligned(input: &Input) -> Option<Verdict> {
     })
 }
 
-/// Returns the condition of a client certificate. The message has its expiration time, not the remaining time, so that it does
-/// not change.
+/// Returns the condition of a client certificate. The message contains the expiration time and not the remaining
+/// time, so that the message does not change with time.
 fn credential_valid(certificate: &Validity, now: SystemTime) -> Verdict {
     let end = Timestamp::try_from(certificate.not_after)
         .map_or_else(|_| "an unknown time".to_owned(), |end| end.to_string());

@@ -1,7 +1,9 @@
-//! Berth's node agent, in the order of its data flow.
+//! Berth's node agent. Its modules, in the order of the data flow:
 //!
-//! [`observe`] reads the host into facts with `berth-host-facts`, [`report`] converts the facts to an InfraNode, and [`check`] evaluates them. [`plan`] compares them with the desired state, [`apply`] changes the host, and
-//! [`daemon`] repeats this and publishes the results through [`cluster`]. [`cli`] is the only module that prints.
+//! [`observe`] reads the host into facts with `berth-host-facts`, [`report`] converts the facts to an InfraNode,
+//! and [`check`] evaluates the facts. [`plan`] compares the facts with the desired state, [`apply`] changes the
+//! host, and [`daemon`] repeats these steps and publishes the results through [`cluster`]. [`cli`] is the only
+//! module that prints.
 
 pub mod apply;
 pub mod check;

@@ -18,7 +18,7 @@ pub struct Manifest {
     pub name: Option<String>,
     /// The parts of the spec without faults.
     pub spec: InfraNodeSpec,
-    /// All faults of the manifest.
+    /// All faults in the manifest.
     pub faults: Vec<Fault>,
     /// The parts and networks that have faults.
     pub unclear: Unclear,

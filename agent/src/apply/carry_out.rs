@@ -12,13 +12,13 @@ use berth_host_facts::ledger::Ledger;
 use berth_host_facts::processes;
 use berth_host_facts::setting::{KsmSetting, Setting};
 
-/// Outcomes of the changes of a plan.
+/// Outcomes of the changes of one plan.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// One outcome for each change, in order. The last changes have no outcome if there was no time
     /// for them.
     pub outcomes: Vec<Outcome>,
-    /// Failure to save the rollback ledger after the changes.
+    /// Outcome of the save of the rollback ledger after the changes, if it failed.
     pub state: Option<Outcome>,
 }
 

@@ -18,7 +18,7 @@ pub struct Outcome {
     pub what: String,
     /// Result.
     pub result: ChangeResult,
-    /// True if Berth had set it before and another program had changed it.
+    /// True if the value was set by Berth before, and then changed by another program.
     pub drift: bool,
     /// Numbers, errno and its meaning, or the reason why the change is blocked.
     #[serde(skip_serializing_if = "Option::is_none")]

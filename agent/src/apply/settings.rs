@@ -17,7 +17,7 @@ use berth_host_facts::setting::{Setting, Unit, Value};
 /// Time limit for the control group: systemd answers before the kernel has changed the group.
 const REALIZED: Duration = Duration::from_secs(5);
 
-/// Sets a setting and reads it back.
+/// Writes a setting, and reads it to confirm the new value.
 pub(super) fn set(hands: &Hands, setting: Setting, value: &Value) -> Result {
     if let (Setting::AllowedCpus(unit), Value::Cpus(cpus)) = (setting, value) {
         return set_allowed_cpus(hands, unit, cpus);

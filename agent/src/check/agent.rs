@@ -1,4 +1,4 @@
-//! Checks of the agent itself: its credential for the cluster.
+//! Checks of the agent's credential for the cluster.
 
 use berth_runtime::certificate::Expiry;
 

@@ -54,7 +54,7 @@ fn uplink(input: &Input) -> Outcome {
         .map(|link| link.name.as_str())
         .collect();
     if up.is_empty() {
-        // Some virtual NICs work but report no state.
+        // Some virtual NICs work, but their state is unknown.
         let is_unknown = uplinks.iter().any(|link| link.state == Some(LinkState::Unknown));
         let name = uplinks.first().map_or("eth0", |link| link.name.as_str());
         let outcome = if is_unknown {

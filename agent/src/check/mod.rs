@@ -34,7 +34,7 @@ pub use outcome::{Evidence, Outcome, Status};
 pub struct Check {
     /// Stable name, `group.name`.
     pub id: &'static str,
-    /// What the check verifies, in a few words.
+    /// Short description of the property that the check verifies.
     pub title: &'static str,
     /// Reason for the check and meaning of its results.
     pub explanation: &'static str,

@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Lease duration in seconds, after which readers regard the agent as unresponsive: three renewals may fail.
 const DURATION: i32 = 120;
 
-/// Renews the Lease forever.
+/// Renews the Lease until the task is aborted.
 pub(super) async fn renew(
     client: Client,
     settings: Settings,

@@ -21,7 +21,7 @@ use berth_runtime::refusal::{Refusals, conflicts, remove};
 /// Result of a cycle, to be published.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The host as an InfraNode with its status.
+    /// The host as an InfraNode, including the status.
     pub node: InfraNode,
     /// Generation of the InfraNode that the cycle applied.
     pub acted_on: Option<Generation>,
@@ -68,7 +68,7 @@ impl Dropped {
     }
 }
 
-/// Publishes forever.
+/// Publishes reports until the task is aborted.
 pub(super) async fn publish(
     objects: Objects,
     store: Arc<Store>,
@@ -204,7 +204,7 @@ impl Publisher {
         if written.as_ref().is_err_and(|error| all_conflicts(error, by_controller)) {
             written = within(api.patch_status(&name, &params.force(), &patch)).await;
         }
-        // The agent sends no nulls.
+        // The agent's body contains no nulls.
         let found_null = |error: &CallError| error.is_invalid("\"null\"");
         if !self.empties_are_nulls && written.as_ref().is_err_and(found_null) {
             tracing::info!(

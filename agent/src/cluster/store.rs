@@ -90,7 +90,7 @@ impl Store {
 
     /// Sets the address of the API server.
     pub(super) fn set_server(&self, server: (String, u16)) {
-        // Only `join` calls it, once.
+        // The address is set only once, by `join`.
         drop(self.server.set(server));
     }
 
@@ -203,7 +203,7 @@ impl Store {
         let mut inner = self.lock();
         let changed = match object {
             None => {
-                // The object was deleted or never existed: the host keeps its last valid state.
+                // If the object was deleted or never existed, the host keeps its last valid state.
                 inner.infra_node = Observed::Absent;
                 let was_unknown = inner.desired.is_none();
                 inner.desired.get_or_insert(DesiredState { document: None, generation: None });

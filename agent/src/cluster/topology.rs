@@ -45,7 +45,7 @@ struct Publisher {
     last_reason: String,
 }
 
-/// Publishes forever.
+/// Publishes the object until the task is aborted.
 pub(super) fn publish(
     client: &Client,
     node: String,
@@ -178,7 +178,7 @@ impl Publisher {
         }
     }
 
-    /// Logs a reason unless it was the last one. Returns true if it was logged.
+    /// Logs a reason unless it equals the last logged reason. Returns true if it was logged.
     fn warn_once(&mut self, reason: &str) -> bool {
         let is_new = self.last_reason != reason;
         if is_new {

@@ -54,7 +54,7 @@ struct Scan {
 /// Between these bounds the limit is the duration of the last read of the host. With a fixed limit, a slow host
 /// with many links would spend most of the time on reads.
 const REMOVALS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
-/// Pause between cycles while removals are left.
+/// Pause between cycles while links remain to be removed.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Shortest time until a retry.
 const SHORTEST_RETRY: Duration = Duration::from_secs(1);
@@ -138,7 +138,7 @@ impl Worker {
         self.state.end();
     }
 
-    /// Converges the host, or only its links.
+    /// Converges the whole host, or only its links.
     fn converge(
         &mut self,
         desired: &Desired,

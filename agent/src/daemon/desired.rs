@@ -17,7 +17,7 @@ pub(super) struct Desired {
     pub(super) spec: InfraNodeSpec,
     pub(super) unclear: Unclear,
     pub(super) faults: Vec<Fault>,
-    /// Reason why no part of it is applied.
+    /// Reason why no part of the desired state is applied.
     pub(super) waiting: Option<String>,
     /// Generation of the InfraNode that contains the desired state.
     pub(super) generation: Option<Generation>,
@@ -109,7 +109,7 @@ impl Candidate {
 #[derive(Debug)]
 pub(super) struct DesiredReader {
     source: Source,
-    /// True if the desired state of the cluster is saved on disk; an agent with `--observe` has no folder for it.
+    /// True if the desired state of the cluster is saved on disk. An agent with `--observe` has no state folder.
     saves: bool,
     store: Option<Arc<Store>>,
     /// The document of the last read of a file.

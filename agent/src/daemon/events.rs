@@ -1,4 +1,5 @@
-//! Events of one cycle: one for each reason; a problem that lasts is emitted once.
+//! Events of one cycle. Each reason has one Event, and a problem that lasts causes an Event only
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

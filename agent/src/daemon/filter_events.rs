@@ -18,8 +18,8 @@ use berth_host_facts::nftables::{NFNLGRP_NFTABLES, TABLE, concerns};
 /// at once.
 const BUFFER: usize = 4 << 20;
 
-/// Sends an event for each change of Berth's table. A listener makes the kernel load nf_tables, so it starts only when a host
-/// network is desired.
+/// Sends an event for each change of Berth's table. A listener makes the kernel load nf_tables, so the listener
+/// starts only when a host network is desired.
 pub(super) async fn watch(interest: Arc<Mutex<Interest>>, events: Sender<Trigger>) {
     let network_desired =
         Arc::clone(&interest.lock().unwrap_or_else(PoisonError::into_inner).network_desired);

@@ -17,7 +17,7 @@ use berth_host_facts::processes::KUBELET;
 /// Default folder of the kubelet. Another folder (`--root-dir`) is not watched, and is read in
 /// timer cycles only.
 const FOLDER: &str = "var/lib/kubelet";
-/// Checkpoints of the CPU, memory and device managers.
+/// Names of the checkpoint files of the CPU, memory and device managers.
 const CHECKPOINTS: [&str; 3] =
     ["cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"];
 /// Parents of the top control group of pods.

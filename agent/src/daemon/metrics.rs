@@ -190,7 +190,8 @@ impl Metrics {
         }
     }
 
-    /// Updates the expiration time of the client certificate; without a certificate there is no value.
+    /// Updates the expiration time of the client certificate. Without a certificate the metric has no
+    /// value.
     pub(super) fn update_certificate(&self, certificate: Option<Validity>) {
         self.certificate.clear();
         let end =

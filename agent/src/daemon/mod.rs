@@ -45,7 +45,7 @@ use watch::Trigger;
 pub struct Settings {
     /// Source of the desired state.
     pub source: Source,
-    /// Name of the Node, if it is neither the host's nor the kubelet's.
+    /// Name of the Node, if it differs from the names of the host and the kubelet.
     pub node_name: Option<String>,
     /// True if the agent only reports and never changes the host.
     pub observe: bool,
@@ -203,7 +203,8 @@ pub fn concerns_link(message: &[u8], index: u32, name: &str) -> bool {
     link_events::concerns(message, &link_events::Interest::single(index, name))
 }
 
-/// Waits until no more triggers arrive, and returns the one that includes the others.
+/// Waits until no more triggers arrive, and returns the greatest trigger, which includes the work
+/// of the others.
 async fn debounced(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigger {
     let begin = Instant::now();
     let mut most = first;

@@ -13,7 +13,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_s
 /// Retry interval of a failed change of links after a link event.
 const RETRY_LINKS: Duration = Duration::from_secs(5);
 
-/// Changes that failed, and when to retry them.
+/// Changes that failed, with the time of their next retry.
 #[derive(Debug, Default)]
 pub(super) struct RetryTracker {
     attempts: BTreeMap<AttemptId, Attempt>,

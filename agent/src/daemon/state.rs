@@ -30,7 +30,7 @@ pub(super) struct Inner {
     busy: bool,
     /// True after the first cycle.
     pub(super) ready: bool,
-    /// Reason why no desired state is applied.
+    /// Reason why the desired state is not applied.
     pub(super) waiting: Option<String>,
     /// Faults of the manifest.
     pub(super) faults: Vec<Fault>,

@@ -1,4 +1,4 @@
-//! Builds the status of the InfraNode from the results of a cycle.
+//! Builds the status of the InfraNode from the results of a cycle. The functions are pure.
 
 use std::collections::BTreeMap;
 

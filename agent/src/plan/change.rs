@@ -24,7 +24,7 @@ pub struct Change {
     pub will_be: String,
     /// Reason for the change.
     pub why: Why,
-    /// True if Berth had set it before and another program changed it.
+    /// True if the value was set by Berth before, and then changed by another program.
     pub drift: bool,
     /// Effect on workloads of the host.
     pub disruption: Disruption,
@@ -37,7 +37,7 @@ pub struct Change {
     /// checkpoints).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removes: Vec<String>,
-    /// What `apply` does.
+    /// Action that `apply` carries out.
     #[serde(flatten)]
     pub action: Action,
 }
@@ -53,19 +53,19 @@ pub enum Disruption {
     High,
 }
 
-/// What `apply` does.
+/// Action that `apply` carries out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Action {
     /// Sets these settings, in this order.
     Set(#[serde(serialize_with = "as_steps")] Vec<Step>),
-    /// Works on the kubelet's files.
+    /// Changes files of the kubelet.
     Kubelet(#[serde(serialize_with = "as_kubelet")] KubeletAction),
-    /// Works on links.
+    /// Changes links.
     Links(#[serde(serialize_with = "as_links")] LinkWork),
 }
 
-/// One setting and its values.
+/// One setting with its current, new and desired value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// The setting.

@@ -11,7 +11,7 @@ use super::target::Targets;
 use crate::manifest::Fault;
 use berth_host_facts::topology::Topology;
 
-/// Returns the reserved CPUs, if the spec has any and they can be reserved.
+/// Returns the reserved CPUs; `None` if the spec reserves none, or if they cannot be reserved.
 pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
     let spec = input.spec.cpu.as_ref()?;
     let Some(reserved) = &spec.reserved else {

@@ -45,12 +45,12 @@ pub enum DropInState {
     ActiveWithoutCheckpoints,
 }
 
-/// Identity of one attempt at a change: the change and the values it sets.
+/// Identity of one attempt at a change: the change and the values that the attempt sets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttemptId {
     /// The change.
     pub change: ChangeId,
-    /// The value of each of its settings.
+    /// The value of each setting of the change.
     pub values: Vec<Value>,
 }
 

@@ -1,4 +1,5 @@
-//! Plans the ordered list of changes from the observed to the desired state of a host. Pure.
+//! Plans the ordered list of changes from the observed to the desired state of a host. The planner
+//! is pure.
 //!
 //! There are three steps. Each part of the spec adds its settings ([`Target`]). Settings that Berth changed and
 //! that the spec no longer has get their original value. Each setting that differs becomes a [`Change`], with its

@@ -6,7 +6,7 @@ use super::input::Input;
 use super::target::Targets;
 use berth_host_facts::setting::Setting;
 
-/// Returns the change of a setting that is one value.
+/// Returns the change of a setting that consists of one value.
 pub(super) fn plain(
     input: Input,
     targets: &Targets,

@@ -10,10 +10,10 @@ use berth_host_facts::setting::{Setting, Value};
 /// Reason for a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Why {
-    /// The spec has this value.
+    /// Sets the value of the spec.
     #[serde(rename = "Asked")]
     Spec,
-    /// The spec no longer has the field: the original value is restored.
+    /// Restores the original value, because the spec no longer has the field.
     #[serde(rename = "PutBack")]
     Restore,
 }

@@ -1,5 +1,6 @@
-//! Computes what is published about the host: the labels, conditions and extended resources of the Node, the single apply
-//! that writes them, and the NodeResourceTopology. Pure: `cluster` sends the requests.
+//! Computes the published state of the host: the labels, conditions and extended resources of the Node, the single
+//! apply that writes these fields, and the NodeResourceTopology. The functions are pure: `cluster` sends the
+//! requests.
 //!
 //! There are three rules. An unknown fact leaves the published value unchanged. A withdrawn value is removed and
 //! never set to 0, because a restarting kubelet refuses pods that request a resource of 0, but ignores an absent

@@ -65,7 +65,8 @@ fn is_usable(networks: &[NetworkStatus], name: &str) -> bool {
         .is_some_and(|network| network.ready > 0 || (network.failed == 0 && network.pending == 0))
 }
 
-/// Returns the number of CPUs that can be pinned on the host; `None` if it is unknown for any zone.
+/// Returns the number of CPUs that can be pinned on the host; `None` if the number is unknown for
+/// any zone.
 fn pinnable(status: &InfraNodeStatus) -> Option<usize> {
     if status.zones.is_empty() {
         return None;

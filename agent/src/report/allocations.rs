@@ -13,7 +13,7 @@ use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::memory_state::{Block, page_size};
 use berth_host_facts::kubelet::podresources::{self, ContainerResources, PodResources};
 
-/// Limits of the schema: a pod that exceeds them is reported without its containers.
+/// Limits of the schema. A pod that exceeds the limits is reported without its containers.
 const CONTAINERS: usize = 64;
 const BLOCKS: usize = 16;
 const DEVICES: usize = 64;

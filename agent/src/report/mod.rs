@@ -1,4 +1,5 @@
-//! Converts facts to an InfraNode with its status. Pure: the same facts yield the same bytes.
+//! Converts facts to an InfraNode with its status. The conversion is pure: the same facts yield the
+//! same bytes.
 
 mod allocations;
 mod devices;

@@ -101,7 +101,7 @@ const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
 /// Error of a change of the nftables table.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// There is no socket for nf_tables.
+    /// The kernel opened no socket for nf_tables.
     #[error(
         "nftables table bridge berth: {error}; {hint}",
         error = .0,
@@ -155,7 +155,7 @@ pub enum TrialError {
 /// Reason why a trial did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum NotTried {
-    /// There is no netlink socket.
+    /// The kernel opened no netlink socket.
     #[error("{0}")]
     Open(#[source] io::Error),
     /// The kernel did not answer.

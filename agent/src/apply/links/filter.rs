@@ -18,7 +18,7 @@ use berth_host_facts::nftables::{Attributes, Nftables, TABLE};
 /// Applies the change, and compares the table with the desired table.
 ///
 /// # Errors
-/// If the table differs from the desired one.
+/// If the table differs from the desired table.
 pub(super) fn carry_out(work: &FilterWork) -> Result<(), FilterError> {
     let mut transactions = Transactions::open().map_err(FilterError::Open)?;
     let requests = match work {

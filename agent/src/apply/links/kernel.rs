@@ -27,10 +27,10 @@ pub trait Kernel {
     /// rules.
     ///
     /// # Errors
-    /// If the rules differ from the desired ones.
+    /// If the rules differ from the desired rules.
     fn filter(&mut self, work: &FilterWork) -> Result<(), FilterError>;
 
-    /// Returns all links as they are now.
+    /// Returns the current state of all links.
     ///
     /// # Errors
     /// If the kernel does not answer, or its list of links is incomplete.

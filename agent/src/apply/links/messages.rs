@@ -30,7 +30,7 @@ const IPV6_LEAST_MTU: u32 = 1280;
 /// Returns the message that creates a link, which is down at first.
 ///
 /// # Errors
-/// If a link below it does not exist.
+/// If a link that the new link depends on does not exist.
 pub(super) fn make(desired: &DesiredLink, indexes: &Indexes) -> Result<LinkMessage, StepError> {
     let name = desired.name.as_str();
     let master = desired.master.as_ref().map(|name| index(indexes, name)).transpose()?;
@@ -87,7 +87,7 @@ fn joined<T>(builder: LinkMessageBuilder<T>, master: Option<u32>) -> LinkMessage
 /// 5.19 apply the message to all links of that group.
 ///
 /// # Errors
-/// If a link below it does not exist.
+/// If a link that this link depends on does not exist.
 pub(super) fn settle(
     desired: &DesiredLink,
     indexes: &Indexes,

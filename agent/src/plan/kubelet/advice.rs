@@ -9,7 +9,7 @@ use crate::plan::input::Input;
 use berth_host_facts::kubelet::KubeletConfig;
 use berth_host_facts::kubelet::fields::Difference;
 
-/// Desired configuration of the kubelet, and the steps towards it.
+/// Desired configuration of the kubelet, and the steps that lead to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Advice {

@@ -16,13 +16,13 @@ pub enum LinkChangeId {
         /// Uplinks that are ports of Berth's bridges.
         uplinks: BTreeSet<LinkName>,
     },
-    /// Deletes these rules.
+    /// Deletes the rules that drop guests' control frames.
     DeleteFilter,
     /// Removes an uplink from the bridge of another network.
     TakeUplink {
         /// The uplink.
         uplink: LinkName,
-        /// The network that needs it.
+        /// The network that needs the uplink.
         network: String,
     },
     /// Creates the shared bridge of a network.
@@ -46,7 +46,7 @@ pub enum LinkChangeId {
         /// The bridge.
         bridge: LinkName,
     },
-    /// Moves a shared bridge from other uplinks to this one.
+    /// Moves a shared bridge from its current uplinks to another uplink.
     TakeOver {
         /// The new uplink.
         uplink: LinkName,
@@ -83,18 +83,19 @@ pub enum LinkChangeId {
     AddTenant {
         /// The tenant.
         tenant: String,
-        /// Its VLAN and the uplink, or its VNI.
+        /// VLAN of the tenant with its uplink, or VNI of the tenant.
         segment: Segment,
-        /// Its bridge.
+        /// Bridge of the tenant.
         bridge: Option<LinkName>,
-        /// True if some of its links exist already.
+        /// True if some links of the tenant exist already.
         partly: bool,
     },
     /// Changes properties of one tenant's links.
     SetTenant {
         /// The tenant.
         tenant: String,
-        /// Its links that differ. A link that is removed and created again has no differences.
+        /// Links of the tenant that differ. A link that is removed and created again has no
+        /// differences.
         links: Vec<(LinkName, Vec<Difference>)>,
     },
     /// Removes the links of a tenant or a network.
@@ -103,7 +104,7 @@ pub enum LinkChangeId {
         links: Vec<LinkName>,
         /// The host network.
         network: String,
-        /// The tenant, if they are a tenant's.
+        /// The tenant; `None` if the links belong to no tenant.
         tenant: Option<String>,
     },
     /// Removes a link whose creation was interrupted.
@@ -113,20 +114,20 @@ pub enum LinkChangeId {
 /// The layer 2 segment of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Segment {
-    /// A VLAN.
+    /// A VLAN on an uplink.
     Vlan {
-        /// Its id.
+        /// The VLAN id.
         id: u32,
-        /// The uplink that carries it.
+        /// The uplink that carries the VLAN.
         uplink: LinkName,
     },
-    /// A VXLAN of this VNI.
+    /// A VXLAN with this VNI.
     Vni(u32),
 }
 
 impl LinkChangeId {
-    /// Returns true if an outcome of this change replaces an older one of `other`: both apply the same operation to the
-    /// same links, whatever the properties.
+    /// Returns true if an outcome of this change replaces an older outcome of `other`: both apply the same
+    /// operation to the same links, even if the properties differ.
     #[must_use]
     pub fn supersedes(&self, other: &Self) -> bool {
         match (self, other) {

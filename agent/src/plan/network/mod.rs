@@ -1,4 +1,4 @@
-//! Plans tenant networks: changes from the observed links to those of the spec.
+//! Plans tenant networks: the changes from the observed links to the links of the spec.
 //!
 //! A link belongs to Berth if its alias has Berth's prefix. Other links are never changed, except an uplink that
 //! becomes a port of a bridge of Berth. A fault in one network blocks only that network.

@@ -57,7 +57,7 @@ pub enum LinkOp {
         /// True for the bridge itself.
         itself: bool,
     },
-    /// Changes the flood list of a tunnel: the peers that it sends BUM traffic to.
+    /// Changes the flood list of a tunnel, which contains the peers that receive BUM traffic.
     Peers {
         /// The VXLAN link.
         link: LinkName,

@@ -317,7 +317,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Marks the last change as drift correction; with `enforce: false` it is blocked.
+    /// Marks the last change as drift correction. With `enforce: false` the change is blocked.
     pub(super) fn is_drift(&mut self) {
         let left = self.input.spec.enforce == Some(false);
         if let Some(change) = self.changes.last_mut() {

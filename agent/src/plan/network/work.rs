@@ -84,7 +84,7 @@ impl LinkWork {
         }
     }
 
-    /// Returns true if guests could send frames by the links that this work creates.
+    /// Returns true if guests could send frames through the links that this work creates.
     #[must_use]
     pub fn needs_filter(&self) -> bool {
         let opens = |op: &LinkOp| {

@@ -18,7 +18,8 @@ fn kubelet(memory: &str) -> Kubelet {
     }
 }
 
-/// Returns a zone of eight CPUs, one reserved and two pinned, and 16 GiB of memory: 2 GiB are huge pages, half of them used.
+/// Returns a zone with eight CPUs (one reserved, two pinned) and 16 GiB of memory (2 GiB in huge pages, half of
+/// them used).
 fn zone(id: u32) -> infra_node::Zone {
     let from = id % 64 * 8;
     let cpus =
