@@ -229,8 +229,8 @@ fn networks_ready(input: &Input) -> Option<Verdict> {
     })
 }
 
-/// Returns the condition KubeletAligned; `None` if Berth does not manage the kubelet and the
-/// kubelet needs no restart.
+/// Returns the condition KubeletAligned; `None` if Berth does not manage the kubelet and no restart
+/// of the kubelet is needed.
 fn kubelet_aligned(input: &Input) -> Option<Verdict> {
     let kubelet = &input.facts.kubelet;
     let mode = input.spec.cpu.as_ref().and_then(|cpu| cpu.kubelet);

@@ -14,7 +14,7 @@ use serde_json::Value;
 /// A manifest, as far as it could be parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// `metadata.name`.
+    /// Name of the InfraNode (`metadata.name`).
     pub name: Option<String>,
     /// The parts of the spec without faults.
     pub spec: InfraNodeSpec,
@@ -46,15 +46,15 @@ impl Unclear {
 /// Parts of the spec that are applied independently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// `spec.cpu`
+    /// CPUs (`spec.cpu`).
     Cpu,
-    /// `spec.hugepages`
+    /// Huge pages (`spec.hugepages`).
     Hugepages,
-    /// `spec.ksm`
+    /// Kernel samepage merging (`spec.ksm`).
     Ksm,
-    /// `spec.transparentHugepages`
+    /// Transparent huge pages (`spec.transparentHugepages`).
     TransparentHugepages,
-    /// `spec.networks` and `spec.tenantNetworks`
+    /// Networks and their tenants (`spec.networks` and `spec.tenantNetworks`).
     Networks,
 }
 

@@ -1,8 +1,8 @@
 //! Sends changes of links to the kernel, many at a time.
 //!
-//! Changes in one datagram cost one system call and one acknowledgement, that of the last change. The kernel
-//! processes them in order, and reports each change that it refuses, even if that change did not request an
-//! acknowledgement.
+//! Changes in one datagram cost one system call and one acknowledgement, which is for the last change. The
+//! kernel processes the changes in order, and reports each change that it refuses, even if that change did
+//! not request an acknowledgement.
 
 use std::io;
 

@@ -6,7 +6,7 @@ use super::{Check, Finding, Findings, Status};
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
-/// Columns of a default terminal.
+/// Width of a default terminal, in columns.
 const WIDTH: usize = 80;
 /// Column of the check id.
 const ID: usize = 6;

@@ -1,4 +1,4 @@
-//! `berth-agent apply` and `berth-agent revert`.
+//! The commands `berth-agent apply` and `berth-agent revert`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `berth-agent check`.
+//! The command `berth-agent check`.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `berth-agent plan`.
+//! The command `berth-agent plan`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `berth-agent report`.
+//! The command `berth-agent report`.
 
 use std::process::ExitCode;
 

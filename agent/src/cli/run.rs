@@ -1,4 +1,4 @@
-//! `berth-agent run`.
+//! The command `berth-agent run`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

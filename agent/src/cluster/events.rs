@@ -19,7 +19,7 @@ use super::store::{Observed, Store};
 use berth_runtime::events::LONGEST;
 use berth_runtime::pace::Pace;
 
-/// An Event to emit about what happened in one cycle.
+/// Event about the results of one cycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CycleEvent {
     /// Reason of the Event.

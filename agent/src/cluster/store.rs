@@ -77,9 +77,9 @@ pub struct DesiredState {
 /// be equal by chance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generation {
-    /// `metadata.uid`.
+    /// UID of the object (`metadata.uid`).
     pub uid: String,
-    /// `metadata.generation`.
+    /// Generation of the object (`metadata.generation`).
     pub number: i64,
 }
 

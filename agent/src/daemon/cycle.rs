@@ -181,8 +181,8 @@ impl Worker {
         converged
     }
 
-    /// Rolls back a change that an earlier process left on trial. Returns the reason why no change can be applied, if that
-    /// fails.
+    /// Rolls back a change that an earlier process left on trial. If the rollback fails, returns the reason why no
+    /// change can be applied.
     fn recover(&self) -> Option<CannotStart> {
         let boot_id = read_boot_id(&self.root).unwrap_or_default();
         match trial::recover(&self.root, &boot_id) {
@@ -232,7 +232,7 @@ impl Worker {
     }
 }
 
-/// Updates the result of the last full cycle with that of a cycle of link events.
+/// Updates the result of the last full cycle with the result of a cycle of link events.
 fn merge_links(mut full: Converged, links: Converged) -> Converged {
     full.facts.links = links.facts.links;
     full.facts.ledger = links.facts.ledger;

@@ -74,7 +74,7 @@ const LINKS_DEBOUNCE: (Duration, Duration) =
 /// Burst of cycles that link events may start, and interval of one more cycle: another program may revert each
 /// correction.
 const LINK_CYCLES: (u32, Duration) = (20, Duration::from_secs(1));
-/// Time that a shutdown waits for a change in progress.
+/// Time limit for a change in progress at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs until SIGTERM or SIGINT. The exit does not change the host.
@@ -204,7 +204,7 @@ pub fn concerns_link(message: &[u8], index: u32, name: &str) -> bool {
 }
 
 /// Waits until no more triggers arrive, and returns the greatest trigger, which includes the work
-/// of the others.
+/// of all others.
 async fn debounced(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigger {
     let begin = Instant::now();
     let mut most = first;

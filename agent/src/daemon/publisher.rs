@@ -101,7 +101,7 @@ impl Publisher {
 
         let mut inner = self.state.lock();
         inner.count_outcomes(outcomes);
-        // The last report of this process, or of the previous process.
+        // This is the last report of this process, or of the previous process.
         let last = inner.node.take().and_then(|node| node.status);
         let last = last.or_else(|| self.cluster.as_ref()?.store.status());
         let input = status::Input {

@@ -28,9 +28,9 @@ pub struct Change {
     pub drift: bool,
     /// Effect on workloads of the host.
     pub disruption: Disruption,
-    /// Description of that effect.
+    /// Description of the effect on workloads.
     pub effect: String,
-    /// Obstacle and remedy, if the change is blocked.
+    /// Reason why the change is blocked, and the remedy; `None` if it is not blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
     /// Files that are removed before the change, because the kubelet would refuse them afterwards (its

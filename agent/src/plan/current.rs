@@ -33,7 +33,8 @@ pub(super) fn pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&Huge
     zone.hugepages.iter().find(|pool| pool.size == size)
 }
 
-/// Returns the pages of the persistent pool: without surplus pages, whose number changes with use.
+/// Returns the pages of the persistent pool. Surplus pages, whose number changes with use, are not
+/// included.
 pub(super) fn persistent(pool: &HugepagePool) -> u64 {
     pool.total.saturating_sub(pool.surplus.unwrap_or(0))
 }

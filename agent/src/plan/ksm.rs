@@ -152,8 +152,9 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
     KsmSetting::ALL.into_iter().filter_map(change).collect()
 }
 
-/// Returns true if the setting has its desired value. For `run`, 2 (unmerge and stop) is as good as
-/// 0 (stop): an administrator who unmerged the pages stopped ksmd too, so that is not corrected.
+/// Returns true if the setting has its desired value. If `run` should be 0 (stop), 2 (unmerge and
+/// stop) is accepted too, because ksmd is stopped and the administrator's unmerging must not be
+/// undone.
 fn is_desired(setting: KsmSetting, was: &Value, target: &Target) -> bool {
     let stopped = |value: &Value| matches!(value, Value::Number(0 | 2));
     let both_stopped = setting == KsmSetting::Run && target.why == Why::Spec;

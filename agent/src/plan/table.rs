@@ -5,7 +5,7 @@ use super::model::Plan;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
-/// Columns of a default terminal.
+/// Width of a default terminal, in columns.
 const WIDTH: usize = 80;
 
 /// Renders the whole plan: changes, notes, advice on the kubelet, and the number of changes.

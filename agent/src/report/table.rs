@@ -11,7 +11,7 @@ use berth_host_facts::links::Links;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{line, printable, wrap};
 
-/// Columns of a default terminal.
+/// Width of a default terminal, in columns.
 const WIDTH: u16 = 80;
 /// Column of the values.
 const INDENT: usize = 11;

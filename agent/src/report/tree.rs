@@ -11,7 +11,7 @@ use berth_runtime::cli::text::{line, printable, wrap};
 
 /// Largest number of links shown below a link; a host may have thousands of tenants.
 const SHOWN: usize = 12;
-/// Columns of a default terminal.
+/// Width of a default terminal, in columns.
 const WIDTH: usize = 80;
 /// Smallest number of columns for the text of a link.
 const NARROW: usize = 24;

@@ -197,7 +197,7 @@ pub enum RolledBack {
         port: LinkName,
         /// True if the gateways answer after the rollback.
         answers: bool,
-        /// The process that would have undone the trial if the agent had not.
+        /// The process that would have undone the trial without the agent.
         guard: Guard,
     },
     /// The rollback failed.
@@ -257,7 +257,8 @@ fn named(gateways: &[Gateway]) -> String {
 pub enum Guard {
     /// A transient service, which survives the end of the agent's control group.
     Unit(String),
-    /// A child process, which survives the end of the agent's process only.
+    /// A child process, which survives the end of the agent's process, but not the end of its
+    /// control group.
     Child,
     /// The next start of the agent.
     NextStart,

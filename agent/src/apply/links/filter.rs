@@ -82,9 +82,9 @@ fn replace(filter: &MadeFilter) -> Vec<Request> {
     requests
 }
 
-/// `NFTA_LIST_ELEM`.
+/// Netlink attribute of an element in a list (`NFTA_LIST_ELEM`).
 const LIST_ITEM: u16 = 1;
-/// `enum byteorder` of `nft`.
+/// Byte order of the host (`enum byteorder` of `nft`).
 const HOST_ENDIAN: u32 = 1;
 const BIG_ENDIAN: u32 = 2;
 
@@ -115,14 +115,14 @@ fn set(
     vec![made, Request::make(message::NEW_ELEMENTS, attributes)]
 }
 
-/// `NFTA_DATA_VALUE`.
+/// Returns a value as the netlink attribute `NFTA_DATA_VALUE`.
 fn value(bytes: &[u8]) -> Attributes {
     Attributes::default().bytes(1, bytes)
 }
 
 type Expression = (&'static str, Attributes);
 
-/// `NFT_REG_1`.
+/// Number of the register that the expressions use (`NFT_REG_1`).
 const REGISTER: u32 = 1;
 
 fn expressions(rule: Rule) -> Vec<Expression> {
@@ -167,7 +167,7 @@ fn is_in(set: &str) -> Attributes {
     Attributes::default().text(1, set).number(2, REGISTER)
 }
 
-/// `NFT_META_OIFNAME` and `NFT_META_OIFGROUP`.
+/// Meta keys of the output link: its name (`NFT_META_OIFNAME`) and its group (`NFT_META_OIFGROUP`).
 const OUTPUT_NAME: u32 = 7;
 const OUTPUT_GROUP: u32 = 22;
 
@@ -179,7 +179,7 @@ fn equals(bytes: &[u8]) -> Attributes {
     Attributes::default().number(1, REGISTER).number(2, 0).nested(3, value(bytes))
 }
 
-/// `NFT_JUMP`.
+/// Verdict that jumps to another chain (`NFT_JUMP`).
 const JUMP: u32 = (-3_i32).cast_unsigned();
 
 /// Returns a verdict: `NFT_REG_VERDICT`, and `NFTA_DATA_VERDICT` with the chain of a jump.

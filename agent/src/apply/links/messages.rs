@@ -46,7 +46,8 @@ pub(super) fn make(desired: &DesiredLink, indexes: &Indexes) -> Result<LinkMessa
                 .mcast_snooping(false)
                 // A port carries no VLAN until a VLAN is added.
                 .vlan_default_pvid(0);
-            // Kernels without VLAN filtering refuse the attribute.
+            // Kernels without VLAN filtering refuse the attribute, so it is sent only for a
+            // VLAN-aware bridge.
             if *vlan_aware { builder.vlan_filtering(true) } else { builder }.build()
         }
         DesiredKind::Vlan { parent, id } => {

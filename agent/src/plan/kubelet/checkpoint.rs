@@ -36,8 +36,8 @@ pub(in crate::plan) enum Counted {
     /// The kubelet has counted this number of pages, but it is stopped and its node is drained. Any number is
     /// possible after this checkpoint is removed.
     Removable(Option<u64>, String),
-    /// The kubelet has counted this number of pages (`None` if it is unknown). Any other number has
-    /// to wait for the steps in this text.
+    /// The kubelet has counted this number of pages (`None` if it is unknown). Any other number is
+    /// blocked until the steps in the text are done.
     Fixed(Option<u64>, String),
 }
 

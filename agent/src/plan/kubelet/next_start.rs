@@ -35,8 +35,8 @@ pub fn next_start(facts: &HostFacts) -> Option<Refused> {
     Some(Refused { why, steps: drain_stop_remove_start(facts, &files) })
 }
 
-/// Returns the reason and the steps if the kubelet needs a restart to read the huge pages or its configuration
-/// files; `None` if it does not, or if that is unknown.
+/// Returns the reason and the steps if the kubelet must be restarted to read the huge pages or its
+/// configuration files; `None` if no restart is needed, or if the need is unknown.
 pub(crate) fn restart_needed(facts: &HostFacts) -> Option<String> {
     let kubelet = &facts.kubelet;
     let started = kubelet.start.as_ref().map(|start| start.after_boot);

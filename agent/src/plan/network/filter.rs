@@ -32,7 +32,7 @@ pub(crate) const LEAVING: &str = "leaving";
 pub(crate) const RESERVED: &str = "reserved";
 /// Name of the set of uplinks that are ports of Berth's bridges.
 pub(crate) const UPLINKS: &str = "uplinks";
-/// `NF_BR_FORWARD`.
+/// Netfilter hook for frames that a bridge forwards (`NF_BR_FORWARD`).
 pub(crate) const HOOK: Hook = Hook {
     number: 2,
     // `NF_BR_PRI_FILTER_BRIDGED`: before br_netfilter takes the frame to the host's iptables rules.

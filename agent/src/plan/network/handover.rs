@@ -1,5 +1,5 @@
-//! Moves a shared bridge from one uplink to another. Both uplinks are ports of the bridge for a moment, but only
-//! one of them carries a VLAN at a time, because two uplinks with the same VLAN on one bridge are a loop.
+//! Moves a shared bridge from one uplink to another. Both uplinks are ports of the bridge for a moment, but a
+//! VLAN is on only one uplink at a time, because two uplinks with the same VLAN on one bridge are a loop.
 
 use std::collections::BTreeSet;
 

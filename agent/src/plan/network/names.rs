@@ -45,8 +45,8 @@ pub(super) fn bridge_mac(seed: &str, bridge: &LinkName) -> MacAddress {
     MacAddress([0x02, a, b, c, d, e])
 }
 
-/// Returns the permanent hardware address. For a bond, returns its current address, which is that
-/// of its first port or was set by an administrator.
+/// Returns the permanent hardware address. For a bond, returns its current address, which comes
+/// from its first port or was set by an administrator.
 fn hardware_address(link: &Link) -> Option<String> {
     let own = link.permanent_mac.filter(|mac| mac.0 != [0; 6]).map(|mac| mac.to_string());
     own.or_else(|| link.mac.clone())

@@ -79,7 +79,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans one bridge, its uplink, and a VLAN on the uplink for every tenant.
+    /// Plans the shared bridge, its uplink, and a VLAN on the uplink for every tenant.
     fn shared_bridge(&mut self) {
         let Some(bridge) = &self.network.bridge else { return };
         if !self.link_change(bridge) {
@@ -229,7 +229,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Sets an uplink up that never becomes a port, because its VLAN links need it.
+    /// Sets up an uplink that never becomes a port, because its VLAN links need it.
     fn raise_uplink(&mut self) {
         let uplink = &self.network.uplink;
         if uplink.up == Some(false) {

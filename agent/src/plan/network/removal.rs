@@ -151,7 +151,7 @@ fn removal(
     change
 }
 
-/// Returns the change that sets an uplink down that was down originally.
+/// Returns the change that sets down an uplink that was down originally.
 fn lower(links: &Links, link: &Link) -> Change {
     let id = LinkChangeId::SetDown(link.name.clone());
     let mut change = alone(id, ["up", "down"], LinkOp::Down(link.name.clone()));

@@ -21,7 +21,7 @@ const MOST: usize = 64;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkState {
-    /// `spec.networks[].name`.
+    /// Name of the network (`spec.networks[].name`).
     pub name: String,
     /// Tenants in place.
     pub ready: u32,
@@ -36,7 +36,7 @@ pub struct NetworkState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NotReady {
-    /// `spec.tenantNetworks[].name`.
+    /// Name of the tenant (`spec.tenantNetworks[].name`).
     pub tenant: String,
     /// Pending or Failed.
     pub state: TenantNetworkState,
