@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 use super::metrics::Metrics;
 
-/// What happens to fields that another field manager owns.
+/// Policy for fields that another field manager owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
-    /// They stay: the server refuses the apply with a conflict (409) that names them.
+    /// The fields keep their owner: the server refuses the apply with a conflict (409) that names them.
     Win,
-    /// They are taken over.
+    /// The apply takes over the fields.
     Lose,
 }
 
@@ -61,7 +61,7 @@ impl Target {
         Self { resource, namespace: namespace.map(str::to_owned), name: name.to_owned(), uid: None }
     }
 
-    /// Adds the kind, name and UID.
+    /// Adds kind, name and UID to the body.
     fn complete(&self, mut body: Value) -> Value {
         if let Some(fields) = body.as_object_mut() {
             fields.insert("apiVersion".to_owned(), self.resource.api_version.clone().into());
@@ -84,7 +84,7 @@ impl Writer {
     /// Applies all fields of an object that the controller owns (`spec`, `metadata.labels`, ...).
     ///
     /// # Errors
-    /// The server's answer; or [`CallError::NotSent`] if this process is not the leader.
+    /// Returns the error of the server, or [`CallError::NotSent`] if this process is not the leader.
     pub async fn apply(
         &self,
         target: &Target,
@@ -97,7 +97,7 @@ impl Writer {
     /// Applies all fields of the status that the controller owns.
     ///
     /// # Errors
-    /// As [`Self::apply`].
+    /// The errors of [`Self::apply`].
     pub async fn apply_status(
         &self,
         target: &Target,
@@ -109,14 +109,14 @@ impl Writer {
     /// Applies all fields of the status that `manager` owns.
     ///
     /// # Errors
-    /// As [`Self::apply`].
+    /// The errors of [`Self::apply`].
     pub async fn apply_status_as(
         &self,
         manager: &str,
         target: &Target,
         status: Value,
     ) -> Result<DynamicObject, CallError> {
-        // The fields are the controller's, or those of an agent that is unresponsive.
+        // The fields belong to the controller, or to an agent that is unresponsive.
         let params = Self::params(manager, Others::Lose);
         self.patch(target, &params, json!({"status": status}), Part::Status).await
     }

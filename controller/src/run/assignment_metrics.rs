@@ -86,7 +86,7 @@ impl Assignment {
             counting: Family::default(),
             listed: Gauge::default(),
         };
-        // An increase from zero to one is visible only if the zero was exported.
+        // Prometheus sees an increase from zero to one only if the zero was exported.
         for refusal in KubeletRefusal::ALL {
             drop(
                 this.kubelet_refusals
@@ -172,12 +172,13 @@ impl Assignment {
         self.wakes.inc();
     }
 
-    /// Notes the time to count all hosts or all pods.
+    /// Records the time that counting all hosts or all pods took.
     pub(super) fn counted(&self, kind: &'static str, took: Duration) {
         self.counting.get_or_create(&KindLabels { kind }).set(took.as_secs_f64());
     }
 
-    /// Notes that the list of pods, the last one that decisions depend on, is complete.
+    /// Records that the list of pods is complete. Pods are the last kind to be listed, and decisions depend on
+    /// them.
     pub(super) fn listed(&self) {
         self.listed.set(Timestamp::now().as_duration().as_secs_f64());
     }

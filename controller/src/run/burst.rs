@@ -1,15 +1,16 @@
-//! Rate limit for reconciles of a burst of changes: one for each period while it lasts, not one for each change, and not
-//! only at its end.
+//! Rate limit for reconciles during a burst of changes: at most one reconcile per period, rather than one per
+//! change or a single one at the end of the burst.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Period of reconciles in a burst: the spec of a host has all its tenants, so the cost of a write grows with them.
+/// Period of reconciles in a burst. The spec of a host contains all its tenants, so each write costs more the more
+/// tenants it has.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Objects to reconcile, and when.
+/// Objects to reconcile, and the time of the last reconcile.
 #[derive(Debug, Default)]
 pub(super) struct Burst {
     names: BTreeSet<String>,
@@ -22,13 +23,14 @@ impl Burst {
         self.names.insert(name);
     }
 
-    /// Returns when the objects are due, if there are any: at once, or a period after the last ones.
+    /// Returns the time at which the objects are due: now, or one period after the last reconcile. `None` if there
+    /// are no objects.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let next = self.last.and_then(|last| last.checked_add(PERIOD));
         (!self.names.is_empty()).then(|| next.map_or(now, |next| next.max(now)))
     }
 
-    /// Takes the objects that are due now.
+    /// Removes and returns the objects that are due now.
     pub(super) fn take(&mut self, now: Instant) -> BTreeSet<String> {
         if self.due(now).is_none_or(|due| due > now) {
             return BTreeSet::new();
@@ -59,7 +61,7 @@ mod tests {
             }
         }
         assert_eq!(last, [1_020, 2_020]);
-        // The rest at the end of the burst is not forgotten.
+        // The objects that remain at the end of the burst are reconciled too.
         assert_eq!(burst.due(at(2_990)), Some(at(3_020)));
         assert_eq!(burst.take(at(3_020)).len(), 1);
         assert_eq!(burst.due(at(9_000)), None);

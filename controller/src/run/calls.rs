@@ -14,14 +14,15 @@ pub(super) fn patched_by() -> PatchParams {
     PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
 }
 
-/// A read that this controller has no right to, with the server's message: it names the right, the user and the place.
+/// Error of a read that RBAC does not permit, with the server's message, which names the verb, the user and the
+/// namespace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot be read, as a right is missing that an administrator may grant there (docs/security.md): {0}"
 )]
 pub(super) struct Forbidden(String);
 
-/// Separates a missing right (403) from other errors.
+/// Separates a missing permission (403) from other errors.
 pub(super) fn forbidden<T>(result: kube::Result<T>) -> kube::Result<Result<T, Forbidden>> {
     match result {
         Ok(value) => Ok(Ok(value)),

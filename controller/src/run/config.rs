@@ -1,4 +1,5 @@
-//! Reconciler of InfraConfig: validates it. Its readers take it from a store.
+//! Reconciler of InfraConfig: validates the object and writes its status. Other reconcilers read the InfraConfig
+//! from a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub(super) const NAME: &str = "default";
 const OPTIONS: Options =
     Options { name: "config", concurrency: 1, debounce: Duration::from_millis(200) };
 
-/// Validates the configuration until it is dropped.
+/// Validates the configuration until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
     let mut changes = context.configs.changes();
     let mut claims = context.claims.changes();
@@ -33,7 +34,7 @@ pub(super) async fn run(context: Arc<Context>) {
             for config in context.configs.all() {
                 wake.unbounded_send(ObjectRef::from_obj(config.as_ref())).unwrap_or_default();
             }
-            // A profile may add the network that a pool names.
+            // A change of a profile can add the network that a pool names.
             tokio::select! {
                 change = changes.recv() => match change {
                     Some(Change::Object(_, Some(_)) | Change::Relisted) => {}
@@ -41,7 +42,7 @@ pub(super) async fn run(context: Arc<Context>) {
                     None => return,
                 },
                 () = context.config_changed.notified() => {}
-                // A claim may conflict with another tenant's, on a network that may share the wire.
+                // A claim can conflict with a claim of another tenant on a network that may share the wire.
                 change = claims.recv() => if change.is_none() { return },
             }
         }

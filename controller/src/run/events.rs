@@ -1,4 +1,5 @@
-//! Events of objects: what has changed. They are lost while the server is unavailable; the state is in conditions.
+//! Emits Events about changes of objects. Events are lost while the server is unavailable; conditions hold the
+//! state.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +12,11 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 
-/// Events of one object in a burst, and the time in which one more is allowed; as client-go's correlator.
+/// Maximum number of events of one object in a burst, and the time after which one more is allowed (the values of
+/// client-go's event correlator).
 const PACE: (u32, Duration) = (25, Duration::from_secs(300));
 
-/// Emits Events, limited for each object.
+/// Emits Events, with a rate limit per object.
 pub struct Events {
     recorder: Recorder,
     paces: Mutex<HashMap<String, Pace>>,
@@ -75,7 +77,7 @@ impl Events {
     fn may(&self, reference: &ObjectReference) -> bool {
         let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        // Deleted objects are forgotten.
+        // Removes the limits of deleted objects.
         if paces.len() > 10_000 {
             paces.clear();
         }

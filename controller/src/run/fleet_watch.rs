@@ -1,5 +1,5 @@
-//! Keeps the [`Fleet`] up to date: computes it again when its input changes, and triggers the hosts and profiles whose
-//! result changed.
+//! Keeps the [`Fleet`] up to date: recomputes the fleet when its input changes, and triggers the hosts and profiles
+//! whose result changed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use super::burst::Burst;
 use crate::profiles::{HostObjects, ResolvedProfiles};
 use berth_runtime::watch::Change;
 
-/// Delay in which changes are collected.
+/// Time for which changes are collected before the fleet is recomputed.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Last computed fleet.
@@ -46,7 +46,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Triggers a host. Without a receiver the program ends.
+    /// Triggers a reconcile of a host. If the queue has no receiver, the program is ending.
     pub(super) fn host(&self, name: &str) {
         self.hosts.unbounded_send(ObjectRef::new(name)).unwrap_or_default();
     }
@@ -56,7 +56,7 @@ impl Queues {
     }
 }
 
-/// Changes of the input.
+/// Receivers of changes of the input.
 pub(super) struct Changes {
     pub(super) nodes: UnboundedReceiver<Change<Node>>,
     pub(super) infra_nodes: UnboundedReceiver<Change<InfraNode>>,
@@ -75,10 +75,10 @@ impl Changes {
     }
 }
 
-/// Watches the input until it is dropped.
+/// Watches the input until the future is dropped.
 pub(super) async fn watch_fleet(context: Arc<Context>, queues: Queues, mut changes: Changes) {
     recompute(&context, &queues);
-    // A new leader reconciles all of them once.
+    // A new leader reconciles all objects once.
     trigger_all(&context, &queues);
     let mut burst = Burst::default();
     loop {
@@ -116,7 +116,7 @@ async fn handle_next(
         Some(change) = changes.infra_nodes.recv() => match change {
             Change::Relisted => { trigger_all(context, queues); true }
             Change::Object(before, after) => {
-                // A write of this controller is a change too, and must not trigger the next one at once.
+                // A write of this controller is also a change, and must not trigger another write immediately.
                 if let Some(after) = &after {
                     burst.note(after.name_any());
                 }
@@ -139,7 +139,7 @@ async fn handle_next(
             }
             false
         }
-        // The receivers last as long as the program.
+        // The receivers live as long as the program.
         else => std::future::pending().await,
     }
 }
@@ -153,7 +153,7 @@ fn recompute(context: &Context, queues: &Queues) {
     let nodes = context.nodes.all();
     let infra_nodes: Vec<_> =
         nodes.iter().map(|node| context.infra_nodes.get(&node.name_any())).collect();
-    // Only the spec of a profile counts, not its status.
+    // Only the spec of a profile matters, not its status.
     let bare = |profile: Arc<HostProfile>| {
         let mut profile = (*profile).clone();
         profile.status = None;
@@ -193,7 +193,7 @@ fn recompute(context: &Context, queues: &Queues) {
     }
 }
 
-/// Input of the choice of a profile.
+/// Returns the fields of a Node that the selection of a profile depends on.
 fn node_facts(node: Option<&Node>) -> impl PartialEq {
     let addresses = |node: &Node| node.status.as_ref().and_then(|status| status.addresses.clone());
     node.map(|node| (node.metadata.uid.clone(), node.metadata.labels.clone(), addresses(node)))
@@ -211,7 +211,7 @@ fn profile_facts(profile: Option<&HostProfile>) -> impl PartialEq {
     profile.map(|profile| (profile.spec.clone(), profile.metadata.deletion_timestamp.clone()))
 }
 
-/// Triggers the hosts that carry a tenant, or did.
+/// Triggers the hosts that carry a tenant, or that carried the tenant before the change.
 fn tenant_changed(
     context: &Context,
     burst: &mut Burst,

@@ -1,7 +1,7 @@
 //! Reconciler of hosts: spec and conditions of InfraNodes, and labels of Nodes.
 //!
-//! It is the only writer of `InfraNode.spec`. [`crate::profiles`] decides; a field that another manager owns, which was not
-//! known before, is left to that manager.
+//! This reconciler is the only writer of `InfraNode.spec`. [`crate::profiles`] computes the spec. If another
+//! manager owns a field unexpectedly, the field is left to that manager.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ const PROFILES: Options =
 /// Conditions of an InfraNode that this reconciler writes.
 const OWNED_CONDITIONS: [&str; 3] = [PROFILE_OVERRIDDEN, PROFILE_CONFLICT, PROFILE_INCOMPLETE];
 
-/// Reconciles hosts and profiles until it is dropped.
+/// Reconciles hosts and profiles until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
     let changes = Changes::subscribe(&context);
     tokio::join!(
@@ -84,7 +84,7 @@ pub(super) async fn run(context: Arc<Context>) {
 
 async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), Failed> {
     let name = infra_node.name_any();
-    // Its owner reference deletes an InfraNode without a Node.
+    // The API server deletes an InfraNode whose Node is deleted, by its owner reference.
     let Some(node) = context.nodes.get(&name) else { return Ok(()) };
     if infra_node.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -97,7 +97,7 @@ async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), F
         Some(wanted) if wanted.differs => write(&context, &infra_node, wanted).await,
         _ => Ok(()),
     };
-    // Conditions are written even if the spec could not be.
+    // Conditions are written even if the spec could not be applied.
     let choice = fleet.selection(&name);
     let updated = update_conditions(&context, &infra_node, choice, wanted.as_ref()).await;
     let labelled = match choice {
@@ -107,7 +107,7 @@ async fn host(infra_node: Arc<InfraNode>, context: Arc<Context>) -> Result<(), F
     written.and(updated).and(labelled)
 }
 
-/// Applies the spec. On a conflict, the fields of other managers are left out, and it is applied once more.
+/// Applies the spec. After a conflict, applies it once more without the fields that other managers own.
 async fn write(
     context: &Context,
     infra_node: &InfraNode,
@@ -138,7 +138,8 @@ async fn write(
     }
 }
 
-/// Updates the reconciler's conditions of an InfraNode, and those of its agent while the agent is unresponsive.
+/// Updates the reconciler's conditions of an InfraNode. While the agent is unresponsive, also updates the agent's
+/// conditions.
 async fn update_conditions(
     context: &Context,
     infra_node: &InfraNode,
@@ -195,7 +196,7 @@ async fn update_conditions(
                 observed_generation: None,
             }
         };
-        // They stay until the agent writes its own again.
+        // These conditions stay until the agent writes its own conditions again.
         let stays = is_unresponsive(one).then(|| one.clone());
         stays.or_else(|| unresponsive.as_ref().map(unknown))
     }));
@@ -216,7 +217,7 @@ fn is_unresponsive(condition: &Condition) -> bool {
     condition.reason.parse() == Ok(ConditionReason::AgentUnresponsive)
 }
 
-/// Labels the Node. By force: a kubelet may label its own Node, and must not attract VMs.
+/// Labels the Node, with force: a kubelet can label its own Node, and must not attract VMs by these labels.
 async fn label(context: &Context, node: &Node, profile: &HostProfile) -> Result<(), Failed> {
     let wanted = node_labels(profile);
     let there = |(key, value): (&String, &String)| node.labels().get(key) == Some(value);

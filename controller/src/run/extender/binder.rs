@@ -1,4 +1,5 @@
-//! Sends bindings, one at a time to each host, as its kubelet gives zones in the order of bindings.
+//! Sends bindings. Each host gets one binding at a time, because its kubelet allocates zones in the order of the
+//! bindings.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,16 +21,16 @@ use crate::run::calls::made_by;
 /// Sends bindings.
 pub(super) struct Binder {
     service: Arc<Service>,
-    /// By host: held while a binding to it is in progress.
+    /// Lock of each host, held while a binding to the host is in progress.
     hosts: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// Number of hosts from which those without a binding in progress are removed from the map.
+/// Size of the map above which hosts without a binding in progress are removed from it.
 const IDLE_HOSTS: usize = 4096;
 /// Timeout of a read of one pod.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Returns the timeout of a step within the time that is left for the whole call.
+/// Returns the timeout of a step, limited by the time that remains for the whole call.
 fn within_call(timeout: Duration, end: Instant) -> Duration {
     timeout.min(end.saturating_duration_since(Instant::now()))
 }
@@ -39,7 +40,7 @@ impl Binder {
         Self { service: Arc::clone(service), hosts: Mutex::default() }
     }
 
-    /// Binds a pod, if the extender lets it.
+    /// Binds a pod, if the extender permits it.
     pub(super) async fn bind(&self, args: &BindingArgs) -> Result<(), BindFailure> {
         let (service, began) = (&self.service, Instant::now());
         let after = |time| began.checked_add(time).unwrap_or(began);
@@ -99,7 +100,7 @@ impl Binder {
 
     async fn send(&self, args: &BindingArgs, end: Instant) -> Result<(), BindFailure> {
         let (service, uid) = (&self.service, &args.pod_uid);
-        // The last read of the Lease may have been a while ago.
+        // The last read of the Lease may be too old.
         if let Err(error) = service.gate.check_lease_before(end).await {
             service.update(|extender, now| extender.not_bound(now, uid));
             return Err(error.into());
@@ -115,7 +116,8 @@ impl Binder {
             Ok(Err(error)) => CallError::from(error),
             Err(_) => CallError::TimedOut,
         };
-        // An API server that refuses the binding has not bound the pod. Otherwise the pod itself shows the outcome.
+        // If the API server refuses the binding, the pod is not bound. After any other error, the pod shows the
+        // outcome.
         let is_refused = error.code().is_some_and(|code| (400..500).contains(&code));
         let pod = if is_refused { None } else { Some(self.read(args, end).await) };
         match pod {
@@ -128,20 +130,20 @@ impl Binder {
                 }
                 service.update(|extender, now| extender.not_bound(now, uid));
             }
-            // The watch will show the outcome; until then the reservation holds.
+            // The watch will show the outcome. Until then the reservation stays.
             Some(_) => {}
         }
         Err(BindFailure::Api(error))
     }
 }
 
-/// Returns the body of the request.
+/// Returns the body of the binding request.
 fn binding(args: &BindingArgs) -> Binding {
     Binding {
         metadata: ObjectMeta {
             name: Some(args.pod_name.clone()),
             namespace: Some(args.pod_namespace.clone()),
-            // The API server refuses another pod of that name.
+            // With the UID, the API server refuses the binding if another pod has the same name.
             uid: Some(args.pod_uid.clone()),
             ..ObjectMeta::default()
         },

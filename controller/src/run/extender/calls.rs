@@ -18,7 +18,7 @@ pub(super) struct Calls {
     binder: Binder,
 }
 
-/// The body of an answer, and the value of the metric's label `result`.
+/// Body of a response, and the value of the metric's label `result`.
 type Answer = (String, &'static str);
 
 impl Calls {
@@ -42,7 +42,7 @@ impl Calls {
         }
     }
 
-    /// Answers with one host; holds the call while the watches are behind.
+    /// Responds with one host. Delays the response until the watches are up to date.
     async fn filter_pod(&self, args: &wire::FilterArgs<'_>) -> Answer {
         let failed = |error: &dyn std::error::Error| {
             let error = chain(error);
@@ -78,7 +78,7 @@ impl Calls {
                 FilterAnswer::Refused(hosts) => {
                     service.metrics.assignment.refused(&hosts);
                     tracing::debug!(hosts = hosts.len(), "no host takes the pod");
-                    // Something may have changed meanwhile.
+                    // The state may have changed during the call.
                     service.changed.notify_one();
                     return (wire::refused(&hosts), "refused");
                 }
@@ -89,7 +89,7 @@ impl Calls {
                     if now >= object_until {
                         return failed(&error);
                     }
-                    // After a change and after the wait alike, the call is repeated.
+                    // The call is repeated after a change, and also after the timeout.
                     drop(tokio::time::timeout_at(object_until.into(), changed.changed()).await);
                 }
             }

@@ -1,4 +1,5 @@
-//! Watch of claims: the node that the scheduler selects for a claim is reserved until the volume is provisioned.
+//! Watch of PersistentVolumeClaims: the node that the scheduler selects for a claim is reserved until the volume is
+//! provisioned.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,17 +12,17 @@ use kube::{Api, ResourceExt as _};
 use super::listed::Kind;
 use super::service::Service;
 
-/// Annotation that the scheduler sets on a claim whose volume is to be provisioned on a node.
+/// Annotation that the scheduler sets on a claim whose volume is to be provisioned on that node.
 pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// Namespace and name.
+/// Namespace and name of a claim.
 type Claim = (String, String);
 
-/// Watches claims; never ends. Claims that have a volume do not matter here.
+/// Watches claims; never ends. Claims that have a volume are ignored.
 pub(super) async fn watch_claims(service: Arc<Service>) {
     let api: Api<DeserializeGuard<PersistentVolumeClaim>> = Api::all(service.client.clone());
     let mut listed: Vec<(Claim, Option<String>)> = Vec::new();
-    // Most claims have their volume, and their changes are ignored.
+    // Most claims have a volume, so their changes are ignored.
     let mut unbound: BTreeSet<Claim> = BTreeSet::new();
     let handle = |event: Event<DeserializeGuard<PersistentVolumeClaim>>| match event {
         Event::Init => {

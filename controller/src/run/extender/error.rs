@@ -1,9 +1,9 @@
-//! Why a call of kube-scheduler fails.
+//! Errors of calls of kube-scheduler.
 
 use berth_extender::{BindError, LeaseError, NotReady};
 use berth_runtime::client::CallError;
 
-/// Why no decision may be made now.
+/// Reason why the extender cannot decide now.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GateError {
     #[error("{0}")]
@@ -22,7 +22,7 @@ pub(super) enum GateError {
     Late,
 }
 
-/// Why a pod is not bound.
+/// Reason why a pod is not bound.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BindFailure {
     #[error("earlier bindings to this host are still in progress")]

@@ -19,9 +19,9 @@ use super::listed::Kind;
 use super::service::Service;
 use super::volumes;
 
-/// Interval between checks that the kind is installed.
+/// Interval between checks for the installation of the kind.
 const PROBE: Duration = Duration::from_secs(15);
-/// Pause after a check that failed.
+/// Delay after a failed check.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Watches VirtualMachineInstances whenever KubeVirt is installed; never ends.
@@ -84,14 +84,14 @@ async fn watch_installed(service: &Service, resource: &ApiResource) {
     watch(api, Config::default(), "virtualmachineinstances", handle, is_still_served).await;
 }
 
-/// Reads a VM that is on no host yet.
+/// Reads a VM that has no host yet.
 fn read_pending(object: &DynamicObject, configuration: &Configuration) -> Option<PendingVm> {
-    // Most VMs are on a host.
+    // Most VMs have a host.
     if object.data.pointer("/status/nodeName").is_some() {
         return None;
     }
     let mut object = serde_json::to_value(object).ok()?;
-    // Items of a list have neither.
+    // Items of a list have no `apiVersion` and no `kind`.
     object["apiVersion"] = "kubevirt.io/v1".into();
     object["kind"] = "VirtualMachineInstance".into();
     PendingVm::read(&object, configuration).unwrap_or_else(|error| {
@@ -107,7 +107,7 @@ fn read_pending(object: &DynamicObject, configuration: &Configuration) -> Option
     })
 }
 
-/// Reads an instance, of which only a few fields are needed.
+/// Reads the few fields of an instance that the extender uses.
 fn read(mut object: DynamicObject) -> Option<(String, Instance)> {
     let mut domain = json!({});
     for field in ["cpu", "memory", "resources"] {

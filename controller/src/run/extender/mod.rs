@@ -1,8 +1,9 @@
-//! The scheduler extender at work. It runs on each replica, and the scheduler's own Lease decides which one answers.
+//! Tasks of the scheduler extender. It runs on each replica; the Lease of kube-scheduler determines which extender
+//! decides.
 //!
-//! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`instances`], [`pods`]); the local
-//! kube-scheduler calls it over HTTP ([`calls`]), held by the readiness gate ([`readiness_gate`]); bindings are sent
-//! ([`binder`]); pods that a change has made room for are woken ([`waker`]).
+//! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`instances`], [`pods`]). The local
+//! kube-scheduler calls the extender over HTTP ([`calls`]); the readiness gate delays calls ([`readiness_gate`]).
+//! The binder sends bindings ([`binder`]). The waker wakes pods that fit after a change ([`waker`]).
 
 mod binder;
 mod calls;
@@ -36,15 +37,16 @@ pub use settings::Settings;
 pub(super) use settings::Shared;
 use waker::Waker;
 
-/// Longest body: 50,000 names, and the largest pod that an API server accepts.
+/// Maximum size of a request body: 50,000 host names, and the largest pod that an API server accepts.
 const MAX_BODY: usize = 8 << 20;
 /// Interval between checks for expired reservations.
 const TICK: Duration = Duration::from_secs(1);
-/// Ticks between updates of the metrics of free resources, for which all zones are read.
+/// Number of ticks between updates of the metrics of free resources; an update reads all zones.
 const FREE_RESOURCES_TICKS: u32 = 10;
-/// Age after which the state is built again from scratch, once no reservation would be lost.
+/// Age after which the state is rebuilt from scratch, as soon as no reservation would be lost.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
-/// Time after that age when the state is built again in any case: a restart at any time must be right, too.
+/// Additional time after which the state is rebuilt in any case. This is safe, because a restart must be correct at
+/// any time, too.
 const OVERDUE: Duration = Duration::from_secs(3600);
 
 /// Starts the tasks of the extender, which never end.
@@ -69,8 +71,9 @@ pub(super) async fn start(
     Ok(())
 }
 
-/// Watches all objects that decisions depend on. Once a day the state is built again from scratch, when no reservation would
-/// be lost: compiled rules are cached for the next pod of the same request class, and new classes keep coming.
+/// Watches all objects that decisions depend on. Once a day, when no reservation would be lost, the state is
+/// rebuilt from scratch: compiled rules are cached for the next pod of the same request class, and the number of
+/// classes grows.
 async fn run(service: Arc<Service>, shared: Shared) {
     loop {
         let mut watches = JoinSet::new();
@@ -81,13 +84,13 @@ async fn run(service: Arc<Service>, shared: Shared) {
         watches.spawn(pods::watch_pods(Arc::clone(&service)));
         tokio::select! {
             () = tick_until_old(&service) => {}
-            // No watch ends by itself.
+            // No watch ends in normal operation.
             _ = watches.join_next() => return,
         }
         service.gate.close();
         watches.shutdown().await;
         let idle = service.sending.write().await;
-        // A watch may have opened the gate before it was stopped.
+        // A watch may have opened the gate before the watch was stopped.
         service.gate.close();
         *service.extender() = Extender::unlisted();
         drop(idle);
@@ -95,7 +98,7 @@ async fn run(service: Arc<Service>, shared: Shared) {
     }
 }
 
-/// Releases expired reservations and updates metrics, until the state is to be built again.
+/// Releases expired reservations and updates metrics, until the state must be rebuilt.
 async fn tick_until_old(service: &Service) {
     let mut ticks = tokio::time::interval(TICK);
     let began = Instant::now();

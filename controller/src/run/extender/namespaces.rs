@@ -1,4 +1,4 @@
-//! Watch of namespaces: rules select pods by their labels.
+//! Watch of namespaces: rules select pods by the labels of namespaces.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) async fn watch_namespaces(service: Arc<Service>) {
                 extender.namespace(&namespace.name_any(), namespace.labels())
             });
         }
-        // The pods of the namespace are deleted before it.
+        // The API server deletes the pods of a namespace before the namespace.
         Event::Delete(_) => {}
     };
     watch(api, Config::default(), "namespaces", handle, always).await;

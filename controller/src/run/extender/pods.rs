@@ -1,4 +1,4 @@
-//! Watch of pods: those on hosts take room, and those of Berth's scheduler without a host wait for it.
+//! Watch of pods: pods on hosts use resources, and pods of Berth's scheduler without a host wait for resources.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,18 +14,20 @@ use super::listed::Kind;
 use super::service::Service;
 use super::volumes;
 
-/// Watches pods, once all other kinds are listed; never ends.
+/// Watches pods after all other kinds are listed; never ends.
 pub(super) async fn watch_pods(service: Arc<Service>) {
     service.gate.all_but_pods().await;
     volumes::read_pending_volumes(&service).await;
-    // A guard against objects that cannot be parsed would parse each of many thousands twice; pods are a built-in kind.
+    // The wrapper for objects that cannot be parsed would parse each of many thousands of pods twice. Pods are a
+    // built-in kind and do not need the wrapper.
     let api: Api<Pod> = Api::all(service.client.clone());
     let mut listed: HashSet<String> = HashSet::new();
     let mut unreported: Vec<(Pod, ObservedPod)> = Vec::new();
-    // Pods that a kubelet has refused, each counted once. Those of the first list are not counted.
+    // Pods that a kubelet has refused, so that each refusal is counted once. Pods of the first list are not
+    // counted.
     let mut refused: HashSet<String> = HashSet::new();
     let mut is_first = true;
-    // Without the wait for pages of the list.
+    // Time to count pods, without the time to wait for pages of the list.
     let mut counting = Duration::ZERO;
     let handle = |event: Event<Pod>| match event {
         Event::Init => {
@@ -91,7 +93,7 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
     watch(api, Config::default(), "pods", handle, always).await;
 }
 
-/// Returns why the kubelet has refused a pod of Berth's scheduler.
+/// Returns the reason why the kubelet has refused a pod of Berth's scheduler.
 fn refusal(observed: &ObservedPod) -> Option<KubeletRefusal> {
     observed.kubelet.filter(|_| observed.is_ours)
 }
@@ -128,7 +130,8 @@ fn read(mut pod: Pod) -> Option<(Pod, ObservedPod)> {
     }
 }
 
-/// Removes the fields that are not needed once the pod has been read: of a pod on a host, all but those of rules.
+/// Removes the fields that are not needed after the pod was read. A pod on a host only keeps the fields that rules
+/// use.
 fn trim(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
     let waits = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());

@@ -1,7 +1,7 @@
-//! The readiness gate: a call waits until all kinds are listed and the lease guard lets this extender decide.
+//! Readiness gate: a call waits until all kinds are listed and the lease guard permits this extender to decide.
 //!
-//! A scheduler whose call is held for a moment continues at once; one that gets an error retries the pod after a minute
-//! (Kubernetes before 1.22).
+//! A scheduler whose call is delayed for a moment continues as soon as it gets the response. A scheduler that gets
+//! an error retries the pod after a minute (Kubernetes before 1.22).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use super::error::GateError;
 use super::listed::{Kind, Listed};
 use super::settings::Settings;
 
-/// Longest duration of a call, with all its requests to the API server. kube-scheduler waits for ten seconds
-/// (`httpTimeout`): a later answer is a failure to it, even if the pod was bound.
+/// Maximum duration of a call, including all its requests to the API server. kube-scheduler waits for ten seconds
+/// (`httpTimeout`) and treats a later response as a failure, even if the pod was bound.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(9);
-/// Longest time for which a call is held before a decision.
+/// Maximum time for which a call is delayed before a decision.
 pub(super) const HOLD_TIMEOUT: Duration = Duration::from_secs(8);
-/// Longest time for which a call is held for an object that another watch is to show.
+/// Maximum time for which a call waits for an object that another watch will deliver.
 pub(super) const OBJECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time after the last call for which the next call is expected.
+/// Time after a call during which another call is expected.
 const BUSY: Duration = Duration::from_secs(5);
-/// Interval between reads of a Lease that another scheduler holds.
+/// Interval between reads of a Lease while another scheduler holds the Lease.
 const RETRY: Duration = Duration::from_millis(300);
 /// Timeout of a read of the Lease.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub(super) struct ReadinessGate {
     changed: watch::Sender<()>,
     lease: Option<(Api<Lease>, String)>,
     guard: Mutex<LeaseGuard>,
-    /// Held by the call that reads the Lease; other calls wait for its result.
+    /// Lock for the call that reads the Lease; other calls wait for the result.
     reading: tokio::sync::Mutex<()>,
     last_call: Mutex<Option<Instant>>,
 }
@@ -57,7 +57,7 @@ impl ReadinessGate {
         }
     }
 
-    /// Notes that a kind is listed, or is being listed again.
+    /// Records that a kind is listed, or that the kind is being listed again.
     pub(super) fn set_listed(&self, kind: Kind, is_listed: bool) {
         if is_listed {
             self.listed.unlisted().remove(&kind);
@@ -67,7 +67,7 @@ impl ReadinessGate {
         self.notify();
     }
 
-    /// Notes that all kinds are to be listed again.
+    /// Records that all kinds must be listed again.
     pub(super) fn close(&self) {
         self.listed.unlisted().extend(Kind::ALL);
     }
@@ -77,7 +77,7 @@ impl ReadinessGate {
         self.changed.send_replace(());
     }
 
-    /// Waits until all kinds but pods are listed: pods are counted by the others.
+    /// Waits until all kinds except pods are listed: the other kinds are needed to count pods.
     pub(super) async fn all_but_pods(&self) {
         let mut changed = self.changed.subscribe();
         while self.listed.unlisted().iter().any(|kind| *kind != Kind::Pods) {
@@ -87,15 +87,16 @@ impl ReadinessGate {
         }
     }
 
-    /// Returns a receiver of changes, which must be created before the check whose failure is to be waited out.
+    /// Returns a receiver of changes. The caller must create the receiver before the check that may fail, so that
+    /// no change is missed.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Waits until a decision may be made here.
+    /// Waits until this extender may decide.
     ///
     /// # Errors
-    /// If it may not at the end of the wait.
+    /// Returns an error if this extender may not decide at the end of the wait.
     pub(super) async fn pass(&self, until: Instant) -> Result<(), GateError> {
         loop {
             let mut changed = self.subscribe();
@@ -111,33 +112,33 @@ impl ReadinessGate {
                 return Err(error);
             }
             let end = until.min(now.checked_add(pause).unwrap_or(until));
-            // After a change and after the pause alike, the check is repeated.
+            // The check is repeated after a change, and also after the delay.
             drop(tokio::time::timeout_at(end.into(), changed.changed()).await);
         }
     }
 
-    /// Does the same as [`Self::pass`], with all its requests, until the end of a call.
+    /// Waits as [`Self::pass`] does, with all its requests, at most until the end of a call.
     ///
     /// # Errors
-    /// If no decision may be made here, or that is not known in time.
+    /// Returns an error if this extender may not decide, or if the Lease cannot be read in time.
     pub(super) async fn pass_before(&self, until: Instant, end: Instant) -> Result<(), GateError> {
         let pass = tokio::time::timeout_at(end.into(), self.pass(until)).await;
         pass.unwrap_or(Err(GateError::Late))
     }
 
-    /// Does the same as [`Self::check_lease`], until the end of a call.
+    /// Checks the Lease as [`Self::check_lease`] does, at most until the end of a call.
     ///
     /// # Errors
-    /// If this extender may not decide, or that is not known in time.
+    /// Returns an error if this extender may not decide, or if the Lease cannot be read in time.
     pub(super) async fn check_lease_before(&self, end: Instant) -> Result<(), GateError> {
         let check = tokio::time::timeout_at(end.into(), self.check_lease()).await;
         check.unwrap_or(Err(GateError::Late))
     }
 
-    /// Checks that this extender decides.
+    /// Checks that this extender is the one that decides.
     ///
     /// # Errors
-    /// If another one does, or the Lease cannot be read.
+    /// Returns an error if another extender decides, or if the Lease cannot be read.
     async fn check_lease(&self) -> Result<(), GateError> {
         if self.lease.is_none() {
             return Ok(());
@@ -164,7 +165,7 @@ impl ReadinessGate {
         Ok(())
     }
 
-    /// Reads the Lease again and again as long as calls come, so that no call has to wait for it. Never ends.
+    /// Reads the Lease repeatedly while calls arrive, so that no call has to wait for a read. Never ends.
     pub(super) async fn refresh_lease(&self) {
         let mut ticks = tokio::time::interval(READ_VALIDITY / 3);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

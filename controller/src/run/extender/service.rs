@@ -1,4 +1,4 @@
-//! State that the tasks of the extender share.
+//! State shared by the tasks of the extender.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -16,11 +16,11 @@ use crate::run::metrics::Metrics;
 pub(super) struct Service {
     extender: Mutex<Extender>,
     pub(super) gate: ReadinessGate,
-    /// VMs that are on no host yet, as of the last list.
+    /// VMs that have no host yet, as of the last list.
     pending_vms: Mutex<Vec<PendingVm>>,
-    /// Notified after a change that may make room for a waiting pod.
+    /// Notified after a change that may free resources for a waiting pod.
     pub(super) changed: Notify,
-    /// Held by each binding in progress, which an extender that is built again from scratch would not know.
+    /// Read lock held by each binding in progress. An extender that is rebuilt from scratch would miss the binding.
     pub(super) sending: RwLock<()>,
     pub(super) client: Client,
     pub(super) metrics: Arc<Metrics>,
@@ -52,15 +52,15 @@ impl Service {
         self.pending_vms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Updates the extender, and notifies calls and pods that may wait for it.
+    /// Updates the extender, and notifies waiting calls and pods.
     pub(super) fn update<T>(&self, update: impl FnOnce(&mut Extender, Instant) -> T) -> T {
         let result = update(&mut self.extender(), Instant::now());
         self.notify();
         result
     }
 
-    /// Notifies calls and pods that wait for a change. For many changes at once, such as a list, once is enough: each
-    /// notification wakes two tasks.
+    /// Notifies calls and pods that wait for a change. A batch of changes, such as a list, needs only one
+    /// notification: each notification wakes two tasks.
     pub(super) fn notify(&self) {
         self.gate.notify();
         self.changed.notify_one();

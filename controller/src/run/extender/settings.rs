@@ -1,22 +1,22 @@
-//! Settings of the scheduler extender, and the informers that it shares with reconcilers.
+//! Settings of the scheduler extender, and the informers that the extender shares with reconcilers.
 
 use berth_api::{HostProfile, InfraNode};
 use berth_runtime::serve::Listen;
 use berth_runtime::watch::Informer;
 use k8s_openapi::api::core::v1::Node;
 
-/// Settings from the command line.
+/// Settings of the extender from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Address for the calls of the local kube-scheduler.
     pub listen: Listen,
-    /// Namespace and name of the scheduler's Lease; `None` if there is only one scheduler, without a Lease.
+    /// Namespace and name of the scheduler's Lease; `None` if a single scheduler runs without a Lease.
     pub lease: Option<(String, String)>,
     /// Host name of the pod, which is part of the scheduler's identity in the Lease.
     pub host: String,
 }
 
-/// Informers of objects that reconcilers watch too.
+/// Informers of objects that reconcilers also watch.
 #[derive(Clone)]
 pub(in crate::run) struct Shared {
     pub(in crate::run) nodes: Informer<Node>,

@@ -1,4 +1,4 @@
-//! Volumes of VMs that are on no host yet: read once at the start, as they are not watched.
+//! Volumes of VMs that have no host yet. Volumes are read once at the start, and not watched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use kube::{Api, Client, ResourceExt as _};
 use super::claims::SELECTED_NODE;
 use super::service::Service;
 
-/// Namespace and name.
+/// Namespace and name of a claim.
 type Claim = (String, String);
 
-/// Number of concurrent requests: after a failure of the whole cluster thousands of VMs start at once.
+/// Number of concurrent requests. After a failure of the whole cluster, thousands of VMs start at the same time.
 const CONCURRENCY: usize = 16;
 
-/// Passes VMs that are on no host yet to the extender, with the node selectors of their volumes.
+/// Passes VMs that have no host yet to the extender, with the node selectors of their volumes.
 pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
     let vms = std::mem::take(&mut *service.pending_vms());
     let claims: BTreeSet<Claim> = vms.iter().flat_map(|vm| vm.claims().cloned()).collect();
@@ -43,8 +43,8 @@ pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
     service.extender().pending_vms(vms, volumes);
 }
 
-/// Returns the nodes that can reach the volume of a claim, or the node that was selected for a volume that is yet to be
-/// provisioned.
+/// Returns the node selector of a claim's volume. For a volume that is not provisioned yet, returns a selector for
+/// the node that was selected.
 async fn read_node_selector(
     client: &Client,
     (namespace, name): &Claim,
@@ -60,7 +60,8 @@ async fn read_node_selector(
     Ok(volume.and_then(|volume| volume.spec?.node_affinity?.required))
 }
 
-/// Returns KubeVirt's configuration, by which launcher pods are predicted; the defaults if it cannot be read.
+/// Returns KubeVirt's configuration, which determines the predicted launcher pods; the defaults if the
+/// configuration cannot be read.
 pub(super) async fn kubevirt_configuration(client: &Client) -> Configuration {
     let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "KubeVirt");
     let resource = ApiResource::from_gvk_with_plural(&kind, "kubevirts");

@@ -1,4 +1,4 @@
-//! Wakes pods that wait for room: the scheduler retries them when a Node changes in a field that it watches.
+//! Wakes pods that wait for resources: the scheduler retries these pods when a watched field of a Node changes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,18 +15,19 @@ use serde_json::json;
 use super::service::Service;
 use crate::run::calls::patched_by;
 
-/// Debounce: a burst of changes is one round.
+/// Debounce: a burst of changes leads to one round.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Interval between rounds.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Pause after a failure, and while another extender decides.
+/// Delay after a failure, and while another extender decides.
 const RETRY: Duration = Duration::from_secs(2);
-/// Number of Nodes that are touched in a round. Old schedulers retry all pods then, newer ones those that may fit the Node.
+/// Number of Nodes that are changed in a round. Old schedulers then retry all pods; newer schedulers retry the pods
+/// that may fit the Node.
 const NODES: usize = 8;
-/// First version of Kubernetes whose scheduler watches annotations of Nodes; older ones watch labels.
+/// First version of Kubernetes whose scheduler watches annotations of Nodes; older schedulers watch labels.
 const ANNOTATIONS: (u32, u32) = (1, 21);
 
-/// Task that wakes pods.
+/// Task that wakes waiting pods.
 pub(super) struct Waker {
     service: Arc<Service>,
 }
@@ -36,11 +37,11 @@ impl Waker {
         Self { service: Arc::clone(service) }
     }
 
-    /// Touches Nodes on which waiting pods fit; never ends.
+    /// Changes an annotation or label of Nodes on which waiting pods fit; never ends.
     pub(super) async fn run(self) {
         let has_annotations = self.version().await >= ANNOTATIONS;
         let service = &self.service;
-        // Nodes that are still to be touched: there were too many for a round, or the request failed.
+        // Nodes that still need a change, because a round had too many Nodes or the request failed.
         let mut left: VecDeque<String> = VecDeque::new();
         loop {
             service.changed.notified().await;
@@ -78,7 +79,7 @@ impl Waker {
         loop {
             match within(self.service.client.apiserver_version()).await {
                 Ok(version) => {
-                    // Some distributions append a plus sign.
+                    // Some distributions append a plus sign to the version.
                     let number = |text: &str| {
                         let digits = text.chars().take_while(char::is_ascii_digit);
                         digits.collect::<String>().parse().unwrap_or_default()
@@ -93,7 +94,7 @@ impl Waker {
         }
     }
 
-    /// Touches a Node; returns false if that is to be repeated.
+    /// Changes an annotation or label of a Node; returns false if the change must be repeated.
     async fn touch(&self, node: &str, has_annotations: bool) -> bool {
         let nodes: Api<Node> = Api::all(self.service.client.clone());
         let field = if has_annotations { "annotations" } else { "labels" };
