@@ -1,7 +1,8 @@
-//! Objects that cannot be understood: reported where their author sees it, in a condition and an Event.
+//! Reports objects that cannot be parsed, in a condition and an Event of the object, where its author sees them.
 //!
-//! The server refuses most of them by their schemas. What is left was written under older ones, by another version, or
-//! breaks a rule that no schema can say. What was known of such an object before holds until it is corrected.
+//! The schemas make the API server refuse most of these objects. The remaining objects were written under older
+//! schemas or by another version, or violate a rule that a schema cannot express. The last valid version of such an
+//! object stays in effect until the object is corrected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,12 +23,12 @@ use super::Context;
 use super::apply::Target;
 use crate::profiles::{ConditionUpdate, condition};
 
-/// Kinds with a `Ready` condition of the controller; the agent writes that of an InfraNode.
+/// Kinds that have a `Ready` condition of the controller. The agent writes the `Ready` condition of an InfraNode.
 const WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
 /// Delay after a failed report.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Reports malformed objects until it is dropped.
+/// Reports malformed objects until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
     let malformed = context.watches.malformed();
     let mut reported: BTreeMap<ObjectKey, Option<String>> = BTreeMap::new();
@@ -74,7 +75,7 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
     };
     let Some(object) = within(api.get_opt(name)).await? else { return Ok(()) };
     let object = serde_json::to_value(object).unwrap_or_default();
-    // Corrected meanwhile.
+    // The object was corrected in the meantime.
     let Some(message) = (malformed.problem)(object.clone()) else { return Ok(()) };
     let message = berth_runtime::cli::text::printable(&message);
     let before: Vec<Condition> = object["status"]["conditions"]
@@ -97,7 +98,7 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
         let ready = condition(&said, &before, metadata.generation, &super::now());
         let namespace = metadata.namespace.as_deref();
         let target = Target::named(resource.clone(), namespace, name);
-        // With a separate field manager, so that the rest of the status stays.
+        // A separate field manager applies the condition, so that the rest of the status stays.
         let body = json!({"conditions": [ready]});
         context.writer.apply_status_as(CONTROLLER_MALFORMED, &target, body).await?;
     }

@@ -1,9 +1,10 @@
-//! The daemon: reconcilers, which run on the leader of several replicas.
+//! Daemon of the controller: reconcilers, which run on the leader of several replicas.
 //!
-//! Each replica watches the objects and serves HTTP, so that the next leader is ready at once. The leader runs the
-//! reconcilers, one module each: they take objects from informer stores, compute the desired state by the pure modules,
-//! and write the differences ([`apply`]). When the leader lease is lost they are dropped at any point: the next leader
-//! reconciles from the actual state. The scheduler extender ([`extender`]) runs on all replicas.
+//! Each replica watches the objects and serves HTTP, so that the next leader is ready immediately. The leader runs
+//! the reconcilers, one module each: a reconciler reads objects from informer stores, computes the desired state
+//! with the pure modules, and writes the differences ([`apply`]). When the leader lease is lost, the reconcilers
+//! are dropped at any point, and the next leader reconciles from the actual state. The scheduler extender
+//! ([`extender`]) runs on all replicas.
 
 pub mod apply;
 mod assignment_metrics;
@@ -50,34 +51,34 @@ pub use metrics::Metrics;
 use site::Pages;
 use unresponsive::AgentLeases;
 
-/// Settings of the command line.
+/// Settings from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// A kubeconfig; `None` for the ServiceAccount of the pod, or `KUBECONFIG`.
+    /// Path of a kubeconfig; `None` to use the ServiceAccount of the pod, or `KUBECONFIG`.
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the leader lease and of the agents' Leases.
     pub lease_namespace: String,
-    /// Time after which another replica takes over from a leader that does not renew its lease.
+    /// Time after which another replica takes over from a leader that does not renew the lease.
     pub lease_duration: Duration,
     /// Identity of this replica.
     pub identity: String,
     /// Addresses of the HTTP server.
     pub listen: Vec<Listen>,
-    /// Period of the reconcile of objects without changes.
+    /// Period after which an unchanged object is reconciled again.
     pub resync: Duration,
-    /// The scheduler extender, if it is enabled.
+    /// Settings of the scheduler extender, if it is enabled.
     pub extender: Option<extender::Settings>,
 }
 
 /// State that all reconcilers share.
 pub struct Context {
-    /// Client for reads, and for writes other than apply. It writes only while this process is the leader.
+    /// Client for reads, and for writes other than apply. The client only writes while this process is the leader.
     pub client: Client,
     /// Writes by server-side apply.
     pub writer: Writer,
     /// Emits Events.
     pub events: Arc<Events>,
-    /// All Nodes, trimmed.
+    /// All Nodes, without unused fields.
     pub nodes: Informer<Node>,
     /// All InfraNodes.
     pub infra_nodes: Informer<InfraNode>,
@@ -85,11 +86,11 @@ pub struct Context {
     pub profiles: Informer<HostProfile>,
     /// All TenantClusters.
     pub tenants: Informer<TenantCluster>,
-    /// The InfraConfig, if there is one.
+    /// The InfraConfig, if it exists.
     pub configs: Informer<InfraConfig>,
     /// All VlanClaims.
     pub claims: Informer<VlanClaim>,
-    /// Period of the reconcile of objects without changes.
+    /// Period after which an unchanged object is reconciled again.
     pub resync: Duration,
     watches: Arc<WatchHealth>,
     metrics: Arc<Metrics>,
@@ -106,7 +107,7 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// Returns the configuration for all tenants; defaults if there is none.
+    /// Returns the configuration for all tenants; the defaults if there is no InfraConfig.
     #[must_use]
     pub fn config(&self) -> Arc<InfraConfig> {
         let defaults =
@@ -127,7 +128,7 @@ impl Context {
 
 /// Name of the leader lease.
 const LEASE: &str = "berth-controller";
-/// Time limit for the release of the leader lease at the end.
+/// Timeout for the release of the leader lease when the program ends.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns the current time in whole seconds, for conditions.
@@ -136,15 +137,15 @@ pub fn now() -> Time {
     Time(Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default())
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs the daemon until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If it cannot start: there is no cluster, or an address is in use.
+/// Returns an error if the daemon cannot start, for example without a cluster, or if an address is in use.
 pub fn run(settings: &Settings) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(run_until_signal(settings));
-    // A DNS lookup that hangs must not delay the end.
+    // A DNS lookup that hangs must not delay the exit of the program.
     runtime.shutdown_background();
     result
 }
@@ -211,7 +212,8 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
             }
             _ = end.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
-            // No task ends by itself; systemd or the kubelet restarts the program.
+            // No task ends in normal operation. If a task ends, the program exits, and systemd or the kubelet
+            // restarts it.
             Some(ended) = reconcilers.join_next() => break Err(unexpected_end(ended)),
             Some(ended) = watch_tasks.join_next() => break Err(unexpected_end(ended)),
         }
@@ -281,8 +283,8 @@ fn unexpected_end(ended: Result<(), tokio::task::JoinError>) -> anyhow::Error {
     anyhow::anyhow!("a task ended unexpectedly, which is a bug of berth-controller{why}")
 }
 
-/// Removes images and conditions of a Node, which are most of it and change often. The extender reads its taints and
-/// resources, and NetworkPolicies its addresses and pod CIDRs.
+/// Removes images and conditions of a Node, which are most of the object and change often. The extender reads
+/// taints and resources, and NetworkPolicies use addresses and pod CIDRs, so these fields stay.
 fn trim_node(node: &mut Node) {
     node.metadata.managed_fields = None;
     node.metadata.annotations = None;

@@ -1,20 +1,21 @@
-//! Objects stored as JSON text: as trees of maps, the content of ten thousand of them takes about ten times the memory.
+//! Objects stored as JSON text. As trees of maps, the content of ten thousand objects takes about ten times the
+//! memory.
 
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-/// Replaces the content of an object by its JSON text. Metadata stay. A packed object cannot be serialized.
+/// Replaces the content of an object by its JSON text. The metadata stay. A packed object cannot be serialized.
 pub(super) fn pack(object: &mut DynamicObject) {
     let mut text = std::mem::take(&mut object.data).to_string();
     text.shrink_to_fit();
     object.data = Value::String(text);
 }
 
-/// Returns an object with its content parsed again; an object that is not packed is returned unchanged.
+/// Returns an object with parsed content; an object that is not packed is returned unchanged.
 #[must_use]
 pub(super) fn unpacked(object: &DynamicObject) -> DynamicObject {
     let data = match &object.data {
-        // The text was written from a value, so it can be parsed.
+        // The text was serialized from a value, so it can be parsed.
         Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
         data => data.clone(),
     };

@@ -1,4 +1,4 @@
-//! Reconcilers of cluster-scoped objects: what they share beside the harness of berth-runtime.
+//! Shared code of reconcilers of cluster-scoped objects, in addition to the harness of berth-runtime.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use kube::runtime::reflector::{ObjectRef, Store};
 
 use super::Context;
 
-/// Why an object could not be reconciled.
+/// Reason why an object could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// A request failed.
+    /// A request that failed.
     #[error("{0}: {1}")]
     Call(String, CallError),
-    /// A condition that may hold later.
+    /// A prerequisite that is not met yet.
     #[error("{0}")]
     Wait(String),
 }
@@ -40,8 +40,8 @@ impl ReconcileError for Failed {
     }
 }
 
-/// Reconciles each object of the queue that is in the store, until the future is dropped. An object that is as desired is
-/// reconciled again after the time of `--resync`, give or take a quarter.
+/// Reconciles each object of the queue that is in the store, until the future is dropped. An object without a
+/// difference is reconciled again after the time of `--resync`, plus or minus a quarter.
 pub async fn reconcile<K, F, R>(
     options: Options,
     context: Arc<Context>,

@@ -8,12 +8,12 @@ use berth_runtime::watch::WatchHealth;
 use super::extender::Listed;
 use super::metrics::Metrics;
 
-/// Pages of the daemon.
+/// HTTP pages of the daemon.
 #[derive(Debug)]
 pub(super) struct Pages {
     metrics: Arc<Metrics>,
     watches: Arc<WatchHealth>,
-    /// State of the scheduler extender, if it is enabled.
+    /// Kinds that the scheduler extender has not listed yet; an empty set if the extender is disabled.
     extender: Arc<Listed>,
 }
 
@@ -26,8 +26,8 @@ impl Pages {
         Self { metrics, watches, extender }
     }
 
-    /// Returns the kinds that are not listed yet, of the reconcilers and of the extender: a rolling update continues only
-    /// when the new replica can answer kube-scheduler.
+    /// Returns the kinds that the reconcilers or the extender have not listed yet. A rolling update continues only
+    /// when the new replica can respond to kube-scheduler.
     fn unready(&self) -> Option<String> {
         let all = [self.watches.unlisted(), self.extender.unready()];
         let all: Vec<String> = all.into_iter().flatten().collect();
@@ -38,7 +38,7 @@ impl Pages {
 impl Site for Pages {
     fn page(&self, path: &str) -> Option<Page> {
         Some(match path {
-            // The program ends with any of its tasks, so an answer proves that all of them run.
+            // The program exits if any task ends, so a response proves that all tasks run.
             "/healthz" => Page::fine(),
             "/readyz" => match self.unready() {
                 None => Page::fine(),

@@ -1,7 +1,9 @@
-//! Detects unresponsive agents: those whose Lease has not changed for its duration.
+//! Detects unresponsive agents: an agent is unresponsive if its Lease has not changed for the duration of the
+//! Lease.
 //!
-//! Only the clock of this program counts, as those of hosts may be wrong. An agent with a report and without a Lease
-//! stopped before it created one, or its Lease was deleted: it counts as unresponsive after a while.
+//! Only the clock of this program counts, because clocks of hosts may be wrong. If an agent has a report and no
+//! Lease, the agent stopped before it created the Lease, or the Lease was deleted: after a while the agent counts
+//! as unresponsive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +16,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Time between checks for expired Leases.
+/// Interval between checks for expired Leases.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time after which an agent without a Lease counts as unresponsive: an agent creates its Lease when it starts.
@@ -30,7 +32,7 @@ pub(super) struct AgentLeases {
 /// Agents without a Lease.
 #[derive(Debug, Default)]
 struct Absent {
-    /// Time since which the Lease is missing, as far as this program has watched Leases.
+    /// Time since which the Lease is missing, counted from the start of the watch at the earliest.
     since: BTreeMap<String, Instant>,
     /// Agents that are reported as unresponsive.
     reported: BTreeSet<String>,
@@ -39,20 +41,20 @@ struct Absent {
 /// Reason why an agent is unresponsive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unresponsive {
-    /// Last renewal of its Lease, as the agent wrote it.
+    /// Time of the last renewal of the Lease, as written by the agent.
     Since(String),
-    /// It has no Lease.
+    /// The agent has no Lease.
     NoLease,
 }
 
 /// Last renewal of a Lease.
 #[derive(Debug, Clone)]
 struct Renewal {
-    /// As the agent wrote it.
+    /// Time of the renewal, as written by the agent.
     renewed: String,
     seen: Instant,
     lasts: Duration,
-    /// Whether the expiry is reported.
+    /// True if the expiry has been reported.
     reported: bool,
 }
 
@@ -65,7 +67,8 @@ impl AgentLeases {
         self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the reason why an agent is unresponsive, if it is and that is not reported yet.
+    /// Returns the reason why an agent is unresponsive; `None` if the agent is responsive or the reason has already
+    /// been reported.
     pub(super) fn unreported(&self, node: &str) -> Option<Unresponsive> {
         if let Some(renewal) = self.lock().get(node) {
             return (renewal.has_expired() && !renewal.reported)
@@ -76,8 +79,8 @@ impl AgentLeases {
         (has_expired && !absent.reported.contains(node)).then_some(Unresponsive::NoLease)
     }
 
-    /// Marks the expiry as reported, so that it is reported once. An agent that runs but cannot renew its Lease writes its
-    /// own conditions again.
+    /// Marks the expiry as reported, so that it is reported only once. An agent that runs but cannot renew its
+    /// Lease writes its own conditions again.
     pub(super) fn mark_reported(&self, node: &str) {
         match self.lock().get_mut(node) {
             Some(renewal) => renewal.reported = true,
@@ -97,7 +100,7 @@ impl AgentLeases {
         all.insert(lease.name_any(), renewal);
     }
 
-    /// Returns the Nodes whose agents became unresponsive since the last call, among those with a report.
+    /// Returns the Nodes whose agents became unresponsive since the last call. Nodes without a report are left out.
     fn newly_unresponsive(
         &self,
         known: &mut BTreeSet<String>,
@@ -125,8 +128,8 @@ impl AgentLeases {
         new
     }
 
-    /// Watches Leases until it is dropped, and sends the Nodes whose agents become unresponsive. `reported` returns the
-    /// hosts with a report of an agent.
+    /// Watches Leases until the future is dropped, and sends the Nodes whose agents become unresponsive. `reported`
+    /// returns the hosts that have a report of an agent.
     pub(super) async fn watch(
         &self,
         leases: Api<Lease>,

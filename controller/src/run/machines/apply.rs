@@ -20,7 +20,7 @@ use berth_kubevirt_render::machines::unmet_prerequisite;
 #[derive(Default)]
 pub(super) struct Applied {
     pub(super) problems: Vec<Problem>,
-    /// Parts of the template that are not honored; `None` if no machine was rendered.
+    /// Fields of the template that machines do not honor; `None` if no machine was rendered.
     pub(super) notes: Option<Vec<Problem>>,
     /// Prerequisite that machines wait for.
     pub(super) awaited: Option<String>,
@@ -42,7 +42,8 @@ impl Applied {
 }
 
 impl ValidatedDeployment<'_> {
-    /// Applies the steps. While NetworkPolicies of the tenant are missing, no machine is created or deleted.
+    /// Applies the steps. While NetworkPolicies of the tenant are missing, the controller creates and deletes no
+    /// machine.
     pub(super) async fn apply(
         &self,
         steps: &mut Steps,
@@ -52,7 +53,7 @@ impl ValidatedDeployment<'_> {
         self.adopt(steps).await?;
         let applied = match missing_policies.filter(|_| steps.create > 0) {
             Some(reason) => {
-                // A replacement cannot be created either, so existing machines stay.
+                // The controller cannot create a replacement either, so existing machines stay.
                 steps.create = 0;
                 steps.delete.clear();
                 let message = format!("no machine is made before its tenant is isolated: {reason}");
@@ -81,11 +82,12 @@ impl ValidatedDeployment<'_> {
         Ok(())
     }
 
-    /// Creates missing machines, by a list from the API server: the store may lack the last one that was created.
+    /// Creates missing machines. Lists machines from the API server first, because the store may lack the last
+    /// machine that was created.
     async fn create_missing(&self, steps: &mut Steps, now: i64) -> Result<Applied, Error> {
         let mut applied =
             Applied { problems: self.ensure_user_data().await?, ..Applied::default() };
-        // An invalid template is reported even while no machine is to be created.
+        // An invalid template is reported even if no machine needs to be created.
         let is_new = self.object.data.pointer("/status/observedGeneration").and_then(Value::as_i64)
             != self.object.metadata.generation;
         if steps.create == 0 {
@@ -96,7 +98,7 @@ impl ValidatedDeployment<'_> {
         }
         applied.awaited = self.tenant().and_then(unmet_prerequisite);
         if applied.awaited.is_some() {
-            // A machine that cannot be replaced stays.
+            // A machine that cannot be replaced is not deleted.
             steps.create = 0;
             steps.delete.clear();
             return Ok(applied);
@@ -129,7 +131,7 @@ impl ValidatedDeployment<'_> {
             }
             count = count.saturating_add(1);
         }
-        // As the watch will report in a moment, so that the status is not written twice.
+        // The watch will report the same counts in a moment, so the status is not written twice.
         let Counts { replicas, updated, .. } = &mut steps.counts;
         *replicas = replicas.saturating_add(count);
         *updated = updated.saturating_add(count);

@@ -1,4 +1,4 @@
-//! State that all reconciles of MachineDeployments share.
+//! State shared by all reconciles of MachineDeployments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,10 @@ use crate::run::events::Events;
 use berth_kubevirt_render::machines::rollout::Counts;
 use berth_runtime::watch::OptionalInformer;
 
-/// Delay after a fault that may pass.
+/// Delay of the next reconcile after a temporary fault.
 pub(super) const RETRY: Duration = Duration::from_secs(30);
 
-/// Stores and clients that all reconciles of MachineDeployments share.
+/// Stores and clients shared by all reconciles of MachineDeployments.
 pub(super) struct Context {
     pub(super) client: Client,
     pub(super) events: Arc<Events>,
@@ -24,24 +24,24 @@ pub(super) struct Context {
     pub(super) instances: OptionalInformer,
     pub(super) tenants: OptionalInformer,
     pub(super) configs: OptionalInformer,
-    /// Machines of machine-controller, and webhooks, one of which may be its own.
+    /// Machines of machine-controller, and webhooks, which may include the webhook of machine-controller.
     pub(super) foreign: OptionalInformer,
     pub(super) webhooks: OptionalInformer,
     pub(super) triggers: Arc<Triggers>,
     pub(super) memory: Mutex<BTreeMap<String, Memory>>,
 }
 
-/// State of one MachineDeployment that no object has.
+/// State of one MachineDeployment that is kept in memory only.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    /// Number of machines that failed in a row, and the time until which none is created.
+    /// Number of consecutive failed machines, and the time until which no machine is created.
     pub(super) failures: u32,
     pub(super) paused_until: Option<Instant>,
     /// Machines whose Secret with user data is known to exist.
     pub(super) equipped: BTreeSet<String>,
-    /// machine-controller reconciles it.
+    /// True if machine-controller reconciles the MachineDeployment.
     pub(super) is_foreign: bool,
-    /// Last observed counts, and the time since which they are the same.
+    /// Last observed counts, and the time of their last change.
     pub(super) progress: Option<(Counts, Instant)>,
 }
 

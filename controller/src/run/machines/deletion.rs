@@ -1,6 +1,6 @@
-//! Finalizes a MachineDeployment that is being deleted: its machines are deleted first. Only its metadata is used, so that
-//! the deletion succeeds even if the object cannot be parsed, has another provider, or belongs to machine-controller by
-//! now.
+//! Finalizes a MachineDeployment that is being deleted: its machines are deleted first. The deletion uses only the
+//! metadata of the object, so it succeeds even if the object cannot be parsed, has another provider, or belongs to
+//! machine-controller by now.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::errors::{Error, at, found};
 use super::resources::machines;
 use berth_kubevirt_render::machines::steps::{Owner, Vm};
 
-/// Longest label value, and so the longest name of a MachineDeployment with machines.
+/// Maximum length of a label value, and therefore of the name of a MachineDeployment with machines.
 const LABEL: usize = 63;
 
 impl Context {
@@ -56,7 +56,7 @@ impl Context {
         let owner = Owner { uid: object.uid().unwrap_or_default(), shares_namespace: false };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &machines());
         let list = api.list(&ListParams::default().labels(&format!("md={name}"))).await;
-        // Without KubeVirt there are none.
+        // If KubeVirt is not installed, there are no VirtualMachines.
         let list = at(|| format!("list VirtualMachines of md={name}"), found(list))?;
         let mut all = list.map(|list| list.items).unwrap_or_default();
         all.retain(|vm| {

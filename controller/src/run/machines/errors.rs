@@ -1,4 +1,4 @@
-//! Errors between the controller and the API server; a retry may succeed after each.
+//! Errors of requests to the API server; each request may succeed when it is retried.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use berth_runtime::reconcile::ReconcileError;
 
 pub(super) use crate::run::calls::found;
 
-/// Failed request, and the error of the API server.
+/// A failed request, and the error that the API server returned.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {error}")]
 pub(super) struct Error {
@@ -25,7 +25,7 @@ pub(super) fn at<T>(what: impl FnOnce() -> String, result: kube::Result<T>) -> R
     result.map_err(|error| Error { what: what(), error })
 }
 
-/// Treats an object that exists already as `None`.
+/// Returns `None` if the object already exists.
 pub(super) fn ignore_conflict<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     match result {
         Ok(made) => Ok(Some(made)),
@@ -34,7 +34,7 @@ pub(super) fn ignore_conflict<T>(result: kube::Result<T>) -> kube::Result<Option
     }
 }
 
-/// Returns the message of a refusal that a retry does not change.
+/// Returns the message of a refusal that a retry would not change.
 pub(super) fn refusal<T>(result: &kube::Result<T>) -> Option<String> {
     match result {
         Err(kube::Error::Api(status)) if [400, 403, 422].contains(&status.code) => {
@@ -44,12 +44,12 @@ pub(super) fn refusal<T>(result: &kube::Result<T>) -> Option<String> {
     }
 }
 
-/// Removes the message of an error: it quotes the object that was sent, which has values from Secrets. Code, reason and the
-/// paths of fields stay.
+/// Removes the message of an error, because the message quotes the object that was sent, including values from
+/// Secrets. The code, the reason and the paths of fields stay.
 pub(super) fn hidden(error: kube::Error) -> kube::Error {
     match error {
         kube::Error::Api(mut status) => {
-            // The details have the delay for a retry, so they stay.
+            // The details stay, because they contain the delay before a retry.
             let causes = status.details.as_mut().map(|details| std::mem::take(&mut details.causes));
             let fields = causes.into_iter().flatten().map(|cause| cause.field);
             let fields: Vec<String> = fields.collect();

@@ -1,5 +1,5 @@
-//! Indexes beside the stores: a reconcile of one of a thousand MachineDeployments must not iterate over ten thousand
-//! machines, and an event of a machine must not trigger all deployments of the same name.
+//! Indexes in addition to the stores: a reconcile of one of a thousand MachineDeployments must not iterate over ten
+//! thousand machines, and an event of a machine must not trigger all deployments of the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{PoisonError, RwLock};
@@ -10,10 +10,11 @@ use kube::api::DynamicObject;
 
 use berth_kubevirt_render::machines::KIND;
 
-/// Namespace and name.
+/// Namespace and name of an object.
 pub(super) type ObjectKey = (String, String);
 
-/// Objects by a key. The caller also asks the store, as a deleted object may stay in the index for a while.
+/// Objects by a key. The caller must also check the store, because a deleted object may stay in the index for a
+/// while.
 #[derive(Debug)]
 pub(super) struct Index<K>(RwLock<BTreeMap<K, BTreeSet<ObjectKey>>>);
 
@@ -60,14 +61,14 @@ pub(super) fn deployment_of(machine: &DynamicObject) -> Option<&String> {
     machine.labels().get("md")
 }
 
-/// Owner of a machine, by its metadata.
+/// Owner of a machine, as its metadata states.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ownership {
     /// A deployment in the same namespace.
     Deployment(ObjectKey),
     /// A deployment in another namespace, by UID.
     Uid(String),
-    /// None yet: any deployment with the name in its label.
+    /// The owner is unknown: it may be any deployment whose name is in the machine's label.
     Unknown,
 }
 

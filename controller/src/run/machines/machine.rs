@@ -1,7 +1,8 @@
-//! Creates one machine: its VirtualMachine, then the Secret with its user data, which the VirtualMachine owns.
+//! Creates one machine: the VirtualMachine first, then the Secret with its user data, which the VirtualMachine
+//! owns.
 //!
-//! If the controller ends between the two, the next reconcile creates the Secret. A machine without it never becomes ready,
-//! so Secrets are only read for machines that are not ready.
+//! If the controller stops between the two requests, the next reconcile creates the Secret. A machine without the
+//! Secret never becomes ready, so only Secrets of machines that are not ready are read.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -17,16 +18,16 @@ use berth_api::Problem;
 use berth_kubevirt_render::machines::steps::{Vm, name, new_machine};
 use berth_kubevirt_render::machines::{RenderContext, RenderOptions, user_data};
 
-/// Input that all machines of a deployment have in common.
+/// Input shared by all machines of a deployment.
 pub(super) struct MachineTemplate {
     around: RenderContext,
     data: UserData,
-    /// Parts of the template that are not honored.
+    /// Fields of the template that machines do not honor.
     pub(super) notes: Vec<Problem>,
 }
 
 impl ValidatedDeployment<'_> {
-    /// Reads the input of machines, and renders one to validate the template.
+    /// Reads the input of machines, and renders a machine to validate the template.
     pub(super) async fn template(&self) -> Result<Result<MachineTemplate, Vec<Problem>>, Error> {
         let mut around = self.around.clone();
         self.context.read_references(&self.deployment, &self.namespace, &mut around).await?;
@@ -66,14 +67,14 @@ impl ValidatedDeployment<'_> {
         }
     }
 
-    /// Creates a machine. Returns the problem if the API server refuses it.
+    /// Creates a machine. Returns a problem if the API server refuses the machine.
     pub(super) async fn create(
         &self,
         template: &MachineTemplate,
     ) -> Result<Option<Problem>, Error> {
         let name = name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
         let choice = self.render_options(&name, &template.data);
-        // `template` has rendered one before.
+        // `template` has already rendered a machine from the same input.
         let Ok(mut rendered) =
             new_machine(&self.deployment, &self.owner, &template.around, &choice)
         else {
@@ -88,7 +89,7 @@ impl ValidatedDeployment<'_> {
             Err(error) => return at(what, Err(kube::Error::SerdeError(error))),
         };
         let created = self.machines().create(&made_by(), &body).await;
-        // The API server quotes the object that it refuses.
+        // The API server quotes the object in the message of a refusal.
         let created = if rendered.has_secrets { created.map_err(hidden) } else { created };
         if let Some(words) = refusal(&created) {
             let called = self.deployment.called();
@@ -103,7 +104,7 @@ impl ValidatedDeployment<'_> {
             .map(|()| None)
     }
 
-    /// Creates a machine's Secret.
+    /// Creates the Secret of a machine.
     async fn create_secret(&self, machine: &str, uid: &str, data: &UserData) -> Result<(), Error> {
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
         let what = || format!("create Secret {}/userdata-{machine}", self.namespace);
@@ -116,7 +117,8 @@ impl ValidatedDeployment<'_> {
         Ok(())
     }
 
-    /// Creates the Secrets of machines that have none, because the controller ended after it created the VirtualMachine.
+    /// Creates missing Secrets of machines. A Secret is missing if the controller stopped after it created the
+    /// VirtualMachine.
     pub(super) async fn ensure_user_data(&self) -> Result<Vec<Problem>, Error> {
         let equipped = self.context.remember(self.object, |memory| {
             memory.equipped.retain(|name| self.vms.iter().any(|vm| vm.name == *name));

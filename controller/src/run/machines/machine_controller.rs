@@ -1,4 +1,4 @@
-//! Detects machine-controller, which reconciles the same MachineDeployments where it is installed.
+//! Detects machine-controller, which reconciles the same MachineDeployments if it is installed.
 
 use berth_api::EventReason;
 use kube::api::{DynamicObject, ListParams};
@@ -11,7 +11,8 @@ use super::resources::{deployments, foreign_machines};
 use super::validated::ValidatedDeployment;
 
 impl Context {
-    /// Returns true if machine-controller reconciles the MachineDeployment: two controllers would create twice as many machines.
+    /// Returns true if machine-controller reconciles the MachineDeployment: together, two controllers would create
+    /// twice as many machines.
     pub(super) async fn is_foreign(&self, object: &DynamicObject) -> bool {
         let namespace = object.namespace();
         let foreign = self.foreign.all().iter().any(|machine| machine.namespace() == namespace);
@@ -25,7 +26,7 @@ impl Context {
                 if webhook { "its webhook exists" } else { "there are Machines in its namespace" };
             let note = format!("left to machine-controller, as {why}");
             tracing::info!(reason = why, "left MachineDeployment to machine-controller");
-            // Its status belongs to machine-controller, so there is only an event.
+            // The status belongs to machine-controller, so Berth only emits an event.
             let reference = object.object_ref(&deployments());
             let reason = EventReason::ManagedByMachineController.as_str();
             self.events.tell_of(EventType::Normal, reference, reason, &note).await;
@@ -35,7 +36,8 @@ impl Context {
 }
 
 impl ValidatedDeployment<'_> {
-    /// Returns true if machine-controller has created Machines for it since. Its kind may be too new for the watch.
+    /// Returns true if machine-controller has created Machines for the MachineDeployment in the meantime. The kind
+    /// Machine may be too new for the watch.
     pub(super) async fn has_foreign_machines(&self) -> Result<bool, Error> {
         let namespace = self.object.namespace().unwrap_or_default();
         let api: Api<DynamicObject> =

@@ -1,7 +1,8 @@
-//! Reconciler of MachineDeployments: creates as many VirtualMachines as each one desires.
+//! Reconciler of MachineDeployments: creates the desired number of VirtualMachines for each MachineDeployment.
 //!
-//! [`berth_kubevirt_render::machines`] decides. Objects that change often come from stores of watches, so a reconcile without a difference
-//! sends no request; Secrets and storage classes are read when a machine is created.
+//! [`berth_kubevirt_render::machines`] computes the desired state. Objects that change often come from the stores
+//! of watches, so a reconcile without a difference sends no request. Secrets and storage classes are read when a
+//! machine is created.
 
 mod apply;
 mod context;
@@ -47,8 +48,8 @@ use triggers::Triggers;
 const OPTIONS: Options =
     Options { name: "machines", concurrency: 8, debounce: Duration::from_millis(200) };
 
-/// Reconciles MachineDeployments until it is dropped, which may happen at any moment. Each one is reconciled again after
-/// `resync`, in case an event was lost.
+/// Reconciles MachineDeployments until the future is dropped, which may happen at any moment. Each
+/// MachineDeployment is reconciled again after `resync`, in case an event was lost.
 pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, resync: Duration) {
     let (queue, mut requests) = unbounded_channel();
     let triggers = Arc::new(Triggers::new(queue));
@@ -74,7 +75,7 @@ pub async fn run(client: Client, events: Arc<Events>, metrics: Arc<Metrics>, res
         labels: None,
         trim: without_managers,
     };
-    // Its managed fields decide how its status is written.
+    // The managed fields determine how the status is written.
     let trim = |object: &mut DynamicObject| reduce_to_conditions(&mut object.metadata);
     let manner = OptionalKind { trim, ..berth_kind("TenantCluster", "tenantclusters") };
     let (tenants, follow_tenants) =

@@ -1,4 +1,4 @@
-//! Holds machines back until the NetworkPolicies of their tenant are in force.
+//! Delays machines until the NetworkPolicies of their tenant are in force.
 
 use berth_api::ConditionReason;
 use kube::ResourceExt as _;
@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use crate::tenants::status::POLICIES_READY;
 
-/// Returns the reason why NetworkPolicies of a tenant are not in force; `None` if they are.
+/// Returns the reason why the NetworkPolicies of a tenant are not in force; `None` if the policies are in force.
 ///
-/// A pod that starts before them has the whole pod network, and an importer that starts before them may be refused. An
-/// invalid kubeconfig does not hold machines back: its API server may run in these machines.
+/// A pod that starts before the policies can reach the whole pod network, and an importer that starts before the
+/// policies may be refused. An invalid kubeconfig does not delay machines, because the tenant's API server may run
+/// in these machines.
 pub(super) fn not_in_force(tenant: &DynamicObject) -> Option<String> {
     let name = tenant.name_any();
     let conditions = tenant.data.pointer("/status/conditions").and_then(Value::as_array);

@@ -1,5 +1,5 @@
-//! Reads the input of rendering: defaults and tenants from stores; and, when a machine is created, the objects that its
-//! MachineDeployment refers to, from the API server.
+//! Reads the input of rendering: defaults and tenants come from stores. When a machine is created, the objects that
+//! its MachineDeployment refers to are read from the API server.
 
 use berth_api::{InfraConfig, TenantCluster};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -48,7 +48,7 @@ impl Context {
         let mut references = References::default();
         references.walk(&value, namespace);
         let scope = Scope::new(&[&deployment.metadata.namespace, namespace], &around.config);
-        // What it may not refer to is not read either.
+        // Objects that the deployment may not refer to are not read.
         references.entries.retain(|(_, namespace, name)| scope.permits(namespace, name));
         for class in around
             .config

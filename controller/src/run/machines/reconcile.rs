@@ -27,11 +27,11 @@ pub(super) async fn reconcile(
     context: &Context,
     object: &DynamicObject,
 ) -> Result<Option<Duration>, Error> {
-    // 1. Finalize: Berth deletes its machines, even if the object is invalid or belongs to another controller by now.
+    // 1. Finalize: Berth deletes its machines, even if the object is invalid or now belongs to another controller.
     if object.metadata.deletion_timestamp.is_some() {
         return context.finalize(object).await;
     }
-    // 2. Read (stores only). An object of another provider has another controller.
+    // 2. Read (stores only). An object with another provider belongs to another controller.
     let value = serde_json::to_value(object).unwrap_or_default();
     let provider = value.pointer("/spec/template/spec/providerSpec/value/cloudProvider");
     if provider.is_some_and(|provider| provider != "kubevirt") || context.is_foreign(object).await {
@@ -105,7 +105,7 @@ impl Context {
         Ok(retry.map(jittered))
     }
 
-    /// Writes the list of finalizers, if no other wrote the object in between.
+    /// Writes the list of finalizers, unless another client wrote the object in between.
     pub(super) async fn set_finalizers(
         &self,
         object: &DynamicObject,
@@ -121,16 +121,16 @@ impl Context {
         at(|| format!("patch {KIND} {namespace}/{name}"), patched).map(drop)
     }
 
-    /// Returns the tenant of a namespace, if it is being deleted: a MachineDeployment of another namespace would create its
-    /// machines again.
+    /// Returns the tenant of a namespace if the tenant is being deleted. A MachineDeployment in another namespace
+    /// would recreate the machines that the deletion removes.
     fn deleting_tenant(&self, namespace: &str) -> Option<String> {
         let name = namespace.strip_prefix(TENANT_PREFIX)?;
         let tenant = self.tenants.get("", name)?;
         tenant.metadata.deletion_timestamp.is_some().then(|| name.to_owned())
     }
 
-    /// Returns the reason why NetworkPolicies of a namespace's tenant are not in force; `None` if they are, or if the namespace
-    /// belongs to no tenant.
+    /// Returns the reason why the NetworkPolicies of a namespace's tenant are not in force; `None` if the policies
+    /// are in force, or if the namespace belongs to no tenant.
     fn missing_policies(&self, namespace: &str) -> Option<String> {
         let tenant = self.tenants.named(namespace.strip_prefix(TENANT_PREFIX)?)?;
         policies::not_in_force(&tenant)
@@ -161,7 +161,7 @@ impl ValidatedDeployment<'_> {
         Some(Problem::new(self.deployment.called(), "", "", message))
     }
 
-    /// Returns the seconds until machines may be created again after failed ones.
+    /// Returns the number of seconds until machines may be created again after failures.
     fn pause(&self) -> Option<u32> {
         let until = self.context.remember(self.object, |memory| memory.paused_until)?;
         let left = until.checked_duration_since(Instant::now())?;

@@ -1,5 +1,6 @@
-//! Namespace of a MachineDeployment's machines: derived from its fields, and recorded in its status before the first machine
-//! is created. An edit that would leave machines behind, or create a second set, is refused.
+//! Namespace of the machines of a MachineDeployment: derived from the fields of the MachineDeployment, and recorded
+//! in its status before the first machine is created. An edit that would leave machines behind, or create a second
+//! set of machines, is refused.
 
 use berth_api::names::CONTROLLER_STATUS;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -11,11 +12,11 @@ use super::resources::deployments;
 use super::validated::ValidatedDeployment;
 use berth_api::Problem;
 
-/// Field of the status with the namespace of its machines.
+/// Field of the status that contains the namespace of the machines.
 const RECORD: &str = "machineNamespace";
 
 impl ValidatedDeployment<'_> {
-    /// Records the namespace of the machines. Returns a problem if they are in another namespace already.
+    /// Records the namespace of the machines. Returns a problem if machines already exist in another namespace.
     pub(super) async fn record_namespace(
         &self,
         has_tenant: bool,
@@ -27,7 +28,7 @@ impl ValidatedDeployment<'_> {
             return Ok(None);
         }
         let left = match recorded {
-            // Asked of the server: the watch may lack one that was made a moment ago.
+            // Reads from the API server, because the watch may lack an object that was created a moment ago.
             Some(_) => {
                 let made = context.list_machines_of(object).await?;
                 made.iter().filter_map(kube::ResourceExt::namespace).collect()
@@ -46,7 +47,8 @@ impl ValidatedDeployment<'_> {
         };
         match (left, recorded) {
             (Some(from), _) => return wrong(&from, "its machines are in this namespace"),
-            // Its tenant is gone, or no longer named: machines without one are not what was meant.
+            // The tenant was deleted, or the MachineDeployment no longer names the tenant. The user did not intend
+            // machines without a tenant.
             (None, Some(from)) if !has_tenant => {
                 return wrong(from, "its machines were in this namespace of a tenant");
             }

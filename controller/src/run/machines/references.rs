@@ -9,7 +9,7 @@ use serde_json::Value;
 pub(super) struct References {
     /// Kind, namespace and name of Secrets and ConfigMaps.
     pub(super) entries: BTreeSet<(&'static str, String, String)>,
-    /// StorageClasses.
+    /// Names of StorageClasses.
     pub(super) classes: BTreeSet<String>,
     pub(super) instancetypes: BTreeSet<String>,
 }
@@ -49,7 +49,8 @@ impl References {
                     }
                     self.walk(value, namespace);
                 }
-                // A name that is itself a reference is looked up when it is read; an empty one is none.
+                // A name that is itself a reference is resolved when the reference is read; an empty name is
+                // ignored.
                 self.entries
                     .retain(|(_, namespace, name)| !namespace.is_empty() && !name.is_empty());
                 self.classes.retain(|name| !name.is_empty());

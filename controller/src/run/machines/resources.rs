@@ -1,4 +1,4 @@
-//! Kinds of the objects that machines are made of, and the fields of them that stores keep.
+//! Kinds of the objects that machines consist of, and the fields of these objects that stores keep.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ pub(super) fn deployments() -> ApiResource {
     resource(GROUP, "v1alpha1", KIND, "machinedeployments")
 }
 
-/// Objects that machine-controller creates for a MachineDeployment.
+/// Returns the kind of the objects that machine-controller creates for a MachineDeployment.
 pub(super) fn foreign_machines() -> ApiResource {
     resource(GROUP, "v1alpha1", "Machine", "machines")
 }
@@ -27,7 +27,7 @@ pub(super) fn without_managers(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
 }
 
-/// The store has ten thousand of them, so it only keeps the fields that are read.
+/// Removes unused fields of a machine, because the store contains ten thousand machines.
 pub(super) fn trim_machine(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     let strategy = object.data.pointer("/spec/runStrategy").cloned().unwrap_or_default();

@@ -69,7 +69,7 @@ impl Context {
             let others =
                 there.filter(|one| conditions.iter().all(|own| own["type"] != one["type"]));
             body["status"]["conditions"] = others.chain(&conditions).cloned().collect();
-            // The conditions of others in this write must be the current ones.
+            // The write includes conditions of other reconcilers, which must be current.
             body["metadata"]["resourceVersion"] = known.resource_version().into();
         }
         let params = PatchParams::apply(CONTROLLER_STATUS).force();

@@ -1,4 +1,4 @@
-//! Triggers: reconciles the MachineDeployments that a change of an object affects, and no others.
+//! Triggers of reconciles: a change of an object reconciles only the MachineDeployments that the change affects.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -15,17 +15,18 @@ use super::policies;
 use super::resources::deployments;
 use berth_runtime::watch::OptionalInformer;
 
-/// Queue of MachineDeployments to reconcile.
+/// Queue of MachineDeployments that must be reconciled.
 pub(super) type Queue = UnboundedSender<ReconcileRequest<DynamicObject>>;
 
-/// Indexes, and the queue.
+/// Indexes, and the queue of reconciles.
 pub(super) struct Triggers {
     queue: Queue,
-    /// Stores of deployments, machines and tenants. They call the triggers, so they are set after construction.
+    /// Stores of deployments, machines and tenants. The stores call the triggers, so the stores are set after
+    /// construction.
     stores: OnceLock<[OptionalInformer; 3]>,
     by_name: Index<String>,
     by_namespace: Index<String>,
-    /// Machines by namespace and name of their deployment.
+    /// Machines, by namespace and name of their deployment.
     machines: Index<ObjectKey>,
     /// Facts of each tenant at its last change.
     tenants: Mutex<BTreeMap<String, Facts>>,
@@ -47,7 +48,7 @@ impl Triggers {
         }
     }
 
-    /// Sets the stores, before the first change.
+    /// Sets the stores. The caller must do this before the first change.
     pub(super) fn set(
         &self,
         deployments: &OptionalInformer,
@@ -55,14 +56,14 @@ impl Triggers {
         tenants: &OptionalInformer,
     ) {
         let stores = [deployments, machines, tenants].map(Clone::clone);
-        // It is set once.
+        // The stores are set only once.
         self.stores.set(stores).unwrap_or_default();
     }
 
     fn trigger(&self, (namespace, name): ObjectKey) {
         let mut reference = ObjectRef::new_with(&name, deployments());
         reference.namespace = Some(namespace);
-        // Without a receiver the program ends.
+        // If the queue has no receiver, the program is ending.
         drop(self.queue.send(reference.into()));
     }
 
@@ -113,13 +114,13 @@ impl Triggers {
         }
     }
 
-    /// Handles a change of a tenant. Its status changes with every machine; the facts that machines depend on change
-    /// seldom.
+    /// Handles a change of a tenant. The status of a tenant changes with every machine, but the facts that machines
+    /// depend on change seldom.
     pub(super) fn tenant(&self, tenant: &DynamicObject, is_gone: bool) {
         let Some([_, _, tenants]) = self.stores.get() else { return };
         let name = tenant.name_any();
         let field = |pointer: &str| tenant.data.pointer(pointer)?.as_str().map(str::to_owned);
-        // The status has the namespace from the first reconcile on.
+        // The status contains the namespace after the first reconcile.
         let attachment = field("/status/networkAttachmentDefinition");
         let attachment = attachment.or_else(|| field("/status/namespace"));
         let is_isolated = policies::not_in_force(tenant).is_none();
@@ -136,7 +137,7 @@ impl Triggers {
         if is_same {
             return;
         }
-        // Deployments in a namespace without a tenant name theirs themselves.
+        // A deployment in a namespace without a tenant names its tenant explicitly.
         let is_affected = |namespace: &String| match namespace.strip_prefix("cluster-") {
             Some(other) => other == name || tenants.named(other).is_none(),
             None => true,
@@ -149,12 +150,13 @@ impl Triggers {
         self.trigger_all(self.by_namespace.at(&machine.namespace().unwrap_or_default()));
     }
 
-    /// Returns the machines of a namespace with a deployment's name in their label.
+    /// Returns the machines of a namespace that have the deployment's name in their label.
     pub(super) fn machines_of(&self, namespace: &str, deployment: &str) -> Vec<ObjectKey> {
         self.machines.at(&(namespace.to_owned(), deployment.to_owned()))
     }
 
-    /// Returns the namespaces with machines of a deployment, by its UID. It searches all namespaces, so for rare use.
+    /// Returns the namespaces that contain machines of a deployment, by the deployment's UID. The function searches
+    /// all namespaces, so it is for rare use.
     pub(super) fn namespaces_of(&self, object: &DynamicObject) -> Vec<String> {
         let Some([_, machines, _]) = self.stores.get() else { return Vec::new() };
         let name = object.name_any();

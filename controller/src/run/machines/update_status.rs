@@ -17,9 +17,9 @@ use berth_api::Problem;
 use berth_kubevirt_render::machines::rollout::Counts;
 use berth_kubevirt_render::machines::steps::Steps;
 
-/// Condition: whether machines honor all fields of their template.
+/// Condition that machines honor all fields of their template.
 const TEMPLATE_HONORED: &str = "TemplateHonored";
-/// Longest message of a condition, in characters.
+/// Maximum length of a condition's message, in characters.
 const LONGEST: usize = 8000;
 /// Default of `progressDeadlineSeconds` (as in Kubernetes' Deployments).
 const DEADLINE: u64 = 600;
@@ -29,7 +29,7 @@ const DEADLINE: u64 = 600;
 pub(super) struct Report {
     /// Type, status, reason and message of conditions.
     pub(super) conditions: Vec<(&'static str, bool, ConditionReason, String)>,
-    /// Delay after which they may change without an event.
+    /// Delay after which the conditions may change without an event.
     pub(super) requeue_after: Option<Duration>,
 }
 
@@ -103,7 +103,8 @@ impl Report {
         Self { conditions, requeue_after }
     }
 
-    /// Adds the parts of the template that the last rendered machines do not honor; `None` keeps the existing condition.
+    /// Adds the fields of the template that the last rendered machines do not honor; `None` keeps the existing
+    /// condition.
     pub(super) fn with_notes(mut self, notes: Option<&[Problem]>) -> Self {
         let Some(notes) = notes else { return self };
         let all: Vec<String> = notes.iter().map(ToString::to_string).collect();
@@ -127,7 +128,7 @@ impl Report {
 }
 
 impl Context {
-    /// Writes the status if it differs.
+    /// Writes the status if it differs from the current status.
     pub(super) async fn update_status(
         &self,
         object: &DynamicObject,
@@ -187,7 +188,7 @@ impl Context {
     }
 }
 
-/// Returns the conditions as a list. A condition with an unchanged status keeps its time.
+/// Returns the conditions as a list. A condition with an unchanged status keeps its transition time.
 pub(super) fn conditions(before: &Value, report: &Report) -> Value {
     let known = before.get("conditions").and_then(Value::as_array);
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! User data of machines: read from the Secret that a MachineDeployment or its tenant names, and copied to a Secret of each
-//! machine.
+//! User data of machines: read from the Secret that a MachineDeployment or its tenant names, and copied to a Secret
+//! for each machine.
 
 use berth_api::{InfraConfigSpec, SecretRef, TenantCluster, names};
 use k8s_openapi::api::core::v1::Secret;
@@ -18,7 +18,7 @@ pub(super) struct UserData {
     pub(super) network: Option<String>,
 }
 
-/// Reason why there are no user data for a deployment's machines.
+/// Reason why the user data of a deployment's machines cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UserDataError {
     #[error(
@@ -31,13 +31,13 @@ pub(super) enum UserDataError {
     Secret {
         /// Field that names the Secret.
         place: String,
-        /// Namespace and name.
+        /// Namespace and name of the Secret.
         secret: String,
         problem: SecretProblem,
     },
 }
 
-/// Reason why a Secret has no user data; its text follows the Secret's name.
+/// Reason why a Secret contains no user data; the text follows the name of the Secret in messages.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SecretProblem {
     #[error(" {0}")]
@@ -53,7 +53,7 @@ pub(super) enum SecretProblem {
 }
 
 impl Context {
-    /// Returns the user data of a deployment's machines, or the reason why there are none.
+    /// Returns the user data of a deployment's machines, or the reason why the user data cannot be read.
     pub(super) async fn user_data(
         &self,
         deployment: &MachineDeployment,

@@ -16,10 +16,10 @@ pub(super) struct ValidatedDeployment<'a> {
     pub(super) object: &'a DynamicObject,
     pub(super) deployment: MachineDeployment,
     pub(super) owner: Owner,
-    /// Namespace of its VirtualMachines.
+    /// Namespace of the VirtualMachines.
     pub(super) namespace: String,
     pub(super) around: RenderContext,
-    /// VirtualMachines with its name as their label.
+    /// VirtualMachines whose label contains the name of the MachineDeployment.
     pub(super) vms: Vec<Vm>,
 }
 

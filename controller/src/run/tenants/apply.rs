@@ -24,7 +24,7 @@ impl Context {
         parts: &mut Parts,
     ) -> Result<(), Error> {
         let name = tenant.name_any();
-        // The creator of the namespace may have created objects in it.
+        // The creator of the namespace may also have created objects in it.
         let may_adopt = observed.namespace == Namespace::Owned;
         match desired.attachment {
             Some(Attachment { object: Ok(object), message }) => {
@@ -41,7 +41,7 @@ impl Context {
             }
             None => {}
         }
-        // A Secret that could not be read is an error of the reconcile, which is repeated.
+        // A Secret that could not be read is an error of the reconcile, which is then retried.
         let kubeconfig = observed.api_server?.err();
         let (policies, note) = (desired.policies, desired.policies_note);
         parts.policies = self.apply_policies(&name, policies, note, kubeconfig, may_adopt).await;
@@ -72,7 +72,8 @@ impl Context {
         let Policies { isolation, custom, mut faults, lacks_facts } = policies;
         let desired: Vec<&DesiredObject> = isolation.iter().chain(&custom).collect();
         let namespace = TenantCluster::namespace_of(tenant);
-        // A policy in force was built from more facts: it stays until they are known again.
+        // The policy in force was built when more facts were known. The policy stays until these facts are known
+        // again.
         let stays = |one: &DesiredObject| {
             lacks_facts
                 && isolation.contains(one)
@@ -82,7 +83,8 @@ impl Context {
             faults.extend(self.apply_object((*one).clone(), may_adopt).await.err());
         }
         faults.extend(self.prune(Kind::NetworkPolicy, tenant, &desired).await.err());
-        // Last, as the first fault gives the reason, and machines wait for all reasons but this one.
+        // This fault is added last: the first fault determines the reason, and machines wait for every reason
+        // except this one.
         faults.extend(kubeconfig);
         let note = note.map_or_else(String::new, |note| format!("; {note}"));
         all_or(&faults, ReadyPart::ready(format!("{} NetworkPolicies{note}", desired.len())))

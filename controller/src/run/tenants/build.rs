@@ -1,4 +1,4 @@
-//! Step 5 of a reconcile: builds the objects of a tenant. No client.
+//! Step 5 of a reconcile: builds the objects of a tenant. This step needs no client.
 
 use std::net::IpAddr;
 
@@ -30,15 +30,15 @@ pub(super) struct Desired {
     /// The NetworkAttachmentDefinition, if the tenant has a network and a VLAN or VNI.
     pub(super) attachment: Option<Attachment>,
     pub(super) policies: Policies,
-    /// Note on the policies' condition.
+    /// Note for the condition of the policies.
     pub(super) policies_note: Option<String>,
-    /// Accounts, roles and instance types.
+    /// ServiceAccount, roles and instance types.
     pub(super) objects: Vec<DesiredObject>,
 }
 
 /// A NetworkAttachmentDefinition.
 pub(super) struct Attachment {
-    /// The object, or the reason why VMs cannot be attached as requested.
+    /// The object, or the reason why VMs cannot be attached to the network as the spec requires.
     pub(super) object: Result<DesiredObject, Fault>,
     /// Message of the condition.
     pub(super) message: String,
@@ -71,13 +71,13 @@ pub(super) fn build<T: Fn(&str) -> TenantCount>(input: Input<'_, T>) -> Desired 
     Desired { attachment, policies, policies_note, objects }
 }
 
-/// Returns the address of an API server for a policy, and a note if there is none.
+/// Returns the address of an API server for a policy, and a note if the address is unknown.
 fn address(server: Option<&Server>) -> (Option<IpAddr>, Option<String>) {
     match server {
         None => (None, None),
         Some(Server::Address(address)) => (Some(*address), None),
         Some(Server::Name(_)) => {
-            // The host name comes from a Secret, so the message does not have it.
+            // The host name comes from a Secret, so the message does not contain it.
             let message = "its kubeconfig names the API server by a host name, and policies take addresses: open the way by a \
                            custom policy";
             (None, Some(message.to_owned()))

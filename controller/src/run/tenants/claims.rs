@@ -1,4 +1,5 @@
-//! Claims the VLAN or VNI of a tenant: [`crate::tenants::claims`] chooses it, and the creator of its VlanClaim has it.
+//! Claims the VLAN or VNI of a tenant: [`crate::tenants::claims`] chooses the number, and the tenant whose
+//! VlanClaim is created first gets it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,11 +23,13 @@ use crate::tenants::shared_wire;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 use berth_runtime::watch::OptionalInformer;
 
-/// Attempts in one reconcile. A store that misses more claims is soon updated.
+/// Maximum number of attempts in one reconcile. A store that lacks more claims than this is soon updated.
 const MAX_ATTEMPTS: usize = 32;
-/// Annotation of a claim that was created before the claims of other networks were read, and has no rival among them.
+/// Annotation of a verified claim: the controller created the claim, then read the claims of other networks and
+/// found no conflicting claim.
 const VERIFIED: &str = "berth.dev/verified";
-/// Number of reads of a rival's claim by the one of two tenants that need not withdraw at once, and the delay between them.
+/// Number of reads of a conflicting claim, and the delay between the reads, by the one of two tenants that does not
+/// need to withdraw immediately.
 const RIVAL_READS: usize = 4;
 const RIVAL_READ_DELAY: Duration = Duration::from_millis(200);
 
@@ -74,7 +77,7 @@ impl Context {
             };
             let claimed = |id, note| Ok(Ok(Claimed { id, note }));
             let new = match choice {
-                // The status has it, and a tenant keeps its VLAN.
+                // The status already contains the number, and a tenant keeps its VLAN.
                 Choice::Held(id) if request.recorded == Some(id) => return claimed(id, None),
                 Choice::Held(id) => {
                     let name = id.claim_name(&network.name);
@@ -86,7 +89,7 @@ impl Context {
                         let note = format!("{id} was that of an earlier tenant of this name");
                         return claimed(id, Some(note));
                     }
-                    // Another tenant has it by now, or it is deleted.
+                    // Another tenant has taken over the claim in the meantime, or the claim was deleted.
                     Err(Error::Changed(_)) => {
                         refused.insert(claim.name_any());
                         None
@@ -124,7 +127,7 @@ impl Context {
         Api::all(self.client.clone())
     }
 
-    /// Returns the other networks that may share the wire.
+    /// Returns the other networks that may share the wire with this network.
     fn sharing(
         &self,
         request: Request<'_>,
@@ -139,14 +142,16 @@ impl Context {
         all.into_iter().map(str::to_owned).collect()
     }
 
-    /// Returns the name of the claim of another tenant to the same VLAN or VNI on one of these networks.
+    /// Returns the name of another tenant's claim to the same VLAN or VNI on one of these networks.
     ///
-    /// A claim locks the name of one network only. So each of two tenants on two networks creates its own claim first and
-    /// reads the other's name afterwards: whatever the order, at least one of them sees the other's claim and withdraws. Of
-    /// two that see each other the later name withdraws at once, and the other one reads again.
+    /// The name of a claim locks the number on one network only. Therefore each of two tenants on two networks
+    /// first creates its own claim and then reads the claim of the other tenant: in any order, at least one tenant
+    /// sees the other claim and withdraws. If both tenants see the other claim, the tenant whose claim has the
+    /// later name withdraws immediately, and the other tenant reads again.
     ///
-    /// A claim without a rival is marked as verified, and only one that is not is withdrawn, both by the version that was
-    /// read: of two controllers at work for one tenant, one cannot withdraw what the other has verified.
+    /// A claim without a conflicting claim is marked as verified, and only an unverified claim is withdrawn. Both
+    /// writes require the resource version that was read: if two controllers reconcile the same tenant, one
+    /// controller cannot withdraw a claim that the other has verified.
     async fn rival(
         &self,
         id: NetworkId,
@@ -178,18 +183,18 @@ impl Context {
         Ok(None)
     }
 
-    /// Marks a claim as verified: no tenant of another network has its VLAN or VNI.
+    /// Marks a claim as verified: no tenant on another network has the same VLAN or VNI.
     async fn verify(&self, claim: &VlanClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let mut verified = claim.clone();
         verified.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
-        // With its resource version.
+        // The write includes the resource version.
         let replaced = found(self.claims().replace(&name, &made_by(), &verified).await);
         let replaced = at(format!("replace VlanClaim {name}"), replaced)?;
         replaced.map(drop).ok_or_else(|| Error::Changed(format!("VlanClaim {name}")))
     }
 
-    /// Deletes a claim that is not verified, so that no host has carried it yet.
+    /// Deletes a claim that is not verified. No host has configured its VLAN or VNI yet.
     async fn withdraw(&self, claim: &VlanClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let only = Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
@@ -198,7 +203,7 @@ impl Context {
         at(format!("delete VlanClaim {name}"), deleted).map(drop)
     }
 
-    /// Creates a claim. Returns `None` if another tenant has it.
+    /// Creates a claim. Returns `None` if another tenant already has the claim.
     async fn create(
         &self,
         id: NetworkId,
@@ -218,7 +223,7 @@ impl Context {
                 Ok(Some(created))
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                // Created by another controller, or by this one before it was restarted.
+                // The claim was created by another controller, or by this controller before a restart.
                 let there = at(format!("get {what}"), found(self.claims().get(&name).await))?;
                 Ok(there.filter(|there| {
                     there.spec.tenant_uid == request.uid && there.spec.network == request.network
@@ -233,10 +238,11 @@ impl Context {
         let name = claim.name_any();
         let mut new = claim.clone();
         new.spec = VlanClaimSpec { tenant_uid: uid.to_owned(), ..new.spec };
-        // It existed all the time, so tenants of other networks have seen it.
+        // The claim has existed all the time, so tenants of other networks have seen it.
         new.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
         let params = made_by();
-        // With its resource version: the API server refuses it if another client wrote the claim in between.
+        // The write includes the resource version: the API server refuses the write if another client wrote the
+        // claim in between.
         let result = self.claims().replace(&name, &params, &new).await;
         let new = match result {
             Err(kube::Error::Api(status)) if status.code == 404 => {
@@ -247,7 +253,7 @@ impl Context {
         self.set_released_at(&new, Value::Null).await
     }
 
-    /// Writes the start of the quarantine to a claim, or null.
+    /// Writes the start of the quarantine to a claim; null ends the quarantine.
     pub(super) async fn set_released_at(
         &self,
         claim: &VlanClaim,
@@ -282,7 +288,7 @@ impl Context {
     }
 }
 
-/// Returns the note for a tenant that lost its claim to another.
+/// Returns the note for a tenant that lost its claim to another tenant.
 fn moved(request: Request<'_>, id: NetworkId) -> Option<String> {
     let before = request.recorded.filter(|before| *before != id)?;
     Some(format!(

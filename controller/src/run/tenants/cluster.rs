@@ -1,5 +1,5 @@
-//! Watches the objects of the infra cluster that NetworkPolicies depend on: Services of cluster DNS, the API server,
-//! networks of Services. [`crate::tenants::cluster`] derives the facts.
+//! Watches the objects of the infra cluster that NetworkPolicies depend on: the Services of cluster DNS, the API
+//! server, and the networks of Services. [`crate::tenants::cluster`] derives the facts.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -24,12 +24,13 @@ use crate::tenants::cluster::{
 use berth_runtime::discovery::is_served;
 use berth_runtime::watch::{Change, Informer};
 
-/// Time between probes for a kind that the API server does not serve: an upgrade of the server may add it.
+/// Interval between checks for a kind that the API server does not serve. An upgrade of the server may add the
+/// kind.
 const PROBE: Duration = Duration::from_secs(600);
 /// Namespace and name of the API server's Service.
 const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
-/// One watch.
+/// Kind of objects that one watch covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Watched {
     Dns,
@@ -48,12 +49,12 @@ pub(super) struct Cluster {
     objects: Mutex<Objects>,
     facts: RwLock<Arc<ClusterFacts>>,
     nodes: Informer<Node>,
-    /// Kinds that were listed or refused.
+    /// Kinds that the API server has listed or refused.
     answered: watch::Sender<BTreeSet<Watched>>,
 }
 
 impl Cluster {
-    /// Starts the watches. `changed` is called when the facts change; the futures do not end.
+    /// Starts the watches. `changed` is called when the facts change. The returned futures do not end.
     pub(super) fn start(
         client: &Client,
         nodes: Informer<Node>,
@@ -100,7 +101,7 @@ impl Cluster {
         (this, all)
     }
 
-    /// Waits until every kind is listed or refused.
+    /// Waits until the API server has listed or refused every kind.
     pub(super) async fn ready(&self) {
         drop(self.answered.subscribe().wait_for(|all| all.len() == WATCHES).await);
         self.renew();
@@ -132,7 +133,8 @@ impl Cluster {
         .boxed()
     }
 
-    /// EndpointSlices are served since Kubernetes 1.21; Endpoints have the same addresses before.
+    /// Watches the endpoints of the API server. EndpointSlices are served since Kubernetes 1.21; older versions
+    /// have the same addresses in Endpoints.
     fn endpoints(
         self: &Arc<Self>,
         client: &Client,
@@ -156,7 +158,8 @@ impl Cluster {
         .boxed()
     }
 
-    /// ServiceCIDRs are served since Kubernetes 1.33; before, their networks are known to the API server alone.
+    /// Watches the networks of Services. ServiceCIDRs are served since Kubernetes 1.33; in older versions only the
+    /// API server knows the networks.
     fn service_networks(
         self: &Arc<Self>,
         client: &Client,
@@ -176,7 +179,8 @@ impl Cluster {
         .boxed()
     }
 
-    /// Handles changes of Nodes, but only of the fields that facts depend on: Nodes write their status all the time.
+    /// Handles changes of Nodes, but only of the fields that facts depend on: the status of Nodes changes all the
+    /// time.
     fn follow_nodes(
         self: &Arc<Self>,
         changed: impl Fn() + Send + 'static,
@@ -205,7 +209,7 @@ impl Cluster {
         self.answered.send_if_modified(|all| all.insert(watched));
     }
 
-    /// Derives the facts again, and returns true if they changed.
+    /// Derives the facts again, and returns true if the facts changed.
     fn renew(&self) -> bool {
         let nodes = self.nodes.all();
         let new = {
@@ -221,7 +225,7 @@ impl Cluster {
     }
 }
 
-/// Watches a kind. A list stays known while the API server does not answer.
+/// Watches a kind. The last list stays valid while the API server does not respond.
 async fn follow<K>(api: Api<K>, config: Config, put: impl Fn(Listed<K>))
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -253,7 +257,7 @@ where
     }
 }
 
-/// Returns true if the API server serves a kind. Retries until it answers.
+/// Returns true if the API server serves a kind. Retries until the API server responds.
 async fn serves<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
     let resource = ApiResource::erase::<K>(&());
     loop {
@@ -269,7 +273,7 @@ async fn serves<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
 
 fn slice(endpoints: &Endpoints) -> EndpointSlice {
     let subsets = endpoints.subsets.iter().flatten();
-    // Ready and not ready addresses both belong to the API server.
+    // Addresses belong to the API server whether they are ready or not.
     let all =
         subsets.flat_map(|one| one.addresses.iter().chain(&one.not_ready_addresses).flatten());
     let addresses: Vec<String> = all.map(|address| address.ip.clone()).collect();

@@ -1,4 +1,4 @@
-//! State that all reconciles of tenants share.
+//! State shared by all reconciles of tenants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,23 +13,23 @@ use crate::run::events::Events;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::Server;
 
-/// State that all reconciles of tenants share.
+/// State shared by all reconciles of tenants.
 #[derive(Clone)]
 pub(super) struct Context {
     pub(super) client: Client,
     pub(super) stores: Arc<Stores>,
     events: Arc<Events>,
     pub(super) kubeconfigs: Arc<Mutex<BTreeMap<String, KubeconfigRead>>>,
-    /// Namespaces whose CSI account has its token, by the account's UID.
+    /// Namespaces in which the CSI account has its token, by the UID of the account.
     pub(super) tokens: Arc<Mutex<BTreeSet<String>>>,
-    /// Whether agents report the bridges of single tenants, by network.
+    /// True for each network whose single-tenant bridges agents report.
     bridges_reported: Arc<Mutex<BTreeMap<String, bool>>>,
 }
 
-/// API server of a kubeconfig, or the reason why there is none.
+/// API server of a kubeconfig, or the reason why it is unknown.
 pub(super) type ApiServer = Result<Option<Server>, Fault>;
 
-/// A kubeconfig that was read.
+/// A kubeconfig that was read, and the time of the read.
 #[derive(Clone, Debug)]
 pub(super) struct KubeconfigRead {
     pub(super) of: SecretRef,
@@ -61,7 +61,7 @@ impl Context {
         self.stores.ready().await;
     }
 
-    /// Returns the InfraConfig, or an empty one if there is none.
+    /// Returns the InfraConfig, or an empty InfraConfig if there is none.
     pub(super) fn config(&self) -> InfraConfigSpec {
         let config = self.stores.followers.configs.get("default");
         config.map(|config| config.spec.clone()).unwrap_or_default()
@@ -72,8 +72,8 @@ impl Context {
         self.events.warn(tenant, reason, message).await;
     }
 
-    /// Returns the number of tenants of a host network. Triggers all tenants when agents start or stop to report single
-    /// bridges, as attachments then differ.
+    /// Returns the number of tenants of a host network. Triggers all tenants when agents start or stop reporting
+    /// single-tenant bridges, because the attachments change then.
     pub(super) fn tenants_of(&self, network: &str) -> usize {
         let of = |tenant: &TenantCluster| {
             tenant.spec.network.as_ref().is_some_and(|asked| asked.name == network)

@@ -19,19 +19,19 @@ use crate::tenants::ids::NetworkId;
 use crate::tenants::objects::Kind;
 use crate::tenants::status;
 
-/// Delay while another controller or a host has to act.
+/// Delay of the next reconcile while another controller or a host has to act.
 const RETRY: Duration = Duration::from_secs(3);
-/// Most steps in one reconcile; there are fewer.
+/// Maximum number of steps in one reconcile; a deletion has fewer steps.
 const STEPS: usize = 12;
 
-/// Kinds of machines, of any creator.
+/// Kinds of objects that count as machines, regardless of their creator.
 const MACHINE_KINDS: [(&str, &str, &str, &str); 3] = [
     ("cluster.k8s.io", "v1alpha1", "MachineDeployment", "machinedeployments"),
     ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines"),
     ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances"),
 ];
 
-/// Continues a deletion. Returns the delay of the next reconcile.
+/// Continues the deletion of a tenant. Returns the delay of the next reconcile.
 pub(super) async fn finalize(
     context: &Context,
     tenant: &TenantCluster,
@@ -41,7 +41,7 @@ pub(super) async fn finalize(
         return Ok(None);
     }
     for _ in 0..STEPS {
-        // The store may be old, and a step must not run twice.
+        // The store may be stale, and a step must not run twice.
         let fresh = context.get_tenant(&name).await?;
         let Some(tenant) = fresh.filter(|one| one.uid() == tenant.uid()) else { return Ok(None) };
         let space = context.find_namespace(&tenant).await?;
@@ -72,7 +72,7 @@ pub(super) async fn finalize(
         context.update_status(&tenant, &should).await?;
         match step.action {
             Action::Wait => return Ok(Some(RETRY)),
-            // The status update above has done it.
+            // The status update above has already removed the VLAN or VNI.
             Action::ClearNetworkId => {}
             Action::DeleteMachines(machines) => {
                 for machine in &machines {
@@ -168,7 +168,7 @@ impl Context {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
         let what = format!("delete Namespace {name}");
         let there = at(what.clone(), found(api.get_metadata(&name).await))?;
-        // Read again right before, as the namespace has all data of the tenant.
+        // The namespace is read again directly before its deletion, because it contains all data of the tenant.
         let Some(there) = there.filter(|there| is_owned(there.labels())) else { return Ok(()) };
         let only = Preconditions { uid: there.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(only), ..DeleteParams::background() };

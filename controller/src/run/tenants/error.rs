@@ -9,21 +9,21 @@ pub(super) use crate::run::calls::found;
 /// Error of a reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another client wrote the object in between; the next reconcile reads it.
+    /// Another client wrote the object in between; the next reconcile reads the new version.
     #[error("{0} was changed by another at the same time")]
     Changed(String),
     /// The API server refused a request, or could not be reached.
     #[error("{what}: {error}")]
     Server {
-        /// Verb and object.
+        /// Verb and object of the request.
         what: String,
-        /// Its error.
+        /// Error of the API server.
         error: Box<kube::Error>,
     },
-    /// Objects of the tenant could not be applied; its status has the reason.
+    /// Objects of the tenant could not be applied; the status of the tenant contains the reason.
     #[error("{0}")]
     NotApplied(String),
-    /// A task that does not end has ended.
+    /// A task that should run forever has ended.
     #[error("{0} ended")]
     Ended(&'static str),
 }

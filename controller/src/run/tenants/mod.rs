@@ -1,8 +1,8 @@
-//! Reconciler of TenantClusters. Their desired state is in [`crate::tenants`].
+//! Reconciler of TenantClusters. [`crate::tenants`] computes their desired state.
 //!
-//! All input comes from stores of watches, so a reconcile without a difference sends no request. Two controllers may run at
-//! the same time: the creator of a claim has it, the first to write the status wins, and all other objects are applied with
-//! the same content.
+//! All input comes from stores of watches, so a reconcile without a difference sends no request. Two controllers
+//! may run at the same time: the tenant whose claim is created first has the VLAN or VNI, the first controller to
+//! write the status wins, and both apply all other objects with the same content.
 
 mod apply;
 mod build;
@@ -36,12 +36,12 @@ pub use stores::Followers;
 use super::events::Events;
 use super::metrics::Metrics;
 
-/// The objects of a tenant change one after the other, so changes within a short time are one reconcile.
+/// The objects of a tenant change one after the other, so all changes within a short time lead to one reconcile.
 const OPTIONS: Options =
     Options { name: "tenants", concurrency: 8, debounce: Duration::from_millis(100) };
 
-/// Reconciles tenants until it is dropped, which may happen at any moment. Each tenant is reconciled again after `resync`,
-/// in case an event was lost.
+/// Reconciles tenants until the future is dropped, which may happen at any moment. Each tenant is reconciled again
+/// after `resync`, in case an event was lost.
 pub async fn run(
     client: Client,
     events: Arc<Events>,

@@ -19,7 +19,7 @@ use crate::tenants::objects::access::{NAME as CSI, csi_secret};
 use crate::tenants::objects::{DesiredObject, Kind, differs};
 use berth_runtime::watch::OptionalInformer;
 
-/// Time after which the watch has a written object.
+/// Time after which the watch has delivered a written object.
 const WATCH_DELAY: Duration = Duration::from_secs(10);
 
 /// Returns true if Berth created the object.
@@ -37,7 +37,7 @@ impl Context {
         }
     }
 
-    /// Returns the newest known version of an object, from the store or from the answer to the last write.
+    /// Returns the newest known version of an object, from the store or from the response to the last write.
     pub(super) fn cached(&self, kind: Kind, namespace: &str, name: &str) -> Option<DynamicObject> {
         let stored = self.stores.kind(kind).and_then(|all| all.get(namespace, name));
         let version = |object: &DynamicObject| -> Option<u64> {
@@ -52,8 +52,8 @@ impl Context {
         newer.map(|(_, object)| unpacked(object)).or_else(|| stored.as_deref().map(unpacked))
     }
 
-    /// Applies an object if it differs. `may_adopt` is false in a namespace that Berth did not create: there another user
-    /// may have created objects of the same names.
+    /// Applies an object if it differs. `may_adopt` is false in a namespace that Berth did not create, because
+    /// another user may have created objects of the same names in it.
     pub(super) async fn apply_object(
         &self,
         wanted: DesiredObject,
@@ -81,7 +81,7 @@ impl Context {
         match &known {
             Some(there) => {
                 let mut there = serde_json::to_value(there).unwrap_or(Value::Null);
-                // In a list, built-in kinds have no `apiVersion` and `kind`.
+                // Items of a list have no `apiVersion` and no `kind` if the kind is built in.
                 for field in ["apiVersion", "kind"] {
                     there[field] = wanted.body[field].clone();
                 }
@@ -102,7 +102,7 @@ impl Context {
             None => {}
         }
         let mut params = PatchParams::apply(CONTROLLER);
-        // Fields of an owned object are forced; an object of another owner is not taken over.
+        // The apply is forced for objects that Berth owns. It does not take over an object of another owner.
         params.force = known.is_some();
         match api.patch(&name, &params, &Patch::Apply(&wanted.body)).await {
             Ok(mut object) => {
@@ -118,11 +118,11 @@ impl Context {
         }
     }
 
-    /// Ensures a token for the account of the tenant's CSI driver: the driver runs in the tenant's cluster and has no other
-    /// credential. API servers before 1.24 create one themselves.
+    /// Ensures a token for the account of the tenant's CSI driver. The driver runs in the tenant's cluster and has
+    /// no other credential. API servers before 1.24 create a token themselves.
     pub(super) async fn csi_token(&self, tenant: &str) -> Result<(), Fault> {
         let namespace = TenantCluster::namespace_of(tenant);
-        // The store has the account soon.
+        // The store will contain the account soon.
         let Some(account) = self.cached(Kind::ServiceAccount, &namespace, CSI) else {
             return Ok(());
         };
@@ -157,7 +157,7 @@ impl Context {
         all.iter().map(|object| object.as_ref().clone()).collect()
     }
 
-    /// Deletes the objects of a kind that Berth created and that are not desired.
+    /// Deletes the objects of a kind that Berth created and that are no longer desired.
     pub(super) async fn prune(
         &self,
         kind: Kind,
@@ -178,7 +178,7 @@ impl Context {
         Ok(())
     }
 
-    /// Deletes the object, by its UID.
+    /// Deletes the object, with its UID as a precondition.
     pub(super) async fn delete(&self, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let only = Preconditions { uid: object.uid(), resource_version: None };

@@ -1,4 +1,5 @@
-//! Step 1 of a reconcile: finalizer, namespace, and the permission to read Secrets in it.
+//! Step 1 of a reconcile: ensures the finalizer, the namespace, and the permission to read Secrets in the
+//! namespace.
 
 use berth_api::TenantCluster;
 use berth_api::names::FINALIZER;
@@ -15,12 +16,12 @@ use crate::tenants::objects::access::of_controller;
 use crate::tenants::objects::{Kind, namespace};
 
 impl Context {
-    /// Untyped, so that the deletion of a tenant does not depend on parsing the server's answer.
+    /// Returns an untyped client, so that the deletion of a tenant does not require parsing the server's response.
     pub(super) fn tenants(&self) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &ApiResource::erase::<TenantCluster>(&()))
     }
 
-    /// Adds the finalizer before anything is created for the tenant.
+    /// Adds the finalizer before any object is created for the tenant.
     pub(super) async fn ensure_finalizer(
         &self,
         tenant: TenantCluster,
@@ -33,7 +34,7 @@ impl Context {
         self.set_finalizers(&tenant, &all).await
     }
 
-    /// Writes the list of finalizers, unless the object was written since it was read.
+    /// Writes the list of finalizers, unless another client wrote the object since it was read.
     pub(super) async fn set_finalizers(
         &self,
         tenant: &TenantCluster,
@@ -46,7 +47,7 @@ impl Context {
         let params = patched_by();
         let result = self.tenants().patch(&name, &params, &Patch::Merge(patch)).await;
         let what = format!("patch TenantCluster {name}");
-        // For a tenant that is deleted by now, nothing was created.
+        // If the tenant was deleted in the meantime, no object was created for the tenant.
         let patched = at(what, found(result))?;
         let patched = patched.and_then(|patched| serde_json::to_value(patched).ok());
         let patched = patched.as_ref().and_then(readable);
@@ -60,7 +61,8 @@ impl Context {
     ) -> Result<Namespace, Error> {
         let namespace = self.ensure_namespace(tenant).await?;
         if namespace != Namespace::Terminating {
-            // Before any Secret in it is read. The status reports a failure of the same object in step 6.
+            // The RoleBinding is applied before any Secret in the namespace is read. If this fails, step 6 applies
+            // the same object and reports the failure in the status.
             let binding = of_controller(&tenant.name_any());
             drop(self.apply_object(binding, namespace == Namespace::Owned).await);
         }
@@ -77,7 +79,8 @@ impl Context {
                 Api::all_with(self.client.clone(), &Kind::Namespace.resource());
             let object = serde_json::from_value(desired.body).map_err(kube::Error::SerdeError);
             let object = at(what.clone(), object)?;
-            // Not by an apply, which would adopt a namespace that a user creates at the same moment.
+            // The namespace is created, not applied: an apply would adopt a namespace that a user creates at the
+            // same moment.
             at(what, api.create(&made_by(), &object).await)?;
             state = Namespace::Owned;
         }

@@ -17,16 +17,16 @@ use crate::tenants::hosts::HostState;
 use crate::tenants::kubeconfig::server;
 use berth_kubevirt_render::machines::Scope;
 
-/// Age at which a kubeconfig is read again: a valid one, and an invalid or missing one.
+/// Age at which a kubeconfig is read again: for a valid kubeconfig, and for an invalid or missing kubeconfig.
 const KUBECONFIG: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(30));
 
-/// What a reconcile reads before it builds objects.
+/// Input that a reconcile reads before it builds objects.
 pub(super) struct Observed {
     pub(super) namespace: Namespace,
     pub(super) hosts: Vec<Arc<HostState>>,
     pub(super) config: InfraConfigSpec,
     pub(super) cluster: Arc<ClusterFacts>,
-    /// The tenant's own API server.
+    /// The tenant's own API server, if it is known.
     pub(super) api_server: Result<ApiServer, Error>,
 }
 
@@ -47,8 +47,8 @@ impl Context {
         }
     }
 
-    /// Returns the tenant's own API server, if it has one. Secrets are read, not watched: the permission to watch them is a
-    /// permission to read all of them.
+    /// Returns the tenant's own API server, if the tenant has one. Secrets are read and not watched, because the
+    /// permission to watch Secrets is a permission to read all of them.
     async fn api_server(&self, tenant: &TenantCluster) -> Result<ApiServer, Error> {
         let Some(secret) = tenant.spec.kubeconfig_secret_ref.clone() else { return Ok(Ok(None)) };
         let name = tenant.name_any();
@@ -81,7 +81,7 @@ impl Context {
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
         let read = found(api.get(&of.name).await);
-        // In its own namespace the RoleBinding was created a moment ago, and takes effect soon.
+        // In the tenant's own namespace the RoleBinding was created a moment ago, and takes effect soon.
         let read = if namespace == own { read.map(Ok) } else { forbidden(read) };
         let secret = match at(format!("get {place}"), read)? {
             Ok(Some(secret)) => secret,

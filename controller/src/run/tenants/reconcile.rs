@@ -1,4 +1,4 @@
-//! Reconciles a TenantCluster that is not being deleted, in numbered steps, one file each.
+//! Reconciles a TenantCluster that is not being deleted, in numbered steps with one file per step.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::tenants::network::{HostNetwork, resolve};
 use crate::tenants::objects::attachment::TenantCount;
 use crate::tenants::status::{self, Parts};
 
-/// Delay after a fault that may pass.
+/// Delay of the next reconcile after a temporary fault.
 const RETRY: Duration = Duration::from_secs(15);
 
-/// Reasons of faults that are answers of the API server.
+/// Reasons of faults that the API server returned.
 const REFUSED: [ConditionReason; 2] = [ConditionReason::ApplyFailed, ConditionReason::DeleteFailed];
 
 /// Reconciles a tenant. Returns the delay of the next reconcile, if it is shorter than a resync.
@@ -35,7 +35,7 @@ pub(super) async fn reconcile(
     let observed = context.read(&tenant, namespace).await;
     // 3. Validate (no client).
     let network = resolve(&tenant, &observed.hosts);
-    // 4. Claim a VLAN or VNI (client required), whatever the state of the namespace.
+    // 4. Claim a VLAN or VNI (client required), regardless of the state of the namespace.
     let (tenant, claimed) = context.ensure_claim(tenant, &network).await?;
     let id = retained_id(&tenant, &claimed);
     let hosts = readiness(&tenant, id, &observed.hosts);
@@ -68,7 +68,8 @@ pub(super) async fn reconcile(
     requeue(&parts)
 }
 
-/// Returns the VLAN or VNI that a tenant has: the claimed one or, while hosts are missing or differ, the one in its status.
+/// Returns the VLAN or VNI of a tenant: the claimed number or, while hosts are missing or their networks differ,
+/// the number in the status.
 fn retained_id(
     tenant: &TenantCluster,
     claimed: &Result<Option<Claimed>, Fault>,
@@ -94,7 +95,8 @@ fn namespace_terminating(tenant: &TenantCluster) -> Fault {
     Fault::new(ConditionReason::NamespaceTerminating, message)
 }
 
-/// Faults that the API server gives are left to the backoff.
+/// Returns the delay of the next reconcile. For faults that the API server returned, returns an error, so that the
+/// backoff applies.
 fn requeue(parts: &Parts) -> Result<Option<Duration>, Error> {
     let faults = [&parts.network, &parts.policies, &parts.objects];
     let faults: Vec<&Fault> = faults.into_iter().filter_map(|part| part.as_ref().err()).collect();
@@ -105,7 +107,7 @@ fn requeue(parts: &Parts) -> Result<Option<Duration>, Error> {
 }
 
 impl Context {
-    /// Claims a VLAN or VNI and records it in the status, from which the hosts take it.
+    /// Claims a VLAN or VNI and records it in the status, from which the specs of hosts take it.
     async fn ensure_claim(
         &self,
         tenant: TenantCluster,

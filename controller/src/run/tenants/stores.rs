@@ -28,7 +28,8 @@ use berth_runtime::watch::{OptionalInformer, OptionalKind};
 
 pub(super) type Queue = UnboundedReceiver<ReconcileRequest<TenantCluster>>;
 
-/// Delay in which changes of hosts are collected before tenants are reconciled: one host changes for many tenants at once.
+/// Time for which changes of hosts are collected before tenants are reconciled, because one change of a host
+/// affects many tenants.
 const DEBOUNCE: Duration = Duration::from_millis(500);
 
 /// Stores that other reconcilers use too.
@@ -63,7 +64,7 @@ impl Followers {
     }
 }
 
-/// Time and answer of a write. The watch has the same soon.
+/// Time of a write and the object that the API server returned. The watch delivers the same object soon.
 pub(super) type Recent = (Instant, DynamicObject);
 
 /// Stores of the reconciler of tenants.
@@ -76,16 +77,16 @@ pub(super) struct Stores {
     pub(super) triggers: Arc<Triggers>,
 }
 
-/// Triggers of reconciles.
+/// Triggers of reconciles of tenants.
 #[derive(Debug)]
 pub(super) struct Triggers {
     queue: UnboundedSender<ReconcileRequest<TenantCluster>>,
-    /// Tenants that changes of hosts affect, until they are queued.
+    /// Tenants that changes of hosts affect, collected until they are queued.
     affected: Mutex<AffectedTenants>,
     affected_changed: Notify,
     /// Notified when a claim or a tenant changes.
     pub(super) claims: Notify,
-    /// Objects from answers to writes, until the watch has them.
+    /// Objects from responses to writes, kept until the watch delivers them.
     pub(super) recent: Mutex<BTreeMap<(Kind, String, String), Recent>>,
 }
 
@@ -185,7 +186,7 @@ impl Stores {
         for kind in self.kinds.values() {
             kind.ready().await;
         }
-        // A store has its first list a moment before its changes are handled.
+        // A store receives its first list a moment before its changes are handled.
         self.rebuild_all();
         self.triggers.trigger_all();
     }
@@ -200,7 +201,7 @@ impl Stores {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Derives the states of changed hosts again, and triggers the tenants that a difference affects.
+    /// Derives the states of changed hosts again, and triggers the tenants that the change affects.
     fn host_changed<K: Resource<DynamicType = ()>>(&self, change: Change<K>) {
         match either(change) {
             Some(object) => self.rebuild(vec![object.name_any()]),
@@ -264,7 +265,7 @@ impl Stores {
 impl Triggers {
     /// Triggers a reconcile of a tenant.
     fn trigger(&self, tenant: &str) {
-        // Without a receiver the program ends.
+        // If the queue has no receiver, the program is ending.
         drop(self.queue.send(ObjectRef::new(tenant).into()));
     }
 
@@ -296,7 +297,7 @@ impl Triggers {
     }
 }
 
-/// Returns the changed object, or its last state; `None` if any object may have changed.
+/// Returns the changed object, or the last state of a deleted object; `None` if any object may have changed.
 fn either<K>(change: Change<K>) -> Option<Arc<K>> {
     match change {
         Change::Relisted => None,
@@ -304,10 +305,10 @@ fn either<K>(change: Change<K>) -> Option<Arc<K>> {
     }
 }
 
-/// Objects that are only compared are kept as text.
+/// Returns the function that trims objects of a kind. Objects that are only compared are stored as text.
 fn trim(kind: Kind) -> fn(&mut DynamicObject) {
     match kind {
-        // All of them are searched for VLANs.
+        // All definitions are searched for VLANs.
         Kind::NetworkAttachmentDefinition => |object| object.metadata.managed_fields = None,
         _ => |object| {
             object.metadata.managed_fields = None;
@@ -318,9 +319,9 @@ fn trim(kind: Kind) -> fn(&mut DynamicObject) {
 
 fn selector(kind: Kind) -> Option<String> {
     match kind {
-        // Definitions of other users too, as their VLANs are not free.
+        // Definitions of other users are watched too, because their VLANs are not free.
         Kind::NetworkAttachmentDefinition => None,
-        // Namespaces of other creators too.
+        // Namespaces of other creators are watched too.
         Kind::Namespace => Some(TENANT.to_owned()),
         _ => Some(format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
     }

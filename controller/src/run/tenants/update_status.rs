@@ -11,8 +11,8 @@ use crate::tenants::ids::NetworkId;
 use crate::tenants::status;
 
 impl Context {
-    /// Writes a tenant's VLAN or VNI to its status, from which hosts take it. Of two controllers with different claims, the
-    /// first to write wins.
+    /// Writes a tenant's VLAN or VNI to its status, from which the specs of hosts take it. If two controllers have different claims,
+    /// the first write wins.
     pub(super) async fn record_network_id(
         &self,
         tenant: TenantCluster,
@@ -48,7 +48,7 @@ impl Context {
         let result = self.tenants().patch_status(&name, &params, &body).await;
         at(format!("patch status of TenantCluster {name}"), result)?;
         for one in desired.conditions.iter().filter(|one| one.status == "False") {
-            // These change all the time while a tenant starts.
+            // These conditions change all the time while a tenant starts.
             if ["Ready", "HostsReady"].contains(&one.type_.as_str()) {
                 continue;
             }
