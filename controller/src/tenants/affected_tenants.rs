@@ -1,20 +1,21 @@
-//! Tenants that a change of a host affects: most often one of the thousand that it carries.
+//! Tenants that a change of a host affects. Most changes affect only one of the thousand tenants that a host
+//! carries.
 
 use std::collections::BTreeSet;
 
 use super::hosts::HostState;
 use super::ids::NetworkId;
 
-/// Tenants to reconcile.
+/// Tenants that must be reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AffectedTenants {
-    /// All of them.
+    /// All tenants.
     All,
-    /// Some tenants; and if `deleting`, all tenants in deletion, as these wait for hosts.
+    /// Some tenants and, if `deleting` is true, all tenants that are being deleted, because they wait for hosts.
     Some {
-        /// Their namespaces.
+        /// Namespaces of the tenants.
         tenants: BTreeSet<String>,
-        /// Whether tenants in deletion are affected too.
+        /// True if tenants that are being deleted are affected too.
         deleting: bool,
     },
 }
@@ -26,11 +27,12 @@ impl Default for AffectedTenants {
 }
 
 impl AffectedTenants {
-    /// Returns the tenants that the difference between two states of a host affects; `None` is an absent host.
+    /// Returns the tenants that the difference between two states of a host affects; `None` stands for a host that
+    /// does not exist.
     #[must_use]
     pub fn between(before: Option<&HostState>, after: Option<&HostState>) -> Self {
         let (Some(before), Some(after)) = (before, after) else { return Self::All };
-        // Input of host networks, and counts that name no tenant.
+        // Fields that all tenants of the host depend on, and counts without the names of tenants.
         let shared = |host: &HostState| {
             (
                 host.labels.clone(),
@@ -51,7 +53,7 @@ impl AffectedTenants {
         Self::Some { tenants, deleting }
     }
 
-    /// Adds other tenants.
+    /// Adds the tenants of another set.
     pub fn merge(&mut self, other: Self) {
         match (self, other) {
             (Self::All, _) => {}

@@ -9,27 +9,29 @@ use k8s_openapi::jiff::Timestamp;
 use super::claims::quarantine_ends;
 use super::ids::NetworkId;
 
-/// A TenantCluster that exists, in deletion or not.
+/// A TenantCluster that exists; it may be in deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveTenant {
-    /// Its name.
+    /// Name of the TenantCluster.
     pub name: String,
-    /// Host network, and the VLAN or VNI in its status.
+    /// Host network of the tenant, and the VLAN or VNI in its status.
     pub has: Option<(String, NetworkId)>,
 }
 
 /// Action on one claim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ClaimAction<'a> {
-    /// Start its quarantine. The caller first reads the tenant from the API server, as a store may lack the newest ones.
+    /// Start the quarantine of the claim. The caller first reads the tenant from the API server, because a store
+    /// may lack the newest tenants.
     Release(&'a VlanClaim),
-    /// End its quarantine, as its tenant has it: the controller ended during a takeover.
+    /// End the quarantine of the claim, because its tenant uses the claim: the controller stopped during a
+    /// takeover.
     Reclaim(&'a VlanClaim),
-    /// Delete it, as its quarantine is over.
+    /// Delete the claim, because its quarantine has ended.
     Delete(&'a VlanClaim),
 }
 
-/// Returns the actions that are due, and the time of the next one.
+/// Returns the actions that are due, and the time of the next action.
 #[must_use]
 pub fn actions<'a>(
     claims: &'a [Arc<VlanClaim>],
@@ -41,7 +43,7 @@ pub fn actions<'a>(
     let mut next: Option<Timestamp> = None;
     for claim in claims.iter().map(Arc::as_ref) {
         let id = NetworkId::from_claim(claim);
-        // A tenant without a VLAN or VNI in its status may have any of its claims.
+        // A tenant without a VLAN or VNI in its status may need any of its claims.
         let needed = alive.get(&claim.spec.tenant_uid).map(|tenant| {
             tenant
                 .has

@@ -1,7 +1,8 @@
 //! Chooses the VLAN or VNI of a tenant.
 //!
-//! The choice is a proposal: the creation of the VlanClaim is the lock, as the API server accepts each name once. So the
-//! age of the lists does not matter: the caller passes a refused name to [`choose`] in `refused`, and gets the next one.
+//! The choice is a proposal. The creation of the VlanClaim is the lock, because the API server accepts each name
+//! only once. Therefore the lists may be stale: the caller passes a refused name to [`choose`] in `refused`, and
+//! gets the next candidate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,20 +19,20 @@ use berth_kubevirt_render::stable_hash::stable_hash;
 /// Default of InfraConfig's `spec.vlanQuarantineSeconds`.
 const QUARANTINE: u32 = 3600;
 
-/// Request of a tenant.
+/// Request of a tenant for a VLAN or VNI.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Name of the TenantCluster.
     pub tenant: &'a str,
-    /// Its uid.
+    /// UID of the TenantCluster.
     pub uid: &'a str,
     /// The host network.
     pub network: &'a str,
-    /// Whether tenants of that network have VNIs, not VLANs.
+    /// True if tenants of the network have VNIs instead of VLANs.
     pub by_vni: bool,
-    /// VLAN or VNI in its spec: no other is acceptable.
+    /// VLAN or VNI in the spec of the tenant: no other number is acceptable.
     pub fixed: Option<NetworkId>,
-    /// VLAN or VNI in its status.
+    /// VLAN or VNI in the status of the tenant.
     pub recorded: Option<NetworkId>,
 }
 
@@ -42,24 +43,25 @@ pub struct ClaimState<'a> {
     pub config: &'a InfraConfigSpec,
     /// All claims.
     pub claims: &'a [Arc<VlanClaim>],
-    /// Names of claims that the API server has, though they are not in `claims` yet.
+    /// Names of claims that exist on the API server and are not yet in `claims`.
     pub refused: &'a BTreeSet<String>,
-    /// VLANs and VNIs that NetworkAttachmentDefinitions of others use on the same network, with their names.
+    /// VLANs and VNIs that NetworkAttachmentDefinitions of other users have on the same network, with the names of
+    /// the definitions.
     pub foreign: &'a BTreeMap<NetworkId, String>,
 }
 
 /// Result of [`choose`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Choice<'a> {
-    /// The tenant has this claim already.
+    /// The tenant already has this claim.
     Held(NetworkId),
-    /// Take over a claim in quarantine of an earlier TenantCluster of this name.
+    /// Take over a claim in quarantine that belonged to an earlier TenantCluster of the same name.
     TakeOver(NetworkId, &'a VlanClaim),
     /// Create a claim.
     Create(NetworkId),
 }
 
-/// Returns the time for which a VLAN stays unused after the deletion of its tenant.
+/// Returns the time for which a VLAN stays unused after its tenant was deleted.
 #[must_use]
 pub fn quarantine(config: &InfraConfigSpec) -> SignedDuration {
     SignedDuration::from_secs(config.vlan_quarantine_seconds.unwrap_or(QUARANTINE).into())
@@ -75,7 +77,7 @@ pub fn quarantine_ends(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Ti
 /// Chooses a VLAN or VNI.
 ///
 /// # Errors
-/// If none is free, or the requested one is not; the fault names the users.
+/// Returns a fault if no number is free, or if the requested number is not free; the fault names the users.
 pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<'a>, Fault> {
     if let Some(id) = held(request, known.claims) {
         return match request.fixed {
@@ -116,7 +118,7 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
     }
     let pool = Pool::of(known.config, request)?;
     let before = request.recorded.filter(|id| pool.contains(*id));
-    // Without its claim, another tenant could have it by now. If it is free, the tenant's VMs stay on it.
+    // Without a claim, another tenant could have the VLAN by now. If the VLAN is free, the tenant's VMs keep it.
     let is_contested = |id: &NetworkId| id.vlan().is_some_and(|vlan| contested.contains_key(&vlan));
     let preferred = pool.by_preference(request).filter(|id| !is_contested(id));
     let mut ids = before.into_iter().chain(preferred);
@@ -126,8 +128,9 @@ pub fn choose<'a>(request: Request<'_>, known: ClaimState<'a>) -> Result<Choice<
     }
 }
 
-/// Returns the VLAN or VNI of a tenant's claims. Two controllers that did not see each other may have created several: the
-/// one in the status counts, else the lowest, so that all controllers choose the same.
+/// Returns the VLAN or VNI of a tenant's claims. Two controllers that did not see each other's claims may have
+/// created several claims: the number in the status has priority, otherwise the lowest number is used, so that all
+/// controllers choose the same number.
 #[must_use]
 pub fn held(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
     let own = |claim: &VlanClaim| {
@@ -159,7 +162,7 @@ fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
     }
 }
 
-/// Returns a released claim of an earlier tenant of the same name, as the quarantine only protects other tenants.
+/// Returns a released claim of an earlier tenant of the same name: the quarantine only protects other tenants.
 fn released_by_namesake<'a>(
     request: Request<'_>,
     known: ClaimState<'a>,
@@ -167,7 +170,7 @@ fn released_by_namesake<'a>(
     let all = known.claims.iter().map(Arc::as_ref).filter(|claim| {
         claim.spec.tenant == request.tenant
             && claim.spec.network == request.network
-            // A claim that is not released may belong to a newer tenant that this controller has not seen.
+            // A claim that is not released may belong to a newer tenant that this controller has not yet seen.
             && quarantine_ends(claim, known.config).is_some()
     });
     let all = all.filter_map(|claim| Some((NetworkId::from_claim(claim)?, claim)));
@@ -182,7 +185,7 @@ fn released_by_namesake<'a>(
     .min_by_key(|(id, _)| (Some(*id) != request.recorded, *id))
 }
 
-/// Reason why a VLAN or VNI is not free, as the end of a sentence that begins with it.
+/// Reason why a VLAN or VNI is not free. The text continues a sentence that begins with the number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Taken {
     #[error("tenant {0} has")]
@@ -287,7 +290,7 @@ fn exhausted(
     Fault::new(ConditionReason::PoolExhausted, message)
 }
 
-/// VLANs or VNIs for tenants of a network.
+/// VLANs or VNIs that tenants of a network can get.
 #[derive(Debug)]
 struct Pool {
     ids: Ids,
@@ -353,8 +356,8 @@ impl Pool {
         }
     }
 
-    /// Returns all of them, starting at the hash of the tenant's name: a tenant that is created again gets the one it had, and
-    /// two tenants that are created at the same time seldom request the same.
+    /// Returns all numbers, starting at the hash of the tenant's name: a tenant that is created again gets the same
+    /// number as before, and two tenants that are created at the same time seldom request the same number.
     fn by_preference(&self, request: Request<'_>) -> impl Iterator<Item = NetworkId> {
         let len = self.len();
         let hash = hash_of(&[request.tenant, request.network]);
@@ -364,7 +367,7 @@ impl Pool {
     }
 }
 
-/// Returns a hash of texts that depends on the boundaries between them.
+/// Returns a hash of several strings; strings with other boundaries have another hash.
 pub(super) fn hash_of(parts: &[&str]) -> u64 {
     stable_hash(parts.iter().flat_map(|part| part.bytes().chain([0])))
 }

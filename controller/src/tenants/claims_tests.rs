@@ -1,4 +1,5 @@
-//! Choices of controllers that may be killed at any moment, and that know a part of the claims.
+//! Tests of the choice of VLANs, with controllers that may be killed at any moment and see only a part of the
+//! claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ fn claim(id: u16, tenant: &str, uid: &str, released: Option<i64>) -> Arc<VlanCla
     Arc::new(claim)
 }
 
-/// Chooses where nothing else is known.
+/// Chooses a VLAN on network `trunk` from these ranges, claims and refused names.
 fn among(
     request: Request<'_>,
     ranges: &str,
@@ -63,7 +64,7 @@ fn created(id: u16) -> (String, NetworkId) {
 fn a_recreated_tenant_requests_the_same_vlan_and_others_request_others() {
     let first = among(request("abc", "1"), "100-199", &[], &[], &[]).unwrap();
     assert_eq!(first, among(request("abc", "2"), "100-199", &[], &[], &[]).unwrap());
-    // Users see the hash: after an upgrade a tenant requests the same.
+    // Users can observe the hash: after an upgrade, a tenant must request the same VLAN.
     assert_eq!(first.1.number(), 175);
     let other = among(request("abd", "3"), "100-199", &[], &[], &[]).unwrap();
     assert_ne!(first, other);
@@ -81,7 +82,7 @@ fn vlans_in_use_are_skipped() {
         "network trunk: all 4 VLANs of 100-103 are taken: 2 by tenants, 1 in quarantine, the first until \
          1970-01-01T00:01:00Z, 1 by NetworkAttachmentDefinitions of others; widen spec.vlanPools"
     );
-    // VLAN 1 is in no pool, even if a user adds it; and pools of other networks do not count.
+    // VLAN 1 is never chosen, even if a user adds it to the pool; and pools of other networks do not count.
     assert_eq!(
         among(request("abc", "1"), "1", &[], &[], &[]).unwrap_err().reason,
         ConditionReason::NoPool
@@ -129,13 +130,14 @@ fn vnis_are_chosen_alike() {
     );
 }
 
-/// Whatever is done between two moments, the next look finds the claim.
+/// A controller that is restarted at any moment finds the existing claim in the next reconcile.
 #[test]
 fn after_a_restart_the_claim_is_found() {
     let own = claim(107, "abc", "1", None);
     let have = |id| Ok(("have".to_owned(), vlan(id)));
     assert_eq!(among(request("abc", "1"), "100-199", &[own], &[], &[]), have(107));
-    // Two controllers that did not see each other's claims agree on the VLAN in the status, else on the lowest.
+    // Two controllers that did not see each other's claims agree on the VLAN in the status, or on the lowest VLAN
+    // without a status.
     let both = [claim(109, "abc", "1", None), claim(108, "abc", "1", None)];
     assert_eq!(among(request("abc", "1"), "100-199", &both, &[], &[]), have(108));
     let with_status = Request { recorded: Some(vlan(109)), ..request("abc", "1") };
@@ -154,7 +156,8 @@ fn a_later_tenant_of_the_same_name_takes_over_a_released_claim() {
         among(stranger, "100-199", &released, &[], &[]).unwrap_err().reason,
         ConditionReason::NetworkIdInUse
     );
-    // Not what is held: it may be that of a tenant which this controller does not know yet.
+    // A claim that is not released is not taken over: it may belong to a tenant that this controller does not know
+    // yet.
     let held = [claim(175, "abc", "other", None)];
     assert_eq!(among(request("abc", "new"), "100-199", &held, &[], &[]), Ok(created(176)));
 }
@@ -196,7 +199,7 @@ fn unneeded_claims_are_released_and_deleted() {
     assert_eq!(next, Some(Timestamp::from_second(90).unwrap()));
 }
 
-/// A server that takes one claim of each name, and controllers with lists of any age.
+/// A simulated server that accepts one claim of each name, and controllers with lists of any age.
 #[derive(Default)]
 struct Server {
     claims: Vec<Arc<VlanClaim>>,
@@ -212,8 +215,8 @@ impl Server {
         is_free
     }
 
-    /// Attempt of one controller. It sees only the first `seen` claims, and may be killed before it writes the
-    /// status.
+    /// Runs one attempt of a controller. The controller sees only the first `seen` claims, and may be killed before
+    /// it writes the status.
     fn place(
         &mut self,
         tenant: &str,
@@ -252,7 +255,7 @@ impl Server {
                 Err(_) => return,
             };
             if !killed {
-                // The first to write the status wins.
+                // The first controller that writes the status wins.
                 statuses.entry(tenant.to_owned()).or_insert(id);
             }
             return;
@@ -282,14 +285,14 @@ proptest! {
             let claim = server.claims.iter().find(|one| one.name_any() == name).unwrap();
             prop_assert_eq!(&claim.spec.tenant, tenant);
         }
-        // A tenant without a VLAN found all of them in use.
+        // If a tenant has no VLAN, all VLANs are in use.
         if statuses.len() < 6 {
             prop_assert_eq!(server.claims.len(), usize::from(size));
         }
     }
 }
 
-/// A VLAN of a network that may share the wire is taken, and one of both pools is for no new tenant.
+/// A VLAN in use on a network that may share the wire is not free, and a VLAN in both pools is not for new tenants.
 #[test]
 fn other_networks_on_the_wire_count() {
     let on = |network: &str, id: u16, tenant: &str, released: Option<i64>| {
@@ -303,15 +306,15 @@ fn other_networks_on_the_wire_count() {
     let fault = among(fixed(101), "100-102", &theirs, &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::NetworkIdInUse);
     assert!(fault.message.contains("which tenant xyz (on network other) has"), "{fault}");
-    // Also in quarantine, and also if an earlier tenant of this name had it there.
+    // A claim on the other network also counts in quarantine, and if an earlier tenant of this name had it.
     assert_eq!(among(request("abc", "1"), "100-102", &theirs, &[], &[]).unwrap(), created(100));
     let left = [on("other", 101, "xyz", None), claim(101, "abc", "0", Some(0))];
     assert_eq!(among(request("abc", "1"), "101-102", &left, &[], &[]).unwrap(), created(102));
-    // A tenant keeps its VLAN, even if another tenant has it too.
+    // A tenant keeps its VLAN, even if another tenant has the same VLAN.
     let both = [on("other", 101, "xyz", None), claim(101, "abc", "1", None)];
     let has = ("have".to_owned(), vlan(101));
     assert_eq!(among(request("abc", "1"), "100-102", &both, &[], &[]).unwrap(), has);
-    // The pool of the other network is 7.
+    // The pool of the other network consists of VLAN 7.
     let fault = among(fixed(7), "5-7", &[], &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PoolsOverlap);
     assert!(
@@ -321,7 +324,7 @@ fn other_networks_on_the_wire_count() {
     let fault = among(request("abc", "1"), "7", &[], &[], &[]).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::PoolExhausted);
     assert!(fault.message.contains("1 are in the pools of other too"), "{fault}");
-    // One that had it before has it again.
+    // A tenant that already had the VLAN gets it again.
     let before = Request { recorded: Some(vlan(7)), ..request("abc", "1") };
     assert_eq!(among(before, "5-7", &[], &[], &[]).unwrap(), created(7));
 }

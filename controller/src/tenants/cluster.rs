@@ -12,20 +12,22 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
-/// Immutable label of every namespace since Kubernetes 1.21.
+/// Immutable label of every namespace since Kubernetes 1.21, with the name of the namespace.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Namespace of cluster DNS.
 pub const SYSTEM: &str = "kube-system";
-/// Label of its Services; CoreDNS, kube-dns and the distributions' own charts have it.
+/// Label of the Services of cluster DNS. CoreDNS, kube-dns and the charts of distributions set it.
 pub const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 
-/// Entries of `except` in an `ipBlock`, for each family.
+/// Maximum number of entries of `except` in an `ipBlock`, for each family.
 const MOST: usize = 256;
-/// Shortest prefix to which networks are widened to stay within [`MOST`]: 256 networks have this length.
+/// Shortest prefix length to which networks are widened to stay within [`MOST`]: there are 256 networks of this
+/// length.
 const LARGEST: u8 = 8;
 
-/// Addresses that are not the internet's: private (RFC 1918, 4193), shared (RFC 6598), link-local (RFC 3927, 4291),
-/// protocol assignments (RFC 6890; a cloud's metadata is in it), and Azure's metadata. Those of other clouds are in these.
+/// Address ranges that are not public: private (RFC 1918, 4193), shared (RFC 6598), link-local (RFC 3927, 4291),
+/// protocol assignments (RFC 6890; they include the metadata service of a cloud), and the metadata service of
+/// Azure. The metadata services of other clouds are in these ranges.
 const NOT_PUBLIC: [&str; 9] = [
     "10.0.0.0/8",
     "100.64.0.0/10",
@@ -38,21 +40,21 @@ const NOT_PUBLIC: [&str; 9] = [
     "fe80::/10",
 ];
 
-/// Objects of a kind, or the reason why they are unknown.
+/// Objects of a kind, or the reason why the objects are unknown.
 pub type Listed<K> = Result<Vec<Arc<K>>, UnknownFact>;
 
 /// Reason why a fact of the infra cluster is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownFact {
-    /// The first list of a kind has not arrived.
+    /// The watch has not received the first list of a kind yet.
     #[error("{0} are not listed yet")]
     NotListed(&'static str),
     /// The API server refuses to list a kind.
     #[error("{kind} cannot be listed: {reason}")]
     ListFailed {
-        /// Plural of the kind.
+        /// Plural name of the kind.
         kind: String,
-        /// Error of the API server, with its causes.
+        /// Error of the API server, with its sources.
         reason: String,
     },
     /// No Service selects the pods of cluster DNS.
@@ -61,7 +63,7 @@ pub enum UnknownFact {
         SYSTEM, DNS_LABEL.0, DNS_LABEL.1
     )]
     NoDnsService,
-    /// The namespace of cluster DNS cannot be selected by its name. Kubernetes sets the label since 1.21.
+    /// The namespace of cluster DNS cannot be selected by its name. Kubernetes sets this label since 1.21.
     #[error(
         "namespace {0} has no label {1}: kubectl label namespace {0} {1}={0}",
         SYSTEM,
@@ -76,36 +78,37 @@ pub enum UnknownFact {
     NoApiServerAddress,
 }
 
-/// Objects that facts are taken from.
+/// Objects from which facts are derived.
 #[derive(Clone, Debug)]
 pub struct Objects {
     /// Services of kube-system with the label of cluster DNS.
     pub dns: Listed<Service>,
     /// The namespace kube-system.
     pub system: Listed<Namespace>,
-    /// Service `default/kubernetes`.
+    /// The Service `default/kubernetes`.
     pub api_service: Listed<Service>,
-    /// Its endpoints.
+    /// Endpoints of the API server.
     pub api_endpoints: Listed<EndpointSlice>,
-    /// Networks of Services; none before Kubernetes 1.33.
+    /// Networks of Services; empty before Kubernetes 1.33.
     pub service_networks: Listed<ServiceCIDR>,
 }
 
 /// Pods that answer DNS queries, and the addresses of their Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
-    /// Labels of their namespace.
+    /// Labels of the namespace of these pods.
     pub namespace: BTreeMap<String, String>,
     /// Labels of the pods, for each Service.
     pub backends: Vec<Backend>,
-    /// Addresses of the Services. NodeLocal DNSCache answers on them too, on the node itself, so no address is translated.
+    /// Addresses of the Services. NodeLocal DNSCache responds to these addresses on the node itself, so packets to
+    /// it are not translated to pod addresses.
     pub addresses: BTreeSet<IpAddr>,
 }
 
 /// Pods behind a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backend {
-    /// Their labels; never empty, which would select every pod.
+    /// Labels of the pods; never empty, because an empty selector would select every pod.
     pub selector: BTreeMap<String, String>,
     /// Protocols and ports of the pods, by number or by name.
     pub ports: Vec<(String, IntOrString)>,
@@ -130,7 +133,7 @@ impl ClusterFacts {
     pub fn of(objects: &Objects, nodes: &[Arc<Node>]) -> Self {
         let mut networks: BTreeSet<IpNet> =
             nodes.iter().flat_map(|node| pod_networks(node)).collect();
-        // Without them the networks of Services are unknown, as before Kubernetes 1.33.
+        // If the list is missing, the networks of Services are unknown, as before Kubernetes 1.33.
         for network in objects.service_networks.iter().flatten() {
             let spec = network.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
             networks.extend(spec.filter_map(|cidr| cidr.parse::<IpNet>().ok()));
@@ -169,8 +172,9 @@ impl ClusterFacts {
     }
 }
 
-/// Returns the longest prefixes that give at most [`MOST`] networks. Public addresses of thousands of Nodes are excluded with
-/// their neighbours: policies then allow less than they could, never more.
+/// Returns networks with the longest prefixes that give at most [`MOST`] networks. For thousands of Nodes with
+/// public addresses, neighbouring addresses are excluded too: the policies then allow less than necessary, never
+/// more.
 fn few<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
     let lengths = (LARGEST..=bits).rev();
     let mut found = lengths.map(networks).find(|all| all.len() <= MOST).unwrap_or_default();
@@ -178,14 +182,14 @@ fn few<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
     found
 }
 
-/// Addresses of a Node.
+/// Returns the addresses of a Node.
 #[must_use]
 pub fn addresses(node: &Node) -> BTreeSet<IpAddr> {
     let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     all.filter_map(|one| one.address.parse().ok()).collect()
 }
 
-/// Networks of a Node's pods, where the cluster gives each Node its own.
+/// Returns the pod networks of a Node, if the cluster assigns pod networks to Nodes.
 #[must_use]
 pub fn pod_networks(node: &Node) -> BTreeSet<IpNet> {
     let spec = node.spec.as_ref();
@@ -207,7 +211,7 @@ fn dns(services: &Listed<Service>, system: &Listed<Namespace>) -> Result<Dns, Un
         if selector.is_empty() {
             continue;
         }
-        // Tenants do not need the metrics port of the same pods.
+        // Tenants do not need the metrics port of the DNS pods.
         let ports = spec.ports.iter().flatten().filter(|port| port.port == 53);
         let ports = ports.map(|port| {
             let target = port.target_port.clone().unwrap_or(IntOrString::Int(port.port));

@@ -1,4 +1,4 @@
-//! Facts out of objects as clusters have them.
+//! Tests of facts that are derived from objects as they occur in clusters.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn failed(kind: &str, reason: &str) -> UnknownFact {
     UnknownFact::ListFailed { kind: kind.to_owned(), reason: reason.to_owned() }
 }
 
-/// As kubeadm leaves a cluster.
+/// Returns the objects of a cluster that kubeadm installed.
 fn usual() -> Objects {
     Objects {
         dns: listed(json!([{"metadata": {"name": "kube-dns"}, "spec": {
@@ -109,7 +109,7 @@ fn unknown_facts_have_a_reason() {
             without(|all| all.dns = Ok(Vec::new())),
             "no Service of namespace kube-system has label k8s-app=kube-dns",
         ),
-        // One without a selector selects no pods; `{}` in a policy would select all.
+        // A Service without a selector selects no pods; `{}` in a policy would select all pods.
         (
             without(|all| all.dns = listed(json!([{"spec": {"ports": [{"port": 53}]}}]))),
             "spec.clusterDNS",
@@ -124,7 +124,7 @@ fn unknown_facts_have_a_reason() {
             without(|all| all.api_endpoints = Err(failed("endpointslices", "forbidden"))),
             "forbidden",
         ),
-        // These are additions: a server may not have the kind.
+        // ServiceCIDRs are optional: an older server may not serve the kind.
         (without(|all| all.service_networks = Err(failed("servicecidrs", "no such kind"))), ""),
     ] {
         assert!(why.contains(words) && why.is_empty() == words.is_empty(), "{words}: {why}");
@@ -133,7 +133,7 @@ fn unknown_facts_have_a_reason() {
 
 #[test]
 fn thousands_of_public_nodes_exclude_more_and_never_less() {
-    // Every third address of a /16, so that no two are neighbours.
+    // The addresses are every third address of a /16, so that no two addresses are neighbours.
     let address = |at: u32| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at * 3));
     let many = |count: u32| {
         let mut facts = ClusterFacts::of(&usual(), &[]);
@@ -148,12 +148,12 @@ fn thousands_of_public_nodes_exclude_more_and_never_less() {
             let IpAddr::V4(node) = node else { continue };
             assert!(v4.iter().any(|net| net.contains(node)), "{node}");
         }
-        // Few stay exact.
+        // A small number of addresses is excluded exactly.
         assert!(count > 100 || v4.iter().filter(|net| net.prefix_len() == 32).count() >= 10);
-        // The other ranges are as fine as before.
+        // The other ranges keep their prefix lengths.
         assert!(v4.contains(&"192.168.0.0/16".parse().unwrap()));
     }
-    // Neighbours are one network, without closing any other address.
+    // Neighbouring addresses are merged into one network, and no other address is excluded.
     let mut facts = many(0);
     facts.nodes =
         (0..4096_u32).map(|at| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at))).collect();

@@ -1,7 +1,7 @@
 //! Order of a tenant's deletion: machines, network on the hosts, VLAN or VNI, namespace.
 //!
-//! There is no state between steps. Each step follows from the objects that exist, so an interrupted deletion continues
-//! where it stopped.
+//! No state is stored between steps. Each step is computed from the objects that exist, so an interrupted deletion
+//! continues where it stopped.
 
 use std::sync::Arc;
 
@@ -14,33 +14,33 @@ use super::fault::abbreviated;
 use super::hosts::HostState;
 use super::ids::NetworkId;
 
-/// Time after which a host with an unresponsive agent is no longer waited for, as it may never return. Its links keep the
-/// VLAN during the quarantine.
+/// Time after which the deletion no longer waits for a host with an unresponsive agent, because the host may never
+/// return. The links of the host keep the VLAN during the quarantine.
 pub const UNRESPONSIVE_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of a tenant's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// It does not exist.
+    /// The namespace does not exist.
     Absent,
-    /// Berth created it.
+    /// Berth created the namespace.
     Owned,
-    /// Berth created it, and it is being deleted.
+    /// Berth created the namespace, and the namespace is being deleted.
     Terminating,
-    /// Another user or controller created it.
+    /// Another user or controller created the namespace.
     NotOwned,
 }
 
 /// An object in the namespace that is part of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Machine {
-    /// Its kind, as `VirtualMachine`.
+    /// Kind of the object, such as `VirtualMachine`.
     pub kind: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Whether Berth created it.
+    /// True if Berth created the object.
     pub is_owned: bool,
-    /// Whether it is being deleted.
+    /// True if the object is being deleted.
     pub is_deleting: bool,
 }
 
@@ -49,17 +49,17 @@ pub struct Machine {
 pub struct DeletionState<'a> {
     /// The tenant.
     pub tenant: &'a TenantCluster,
-    /// Its namespace.
+    /// State of the tenant's namespace.
     pub namespace: Namespace,
-    /// Machines in it.
+    /// Machines in the namespace.
     pub machines: &'a [Machine],
-    /// Its claims that are not released, by name.
+    /// Claims of the tenant that are not released, by name.
     pub claims: &'a [(String, NetworkId)],
-    /// Berth's objects in it.
+    /// Number of Berth's objects in the namespace.
     pub objects: usize,
-    /// The hosts.
+    /// States of all hosts.
     pub hosts: &'a [Arc<HostState>],
-    /// Now.
+    /// Current time.
     pub now: Timestamp,
 }
 
@@ -68,13 +68,13 @@ pub struct DeletionState<'a> {
 pub enum Action {
     /// Wait for another controller or for a host.
     Wait,
-    /// Delete these.
+    /// Delete these machines.
     DeleteMachines(Vec<Machine>),
-    /// Remove VLAN or VNI from the status, so that hosts remove the network.
+    /// Remove the VLAN or VNI from the status, so that hosts remove the network.
     ClearNetworkId,
     /// Start the quarantine of these claims.
     Release(Vec<String>),
-    /// Delete Berth's objects in a namespace that stays.
+    /// Delete Berth's objects in a namespace that is not deleted.
     DeleteObjects,
     /// Delete the namespace.
     DeleteNamespace,
@@ -82,10 +82,10 @@ pub enum Action {
     Finish,
 }
 
-/// A step, and its condition.
+/// A step, and the condition that reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Action.
+    /// Action of the step.
     pub action: Action,
     /// Reason of the condition.
     pub reason: ConditionReason,
@@ -93,8 +93,8 @@ pub struct Step {
     pub message: String,
 }
 
-/// Parses a tenant. If its spec cannot be parsed, the result has its metadata and its VLAN or VNI: its deletion needs only
-/// these.
+/// Parses a tenant. If its spec cannot be parsed, the result only has the metadata and the VLAN or VNI, which are
+/// sufficient for its deletion.
 #[must_use]
 pub fn readable(object: &Value) -> Option<TenantCluster> {
     if let Ok(tenant) = serde_json::from_value(object.clone()) {
@@ -111,7 +111,7 @@ pub fn readable(object: &Value) -> Option<TenantCluster> {
     Some(tenant)
 }
 
-/// Returns the next step.
+/// Returns the next step of the deletion.
 #[must_use]
 pub fn next(view: DeletionState<'_>) -> Step {
     let step = |action, reason, message: String| Step { action, reason, message };
@@ -187,7 +187,7 @@ fn machines(view: DeletionState<'_>) -> Option<Step> {
     Some(Step { action, reason: ConditionReason::DeletingMachines, message })
 }
 
-/// Returns the hosts that still have the network, and those that are not waited for.
+/// Returns the hosts that still have the network, and the hosts that the deletion does not wait for.
 fn hosts(view: DeletionState<'_>) -> (Vec<String>, Vec<String>) {
     let namespace = TenantCluster::namespace_of(&view.tenant.name_any());
     let ids: Vec<NetworkId> = view.claims.iter().map(|(_, id)| *id).collect();

@@ -1,4 +1,4 @@
-//! Order of deletions, also when they are interrupted.
+//! Tests of the order of deletions, including interrupted deletions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
     failed_removals.failed_removals =
         vec![("remove VLAN 120 from eth1 on br-trunk".to_owned(), "busy".to_owned())];
     assert!(!with(&[failed_removals.clone()]).0);
-    // Another's.
+    // This failed removal belongs to another tenant.
     failed_removals.failed_removals =
         vec![("remove tn7 of tenant cluster-abcd".to_owned(), "busy".to_owned())];
     assert!(with(&[failed_removals]).0);
@@ -180,7 +180,8 @@ impl World {
 }
 
 proptest! {
-    /// The order is the same and nothing is left, even if the deletion is interrupted after any step and other controllers are slow.
+    /// The order is the same and no object remains, even if the deletion is interrupted after any step and other
+    /// controllers are slow.
     #[test]
     fn the_order_is_kept_however_often_it_is_interrupted(moments in prop::collection::vec(0..3_u8, 40..80)) {
         let mut world = World {
@@ -198,12 +199,12 @@ proptest! {
                 world.others();
                 continue;
             }
-            // Interrupted after the decision, before the action.
+            // The controller is interrupted after the decision and before the action.
             let step = world.next();
             match step.action {
                 Action::Wait => world.others(),
                 Action::DeleteMachines(some) => {
-                    // Interrupted in the middle.
+                    // The controller is interrupted during the action.
                     let some = if moment == 1 { some.first().cloned() } else { None };
                     for machine in &mut world.machines {
                         machine.is_deleting |= some.as_ref().is_none_or(|one| one == machine);

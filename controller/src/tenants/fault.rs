@@ -1,4 +1,4 @@
-//! Fault of a part of a tenant, for its condition and its event.
+//! Fault of a part of a tenant, for the condition and the event.
 
 use berth_api::ConditionReason;
 
@@ -8,7 +8,7 @@ use berth_api::ConditionReason;
 pub struct Fault {
     /// Reason of the condition and of the event.
     pub reason: ConditionReason,
-    /// Object, field, value, and what to do.
+    /// Message with object, field, value and remedy.
     pub message: String,
 }
 
@@ -20,7 +20,7 @@ impl Fault {
     }
 }
 
-/// Returns the first entries of a list, and the number of the others.
+/// Formats the first entries of a list, and the number of the remaining entries.
 #[must_use]
 pub fn abbreviated(all: &[String]) -> String {
     const NAMED: usize = 4;

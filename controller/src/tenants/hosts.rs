@@ -1,4 +1,5 @@
-//! State of a host that tenants depend on, from its InfraNode and its Node; and the hosts that carry a tenant.
+//! State of a host that tenants depend on, derived from its InfraNode and its Node; and the hosts that carry a
+//! tenant.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,37 +14,38 @@ use super::ids::NetworkId;
 /// `maxItems` of `status.hosts.notReady` in the CRD.
 const NAMED: usize = 16;
 
-/// State of a host, as far as tenants depend on it. Derived once for all tenants when its InfraNode changes.
+/// The part of a host's state that tenants depend on. It is derived once for all tenants when the InfraNode
+/// changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostState {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// UID of its InfraNode: another InfraNode of the same name starts without reports.
+    /// UID of the InfraNode: another InfraNode of the same name starts without reports.
     pub uid: Option<String>,
-    /// Labels of its Node; `None` if there is no such Node.
+    /// Labels of the Node; `None` if there is no Node of this name.
     pub labels: Option<BTreeMap<String, String>>,
     /// `spec.networks`.
     pub networks: Vec<NetworkSpec>,
-    /// MTU of each network, if the report has it.
+    /// MTU of each network, if the agent reports it.
     pub mtus: BTreeMap<String, u32>,
     /// `spec.tenantNetworks`: host network and VLAN or VNI, by `cluster-<id>`.
     pub desired: BTreeMap<String, (String, NetworkId)>,
-    /// Whether `status.observedGeneration` is the generation of the spec.
+    /// True if `status.observedGeneration` is the generation of the spec.
     pub has_reported: bool,
-    /// The part of `desired` that the last report is about: it stays valid when another tenant is added.
+    /// The part of `desired` that the last report covers: the report stays valid when another tenant is added.
     pub reported: BTreeMap<String, (String, NetworkId)>,
-    /// `status.networks`: number of tenants that are not ready and not named.
+    /// Number of tenants in `status.networks`, by network, that are not ready and not listed by name.
     pub unnamed: BTreeMap<String, u32>,
     /// Tenants that are not ready, by network and `cluster-<id>`, with the reason.
     pub not_ready: BTreeMap<(String, String), String>,
-    /// Removals of links and VLANs that failed, with the reason.
+    /// Failed removals of links and VLANs, with the reasons.
     pub failed_removals: Vec<(String, String)>,
-    /// Time since which its agent is unresponsive.
+    /// Time since which the agent is unresponsive.
     pub unresponsive_since: Option<Timestamp>,
 }
 
 impl HostState {
-    /// Derives the state from the objects.
+    /// Derives the state of a host from the objects.
     #[must_use]
     pub fn new(infra: &InfraNode, labels: Option<&BTreeMap<String, String>>) -> Self {
         let status = infra.status.clone().unwrap_or_default();
@@ -85,7 +87,7 @@ impl HostState {
                 host.failed_removals.push((change.what.clone(), message));
             }
         }
-        // The reconciler of hosts sets this status when the agent's Lease expires.
+        // The reconciler of hosts sets this status when the agent's Lease has expired.
         let unknown = status.conditions.iter().find(|one| one.type_ == "Ready");
         host.unresponsive_since =
             unknown.filter(|one| one.status == "Unknown").map(|one| one.last_transition_time.0);
@@ -95,7 +97,7 @@ impl HostState {
         host
     }
 
-    /// Adds the reports of the previous state, if the host has not reported since.
+    /// Adds the reports of the previous state, if the host has not sent a new report since.
     #[must_use]
     pub fn with_previous(mut self, before: &Self) -> Self {
         if !self.has_reported && self.uid == before.uid && self.networks == before.networks {
@@ -147,7 +149,7 @@ impl HostState {
         }
         match self.unnamed.get(network) {
             Some(0) => None,
-            // It may be among the tenants that the report has no room for.
+            // The tenant may be one of those that the report does not list by name.
             Some(more) => {
                 Some(format!("unknown: {more} more tenants are not ready than the report names"))
             }
@@ -155,7 +157,8 @@ impl HostState {
         }
     }
 
-    /// Returns the reason why a tenant's network is not removed from the host; `None` if it is, by its agent's report.
+    /// Returns the reason why a tenant's network is not removed from the host; `None` if the agent has reported its
+    /// removal.
     #[must_use]
     pub fn removal_pending_reason(&self, namespace: &str, ids: &[NetworkId]) -> Option<String> {
         if self.desired.contains_key(namespace) {
@@ -164,7 +167,7 @@ impl HostState {
         if !self.has_reported {
             return Some("its agent has not reported yet".to_owned());
         }
-        // By the text of `ChangeId` in agent/src/plan/network/id.rs, which `status.changes` has.
+        // The text is that of `ChangeId` in agent/src/plan/network/id.rs, which `status.changes` contains.
         let whose = format!(" of tenant {namespace}");
         let vlans: Vec<String> = ids.iter().map(|id| format!("remove {id} from ")).collect();
         let ours = |what: &str| {
@@ -175,8 +178,8 @@ impl HostState {
     }
 }
 
-/// Returns the MTU of a host network for VMs: that of the spec, else that of the uplink without the header of a
-/// tunnel (as `agent/src/plan/network/wanted.rs` computes it).
+/// Returns the MTU of a host network for VMs: the MTU of the spec or, if the spec has none, the MTU of the uplink
+/// without the header of a tunnel (as `agent/src/plan/network/wanted.rs` computes it).
 fn mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     if spec.mtu.is_some() {
         return spec.mtu;

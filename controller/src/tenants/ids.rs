@@ -7,9 +7,9 @@ use berth_api::{TenantClusterStatus, TenantNetwork, VlanClaim, VlanClaimSpec, Vl
 /// A VLAN or a VNI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NetworkId {
-    /// IEEE 802.1Q.
+    /// VLAN ID of IEEE 802.1Q.
     Vlan(VlanId),
-    /// RFC 7348.
+    /// VXLAN network identifier of RFC 7348.
     Vni(u32),
 }
 
@@ -29,7 +29,7 @@ impl NetworkId {
         matches!(self, Self::Vni(_))
     }
 
-    /// Returns the VLAN, if it is one.
+    /// Returns the VLAN; `None` for a VNI.
     #[must_use]
     pub const fn vlan(self) -> Option<VlanId> {
         match self {
@@ -38,7 +38,7 @@ impl NetworkId {
         }
     }
 
-    /// Returns the name of its claim.
+    /// Returns the name of the claim to this number.
     #[must_use]
     pub fn claim_name(self, network: &str) -> String {
         match self {
@@ -47,7 +47,7 @@ impl NetworkId {
         }
     }
 
-    /// Returns its claim for a tenant.
+    /// Returns the claim of a tenant to this number.
     #[must_use]
     pub fn claim(self, network: &str, tenant: &str, uid: &str) -> VlanClaim {
         let (vlan, vni) = self.split();
@@ -70,7 +70,8 @@ impl NetworkId {
         }
     }
 
-    /// Parses the two fields `vlan` and `vni` of objects. On servers without CEL both may be set, which is neither.
+    /// Parses the two fields `vlan` and `vni` of objects. Servers without CEL accept both fields together, which is
+    /// treated as none.
     #[must_use]
     pub const fn join(vlan: Option<VlanId>, vni: Option<u32>) -> Option<Self> {
         match (vlan, vni) {

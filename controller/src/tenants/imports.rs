@@ -1,7 +1,7 @@
-//! VLANs that NetworkAttachmentDefinitions of other users have: they have no claim, but VMs use them.
+//! VLANs in NetworkAttachmentDefinitions of other users: these VLANs have no claim, but VMs use them.
 //!
-//! The fields of the CNI plugins `bridge` (`vlan`, `vlanTrunk`) and `sriov` (`vlan`) are read, in a single configuration or
-//! in a list of `plugins`. A configuration that cannot be parsed is ignored.
+//! Reads the fields of the CNI plugins `bridge` (`vlan`, `vlanTrunk`) and `sriov` (`vlan`), in a single
+//! configuration or in a list of `plugins`. A configuration that cannot be parsed is ignored.
 
 use std::collections::BTreeMap;
 
@@ -36,17 +36,18 @@ struct Trunk {
 /// A NetworkAttachmentDefinition.
 #[derive(Clone, Copy, Debug)]
 pub struct Attachment<'a> {
-    /// Its namespace.
+    /// Namespace of the definition.
     pub namespace: &'a str,
-    /// Its name.
+    /// Name of the definition.
     pub name: &'a str,
-    /// Its annotation `k8s.v1.cni.cncf.io/resourceName`.
+    /// Value of the annotation `k8s.v1.cni.cncf.io/resourceName`.
     pub resource: Option<&'a str>,
     /// `spec.config`.
     pub config: &'a str,
 }
 
-/// Returns the VLANs and VNIs that definitions of other namespaces use on a host network, each with the first name in order.
+/// Returns the VLANs and VNIs that definitions of other namespaces use on a host network, each with the name of the
+/// first definition in alphabetical order.
 #[must_use]
 pub fn used<'a>(
     attachments: impl Iterator<Item = Attachment<'a>>,
@@ -96,7 +97,7 @@ fn ids(
             config.vlan.into_iter().chain(trunks).filter_map(vlan).collect()
         }
         "bridge" => {
-            // A bridge of one tenant has the number in its name.
+            // The name of a single-tenant bridge contains the VLAN or VNI.
             let Some(prefix) = network.bridge_prefix.as_deref() else { return Vec::new() };
             let number: Option<u32> =
                 config.bridge.strip_prefix(prefix).and_then(|number| number.parse().ok());

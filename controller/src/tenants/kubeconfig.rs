@@ -42,13 +42,14 @@ struct Cluster {
 /// Host of an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// An address.
+    /// An IP address.
     Address(IpAddr),
-    /// A host name, which a NetworkPolicy cannot have.
+    /// A host name, which a NetworkPolicy cannot contain.
     Name(String),
 }
 
-/// Reason why a kubeconfig names no API server. It has none of its text, which comes from a Secret.
+/// Reason why a kubeconfig names no API server. The error contains no text of the kubeconfig, which comes from a
+/// Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKubeconfig {
     /// The text cannot be parsed.
@@ -62,7 +63,7 @@ pub enum InvalidKubeconfig {
 /// Returns the server of the current context.
 ///
 /// # Errors
-/// If the text is not a kubeconfig, or names no server.
+/// Returns an error if the text is not a kubeconfig, or if the kubeconfig names no server.
 pub fn server(text: &str) -> Result<Server, InvalidKubeconfig> {
     let config: Kubeconfig =
         serde_saphyr::from_str(text).map_err(|_| InvalidKubeconfig::NotParsed)?;

@@ -1,5 +1,5 @@
-//! Desired state of a tenant in the infra cluster: its VLAN or VNI, its objects, the readiness of its network on hosts, and
-//! the order of its deletion. Pure.
+//! Desired state of a tenant in the infra cluster: its VLAN or VNI, its objects, the readiness of its network on
+//! hosts, and the order of its deletion. All modules are pure.
 //!
 //! ```text
 //! InfraNodes, Nodes ──► hosts ──► network ──┐

@@ -1,4 +1,4 @@
-//! Properties of a host network, from the hosts that have it: all hosts of a tenant must have it alike.
+//! Properties of a host network, from the hosts that have it. All hosts of a tenant must have the same properties.
 
 use std::sync::Arc;
 
@@ -12,33 +12,33 @@ use super::ids::NetworkId;
 /// A host network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostNetwork {
-    /// Its name.
+    /// Name of the network.
     pub name: String,
-    /// How it separates tenants.
+    /// Method by which the network separates tenants.
     pub scenario: NetworkScenario,
-    /// The bridge of all tenants (`VlanAwareBridge`).
+    /// The bridge that all tenants share (`VlanAwareBridge`).
     pub shared_bridge: Option<LinkName>,
-    /// Prefix of the names of bridges of single tenants (`BridgePerTenant`, `Vxlan`).
+    /// Prefix of the names of single-tenant bridges (`BridgePerTenant`, `Vxlan`).
     pub bridge_prefix: Option<String>,
-    /// Smallest MTU of all hosts; `None` if no report has one.
+    /// Smallest MTU of all hosts; `None` if no report contains an MTU.
     pub mtu: Option<u32>,
 }
 
 impl HostNetwork {
-    /// Returns true if tenants have VNIs, not VLANs.
+    /// Returns true if tenants have VNIs instead of VLANs.
     #[must_use]
     pub fn by_vni(&self) -> bool {
         self.scenario == NetworkScenario::Vxlan
     }
 
-    /// Returns the bridge of a tenant, by the same rule as the agents.
+    /// Returns the name of a tenant's bridge, by the same rule as the agents use.
     #[must_use]
     pub fn bridge_of(&self, id: NetworkId) -> Option<String> {
         let own = || Some(format!("{}{}", self.bridge_prefix.as_ref()?, id.number()));
         self.shared_bridge.as_ref().map(ToString::to_string).or_else(own)
     }
 
-    /// Returns a network with default names of bridges.
+    /// Returns a network with default bridge names.
     #[cfg(test)]
     pub(super) fn for_tests(scenario: NetworkScenario) -> Self {
         let shared = scenario == NetworkScenario::VlanAwareBridge;
@@ -56,7 +56,7 @@ impl HostNetwork {
 /// Returns the host network in a tenant's spec.
 ///
 /// # Errors
-/// If no host has it, or two hosts have it with different properties.
+/// Returns a fault if no host has the network, or if two hosts have it with different properties.
 pub fn resolve(
     tenant: &TenantCluster,
     hosts: &[Arc<HostState>],
@@ -71,7 +71,7 @@ pub fn resolve(
             [NetworkScenario::BridgePerTenant, NetworkScenario::Vxlan].contains(&spec.scenario);
         let shared_bridge = match shared.then(|| spec.shared_bridge()).transpose() {
             Ok(bridge) => bridge,
-            // Its agent reports the same.
+            // The agent reports the same error.
             Err(error) => {
                 let message =
                     format!("InfraNode {}: spec.networks[{name}].bridge: {error}", host.name);

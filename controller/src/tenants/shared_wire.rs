@@ -1,6 +1,7 @@
-//! Host networks that may share a wire, by InfraConfig's `spec.segments`, and the consequences for VLANs.
+//! Host networks that may share a wire according to `spec.segments` of InfraConfig, and the consequences for VLANs.
 //!
-//! A VLAN tag has no network's name in it: where two networks share a trunk, one VLAN of both is one layer 2.
+//! A VLAN tag does not contain the name of a network: if two networks share a trunk, the same VLAN on both networks
+//! is a single layer 2 segment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use kube::ResourceExt as _;
 
 use super::ids::NetworkId;
 
-/// Number of VLANs that one message names.
+/// Maximum number of VLANs that one message names.
 const NAMED: usize = 8;
 
-/// Returns true if two different networks may share a wire: unless they are in different segments.
+/// Returns true if two different networks may share a wire, that is, unless they are in different segments.
 #[must_use]
 pub fn may_share_wire(config: &InfraConfigSpec, one: &str, other: &str) -> bool {
     if one == other {
@@ -25,7 +26,8 @@ pub fn may_share_wire(config: &InfraConfigSpec, one: &str, other: &str) -> bool 
     }
 }
 
-/// Returns the segment of a network. A network in two segments has none, as the declaration contradicts itself.
+/// Returns the segment of a network. A network in two segments has no segment, because the declaration is
+/// contradictory.
 fn segment<'a>(config: &'a InfraConfigSpec, network: &str) -> Option<&'a str> {
     let mut all = config.segments.iter().filter(|one| one.networks.iter().any(|n| n == network));
     let first = all.next()?;
@@ -44,7 +46,8 @@ fn pools(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
     all
 }
 
-/// Returns the VLANs of a network's pool that another network's pool has too, with that network, if both may share a wire.
+/// Returns the VLANs that the pools of a network and of another network both contain, with the other network, if
+/// both may share a wire.
 #[must_use]
 pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<VlanId, String> {
     let pools = pools(config);
@@ -58,7 +61,7 @@ pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<Vlan
     all
 }
 
-/// Returns the networks in configuration, hosts and claims that may share a wire with this one.
+/// Returns the networks in configuration, hosts and claims that may share a wire with this network.
 #[must_use]
 pub fn networks_sharing_wire<'a>(
     config: &'a InfraConfigSpec,
@@ -71,8 +74,8 @@ pub fn networks_sharing_wire<'a>(
     all.filter(|other| may_share_wire(config, network, other)).collect()
 }
 
-/// Returns the problems of segments, pools and claims, with names and values. `networks` are the host networks of all
-/// HostProfiles.
+/// Returns the problems of segments, pools and claims, with names and values. `networks` contains the host networks
+/// of all HostProfiles.
 #[must_use]
 pub fn config_problems(
     config: &InfraConfigSpec,
@@ -123,8 +126,8 @@ fn segment_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Ve
     problems
 }
 
-/// Returns claims of two tenants to the same VLAN or VNI on networks that may share a wire: older releases created them, or
-/// they are older than the segments. Both tenants keep theirs.
+/// Returns claims of two tenants to the same VLAN or VNI on networks that may share a wire. Older releases created
+/// such claims, or the claims are older than the segments. Both tenants keep their numbers.
 fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
     let mut by_id: BTreeMap<NetworkId, Vec<&VlanClaim>> = BTreeMap::new();
     for claim in claims.iter().map(Arc::as_ref) {
@@ -201,7 +204,7 @@ mod tests {
             assert_eq!(may_share_wire(&declared, one, other), shares, "{one} {other}");
             assert_eq!(may_share_wire(&declared, other, one), shares, "{other} {one}");
         }
-        // A contradiction declares nothing.
+        // A contradictory declaration has no effect.
         let both = two_pools(json!([
             {"name": "east", "networks": ["a", "b"]}, {"name": "west", "networks": ["b"]},
         ]));

@@ -1,4 +1,4 @@
-//! Status of a tenant: one condition for each part, and Ready.
+//! Status of a tenant: one condition for each part, and the condition Ready.
 
 use berth_api::names::CONTROLLER_TENANTS;
 use berth_api::{ConditionReason, TenantCluster, TenantClusterStatus, TenantHosts};
@@ -14,7 +14,7 @@ use super::ids::NetworkId;
 pub const OWNED_CONDITIONS: [&str; 5] =
     ["Ready", "NetworkReady", "HostsReady", POLICIES_READY, "ObjectsReady"];
 
-/// Condition that a tenant's NetworkPolicies are applied. Machines wait for it.
+/// Condition that a tenant's NetworkPolicies are applied. Machines are created only after it is true.
 pub const POLICIES_READY: &str = "PoliciesReady";
 
 /// State of a part.
@@ -44,9 +44,9 @@ pub struct Parts {
     pub network: Part,
     /// NetworkPolicies.
     pub policies: Part,
-    /// Namespace, instance types, the CSI driver's account.
+    /// Namespace, instance types, and the CSI driver's account.
     pub objects: Part,
-    /// The hosts.
+    /// Readiness of the tenant's network on the hosts.
     pub hosts: TenantHosts,
     /// The tenant's VLAN or VNI.
     pub id: Option<NetworkId>,
@@ -55,7 +55,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Returns the state of a tenant whose parts are all ready, on the pod network only.
+    /// Returns the state of a tenant that is only on the pod network and whose parts are all ready.
     #[must_use]
     pub fn new(hosts: TenantHosts, id: Option<NetworkId>) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Parts {
 /// Joins the faults of a part.
 ///
 /// # Errors
-/// The joined fault, with the reason of the first one.
+/// Returns the joined fault, with the reason of the first fault.
 pub fn all_or(faults: &[Fault], ready: ReadyPart) -> Part {
     match faults.first() {
         None => Ok(ready),
@@ -95,7 +95,8 @@ pub fn all_or(faults: &[Fault], ready: ReadyPart) -> Part {
     }
 }
 
-/// Returns the desired status: all fields of the tenants' reconciler, and none of the machines'.
+/// Returns the desired status, with all fields that the tenants' reconciler owns and no field of the machines'
+/// reconciler.
 #[must_use]
 pub fn desired_status(
     tenant: &TenantCluster,
@@ -142,7 +143,7 @@ pub fn desired_status(
     }
 }
 
-/// Returns the status of a tenant in deletion. `has` is the VLAN or VNI that hosts still carry.
+/// Returns the status of a tenant that is being deleted. `has` is the VLAN or VNI that hosts still carry.
 #[must_use]
 pub fn deleting_status(
     tenant: &TenantCluster,
@@ -199,7 +200,7 @@ fn condition(tenant: &TenantCluster, type_: &str, part: &Part, now: Timestamp) -
     }
 }
 
-/// Longest message of a condition (`metav1.Condition`).
+/// Maximum length of a condition's message (`metav1.Condition`).
 const MAX_MESSAGE: usize = 32_768;
 
 fn new_condition(
@@ -222,7 +223,7 @@ fn new_condition(
     }
 }
 
-/// Returns true if the desired status differs from the actual one, in the fields of the tenants' reconciler.
+/// Returns true if the desired status differs from the actual status in the fields of the tenants' reconciler.
 #[must_use]
 pub fn differs(should: &TenantClusterStatus, tenant: &TenantCluster) -> bool {
     let mut there = tenant.status.clone().unwrap_or_default();
@@ -235,7 +236,8 @@ pub fn differs(should: &TenantClusterStatus, tenant: &TenantCluster) -> bool {
     there != should
 }
 
-/// Returns the body of the apply. With `only_if_unchanged`, the API server refuses it if the object was written since.
+/// Returns the body of the apply request. With `only_if_unchanged`, the API server refuses the request if another
+/// client wrote the object in between.
 #[must_use]
 pub fn apply(
     tenant: &TenantCluster,
@@ -294,7 +296,7 @@ mod tests {
         let again = desired_status(&tenant, &parts(), at(200));
         assert_eq!(first, again);
         assert!(!differs(&again, &tenant));
-        // Conditions of other reconcilers do not count.
+        // Conditions of other reconcilers are ignored.
         let mut machines = first.conditions[0].clone();
         machines.type_ = "MachinesReady".to_owned();
         tenant.status.as_mut().unwrap().conditions.push(machines);

@@ -11,8 +11,8 @@ use crate::tenants::ids::NetworkId;
 use crate::tenants::status;
 
 impl Context {
-    /// Writes a tenant's VLAN or VNI to its status, from which the specs of hosts take it. If two controllers have different claims,
-    /// the first write wins.
+    /// Writes a tenant's VLAN or VNI to its status, from which the specs of hosts take it. If two controllers have
+    /// different claims, the first write wins.
     pub(super) async fn record_network_id(
         &self,
         tenant: TenantCluster,

@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::{DesiredObject, Kind};
 
-/// Name of all these objects.
+/// Name of all objects in this module.
 pub const NAME: &str = "kubevirt-csi";
 
-/// Group, resources and verbs. A user who grants these must have them, or the verb `escalate`.
+/// Groups, resources and verbs. A user who grants these permissions must have them, or the verb `escalate`.
 const RULES: [(&str, &[&str], &[&str]); 6] = [
     ("cdi.kubevirt.io", &["datavolumes"], &["get", "create", "delete"]),
     ("kubevirt.io", &["virtualmachineinstances", "virtualmachines"], &["get", "list"]),
@@ -30,7 +30,7 @@ const RULES: [(&str, &[&str], &[&str]); 6] = [
     ("", &["persistentvolumeclaims"], &["get", "list", "watch", "update", "patch"]),
 ];
 
-/// Returns the Secret for the token of the account, as in KKP.
+/// Returns the Secret for the token of the account, as KKP creates it.
 #[must_use]
 pub fn csi_secret(tenant: &str) -> Secret {
     let labels = [(MANAGED_BY.0, MANAGED_BY.1), (TENANT, tenant)];
@@ -48,9 +48,10 @@ pub fn csi_secret(tenant: &str) -> Secret {
     }
 }
 
-/// Returns the RoleBinding by which the controller reads Secrets and ConfigMaps of the tenant and creates those of its
-/// machines: it has this permission in no other namespace. To bind a ClusterRole it only needs the verb `bind`; a separate
-/// Role would need `escalate`, with which any permission can be granted.
+/// Returns the RoleBinding that permits the controller to read Secrets and ConfigMaps of the tenant and to create
+/// the Secrets of its machines. The controller has this permission in no other namespace. To bind a ClusterRole,
+/// the controller only needs the verb `bind`; a separate Role would require `escalate`, which permits granting any
+/// permission.
 #[must_use]
 pub fn of_controller(tenant: &str) -> DesiredObject {
     let (namespace, name) = CONTROLLER_ACCOUNT;
@@ -62,7 +63,7 @@ pub fn of_controller(tenant: &str) -> DesiredObject {
     DesiredObject::new(Kind::RoleBinding, tenant, CONTROLLER_TENANT_ROLE, content)
 }
 
-/// Returns account, role and binding of the CSI driver, and the controller's binding.
+/// Returns ServiceAccount, Role and RoleBinding of the CSI driver, and the controller's RoleBinding.
 #[must_use]
 pub fn access(tenant: &str) -> Vec<DesiredObject> {
     let rules: Vec<_> = RULES

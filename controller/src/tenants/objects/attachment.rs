@@ -1,8 +1,9 @@
 //! NetworkAttachmentDefinition that attaches a tenant's VMs to its network.
 //!
-//! The fields are those of the CNI plugins `bridge`, `sriov` and `macvtap`. Two that look harmless are not:
-//! `preserveDefaultVlan` is written although `false` is today's default, as older plugins left every port in VLAN 1; and
-//! there is no gateway or masquerading, which would add an address of the host to the tenant's bridge.
+//! The fields are those of the CNI plugins `bridge`, `sriov` and `macvtap`. Two of them need care.
+//! `preserveDefaultVlan: false` is written although it is the current default, because older plugins left every
+//! port in VLAN 1. There is no gateway and no masquerading, because each of them would add an address of the host
+//! to the tenant's bridge.
 
 use berth_api::infra_node::NetworkScenario;
 use berth_api::names::resource;
@@ -15,14 +16,14 @@ use crate::tenants::ids::NetworkId;
 use crate::tenants::network::HostNetwork;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 
-/// Number of tenants of a host network. With few tenants, agents report the bridges of single tenants as resources.
+/// Number of tenants of a host network. If the number is small, agents report single-tenant bridges as resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantCount(pub usize);
 
 /// Returns the definition for a tenant.
 ///
 /// # Errors
-/// If the network does not support the requested binding.
+/// Returns a fault if the network does not support the requested binding.
 pub fn attachment(
     tenant: &str,
     asked: &TenantNetwork,
@@ -88,7 +89,7 @@ fn bridge(
     if let Some(mtu) = network.mtu {
         config["mtu"] = mtu.into();
     }
-    // Agents do not report many bridges of single tenants: with the annotation no host would have room for the VM.
+    // Above a limit, agents do not report single-tenant bridges: with the annotation, the VM would fit on no host.
     let is_reported = network.shared_bridge.is_some() || tenants.0 <= resource::BRIDGES_TOLD;
     let resource = is_reported.then(|| format!("{}{bridge}", resource::BRIDGE_PREFIX));
     Ok((name, resource, config))
@@ -121,7 +122,8 @@ fn virtual_function(
     Ok((name, Some(resource.clone()), config))
 }
 
-/// The resource of the device plugin has the name that a bridge of this tenant would have.
+/// Returns the parts for macvtap. The resource of the device plugin has the name that a bridge of this tenant would
+/// have.
 fn macvtap(tenant: &str, network: &HostNetwork, id: NetworkId) -> Parts {
     let name = NetworkBinding::Macvtap.definition_name(tenant);
     let prefix = network.bridge_prefix.as_deref().unwrap_or("tn");

@@ -1,11 +1,11 @@
-//! Sizes and a preference in every tenant's namespace, as KKP has them
+//! Instance types and a preference in every tenant's namespace, with the values of KKP
 //! (`pkg/provider/cloud/kubevirt/manifests` of kubermatic/kubermatic).
 
 use serde_json::json;
 
 use super::{DesiredObject, Kind};
 
-/// Name, CPUs and memory.
+/// Name, number of CPUs and memory of each instance type.
 const SIZES: [(&str, u32, &str); 3] =
     [("standard-2", 2, "8Gi"), ("standard-4", 4, "16Gi"), ("standard-8", 8, "32Gi")];
 

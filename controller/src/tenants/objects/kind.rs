@@ -1,4 +1,4 @@
-//! Kinds of objects that tenants have.
+//! Kinds of the objects that Berth creates for tenants.
 
 use kube::api::{ApiResource, GroupVersionKind};
 
@@ -7,19 +7,19 @@ use kube::api::{ApiResource, GroupVersionKind};
 pub enum Kind {
     /// Namespace of a tenant.
     Namespace,
-    /// Account of the tenant's CSI driver.
+    /// ServiceAccount of the tenant's CSI driver.
     ServiceAccount,
-    /// Its permissions.
+    /// Permissions of the CSI driver.
     Role,
-    /// Binds account and role.
+    /// Binding of the ServiceAccount to the Role.
     RoleBinding,
-    /// Between pods.
+    /// Policy for traffic of pods.
     NetworkPolicy,
-    /// Multus's.
+    /// Network definition of Multus.
     NetworkAttachmentDefinition,
-    /// KubeVirt's sizes.
+    /// Instance type of KubeVirt.
     Instancetype,
-    /// KubeVirt's preferences.
+    /// Preference of KubeVirt.
     Preference,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
         Self::Preference,
     ];
 
-    /// Group, version, kind and plural.
+    /// Returns group, version, kind and plural.
     const fn words(self) -> (&'static str, &'static str, &'static str, &'static str) {
         match self {
             Self::Namespace => ("", "v1", "Namespace", "namespaces"),
@@ -71,7 +71,7 @@ impl Kind {
         self.words().2
     }
 
-    /// Returns `group/version`.
+    /// Returns the `apiVersion` of the kind: `group/version`, or `version` for the core group.
     #[must_use]
     pub fn api_version(self) -> String {
         let (group, version, ..) = self.words();
@@ -89,7 +89,7 @@ impl Kind {
         is_custom.then(|| format!("{plural}.{group}"))
     }
 
-    /// Returns the kind for an untyped client.
+    /// Returns the resource description for an untyped client.
     #[must_use]
     pub fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = self.words();

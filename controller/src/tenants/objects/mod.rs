@@ -17,27 +17,27 @@ use super::claims::hash_of;
 pub use flavours::flavours;
 pub use kind::Kind;
 
-/// Annotation: hash of the content that was applied.
+/// Annotation with the hash of the content that was applied.
 const MARK: &str = "berth.dev/applied";
 
 /// An object for server-side apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredObject {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: Kind,
-    /// The manifest.
+    /// Manifest of the object.
     pub body: Value,
 }
 
 impl DesiredObject {
-    /// Returns its name.
+    /// Returns the name of the object.
     #[must_use]
     pub fn name(&self) -> &str {
         self.body["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Adds an annotation with the hash of its content. So a field that is no longer desired is a difference too: the actual
-    /// object has another hash, and the apply removes the field.
+    /// Adds an annotation with the hash of the content. With the hash, a field that is no longer desired is a
+    /// difference, too: the actual object has another hash, and the apply removes the field.
     #[must_use]
     pub fn marked(mut self) -> Self {
         let mark = format!("{:016x}", hash_of(&[&self.body.to_string()]));
@@ -63,8 +63,8 @@ impl DesiredObject {
     }
 }
 
-/// Returns a tenant's namespace, with the labels that Cluster API's tools and KKP select by. A namespace that existed before is
-/// labelled without [`MANAGED_BY`], so that it is never deleted.
+/// Returns a tenant's namespace, with the labels by which the tools of Cluster API and KKP select it. A namespace
+/// that already existed is labelled without [`MANAGED_BY`], so that Berth never deletes it.
 #[must_use]
 pub fn namespace(tenant: &TenantCluster, made_by_berth: bool) -> DesiredObject {
     let id = tenant.name_any();
@@ -83,8 +83,8 @@ pub fn namespace(tenant: &TenantCluster, made_by_berth: bool) -> DesiredObject {
     DesiredObject { kind: Kind::Namespace, body }
 }
 
-/// Returns true if a desired field is absent from the actual object, or has another value. Fields of other managers do not
-/// count, but a list is one value: more or fewer entries are a difference.
+/// Returns true if a desired field is absent from the actual object, or has another value. Fields of other managers
+/// are ignored. A list is compared as one value: additional or missing entries are a difference.
 #[must_use]
 pub fn differs(desired: &Value, actual: &Value) -> bool {
     match (desired, actual) {

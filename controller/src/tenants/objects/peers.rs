@@ -1,4 +1,5 @@
-//! Peers and ports of NetworkPolicies: the same namespace, DNS, the internet without the infra cluster's own addresses.
+//! Peers and ports of NetworkPolicies: the same namespace, DNS, and the internet without the infra cluster's own
+//! addresses.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,8 +10,8 @@ use serde_json::{Value, json};
 use crate::tenants::cluster::{ClusterFacts, UnknownFact};
 use crate::tenants::fault::Fault;
 
-/// The address that NodeLocal DNSCache has on every Node unless it is configured otherwise. Whatever answers there is on
-/// the pod's own host, and link-local addresses are not routed.
+/// Address of NodeLocal DNSCache on every Node, unless another address is configured. Link-local addresses are not
+/// routed, so any process that responds at this address runs on the pod's own host.
 const NODE_LOCAL_DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
 /// Port of DNS.
 const DOMAIN: u16 = 53;
@@ -26,7 +27,7 @@ pub(super) fn single(address: IpAddr) -> Value {
     json!({"ipBlock": {"cidr": format!("{address}/{length}")}})
 }
 
-/// Returns TCP ports of a rule.
+/// Returns the TCP ports of a rule.
 pub(super) fn tcp(ports: &BTreeSet<u16>) -> Value {
     ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect()
 }
@@ -36,11 +37,11 @@ fn udp_and_tcp(ports: &[u16]) -> Vec<Value> {
     ports.iter().flat_map(both).collect()
 }
 
-/// Returns the rules for cluster DNS: selectors of its pods, as network plugins match pods behind a Service, and the
-/// addresses of NodeLocal DNSCache.
+/// Returns the rules for cluster DNS. Pods are matched by selectors, because network plugins match the pods behind
+/// a Service; NodeLocal DNSCache is matched by its addresses.
 ///
 /// # Errors
-/// If the pods of cluster DNS are unknown.
+/// Returns an error if the pods of cluster DNS are unknown.
 pub(super) fn dns(
     config: &InfraConfigSpec,
     cluster: &ClusterFacts,
@@ -77,7 +78,7 @@ pub(super) fn dns(
     Ok(rules)
 }
 
-/// Returns the rules for name servers of VMs.
+/// Returns the rules for the name servers that VMs use.
 pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<Value> {
     let mut rules = Vec::new();
     for (index, server) in servers.iter().enumerate() {
@@ -96,7 +97,7 @@ pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<V
 /// Returns public addresses of both families, without those of the infra cluster.
 ///
 /// # Errors
-/// If the addresses of the API server are unknown: they would be reachable.
+/// Returns an error if the addresses of the API server are unknown, because they would be reachable.
 pub(super) fn internet(
     config: &InfraConfigSpec,
     cluster: &ClusterFacts,

@@ -1,7 +1,8 @@
 //! NetworkPolicies of a tenant's namespace, for traffic on the pod network in both directions.
 //!
-//! No rule is empty: `{}` in a list of rules allows everything. A rule with unknown facts is left out, with a fault.
-//! Policies are additive; custom ones can only open more. `docs/isolation.md` has the resulting table.
+//! No rule is empty, because `{}` in a list of rules allows all traffic. A rule that depends on unknown facts is
+//! left out, and a fault is reported. Policies are additive; custom policies can only allow more traffic.
+//! `docs/isolation.md` contains the resulting table.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,9 +23,9 @@ const ISOLATION: &str = "cluster-isolation";
 /// Input of [`policies`].
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// The tenant's id.
+    /// ID of the tenant.
     pub tenant: &'a str,
-    /// Its spec.
+    /// Policies in the spec of the tenant.
     pub asked: Option<&'a NetworkPolicies>,
     /// Configuration of all tenants.
     pub config: &'a InfraConfigSpec,
@@ -37,13 +38,13 @@ pub struct Input<'a> {
 /// The rendered policies.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
-    /// Berth's own.
+    /// Policies that isolate the tenant, defined by Berth.
     pub isolation: Vec<DesiredObject>,
-    /// Those of the lists of InfraConfig and of the tenant.
+    /// Policies from the lists of InfraConfig and of the tenant.
     pub custom: Vec<DesiredObject>,
-    /// Policies that cannot be rendered.
+    /// Faults for policies that cannot be rendered.
     pub faults: Vec<Fault>,
-    /// Whether facts are missing. Then `isolation` allows less than desired, and policies in force should stay.
+    /// True if facts are missing. Then `isolation` allows less than desired, and policies in force should stay.
     pub lacks_facts: bool,
 }
 
@@ -116,11 +117,11 @@ fn isolate(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
                 "ingress": [{"from": [same_namespace()]}], "egress": out,
             }),
         ));
-        // Without isolation of ingress, these would only restrict it.
+        // Without isolation of ingress, this policy would restrict ingress.
         all.isolation.push(of(workloads::CDI, workloads::cdi()));
         all.isolation.push(of(workloads::VIRT_API, workloads::virt_api()));
     }
-    // Without isolation of egress, this would only restrict importers.
+    // Without isolation of egress, this policy would restrict importers.
     all.isolation.push(of(workloads::IMPORTER, workloads::importer(config, &internet)));
 }
 
@@ -135,7 +136,7 @@ fn custom(
     }
     let mut spec = serde_json::to_value(&policy.spec)?;
     if spec.get("podSelector").is_none_or(Value::is_null) {
-        // KKP's lists omit it, which selects all pods; the API server requires the field.
+        // KKP's lists omit the field, which then selects all pods; the API server requires the field.
         spec["podSelector"] = json!({});
     }
     let mut wanted =

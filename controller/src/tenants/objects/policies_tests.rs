@@ -1,4 +1,4 @@
-//! Rendered policies; what they allow is judged by `controller/tests/policies.rs`.
+//! Tests of rendered policies; `controller/tests/policies.rs` tests the connections that the policies allow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ fn spec<'a>(all: &'a Policies, name: &str) -> &'a Value {
     &all.isolation.iter().find(|one| one.name() == name).unwrap().body["spec"]
 }
 
-/// Rules of all policies, with the direction.
+/// Returns the rules of all policies, in both directions.
 fn rules(all: &Policies) -> Vec<&Value> {
     let of = |one: &'static str| {
         all.isolation.iter().filter_map(move |policy| policy.body["spec"][one].as_array())
@@ -107,12 +107,13 @@ fn unknown_facts_allow_nothing_and_give_faults() {
             "{isolation}: {text}"
         );
     }
-    // Without isolation nothing of it is needed.
+    // Without isolation, none of the unknown facts is needed.
     let off = rendered("Off", json!({}), &blind);
     assert!(off.isolation.is_empty() && off.faults.is_empty() && !off.lacks_facts);
 }
 
-/// An empty rule or peer allows everything, an empty selector of pods and namespaces every pod of the cluster.
+/// No rule, peer or selector is empty: an empty rule or peer allows all traffic, and an empty selector selects all
+/// pods of the cluster.
 #[test]
 fn no_rule_is_empty() {
     let config = json!({
@@ -170,7 +171,7 @@ fn cluster_dns_may_be_named() {
     assert!(all.faults.is_empty() && !all.lacks_facts);
     let text = spec(&all, "cluster-isolation").to_string();
     assert!(text.contains("openshift-dns") && text.contains("5353"), "{text}");
-    // On servers without CEL or defaults it may be empty: then it is not followed.
+    // Servers without CEL or defaults accept empty labels, which Berth ignores.
     let empty = json!({"clusterDNS": {"namespaceLabels": {}, "podLabels": {}}});
     assert!(rendered("Egress", empty, &cluster()).lacks_facts);
 }

@@ -1,9 +1,10 @@
 //! NetworkPolicies for the pods that CDI and KubeVirt run in a tenant's namespace.
 //!
-//! Labels and ports as of CDI 1.60 to 1.63 (`pkg/common/common.go`, `pkg/operator/resources/namespaced/networkpolicies.go`):
-//! importers fetch images, cdi-uploadproxy and sources of clones send to upload servers, and cdi-deployment reads progress
-//! from the importers. Live migration needs no rule: launchers speak to virt-handler by Unix sockets, and one virt-handler
-//! to the other in KubeVirt's own namespace.
+//! Labels and ports are those of CDI 1.60 to 1.63 (`pkg/common/common.go`,
+//! `pkg/operator/resources/namespaced/networkpolicies.go`): importers fetch images, cdi-uploadproxy and sources of
+//! clones send data to upload servers, and cdi-deployment reads the progress from importers. Live migration needs
+//! no rule: launchers communicate with virt-handler through Unix sockets, and virt-handlers communicate with each
+//! other in KubeVirt's own namespace.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,19 +20,20 @@ pub(super) const IMPORTER: &str = "allow-kubevirt-importer";
 pub(super) const CDI: &str = "berth-allow-cdi";
 pub(super) const VIRT_API: &str = "berth-allow-virt-api";
 
-/// On which upload servers take data, and importers report progress.
+/// Port on which upload servers receive data and importers report progress.
 const CDI_PORT: u16 = 8443;
-/// Ports of image sources without a port.
+/// Ports of image sources whose URL contains no port.
 const WEB: [u16; 2] = [80, 443];
 
-/// Namespaces of the infra cluster itself. Without it a tenant could give its pods the labels of CDI or of KubeVirt, and
-/// reach into other tenants.
+/// Selects the namespaces of the infra cluster itself. Without this selector, a tenant could give its pods the
+/// labels of CDI or KubeVirt, and reach pods of other tenants.
 fn no_tenants() -> Value {
     json!({"matchExpressions": [{"key": TENANT, "operator": "DoesNotExist"}]})
 }
 
-/// CDI's pods, with these labels too. Labels of a MachineDeployment's template are on launcher pods, CDI's among them if a
-/// tenant writes them there; but KubeVirt sets `kubevirt.io` on every launcher, and CDI on none of its pods.
+/// Selects CDI's pods that also have these labels. Labels from the template of a MachineDeployment are set on
+/// launcher pods, so a tenant can set CDI's labels there. However, KubeVirt sets `kubevirt.io` on every launcher,
+/// and CDI sets it on none of its pods.
 fn cdi_pods(mut labels: Value) -> Value {
     labels["app"] = "containerized-data-importer".into();
     json!({
@@ -40,8 +42,9 @@ fn cdi_pods(mut labels: Value) -> Value {
     })
 }
 
-/// Importers reach the internet's image servers, those that InfraConfig names, and pods `app: image-repo` of the infra
-/// cluster. `internet` is without the infra cluster's own addresses, so that a tenant's DataVolume cannot read them.
+/// Returns the policy by which importers reach image servers on the internet, image servers in InfraConfig, and
+/// pods with `app: image-repo` of the infra cluster. `internet` excludes the infra cluster's own addresses, so that
+/// a tenant's DataVolume cannot read from them.
 pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
     let image_repo = json!({
         "namespaceSelector": no_tenants(), "podSelector": {"matchLabels": {"app": "image-repo"}},
@@ -83,7 +86,7 @@ pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
     })
 }
 
-/// CDI's control plane, and sources of clones, reach CDI's pods.
+/// Returns the policy by which CDI's control plane and sources of clones reach CDI's pods.
 pub(super) fn cdi() -> Value {
     let from = json!({
         "namespaceSelector": no_tenants(),
@@ -98,7 +101,8 @@ pub(super) fn cdi() -> Value {
     })
 }
 
-/// KubeVirt's API forwards ports to VMs (`virtctl ssh`, `virtctl port-forward`), for users who may.
+/// Returns the policy by which KubeVirt's API forwards ports to VMs (`virtctl ssh`, `virtctl port-forward`) for
+/// authorized users.
 pub(super) fn virt_api() -> Value {
     let from = json!({
         "namespaceSelector": no_tenants(), "podSelector": {"matchLabels": {"kubevirt.io": "virt-api"}},
@@ -109,7 +113,8 @@ pub(super) fn virt_api() -> Value {
     })
 }
 
-/// URLs that an administrator wrote. Those of MachineDeployments are a tenant's words, and open nothing.
+/// Returns the URLs that an administrator has configured. URLs in MachineDeployments come from tenants, and allow
+/// no traffic.
 fn urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
     let http = config.images.iter().filter_map(|images| images.http.as_ref());
     let versions = http.flat_map(|http| http.operating_systems.values());
@@ -119,10 +124,11 @@ fn urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
 /// Destination of a URL.
 #[derive(Debug, PartialEq, Eq)]
 enum Source {
-    /// By a name, which a NetworkPolicy cannot have: a port of the internet.
+    /// A host name, which a NetworkPolicy cannot contain: this port is opened to the internet.
     Name(u16),
     Address(IpAddr, u16),
-    /// A Service of this cluster. Its pods may listen on another port, and policies see that one.
+    /// Namespace of a Service of this cluster. Its pods may listen on another port, and policies apply to the port
+    /// of the pods.
     Namespace(String),
 }
 
