@@ -1,7 +1,8 @@
-//! Turns tenants' machines into `KubeVirt` virtual machines, and assigns them to hosts by what the agents report.
+//! Converts the machines of tenants into `KubeVirt` virtual machines, and assigns them to hosts according to the
+//! reports of the agents.
 //!
-//! What decides is pure: it reads plain data and answers with plain data, so that `berth-controller plan` says without
-//! a cluster what the controller would do in one.
+//! The code that decides is pure: its input and output are plain data, so that `berth-controller plan` can predict
+//! the decisions of the controller without a cluster.
 
 pub mod cli;
 pub mod fleet;

@@ -1,7 +1,8 @@
-//! `berth-controller`: says where virtual machines would land, and why not.
+//! `berth-controller`: assigns virtual machines to hosts, and explains why a virtual machine fits on no host.
 
-/// Half of what it does is to read objects of a hundred small parts each and drop them again, on any of its threads:
-/// with glibc's allocator 50,000 pods take it a second and a half more, and a twentieth more memory (docs/benchmarks.md).
+/// The program spends half of its time reading and dropping objects of a hundred small parts each, on any of its
+/// threads. With glibc's allocator, 50,000 pods take an additional 1.5 seconds and 5% more memory
+/// (docs/benchmarks.md).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

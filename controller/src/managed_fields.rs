@@ -1,9 +1,9 @@
 //! Field ownership of an object, from its `metadata.managedFields`.
 //!
-//! Server-side apply without force fails if another manager owns a field with another value (KEP-555). Ownership determines
-//! which fields to leave to other managers, which fields we own, and whether an apply would change the object.
-//! Format: structured-merge-diff, `fieldpath/serialize.go`: `f:` a field, `k:` a list item by its keys, `v:` a value of a
-//! set, `.` the item itself.
+//! Server-side apply without force fails if another manager owns a field with another value (KEP-555). The
+//! ownership determines which fields to leave to other managers, which fields the controller owns, and whether an
+//! apply would change the object. Format: structured-merge-diff, `fieldpath/serialize.go`: `f:` is a field, `k:` a
+//! list item by its keys, `v:` a value of a set, `.` the item itself.
 
 use std::collections::BTreeSet;
 
@@ -30,9 +30,10 @@ pub fn applied_by(entries: &[ManagedFieldsEntry], manager: &str, top: &str) -> F
     ours.filter_map(|entry| below(entry, top)).next().unwrap_or_default()
 }
 
-/// Returns true if the API server treats the conditions of a status as atomic, with one owner: Kubernetes 1.20 does so for
-/// kinds whose schema has an int-or-string field (its `customresource_handler.go`: error building openapi models). Then two
-/// managers that apply different conditions would remove each other's forever.
+/// Returns true if the API server treats the conditions of a status as atomic, with a single owner. Kubernetes 1.20
+/// does this for kinds whose schema has an int-or-string field (its `customresource_handler.go`: error building
+/// openapi models). In that case, two managers that apply different conditions would remove each other's conditions
+/// forever.
 #[must_use]
 pub fn conditions_are_atomic(entries: &[ManagedFieldsEntry]) -> bool {
     let lists = entries
@@ -41,8 +42,8 @@ pub fn conditions_are_atomic(entries: &[ManagedFieldsEntry]) -> bool {
     lists.filter_map(Value::as_object).any(Map::is_empty)
 }
 
-/// Reduces an object's `managedFields` to the part that [`conditions_are_atomic`] reads. Otherwise they would take half of
-/// the memory of all tenants.
+/// Reduces an object's `managedFields` to the part that [`conditions_are_atomic`] reads. The complete field would
+/// take half of the memory of all tenants.
 pub fn reduce_to_conditions(metadata: &mut ObjectMeta) {
     let entries = metadata.managed_fields.take().unwrap_or_default();
     metadata.managed_fields = conditions_are_atomic(&entries).then(|| {
@@ -82,7 +83,7 @@ impl FieldSet {
         children(&self.0).next().is_none()
     }
 
-    /// Returns the part of a live value that the set contains.
+    /// Returns the part of a live value that the set of fields contains.
     #[must_use]
     pub fn project(&self, live: &Value) -> Value {
         part(&self.0, live)
@@ -90,7 +91,8 @@ impl FieldSet {
 
     /// Returns true if applying `desired` would change a value or the ownership of a field.
     ///
-    /// It would not if all desired fields have their desired values and are owned, and no other field is owned.
+    /// Returns false if all desired fields have their desired values and are owned by the manager, and the manager
+    /// owns no other field.
     #[must_use]
     pub fn differs(&self, desired: &Value, live: &Value) -> bool {
         if self.is_empty() {
@@ -104,7 +106,8 @@ impl FieldOwner {
     /// Removes the fields from `desired` that this manager owns with another value, and returns their paths, such as
     /// `ksm.mode`.
     ///
-    /// Fields named in `units` are removed as a whole: they may contain only one of several alternative fields.
+    /// Fields named in `units` are removed as a whole, because they may contain only one of several alternative
+    /// fields.
     pub fn remove_owned(
         &self,
         desired: &mut Value,
@@ -117,7 +120,7 @@ impl FieldOwner {
     }
 }
 
-/// Returns the path elements below a node of a field tree, without `.`.
+/// Returns the path elements below a node of a field tree, except `.`.
 fn children(tree: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let fields = tree.as_object().into_iter().flatten();
     fields.map(|(step, tree)| (step.as_str(), tree)).filter(|(step, _)| *step != ".")
@@ -154,7 +157,7 @@ fn part(tree: &Value, live: &Value) -> Value {
             Value::Object(fields.collect())
         }
         Value::Array(items) => {
-            // In the order of the list, because the tree is sorted by keys.
+            // The fields are in the order of the list, because the tree is sorted by keys.
             let fields = |item: &Value| {
                 let tree = children(tree)
                     .find(|(step, _)| keys(step).is_some_and(|keys| has_keys(item, &keys)));
@@ -224,7 +227,7 @@ impl Removal<'_> {
                         continue;
                     }
                     self.remove(tree, value, live, &at);
-                    // An object without remaining fields is removed too.
+                    // An object that has lost all its fields is removed too.
                     if self.removed.len() > known && value.as_object().is_some_and(Map::is_empty) {
                         fields.remove(name);
                     }
@@ -313,7 +316,7 @@ mod tests {
             *other.pointer_mut(pointer).unwrap() = value;
             assert!(fields.differs(&other, &live()), "{pointer}");
         }
-        // A field that is no longer desired, and a field without an owner.
+        // An owned field that is no longer desired, and a desired field without an owner, are differences.
         let mut less = desired.clone();
         less.as_object_mut().unwrap().remove("ksm");
         assert!(fields.differs(&less, &live()));
@@ -345,7 +348,7 @@ mod tests {
         let left =
             json!({"profile": "b", "networks": [{"name": "trunk", "scenario": "BridgePerTenant"}]});
         assert_eq!(desired, left);
-        // The same value is no conflict: both managers own it.
+        // The same value is not a conflict: both managers own the field.
         let mut same = json!({"ksm": {"mode": "Off"}});
         assert!(others[0].remove_owned(&mut same, &live(), &[]).is_empty());
         assert_eq!(same, json!({"ksm": {"mode": "Off"}}));

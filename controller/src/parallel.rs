@@ -1,12 +1,12 @@
-//! Runs the same function on many items on all cores and keeps their order.
+//! Runs a function on many items on all cores, and keeps the order of the items.
 
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Below this number of items threads cost more than they save.
+/// Number of items below which threads cost more than they save.
 const FEW: usize = 256;
-/// Number of items that a thread takes at a time: a core that is busy with other work then takes fewer of them.
+/// Number of items that a thread takes at a time. A core that is busy with other work thus processes fewer items.
 const BLOCK: usize = 64;
 
 /// Returns the results in the order of the items.

@@ -1,7 +1,8 @@
-//! Every parser of the controller that meets bytes of others, by name.
+//! List of all parsers of the controller that read untrusted bytes, by name.
 //!
-//! One list for the fuzz targets in `fuzz/` and for the test that replays their corpus, as `berth_agent::parsers` is. A
-//! parser here must return for any input: no panic, no hang, no memory beyond a small multiple of the input.
+//! The fuzz targets in `fuzz/` and the test that replays their corpus share this list, as they share
+//! `berth_agent::parsers`. A parser in the list must return for any input: it must not panic, hang, or use more
+//! memory than a small multiple of the input.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use berth_kubelet_admission::pod::Pod;
 use berth_kubevirt_render::launcher::{Configuration, Existing, Machine, Surroundings, predict};
 use berth_placement::inventory::ReportedHost;
 
-/// A parser under its name.
+/// A parser and its name.
 pub type Parser = (&'static str, fn(&[u8]));
 
 /// All parsers.
@@ -40,12 +41,12 @@ pub const PARSERS: &[Parser] = &[
     ("launcher", |bytes| launcher(&values(bytes))),
 ];
 
-/// JSON values one after the other, up to the first that is none.
+/// Returns consecutive JSON values, up to the first invalid value.
 fn values(bytes: &[u8]) -> Vec<Value> {
     serde_json::Deserializer::from_slice(bytes).into_iter().map_while(Result::ok).collect()
 }
 
-/// An InfraNode, and its Node if there is one.
+/// Reads an InfraNode, and its Node if there is a second value.
 fn host(values: &[Value]) {
     let read = |value: &Value| serde_json::from_value::<InfraNode>(value.clone()).ok();
     let Some(infra) = values.first().and_then(read) else { return };
@@ -58,7 +59,7 @@ fn host(values: &[Value]) {
     black_box((state.free_by_zone().count(), state.check(&Pod::default()).is_ok()));
 }
 
-/// Machines, and in any order what their launchers depend on.
+/// Reads machines and, in any order, the objects that their launcher pods depend on.
 fn launcher(values: &[Value]) {
     let (mut around, mut configuration) = (Surroundings::default(), Configuration::default());
     for value in values {

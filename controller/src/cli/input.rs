@@ -1,4 +1,4 @@
-//! Files, folders and standard input with objects.
+//! Reads objects from files, folders and standard input.
 
 #![expect(
     clippy::disallowed_methods,
@@ -14,10 +14,10 @@ use berth_runtime::cli::{BAD_INPUT, Failure};
 use crate::fleet::{Found, stream};
 use berth_api::Problem;
 
-/// Larger than a fleet of 50,000 VMs.
+/// Maximum size of the input; it is larger than a fleet of 50,000 VMs.
 const MOST: u64 = 1 << 30;
 
-/// Calls `make` for all objects of a file, of all files below a folder, or of standard input.
+/// Calls `make` for all objects of a file, of all files in a folder and its subfolders, or of standard input.
 ///
 /// # Errors
 /// Returns an error if the path cannot be read. Invalid content is added to `problems`.
@@ -50,8 +50,8 @@ pub(super) fn each<T: Send>(
     Ok(all)
 }
 
-/// Collects files sorted by name; hidden entries are skipped. A link to a folder is not followed, because it may form
-/// a cycle.
+/// Collects files, sorted by name. Hidden entries are skipped. A symbolic link to a folder is not followed, because
+/// it may form a cycle.
 fn below(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let read = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut entries = Vec::new();

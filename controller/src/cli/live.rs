@@ -1,4 +1,4 @@
-//! Objects of a live cluster, by list requests only.
+//! Reads objects from a live cluster, with list requests only.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use kube::{Client, Config};
 use crate::fleet::{Found, Item};
 use berth_api::Problem;
 
-/// Kinds that placement reads: group, version, kind, plural; and true if the kind is optional.
+/// Kinds that placement reads: group, version, kind and plural, and true if the kind is optional.
 const KINDS: [(&str, &str, &str, &str, bool); 15] = [
     ("berth.dev", "v1alpha1", "InfraNode", "infranodes", false),
     ("berth.dev", "v1alpha1", "HostProfile", "hostprofiles", true),

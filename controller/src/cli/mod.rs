@@ -1,4 +1,4 @@
-//! The command line: reads arguments, calls the library, prints, and chooses the exit code.
+//! Command line: reads arguments, calls the library, prints the result, and chooses the exit code.
 
 mod input;
 mod live;

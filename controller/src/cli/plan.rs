@@ -1,4 +1,4 @@
-//! `berth-controller plan`.
+//! Command `berth-controller plan`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `berth-controller render`.
+//! Command `berth-controller render`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `berth-controller run`.
+//! Command `berth-controller run`.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ pub(super) struct Arguments {
     log_format: LogFormat,
 }
 
-/// Address to listen on, if any.
+/// Address to listen on; `None` to disable the listener.
 #[derive(Debug, Clone)]
 struct Extender(Option<Listen>);
 
@@ -80,7 +80,7 @@ impl FromStr for Extender {
     }
 }
 
-/// Namespace and name, if any.
+/// Namespace and name of a Lease; `None` without a Lease.
 #[derive(Debug, Clone)]
 struct SchedulerLease(Option<(String, String)>);
 

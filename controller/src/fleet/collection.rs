@@ -1,4 +1,4 @@
-//! The objects of a fleet, sorted by kind.
+//! Objects of a fleet, sorted by kind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,21 +27,21 @@ pub struct Fleet {
     pub machines: Vec<FleetMachine>,
     /// Pods by namespace and name.
     pub pods: BTreeMap<(String, String), v1::Pod>,
-    /// Instance types, networks, namespaces.
+    /// Instance types, networks and namespaces.
     pub surroundings: Surroundings,
     /// KubeVirt's configuration.
     pub configuration: Configuration,
     /// MachineDeployments, in input order.
     pub deployments: Vec<MachineDeployment>,
-    /// Objects that rendering of machines looks up: tenants, defaults, storage.
+    /// Objects that the rendering of machines reads: tenants, defaults and storage.
     pub around: machines::RenderContext,
     /// Existing VlanClaims.
     pub claims: Vec<Arc<VlanClaim>>,
     /// Tenants with their planned networks.
     pub tenants: Vec<Tenant>,
-    /// Machines that MachineDeployments would create; they are among `machines`.
+    /// Machines that MachineDeployments would create; `machines` contains them, too.
     pub created: Vec<Created>,
-    /// Number of ignored objects by kind.
+    /// Number of ignored objects, by kind.
     pub ignored: BTreeMap<String, usize>,
     /// Problems of the input.
     pub problems: Vec<Problem>,
@@ -134,7 +134,7 @@ impl Fleet {
         }
     }
 
-    /// Adds a machine. A VirtualMachine and its instance have the same name, and the instance has the host.
+    /// Adds a machine. A VirtualMachine and its instance have the same name; the instance determines the host.
     fn machine(&mut self, wanted: FleetMachine, seen: &mut BTreeMap<(String, String), usize>) {
         let key = (wanted.machine.namespace.clone(), wanted.machine.name.clone());
         let Some(&at) = seen.get(&key) else {

@@ -14,7 +14,7 @@ use berth_kubevirt_render::machines::{RenderOptions, render};
 const MOST: u32 = 100_000;
 
 impl Fleet {
-    /// Adds the missing machines, rendered as in a cluster.
+    /// Adds the missing machines, rendered as the controller renders them in a cluster.
     pub(super) fn expand(&mut self) {
         let mut there: BTreeMap<(String, String), u32> = BTreeMap::new();
         for FleetMachine { machine, .. } in &self.machines {

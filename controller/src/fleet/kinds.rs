@@ -1,13 +1,13 @@
-//! Classification of objects: which ones are ignored because placement does not use them, and which are left out
-//! because of a mistake.
+//! Classification of objects: some kinds are ignored because placement does not use them, and some objects are left
+//! out because of a mistake.
 
 use serde_json::Value;
 
 use berth_api::Problem;
 use berth_kubevirt_render::machines::{GROUP, KIND};
 
-/// Kinds that are read, with their groups; the core group is empty. Dumps of clusters contain the same kind names of
-/// other projects under other groups (Longhorn has a Node, Cluster API a MachineDeployment).
+/// Kinds that are read, with their groups; the core group is empty. Dumps of clusters also contain kinds of the
+/// same names in the groups of other projects (Longhorn has a Node, Cluster API has a MachineDeployment).
 const READ: [(&str, &str); 23] = [
     ("InfraNode", BERTH),
     ("HostProfile", BERTH),
@@ -36,7 +36,7 @@ const READ: [(&str, &str); 23] = [
 const BERTH: &str = "berth.dev";
 const INSTANCETYPE: &str = "instancetype.kubevirt.io";
 
-/// Kinds of the core group (Kubernetes API reference, `v1`). The list is complete: another kind in this group is
+/// Kinds of the core group (Kubernetes API reference, `v1`). The list is complete: any other kind in this group is
 /// misspelt.
 const CORE: [&str; 23] = [
     "Binding",
@@ -64,8 +64,8 @@ const CORE: [&str; 23] = [
     "NodeProxyOptions",
 ];
 
-/// Groups of Kubernetes without a dot. Every other group has one: a CustomResourceDefinition must be named by a
-/// domain.
+/// Groups of Kubernetes whose names contain no dot. All other group names contain a dot, because the group of a
+/// CustomResourceDefinition must be a domain name.
 const BARE: [&str; 5] = ["apps", "batch", "autoscaling", "policy", "extensions"];
 
 /// Returns the group of an `apiVersion`; empty for the core group.
@@ -78,7 +78,7 @@ pub(super) fn named(kind: &str, group: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 
-/// Returns the text at a JSON pointer; empty if there is none.
+/// Returns the string at a JSON pointer; empty if there is no string.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
@@ -86,7 +86,7 @@ pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
 /// Checks the kind and apiVersion of an object.
 ///
 /// # Errors
-/// Returns the object and the field if it is left out because of a mistake.
+/// Returns an error with the object and the field if the object must be left out because of a mistake.
 pub(crate) fn check(place: &str, object: &Value) -> Result<(), Problem> {
     let kind = text(object, "/kind");
     let object_of = || {

@@ -7,11 +7,11 @@ use berth_kubevirt_render::launcher::Machine;
 pub struct FleetMachine {
     /// The machine.
     pub machine: Machine,
-    /// VirtualMachine or VirtualMachineInstance.
+    /// Kind of the machine: VirtualMachine or VirtualMachineInstance.
     pub kind: &'static str,
-    /// `status.nodeName` of the instance.
+    /// Host of the machine: `status.nodeName` of the instance.
     pub host: Option<String>,
-    /// True if it is to run.
+    /// True if the machine should run.
     pub is_on: bool,
     /// Value of the annotation `berth.dev/class`.
     pub class: Option<String>,

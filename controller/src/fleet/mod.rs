@@ -1,4 +1,4 @@
-//! All input objects of placement, typed and sorted; invalid objects are reported and left out.
+//! Input objects of placement, typed and sorted. Invalid objects are reported and left out.
 
 mod collection;
 mod deployments;
@@ -20,7 +20,7 @@ pub use stream::Found;
 
 use berth_api::Problem;
 
-/// Parses all objects of a text; items of lists individually.
+/// Parses all objects of a text. The items of a list are parsed individually.
 pub fn items(source: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<Item> {
     stream::each(source, text, problems, Item::from_found)
 }

@@ -1,4 +1,4 @@
-//! Parsing of one object; an error names the field.
+//! Parsing of a single object. Errors name the invalid field.
 
 use berth_api::names::CLASS_LABEL;
 use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
@@ -16,7 +16,7 @@ use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment};
 /// A parsed object and its source.
 #[derive(Debug)]
 pub struct Item {
-    /// File and document: `fleet/hosts.yaml, document 3`.
+    /// File and document of the object, such as `fleet/hosts.yaml, document 3`.
     pub(super) place: String,
     pub(super) object: Result<Object, Problem>,
 }
@@ -33,12 +33,13 @@ pub(super) enum Object {
     Tenant(String, Box<TenantCluster>),
     Config(Box<InfraConfig>),
     Claim(Box<VlanClaim>),
-    /// An object that launcher pods may depend on, or that is ignored.
+    /// An object that launcher pods may depend on, or an ignored object.
     Other(Value),
 }
 
 impl Item {
-    /// Parses an object. Everything that needs only the object itself is done here, because this runs on all cores.
+    /// Parses an object. All work that needs only this object is done here, because this function runs on all
+    /// cores.
     #[must_use]
     pub fn from_found(found: Found) -> Self {
         let Found { place, object } = found;
@@ -120,8 +121,8 @@ fn named(kind: &str, place: &str, object: &Value) -> Result<String, Problem> {
     Ok(name.to_owned())
 }
 
-/// Deserializes an object, or returns the invalid field. Tracking the path costs more than deserializing, so only
-/// invalid objects are deserialized again with it.
+/// Deserializes an object, or returns the invalid field. Tracking the path of fields costs more than deserializing,
+/// so only invalid objects are deserialized a second time with the path.
 pub(crate) fn read<T: DeserializeOwned>(
     kind: &str,
     place: &str,

@@ -7,20 +7,20 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tenant {
-    /// Its name.
+    /// Name of the tenant.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the tenant.
     pub namespace: String,
     /// The host network that carries the tenant's network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// The VLAN.
+    /// VLAN of the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanId>,
-    /// The VXLAN network identifier.
+    /// VXLAN network identifier of the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
-    /// Number of hosts that would carry it.
+    /// Number of hosts that would carry the tenant's network.
     pub hosts: usize,
 }
 
@@ -30,7 +30,7 @@ pub struct Tenant {
 pub struct Created {
     /// Namespace and name of the MachineDeployment.
     pub machine_deployment: String,
-    /// Namespace of its VMs.
+    /// Namespace of the machines.
     pub namespace: String,
     /// Number of desired machines.
     pub wanted: u32,

@@ -1,4 +1,5 @@
-//! Objects of the files that `berth-controller render` reads: MachineDeployments, and the objects they are rendered with.
+//! Objects in the files that `berth-controller render` reads: MachineDeployments, and the objects that their
+//! rendering depends on.
 
 use berth_api::{InfraConfig, TenantCluster};
 use serde_json::Value;
@@ -9,19 +10,19 @@ use super::stream::Found;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment, RenderContext};
 
-/// MachineDeployments and the objects they are rendered with.
+/// MachineDeployments, and the objects that their rendering depends on.
 #[derive(Debug, Default)]
 pub struct RenderInput {
     /// MachineDeployments to render, in input order.
     pub deployments: Vec<MachineDeployment>,
-    /// Objects that rendering looks up.
+    /// Objects that the rendering reads.
     pub around: RenderContext,
     /// Problems of the input.
     pub problems: Vec<Problem>,
 }
 
 impl RenderInput {
-    /// Sorts objects by kind. Ignores kinds that rendering does not use.
+    /// Sorts objects by kind. Kinds that the rendering does not use are ignored.
     #[must_use]
     pub fn new(found: Vec<Found>, problems: Vec<Problem>) -> Self {
         let mut input = Self { problems, ..Self::default() };

@@ -1,4 +1,5 @@
-//! Splitting of texts into objects: YAML documents, JSON, lists. An invalid object does not stop the others.
+//! Splitting of texts into objects: YAML documents, JSON and lists. An invalid object does not prevent the others
+//! from being read.
 
 use serde_json::Value;
 
@@ -9,14 +10,14 @@ use berth_api::Problem;
 /// An object and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// File and document: `fleet/hosts.yaml, document 3`.
+    /// File and document of the object, such as `fleet/hosts.yaml, document 3`.
     pub place: String,
     /// The object.
     pub object: Value,
 }
 
-/// Calls `make` for each object of a text; items of lists individually. Documents are parsed on all cores, and `make`
-/// runs on these cores too.
+/// Calls `make` for each object of a text, and for each item of a list. Documents are parsed on all cores, and
+/// `make` runs on the same cores.
 pub fn each<T: Send>(
     source: &str,
     text: &str,
@@ -29,7 +30,7 @@ pub fn each<T: Send>(
             let place = format!("{source}, object {}", at + 1);
             match value {
                 Ok(value) => expand(&place, value, &mut found, problems),
-                // The start of the next object is unknown.
+                // After invalid JSON, the start of the next object is unknown.
                 Err(error) => {
                     let problem = Problem::new(place, "", "", format!("not JSON: {error}"));
                     problems.push(problem.leaves_out("left out, and what follows"));
@@ -52,7 +53,8 @@ pub fn each<T: Send>(
                 }
             }
         }
-        // A list of all VMs is converted on all cores instead of the current one.
+        // The items of a long list, such as a list of all VMs, are converted on all cores instead of the current
+        // core only.
         let (few, many) =
             if found.len() < MANY { (found, Vec::new()) } else { (Vec::new(), found) };
         (few.into_iter().map(&make).collect::<Vec<T>>(), many, problems)
@@ -66,7 +68,7 @@ pub fn each<T: Send>(
     all
 }
 
-/// Length of a list from which threads are worth their cost.
+/// Length above which the items of a list are worth the cost of threads.
 const MANY: usize = 256;
 
 fn made<T: Send>(found: Vec<Found>, make: impl Fn(Found) -> T + Sync) -> Vec<T> {
@@ -81,14 +83,14 @@ fn has_documents(text: &str) -> bool {
     text.lines().any(is_marker)
 }
 
-/// Returns true for a line that begins a document (YAML 1.2, 9.1.2); inside a document no line can begin so, not even
-/// in a block scalar.
+/// Returns true if a line begins a document (YAML 1.2, 9.1.2). Lines inside a document cannot begin in this way,
+/// not even in a block scalar.
 fn is_marker(line: &str) -> bool {
     line.strip_prefix("---")
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r']))
 }
 
-/// Splits a text into documents. The rest of a marker's line, for instance a comment, belongs to its document.
+/// Splits a text into documents. The rest of a marker's line, such as a comment, belongs to the document.
 fn documents(text: &str) -> Vec<&str> {
     let mut documents = Vec::new();
     let (mut begin, mut at) = (0, 0);
@@ -104,10 +106,11 @@ fn documents(text: &str) -> Vec<&str> {
     documents
 }
 
-/// Length of `---` and of `...`.
+/// Length of the markers `---` and `...`.
 const MARKER: usize = 3;
 
-/// Expands lists, also nested ones. `kubectl get` sets the kind of each item, the API server only that of the list.
+/// Expands lists, including nested lists. `kubectl get` sets the kind of each item; the API server only sets the
+/// kind of the list.
 fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut Vec<Problem>) {
     if let Value::Array(items) = value {
         for (at, item) in items.into_iter().enumerate() {
@@ -116,7 +119,7 @@ fn expand(place: &str, mut value: Value, found: &mut Vec<Found>, problems: &mut 
         return;
     }
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-    // A kind may end in List without being a list: then it has no items.
+    // The name of a kind may end in List although the kind is not a list: such an object has no items.
     let Some(kind) = kind.strip_suffix("List").filter(|_| value.get("items").is_some()) else {
         if value.is_object() && !kind.is_empty() {
             found.push(Found { place: place.to_owned(), object: value });

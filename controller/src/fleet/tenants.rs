@@ -1,4 +1,5 @@
-//! Planned objects of tenants: a VLAN, the network definition, instance types; so that their machines can be planned.
+//! Planned objects of tenants: VLAN, network definition and instance types. The machines of the tenants are planned
+//! with these objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::tenants::objects::{DesiredObject, flavours};
 use berth_api::Problem;
 
 impl Fleet {
-    /// Adds the planned objects of tenants to the objects that machines are planned with.
+    /// Adds the planned objects of tenants to the objects that the machines depend on.
     pub(super) fn furnish(&mut self) {
         if self.around.tenants.is_empty() {
             return;
@@ -83,7 +84,8 @@ impl Fleet {
                         "",
                         message,
                     ));
-                    // Its machines are planned without the network, because the plan is about their resources.
+                    // The machines of the tenant are planned without the network, because the plan is about their
+                    // resources.
                     tenant.spec.network = None;
                 }
             }
@@ -123,7 +125,7 @@ impl Fleet {
         Ok(Some((id, attachment(&name, asked, &network, id, count)?)))
     }
 
-    /// Returns the hosts with the spec of their profiles, and the labels of their Nodes.
+    /// Returns the hosts, with the spec according to their profiles, and with the labels of their Nodes.
     fn shaped(&self) -> Vec<(InfraNode, BTreeMap<String, String>)> {
         let profiles: Vec<_> = self.profiles.values().cloned().map(Arc::new).collect();
         let nodes: BTreeMap<&String, Node> =
@@ -147,7 +149,8 @@ impl Fleet {
         self.infra_nodes.iter().map(shape).collect()
     }
 
-    /// Returns the Node of a host; without one in the input, a Node with the labels that the agent would write.
+    /// Returns the Node of a host. If the input contains no Node, returns a Node with the labels that the agent
+    /// would set.
     fn node(&self, name: &str, infra: &InfraNode) -> Node {
         if let Some(node) = self.nodes.get(name) {
             return node.clone();
@@ -168,7 +171,7 @@ impl Fleet {
     }
 }
 
-/// Returns the uid of a tenant; its name if it was not created yet.
+/// Returns the UID of a tenant, or its name if the tenant was not created yet.
 fn uid(tenant: &TenantCluster) -> String {
     tenant.metadata.uid.clone().unwrap_or_else(|| tenant.name_any())
 }

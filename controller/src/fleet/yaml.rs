@@ -4,21 +4,21 @@ use serde_json::{Map, Value};
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, StrInput};
 use serde_saphyr::{Budget, Options, budget, options};
 
-/// A text that is not a YAML document.
+/// Error for a text that is not a YAML document.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", first_line(.0))]
 pub(super) struct InvalidYaml(#[source] Box<serde_saphyr::Error>);
 
-/// Returns the problem without the library's excerpt of the document.
+/// Returns the first line of the error, without the library's excerpt of the document.
 fn first_line(error: &serde_saphyr::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// Reads a document.
+/// Reads a YAML document.
 ///
-/// Three quarters of the library's work is for features that manifests do not use: anchors, tags, merge keys, keys
-/// other than text. The fast path therefore builds a value from the library's parser events; at the first unusual or
-/// invalid event the document is read by the library itself.
+/// Three quarters of the library's work are for features that manifests do not use: anchors, tags, merge keys, and
+/// keys that are not strings. Therefore the fast path builds a value from the library's parser events. At the first
+/// unusual or invalid event, the document is read by the library instead.
 pub(super) fn read(document: &str) -> Result<Value, InvalidYaml> {
     if let Some(value) = Quick::read(document) {
         return Ok(value);
@@ -27,8 +27,9 @@ pub(super) fn read(document: &str) -> Result<Value, InvalidYaml> {
         .map_err(|error| InvalidYaml(Box::new(error)))
 }
 
-/// The library stops at 250,000 nodes, which a list of 5,000 VMs has. A text cannot have more nodes than bytes, so
-/// the library's limits are only needed for what aliases multiply.
+/// Returns the options of the library. By default the library rejects documents with more than 250,000 nodes, and a
+/// list of 5,000 VMs exceeds this. A document cannot have more nodes than bytes unless aliases multiply nodes, so
+/// the limits are raised to the number of bytes.
 fn usual(document: &str) -> Options {
     let usual = Budget::default();
     options! {
@@ -41,7 +42,7 @@ fn usual(document: &str) -> Options {
     }
 }
 
-/// Less than the library's limit.
+/// Maximum nesting depth of the fast path; it is less than the library's limit.
 const DEPTH: usize = 60;
 
 struct Quick<'t> {
@@ -49,7 +50,7 @@ struct Quick<'t> {
 }
 
 impl<'t> Quick<'t> {
-    /// Returns `None` if the fast path does not support the document.
+    /// Reads the document. Returns `None` if the fast path does not support the document.
     fn read(document: &'t str) -> Option<Value> {
         let mut options = granit_parser::Options::default();
         options.set_emit_comments(false);
@@ -107,7 +108,7 @@ impl<'t> Quick<'t> {
     }
 }
 
-/// Unquoted words that are not text in some release of YAML.
+/// Unquoted words that are not strings in some versions of YAML.
 const WORDS: [&str; 10] = ["yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "infinity"];
 
 /// Returns the value of an unquoted scalar (YAML 1.2, 10.3.2) if it is unambiguous.
@@ -145,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads the document with the library only.
+    /// Reads the document without the fast path.
     fn thorough(document: &str) -> Option<Value> {
         serde_saphyr::from_str_with_options(document, usual(document)).ok()
     }
@@ -202,7 +203,7 @@ mod tests {
 
         #[test]
         fn any_scalar_is_read_the_same_way(text in "[-0-9a-fxonyNIit.,_+:eET/]{1,7}|[0-9]{1,20}|(?i)(true|off|inf|nan|y|null)") {
-            // A key often ends the fast path, so the text is a key in a separate document.
+            // Many keys end the fast path, so the text is used as a key in a separate document.
             for document in [format!("a: {text}\nc: [d, {text}]\n"), format!("{text}: b\n")] {
                 prop_assert_eq!(read(&document).ok(), thorough(&document));
             }

@@ -1,4 +1,4 @@
-//! Plans with additional hosts: `--add 2xrack1-a`, or the number of hosts that would be needed.
+//! Plans with additional hosts: `--add 2xrack1-a`, or the required number of hosts.
 
 use std::str::FromStr;
 
@@ -9,13 +9,13 @@ use crate::fleet::Fleet;
 /// Additional hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Add {
-    /// Number of hosts; `None` asks for the number that would be needed.
+    /// Number of hosts; `None` requests the required number.
     pub count: Option<u32>,
-    /// The name of a host to copy, or of a HostProfile: then the largest host that it selects is copied.
+    /// Name of the host to copy, or of a HostProfile: then the largest host that the profile selects is copied.
     pub name: String,
 }
 
-/// The text is not `COUNTxNAME`.
+/// Error for an argument that is not `COUNTxNAME`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}`: specify a number and a name, as in 2xrack1-a, or only a name to get the number")]
 pub struct ParseAddError(String);
@@ -73,7 +73,7 @@ pub(super) fn like<'f>(fleet: &'f Fleet, name: &str) -> Option<&'f InfraNode> {
         let facts = berth_placement::inventory::ReportedHost::read(infra, node, &mut Vec::new());
         facts.is_ok_and(|facts| profile.selects(&facts.labels))
     });
-    // Of equal hosts the first: names are sorted.
+    // If several hosts have the same size, the first name is used: names are sorted.
     let threads =
         |infra: &InfraNode| infra.status.as_ref().and_then(|s| s.capabilities.cpu.threads);
     selected.fold(None, |best: Option<&InfraNode>, one| match best {

@@ -1,4 +1,4 @@
-//! A fleet as input of the engine: hosts, the pods on them, and VMs to be placed.
+//! Conversion of a fleet to the input of the engine: hosts, pods on the hosts, and VMs to be placed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ pub(super) struct PendingVm {
 pub(super) struct Simulation {
     pub(super) engine: Engine,
     pub(super) pending: Vec<PendingVm>,
-    /// Names of pods on hosts, by uid.
+    /// Names of pods on hosts, by UID.
     pub(super) names: BTreeMap<String, String>,
     pub(super) running: usize,
     pub(super) off: usize,
@@ -43,8 +43,8 @@ fn unread(invalid: Invalid) -> Problem {
     Problem::new(invalid.object, invalid.field, "", invalid.message).leaves_out(LEFT_OUT)
 }
 
-/// Labels that only KubeVirt's node labeller sets, and that VMs select: hosts without a Node are assumed to have
-/// them.
+/// Returns the labels that only KubeVirt's node labeller sets and that VMs select. Hosts without a Node are assumed
+/// to have these labels.
 fn assumed<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap<String, String> {
     let by_labeller = |key: &&String| {
         key.split_once('/').is_some_and(|(prefix, _)| prefix.ends_with(".node.kubevirt.io"))
@@ -110,7 +110,8 @@ impl Simulation {
         }
     }
 
-    /// Returns the class of the profile with the highest priority that selects the host; none if several have it.
+    /// Returns the class of the profile with the highest priority that selects the host; `None` if several profiles
+    /// have that priority.
     fn class(&mut self, profiles: &BTreeMap<String, HostProfile>, facts: &ReportedHost) -> Class {
         let selecting = || profiles.values().filter(|profile| profile.selects(&facts.labels));
         let Some(highest) = selecting().map(|profile| profile.spec.priority).max() else {
@@ -192,7 +193,7 @@ impl Simulation {
         of_vms
     }
 
-    /// Adds a pod. `name` is the VM's name, if the pod belongs to one, as users know it.
+    /// Adds a pod. `name` is the VM's name if the pod belongs to a VM, because users know that name.
     fn pod(&mut self, pod: &v1::Pod, mut existing: Existing, name: String) {
         let object = format!("Pod {}/{}", existing.namespace, existing.name);
         if existing.pod.uid.is_empty() {
@@ -217,7 +218,7 @@ impl Simulation {
             }
             return;
         };
-        // Pods on other hosts affect only rules by pods, which consider known hosts.
+        // Pods on unknown hosts only affect rules about other pods, and these rules consider known hosts only.
         let Some(id) = self.engine.host(host) else { return };
         self.running += usize::from(is_vm);
         self.names.insert(existing.pod.uid.clone(), name);
@@ -227,7 +228,7 @@ impl Simulation {
         }
     }
 
-    /// Reports allocations without a known pod, if pods are part of the input.
+    /// Reports allocations that belong to no known pod, if the input contains pods.
     fn unknown_allocations(&mut self, fleet: &Fleet) {
         if fleet.pods.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! Check that a host can be drained: each VM on it is moved to another host, one at a time, as by live migration.
+//! Check that a host can be drained: each VM on the host is moved to another host, one VM at a time, as in a live
+//! migration.
 
 use serde::Serialize;
 
@@ -6,28 +7,28 @@ use super::build::{PendingVm, Simulation};
 use super::unplaced::{Unplaced, explain};
 use crate::fleet::Fleet;
 
-/// Result of the check.
+/// Result of the drain check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
-    /// The host.
+    /// Name of the host.
     pub host: String,
     /// True if the host exists.
     pub is_known: bool,
-    /// VMs that can be moved, with their target.
+    /// VMs that can be moved, with their target hosts.
     pub moved: Vec<Moved>,
     /// VMs that cannot be moved, and the reasons.
     pub stuck: Vec<Unplaced>,
-    /// Pods that the host reports and that are not part of the input.
+    /// Pods that the host reports but that the input does not contain.
     pub unknown: Vec<String>,
 }
 
 /// A VM that is moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Moved {
-    /// Namespace and name.
+    /// Namespace and name of the VM.
     pub vm: String,
-    /// Its target host.
+    /// Target host of the VM.
     pub host: String,
 }
 
@@ -39,7 +40,7 @@ impl Drain {
     }
 }
 
-/// Moves the VMs in the simulation.
+/// Moves the VMs of the host in the simulation, and returns the result.
 pub(super) fn answer(fleet: &Fleet, simulation: &mut Simulation, name: &str) -> Drain {
     let mut drain = Drain { host: name.to_owned(), ..Drain::default() };
     let Some(from) = simulation.engine.host(name) else { return drain };
@@ -53,14 +54,14 @@ pub(super) fn answer(fleet: &Fleet, simulation: &mut Simulation, name: &str) -> 
     }
     let mut leaving: Vec<_> =
         simulation.engine.on(from).filter(|request| request.needs().is_vm).cloned().collect();
-    // The largest VMs first: they fit the fewest hosts.
+    // The largest VMs are moved first, because the fewest hosts have enough resources for them.
     leaving.sort_by_key(|request| {
         (std::cmp::Reverse(request.pod().requests().cpu_millis), request.uid().to_owned())
     });
     for request in leaving {
         let uid = request.uid().to_owned();
         let vm = simulation.names.get(&uid).cloned().unwrap_or_else(|| uid.clone());
-        // During migration the VM is on both hosts: its source pod still counts for all rules by pods.
+        // During the migration the VM is on both hosts: its source pod still counts for all rules about other pods.
         let target = request.renamed(&format!("{uid}/target"));
         let others: Vec<_> =
             simulation.engine.hosts().map(|(id, _)| id).filter(|id| *id != from).collect();

@@ -10,12 +10,12 @@ use crate::fleet::Fleet;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Added {
-    /// The copied host.
+    /// Name of the copied host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub like: Option<String>,
     /// Number of added hosts.
     pub count: u32,
-    /// The smallest number with which everything fits; `None` if no number is enough.
+    /// The smallest number of hosts with which all VMs fit; `None` if no number is sufficient.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enough: Option<u32>,
 }
@@ -28,7 +28,8 @@ pub(super) fn answer(fleet: &Fleet, add: &Add, vms: usize) -> Added {
     Added { like: name, count, enough }
 }
 
-/// Searches by doubling and bisection: more hosts never reduce what fits, except for spread constraints.
+/// Returns the required number of hosts, by doubling and bisection: except for spread constraints, additional hosts
+/// never reduce the number of VMs that fit.
 fn enough(fleet: &Fleet, name: &str, vms: usize) -> Option<u32> {
     let left = |count: u32| {
         let mut simulation = Simulation::build(fleet, (count > 0).then_some(Fixed { count, name }));
@@ -38,7 +39,7 @@ fn enough(fleet: &Fleet, name: &str, vms: usize) -> Option<u32> {
     if left(0) == 0 {
         return Some(0);
     }
-    // A VM uses one host at most, so more hosts than VMs are useless.
+    // Each VM uses at most one host, so more hosts than VMs are useless.
     let vms = u32::try_from(vms).unwrap_or(MOST).clamp(1, MOST);
     let (mut low, mut high) = (0, 1);
     while left(high) > 0 {

@@ -10,15 +10,15 @@ use berth_placement::rules::HostId;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Placed {
-    /// Namespace and name.
+    /// Namespace and name of the VM.
     pub vm: String,
-    /// Its requests.
+    /// Requests of the VM.
     pub wants: VmRequest,
-    /// The host.
+    /// Name of the host.
     pub host: String,
-    /// Zones of its CPUs; empty if it shares CPUs.
+    /// Zones of the VM's CPUs; empty if the VM shares CPUs.
     pub zones: Vec<u32>,
-    /// Its CPUs as the kubelet would allocate them now.
+    /// CPUs that the kubelet would allocate to the VM now.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cpus: String,
 }

@@ -1,4 +1,4 @@
-//! Requests of a VM, as the plan shows them.
+//! Requests of a VM, in the form that the plan shows.
 
 use serde::Serialize;
 
@@ -8,15 +8,15 @@ use berth_placement::engine::Request;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VmRequest {
-    /// Exclusive CPUs.
+    /// Number of exclusive CPUs.
     pub pinned_cpus: u32,
-    /// CPU request in thousandths, including exclusive CPUs.
+    /// CPU request in millicores, including exclusive CPUs.
     pub cpu_millis: u64,
     /// Bytes of memory, without huge pages.
     pub memory: u64,
     /// Bytes of huge pages.
     pub hugepages: u64,
-    /// Their size, if it has any.
+    /// Page size, if the VM requests huge pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_size: Option<String>,
 }

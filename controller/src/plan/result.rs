@@ -13,10 +13,10 @@ use super::usage::HostUsage;
 use crate::fleet::{Created, Tenant};
 use berth_api::Problem;
 
-/// Additional questions.
+/// Options of a plan: additional checks.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Host to be drained.
+    /// Host for the drain check.
     pub drain: Option<String>,
     /// Additional hosts.
     pub add: Option<Add>,
@@ -26,7 +26,7 @@ pub struct Options {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// Hosts by name, with the usage after placement.
+    /// Hosts by name, with their usage after the placement.
     pub hosts: Vec<HostUsage>,
     /// Number of VMs that are already on a host.
     pub running: usize,
@@ -50,13 +50,13 @@ pub struct Plan {
     pub added: Option<Added>,
     /// Problems of objects.
     pub problems: Vec<Problem>,
-    /// Number of ignored objects by kind.
+    /// Number of ignored objects, by kind.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ignored: BTreeMap<String, usize>,
 }
 
 impl Plan {
-    /// Returns true if everything fits and nothing was left out.
+    /// Returns true if all VMs fit and no object was left out.
     #[must_use]
     pub fn is_fine(&self) -> bool {
         let drains = self.drain.as_ref().is_none_or(Drain::is_possible);

@@ -1,9 +1,9 @@
 //! Check whether a kubelet would admit a rejected pod with `topologyManagerScope: pod`.
 //!
-//! With `topologyManagerScope: container` (topologymanager/scope_container.go) the containers beside `compute` are
-//! aligned independently, each in a single zone as it is small. Zones that a wide VM has joined to a group are closed
-//! to them (`Allocate` of memorymanager/policy_static.go), so the VM's own console log container may be the reason of
-//! the rejection.
+//! With `topologyManagerScope: container` (topologymanager/scope_container.go), the containers beside `compute` are
+//! aligned independently, each in a single zone, because they are small. Zones that a wide VM has joined to a group
+//! are closed to these containers (`Allocate` of memorymanager/policy_static.go), so the console log container of a
+//! VM may be the reason why the kubelet rejects the VM's own pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use berth_placement::engine::{Engine, Request};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 
-/// Returns the setting and the host, if the prediction shows that the scope would help there.
+/// Returns the setting and the host, if the prediction shows that scope `pod` would help on the host.
 pub(super) fn remedy(
     fleet: &Fleet,
     engine: &Engine,
@@ -57,7 +57,7 @@ pub(super) fn remedy(
         }
         State::new(&other).check_as(uid, pod).is_ok().then_some((facts, ", were it empty"))
     });
-    // Prefer a host that need not be empty.
+    // A host that need not be empty is preferred.
     let (facts, unless) = tried.min_by_key(|(_, unless)| unless.len())?;
     let (name, beside) = (&facts.name, beside.join(", "));
     Some(format!(
@@ -66,7 +66,7 @@ pub(super) fn remedy(
     ))
 }
 
-/// Returns the host with that scope, as its agent would report it.
+/// Returns the host with scope `pod`, in the form in which its agent would report it.
 fn by_pod(fleet: &Fleet, name: &str) -> Option<Arc<KubeletHost>> {
     let mut infra = fleet.infra_nodes.get(name)?.clone();
     let kubelet = infra.status.as_mut()?.capabilities.kubelet.as_mut()?;

@@ -1,4 +1,4 @@
-//! Table output of a plan, on 80 columns.
+//! Output of a plan as a table with 80 columns.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::fleet::{Created, Tenant};
 
 const WIDTH: usize = 80;
 const BAR: usize = 20;
-/// Maximum number of lines per list, unless all are requested.
+/// Maximum number of lines per list, unless the user requests all lines.
 const MANY: usize = 40;
 
 /// Formats the plan as text. `all` lists every host and VM.
@@ -59,7 +59,7 @@ fn heading(out: &mut String, style: Style, text: &str) {
     line(out, &style.title(text), "");
 }
 
-/// Wraps a text; its first line starts with a mark of `width` columns.
+/// Wraps a text. The first line starts with a mark that is `width` columns wide.
 fn paragraph(out: &mut String, indent: &str, mark: &str, width: usize, text: &str) {
     let room = WIDTH.saturating_sub(indent.len() + width);
     for (at, part) in wrap(&printable(text), room).iter().enumerate() {
@@ -130,7 +130,7 @@ fn hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
     }
 }
 
-/// Formats `#####----- 12/44`.
+/// Formats a used and a total amount, such as `#####----- 12/44`.
 fn part_of(part: Part, style: Style, show: impl Fn(u64) -> String) -> String {
     let filled =
         part.used.min(part.total).saturating_mul(BAR as u64 / 2).div_ceil(part.total.max(1));
@@ -140,7 +140,7 @@ fn part_of(part: Part, style: Style, show: impl Fn(u64) -> String) -> String {
     format!("{bar} {}/{}", show(part.used), show(part.total))
 }
 
-/// Returns the width on a terminal, without escape sequences.
+/// Returns the width of a text on a terminal, without escape sequences.
 fn columns(text: &str) -> usize {
     let mut count = 0;
     let mut inside = false;
@@ -256,7 +256,7 @@ fn placed_vm(out: &mut String, placed: &Placed) {
     line(out, &text, "");
 }
 
-/// Returns the number of CPUs if they are pinned, otherwise the request for shared CPUs.
+/// Returns the number of CPUs if the CPUs are pinned, otherwise the request for shared CPUs.
 fn cpus(wants: &VmRequest) -> String {
     if wants.pinned_cpus > 0 {
         wants.pinned_cpus.to_string()

@@ -1,4 +1,4 @@
-//! Explanation why a VM fits on no host, and a remedy.
+//! Explanation of why a VM fits on no host, with a remedy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use berth_placement::rules;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unplaced {
-    /// Namespace and name.
+    /// Namespace and name of the VM.
     pub vm: String,
-    /// Its requests.
+    /// Requests of the VM.
     pub wants: VmRequest,
-    /// Reasons, the most frequent first; each host has one.
+    /// Reasons, the most frequent reason first; each host counts for one reason.
     pub refused: Vec<Refused>,
-    /// The remedy.
+    /// Remedy for the VM.
     pub remedy: String,
 }
 
@@ -32,17 +32,18 @@ pub struct Unplaced {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refused {
-    /// Short text.
+    /// Short text of the reason.
     pub reason: String,
     /// Number of hosts.
     pub hosts: usize,
-    /// The host of these that is closest to accepting the VM.
+    /// Name of the host that is closest to accepting the VM, among these hosts.
     pub example: String,
-    /// Detailed message for that host.
+    /// Detailed message for the host `example`.
     pub detail: String,
 }
 
-/// Explains all unplaced VMs after all others have been placed. Requests of one class share the explanation.
+/// Explains all unplaced VMs, after all other VMs have been placed. VMs of the same request class share an
+/// explanation.
 pub(super) fn explain_all(fleet: &Fleet, engine: &Engine, pending: &[&PendingVm]) -> Vec<Unplaced> {
     let mut known: HashMap<&RequestClassKey, Unplaced> = HashMap::new();
     let mut all = Vec::with_capacity(pending.len());
@@ -116,8 +117,9 @@ fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason)
     )
 }
 
-/// The policy `restricted` admits a pod only if its CPUs and memory come from the same number of zones, each from the
-/// minimum on an empty host: a wide VM with little memory is never admitted.
+/// Returns the message for a VM with uneven requests. The policy `restricted` admits a pod only if its CPUs and its
+/// memory come from the same number of zones, where each number is the minimum on an empty host: a wide VM with
+/// little memory is never admitted.
 fn uneven(state: &State, request: &Request) -> Option<String> {
     let size = request.page_size()?;
     let wanted = request.pod().requests().hugepages.get(&size).copied()?;
@@ -187,7 +189,7 @@ fn remedy(
             ),
             None => {
                 let hosts = || near().map(|(_, host, _)| *host);
-                // Hosts that the scheduler's rules exclude were not checked by the kubelet's rules.
+                // For hosts that the scheduler's rules exclude, the kubelet's rules were not checked.
                 let refused = near().filter(|(reason, ..)| matches!(reason, Reason::Kubelet(_)));
                 scope::remedy(fleet, engine, request, refused.map(|(_, host, _)| *host))
                     .unwrap_or_else(|| too_large(engine, request, hosts()))
@@ -248,7 +250,7 @@ fn by_rule(rule: &rules::Reason, host: &str) -> String {
     }
 }
 
-/// Returns the remedy for a resource that the host does not have.
+/// Returns the remedy for a resource that does not exist on the host.
 fn absent(what: &str, host: &str) -> String {
     match what.strip_prefix("devices.kubevirt.io/") {
         Some(device) => format!("{host} has no {device}: `berth-agent check kvm` says why"),
@@ -258,7 +260,7 @@ fn absent(what: &str, host: &str) -> String {
     }
 }
 
-/// Returns the message for a VM that fits no host, even without other pods.
+/// Returns the message for a VM that fits on no host, even without other pods.
 fn too_large(
     engine: &Engine,
     request: &Request,

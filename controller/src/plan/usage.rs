@@ -7,7 +7,7 @@ use berth_placement::engine::Engine;
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 
-/// Used and total amount.
+/// Used and total amount of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Part {
     /// Used amount.
@@ -20,17 +20,17 @@ pub struct Part {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostUsage {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// Number of pods on it.
+    /// Number of pods on the host.
     pub pods: usize,
     /// Bytes of memory that pods request, without huge pages.
     pub memory: Part,
     /// Bytes of huge pages that pods request.
     pub hugepages: Part,
-    /// Thousandths of CPUs that pods request.
+    /// CPU requests of pods in millicores.
     pub cpu_millis: Part,
-    /// Its zones.
+    /// Zones of the host.
     pub zones: Vec<ZoneUsage>,
 }
 
@@ -38,7 +38,7 @@ pub struct HostUsage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ZoneUsage {
-    /// The kernel's number.
+    /// Number of the zone in the kernel.
     pub id: u32,
     /// CPUs that can be pinned.
     pub cpus: Part,
@@ -47,7 +47,7 @@ pub struct ZoneUsage {
     pub hugepages: Option<Part>,
 }
 
-/// Returns all hosts by name.
+/// Returns the usage of all hosts, sorted by name.
 pub(super) fn all(engine: &Engine) -> Vec<HostUsage> {
     let mut all: Vec<HostUsage> =
         engine.hosts().map(|(id, facts)| host(engine, id, facts)).collect();

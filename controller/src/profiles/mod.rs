@@ -1,6 +1,6 @@
-//! The desired state of hosts: selects the HostProfile of each Node ([`selection`]), derives the spec of its InfraNode
-//! ([`spec`]) including the tenant networks of the host ([`tenant_networks`](mod@tenant_networks)) and its tunnel endpoints
-//! ([`tunnels`]), and the conditions ([`status`]).
+//! Desired state of hosts: selects the HostProfile of each Node ([`selection`]), and derives the spec of its
+//! InfraNode ([`spec`]), including the tenant networks of the host ([`tenant_networks`](mod@tenant_networks)), its
+//! tunnel endpoints ([`tunnels`]), and the conditions ([`status`]).
 //!
 //! All modules are pure: they compute desired objects from observed objects.
 

@@ -1,4 +1,4 @@
-//! The profiles of all hosts: the selection of each host, the outcome of each profile, and the tunnel endpoints.
+//! Profiles of all hosts: the selection of each host, the outcome of each profile, and the tunnel endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,23 +20,23 @@ pub struct HostObjects<'a> {
     pub infra_node: Option<&'a InfraNode>,
 }
 
-/// The profiles of all hosts.
+/// Profiles of all hosts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ResolvedProfiles {
     selections: BTreeMap<String, Selection>,
-    /// Tunnel endpoints by network and host.
+    /// Tunnel endpoints, by network and host.
     tunnels: BTreeMap<String, BTreeMap<String, IpAddr>>,
     outcomes: BTreeMap<String, Outcome>,
     /// Host networks of all profiles.
     networks: BTreeSet<String>,
 }
 
-/// Outcome of one profile.
+/// Outcome of a profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of hosts that the profile applies to.
     pub hosts: u32,
-    /// Other profiles with the same priority, and the Nodes that both select.
+    /// Other profiles with the same priority, and the Nodes that both profiles select.
     pub ties: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -83,7 +83,7 @@ impl ResolvedProfiles {
     }
 
     fn connect(&mut self, host: &str, selection: &Selection, node: &Node, infra_node: &InfraNode) {
-        // Hosts without a profile keep the networks that they have.
+        // Hosts without a profile keep their current networks.
         let networks = match selection {
             Selection::One(profile) => &profile.spec.networks,
             Selection::None | Selection::Tie(_) => &infra_node.spec.networks,
@@ -96,7 +96,7 @@ impl ResolvedProfiles {
         }
     }
 
-    /// Returns the selection of a host; none if it has no Node.
+    /// Returns the selection of a host; `Selection::None` if the host has no Node.
     #[must_use]
     pub fn selection(&self, host: &str) -> &Selection {
         self.selections.get(host).unwrap_or(&Selection::None)
@@ -114,13 +114,13 @@ impl ResolvedProfiles {
         &self.networks
     }
 
-    /// Returns true if any tunnel endpoint differs.
+    /// Returns true if any tunnel endpoint differs from those of another state.
     #[must_use]
     pub fn has_other_tunnels_than(&self, other: &Self) -> bool {
         self.tunnels != other.tunnels
     }
 
-    /// Returns the tunnel endpoint of a host on a network, and those of all other hosts, sorted.
+    /// Returns the tunnel endpoint of a host on a network, and the sorted endpoints of all other hosts.
     #[must_use]
     pub fn tunnel_endpoints(&self, network: &str, host: &str) -> (Option<IpAddr>, Vec<IpAddr>) {
         let Some(ends) = self.tunnels.get(network) else { return (None, Vec::new()) };

@@ -9,11 +9,12 @@ use berth_api::names::{CLASS_LABEL, PROFILE_LABEL};
 /// The HostProfile of a Node.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Selection {
-    /// No profile selects the Node; the host keeps its state.
+    /// No profile selects the Node, so the host keeps its state.
     None,
-    /// The profile applies.
+    /// A single profile applies.
     One(Arc<HostProfile>),
-    /// Several profiles have the same priority: none applies, and the host keeps its state. Sorted by name.
+    /// Several profiles have the same priority: no profile applies, and the host keeps its state. The profiles are
+    /// sorted by name.
     Tie(Vec<Arc<HostProfile>>),
 }
 
@@ -41,13 +42,13 @@ pub fn select_profile(
     }
 }
 
-/// Returns the reason why a profile cannot select any Node.
+/// Returns the reason why a profile cannot select any Node; `None` if it can.
 #[must_use]
 pub fn ineligibility(profile: &HostProfile) -> Option<String> {
     if profile.metadata.deletion_timestamp.is_some() {
         return Some("it is being deleted".to_owned());
     }
-    // It would select by labels that it sets itself, and could alternate with another profile forever.
+    // The profile would select Nodes by labels that it sets, and could alternate with another profile forever.
     let own = [CLASS_LABEL, PROFILE_LABEL];
     let key = own.into_iter().find(|key| profile.spec.node_selector.contains_key(*key))?;
     Some(format!(
@@ -110,7 +111,7 @@ mod tests {
     }
 
     proptest! {
-        /// The order in which the API server lists profiles does not matter.
+        /// The result does not depend on the order in which the API server lists profiles.
         #[test]
         fn the_order_of_profiles_does_not_matter(priorities in prop::collection::vec(-2_i32..3, 0..6), turn in 0_usize..6) {
             let mut all: Vec<_> = priorities.iter().enumerate().map(|(n, p)| profile(&format!("p{n}"), *p, &[])).collect();

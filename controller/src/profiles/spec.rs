@@ -14,7 +14,7 @@ use super::selection::Selection;
 use super::tenant_networks::tenant_networks;
 use crate::managed_fields::{applied_by, owned_by_others};
 
-/// Fields that may contain only one of several alternative fields.
+/// Fields that may contain only one of several alternative subfields.
 const UNITS: [&str; 2] = ["reserved", "uplink"];
 
 /// Desired state of an InfraNode.
@@ -30,11 +30,11 @@ pub struct DesiredInfraNode {
     pub incomplete: Vec<String>,
 }
 
-/// Returns the desired state of the InfraNode of a Node with these labels; `None` if no profile selects it, and none did
-/// before.
+/// Returns the desired state of the InfraNode of a Node with these labels; `None` if no profile selects the Node
+/// now and no profile selected it before.
 ///
-/// When no profile selects it any longer, or several do, the InfraNode keeps its spec except for tenant networks: a VLAN
-/// that remained on the host would still be there when another tenant gets it.
+/// When no profile or several profiles select the Node, the InfraNode keeps its spec, except for tenant networks: a
+/// VLAN that remained on the host would still be there when another tenant gets the VLAN.
 #[must_use]
 pub fn desired(
     resolved: &ResolvedProfiles,
@@ -72,7 +72,7 @@ pub fn desired(
     Some(DesiredInfraNode { spec, differs, overridden, incomplete })
 }
 
-/// HostObjects networks by name.
+/// Scenarios of the host networks, by name.
 type Networks = BTreeMap<String, NetworkScenario>;
 
 fn profile_spec(
@@ -93,7 +93,7 @@ fn profile_spec(
                 return None;
             };
             vxlan.local_address = own;
-            // Peers that the profile names are hosts outside of this cluster.
+            // Peers that the profile names are hosts outside this cluster.
             let named: BTreeSet<_> = vxlan.peers.iter().copied().chain(others).collect();
             vxlan.peers = named.into_iter().filter(|one| *one != own).collect();
         }
@@ -128,7 +128,7 @@ fn no_address(network: &NetworkSpec) -> String {
     )
 }
 
-/// Returns the current spec of a host without a profile, with updated addresses of the other hosts.
+/// Returns the current spec of a host without a profile, with the current addresses of the other hosts.
 fn current_spec(
     mut spec: Value,
     live: &InfraNodeSpec,
@@ -142,7 +142,7 @@ fn current_spec(
         if let Some(peers) = network.pointer_mut("/vxlan/peers") {
             let (_, others) = resolved.tunnel_endpoints(&name, host);
             let known = there.vxlan.iter().flat_map(|vxlan| &vxlan.peers);
-            // If no other endpoint is known for a moment, the peers are kept.
+            // If no other endpoint is known temporarily, the peers stay.
             let ends = if others.is_empty() { known.copied().collect() } else { others };
             *peers = serde_json::to_value(ends).unwrap_or_default();
         }
@@ -151,7 +151,7 @@ fn current_spec(
     (spec, networks)
 }
 
-/// Returns the labels of the Nodes of a profile.
+/// Returns the labels that a profile sets on its Nodes.
 #[must_use]
 pub fn node_labels(profile: &HostProfile) -> BTreeMap<String, String> {
     let class = match profile.spec.class {
@@ -160,7 +160,7 @@ pub fn node_labels(profile: &HostProfile) -> BTreeMap<String, String> {
         Class::Standard => "Standard",
     };
     let mut labels = BTreeMap::from([(CLASS_LABEL.to_owned(), class.to_owned())]);
-    // A label value has 63 bytes at most, a name 253.
+    // A label value has at most 63 bytes, a name at most 253 bytes.
     let name = name_of(profile);
     if (1..=63).contains(&name.len()) {
         labels.insert(PROFILE_LABEL.to_owned(), name);

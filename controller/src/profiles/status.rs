@@ -21,14 +21,15 @@ pub struct ConditionUpdate {
     pub status: &'static str,
     /// Reason of the condition.
     pub reason: ConditionReason,
-    /// A sentence for an operator.
+    /// Message for an operator, in one sentence.
     pub message: String,
 }
 
 /// Maximum number of names in a message.
 const MAX_NAMES: usize = 8;
 
-/// Returns the condition. Its transition time changes only with its status. `now` has whole seconds, as objects have.
+/// Returns the condition as an object. Its transition time changes only with its status. `now` has whole seconds,
+/// as times in objects have.
 #[must_use]
 pub fn condition(
     update: &ConditionUpdate,
@@ -59,7 +60,8 @@ pub fn profile_status(
     let (status, reason, message) = if let Some(fault) = ineligibility(profile) {
         ("False", ConditionReason::InvalidSpec, fault)
     } else if outcome.ties.is_empty() {
-        // Not empty, because API servers before 1.21 turn an empty string into null and then reject it.
+        // The message is not empty, because API servers before 1.21 turn an empty string into null and then reject
+        // null.
         (
             "True",
             ConditionReason::Applied,
@@ -94,7 +96,7 @@ pub fn profile_status(
     }
 }
 
-/// Returns the conditions of an InfraNode that the controller sets; none if its profile is applied.
+/// Returns the conditions that the controller sets on an InfraNode; empty if its profile is applied.
 #[must_use]
 pub fn host_conditions(
     selection: &Selection,
@@ -142,7 +144,7 @@ pub fn host_conditions(
     all
 }
 
-/// Joins the first names and counts the others.
+/// Joins the first names, and adds the number of the others.
 fn join_names(all: &BTreeSet<String>) -> String {
     let mut text = all.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
     if all.len() > MAX_NAMES {
@@ -193,7 +195,7 @@ mod tests {
         }
         let updates = host_conditions(resolved.selection("n10"), None);
         assert!(updates.len() == 1 && updates[0].message.contains("p, q"), "{updates:?}");
-        // Unchanged later, then resolved.
+        // The condition is unchanged later, and then the conflict is resolved.
         p.status = Some(status.clone());
         assert_eq!(profile_status(&p, &resolved, &at(9)), status);
         let resolved = ResolvedProfiles::new(&[Arc::new(p.clone())], hosts());

@@ -1,4 +1,4 @@
-//! The tenant networks of a host.
+//! Tenant networks of a host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use berth_api::names::TENANT_PREFIX;
 
 /// Returns the tenant networks of a host with these labels and host networks, sorted by name.
 ///
-/// A tenant's network is on a host as long as the tenant's status has a VLAN (or VNI). When a tenant is deleted, the
-/// controller removes it from the status after the last machine, which needs the network until then.
+/// A tenant's network is on a host as long as the tenant's status contains a VLAN or VNI. During the deletion of a
+/// tenant, the controller removes the number from the status after the last machine was deleted, because machines
+/// need the network until then.
 #[must_use]
 pub fn tenant_networks(
     tenants: &[Arc<TenantCluster>],

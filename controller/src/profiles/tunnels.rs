@@ -1,4 +1,4 @@
-//! Tunnel endpoints: the local VXLAN address of a host.
+//! Tunnel endpoints: the local VXLAN address of each host.
 
 use std::net::IpAddr;
 
@@ -6,10 +6,11 @@ use berth_api::infra_node::{NetworkScenario, NetworkSpec, UplinkSelector};
 use berth_api::{InfraNode, InfraNodeSpec};
 use k8s_openapi::api::core::v1::Node;
 
-/// Returns the local address of a host on a network of its profile; `None` if none is known yet.
+/// Returns the local address of a host on a network of its profile; `None` if no address is known yet.
 ///
-/// The profile sets it, or 0.0.0.0 or :: for an address of the host: of the uplink if one is named, or else of the Node. An
-/// address in use is kept as long as it is among the candidates.
+/// The profile sets the address. With 0.0.0.0 or ::, an address of the host is used: an address of the uplink if
+/// the profile names an uplink, otherwise an address of the Node. An address in use is kept as long as it is a
+/// candidate.
 #[must_use]
 pub(super) fn address(
     network: &NetworkSpec,
@@ -29,7 +30,7 @@ pub(super) fn address(
     let in_use = in_use.filter(|one| one.is_ipv4() == asked.is_ipv4() && !one.is_unspecified());
     let first = candidates.next();
     match in_use {
-        // If no address is known for a moment, the address in use is kept.
+        // If no address is known temporarily, the address in use is kept.
         Some(one) if first.is_none() || first == Some(one) || candidates.any(|c| c == one) => {
             Some(one)
         }
@@ -37,7 +38,7 @@ pub(super) fn address(
     }
 }
 
-/// Returns the local address in use, by the host's InfraNode.
+/// Returns the local address in use, according to the host's InfraNode.
 pub(super) fn in_use(spec: &InfraNodeSpec, network: &str) -> Option<IpAddr> {
     let mut networks = spec.networks.iter().filter(|one| one.scenario == NetworkScenario::Vxlan);
     let network = networks.find(|one| one.name == network)?;
@@ -120,7 +121,7 @@ mod tests {
         let two = node(&["10.0.0.1", "10.0.0.2"]);
         assert_eq!(found(&open, &two, &infra(Some("10.0.0.2"), &[])).unwrap(), "10.0.0.2");
         assert_eq!(found(&open, &two, &infra(Some("10.0.0.3"), &[])).unwrap(), "10.0.0.1");
-        // A Node that has not reported its address yet.
+        // The Node has not reported its address yet.
         assert_eq!(found(&open, &node(&[]), &infra(Some("10.0.0.3"), &[])).unwrap(), "10.0.0.3");
         assert_eq!(found(&vxlan("::", None), &node(&[]), &infra(Some("10.0.0.3"), &[])), None);
     }

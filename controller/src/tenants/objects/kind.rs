@@ -78,7 +78,7 @@ impl Kind {
         if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
     }
 
-    /// Returns the name of its CustomResourceDefinition; `None` for a built-in kind.
+    /// Returns the name of the CustomResourceDefinition of the kind; `None` for a built-in kind.
     #[must_use]
     pub fn crd(self) -> Option<String> {
         let (group, _, _, plural) = self.words();
