@@ -1,4 +1,4 @@
-//! Cases that the recorded answers do not cover, derived from the kubelet's source.
+//! Cases that the recorded answers of kubelets do not cover, derived from the kubelet's source.
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -18,8 +18,8 @@ fn cpus(state: &berth_kubelet_admission::State, uid: &str) -> String {
     state.admission(uid).expect("admitted").cpus(state.host()).to_string()
 }
 
-/// cpu_assignment.go `takeUncoreCache`: takes a whole cache if enough CPUs are needed, otherwise the remainder from
-/// the fullest cache that has enough; without the option cores are taken by number.
+/// cpu_assignment.go `takeUncoreCache`: takes a whole cache if enough CPUs are requested, otherwise takes the
+/// remainder from the fullest cache that has enough CPUs. Without the option, cores are taken by number.
 #[test]
 fn whole_caches_first_if_configured() {
     let mut host = spec(1, 1, 8, 2);
@@ -37,12 +37,13 @@ fn whole_caches_first_if_configured() {
     assert_eq!(cpus(&by_cache, "a"), "4-7,12-15");
     by_cache.admit(&launcher("b", 4, 1)).expect("fits");
     assert_eq!(cpus(&by_cache, "b"), "1-2,9-10");
-    // For an odd number, the highest CPU of those found stays free: 3 and 11 are one core, 11 is left.
+    // For an odd number of CPUs, the highest CPU of the selected cores stays free: CPUs 3 and 11 are one core, and
+    // CPU 11 stays free.
     by_cache.admit(&launcher("c", 1, 1)).expect("fits");
     assert_eq!(cpus(&by_cache, "c"), "3");
 }
 
-/// policy_static.go `isHintSocketAligned`: zones of one socket are as good as one zone.
+/// policy_static.go `isHintSocketAligned`: several zones of one socket are as good as a single zone.
 #[test]
 fn zones_of_a_socket_count_as_one_if_configured() {
     let host = spec(4, 2, 4, 1);
@@ -62,7 +63,7 @@ fn zones_of_a_socket_count_as_one_if_configured() {
     assert!(matches!(fault, HostFault::Setting { setting: "align-by-socket", .. }), "{fault}");
 }
 
-/// topology.go counts only zones with CPUs, the Memory Manager counts all.
+/// topology.go counts only zones with CPUs; the Memory Manager counts all zones.
 #[test]
 fn zones_without_cpus_or_memory() {
     let mut host = spec(2, 2, 4, 1);
@@ -76,14 +77,14 @@ fn zones_without_cpus_or_memory() {
     let mut state = state(&host, &kubelet(Restricted, ByPod));
     state.admit(&launcher("a", 4, 1)).expect("zone 1");
     assert_eq!(cpus(&state, "a"), "4-7");
-    // More memory than any zone with CPUs has: zone 2 has enough, but no CPUs.
+    // The pod requests more memory than any zone with CPUs has. Zone 2 has enough memory, but no CPUs.
     let wide = Pod {
         uid: "b".to_owned(),
         containers: vec![container("compute", 1000, 100 * GIB, 0)],
         ..Pod::default()
     };
     assert_eq!(state.check(&wide).expect_err("apart").reason, "TopologyAffinityError");
-    // One CPU of zone 3 would suffice, but the zone has no memory.
+    // A single CPU of zone 3 would be sufficient, but the zone has no memory.
     let burstable = Pod {
         uid: "c".to_owned(),
         containers: vec![container("compute", 0, GIB, 0)],
@@ -93,7 +94,7 @@ fn zones_without_cpus_or_memory() {
     assert_eq!(admission.placements(state.host())[0].affinity, Some(vec![0, 1, 2, 3]));
 }
 
-/// topology_manager.go `NewManager`: 8 zones by default.
+/// topology_manager.go `NewManager`: supports at most 8 zones by default.
 #[test]
 fn more_zones_than_hints_are_made_for() {
     let nine = spec(9, 1, 2, 1);
@@ -111,7 +112,7 @@ fn more_zones_than_hints_are_made_for() {
     assert_eq!(cpus(&wide, "a"), "1-5");
 }
 
-/// policy_static.go `GetAvailablePhysicalCPUs`: siblings of reserved CPUs are no whole cores.
+/// policy_static.go `GetAvailablePhysicalCPUs`: the siblings of reserved CPUs are not whole cores.
 #[test]
 fn reserved_cpus_that_split_a_core() {
     let mut settings = kubelet(NoPolicy, ByContainer);
@@ -125,7 +126,7 @@ fn reserved_cpus_that_split_a_core() {
     );
     host.admit(&launcher("b", 6, 1)).expect("three cores");
     assert_eq!(cpus(&host, "b"), "1-3,5-7");
-    // Partial cores in two zones whose odd CPUs are a core only together: the kubelet loops forever.
+    // Two zones have partial cores, whose odd CPUs only form a core together: the kubelet loops forever.
     settings.cpu_options.distribute_across_numa = true;
     settings.reserved_cpus = "0,2".parse().expect("CPUs");
     let split = state(&spec(2, 1, 2, 2), &settings);
@@ -133,8 +134,8 @@ fn reserved_cpus_that_split_a_core() {
     assert_eq!(refusal.reason, "SMTAlignmentError");
 }
 
-/// numa_info.go `CalculateAverageFor` indexes distances by zone number: with gaps in the numbers the kubelet crashes
-/// on the first comparison.
+/// numa_info.go `CalculateAverageFor` indexes distances by zone number: if zone numbers have gaps, the kubelet
+/// crashes at the first comparison.
 #[test]
 fn closest_zones_with_gaps_in_their_numbers() {
     let mut host = spec(2, 2, 4, 1);
@@ -146,7 +147,7 @@ fn closest_zones_with_gaps_in_their_numbers() {
     let refusal = state.check(&launcher("a", 2, 1)).expect_err("crashes");
     assert_eq!(refusal.refused_by, RefusedBy::Crash);
     assert!(refusal.plain.contains("index out of range"), "{refusal}");
-    // With a single possible mask nothing is compared. Zone 0 has 3 free CPUs.
+    // With a single possible mask, the kubelet compares no distances. Zone 0 has 3 free CPUs.
     assert!(state.check(&launcher("b", 4, 1)).is_ok());
     let mut close = spec(4, 1, 2, 1);
     for (zone, row) in close.zones.iter_mut().zip([
@@ -163,7 +164,7 @@ fn closest_zones_with_gaps_in_their_numbers() {
     assert_eq!(memory, Some(vec![0, 3]));
 }
 
-/// policy_static.go of the Memory Manager dereferences the table of a page size without checking it.
+/// policy_static.go of the Memory Manager dereferences the table of a page size without checking that it exists.
 #[test]
 fn huge_pages_of_a_size_the_host_does_not_have() {
     let mut pod = launcher("a", 2, 0);
@@ -204,8 +205,8 @@ fn hosts_that_cannot_be() {
     assert!(setting.to_string().starts_with("memoryManagerPolicy: "), "{setting}");
 }
 
-/// A sidecar of a launcher is aligned first and independently in container scope: no wide VM after it (a consequence
-/// of the group rule). In pod scope it shares the group.
+/// In container scope, a sidecar of a launcher is aligned first and independently, so no wide VM fits after it (a
+/// consequence of the group rule). In pod scope, the sidecar shares the group of the VM.
 #[test]
 fn a_sidecar_keeps_a_wide_vm_out() {
     let host = spec(2, 2, 4, 1);
@@ -215,7 +216,7 @@ fn a_sidecar_keeps_a_wide_vm_out() {
     let mut by_pod = state(&host, &kubelet(Restricted, ByPod));
     let admission = by_pod.admit(&wide).expect("one group").clone();
     let on = by_pod.host();
-    // An odd number of pages over two zones.
+    // The guest has an odd number of pages on two zones.
     let needs = admission.guest_memory(on, 1, 41 * GIB, Some(PageSize::GIB_1));
     assert_eq!(needs, [(0, 21 * GIB), (1, 20 * GIB)]);
     assert!(admission.guest_memory(on, 0, GIB, None).is_empty());
@@ -269,7 +270,7 @@ fn pods_known_from_reports_are_in_the_way_and_go() {
     assert_eq!((state.free_cpus(), state.memory()), (cpus_before, memory_before));
 }
 
-/// Devices follow the zones of CPUs and memory, and vice versa.
+/// Devices are allocated from the zones of CPUs and memory, and vice versa.
 #[test]
 fn a_device_decides_the_zone() {
     let mut host = spec(2, 2, 4, 1);
@@ -293,8 +294,8 @@ fn a_device_decides_the_zone() {
     assert_eq!(state.check(&pod), Ok(admission));
 }
 
-/// cpu_assignment.go `isSocketFree` compares with the average: of sockets with 4 and 2 CPUs, the one with CPU 0
-/// reserved has 3 free, as many as sockets have on average, and is taken completely.
+/// cpu_assignment.go `isSocketFree` compares free CPUs with the average. Of two sockets with 4 and 2 CPUs, the
+/// socket with reserved CPU 0 has 3 free CPUs, which is the average number per socket, so it is taken completely.
 #[test]
 fn unequal_sockets_are_taken_although_in_use() {
     let mut host = state(&spec(3, 2, 2, 1), &kubelet(NoPolicy, ByContainer));

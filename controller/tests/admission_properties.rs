@@ -1,4 +1,4 @@
-//! Properties of admission for any host and any pods.
+//! Properties of admission that must hold for any host and any pods.
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -112,8 +112,8 @@ fn kubelet() -> impl Strategy<Value = Kubelet> {
         })
 }
 
-/// Real hosts of any size that is fast to test: all sockets are equal. On other hosts the kubelet allocates CPUs
-/// twice (`takes_cpus_in_use`).
+/// Generates real hosts that are small enough for fast tests: all sockets are equal. On other hosts the kubelet
+/// allocates CPUs twice (`takes_cpus_in_use`).
 fn sane() -> impl Strategy<Value = (HostSpec, Kubelet)> {
     let shape = (1..4u32, 1..3u32, 2..7u32, 1..3u32);
     (shape, kubelet()).prop_map(|((zones, sockets, cores, threads), mut settings)| {
@@ -130,7 +130,7 @@ fn vm() -> impl Strategy<Value = Pod> {
     })
 }
 
-/// All exclusive CPUs of pods, with their number of owners.
+/// Returns all exclusive CPUs of pods, each with the number of its owners.
 fn shares(state: &State) -> BTreeMap<u32, usize> {
     let mut counts = BTreeMap::new();
     for uid in 0..8 {
@@ -184,7 +184,7 @@ proptest! {
         let mut state = state(&host, &settings);
         for (pod, comes) in events {
             if comes {
-                // A rejected pod does not affect the CPUs.
+                // A rejected pod must not change the free CPUs.
                 let before = state.shared_cpus();
                 if state.admit(&pod).is_err() {
                     prop_assert_eq!(before, state.shared_cpus());
@@ -208,7 +208,7 @@ proptest! {
         let mut state = state(&host, &settings);
         let before = (state.shared_cpus(), state.memory());
         for pod in &pods {
-            // The refusal is correct.
+            // A refusal must be correct.
             if let Err(refusal) = state.admit(pod) {
                 prop_assert!(!refusal.plain.is_empty() && !refusal.message.is_empty());
             }
@@ -218,7 +218,7 @@ proptest! {
         }
         let after = (state.shared_cpus(), state.memory());
         prop_assert_eq!(&before.0, &after.0);
-        // Under best-effort, memory of a broken group may be released to the wrong zone (memory.rs).
+        // With best-effort, memory of a broken group may be released to the wrong zone (memory.rs).
         if settings.topology_policy != TopologyPolicy::BestEffort {
             prop_assert_eq!(before.1, after.1);
         }

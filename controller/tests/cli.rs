@@ -1,6 +1,6 @@
-//! `berth-controller` as users run it; its output for the example fleet is what the README and the manual show.
+//! Runs `berth-controller` as users run it. The README and the manual show its output for the example fleet.
 //!
-//! After a change of the output run `make samples` (this test with `BERTH_UPDATE=1`) and read the difference.
+//! After a change of the output, run `make samples` (this test with `BERTH_UPDATE=1`) and review the difference.
 
 #![expect(
     clippy::disallowed_methods,
@@ -29,7 +29,7 @@ fn run(arguments: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A program that does not read its input ends before all of it is written.
+    // A program that ignores its input may exit before all input is written.
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap_or_default();
     child.wait_with_output().unwrap()
 }
@@ -109,7 +109,7 @@ fn the_example_fleet_is_planned_as_its_comments_say() {
     let remedy = unplaced[0]["remedy"].as_str().unwrap();
     assert!(remedy.contains("the largest zone has 38 pinnable CPUs"), "{remedy}");
     assert_eq!(plan["problems"], serde_json::json!([]));
-    // No CPU is allocated to two VMs, and none that is already taken or reserved.
+    // No CPU is allocated to two VMs, and no CPU in use or reserved CPU is allocated.
     let mut cpus: Vec<(String, u32)> = Vec::new();
     for placed in plan["placed"].as_array().unwrap() {
         let host = placed["host"].as_str().unwrap().to_owned();
@@ -157,7 +157,7 @@ fn hosts_are_counted_that_it_would_take() {
     let host = ["-f", "examples/fleet/rack1-b.yaml", "-f", "-"];
     let with = |add: &[&str]| {
         let arguments: Vec<&str> = host.iter().chain(add).copied().collect();
-        // The wide VM fits no host here.
+        // The wide VM fits on no host of this fleet.
         let text = many.replace("cores: 24", "cores: 4").replace("pageSize: 2Mi", "pageSize: 1Gi");
         plan(&arguments, &text)
     };
@@ -193,7 +193,7 @@ fn tenants_and_their_machines_are_planned() {
     let placed = plan["placed"].as_array().unwrap().iter();
     let web = placed.filter(|vm| vm["vm"].as_str().unwrap().starts_with("cluster-shop/web-"));
     assert_eq!(web.count(), 3);
-    // No host has pages of 2 MiB for the database, and no setting of a kubelet creates any.
+    // No host has 2 MiB pages for the database, and no setting of a kubelet creates such pages.
     let unplaced = plan["unplaced"].as_array().unwrap();
     for vm in unplaced {
         let remedy = vm["remedy"].as_str().unwrap();
@@ -254,8 +254,8 @@ fn the_scope_is_named_where_it_alone_stands_in_the_way() {
     let text = remedy(&by_container, wide).unwrap();
     assert!(text.contains("rack2-a") && text.contains("topologyManagerScope: pod"), "{text}");
     assert!(text.contains("guest-console-log") && !text.contains("were it empty"), "{text}");
-    // The scope is not named where it would not help: another policy, a VM that is too wide, a VM without other
-    // containers.
+    // The plan does not recommend the scope if it would not help: with another policy, for a VM that is too wide,
+    // and for a VM without additional containers.
     let single = by_container.replace("Policy: restricted", "Policy: single-numa-node");
     let wider = wide.replace("cores: 24", "cores: 40");
     for (host, wide) in [(&single, wide), (&by_container, &wider), (&host, &wider)] {
@@ -308,7 +308,8 @@ fn the_crds_are_printed_as_they_are_kept() {
     assert_eq!(printed, kept.concat());
 }
 
-/// Objects that are left out by mistake are named and the exit code is 1; objects that placement ignores are counted.
+/// Objects that are left out by mistake are named, and the exit code is 1. Objects that placement ignores are
+/// counted.
 #[test]
 fn documents_that_are_left_out_are_named() {
     let host = std::fs::read_to_string(repository().join("examples/fleet/lab-a.yaml")).unwrap();
@@ -336,7 +337,7 @@ fn documents_that_are_left_out_are_named() {
         let (code, value) = plan(&["-f", "-"], &format!("{fine}{more}"));
         let problems = value["problems"].to_string();
         assert!(code == 1 && problems.contains(words), "{words}: {code}: {problems}");
-        // The same reader: such an object is not rendered, and is reported.
+        // `render` uses the same reader: such an object is not rendered, and is reported.
         let deployment =
             std::fs::read_to_string(repository().join("examples/machines.yaml")).unwrap();
         let output = run(&["render", "-f", "-"], &format!("{deployment}\n{more}"));

@@ -1,4 +1,4 @@
-//! Everything fuzzing has found in the controller's parsers, and its seeds, given to them again by an ordinary test run.
+//! Replays the fuzzing corpus of the controller's parsers, including its seeds, in an ordinary test run.
 
 #![expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
 
@@ -17,7 +17,7 @@ fn every_parser_returns_on_its_corpus() {
         assert!(!files.is_empty(), "fuzz/corpus/{name} has no seed");
         for file in files {
             let bytes = std::fs::read(&file).unwrap();
-            // Whole, and cut off anywhere, as a file that was being written.
+            // Each input is parsed completely, and cut off at each position like a partially written file.
             (0..bytes.len().min(256)).for_each(|end| parse(&bytes[..end]));
             parse(&bytes);
         }

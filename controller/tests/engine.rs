@@ -1,4 +1,4 @@
-//! The placement engine compared with a slow reference model, and in readable scenarios.
+//! Compares the placement engine with a slow reference model, and runs readable scenarios.
 
 #![expect(clippy::expect_used, reason = "tests fail by panicking")]
 

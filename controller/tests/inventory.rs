@@ -1,4 +1,5 @@
-//! Invalid reports and Nodes: problems are named, valid parts count, and nothing is allocated that does not exist.
+//! Invalid reports and Nodes: problems are named, valid parts count, and no resource is allocated that does not
+//! exist.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -31,7 +32,7 @@ pub(crate) fn node() -> Value {
     serde_saphyr::from_str(include_str!("inventory/node.yaml")).expect("YAML")
 }
 
-/// Reads a host as the controller does.
+/// Reads a host in the same way as the controller.
 pub(crate) fn read(
     infra: Value,
     node: Option<Value>,
@@ -52,7 +53,7 @@ fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Result<T> {
     Ok(serde_path_to_error::deserialize(value)?)
 }
 
-/// The author of the object can find the problem.
+/// Asserts that the problem is named precisely enough for the author of the object to find it.
 fn assert_named(problem: &Problem) {
     let kind = problem.object.split(' ').next().unwrap_or_default();
     assert!(kind == "InfraNode" || kind == "Node", "{problem:?}");
@@ -73,7 +74,7 @@ fn vm(name: &str) -> Pod {
     Pod { uid: name.to_owned(), containers: vec![compute], ..Pod::default() }
 }
 
-/// Fills a host with VMs, and checks that nothing was allocated twice or does not exist.
+/// Fills a host with VMs, and checks that no resource is allocated twice, and that all allocated resources exist.
 fn fill(facts: ReportedHost) -> TestCaseResult {
     let zones = facts.zones.clone();
     let reported: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();

@@ -1,6 +1,6 @@
-//! Answers of real kubelets to random pods on random hosts, compared with the prediction.
+//! Compares the predictions with the answers of real kubelets to random pods on random hosts.
 //!
-//! The answers were recorded from the kubelet's own packages: see `tests/data/README.md`.
+//! The answers were recorded with the kubelet's own packages: see `tests/data/README.md`.
 #![expect(clippy::disallowed_methods, reason = "the test reads recorded answers")]
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -74,7 +74,7 @@ fn print(file: &Path, tally: &replay::Tally) {
     say(format!("  other devices named: {}", tally.other_devices_named));
 }
 
-/// A kubelet iterates over the resources of a container in the order of a Go map.
+/// A kubelet iterates over the resources of a container in the order of a Go map, which is random.
 #[test]
 fn of_two_resources_that_are_short_either_is_named() {
     let message = |name: &str| {
@@ -117,7 +117,7 @@ fn of_two_resources_that_are_short_either_is_named() {
     assert_eq!(replayed("x/c"), (0, 1), "of this one there is enough");
 }
 
-/// Returns the recorded answers; `BERTH_KUBELET_VECTORS` names a file or folder to use instead.
+/// Returns the files with recorded answers; `BERTH_KUBELET_VECTORS` names another file or folder.
 fn files() -> Vec<PathBuf> {
     let Some(place) = std::env::var_os("BERTH_KUBELET_VECTORS").map(PathBuf::from) else {
         return data::files("kubelet", ".jsonl.gz");

@@ -35,7 +35,7 @@ fn machine(spec: Value) -> Value {
     })
 }
 
-/// Returns a machine with an instance type and a preference, and these objects.
+/// Returns a machine with an instance type and a preference, and the objects of both.
 fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroundings) {
     let mut around = Surroundings::default();
     for (kind, spec) in [
@@ -52,7 +52,8 @@ fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroun
     (object, around)
 }
 
-/// Golden machines of kubermatic/machine-controller. Two CPUs and 2Gi as requests and limits: the QoS class Guaranteed.
+/// Golden machines of kubermatic/machine-controller. With two CPUs and 2Gi as requests and limits, the QoS class is
+/// Guaranteed.
 #[test]
 fn launchers_of_machine_controllers_machines_are_predicted() {
     let mut seen = 0;
@@ -81,7 +82,8 @@ fn launchers_of_machine_controllers_machines_are_predicted() {
     assert_ne!(seen, 0, "no manifests in tests/data/machine-controller");
 }
 
-/// Calculated by hand from the rules for common-instancetypes of the series u1, o1 and cx1.
+/// The expected values were calculated by hand from the rules for common-instancetypes of the series u1, o1 and
+/// cx1.
 #[test]
 fn launchers_with_instance_types_are_predicted() {
     let small = json!({"cpu": {"guest": 2}, "memory": {"guest": "8Gi"}});
@@ -89,7 +91,7 @@ fn launchers_with_instance_types_are_predicted() {
     for (version, overhead) in [("main", 296), ("v1.9.0", 276), ("v1.6.3", 292)] {
         let launcher = launcher(&object, &release(version), &around);
         let compute = &launcher.pod.containers[0];
-        // The webhook of 1.6.3 writes the request, and so page tables are counted.
+        // The webhook of KubeVirt 1.6.3 writes the request, so page tables are counted.
         let bytes = compute.requests.memory - 8 * GIB;
         assert_eq!(bytes.div_ceil(MIB), overhead, "{version}");
         assert_eq!((compute.requests.cpu_millis, compute.limits.memory), (200, 0), "{version}");
@@ -118,7 +120,7 @@ fn launchers_with_instance_types_are_predicted() {
     let (object, around) = typed(pinned, spread, json!({}));
     let launcher = launcher(&object, &release("main"), &around);
     let compute = &launcher.pod.containers[0];
-    // 240 + 8 x 4 + 8 + TPM + pinned, no screen.
+    // The overhead is 240 + 8 x 4 + 8 + TPM + pinned CPUs, without a screen.
     let overhead = (240 + 32 + 8 + 53 + 100) * MIB;
     assert_eq!(launcher.memory_overhead, overhead);
     assert_eq!((compute.requests.cpu_millis, compute.requests.memory), (5000, overhead));
@@ -155,7 +157,7 @@ fn the_configuration_is_read_from_the_kubevirt_object() {
     let configuration = Configuration::from_kubevirt(&object).unwrap();
     let shared = machine(json!({"domain": {"cpu": {"cores": 2}, "memory": {"guest": "2Gi"}}}));
     let made = launcher(&shared, &configuration, &Surroundings::default());
-    // Twice (220 + 16 + 8 + 32 + 128), to a thousand bytes.
+    // The overhead is twice (220 + 16 + 8 + 32 + 128) MiB, with a tolerance of a thousand bytes.
     assert!(made.memory_overhead.abs_diff(2 * 404 * MIB) < 1000);
     let compute = &made.pod.containers[0];
     assert_eq!(compute.requests.cpu_millis, 500);
@@ -259,7 +261,7 @@ fn pods_of_the_cluster_are_read() {
     }
 }
 
-/// The kubelet's managers ignore a pod with pod-level resources, whose total is the pod's request.
+/// The kubelet's managers ignore a pod with pod-level resources; these resources are the request of the pod.
 #[test]
 fn pod_level_resources_are_shared_by_containers() {
     let own = json!({"cpu": "2", "memory": "1Gi"});
@@ -278,7 +280,7 @@ fn pod_level_resources_are_shared_by_containers() {
     assert!(error.contains("Pod a/b: spec.resources.requests.cpu: `lots` is not"), "{error}");
 }
 
-/// During a resize, the larger of requested and allocated resources counts.
+/// During a resize, the larger of the requested and the allocated resources counts.
 #[test]
 fn a_container_keeps_its_allocated_resources_during_a_resize() {
     let read = |spec: &str, allocated: &str| {
@@ -303,7 +305,7 @@ fn a_static_pod_has_the_uid_that_its_kubelet_uses() {
     assert_eq!(Existing::read(&pod(object)).unwrap().pod.uid, "static");
 }
 
-/// Formats requests or limits for a pod's manifest.
+/// Formats requests or limits for the manifest of a pod.
 fn written(amounts: &berth_kubelet_admission::pod::Resources) -> Value {
     let mut all = json!({});
     if amounts.cpu_millis != 0 {
@@ -318,7 +320,7 @@ fn written(amounts: &berth_kubelet_admission::pod::Resources) -> Value {
     all
 }
 
-/// A predicted pod has the same requests when it is created and read.
+/// A predicted pod has the same requests as the created pod that is read from the cluster.
 #[test]
 fn predicted_and_created_pods_have_equal_requests() {
     let spec = json!({"domain": {"cpu": {"cores": 3}, "memory": {"guest": "1Gi"}}, "hostname": "host-1",
@@ -341,7 +343,7 @@ fn predicted_and_created_pods_have_equal_requests() {
     assert_eq!(read.pod, made.pod);
     assert_eq!(read.vmi_uid.as_deref(), Some("u"));
     assert_eq!(made.labels["vm.kubevirt.io/name"], "host-1");
-    // The uid of a VirtualMachine is not the uid of its instance.
+    // The UID of a VirtualMachine differs from the UID of its instance.
     let spec = json!({"domain": {"memory": {"guest": "1Gi"}}});
     let made = try_launcher(&machine(spec), &Surroundings::default()).unwrap();
     assert!(!made.labels.contains_key("kubevirt.io/created-by"));

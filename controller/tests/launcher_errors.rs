@@ -143,7 +143,7 @@ fn fields_outside_of_the_domain_are_reported() {
     assert_eq!(Machine::read(&json!({"apiVersion": "v1", "kind": "Pod"})), Ok(None));
 }
 
-/// Returns a machine with an instance type and a preference, and these objects.
+/// Returns a machine with an instance type and a preference, and the objects of both.
 fn typed(instancetype: Value, preference: Value, spec: Value) -> (Value, Surroundings) {
     let mut around = Surroundings::default();
     for (kind, spec) in [
@@ -202,7 +202,7 @@ fn missing_and_conflicting_instance_types_are_reported() {
     }
 }
 
-/// Generates values for any field.
+/// Generates arbitrary values for a field.
 fn any_value() -> impl Strategy<Value = Value> {
     let fixed = vec![
         json!(null),
@@ -227,7 +227,7 @@ fn any_value() -> impl Strategy<Value = Value> {
     prop_oneof![prop::sample::select(fixed), "[-+0-9.a-zA-Z]{0,9}".prop_map(Value::from)]
 }
 
-/// A machine that sets every field that is read.
+/// Returns a machine that sets every field that Berth reads.
 fn full_machine() -> Value {
     let mut object = machine(json!({
         "architecture": "amd64", "nodeSelector": {"a": "b"}, "schedulerName": "s", "hostname": "h",
@@ -262,7 +262,7 @@ fn full_machine() -> Value {
     object
 }
 
-/// Collects the paths of all values in an object.
+/// Collects the JSON pointers of all values in an object.
 fn pointers(value: &Value, at: &str, into: &mut Vec<String>) {
     into.push(at.to_owned());
     match value {
@@ -280,14 +280,15 @@ fn pointers(value: &Value, at: &str, into: &mut Vec<String>) {
 #[test]
 fn all_fields_together_are_rendered() {
     let launcher = launcher(&full_machine(), &Surroundings::default()).unwrap();
-    // Two vCPUs, one for the pool and one for the emulator.
+    // Two CPUs for vCPUs, one CPU for the I/O thread pool and one CPU for the emulator.
     assert_eq!(launcher.pod.containers[0].requests.cpu_millis, 4000);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// With arbitrary values in arbitrary fields, every release renders a pod or returns an error that names the object.
+    /// With arbitrary values in arbitrary fields, every release renders a pod, or returns an error that names the
+    /// object.
     #[test]
     fn broken_machines_are_errors(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any_value()), 1..5),
@@ -327,7 +328,7 @@ proptest! {
         }
     }
 
-    /// Other objects are added, ignored, or an error that names the field.
+    /// Other objects are added, are ignored, or cause an error that names the field.
     #[test]
     fn broken_surroundings_are_errors(
         kind in prop::sample::select(vec![

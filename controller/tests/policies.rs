@@ -1,7 +1,7 @@
-//! Permitted connections, by the NetworkPolicies that are rendered for a tenant: evaluated by an independent evaluator, and
-//! written to `docs/isolation.md`.
+//! Connections that the rendered NetworkPolicies of a tenant permit: an independent evaluator computes the
+//! verdicts, and the test writes them to `docs/isolation.md`.
 //!
-//! After a change of the policies run this test with `BERTH_UPDATE=1` and read the difference.
+//! After a change of the policies, run this test with `BERTH_UPDATE=1` and review the difference.
 
 #![expect(
     clippy::disallowed_methods,
@@ -26,29 +26,29 @@ use scene::Scene;
 const TCP: &str = "TCP";
 const UDP: &str = "UDP";
 
-/// Verdicts with isolation `InCluster` and `Egress`.
+/// Allowed with isolation `InCluster`, and with isolation `Egress`.
 const YES: [bool; 2] = [true, true];
 const NO: [bool; 2] = [false, false];
-/// With `Egress` only.
+/// Allowed with isolation `Egress` only.
 const EGRESS: [bool; 2] = [false, true];
 
-/// From, to, protocol and port, and the verdict. Each line is a decision, not the output of the renderer.
+/// Source, destination, protocol, port and verdict. Each line is a decision, and not the output of the renderer.
 const TABLE: [(&str, &str, &str, u16, [bool; 2]); 64] = [
-    // Inside.
+    // Connections inside the tenant.
     ("VM", "VM of the same tenant", TCP, 22, YES),
     ("VM", "importer", TCP, 8443, YES),
-    // Tenants.
+    // Connections between tenants.
     ("VM", "VM of another tenant", TCP, 22, NO),
     ("VM of another tenant", "VM", TCP, 22, NO),
     ("VM", "uploader of another tenant", TCP, 8443, NO),
     ("importer", "VM of another tenant", TCP, 80, NO),
     ("importer", "VM of another tenant, labelled image-repo", TCP, 80, NO),
-    // A tenant's template sets labels of pods.
+    // The template of a tenant can set labels of pods.
     ("VM labelled as an importer", "internet", TCP, 443, EGRESS),
     ("VM labelled as an importer", "image server of InfraConfig", TCP, 8080, NO),
     ("VM of another tenant, labelled cdi-uploadproxy", "uploader", TCP, 8443, EGRESS_IN),
     ("VM of another tenant, labelled virt-api", "VM", TCP, 22, NO),
-    // DNS.
+    // Connections to DNS.
     ("VM", "cluster DNS", UDP, 53, YES),
     ("VM", "cluster DNS", TCP, 53, YES),
     ("VM", "cluster DNS", TCP, 9153, NO),
@@ -58,7 +58,7 @@ const TABLE: [(&str, &str, &str, u16, [bool; 2]); 64] = [
     ("importer", "cluster DNS", UDP, 53, YES),
     ("importer", "NodeLocal DNSCache", TCP, 53, YES),
     ("VM", "other pod of kube-system", TCP, 443, NO),
-    // Sources of images.
+    // Connections to sources of images.
     ("importer", "internet", TCP, 443, YES),
     ("importer", "internet", TCP, 80, YES),
     ("importer", "internet", TCP, 8443, YES),
@@ -72,7 +72,7 @@ const TABLE: [(&str, &str, &str, u16, [bool; 2]); 64] = [
     ("importer", "metadata", TCP, 80, NO),
     ("importer", "infra API server", TCP, 6443, NO),
     ("importer", "another node", TCP, 443, NO),
-    // The rest of the world.
+    // Connections to all other destinations.
     ("VM", "internet", TCP, 443, EGRESS),
     ("VM", "internet", UDP, 123, EGRESS),
     ("VM", "private address", TCP, 443, NO),
@@ -91,7 +91,7 @@ const TABLE: [(&str, &str, &str, u16, [bool; 2]); 64] = [
     ("another node", "VM", TCP, 22, INBOUND),
     ("its own node", "VM", TCP, 22, YES),
     ("VM", "its own node", TCP, 10250, YES),
-    // CDI.
+    // Connections of CDI.
     ("cdi-uploadproxy", "uploader", TCP, 8443, YES),
     ("cdi-uploadproxy", "VM", TCP, 8443, INBOUND),
     ("cdi-deployment", "importer", TCP, 8443, YES),
@@ -99,7 +99,7 @@ const TABLE: [(&str, &str, &str, u16, [bool; 2]); 64] = [
     ("source of a clone here", "uploader", TCP, 8443, YES),
     ("source of a clone here", "uploader of another tenant", TCP, 8443, NO),
     ("pod of the cluster", "uploader", TCP, 8443, INBOUND),
-    // KubeVirt.
+    // Connections of KubeVirt.
     ("virt-api", "VM", TCP, 22, YES),
     ("virt-api", "importer", TCP, 8443, INBOUND),
     ("virt-handler", "virt-handler of another node", TCP, 4333, YES),
@@ -107,9 +107,10 @@ const TABLE: [(&str, &str, &str, u16, [bool; 2]); 64] = [
     ("VM", "virt-handler", TCP, 8186, NO),
     ("VM", "cdi-uploadproxy", TCP, 8443, NO),
 ];
-/// `Egress` leaves everything inbound open.
+/// Isolation `Egress` allows all inbound connections.
 const INBOUND: [bool; 2] = [false, true];
-/// The other tenant is isolated `InCluster`, so it cannot leave; only its destination would be open.
+/// The other tenant has isolation `InCluster`, so its pods cannot connect to other namespaces, although the
+/// destination would allow it.
 const EGRESS_IN: [bool; 2] = [false, false];
 
 /// Returns the verdict, which is the same for both families and for both meanings of `ipBlock` in network plugins.
@@ -161,7 +162,7 @@ fn permitted_connections() {
     }
 }
 
-/// Without isolation there is no policy of Berth's, and everything is open.
+/// Without isolation, there is no policy of Berth, and all connections are allowed.
 #[test]
 fn without_isolation_everything_is_allowed() {
     let scene = Scene::of("Off");
@@ -171,14 +172,15 @@ fn without_isolation_everything_is_allowed() {
             .any(|one| from.starts_with(one))
             || to.contains("another tenant")
         {
-            // The other tenant is isolated.
+            // This verdict depends on the isolation of the other tenant.
             continue;
         }
         assert!(verdict(&scene, from, to, Port { protocol, number }), "{from} -> {to}");
     }
 }
 
-/// Whatever the other tenant may send: pods with labels of CDI or KubeVirt are those of the infra cluster only.
+/// Pods of another tenant that have labels of CDI or KubeVirt are not treated as CDI or KubeVirt: the labels only
+/// count in the infra cluster's own namespaces.
 #[test]
 fn labels_of_an_open_tenant_do_not_open_another() {
     let scene = Scene::with_other("InCluster", "Off");

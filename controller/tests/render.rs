@@ -1,4 +1,5 @@
-//! Renders MachineDeployments as VirtualMachines and compares them with those of machine-controller and of KKP's documents.
+//! Renders MachineDeployments as VirtualMachines, and compares the result with that of machine-controller and of
+//! KKP's documents.
 
 #![expect(
     clippy::disallowed_methods,
@@ -25,7 +26,7 @@ use serde_json::{Map, Value, json};
 
 const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {server: https://10.0.0.1:6443}\n";
 
-/// The base of `tests/data/README.md`.
+/// Returns the base MachineDeployment of `tests/data/README.md`.
 fn base() -> Value {
     let kubeconfig = base64::engine::general_purpose::STANDARD.encode(KUBECONFIG);
     json!({
@@ -54,7 +55,7 @@ fn deployment(provider: &Value) -> Value {
     })
 }
 
-/// The problems of a MachineDeployment, one per line.
+/// Problems of a MachineDeployment, one problem per line.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 struct Rejected(String);
@@ -73,7 +74,7 @@ fn rendered(deployment: &Value, beside: &[Value], machine: &str) -> Result<Rende
     rendered_with(deployment, beside, RenderOptions { namespace, ..options(machine) })
 }
 
-/// Renders it in the namespace that follows from the objects.
+/// Renders a MachineDeployment in the namespace that follows from the objects.
 fn rendered_in_place(
     deployment: &Value,
     beside: &[Value],
@@ -122,7 +123,7 @@ fn set(value: &mut Value, pointer: &str, new: Value) {
 
 const DISK: &str = "/cloudProviderSpec/virtualMachine/template/primaryDisk";
 
-/// Returns what each test case of machine-controller changes in the base.
+/// Returns the changes of a test case of machine-controller to the base.
 fn changes(case: &str) -> Vec<(String, Value)> {
     let spec = |field: &str, value: Value| vec![(format!("/cloudProviderSpec/{field}"), value)];
     let disk = |field: &str, value: &str| (format!("{DISK}/{field}"), json!(value));
@@ -156,7 +157,7 @@ fn changes(case: &str) -> Vec<(String, Value)> {
     }
 }
 
-/// Normalises the case of names and removes empty objects and `null`.
+/// Normalizes the case of names, and removes empty objects and `null`.
 fn plain(value: &Value) -> Value {
     const KEPT: [&str; 3] = ["affinity", "bridge", "pod"];
     match value {

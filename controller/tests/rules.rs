@@ -1,5 +1,5 @@
-//! The rules of kube-scheduler: the indexes compared with a slow reference model, kube-scheduler's own cases, and
-//! errors.
+//! Rules of kube-scheduler: the indexes are compared with a slow reference model and with kube-scheduler's own test
+//! cases, and errors are tested.
 
 #![expect(
     clippy::unwrap_used,

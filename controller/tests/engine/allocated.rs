@@ -1,4 +1,4 @@
-//! Checks of a host's allocations: nothing is allocated twice, and the remainder is correct.
+//! Checks the allocations of a host: no resource is allocated twice, and the free resources are correct.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,14 @@ use proptest::test_runner::TestCaseResult;
 
 pub(crate) type FreeNow = (CpuSet, Vec<(u32, Vec<(MemoryKind, u64)>)>);
 
-/// Returns free CPUs, and free memory by zone.
+/// Returns the free CPUs, and the free memory of each zone.
 pub(crate) fn free(state: &State) -> FreeNow {
     let memory = state.memory().into_iter().map(|zone| (zone.zone, zone.free));
     (state.free_cpus(), memory.collect())
 }
 
-/// Returns the memory of all zones, as a group's memory may be accounted to any of its zones.
+/// Returns the sum of the free memory of all zones, because the memory of a group may be counted in any of its
+/// zones.
 pub(crate) fn in_all(state: &State) -> BTreeMap<MemoryKind, u64> {
     let mut all = BTreeMap::new();
     for (kind, bytes) in state.memory().into_iter().flat_map(|zone| zone.free) {
@@ -24,10 +25,10 @@ pub(crate) fn in_all(state: &State) -> BTreeMap<MemoryKind, u64> {
     all
 }
 
-/// Asserts that no CPU and no page belongs to two pods, and that none of them counts as free.
+/// Asserts that no CPU and no page belongs to two pods, and that no allocated CPU or page counts as free.
 ///
-/// A report with only sums does not distribute them over several zones: `knows_zones` is false then, and pages are
-/// not summed.
+/// A report that only contains sums does not distribute them over several zones: then `knows_zones` is false, and
+/// pages are not added up.
 pub(crate) fn nothing_twice(
     state: &State,
     empty: &State,
@@ -53,9 +54,9 @@ pub(crate) fn nothing_twice(
     }
     prop_assert!(!cpus.intersects(&state.free_cpus()));
     prop_assert!(cpus.is_subset(&empty.free_cpus()));
-    // Under best-effort a kubelet may allocate a block on one zone of a group that another block uses; the list of
-    // blocks does not show which zone of the group the latter comes from (`memorymanager` takes and releases
-    // greedily).
+    // With best-effort, a kubelet may allocate a block on one zone of a group that another block uses. The list of
+    // blocks does not show from which zone of the group the memory of the other block comes (`memorymanager`
+    // allocates and releases greedily).
     let share = |one: &Vec<u32>| groups.iter().any(|other| other != one && meets(one, other));
     if !knows_zones || groups.iter().any(share) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! An agent's report of the allocations of a kubelet.
+//! Reports of an agent about the allocations of a kubelet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use berth_api::infra_node::{
 use berth_api::{Bytes, PageSize};
 use berth_kubelet_admission::{MemoryKind, Placement, State};
 
-/// Reports an admitted pod as an agent does: by container, and as sums.
+/// Returns the report of an agent about an admitted pod: by container, and as sums.
 pub(crate) fn allocation(state: &State, uid: &str) -> Option<Allocation> {
     let given = state.admission(uid)?;
     let host = state.host();

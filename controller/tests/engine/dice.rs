@@ -1,4 +1,4 @@
-//! Random fleets, pods and reports generated from bytes, so that a failing case shrinks to fewer and smaller bytes.
+//! Generates random fleets, pods and reports from bytes, so that a failing case shrinks to fewer and smaller bytes.
 
 use berth_api::infra_node::{AllocatedHugepages, Allocation, KvmState};
 use berth_api::{Class, CpuSet, PageSize};
@@ -8,7 +8,7 @@ use super::allocation::allocation;
 use super::host::{HostForm, ZoneForm};
 use super::pod::{BesideForm, NearForm, PodForm, PreferForm, SpreadForm};
 
-/// Bytes that are read in sequence; followed by zeros.
+/// Bytes that are read in sequence. After the last byte, zeros are read.
 #[derive(Debug)]
 pub(crate) struct Dice<'a> {
     bytes: &'a [u8],
@@ -33,7 +33,7 @@ impl<'a> Dice<'a> {
         usize::from(*first) % most.max(1)
     }
 
-    /// Returns true once in `n` times.
+    /// Returns true in one of `one_in` cases.
     pub(crate) fn rarely(&mut self, one_in: usize) -> bool {
         self.below(one_in) == one_in - 1
     }
@@ -69,7 +69,7 @@ impl<'a> Dice<'a> {
             ..HostForm::default()
         };
         if self.rarely(4) {
-            // A zone with memory only, or a larger zone.
+            // The last zone has only memory, or is a larger zone.
             let last = form.zones.len() - 1;
             form.zones[last].cpus = if last > 0 && self.rarely(2) { 0 } else { 16 };
         }
@@ -85,7 +85,7 @@ impl<'a> Dice<'a> {
         self.of(&[Class::Standard, Class::Performance, Class::Density])
     }
 
-    /// Changes of a host without a reboot.
+    /// Changes the properties of a host that can change without a reboot.
     pub(crate) fn change(&mut self, form: &mut HostForm) {
         form.cordoned = self.rarely(10);
         form.stale = self.rarely(8);
@@ -121,8 +121,8 @@ impl<'a> Dice<'a> {
         };
         form.labels.insert("app".to_owned(), app.to_owned());
         if form.cpus > 0 && !form.plain && !self.rarely(3) {
-            // The usual VM: KubeVirt logs the guest's console in a container beside it, and it may have a virtual
-            // function.
+            // This is the usual VM: KubeVirt logs the guest's console in an additional container, and the VM may
+            // have a virtual function.
             form.beside.push(BesideForm { millis: 15, memory: 60, first: true, sidecar: true });
             form.vfs = self.of(&[0, 1, 1, 2]);
         } else if self.rarely(3) {
@@ -159,8 +159,9 @@ impl<'a> Dice<'a> {
         form
     }
 
-    /// Some allocations of a host, and pods that only the report lists: their CPUs may be those of pods that the
-    /// report does not list, because these were not started yet.
+    /// Generates a report with some allocations of a host, and with pods that only the report contains. Such a pod
+    /// may have the CPUs of an assumed pod that the report does not contain because the kubelet has not started it
+    /// yet.
     pub(crate) fn report(&mut self, form: &mut HostForm, state: &State, assumed: &[String]) {
         let known: Vec<Allocation> = std::mem::take(&mut form.has);
         for uid in assumed {
@@ -168,7 +169,7 @@ impl<'a> Dice<'a> {
                 && let Some(mut allocation) = allocation(state, uid)
             {
                 if self.rarely(3) {
-                    // An agent that reports only sums.
+                    // This is the report of an agent that only reports sums.
                     allocation.containers.clear();
                 }
                 form.has.push(allocation);

@@ -1,4 +1,4 @@
-//! Short description of a host, converted to the objects of its agent and its Node.
+//! Short description of a host, converted to the InfraNode of its agent and to its Node.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +13,25 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::Deserialize;
 
-/// A host.
+/// Description of a host.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct HostForm {
     pub(crate) name: String,
-    /// Zones in order.
+    /// Zones of the host, in order.
     pub(crate) zones: Vec<ZoneForm>,
-    /// Threads per core.
+    /// Number of threads per core.
     pub(crate) threads: u32,
-    /// `cpuManagerPolicy: static`.
+    /// True for `cpuManagerPolicy: static`.
     pub(crate) pins: bool,
-    /// `memoryManagerPolicy: Static`.
+    /// True for `memoryManagerPolicy: Static`.
     pub(crate) keeps_memory: bool,
     pub(crate) policy: String,
     pub(crate) scope: String,
     pub(crate) options: Vec<String>,
     pub(crate) version: String,
     pub(crate) labels: BTreeMap<String, String>,
-    /// `key:Effect`.
+    /// Taints of the Node, as `key:Effect`.
     pub(crate) taints: Vec<String>,
     pub(crate) cordoned: bool,
     pub(crate) ksm: Option<bool>,
@@ -39,25 +39,25 @@ pub(crate) struct HostForm {
     pub(crate) stale: bool,
     pub(crate) class: Class,
     pub(crate) max_pods: u32,
-    /// Devices of KubeVirt's plugin.
+    /// Number of KVM devices of KubeVirt's device plugin.
     pub(crate) kvm_devices: u32,
-    /// Virtual functions of each zone.
+    /// Number of virtual functions of each zone.
     pub(crate) vfs: Vec<u32>,
-    /// The report has no devices.
+    /// True if the report contains no devices.
     pub(crate) hides_devices: bool,
-    /// Allocations of the report.
+    /// Allocations in the report.
     pub(crate) has: Vec<Allocation>,
 }
 
-/// A zone: CPUs, GiB of memory, and the part in huge pages.
+/// A zone: number of CPUs, GiB of memory, and the amounts in huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct ZoneForm {
     pub(crate) cpus: u32,
     pub(crate) memory: u64,
-    /// GiB in pages of 1 GiB.
+    /// GiB of memory in pages of 1 GiB.
     pub(crate) huge: u64,
-    /// MiB in pages of 2 MiB.
+    /// MiB of memory in pages of 2 MiB.
     pub(crate) small: u64,
 }
 
@@ -93,7 +93,7 @@ pub(crate) const KVM: &str = "devices.kubevirt.io/kvm";
 pub(crate) const VF: &str = "intel.com/vf";
 
 impl HostForm {
-    /// CPUs of each zone by thread: the first threads of all zones have the lowest numbers.
+    /// Returns the CPUs of each zone by core and thread: the first threads of all zones have the lowest numbers.
     pub(crate) fn threads(&self) -> Vec<Vec<Vec<u32>>> {
         let threads = self.threads.max(1);
         let mut zones = vec![Vec::new(); self.zones.len()];
@@ -108,7 +108,7 @@ impl HostForm {
         zones
     }
 
-    /// The first core is reserved for the system.
+    /// Returns the CPUs of the first core, which is reserved for the system.
     pub(crate) fn reserved(&self) -> Vec<u32> {
         let first = self.threads().into_iter().find(|zone| !zone[0].is_empty());
         first.into_iter().flatten().filter_map(|thread| thread.first().copied()).collect()
@@ -224,7 +224,7 @@ impl HostForm {
         node
     }
 
-    /// Reads the objects as the controller does.
+    /// Reads the objects in the same way as the controller.
     pub(crate) fn facts(&self) -> Result<(ReportedHost, Vec<Problem>), Problem> {
         let mut problems = Vec::new();
         let facts = ReportedHost::read(&self.infra_node(), Some(&self.node()), &mut problems)?;

@@ -12,35 +12,35 @@ use serde::Deserialize;
 
 use super::host::{KVM, VF};
 
-/// A pod. With `cpus` it is Guaranteed and has exclusive CPUs, otherwise it shares CPUs.
+/// Description of a pod. With `cpus`, the pod is Guaranteed and has exclusive CPUs; otherwise it shares CPUs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct PodForm {
-    /// Also its uid.
+    /// Name and UID of the pod.
     pub(crate) name: String,
-    /// True if it is not a VM.
+    /// True if the pod is not a VM.
     pub(crate) plain: bool,
-    /// A VM that runs without KVM.
+    /// True for a VM that runs without KVM.
     pub(crate) emulated: bool,
     pub(crate) cpus: u64,
-    /// Thousandths of a CPU, if it shares CPUs.
+    /// CPU request in millicores, if the pod shares CPUs.
     pub(crate) millis: u64,
-    /// GiB of plain memory; 1 by default.
+    /// GiB of memory without huge pages; 1 by default.
     pub(crate) memory: Option<u64>,
-    /// GiB in pages of 1 GiB.
+    /// GiB of memory in pages of 1 GiB.
     pub(crate) huge: u64,
-    /// MiB in pages of 2 MiB.
+    /// MiB of memory in pages of 2 MiB.
     pub(crate) small: u64,
-    /// Virtual functions of the first container.
+    /// Number of virtual functions of the first container.
     pub(crate) vfs: u64,
-    /// Containers beside the first.
+    /// Additional containers.
     pub(crate) beside: Vec<BesideForm>,
     pub(crate) class: Class,
-    /// `guestMappingPassthrough`.
+    /// True for `guestMappingPassthrough`.
     pub(crate) numa: bool,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) selector: BTreeMap<String, String>,
-    /// Keys of taints, with any value and effect.
+    /// Keys of tolerated taints, with any value and effect.
     pub(crate) tolerates: Vec<String>,
     pub(crate) together: Vec<NearForm>,
     pub(crate) apart: Vec<NearForm>,
@@ -49,12 +49,12 @@ pub(crate) struct PodForm {
     pub(crate) terminating: bool,
 }
 
-/// A container beside the first.
+/// An additional container of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct BesideForm {
     pub(crate) millis: u64,
-    /// MiB.
+    /// Memory in MiB.
     pub(crate) memory: u64,
     /// True for an init container.
     pub(crate) first: bool,
@@ -62,7 +62,7 @@ pub(crate) struct BesideForm {
     pub(crate) sidecar: bool,
 }
 
-/// Pods with the label `app` of this value; required, unless it has a weight.
+/// Affinity to pods whose label `app` has this value; required, unless it has a weight.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct NearForm {
@@ -72,7 +72,7 @@ pub(crate) struct NearForm {
     pub(crate) weight: Option<i32>,
 }
 
-/// Spread over the values of a label, with other pods of the same `app`.
+/// Spread constraint over the values of a label, for pods of the same `app`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct SpreadForm {
@@ -82,7 +82,7 @@ pub(crate) struct SpreadForm {
     pub(crate) soft: bool,
 }
 
-/// Preferred node affinity.
+/// Preferred node affinity of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct PreferForm {
@@ -91,7 +91,7 @@ pub(crate) struct PreferForm {
     pub(crate) weight: i32,
 }
 
-/// A pod in the types that the controller reads.
+/// A pod, converted to the types that the controller reads.
 #[derive(Clone, Debug)]
 pub(crate) struct Built {
     pub(crate) pod: Pod,

@@ -1,5 +1,5 @@
-//! Random fleets, pods and sequences of events: the engine agrees with the reference model, and never allocates
-//! twice.
+//! Random fleets, pods and sequences of events: the engine agrees with the reference model, and never allocates a
+//! resource twice.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use super::host::HostForm;
 use super::pod::Built;
 use super::slow::Slow;
 
-/// An engine, a second engine with the same events, and the reference model.
+/// An engine, a second engine that handles the same events, and the reference model.
 struct Bed {
     engine: Engine,
     twin: Engine,
@@ -42,13 +42,13 @@ impl Bed {
         };
         for _ in 0..hosts {
             let form = dice.host(bed.forms.len());
-            // Not every description is a host on which a kubelet would start.
+            // Some descriptions are hosts on which no kubelet would start.
             if form.facts().is_ok() {
                 bed.forms.push(form);
                 bed.set_host(bed.forms.len() - 1);
             }
         }
-        // With many hosts the engine does not scan all of them.
+        // If there are many hosts, the engine does not scan all of them.
         if dice.rarely(20) {
             for at in 0..bed.forms.len() * 9 {
                 let name = format!("host-{}", bed.forms.len());
@@ -133,7 +133,7 @@ impl Bed {
         let request = pod.request(&mut self.engine);
         let twin = pod.request(&mut self.twin);
         let is_among = |at: &usize| among.is_none_or(|among| among.contains(&self.ids[*at]));
-        // A reported pod was bound long ago and needs no placement.
+        // A reported pod was bound long ago and must not be placed.
         if (0..self.ids.len()).any(|at| self.slow.facts(at).allocation(uid).is_some()) {
             return Ok(());
         }
@@ -254,7 +254,7 @@ impl Bed {
         self.set_host(at);
     }
 
-    /// Invariants of every state.
+    /// Checks the invariants of every state.
     fn check(&self) -> TestCaseResult {
         prop_assert_eq!(self.engine.pods(), self.slow.assumed().len());
         for (at, id) in self.ids.iter().enumerate() {
@@ -278,18 +278,18 @@ impl Bed {
         Ok(())
     }
 
-    /// True if the report of a host has the zones of all allocations.
+    /// Returns true if the report of a host contains the zones of all allocations.
     fn knows_zones(&self, at: usize) -> bool {
         self.slow.facts(at).allocations.iter().all(|one| !one.is_unplaced)
     }
 
-    /// True if no reported pod has only sums over several zones.
+    /// Returns true if no reported pod has only sums over several zones.
     fn knows_zones_of(form: &HostForm) -> bool {
         form.has.iter().all(|one| !one.containers.is_empty() || one.zones.len() < 2)
     }
 
-    /// Every kubelet reports all its allocations: an engine that is rebuilt from reports and bound pods has the same
-    /// free resources.
+    /// Checks an engine that is rebuilt from reports and bound pods: if every kubelet reports all its allocations,
+    /// the rebuilt engine has the same free resources.
     fn rebuild(&mut self) -> TestCaseResult {
         for at in 0..self.ids.len() {
             let state = self.engine.state(self.ids[at]).expect("a host that came");
@@ -307,12 +307,12 @@ impl Bed {
             let id = rebuilt.set_host(facts, form.class).expect("right taints");
             prop_assert_eq!(id, self.ids[at]);
         }
-        // Running pods come first: only then the remainder for the others is known.
+        // Running pods are added first, because the remainder for other pods is only known afterwards.
         let mut pods: Vec<_> = self.slow.assumed().iter().collect();
         pods.sort_by_key(|(pod, at)| self.slow.facts(*at).allocation(&pod.pod.uid).is_none());
         for (pod, at) in pods {
             let request = pod.request(&mut rebuilt);
-            // A pod that the kubelet would reject still counts, as before.
+            // A pod that the kubelet would reject still counts, as it did before.
             drop(rebuilt.bound(&request, self.ids[*at]));
         }
         for (_, id) in self.ids.iter().enumerate().filter(|(at, _)| self.knows_zones(*at)) {
@@ -326,12 +326,12 @@ impl Bed {
     }
 }
 
-/// Counts over all cases: a property of fleets where nothing fits would prove nothing.
+/// Counts over all cases. Without these counts, a property could hold only because no pod fits on any host.
 #[derive(Debug, Default)]
 struct Tally {
     placed: Cell<usize>,
     nowhere: Cell<usize>,
-    /// Some hosts would accept it, some would not.
+    /// Pods that some hosts accept and some hosts reject.
     chosen: Cell<usize>,
     refused_when_bound: Cell<usize>,
     reports: Cell<usize>,
@@ -339,7 +339,7 @@ struct Tally {
     of_several_zones: Cell<usize>,
     /// Reported pods with a device of a zone.
     with_devices: Cell<usize>,
-    /// Reports of old agents, of pods that have memory of several zones.
+    /// Pods with memory of several zones in reports of old agents, which only contain sums.
     sums_alone: Cell<usize>,
 }
 
@@ -351,7 +351,7 @@ fn count(cell: &Cell<usize>) {
 fn the_engine_agrees_with_the_reference_model() {
     let config =
         ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() };
-    // The same cases in every run, because the counts below are of these.
+    // Every run uses the same cases, because the test compares the counts below with fixed limits.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let tally = Rc::new(Tally::default());
     let result = TestRunner::new_with_rng(config, rng).run(

@@ -1,5 +1,5 @@
-//! Scenarios in `scenarios/*.yaml`: hosts, events in order, and for each pod the expected host or the reason why none
-//! fits.
+//! Runs the scenarios in `scenarios/*.yaml`. A scenario contains hosts, events in order, and for each pod the
+//! expected host or the reason why no host fits.
 
 #![expect(clippy::disallowed_methods, reason = "scenes are files beside the test")]
 
@@ -16,27 +16,28 @@ use super::pod::PodForm;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Scene {
-    /// What the scenario shows.
+    /// Description of the scenario.
     about: String,
     hosts: Vec<HostForm>,
     steps: Vec<Step>,
 }
 
-/// One of `place`, `bound`, `remove`, `report` and `free`.
+/// A step with exactly one of `place`, `bound`, `remove`, `report` and `free`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Step {
-    /// The pod is placed on the host in `on`, or on none: then each host in `nowhere` has a reason with these words.
+    /// Pod to be placed. The expected host is `on`; without `on`, the reason of each host in `nowhere` must contain
+    /// these words.
     place: Option<PodForm>,
     on: Option<String>,
     nowhere: Option<BTreeMap<String, String>>,
-    /// The pod is already on the host in `on`; `refused` has words of the kubelet's refusal.
+    /// Pod that is already on the host `on`; `refused` contains words of the kubelet's refusal.
     bound: Option<PodForm>,
     refused: Option<String>,
     remove: Option<String>,
-    /// A newer report of a host.
+    /// Newer report of a host.
     report: Option<HostForm>,
-    /// CPUs of each zone that can still be pinned, by host.
+    /// Number of CPUs of each zone that can still be pinned, by host.
     free: Option<BTreeMap<String, Vec<u32>>>,
 }
 

@@ -1,4 +1,5 @@
-//! Reference model of the engine, slow and simple: everything is rebuilt from the events, nothing is cached.
+//! Reference model of the engine. The model is slow and simple: it rebuilds the state from the events, and caches
+//! no results.
 
 use std::sync::Arc;
 
@@ -14,12 +15,13 @@ use berth_placement::rules::{Counts, HostId, Rules};
 
 use super::pod::Built;
 
-/// Events of the pods of a host, in order.
+/// Event of a pod of a host.
 #[derive(Clone, Debug)]
 enum Event {
-    /// The pod was added, and has what the kubelet allocates; if this fails, it only counts.
+    /// The pod was added, and gets the resources that the kubelet allocates; if the kubelet refuses the pod, only
+    /// its requests count.
     Came(Pod),
-    /// The pod has the reported resources.
+    /// The pod has the resources in the report.
     Reported(String, Restored),
     Went(String),
 }
@@ -30,11 +32,11 @@ struct SlowHost {
     events: Vec<Event>,
 }
 
-/// All hosts and pods.
+/// State of the reference model: all hosts and pods.
 #[derive(Debug, Default)]
 pub(crate) struct Slow {
     hosts: Vec<SlowHost>,
-    /// In the order in which they were assumed.
+    /// Pods and their hosts, in the order in which the pods were assumed.
     assumed: Vec<(Built, usize)>,
 }
 
@@ -69,7 +71,7 @@ impl Slow {
         Some(self.assumed.iter().find(|(pod, _)| pod.pod.uid == uid)?.1)
     }
 
-    /// Adds a pod to a host; the report's entry of the pod applies if `bound` is true.
+    /// Adds a pod to a host. If `bound` is true, the report's entry of the pod applies.
     pub(crate) fn book(&mut self, pod: &Built, at: usize, bound: bool) {
         self.remove(&pod.pod.uid);
         let host = &mut self.hosts[at];
@@ -111,12 +113,12 @@ impl Slow {
         state
     }
 
-    /// Returns true if the kubelet of a host would admit a pod, as far as it is predictable.
+    /// Returns true if the kubelet of a host would admit a pod, as far as this is predictable.
     pub(crate) fn would_take(&self, pod: &Pod, at: usize) -> bool {
         is_predictable(pod, self.facts(at)) && self.state(at).check(pod).is_ok()
     }
 
-    /// Returns the hosts that would accept a pod that is on none.
+    /// Returns the hosts that would accept a pod that has no host yet.
     pub(crate) fn takers(&self, pod: &Built) -> Vec<usize> {
         let (mut counts, ids) = self.counts();
         let rules = pod.rules(&mut counts);
@@ -156,7 +158,8 @@ fn suits(needs: &Needs, host: &ReportedHost) -> bool {
             && !(needs.class == Class::Performance && host.merges_pages == Some(true))
 }
 
-/// KubeVirt gives each zone of the VM's CPUs the same number of pages; the first zones get the remainder.
+/// Returns true if the zones have enough pages. KubeVirt requires the same number of pages from each zone of the
+/// VM's CPUs; the first zones provide the remainder.
 fn has_pages(pod: &Built, given: &Admission, before: &State, host: &ReportedHost) -> bool {
     let Some(numa) = pod.needs.numa else { return true };
     let placements = given.placements(&host.admission);
@@ -170,7 +173,7 @@ fn has_pages(pod: &Built, given: &Admission, before: &State, host: &ReportedHost
     })
 }
 
-/// Returns true if the report has everything that the kubelet's decision depends on.
+/// Returns true if the report contains all facts that the kubelet's decision depends on.
 fn is_predictable(pod: &Pod, facts: &ReportedHost) -> bool {
     let kubelet = facts.admission.kubelet();
     let is_spread = facts.allocations.iter().any(|one| one.is_unplaced);

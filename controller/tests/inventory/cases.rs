@@ -1,20 +1,20 @@
-//! Problems of a report or a Node, case by case, and their messages.
+//! Cases of problems in a report or a Node, with the expected messages.
 
 use berth_api::CpuSet;
 use serde_json::{Value, json};
 
 use super::{infra_node, node, read};
 
-/// The expected result for a host.
+/// Expected result for a host.
 enum Then {
-    /// The host is usable; these are the problems.
+    /// The host is usable, and has these problems.
     Reported(&'static [&'static str]),
-    /// Nothing can be placed on the host, and why.
+    /// No VM can be placed on the host, for these reasons.
     Unusable(&'static [&'static str]),
 }
 use Then::{Reported, Unusable};
 
-/// Sets a value at a pointer.
+/// Sets a value at a JSON pointer.
 fn with(mut document: Value, pointer: &str, value: Value) -> Value {
     if let Some(place) = document.pointer_mut(pointer) {
         *place = value;
@@ -51,7 +51,7 @@ fn hold(infra: Value, node: Value, what: &str, then: &Then) {
 fn what_is_wrong_with_a_report_is_named() {
     let kubelet = "/status/capabilities/kubelet";
     let cases = [
-        // Values of the kubelet's configuration.
+        // Cases with values of the kubelet's configuration.
         (
             format!("{kubelet}/cpuManagerPolicy"),
             json!("dynamic"),
@@ -81,7 +81,7 @@ fn what_is_wrong_with_a_report_is_named() {
             Unusable(&["reservedSystemCPUs: CPU 99 is in no zone"]),
         ),
         (format!("{kubelet}/reservedSystemCPUs"), json!("0-"), Unusable(&["reservedSystemCPUs"])),
-        // Zones.
+        // Cases with zones.
         ("/status/zones".to_owned(), json!([]), Unusable(&["status.zones: is empty"])),
         ("/status/zones/1/id".to_owned(), json!(0), Unusable(&["zone 0: is there twice"])),
         ("/status/zones/1/id".to_owned(), json!(64), Unusable(&["zone 64"])),
@@ -129,9 +129,9 @@ fn what_is_wrong_with_a_report_is_named() {
         ),
         // Siblings that do not match the zone are ignored.
         ("/status/zones/0/threads".to_owned(), json!(["0-3", "16-19"]), Reported(&[])),
-        // Pinned CPUs outside the zone only help to guess the numbering.
+        // Pinned CPUs outside the zone are only used to guess the numbering of CPUs.
         ("/status/zones/0/pinnedCPUs".to_owned(), json!("900-901"), Reported(&[])),
-        // Allocations.
+        // Cases with allocations.
         (
             "/status/allocations/0/cpus".to_owned(),
             json!("2-3,100"),
@@ -247,7 +247,8 @@ fn what_is_wrong_with_a_node_is_named() {
     }
 }
 
-/// A pod that is listed twice, and a third that claims the CPUs of the second: all of it is taken, once.
+/// If a pod is listed twice, and a third entry claims the same CPUs as the second, all of these CPUs are allocated,
+/// each once.
 #[test]
 fn duplicate_allocations_are_taken() {
     let mut infra = infra_node();
@@ -269,7 +270,7 @@ fn duplicate_allocations_are_taken() {
     assert_eq!(y.devices.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [3]);
 }
 
-/// A Node that was deleted and created again with the same name: the InfraNode of the previous Node does not apply.
+/// If a Node was deleted and created again with the same name, the InfraNode of the previous Node does not apply.
 #[test]
 fn a_report_of_an_earlier_node_does_not_count() {
     let owned_by = |uid: &str| {
@@ -288,7 +289,8 @@ fn a_report_of_an_earlier_node_does_not_count() {
     assert!(read(infra_node(), Some(node)).is_ok(), "one that a person has written");
 }
 
-/// Devices are counted by zone if the report and the Node agree; otherwise no aligned pod is placed by them.
+/// Devices are counted by zone if the report and the Node agree; otherwise no pod that needs alignment is placed by
+/// devices.
 #[test]
 fn devices_whose_zones_are_not_known_are_named() {
     let offered = |count: &str| with(node(), "/status/allocatable/intel.com~1vf", json!(count));
@@ -311,7 +313,7 @@ fn devices_whose_zones_are_not_known_are_named() {
     assert_eq!(unplaced(infra_node(), with(node(), bridge, json!("1k"))), [""; 0], "no device");
 }
 
-/// A zone that disappears takes its CPUs and allocations with it.
+/// If a zone disappears, its CPUs and allocations disappear too.
 #[test]
 fn a_zone_that_vanishes_takes_its_allocations_along() {
     let mut infra = infra_node();

@@ -1,9 +1,9 @@
-//! A change to a JSON document: an invalid value, a removed field, or a duplicate.
+//! Mutations of a JSON document: an invalid value, a removed field, or a duplicate.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// The location and the change.
+/// Location and kind of a change.
 #[derive(Clone, Debug)]
 pub(crate) struct Mutation {
     place: usize,
@@ -95,7 +95,7 @@ impl Mutation {
     }
 }
 
-/// JSON pointers of everything but the root.
+/// Collects the JSON pointers of all values except the root.
 fn collect(value: &Value, path: &mut String, all: &mut Vec<String>) {
     let mut deeper = |name: &str, value: &Value| {
         let length = path.len();

@@ -1,4 +1,4 @@
-//! The format of the recorded answers.
+//! Format of the recorded answers.
 
 use std::collections::BTreeMap;
 
@@ -267,7 +267,7 @@ impl Case {
             .unwrap_or_else(|fault| panic!("{}: {fault}", self.case_id))
     }
 
-    /// The zone of a CPU.
+    /// Returns the zone of a CPU.
     pub(crate) fn zone_of(&self, cpu: u32) -> u32 {
         let zones = &self.host.numa_nodes;
         let mut with = zones.iter().filter(|zone| zone.cores.iter().flatten().any(|&c| c == cpu));

@@ -1,4 +1,4 @@
-//! Applies the events of a case, and compares every answer.
+//! Replays the events of a case, and compares every answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,12 +23,13 @@ pub(crate) struct Tally {
     pub(crate) restarts: usize,
     pub(crate) restarts_refused: usize,
     pub(crate) restarts_by_chance: usize,
-    /// Admissions by policy, scope and outcome.
+    /// Number of admissions, by policy, scope and outcome.
     pub(crate) outcomes: BTreeMap<(String, String, String), usize>,
-    /// Admissions whose CPUs or devices are random in the kubelet, and the number with other results.
+    /// Number of admissions for which the kubelet selects CPUs or devices at random, and number of these with
+    /// another result.
     pub(crate) chances: usize,
     pub(crate) chances_otherwise: usize,
-    /// Refusals that name another of several short devices.
+    /// Number of refusals that name another device, if several devices are insufficient.
     pub(crate) other_devices_named: usize,
     pub(crate) mismatches: Vec<String>,
 }
@@ -39,13 +40,13 @@ impl Tally {
     }
 }
 
-/// Replays a case; the rest of it is skipped after a mismatch.
+/// Replays a case. After a mismatch, the rest of the case is skipped.
 pub(crate) fn replay(case: &Case, tally: &mut Tally) {
     tally.cases += 1;
     let mut replay = Replay {
         case,
         state: State::new(&Arc::new(case.host())),
-        // In 1.20 the order of equal CPUs is not total: see `take_old`.
+        // In version 1.20, the order of equal CPUs is not total: see `take_old`.
         by_number: case.kubelet().version.minor > 22,
     };
     if let Err(difference) = replay.compare_state(&case.state_initial) {
@@ -168,9 +169,10 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Returns true if the kubelet names another resource than the predictor, and both are short: it iterates over
-    /// the resources of a container in the order of a Go map and stops at the first short one. Without the resource
-    /// that the predictor names, the refusal is the recorded one.
+    /// Returns true if the kubelet names another resource than the predictor, and both resources are insufficient:
+    /// the kubelet iterates over the resources of a container in the order of a Go map, and stops at the first
+    /// insufficient resource. If the resource that the predictor names is removed, the predicted refusal is the
+    /// recorded refusal.
     fn names_other_devices(&self, pod: &Pod, outcome: &Outcome, refusal: &Refusal) -> bool {
         let Some(named) = short_devices(&refusal.message) else { return false };
         let mut without = pod.clone();
@@ -187,7 +189,7 @@ impl Replay<'_> {
             && (is_recorded || self.names_other_devices(&without, outcome, &other))
     }
 
-    /// Continues with the CPUs that the kubelet took, where it could have taken others.
+    /// Continues with the CPUs that the kubelet allocated, if the kubelet could also have allocated others.
     fn take_recorded(&mut self, pod: &Pod, outcome: &Outcome) {
         let containers = outcome.containers.iter().map(|given| RestoredContainer {
             cpus: cpus(&given.exclusive_cpus),
@@ -208,7 +210,7 @@ impl Replay<'_> {
 
     fn compare_state(&self, recorded: &StateRecord) -> anyhow::Result<()> {
         let mine = StateRecord {
-            // Without a policy the CPU Manager has no set.
+            // Without a policy, the CPU Manager has no default CPU set.
             default_cpu_set: recorded
                 .default_cpu_set
                 .as_ref()
@@ -228,7 +230,7 @@ fn memory(state: &State, recorded: &StateRecord) -> Vec<MemoryRecord> {
         let free = |kind: MemoryKind| {
             view.free.iter().find(|(known, _)| *known == kind).map_or(0, |&(_, bytes)| bytes)
         };
-        // The kubelet leaves out sizes without a pool in any zone.
+        // The kubelet leaves out page sizes for which no zone has a pool.
         let pages = |shown: Option<u64>, size| {
             let bytes = free(MemoryKind::HugePages(size));
             (shown.is_some() || bytes > 0).then_some(bytes)
@@ -289,7 +291,7 @@ fn by_resource(devices: &Devices) -> BTreeMap<&str, u32> {
     counts
 }
 
-/// Returns the requests of a pod in a version without sidecars, as in `PodRequests`.
+/// Returns the requests of a pod in a version without sidecars, computed as in `PodRequests`.
 fn sums(pod: &Pod) -> Resources {
     let most = |of: &dyn Fn(&Resources) -> u64| {
         let apps: u64 = pod.containers.iter().map(|container| of(&container.requests)).sum();
@@ -307,7 +309,7 @@ fn sums(pod: &Pod) -> Resources {
     }
 }
 
-/// Returns the resource of a refusal because of too few devices.
+/// Returns the resource that a refusal for insufficient devices names.
 fn short_devices(message: &str) -> Option<&str> {
     let rest = message.split_once("requested number of devices unavailable for ")?.1;
     rest.split_once(". Requested").map(|(name, _)| name)

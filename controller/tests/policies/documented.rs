@@ -1,4 +1,4 @@
-//! The evaluator, held to the examples of the Kubernetes documentation.
+//! Compares the evaluator with the examples of the Kubernetes documentation.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn tcp(cluster: &Cluster, from: &End, to: &End, number: u16) -> bool {
     cluster.allows(from, to, Port { protocol: "TCP", number }, false)
 }
 
-/// The first example of the page: `test-network-policy`.
+/// The first example of the documentation page: `test-network-policy`.
 #[test]
 fn the_first_example() {
     let cluster = cluster(vec![policy(json!({
@@ -62,7 +62,7 @@ fn the_first_example() {
         (at("172.17.2.5"), true),
         (at("172.17.1.5"), false),
         (at("172.18.0.5"), false),
-        // The node that it runs on.
+        // The address of the node on which the pod runs.
         (at("192.0.2.10"), true),
         (at("192.0.2.11"), false),
     ] {
@@ -73,7 +73,7 @@ fn the_first_example() {
     assert!(tcp(&cluster, &db, &at("10.0.0.7"), 5978));
     assert!(!tcp(&cluster, &db, &at("10.0.0.7"), 5979));
     assert!(!tcp(&cluster, &db, &at("10.0.1.7"), 5978));
-    // Pods that it does not select are not isolated.
+    // Pods that the policy does not select are not isolated.
     assert!(tcp(&cluster, &at("172.18.0.5"), &pod("default", &[]), 1));
     assert!(tcp(&cluster, &pod("mine", &[("role", "db")]), &at("10.0.1.7"), 1));
 }
@@ -86,14 +86,14 @@ fn default_policies() {
         |spec: Value| tcp(&cluster(vec![policy(spec)]), &other, &one, 80),
     );
     for (spec, goes_out, comes_in) in [
-        // Default deny all ingress; allow all ingress.
+        // Examples "Default deny all ingress" and "Allow all ingress".
         (json!({"podSelector": {}, "policyTypes": ["Ingress"]}), true, false),
         (json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]}), true, true),
-        // Default deny all egress; allow all egress.
+        // Examples "Default deny all egress" and "Allow all egress".
         (json!({"podSelector": {}, "policyTypes": ["Egress"]}), false, true),
         (json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}), true, true),
         (json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}), false, false),
-        // Without policyTypes: Ingress, and Egress if there are rules for it.
+        // Without policyTypes, the policy applies to ingress, and to egress if it has egress rules.
         (json!({"podSelector": {}}), true, false),
         (json!({"podSelector": {}, "egress": [{}]}), true, false),
         (json!({"podSelector": {}, "egress": [{"to": [{"podSelector": {}}]}]}), false, false),
@@ -102,7 +102,7 @@ fn default_policies() {
     }
 }
 
-/// "Behavior of to and from selectors": one entry with both fields, and two entries with one each.
+/// "Behavior of to and from selectors": one entry with both fields, and two entries with one field each.
 #[test]
 fn both_fields_of_a_peer_must_hold() {
     let alice = json!({"matchLabels": {"namespace": "frontend"}});
@@ -185,7 +185,7 @@ fn blocks_of_either_family() {
     assert!(v6.allows(&from, &at("2001:db8::1"), port, true));
     assert!(!v6.allows(&from, &at("fd12::1"), port, true));
     assert!(!v6.allows(&from, &at("192.0.2.99"), port, false), "IPv4 is not in ::/0");
-    // Whether a block means pods too is the plugin's affair.
+    // The network plugin decides if a block also applies to pods.
     let mut pods = block("10.0.0.0/8", json!([]));
     assert!(!tcp(&pods, &from, &pod("mine", &[]), 80));
     pods.blocks_apply_to_pods = true;

@@ -1,5 +1,6 @@
-//! Evaluates NetworkPolicies as the Kubernetes API documentation defines them (reference of `networking.k8s.io/v1`, concept
-//! page "Network Policies"): which connections a set of policies allows. It shares no code with what renders policies.
+//! Evaluates NetworkPolicies as the Kubernetes API documentation defines them (reference of `networking.k8s.io/v1`,
+//! concept page "Network Policies"): returns the connections that a set of policies allows. The evaluator shares no
+//! code with the renderer of policies.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// Labels from pairs.
+/// Returns labels from pairs of key and value.
 pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
@@ -18,11 +19,11 @@ pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
 pub(crate) struct Pod {
     pub(crate) namespace: String,
     pub(crate) labels: Labels,
-    /// One address of each family.
+    /// Addresses of the pod, one for each family.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Named container ports: name, protocol, number.
+    /// Named container ports: name, protocol and number.
     pub(crate) ports: Vec<(String, String, u16)>,
-    /// Addresses of the node that it runs on.
+    /// Addresses of the node on which the pod runs.
     pub(crate) node: Vec<IpAddr>,
 }
 
@@ -30,11 +31,11 @@ pub(crate) struct Pod {
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     Pod(Pod),
-    /// Any address that is no pod's.
+    /// An address that does not belong to a pod.
     Address(IpAddr),
 }
 
-/// Destination of a connection.
+/// Destination port of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Port<'a> {
     pub(crate) protocol: &'a str,
@@ -52,13 +53,14 @@ enum Direction {
 pub(crate) struct Cluster {
     pub(crate) namespaces: BTreeMap<String, Labels>,
     pub(crate) policies: Vec<Value>,
-    /// Whether an `ipBlock` also applies to addresses of pods. The documentation leaves it to the network plugin: they "should
-    /// be cluster-external IPs".
+    /// True if an `ipBlock` also applies to addresses of pods. The documentation leaves this to the network plugin:
+    /// the blocks "should be cluster-external IPs".
     pub(crate) blocks_apply_to_pods: bool,
 }
 
 impl Cluster {
-    /// Returns true if a connection is allowed: by the policies of its source and by those of its destination.
+    /// Returns true if a connection is allowed by the policies of its source and by the policies of its
+    /// destination.
     pub(crate) fn allows(&self, from: &End, to: &End, port: Port<'_>, is_v6: bool) -> bool {
         let way_out = match from {
             End::Pod(pod) => self.passes(Direction::Egress, pod, to, to, port, is_v6),
@@ -87,7 +89,8 @@ impl Cluster {
         {
             return true;
         }
-        // A pod that no policy of a direction selects is not isolated in that direction; else the union of rules decides.
+        // A pod that no policy of a direction selects is not isolated in that direction; otherwise the union of the
+        // rules decides.
         let applying: Vec<&Value> = self
             .policies
             .iter()
@@ -106,7 +109,7 @@ impl Cluster {
             list(&policy["spec"][rules]).iter().any(|rule| {
                 let peers = list(&rule[peers]);
                 let ports = list(&rule["ports"]);
-                // An absent or empty list matches all peers, or all ports.
+                // An absent or empty list matches all peers or all ports.
                 (peers.is_empty()
                     || peers.iter().any(|peer| self.is_peer(peer, policy, other, is_v6)))
                     && (ports.is_empty() || ports.iter().any(|one| is_port(one, to, port)))
@@ -154,8 +157,8 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// "If no policyTypes are specified on a NetworkPolicy then by default Ingress will always be set and Egress will be set if
-/// the NetworkPolicy has any egress rules."
+/// Returns true if a policy applies to a direction. "If no policyTypes are specified on a NetworkPolicy then by
+/// default Ingress will always be set and Egress will be set if the NetworkPolicy has any egress rules."
 fn has_type(policy: &Value, direction: Direction) -> bool {
     let types = list(&policy["spec"]["policyTypes"]);
     let name = match direction {
@@ -173,14 +176,14 @@ fn is_port(rule: &Value, to: &End, port: Port<'_>) -> bool {
         return false;
     }
     match (&rule["port"], &rule["endPort"]) {
-        // All ports of that protocol.
+        // An absent port matches all ports of the protocol.
         (Value::Null, _) => true,
         (Value::Number(first), Value::Number(last)) => {
             let range = first.as_u64().unwrap()..=last.as_u64().unwrap();
             range.contains(&u64::from(port.number))
         }
         (Value::Number(only), _) => only.as_u64() == Some(port.number.into()),
-        // A name is that of a container's port, of the pod that is connected to.
+        // A named port is a container port of the destination pod.
         (Value::String(name), _) => match to {
             End::Pod(pod) => pod.ports.iter().any(|(known, protocol, number)| {
                 known == name && protocol == port.protocol && *number == port.number
@@ -191,7 +194,8 @@ fn is_port(rule: &Value, to: &End, port: Port<'_>) -> bool {
     }
 }
 
-/// An empty selector selects everything; its parts must all hold.
+/// Returns true if a selector selects these labels. An empty selector selects all labels; otherwise all its parts
+/// must match.
 fn selects(selector: &Value, labels: &Labels) -> bool {
     let pairs = selector["matchLabels"].as_object();
     let pairs_hold = pairs.into_iter().flatten().all(|(key, value)| {
@@ -213,7 +217,7 @@ fn selects(selector: &Value, labels: &Labels) -> bool {
         })
 }
 
-/// Returns true if a CIDR contains an address, bit by bit.
+/// Returns true if a CIDR contains an address; compares bit by bit.
 fn contains(cidr: &str, address: IpAddr) -> bool {
     let (network, length) = cidr.split_once('/').expect("a CIDR");
     let (network, length): (IpAddr, u32) = (network.parse().unwrap(), length.parse().unwrap());

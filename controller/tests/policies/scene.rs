@@ -1,5 +1,5 @@
-//! A cluster with two tenants, CDI, KubeVirt and dual-stack addresses, of which many are public: those must be closed one by
-//! one.
+//! A cluster with two tenants, CDI, KubeVirt and dual-stack addresses. Many addresses are public, so that the
+//! policies must exclude them individually.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::evaluator::{Cluster, End, Labels, Pod, labels};
 
 const NAME: &str = "kubernetes.io/metadata.name";
 
-/// The policies of a tenant `abc`, and of another one.
+/// Policies of tenant `abc`, and of another tenant.
 pub(crate) struct Scene {
     pub(crate) cluster: Cluster,
 }
@@ -33,7 +33,8 @@ fn config() -> InfraConfigSpec {
     .unwrap()
 }
 
-/// Public addresses wherever an address may be public: a private one is closed anyway.
+/// Returns facts with public addresses wherever an address may be public, because policies exclude private
+/// addresses anyway.
 fn facts() -> ClusterFacts {
     let of = |all: &[&str]| all.iter().map(|one| one.parse().unwrap()).collect();
     let port =
@@ -71,12 +72,12 @@ fn rendered(tenant: &str, isolation: &str) -> Vec<Value> {
 }
 
 impl Scene {
-    /// With this isolation; the other tenant has the default.
+    /// Creates a scene with this isolation of tenant `abc`; the other tenant has the default isolation.
     pub(crate) fn of(isolation: &str) -> Self {
         Self::with_other(isolation, "InCluster")
     }
 
-    /// With this isolation of both tenants.
+    /// Creates a scene with the isolation of both tenants.
     pub(crate) fn with_other(isolation: &str, other: &str) -> Self {
         let name = |name: &str| (name.to_owned(), labels(&[(NAME, name)]));
         let tenant = |id: &str| {
@@ -99,7 +100,7 @@ impl Scene {
         Self { cluster: Cluster { namespaces, policies, blocks_apply_to_pods: false } }
     }
 
-    /// An end by its name in the table; `None` if it has no address of a family.
+    /// Returns an end by its name in the table; `None` if it has no address of the family.
     pub(crate) fn end(&self, name: &str, is_v6: bool) -> Option<End> {
         let importer: &[(&str, &str)] =
             &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "importer")];
@@ -121,7 +122,7 @@ impl Scene {
             "VM of another tenant, labelled cdi-uploadproxy" => {
                 ("cluster-xyz", posing(&[("cdi.kubevirt.io", "cdi-uploadproxy")]))
             }
-            // As if KubeVirt did not set that label on every launcher.
+            // This case assumes that KubeVirt does not set that label on every launcher.
             "VM of another tenant, labelled virt-api" => {
                 ("cluster-xyz", vec![("kubevirt.io", "virt-api")])
             }
@@ -143,8 +144,8 @@ impl Scene {
             }
             _ => return address(name, is_v6),
         };
-        // Pods have addresses of a public network: an `ipBlock` of the internet must leave them out, where a plugin applies it
-        // to pods.
+        // Pods have addresses of a public network: an `ipBlock` for the internet must exclude them, because some
+        // plugins apply the block to pods.
         let addresses = ["192.0.2.40", "2001:db8:244::40"];
         Some(End::Pod(Pod {
             namespace: namespace.to_owned(),

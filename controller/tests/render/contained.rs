@@ -1,4 +1,4 @@
-//! What a MachineDeployment has access to: Secrets, tenants, annotations and labels of its machines' pods.
+//! Access of a MachineDeployment to Secrets and tenants, and to the annotations and labels of its machines' pods.
 
 use serde_json::{Map, Value, json};
 
@@ -38,7 +38,7 @@ fn leaves(value: &Value, path: &str, all: &mut Vec<String>) {
     }
 }
 
-/// A providerSpec with a value in every field that may be a reference.
+/// Returns a providerSpec with a value in every field that may be a reference.
 fn full() -> Value {
     let mut provider = base();
     let cloud = &mut provider["cloudProviderSpec"];
@@ -75,7 +75,7 @@ fn flat() -> Value {
     })
 }
 
-/// Replaces each field with a reference to a Secret; no message may quote the value.
+/// Replaces each field by a reference to a Secret; no message may quote the value of the Secret.
 #[test]
 fn messages_redact_values_of_secrets() {
     let (mut tried, mut refused) = (0, 0);
@@ -151,7 +151,7 @@ fn references_may_use_own_and_listed_namespaces() {
     {
         assert!(refused.contains(words), "{words}: {refused}");
     }
-    // The message is the same whether the Secret exists or not.
+    // The message does not reveal if the Secret exists.
     let absent = report("nowhere", &[]).unwrap_err();
     assert_eq!(absent.0, refused.replace("elsewhere", "nowhere"));
     let listed = config(json!({"secretReferences": [{"namespace": "elsewhere", "name": "sizes"}]}));
@@ -189,10 +189,10 @@ fn a_tenant_lists_the_namespaces_that_may_name_it() {
         let listed = from("other", by, json!(["other"])).unwrap();
         assert_eq!(listed.namespace, "cluster-abc");
         assert!(listed.machine.to_string().contains("cluster-abc/tenant-abc"));
-        // The tenant's own namespace needs no entry.
+        // A deployment in the tenant's own namespace needs no entry.
         assert_eq!(from("cluster-abc", by, json!([])).unwrap().namespace, "cluster-abc");
     }
-    // From the namespace of another tenant, whether its TenantCluster exists or not.
+    // The deployment is in the namespace of another tenant, with or without a TenantCluster.
     let mut foreign = deployment(&base());
     foreign["metadata"] = json!({"name": "web", "namespace": "cluster-thief", "annotations": {"berth.dev/tenant": "abc"}});
     for beside in
@@ -201,7 +201,8 @@ fn a_tenant_lists_the_namespaces_that_may_name_it() {
         let refused = rendered_in_place(&foreign, &beside, "vm").unwrap_err();
         assert!(refused.contains("metadata.annotations[berth.dev/tenant]: `abc`"), "{refused}");
     }
-    // A named tenant that does not exist is an error: machines elsewhere would become orphans once it exists.
+    // A tenant that is named but does not exist is an error: machines in another namespace would become orphans
+    // after the tenant is created.
     let refused = rendered_in_place(&foreign, &[], "vm").unwrap_err();
     assert!(refused.contains("metadata.annotations[berth.dev/tenant]: `abc`"), "{refused}");
 }
@@ -246,7 +247,7 @@ fn annotations_that_act_on_pods_are_ignored_and_reported() {
         machine.machine["spec"]["dataVolumeTemplates"][0]["metadata"]["annotations"],
         json!({"cdi.kubevirt.io/storage.usePopulator": "false"})
     );
-    // Annotations that an administrator lists.
+    // These annotations are listed by an administrator.
     let listed =
         config(json!({"annotationPrefixes": ["example.com/", "hooks.kubevirt.io/hookSidecars"]}));
     let machine = rendered(&deployment, &[listed], "vm").unwrap();

@@ -1,10 +1,10 @@
-//! Renders the examples of KKP's documents.
+//! Renders the examples in KKP's documents.
 
 use serde_json::{Value, json};
 
 use super::{DISK, base, deployment, rendered, set};
 
-/// The complete flat form of the first proposal, with its example of each preset.
+/// Returns the complete flat form of the first proposal, with the example of each preset.
 fn flat() -> Value {
     json!({
         "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
@@ -110,7 +110,7 @@ fn the_flat_form_of_the_first_proposal_is_rendered() {
     );
 }
 
-/// Sample of KKP 2.21: presets select by the label `md`; values may be placeholders.
+/// The sample of KKP 2.21: presets select by the label `md`, and values may be placeholders.
 #[test]
 fn presets_of_the_documents_are_rendered() {
     let affinity = |preset: &str, strength: &str, at: &str| {
@@ -141,7 +141,7 @@ fn presets_of_the_documents_are_rendered() {
     );
     set(&mut provider, &format!("{DISK}/osImage"), json!("<< YOUR_IMAGE_SOURCE >>"));
     let sample = rendered(&deployment(&provider), &[], "vm").unwrap();
-    // The two placeholders, and operatingSystemSpec, which is not supported.
+    // The notes are about the two placeholders, and about operatingSystemSpec, which is not supported.
     assert_eq!(sample.notes.len(), 3, "{:?}", sample.notes);
     set(
         &mut provider,

@@ -1,7 +1,7 @@
-//! The scheduler of a machine, set by its tenant or by its instance type so that KubeVirt accepts it.
+//! Scheduler of a machine. The tenant or the instance type sets it, so that KubeVirt accepts the VM.
 //!
-//! Compared with recorded answers of KubeVirt's own code (`tests/data/kubevirt`): the fields that an instance type and a VM
-//! must not both set.
+//! The tests compare with recorded answers of KubeVirt's own code (`tests/data/kubevirt`) about the fields that an
+//! instance type and a VM must not both set.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 
 use super::{base, data, deployment, rendered, set};
 
-/// Returns whether KubeVirt rejects a field, by whether the instance type and the VM set it.
+/// Returns if KubeVirt rejects a field. The key is true for the instance type, and for the VM, if it sets the field.
 fn recorded(field: &str) -> BTreeMap<(bool, bool), bool> {
     let (mut all, mut answers) = (BTreeMap::new(), 0);
     for path in data::files("kubevirt", ".jsonl.gz") {
         let file = std::fs::File::open(&path).unwrap();
         for line in BufReader::new(GzDecoder::new(file)).lines() {
             let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();
-            // Rejected before the instance type is applied.
+            // KubeVirt rejects the VM before it applies the instance type.
             let stage = answer["error"]["stage"].as_str().unwrap_or_default();
             if answer["instancetype"].is_null() || ["read", "vm-mutate"].contains(&stage) {
                 continue;
@@ -41,7 +41,7 @@ fn recorded(field: &str) -> BTreeMap<(bool, bool), bool> {
     all
 }
 
-/// The shipped instance types, and two others.
+/// Returns the shipped instance types, and two others.
 fn instancetypes() -> Vec<Value> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/instancetypes");
     let mut all = Vec::new();
@@ -71,7 +71,8 @@ fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
     let (mut made, mut refused) = (0, 0);
     for instancetype in instancetypes() {
         for asked in [None, Some("berth-scheduler"), Some("own")] {
-            // Shipped instance types are known by name, so that `render -f` of one file works without them.
+            // The controller knows the shipped instance types by name, so that `render -f` of a single file works
+            // without them.
             for is_known in [true, false] {
                 let name = instancetype["metadata"]["name"].as_str().unwrap();
                 let theirs = instancetype["spec"]["schedulerName"].as_str();

@@ -18,7 +18,8 @@ fn put_host(world: &mut World, counts: &mut Counts, made: MadeHost) {
     world.hosts.insert(made.node.metadata.name.clone().unwrap(), made);
 }
 
-/// Asks both about a pod and every host; returns the hosts that it may go to.
+/// Compares the answers of the indexes and of the reference model for a pod on every host. Returns the hosts on
+/// which the pod is allowed.
 fn compare(world: &World, counts: &Counts, made: &MadePod, rules: &Rules) -> Vec<String> {
     let question = counts.filter_for(rules);
     let mut allowed = Vec::new();
@@ -47,7 +48,7 @@ fn compare(world: &World, counts: &Counts, made: &MadePod, rules: &Rules) -> Vec
     allowed
 }
 
-/// A sequence of changes.
+/// Runs a sequence of random changes.
 fn live(seed: u64, steps: u64) {
     let mut dice = Dice(seed);
     let is_flawed = dice.once_in(2);
@@ -94,7 +95,7 @@ fn live(seed: u64, steps: u64) {
                 let parts = PodSpecParts::from_pod(&made.pod, &made.containers);
                 let rules = Arc::new(Rules::compile(&mut counts, &parts).unwrap());
                 let allowed = compare(&world, &counts, &made, &rules);
-                // Another component may have placed it elsewhere: DaemonSets, or a user by nodeName.
+                // Another component may have placed the pod on any host: a DaemonSet, or a user by nodeName.
                 let anywhere: Vec<String> = world.hosts.keys().cloned().collect();
                 let hosts = if allowed.is_empty() { &anywhere } else { &allowed };
                 if !hosts.is_empty() {
@@ -107,7 +108,7 @@ fn live(seed: u64, steps: u64) {
             }
         }
     }
-    // Rules that were compiled earlier give the same result as rules compiled now.
+    // Rules that were compiled earlier give the same result as rules that are compiled now.
     for (name, (_, rules)) in &ids {
         compare(&world, &counts, &world.pods[name].0, rules);
     }
@@ -121,7 +122,7 @@ proptest! {
     }
 }
 
-/// Rules that have just been compiled apply to pods that existed before.
+/// Newly compiled rules apply to pods that existed before.
 #[test]
 fn new_counters_include_existing_pods() {
     let mut dice = Dice(7);

@@ -1,4 +1,5 @@
-//! Cases of kube-scheduler's own tests, by their names there: our rules must give the same result as its plugins.
+//! Cases of kube-scheduler's own tests, with their original names: Berth's rules must give the same result as the
+//! plugins of kube-scheduler.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl Case {
         Self { counts }
     }
 
-    /// Four hosts in two zones, as in most tests of spreading.
+    /// Creates four hosts in two zones, as most tests of spread constraints use them.
     fn of_zones() -> Self {
         let host = |zone: &str, node: &str| json!({"zone": zone, "node": node});
         Self::new(&[
@@ -71,7 +72,7 @@ impl Case {
         hosts.iter().fold(self, |case, host| case.with(host, "", json!({"foo": ""}), json!({})))
     }
 
-    /// Returns the reason for each host, in the order of their names; empty for a host that fits.
+    /// Asserts the reason for each host, in the order of host names; the reason is empty for a host that fits.
     fn expect(mut self, labels: Value, spec: Value, wanted: &[&str]) {
         let pod = read(labels, spec);
         let containers = Pod::default();
@@ -102,7 +103,7 @@ fn term(key: &str, operator: &str, values: &[&str], topology: &str) -> Value {
     json!({"labelSelector": {"matchExpressions": [expression]}, "topologyKey": topology})
 }
 
-/// interpodaffinity `TestRequiredAffinitySingleNode`.
+/// Test `TestRequiredAffinitySingleNode` of interpodaffinity.
 #[test]
 fn required_affinity_on_a_single_node() {
     let scan = json!({"service": "securityscan"});
@@ -149,7 +150,8 @@ fn required_affinity_on_a_single_node() {
         json!({}),
         &[""],
     );
-    // The first pod of a group (`satisfyPodAffinity`): its own selector matches it, and no other pod.
+    // The first pod of a group (`satisfyPodAffinity`): the selector of the pod matches the pod, and matches no
+    // other pod.
     machine().expect(scan.clone(), near(json!([scans("region")]), none.clone()), &[""]);
     machine().expect(scan, near(json!([scans("rack")]), none), &[AFFINITY]);
 }
@@ -159,7 +161,7 @@ fn spread(topology: &str, selector: Value) -> Value {
         "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]})
 }
 
-/// podtopologyspread `TestSingleConstraint` and `TestPreFilterState`.
+/// Tests `TestSingleConstraint` and `TestPreFilterState` of podtopologyspread.
 #[test]
 fn a_single_constraint() {
     let exists = json!({"matchExpressions": [{"key": "foo", "operator": "Exists"}]});
@@ -170,7 +172,7 @@ fn a_single_constraint() {
         spread("zone", exists.clone()),
         &["", "", "", ""],
     );
-    // As before, but 3/2 ("key in matchLabelKeys is ignored when it isn't exist in pod.labels").
+    // The same hosts with pods 3/2 ("key in matchLabelKeys is ignored when it isn't exist in pod.labels").
     let mut ignored = spread("zone", exists.clone());
     ignored["topologySpreadConstraints"][0]["matchLabelKeys"] = json!(["bar"]);
     Case::of_zones().foo(&["node-a", "node-a", "node-b", "node-y", "node-y"]).expect(
@@ -178,7 +180,7 @@ fn a_single_constraint() {
         ignored,
         &[SPREAD, SPREAD, "", ""],
     );
-    // Pods of other namespaces do not count: one here, two there.
+    // Pods of other namespaces do not count: one zone has one such pod, the other zone has two.
     Case::of_zones()
         .with("node-a", "ns1", foo.clone(), json!({}))
         .with("node-a", "ns2", foo.clone(), json!({}))
@@ -190,11 +192,11 @@ fn a_single_constraint() {
         spread("zone", Value::Null),
         &["", "", "", ""],
     );
-    // A host without the label is in no domain.
+    // A host without the label belongs to no domain.
     Case::of_zones().expect(foo, spread("rack", exists), &[NO_LABEL; 4]);
 }
 
-/// `countPodsMatchSelector`: an empty selector counts no pods.
+/// `countPodsMatchSelector`: an empty selector matches no pods.
 #[test]
 fn a_selector_of_everything_spreads_nothing() {
     Case::of_zones().foo(&["node-a", "node-a", "node-a"]).expect(
@@ -204,7 +206,7 @@ fn a_selector_of_everything_spreads_nothing() {
     );
 }
 
-/// The documentation of sidecars: the effective request is the maximum at any moment.
+/// According to the documentation of sidecars, the effective request is the maximum over time.
 #[test]
 fn resources_of_init_containers_and_sidecars() {
     let container = |cpu_millis, is_sidecar| Container {

@@ -1,4 +1,4 @@
-//! Invalid rules are errors that name the field; never rules that match everything, and never a panic.
+//! Invalid rules cause errors that name the field; they never match all pods, and never cause a panic.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ fn errors_name_the_field() {
     }
 }
 
-/// A JSON tree with the fields of a pod and any text in them.
+/// Generates a JSON tree with the fields of a pod and arbitrary texts.
 fn anything() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         "[ -~]{0,8}",

@@ -1,4 +1,4 @@
-//! Random hosts and pods: few names, so that rules often match.
+//! Generates random hosts and pods with few different names, so that rules often match.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 
-/// The same numbers for the same seed (splitmix64).
+/// Random number generator (splitmix64) with the same numbers for the same seed.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -18,7 +18,7 @@ impl Dice {
         (mixed ^ (mixed >> 31)) % end.max(1)
     }
 
-    /// Returns true once in `n` times.
+    /// Returns true in one of `times` cases.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -40,10 +40,10 @@ impl Dice {
 /// Options of the generator.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
-    /// Features that 1.20 lacks: namespaceSelector, matchLabelKeys, minDomains, inclusion policies, sidecars; and an
-    /// empty selector does not spread.
+    /// True to use features that Kubernetes 1.20 lacks: namespaceSelector, matchLabelKeys, minDomains, inclusion
+    /// policies and sidecars. In 1.20, an empty selector does not spread pods.
     pub(crate) current: bool,
-    /// True if a real API server must accept it, which requires runtime classes for overhead.
+    /// True if a real API server must accept the objects, which requires runtime classes for overhead.
     pub(crate) for_server: bool,
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn host(dice: &mut Dice, name: &str) -> MadeHost {
     MadeHost { node: serde_json::from_value(node).unwrap(), allocatable, pods_limit }
 }
 
-/// Values as Kubernetes writes them; an absent field stays absent by default.
+/// Formats values as Kubernetes writes them. A zero amount is left out, unless `with_none` is true.
 fn amounts(of: &Resources, with_none: bool) -> Value {
     let mut all = json!({});
     let mut put = |name: &str, value: String, is_some: bool| {
@@ -312,12 +312,13 @@ pub(crate) fn pod(dice: &mut Dice, kind: Kind, name: &str) -> MadePod {
         node_selector["disk"] = dice.one(&["ssd", "hdd"]).into();
     }
     let mut constraints = several(dice, 3, |dice| spread(dice, kind));
-    // A server accepts a topology once for each of the two.
+    // A server accepts each topology key only once for each value of `whenUnsatisfiable`.
     constraints
         .sort_by_key(|one| (one["topologyKey"].to_string(), one["whenUnsatisfiable"].to_string()));
     constraints.dedup_by_key(|one| (one["topologyKey"].clone(), one["whenUnsatisfiable"].clone()));
     if !kind.current {
-        // Old schedulers also count pods on hosts that are not eligible, if other hosts of their domain are.
+        // Old schedulers also count pods on hosts that are not eligible, if other hosts of the same domain are
+        // eligible.
         let takes_all = terms.is_empty() && node_selector == json!({});
         let is_hard = |one: &Value| one["whenUnsatisfiable"] == "DoNotSchedule";
         let hard = constraints.iter().find(|one| takes_all && is_hard(one)).cloned();

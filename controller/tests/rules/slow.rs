@@ -1,5 +1,5 @@
-//! Reference model of the rules: slow and obvious, from Kubernetes' documentation, with a full scan of pods and hosts
-//! each time.
+//! Reference model of the rules, derived from the Kubernetes documentation. The model is slow and simple: it scans
+//! all pods and hosts each time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ use crate::random::{MadeHost, MadePod};
 
 type Labels = BTreeMap<String, String>;
 
-/// All objects.
+/// All objects of the model.
 #[derive(Default)]
 pub(crate) struct World {
-    /// As `Quirks::negative_namespace_selectors`.
+    /// True for the behaviour of `Quirks::negative_namespace_selectors`.
     pub(crate) is_flawed: bool,
     pub(crate) namespaces: BTreeMap<String, Labels>,
     pub(crate) hosts: BTreeMap<String, MadeHost>,
-    /// And the names of their hosts.
+    /// Pods with the names of their hosts.
     pub(crate) pods: BTreeMap<String, (MadePod, String)>,
 }
 
@@ -131,7 +131,7 @@ impl MadePod {
         required.unwrap_or_default()
     }
 
-    /// With its weight, which is negative for anti-affinity.
+    /// Returns the preferred terms with their weights. The weight of anti-affinity is negative.
     fn preferred(&self) -> Vec<(PodAffinityTerm, i64)> {
         let affinity = self.affinity();
         let near = affinity.pod_affinity.unwrap_or_default();
@@ -152,7 +152,7 @@ impl MadePod {
     }
 }
 
-/// Returns all requests, by name.
+/// Returns all requests by resource name.
 fn named(of: &Resources) -> BTreeMap<String, u64> {
     let mut all =
         BTreeMap::from([("cpu".to_owned(), of.cpu_millis), ("memory".to_owned(), of.memory)]);
@@ -161,7 +161,8 @@ fn named(of: &Resources) -> BTreeMap<String, u64> {
     all
 }
 
-/// "Resource sharing within containers" of the documentation of sidecars: the maximum at any moment.
+/// Returns the effective requests of a pod. According to "Resource sharing within containers" in the documentation
+/// of sidecars, they are the maximum over time.
 fn effective(pod: &Pod) -> BTreeMap<String, u64> {
     let mut names: BTreeSet<String> = named(&pod.overhead).into_keys().collect();
     names.insert("hugepages-2Mi".to_owned());
@@ -187,7 +188,7 @@ impl World {
         self.pods.values().filter(move |(_, at)| at == host).map(|(pod, _)| pod)
     }
 
-    /// The same for a pod that does not exist yet.
+    /// Returns true if a term of the owner selects a pod that does not exist yet.
     fn new_means(&self, owner: &MadePod, term: &PodAffinityTerm, pod: &MadePod) -> bool {
         let everywhere = selector(term.namespace_selector.as_ref(), &Labels::new());
         if self.is_flawed && everywhere {
@@ -217,14 +218,14 @@ impl World {
             && term.mismatch_label_keys.iter().flatten().all(other)
     }
 
-    /// Returns the pods in the domain of the host, if it is in one.
+    /// Returns the pods in the domain of a host; no pods if the host is in no domain.
     fn near<'a>(&'a self, host: &'a MadeHost, key: &'a str) -> Vec<&'a MadePod> {
         let Some(domain) = host.labels().get(key) else { return Vec::new() };
         let here = |(_, at): &&(MadePod, String)| self.hosts[at].labels().get(key) == Some(domain);
         self.pods.values().filter(here).map(|(pod, _)| pod).collect()
     }
 
-    /// Returns kube-scheduler's text of the reason; empty if the pod may go there.
+    /// Returns kube-scheduler's reasons why the pod is not allowed on the host; empty if the pod is allowed.
     pub(crate) fn reasons(&self, pod: &MadePod, name: &str) -> Vec<String> {
         let host = &self.hosts[name];
         let one = |reason: &str| vec![reason.to_owned()];
@@ -304,7 +305,7 @@ impl World {
         None
     }
 
-    /// Returns true if a constraint counts pods of this host.
+    /// Returns true if a constraint counts the pods of this host.
     fn counts(&self, pod: &MadePod, one: &TopologySpreadConstraint, host: &MadeHost) -> bool {
         let honours =
             |policy: &Option<String>, absent: &str| policy.as_deref().unwrap_or(absent) == "Honor";
@@ -322,7 +323,7 @@ impl World {
             && one.match_label_keys.iter().flatten().all(same)
     }
 
-    /// Returns the pods of each domain, as the constraint counts them.
+    /// Returns the pods of each domain that a constraint counts.
     fn domains(
         &self,
         pod: &MadePod,
@@ -330,7 +331,7 @@ impl World {
         one: &TopologySpreadConstraint,
     ) -> BTreeMap<String, i64> {
         let mut domains = BTreeMap::new();
-        // The scheduler counts nothing for an empty selector.
+        // The scheduler counts no pods for an empty selector.
         let keys = |of: &TopologySpreadConstraint| {
             of.match_label_keys.iter().flatten().any(|key| pod.labels().contains_key(key))
         };
@@ -370,7 +371,7 @@ impl World {
         None
     }
 
-    /// Hosts that the pod may go to.
+    /// Returns the scores of hosts on which the pod is allowed.
     pub(crate) fn scores(&self, pod: &MadePod, names: &[String]) -> Vec<Scores> {
         let hosts: Vec<&MadeHost> = names.iter().map(|name| &self.hosts[name]).collect();
         let preferred = pod.affinity().node_affinity.unwrap_or_default();

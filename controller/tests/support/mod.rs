@@ -14,7 +14,7 @@ use berth_kubelet_admission::{
 
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// Identical zones: siblings are numbered after all cores.
+/// Returns a host with identical zones, in which the numbers of siblings follow those of all cores.
 pub(crate) fn spec(zones: u32, sockets: u32, cores: u32, threads: u32) -> HostSpec {
     let all = zones * cores;
     let zone = |id: u32| ZoneSpec {
@@ -72,7 +72,7 @@ pub(crate) fn container(name: &str, cpu_millis: u64, memory: u64, pages: u64) ->
     }
 }
 
-/// A pod as `KubeVirt` creates it: integer CPUs, huge pages, and a little memory.
+/// Returns a pod as `KubeVirt` creates it: an integer number of CPUs, huge pages, and a small amount of memory.
 pub(crate) fn launcher(uid: &str, cpus: u64, pages: u64) -> Pod {
     Pod {
         uid: uid.to_owned(),
@@ -81,7 +81,7 @@ pub(crate) fn launcher(uid: &str, cpus: u64, pages: u64) -> Pod {
     }
 }
 
-/// A launcher with its console log container.
+/// Returns a launcher pod with a console log container.
 pub(crate) fn launcher_with_log(uid: &str, cpus: u64, pages: u64) -> Pod {
     let log = Container { is_sidecar: true, ..container("guest-console-log", 15, 60 << 20, 0) };
     Pod { init_containers: vec![log], ..launcher(uid, cpus, pages) }
