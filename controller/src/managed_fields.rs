@@ -23,7 +23,7 @@ pub struct FieldOwner {
     pub fields: FieldSet,
 }
 
-/// Returns the fields below a top-level field that a manager owns by apply.
+/// Returns the fields below a top-level field that a manager owns through an apply.
 #[must_use]
 pub fn applied_by(entries: &[ManagedFieldsEntry], manager: &str, top: &str) -> FieldSet {
     let ours = entries.iter().filter(|entry| is_apply(entry) && names(entry, manager));
@@ -169,7 +169,7 @@ fn part(tree: &Value, live: &Value) -> Value {
     }
 }
 
-/// Returns true if `desired` has exactly the owned fields, with their live values.
+/// Returns true if `desired` contains exactly the owned fields, with their live values.
 fn equals(tree: &Value, desired: &Value, live: &Value) -> bool {
     if is_leaf(tree) {
         return desired == live;

@@ -17,7 +17,7 @@ where
 {
     let items = items.into_iter();
     let count = items.len();
-    // Reading the number of cores opens a dozen files.
+    // Reading the number of cores opens a dozen files, so it happens only for long lists.
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);
     let threads = if count < FEW { 1 } else { cores() };
     if threads < 2 {

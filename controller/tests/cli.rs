@@ -93,7 +93,7 @@ fn the_example_fleet_is_planned_as_its_comments_say() {
     };
     assert_eq!(at("cluster-xyz/wide-1")["host"], "rack2-a");
     assert_eq!(at("cluster-xyz/wide-1")["zones"], serde_json::json!([0, 1]));
-    // The zones of rack1-a are filled before those of rack1-b.
+    // The zones of rack1-a are filled before the zones of rack1-b.
     assert_eq!(at("cluster-abc/db-2")["host"], "rack1-a");
     assert_eq!(at("cluster-abc/db-2")["zones"].as_array().unwrap().len(), 1);
     let unplaced = plan["unplaced"].as_array().unwrap();

@@ -113,7 +113,8 @@ const INBOUND: [bool; 2] = [false, true];
 /// destination would allow it.
 const EGRESS_IN: [bool; 2] = [false, false];
 
-/// Returns the verdict, which is the same for both families and for both meanings of `ipBlock` in network plugins.
+/// Returns the verdict. The verdict must be the same for both address families, and for both meanings of `ipBlock`
+/// in network plugins.
 fn verdict(scene: &Scene, from: &str, to: &str, port: Port<'_>) -> bool {
     let mut all = Vec::new();
     for blocks_apply_to_pods in [false, true] {

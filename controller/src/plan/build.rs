@@ -56,7 +56,7 @@ fn assumed<'a>(launchers: impl Iterator<Item = &'a Launcher>) -> BTreeMap<String
         .collect()
 }
 
-/// Label with which KubeVirt names the VM of a pod.
+/// Label in which KubeVirt stores the name of the pod's VM.
 const OF_VM: &str = "vm.kubevirt.io/name";
 
 impl Simulation {

@@ -1,4 +1,4 @@
-//! Placement plan of `berth-controller plan`: from objects to a result as plain data.
+//! Placement plan of `berth-controller plan`: computes a result from objects, as plain data.
 
 mod add;
 mod build;

@@ -34,7 +34,7 @@ pub struct Unplaced {
 pub struct Refused {
     /// Short text of the reason.
     pub reason: String,
-    /// Number of hosts.
+    /// Number of these hosts.
     pub hosts: usize,
     /// Name of the host that is closest to accepting the VM, among these hosts.
     pub example: String,

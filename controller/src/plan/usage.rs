@@ -42,7 +42,7 @@ pub struct ZoneUsage {
     pub id: u32,
     /// CPUs that can be pinned.
     pub cpus: Part,
-    /// Bytes of huge pages, where the kubelet accounts for them by zone.
+    /// Bytes of huge pages, if the kubelet accounts for huge pages by zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hugepages: Option<Part>,
 }

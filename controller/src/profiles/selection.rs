@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_api::HostProfile;
 use berth_api::names::{CLASS_LABEL, PROFILE_LABEL};
 
-/// The HostProfile of a Node.
+/// Selection of the HostProfile of a Node.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Selection {
     /// No profile selects the Node, so the host keeps its state.

@@ -33,7 +33,7 @@ impl std::fmt::Debug for Writer {
     }
 }
 
-/// An object to write.
+/// Object that a write applies.
 #[derive(Debug, Clone)]
 pub struct Target {
     resource: ApiResource,
@@ -43,7 +43,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns an existing object; an apply does not create it again if it was deleted.
+    /// Returns the target for an existing object; an apply does not create the object again if it was deleted.
     #[must_use]
     pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Self {
         let metadata = object.meta();
@@ -55,7 +55,7 @@ impl Target {
         }
     }
 
-    /// Returns an object that an apply creates if it does not exist.
+    /// Returns the target for an object that an apply creates if the object does not exist.
     #[must_use]
     pub fn named(resource: ApiResource, namespace: Option<&str>, name: &str) -> Self {
         Self { resource, namespace: namespace.map(str::to_owned), name: name.to_owned(), uid: None }

@@ -17,7 +17,7 @@ use crate::profiles::{ConditionUpdate, condition, config_problems};
 use berth_runtime::reconcile::Options;
 use berth_runtime::watch::Change;
 
-/// Name of the InfraConfig that is read.
+/// Name of the InfraConfig that the controller reads.
 pub(super) const NAME: &str = "default";
 
 const OPTIONS: Options =

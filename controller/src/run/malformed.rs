@@ -25,7 +25,7 @@ use crate::profiles::{ConditionUpdate, condition};
 
 /// Kinds that have a `Ready` condition of the controller. The agent writes the `Ready` condition of an InfraNode.
 const WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
-/// Delay after a failed report.
+/// Delay before the report of a malformed object is retried.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// Reports malformed objects until the future is dropped.

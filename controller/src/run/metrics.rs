@@ -107,7 +107,7 @@ impl Metrics {
         self.writes.get_or_create(&Written { kind: kind.to_owned() }).inc();
     }
 
-    /// Sets whether this process is the leader.
+    /// Sets the metric to 1 if this process is the leader, and to 0 otherwise.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(is_leader.into());
     }

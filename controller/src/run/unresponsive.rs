@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Time after which an agent without a Lease counts as unresponsive: an agent creates its Lease when it starts.
 const ABSENT: Duration = Duration::from_secs(60);
 
-/// Leases of agents.
+/// Observed Leases of agents.
 #[derive(Debug, Default)]
 pub(super) struct AgentLeases {
     renewals: Mutex<BTreeMap<String, Renewal>>,

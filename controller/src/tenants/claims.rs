@@ -41,7 +41,7 @@ pub struct Request<'a> {
 pub struct ClaimState<'a> {
     /// Pools and quarantine.
     pub config: &'a InfraConfigSpec,
-    /// All claims.
+    /// All existing VlanClaims.
     pub claims: &'a [Arc<VlanClaim>],
     /// Names of claims that exist on the API server and are not yet in `claims`.
     pub refused: &'a BTreeSet<String>,
@@ -57,7 +57,7 @@ pub enum Choice<'a> {
     Held(NetworkId),
     /// Take over a claim in quarantine that belonged to an earlier TenantCluster of the same name.
     TakeOver(NetworkId, &'a VlanClaim),
-    /// Create a claim.
+    /// Create a claim to this VLAN or VNI.
     Create(NetworkId),
 }
 
@@ -207,7 +207,7 @@ impl Taken {
     }
 }
 
-/// Returns the VLANs and VNIs of tenants on other networks that may share a wire with this one.
+/// Returns the VLANs and VNIs of tenants on other networks that may share a wire with this network.
 fn on_other_networks(request: Request<'_>, known: ClaimState<'_>) -> BTreeMap<NetworkId, Taken> {
     let mut all = BTreeMap::new();
     for claim in known.claims.iter().map(Arc::as_ref) {

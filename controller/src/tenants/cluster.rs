@@ -70,7 +70,7 @@ pub enum UnknownFact {
         NAMESPACE_NAME
     )]
     NoNamespaceLabel,
-    /// `spec.clusterDNS` of InfraConfig would select every pod.
+    /// `spec.clusterDNS` of InfraConfig has no labels, and would select every pod.
     #[error("InfraConfig default: spec.clusterDNS has no labels")]
     ClusterDnsWithoutLabels,
     /// The API server's Service has no endpoints.

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 
 use super::ids::NetworkId;
 
-/// `maxItems` of `status.hosts.notReady` in the CRD.
+/// Maximum number of hosts that the status names: `maxItems` of `status.hosts.notReady` in the CRD.
 const NAMED: usize = 16;
 
 /// The part of a host's state that tenants depend on. It is derived once for all tenants when the InfraNode
@@ -24,11 +24,11 @@ pub struct HostState {
     pub uid: Option<String>,
     /// Labels of the Node; `None` if there is no Node of this name.
     pub labels: Option<BTreeMap<String, String>>,
-    /// `spec.networks`.
+    /// Host networks in the spec (`spec.networks`).
     pub networks: Vec<NetworkSpec>,
     /// MTU of each network, if the agent reports it.
     pub mtus: BTreeMap<String, u32>,
-    /// `spec.tenantNetworks`: host network and VLAN or VNI, by `cluster-<id>`.
+    /// Desired tenant networks (`spec.tenantNetworks`): host network and VLAN or VNI, by `cluster-<id>`.
     pub desired: BTreeMap<String, (String, NetworkId)>,
     /// True if `status.observedGeneration` is the generation of the spec.
     pub has_reported: bool,

@@ -14,7 +14,7 @@ pub enum NetworkId {
 }
 
 impl NetworkId {
-    /// Returns the number.
+    /// Returns the number of the VLAN or VNI.
     #[must_use]
     pub fn number(self) -> u32 {
         match self {
@@ -23,7 +23,7 @@ impl NetworkId {
         }
     }
 
-    /// Returns true for a VNI.
+    /// Returns true if the identifier is a VNI.
     #[must_use]
     pub const fn is_vni(self) -> bool {
         matches!(self, Self::Vni(_))

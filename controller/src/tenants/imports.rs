@@ -42,7 +42,7 @@ pub struct Attachment<'a> {
     pub name: &'a str,
     /// Value of the annotation `k8s.v1.cni.cncf.io/resourceName`.
     pub resource: Option<&'a str>,
-    /// `spec.config`.
+    /// CNI configuration of the definition (`spec.config`).
     pub config: &'a str,
 }
 

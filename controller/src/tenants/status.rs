@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::fault::{Fault, abbreviated};
 use super::ids::NetworkId;
 
-/// Conditions of the tenants' reconciler. The machines' reconciler writes `MachinesReady`.
+/// Types of the conditions that the tenants' reconciler writes. The machines' reconciler writes `MachinesReady`.
 pub const OWNED_CONDITIONS: [&str; 5] =
     ["Ready", "NetworkReady", "HostsReady", POLICIES_READY, "ObjectsReady"];
 
@@ -71,7 +71,7 @@ impl Parts {
         }
     }
 
-    /// Sets a fault on each part that has none.
+    /// Sets a fault on each part that has no fault yet.
     pub fn fail_all(&mut self, fault: &Fault) {
         for part in [&mut self.network, &mut self.policies, &mut self.objects] {
             if part.is_ok() {

@@ -337,7 +337,7 @@ struct Tally {
     reports: Cell<usize>,
     /// Reported pods whose containers have memory of different zones.
     of_several_zones: Cell<usize>,
-    /// Reported pods with a device of a zone.
+    /// Reported pods that have a device of a zone.
     with_devices: Cell<usize>,
     /// Pods with memory of several zones in reports of old agents, which only contain sums.
     sums_alone: Cell<usize>,

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::{base, data, deployment, rendered, set};
 
-/// Returns if KubeVirt rejects a field. The key is true for the instance type, and for the VM, if it sets the field.
+/// Returns a map with true if KubeVirt rejects a field. The key has two flags: true if the instance type sets the
+/// field, and true if the VM sets the field.
 fn recorded(field: &str) -> BTreeMap<(bool, bool), bool> {
     let (mut all, mut answers) = (BTreeMap::new(), 0);
     for path in data::files("kubevirt", ".jsonl.gz") {

@@ -180,7 +180,7 @@ fn a_single_constraint() {
         ignored,
         &[SPREAD, SPREAD, "", ""],
     );
-    // Pods of other namespaces do not count: one zone has one such pod, the other zone has two.
+    // Pods of other namespaces do not count: no pod of the first zone counts, and two pods of the second zone count.
     Case::of_zones()
         .with("node-a", "ns1", foo.clone(), json!({}))
         .with("node-a", "ns2", foo.clone(), json!({}))

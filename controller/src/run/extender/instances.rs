@@ -1,4 +1,4 @@
-//! Watch of VirtualMachineInstances, where KubeVirt is installed.
+//! Watch of VirtualMachineInstances, in clusters where KubeVirt is installed.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_millis(300);
 /// Timeout of a read of the Lease.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// State of the gate.
+/// State of the readiness gate.
 pub(super) struct ReadinessGate {
     listed: Arc<Listed>,
     changed: watch::Sender<()>,

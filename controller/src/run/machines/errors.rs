@@ -20,7 +20,7 @@ impl ReconcileError for Error {
     }
 }
 
-/// Adds verb and object to an error.
+/// Adds the verb and the object of the request to an error.
 pub(super) fn at<T>(what: impl FnOnce() -> String, result: kube::Result<T>) -> Result<T, Error> {
     result.map_err(|error| Error { what: what(), error })
 }

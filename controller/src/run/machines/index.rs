@@ -64,9 +64,9 @@ pub(super) fn deployment_of(machine: &DynamicObject) -> Option<&String> {
 /// Owner of a machine, as its metadata states.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ownership {
-    /// A deployment in the same namespace.
+    /// The owner is a deployment in the same namespace.
     Deployment(ObjectKey),
-    /// A deployment in another namespace, by UID.
+    /// The owner is a deployment in another namespace, by UID.
     Uid(String),
     /// The owner is unknown: it may be any deployment whose name is in the machine's label.
     Unknown,

@@ -37,7 +37,7 @@ pub(super) async fn reconcile(
     if provider.is_some_and(|provider| provider != "kubevirt") || context.is_foreign(object).await {
         return Ok(None);
     }
-    // 3. Validate (no client).
+    // 3. Validate (needs no client).
     let deployment = match MachineDeployment::read("the cluster", value) {
         Ok(deployment) => deployment,
         Err(problem) => return context.report_invalid(object, problem, None).await,
@@ -65,7 +65,7 @@ pub(super) async fn reconcile(
     if let Some(problem) = validated.obstacle() {
         return context.report_invalid(object, problem, Some(RETRY)).await;
     }
-    // 5. Build the steps (no client).
+    // 5. Build the steps (needs no client).
     let now = Timestamp::now().as_second();
     let decided =
         steps(&validated.deployment, &validated.owner, &validated.vms, now, validated.pause());

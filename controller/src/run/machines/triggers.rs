@@ -32,7 +32,7 @@ pub(super) struct Triggers {
     tenants: Mutex<BTreeMap<String, Facts>>,
 }
 
-/// Facts of a tenant that its machines depend on: UID, generation, attachment to its network, and whether its
+/// Facts of a tenant that its machines depend on: UID, generation, attachment to its network, and true if its
 /// NetworkPolicies are in force.
 type Facts = (Option<String>, Option<i64>, Option<String>, bool);
 

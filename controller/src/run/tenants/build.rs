@@ -20,7 +20,7 @@ pub(super) struct Input<'a, T: Fn(&str) -> TenantCount> {
     pub(super) tenant: &'a TenantCluster,
     pub(super) network: Option<&'a HostNetwork>,
     pub(super) claimed: Option<&'a Claimed>,
-    /// Returns the number of tenants of a host network.
+    /// Function that returns the number of tenants of a host network.
     pub(super) tenants: T,
     pub(super) observed: &'a Observed,
 }
@@ -40,7 +40,7 @@ pub(super) struct Desired {
 pub(super) struct Attachment {
     /// The object, or the reason why VMs cannot be attached to the network as the spec requires.
     pub(super) object: Result<DesiredObject, Fault>,
-    /// Message of the condition.
+    /// Message of the network's condition.
     pub(super) message: String,
 }
 

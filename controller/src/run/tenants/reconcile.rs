@@ -33,7 +33,7 @@ pub(super) async fn reconcile(
     let namespace = context.prepare_namespace(&tenant).await?;
     // 2. Read (client required).
     let observed = context.read(&tenant, namespace).await;
-    // 3. Validate (no client).
+    // 3. Validate (needs no client).
     let network = resolve(&tenant, &observed.hosts);
     // 4. Claim a VLAN or VNI (client required), regardless of the state of the namespace.
     let (tenant, claimed) = context.ensure_claim(tenant, &network).await?;
@@ -51,7 +51,7 @@ pub(super) async fn reconcile(
     if namespace == Namespace::Terminating {
         parts.fail_all(&namespace_terminating(&tenant));
     } else {
-        // 5. Build (no client).
+        // 5. Build (needs no client).
         let desired = build(Input {
             tenant: &tenant,
             network: network.as_ref().ok().and_then(Option::as_ref),

@@ -20,7 +20,7 @@ use berth_kubevirt_render::launcher::RESOURCE_NAME;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantCount(pub usize);
 
-/// Returns the definition for a tenant.
+/// Returns the NetworkAttachmentDefinition of a tenant.
 ///
 /// # Errors
 /// Returns a fault if the network does not support the requested binding.

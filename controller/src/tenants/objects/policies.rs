@@ -27,7 +27,7 @@ pub struct Input<'a> {
     pub tenant: &'a str,
     /// Policies in the spec of the tenant.
     pub asked: Option<&'a NetworkPolicies>,
-    /// Configuration of all tenants.
+    /// InfraConfig, which applies to all tenants.
     pub config: &'a InfraConfigSpec,
     /// Facts of the infra cluster.
     pub cluster: &'a ClusterFacts,
@@ -48,7 +48,7 @@ pub struct Policies {
     pub lacks_facts: bool,
 }
 
-/// Reason why a policy of a list cannot be rendered.
+/// Reason why a policy in a list cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 enum InvalidPolicy {
     #[error("another policy has this name; rename it")]
