@@ -1,4 +1,4 @@
-//! A controller's process, with the credential of its ServiceAccount.
+//! Process of a controller that uses the credential of its ServiceAccount.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs and look at files")]
 
@@ -13,31 +13,33 @@ use crate::cluster::ControlPlane;
 use crate::cluster::proxy::Proxy;
 use crate::running::Running;
 
-/// One of several; ended when it is dropped, wherever it is.
+/// One of several controllers, on this machine or on a host. Drop ends the process.
 #[derive(Debug)]
 pub struct Controller {
-    /// Its process.
+    /// Process of the controller.
     pub running: Running,
-    /// Where it answers, on the loopback.
+    /// HTTP port of the controller on the loopback.
     pub port: u16,
 }
 
-/// A kubeconfig with what a controller may do, and nothing more. `deploy/base/rbac-controller.yaml` has been applied before.
+/// Writes a kubeconfig with the permissions of a controller, and no others. The test must apply
+/// `deploy/base/rbac-controller.yaml` before.
 ///
 /// # Errors
-/// If there is no such account.
+/// Fails if the ServiceAccount does not exist.
 pub fn rights(plane: &ControlPlane) -> Result<PathBuf> {
     plane.kubeconfig_for("berth-controller", &plane.token_of("berth-controller")?, false)
 }
 
-/// Seconds for which the others wait.
+/// Lease duration in seconds: the time that the other controllers wait before they acquire the lease.
 pub const LEASE: u64 = 6;
 
 impl Controller {
-    /// Starts it by a name that is also its log's. `deploy/base/rbac-controller.yaml` has been applied before.
+    /// Starts a controller; its log has the same name. The test must apply `deploy/base/rbac-controller.yaml`
+    /// before.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// Fails if the controller cannot be started.
     pub fn start(plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
         let program = crate::repository().join("target/release/berth-controller");
         let lease = format!("--lease-duration={LEASE}");
@@ -45,19 +47,19 @@ impl Controller {
         Self::of(&program, plane, name, None, &more)
     }
 
-    /// As [`Self::start`], on a host of the same name as the controller's; that needs root.
+    /// Starts a controller like [`Self::start`], on a host of the same name as the controller. Needs root.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// Fails if the controller cannot be started.
     pub fn on_host(plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
         let program = crate::repository().join("target/release/berth-controller");
         Self::of(&program, plane, name, Some(name), more)
     }
 
-    /// As [`Self::start`], with a proxy between it and the server.
+    /// Starts a controller like [`Self::start`], with a proxy between the controller and the server.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// Fails if the controller cannot be started.
     pub fn behind(proxy: &Proxy, plane: &ControlPlane, name: &str, more: &[&str]) -> Result<Self> {
         let program = crate::repository().join("target/release/berth-controller");
         let token = plane.token_of("berth-controller")?;
@@ -65,10 +67,10 @@ impl Controller {
         Self::with(&program, &kubeconfig, plane, name, None, more)
     }
 
-    /// As [`Self::start`], of a program that lies elsewhere, and as usual.
+    /// Starts a controller like [`Self::start`], from a program at another path and with the usual arguments.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// Fails if the controller cannot be started.
     pub fn of(
         program: &Path,
         plane: &ControlPlane,
@@ -99,7 +101,7 @@ impl Controller {
         Ok(Self { running: Running::spawn(command)?, port })
     }
 
-    /// What it answers: the code and the text.
+    /// Returns the status code and the text of an HTTP response of the controller.
     #[must_use]
     pub fn page(&self, path: &str) -> Option<(u16, String)> {
         let address = format!("http://127.0.0.1:{}{path}", self.port);
@@ -110,7 +112,7 @@ impl Controller {
         Some((code.parse().ok()?, text.to_owned()))
     }
 
-    /// A number of its metrics; none is zero.
+    /// Returns a value of the controller's metrics, or zero if the metric is missing.
     #[must_use]
     pub fn metric(&self, name: &str) -> f64 {
         let Some((_, text)) = self.page("/metrics") else { return 0.0 };
@@ -118,10 +120,10 @@ impl Controller {
         line.and_then(|number| number.parse().ok()).unwrap_or_default()
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits until the process has ended.
     ///
     /// # Errors
-    /// If it ends otherwise than by itself.
+    /// Fails if the process ends in another way than a regular exit.
     pub fn terminate(&mut self) -> Result<()> {
         self.running.signal("TERM")?;
         ensure!(self.running.process.wait()?.success(), "it failed at its end");

@@ -1,4 +1,4 @@
-//! Files that tests judge by: recorded answers, captures and schemas of `tests/data/`.
+//! Recorded answers, captures and schemas of `tests/data/` that tests compare with.
 //!
 //! `BERTH_PEERS` names a folder with more files of the same kinds. They add cases; no test depends on them.
 
@@ -11,7 +11,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Returns the files of a kind whose names end so, sorted by name. A file of `tests/data/` hides another of its name.
+/// Returns the files of a kind whose names have this ending, sorted by name. A file of `tests/data/` hides another
+/// file of the same name.
 #[must_use]
 pub fn files(kind: &str, suffix: &str) -> Vec<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(kind);

@@ -20,7 +20,7 @@ pub struct Counts {
 /// Asks lscpu on the host.
 ///
 /// # Errors
-/// As [`Host::must`].
+/// Fails like [`Host::must`].
 pub fn counts(host: &mut Host) -> Result<Counts> {
     let said = host.must("lscpu -p=CPU,CORE,SOCKET,NODE")?;
     let rows: Vec<Vec<&str>> = said

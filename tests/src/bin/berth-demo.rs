@@ -1,4 +1,4 @@
-//! `make demo`: brings all of Berth up on this machine, shows it, and stays until Ctrl-C.
+//! Implements `make demo`: starts all of Berth on this machine, prints its state, and runs until Ctrl-C.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// How long what runs may take to end by itself.
+/// Time that the work thread has to end after a stop signal.
 const END: Duration = Duration::from_secs(30);
 
-/// Brings all of Berth up on this machine: a control plane, three emulated hosts, two tenants; shows it, and stays until
-/// Ctrl-C
+/// Starts all of Berth on this machine: a control plane, three emulated hosts, two tenants; prints its state and
+/// runs until Ctrl-C
 #[derive(Debug, Parser)]
 #[command(name = "berth-demo")]
 struct Arguments {
-    /// End after the tables: 0 if all is as it should be, else 1
+    /// End after the tables: exit code 0 if no check fails, else 1
     #[arg(long)]
     once: bool,
-    /// Before the tables: restart every part under running pings, edit a profile, add and remove a tenant, drain a host,
-    /// lose another one
+    /// Before the tables: restart every component while pings run, edit a profile, add and remove a tenant, drain a
+    /// host, switch off another host
     #[arg(long)]
     faults: bool,
 }
@@ -50,7 +50,8 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
     let logs = logs.canonicalize()?;
     screen.print(&format!("Logs, and all that is said beside this: {}/demo.log\n", logs.display()));
     nix::unistd::dup2_stderr(File::create(logs.join("demo.log"))?)?;
-    // Short, as paths of sockets are; and one, so that it is gone at the end whatever happens.
+    // The folder has a short name because paths of sockets have a length limit. All temporary files are in this one
+    // folder, so its removal at the end removes all of them.
     let folder = tempfile::Builder::new().prefix("berth-demo-").tempdir()?;
     tempfile::env::override_temp_dir(folder.path()).map_err(|other| {
         anyhow::anyhow!("the folder of temporary files is {} already", other.display())
@@ -72,7 +73,8 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
                 drop(ask);
             }
         });
-        // Who waits for something that takes long is not waited for: nothing outlives this program.
+        // After a signal, the work thread may still wait for a slow operation. After `END` the process exits, and
+        // all child processes end with it.
         let begin = std::time::Instant::now();
         while !work.is_finished() {
             if screen.is_stopped() && begin.elapsed() > END {
@@ -88,7 +90,7 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
     result
 }
 
-/// Whether the work ended by itself, and not by a signal.
+/// Returns true if the work ended without a signal.
 async fn ended(work: oneshot::Receiver<()>) -> bool {
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
@@ -129,13 +131,13 @@ fn show(
         screen.print(&format!(
             "\nIt stays up until Ctrl-C:\n{kubectl}\n\n  kubectl get inode,tcluster,vmi -A\n\n"
         ));
-        // Until the other end is dropped.
+        // Blocks until the sender is dropped.
         asked.recv().unwrap_or_default();
     }
     Ok(code)
 }
 
-/// How another terminal gets there.
+/// Returns shell commands that configure kubectl in another terminal.
 fn kubectl(demo: &Demo<'_>) -> Result<String> {
     let plane = demo.plane();
     let assets: PathBuf = plane.assets().canonicalize()?;

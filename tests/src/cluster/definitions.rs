@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions of others, as far as tests need them.
+//! CustomResourceDefinitions of other projects, as far as tests need them.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,18 +12,18 @@ use super::ControlPlane;
 use crate::repository;
 
 impl ControlPlane {
-    /// A kind that takes anything.
+    /// Defines a namespaced kind whose schema accepts any content.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn define(&self, group: &str, version: &str, kind: &str, plural: &str) -> Result<()> {
         self.define_in(group, version, kind, plural, "Namespaced")
     }
 
-    /// A kind that takes anything, in that scope.
+    /// Defines a kind in the given scope whose schema accepts any content.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn define_in(
         &self,
         group: &str,
@@ -46,29 +46,29 @@ impl ControlPlane {
         self.established(&format!("{plural}.{group}"))
     }
 
-    /// What the CNI plugins of tenants' networks are told.
+    /// Defines the NetworkAttachmentDefinition kind, which configures the CNI plugins of tenant networks.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn define_attachments(&self) -> Result<()> {
         let plural = "network-attachment-definitions";
         self.define("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition", plural)
     }
 
-    /// MachineDeployments, as `deploy/` has them.
+    /// Defines the MachineDeployment kind from the files of `deploy/`.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn define_machine_deployments(&self) -> Result<()> {
         let name = "machinedeployments.cluster.k8s.io";
         self.apply_file(&repository().join(format!("deploy/overlays/machine-crds/{name}.yaml")))?;
         self.established(name)
     }
 
-    /// KubeVirt's own definitions of these kinds, with their whole schemas.
+    /// Installs KubeVirt's own definitions of these kinds, with their whole schemas.
     ///
     /// # Errors
-    /// As [`Self::kubectl`], and if `tests/data/crds` lacks one.
+    /// Fails like [`Self::kubectl`], and if `tests/data/crds` lacks one.
     pub fn define_kubevirt(&self, names: &[&str]) -> Result<()> {
         for name in names {
             let file = repository().join(format!("tests/data/crds/{name}.json.gz"));
@@ -84,7 +84,7 @@ impl ControlPlane {
     fn established(&self, name: &str) -> Result<()> {
         let crd = format!("crd/{name}");
         let wait = ["wait", "--for=condition=Established", &crd, "--timeout=30s"];
-        // At first it may have no conditions at all, which kubectl takes for an error.
+        // At first the CRD may have no conditions at all, and `kubectl wait` then fails.
         self.until(&crd, Duration::from_secs(30), |plane| plane.kubectl(&wait).ok()).map(drop)
     }
 }

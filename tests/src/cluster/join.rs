@@ -1,4 +1,4 @@
-//! An emulated host joins the control plane, with a real kubelet and containerd.
+//! Joins an emulated host with a real kubelet and containerd to the control plane.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use anyhow::{Result, ensure};
 use super::{ControlPlane, FROM_HOSTS};
 use crate::host::Host;
 
-/// Under emulation a kubelet takes a while.
+/// Time limit for the Node to become Ready: under emulation a kubelet is slow.
 const READY: Duration = Duration::from_secs(600);
 
 impl ControlPlane {
-    /// Brings a host in as the Node of this name, which must be `rack1-<number>`, and waits until it is Ready.
+    /// Joins a host as the Node of this name, which must be `rack1-<number>`, and waits until the Node is Ready.
     ///
     /// # Errors
     /// If there is no kubelet among the programs, or the Node does not become Ready.

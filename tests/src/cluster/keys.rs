@@ -1,4 +1,4 @@
-//! Keys and certificates of a control plane, made by openssl.
+//! Keys and certificates of a control plane, created by openssl.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs and write files")]
 
@@ -13,11 +13,11 @@ use super::FROM_HOSTS;
 /// The administrator's token.
 pub const ADMIN: &str = "admin-of-the-tests";
 
-/// Arguments for a key and a certificate.
+/// Arguments of openssl for a new key and certificate.
 const NEW: [&str; 7] =
     ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"];
 
-/// Files.
+/// Paths of the keys, certificates and tokens.
 #[derive(Debug)]
 pub(super) struct Keys {
     pub(super) authority: PathBuf,
@@ -30,7 +30,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Where they are in a folder.
+    /// Returns the paths of the files in a folder.
     pub(super) fn of(folder: &Path) -> Self {
         Self {
             authority: folder.join("ca.crt"),
@@ -43,7 +43,7 @@ impl Keys {
         }
     }
 
-    /// Makes them.
+    /// Creates the files.
     pub(super) fn make(folder: &Path) -> Result<Self> {
         let keys = Self::of(folder);
         let authority = path(&keys.authority)?;
@@ -95,7 +95,7 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Makes a client's certificate and its key; servers take its names for a user and a group.
+    /// Creates a client certificate and its key. API servers read the user and the group from the certificate.
     pub(super) fn client(&self, file: &Path, user: &str, group: &str) -> Result<[PathBuf; 2]> {
         let [certificate, key] = ["crt", "key"].map(|ending| file.with_extension(ending));
         let signed = ["-CA", path(&self.authority)?, "-CAkey", path(&self.authority_key)?];

@@ -1,7 +1,8 @@
-//! A real Kubernetes control plane on loopback, thrown away with the test.
+//! Real Kubernetes control plane on loopback that is removed after the test.
 //!
-//! Its programs are those of `KUBEBUILDER_ASSETS`, as the controller-runtime world has them, else those that
-//! `tests/cluster/assets.sh` builds once. What their version cannot do tests skip by name.
+//! The programs are those of `KUBEBUILDER_ASSETS`, as controller-runtime's envtest has them, or else those that
+//! `tests/cluster/assets.sh` builds once. Tests skip, by name, features that the Kubernetes version of these
+//! programs lacks.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs and look at files")]
 
@@ -32,7 +33,7 @@ pub use objects::{CLUSTER_DNS, condition, registered};
 /// A control plane that runs until it is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // In the order in which they are ended: etcd last, as the others wait for it.
+    // The programs end in the order of the fields: etcd ends last, because the other programs wait for etcd.
     scheduler: Option<Running>,
     others: Vec<Running>,
     server: Option<Running>,
@@ -42,7 +43,7 @@ pub struct ControlPlane {
     port: u16,
     server_command: Vec<String>,
     version: Version,
-    /// Of kubectl, for messages.
+    /// Last output of kubectl, for error messages.
     last_output: Mutex<String>,
 }
 
@@ -56,27 +57,28 @@ impl fmt::Display for Version {
     }
 }
 
-/// What is wanted of it.
+/// Options of a control plane.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Parts {
-    /// The controllers and a scheduler: what needs pods made, objects collected or tokens given to pods.
+    /// Starts the controller manager and a scheduler, which tests need if pods are created by controllers, objects
+    /// are garbage-collected or pods get tokens.
     pub controllers: bool,
-    /// An audit log of all requests, `audit.log` in the folder.
+    /// Writes an audit log of all requests to `audit.log` in the folder.
     pub audit: bool,
 }
 
-/// Of services; the API server is the first.
+/// Address range of Services; the API server has the first address.
 const SERVICES: &str = "10.96.0.0/16";
-/// Emulated hosts reach this machine's loopback there.
+/// Address at which emulated hosts reach this machine's loopback.
 pub const FROM_HOSTS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
-/// How long a program may take to be ready.
+/// Time limit for a program to become ready.
 const READY: Duration = Duration::from_secs(120);
 
 impl ControlPlane {
-    /// Starts it, and waits until it is ready.
+    /// Starts a control plane, and waits until the control plane is ready.
     ///
     /// # Errors
-    /// If the programs cannot be had or do not start; the message has the end of their log.
+    /// Fails if the programs are missing or do not start; the error message has the end of their log.
     pub fn start(parts: Parts) -> Result<Self> {
         let assets = assets()?;
         let folder = tempfile::tempdir()?;
@@ -122,7 +124,7 @@ impl ControlPlane {
     /// Starts the API server, or starts it again.
     ///
     /// # Errors
-    /// If it does not become ready.
+    /// Fails if the API server does not become ready.
     pub fn start_server(&mut self) -> Result<()> {
         self.server = Some(program(
             &self.assets,
@@ -131,7 +133,7 @@ impl ControlPlane {
             &self.server_command,
         )?);
         wait::until("kube-apiserver is ready", READY, || {
-            // Ready means that its own roles and namespaces are there too.
+            // The server reports ready only after its default roles and namespaces exist.
             let asked = self.kubectl(&["get", "--raw", "/readyz"]);
             let asked =
                 asked.and_then(|_| self.kubectl(&["get", "namespace", "default", "kube-system"]));
@@ -141,7 +143,7 @@ impl ControlPlane {
         })
     }
 
-    /// Takes the API server away, as if it had crashed.
+    /// Stops the API server with SIGKILL, like a crash.
     pub fn stop_server(&mut self) {
         self.server = None;
     }
@@ -156,10 +158,10 @@ impl ControlPlane {
             "--use-service-account-credentials".to_owned(),
             format!("--service-account-private-key-file={}", keys.accounts.display()),
             format!("--root-ca-file={}", keys.authority.display()),
-            // CertificateSigningRequests are signed.
+            // The controller manager signs CertificateSigningRequests with this key.
             format!("--cluster-signing-cert-file={}", keys.authority.display()),
             format!("--cluster-signing-key-file={}", keys.authority_key.display()),
-            // Pods of a node that went away are evicted, and objects collected, without long waits.
+            // The controller manager evicts pods of a lost node and garbage-collects objects after short delays.
             "--pod-eviction-timeout=5s".to_owned(),
         ];
         let manager: Vec<String> = manager
@@ -175,19 +177,21 @@ impl ControlPlane {
         self.start_scheduler(None)
     }
 
-    /// Controllers and schedulers before 1.24 also listen without TLS, on a port that is the same for all on a machine:
-    /// the second one there ends at its start.
+    /// Returns the flag that closes the port without TLS. Controller managers and schedulers before 1.24 open this
+    /// port, and all instances on a machine use the same port number: the second instance on a machine exits at
+    /// startup.
     fn no_insecure_port(&self) -> Option<String> {
         (self.version < Version(1, 24)).then(|| "--port=0".to_owned())
     }
 
-    /// The server's version.
+    /// Returns the server's version.
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
     }
 
-    /// Reports whether the server is of that version or later. If not, the part of a test that needs it counts as left out.
+    /// Returns true if the server has at least this version. If not, the part of the test that needs the version is
+    /// recorded as skipped.
     #[must_use]
     pub fn supports(&self, part: &str, since: Version) -> bool {
         if self.version < since {
@@ -199,40 +203,40 @@ impl ControlPlane {
         self.version >= since
     }
 
-    /// Where the programs are; a kubelet is among them where it could be had.
+    /// Returns the folder of the programs. The folder contains a kubelet if one was available.
     #[must_use]
     pub fn assets(&self) -> &Path {
         &self.assets
     }
 
-    /// The port on this machine's loopback.
+    /// Returns the port of the API server on this machine's loopback.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Process ids of the API server, while it runs, and of its etcd.
+    /// Returns the process ids of the API server, while the API server runs, and of etcd.
     #[must_use]
     pub fn processes(&self) -> (Option<u32>, u32) {
         (self.server.as_ref().map(|server| server.process.id()), self.etcd.process.id())
     }
 
-    /// The folder of keys, logs and kubeconfigs.
+    /// Returns the folder of keys, logs and kubeconfigs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The administrator's kubeconfig.
+    /// Returns the administrator's kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
 
-    /// A kubeconfig for the holder of a token, from this machine or from emulated hosts.
+    /// Writes a kubeconfig for the holder of a token, for use on this machine or on emulated hosts.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Fails if the file cannot be written.
     pub fn kubeconfig_for(&self, name: &str, token: &str, from_hosts: bool) -> Result<PathBuf> {
         let address = if from_hosts { FROM_HOSTS } else { Ipv4Addr::LOCALHOST };
         let file = self.folder.path().join(format!("{name}.kubeconfig"));
@@ -241,7 +245,8 @@ impl ControlPlane {
         Ok(file)
     }
 
-    /// A client certificate of a user in a group, signed by the control plane's own authority, and its key.
+    /// Returns a client certificate of a user in a group, signed by the control plane's own authority, and the key
+    /// of the certificate.
     ///
     /// # Errors
     /// If openssl fails.
@@ -249,10 +254,10 @@ impl ControlPlane {
         Keys::of(self.folder.path()).client(&self.folder.path().join(name), user, group)
     }
 
-    /// Runs kubectl as administrator; gives its standard output.
+    /// Runs kubectl as administrator and returns its standard output.
     ///
     /// # Errors
-    /// If it fails; the message has its standard error.
+    /// Fails if kubectl fails; the error message has the standard error of kubectl.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_with(&self.kubeconfig(), arguments, "")
     }
@@ -260,7 +265,7 @@ impl ControlPlane {
     /// Runs kubectl with another kubeconfig and a standard input.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn kubectl_with(
         &self,
         kubeconfig: &Path,
@@ -277,7 +282,7 @@ impl ControlPlane {
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("kubectl")?;
         if let Some(mut stdin) = child.stdin.take() {
-            // One that does not read its input may be gone already.
+            // A kubectl that does not read its input may have ended already.
             stdin.write_all(input.as_bytes()).unwrap_or_default();
         }
         let output = child.wait_with_output()?;
@@ -297,7 +302,7 @@ impl ControlPlane {
     /// Applies objects.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn apply(&self, objects: &str) -> Result<String> {
         self.kubectl_with(
             &self.kubeconfig(),
@@ -306,19 +311,19 @@ impl ControlPlane {
         )
     }
 
-    /// An object as JSON.
+    /// Returns an object as JSON.
     ///
     /// # Errors
-    /// As [`Self::kubectl`], also if it is not there.
+    /// Fails like [`Self::kubectl`], also if the object does not exist.
     pub fn get(&self, what: &[&str]) -> Result<Value> {
         let text = self.kubectl(&[&["get", "-o", "json"], what].concat())?;
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Waits until a question has an answer, as [`wait::until`].
+    /// Calls a function again until the function returns a value, like [`wait::until`].
     ///
     /// # Errors
-    /// If it has none in that time. The message has the last output of kubectl.
+    /// Fails if there is no value within the time limit. The error message has the last output of kubectl.
     pub fn until<T>(
         &self,
         what: &str,
@@ -332,7 +337,7 @@ impl ControlPlane {
         })
     }
 
-    /// The end of a program's log.
+    /// Returns the end of a program's log.
     #[must_use]
     pub fn log(&self, program: &str) -> String {
         let log = fs::read(self.folder.path().join(format!("{program}.log"))).unwrap_or_default();
@@ -352,7 +357,8 @@ fn server(
     let mut flags = vec![
         format!("--etcd-servers=http://127.0.0.1:{etcd}"),
         "--bind-address=127.0.0.1".to_owned(),
-        // A loopback address is not published as the endpoint of default/kubernetes, and every cluster has one.
+        // The API server does not publish a loopback address as the endpoint of default/kubernetes, and every real
+        // cluster has such an endpoint.
         "--advertise-address=192.0.2.1".to_owned(),
         format!("--secure-port={port}"),
         format!("--tls-cert-file={}", keys.certificate.display()),
@@ -367,7 +373,7 @@ fn server(
         "--enable-admission-plugins=NodeRestriction".to_owned(),
     ];
     if version < Version(1, 21) {
-        // Tokens of pods that know their pod and its node.
+        // Tokens of pods are bound to the pod and its node.
         flags.push("--feature-gates=BoundServiceAccountTokenVolume=true".to_owned());
     }
     if parts.audit {
@@ -382,7 +388,7 @@ fn server(
     Ok(flags)
 }
 
-/// Starts a program that goes away with this one; its log is in the folder.
+/// Starts a program that ends when this program ends; the log of the started program is in the folder.
 fn program(assets: &Path, at: &Path, name: &str, flags: &[String]) -> Result<Running> {
     let log = File::options().create(true).append(true).open(at.join(format!("{name}.log")))?;
     let mut command = Running::command(&assets.join(name), None);
@@ -390,7 +396,7 @@ fn program(assets: &Path, at: &Path, name: &str, flags: &[String]) -> Result<Run
     Running::spawn(command).with_context(|| name.to_owned())
 }
 
-/// The folder of programs.
+/// Returns the folder of the Kubernetes programs.
 fn assets() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS") {
         let folder = PathBuf::from(folder);
@@ -412,7 +418,7 @@ fn assets() -> Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8(built.stdout)?.trim()))
 }
 
-/// `Kubernetes v1.20.2`.
+/// Parses the version of kube-apiserver from text like `Kubernetes v1.20.2`.
 fn version_of(assets: &Path) -> Result<Version> {
     let said = Command::new(assets.join("kube-apiserver")).arg("--version").output()?;
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -423,7 +429,7 @@ fn version_of(assets: &Path) -> Result<Version> {
     version.with_context(|| format!("kube-apiserver --version says `{said}`"))
 }
 
-/// Ports that were free a moment ago.
+/// Returns ports that were free a moment ago.
 fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut listeners = Vec::new();
     for _ in 0..N {

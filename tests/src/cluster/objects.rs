@@ -1,5 +1,5 @@
-//! Objects in a cluster with agents: what `deploy/` makes, Nodes as kubelets register them, and a person who asks an
-//! InfraNode for something.
+//! Objects in a cluster with agents: the objects of `deploy/`, Nodes as kubelets register them, and edits of
+//! InfraNodes as an operator makes them.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use crate::repository;
 pub const CLUSTER_DNS: &str = "10.96.0.10";
 
 impl ControlPlane {
-    /// What `kubectl apply -k deploy/` makes that needs neither a kubelet nor a current server; and these files of
-    /// `deploy/` too.
+    /// Applies the objects of `kubectl apply -k deploy/` that need neither a kubelet nor a current server, and the
+    /// given extra files of `deploy/`.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn deploy(&self, more: &[&str]) -> Result<()> {
         let base = [
             "crds/infranodes.berth.dev.yaml",
@@ -41,11 +41,11 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// The Service of the cluster's DNS, as kubeadm makes it, and the name of its namespace as a label, which servers set
+    /// Creates the Service of the cluster's DNS, as kubeadm does, and the namespace's name label, which servers set
     /// themselves since 1.21.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn add_dns(&self) -> Result<()> {
         let label = "kubernetes.io/metadata.name=kube-system";
         self.kubectl(&["label", "namespace", "kube-system", label, "--overwrite"])?;
@@ -64,34 +64,35 @@ impl ControlPlane {
     /// Applies the objects of a file.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn apply_file(&self, file: &Path) -> Result<()> {
-        // kubectl before 1.25 does not know of rules in CRDs.
+        // kubectl before 1.25 does not know validation rules in CRDs.
         let file = file.display().to_string();
         self.kubectl(&["apply", "--validate=false", "-f", &file]).map(drop)
     }
 
-    /// A Node as a kubelet would register it.
+    /// Creates a Node as a kubelet registers it.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn make_node(&self, name: &str) -> Result<()> {
         let node = registered(name);
         self.kubectl_with(&self.kubeconfig(), &["create", "-f", "-"], &node.to_string())?;
-        // The creator of a Node may give it a status; its kubelet then writes it again and again.
+        // The creator of a Node may set its status; the kubelet of the Node then updates the status repeatedly.
         let path = format!("/api/v1/nodes/{name}/status");
         let mut there = self.get(&["node", name])?;
         there["status"] = node["status"].clone();
-        // The controllers write it too.
+        // The controllers update the Node too, so the update is sent without a resource version.
         there["metadata"]["resourceVersion"].take();
         let replace = ["replace", "--raw", &path, "-f", "-"];
         self.kubectl_with(&self.kubeconfig(), &replace, &there.to_string()).map(drop)
     }
 
-    /// A token of a ServiceAccount of Berth's, as a pod gets one, good for two hours; bound to nothing, as there is no pod.
+    /// Returns a token of one of Berth's ServiceAccounts, like the token of a pod, valid for two hours. The token
+    /// is not bound to an object, because there is no pod.
     ///
     /// # Errors
-    /// As [`Self::kubectl`].
+    /// Fails like [`Self::kubectl`].
     pub fn token_of(&self, account: &str) -> Result<String> {
         let path = format!("/api/v1/namespaces/berth-system/serviceaccounts/{account}/token");
         let request = json!({
@@ -104,23 +105,23 @@ impl ControlPlane {
         Ok(token.to_owned())
     }
 
-    /// An InfraNode; null if there is none.
+    /// Returns an InfraNode, or null if the InfraNode does not exist.
     #[must_use]
     pub fn infra_node(&self, name: &str) -> Value {
         self.get(&["infranode", name]).unwrap_or_default()
     }
 
-    /// Changes the spec of an InfraNode as a person would.
+    /// Changes the spec of an InfraNode as an operator does.
     ///
     /// # Errors
-    /// As [`Self::kubectl`]: the schema may refuse it.
+    /// Fails like [`Self::kubectl`]: the schema may refuse the spec.
     pub fn ask(&self, name: &str, spec: &Value) -> Result<()> {
         let patch = json!({"spec": spec}).to_string();
         self.kubectl(&["patch", "infranode", name, "--type=merge", "-p", &patch]).map(drop)
     }
 }
 
-/// A Node that a kubelet has registered.
+/// Returns a Node as a kubelet registers it.
 #[must_use]
 pub fn registered(name: &str) -> Value {
     let amounts = json!({"cpu": "96", "memory": "512Gi", "pods": "110"});
@@ -133,7 +134,7 @@ pub fn registered(name: &str) -> Value {
     })
 }
 
-/// A condition of an object; null if it has none of that type.
+/// Returns a condition of an object, or null if the object has no condition of this type.
 #[must_use]
 pub fn condition<'a>(object: &'a Value, name: &str) -> &'a Value {
     let conditions = object["status"]["conditions"].as_array();

@@ -1,4 +1,4 @@
-//! The control plane's kube-scheduler, by default or as `deploy/` configures it.
+//! The control plane's kube-scheduler, with the default configuration or the configuration of `deploy/`.
 
 #![expect(clippy::disallowed_methods, reason = "a file of the repository")]
 
@@ -16,11 +16,12 @@ use crate::running::Running;
 use crate::wait;
 
 impl ControlPlane {
-    /// Starts a scheduler, where `Parts` asked for no controllers: then no controller says that Nodes without a kubelet are
-    /// not ready. A configuration takes the place of the default one; it must name the kubeconfig itself.
+    /// Starts a scheduler in a control plane whose `Parts` have no controllers: without controllers, Nodes that
+    /// have no kubelet are not marked as not ready. A configuration replaces the default configuration, and must
+    /// name the kubeconfig itself.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// Fails if the scheduler cannot be started.
     pub fn start_scheduler(&mut self, configuration: Option<&Path>) -> Result<()> {
         let [port] = free_ports()?;
         let flags = self.scheduler_flags(configuration, port);
@@ -37,10 +38,11 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// One of several, on a host of this name; that needs root. Its log is `kube-scheduler-<host>.log`.
+    /// Starts one of several schedulers, on a host of this name. Needs root. The log is
+    /// `kube-scheduler-<host>.log`.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// Fails if the scheduler cannot be started.
     pub fn scheduler_on(&self, host: &str, configuration: &Path) -> Result<Running> {
         let log = self.folder.path().join(format!("kube-scheduler-{host}.log"));
         let log = File::options().create(true).append(true).open(log)?;
@@ -64,22 +66,22 @@ impl ControlPlane {
             None => {
                 flags.push(format!("--kubeconfig={kubeconfig}"));
                 flags.push("--leader-elect=false".to_owned());
-                // With a configuration, the file says so.
+                // With a configuration, the file closes the port without TLS.
                 flags.extend(self.no_insecure_port());
             }
         }
         flags
     }
 
-    /// Takes the scheduler away, as if it had crashed: its Lease lasts as long as it says.
+    /// Stops the scheduler with SIGKILL, like a crash: its Lease remains until the Lease expires.
     pub fn stop_scheduler(&mut self) {
         self.scheduler = None;
     }
 
-    /// The configuration of `deploy/`, for an extender at this port; or as it would be without any.
+    /// Writes the configuration of `deploy/`, with an extender at this port or without any extender.
     ///
     /// # Errors
-    /// If it cannot be read or written, or is not what the controller expects.
+    /// Fails if the configuration cannot be read or written, or is not what the controller expects.
     pub fn scheduler_configuration(&self, extender: Option<u16>) -> Result<PathBuf> {
         let old = self.version < Version(1, 25);
         let component = if old { "scheduler-1.20" } else { "scheduler" };

@@ -76,7 +76,7 @@ impl Kind {
     /// Switches it on.
     ///
     /// # Errors
-    /// As [`Host::boot`].
+    /// Fails like [`Host::boot`].
     pub fn boot(&self, hub: &Hub, cable: usize, screen: &Screen) -> Result<Host> {
         let mut host = Host::boot(&Options {
             number: self.number,
@@ -113,7 +113,7 @@ impl Kind {
     /// Makes it a Node, with these images.
     ///
     /// # Errors
-    /// As [`ControlPlane::join`].
+    /// Fails like [`ControlPlane::join`].
     pub fn join(
         &self,
         host: &mut Host,

@@ -17,7 +17,7 @@ use crate::host::Host;
 /// Objects of a kind, in the order of their names.
 ///
 /// # Errors
-/// As [`ControlPlane::get`].
+/// Fails like [`ControlPlane::get`].
 pub(super) fn items(plane: &ControlPlane, what: &[&str]) -> Result<Vec<Value>> {
     let list = plane.get(what)?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
@@ -30,7 +30,7 @@ fn text(value: &Value) -> String {
 /// All VMs, with their pods as far as there are any.
 ///
 /// # Errors
-/// As [`items`], and if a pod cannot be read.
+/// Fails like [`items`], and if a pod cannot be read.
 pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec<Vm>> {
     let pods = items(plane, &["pods", "-A", "-l", "kubevirt.io=virt-launcher"])?;
     let machines = items(plane, &["virtualmachines", "-A"])?;
@@ -90,7 +90,7 @@ fn in_pod(vm: &mut Vm, pod: &Value) -> Result<()> {
 /// Pods that a kubelet has refused, with its reason.
 ///
 /// # Errors
-/// As [`items`].
+/// Fails like [`items`].
 pub(super) fn refused(plane: &ControlPlane) -> Result<Vec<String>> {
     let named = |namespace: &Value, name: &Value, reason: &Value| {
         format!("{}/{}: {}", text(namespace), text(name), text(reason))
@@ -116,7 +116,7 @@ pub(super) fn refused(plane: &ControlPlane) -> Result<Vec<String>> {
 /// Everything but pings.
 ///
 /// # Errors
-/// As [`items`], and if an object is not as its kind says.
+/// Fails like [`items`], and if an object is not as its kind says.
 pub(super) fn look(
     plane: &ControlPlane,
     hosts: &mut [Host],
@@ -152,7 +152,7 @@ pub(super) fn look(
 /// Whether VMs came to a number that is asked for: asked and there, by MachineDeployment.
 ///
 /// # Errors
-/// As [`items`].
+/// Fails like [`items`].
 pub(super) fn asked(plane: &ControlPlane) -> Result<BTreeMap<String, u64>> {
     let all = items(plane, &["machinedeployments", "-A"])?;
     let count = |one: &Value| {

@@ -178,7 +178,7 @@ impl Host {
     /// Runs a command that must succeed, and gives what it said.
     ///
     /// # Errors
-    /// As [`Self::run`], and if the command fails.
+    /// Fails like [`Self::run`], and if the command fails.
     pub fn must(&mut self, command: &str) -> Result<String> {
         let said = self.run(command)?;
         said.unless_failed(command)
@@ -208,7 +208,7 @@ impl Host {
     /// says; it is gone after a reboot.
     ///
     /// # Errors
-    /// As [`Self::must`].
+    /// Fails like [`Self::must`].
     pub fn start(&mut self, command: &str) -> Result<String> {
         self.started += 1;
         self.note(&format!("start {command}"));
@@ -253,7 +253,7 @@ impl Host {
     /// Waits for a reboot that something on the host begins, and until the host is back.
     ///
     /// # Errors
-    /// As [`Self::reboot`].
+    /// Fails like [`Self::reboot`].
     pub fn rebooted(&mut self) -> Result<()> {
         self.qemu.wait_off(BOOT).or_else(|error| self.failed(&error))?;
         self.power_on()
@@ -263,7 +263,7 @@ impl Host {
     /// its kernel had not written to its disks by then is lost.
     ///
     /// # Errors
-    /// As [`Self::reboot`].
+    /// Fails like [`Self::reboot`].
     pub fn power_cut(&mut self) -> Result<()> {
         self.power_off();
         self.power_on()
@@ -291,7 +291,7 @@ impl Host {
     /// Gives a host that is off its power back, and waits until it is up.
     ///
     /// # Errors
-    /// As [`Self::reboot`].
+    /// Fails like [`Self::reboot`].
     // An emulated kernel with eight CPUs now and then trips over code that it patches while another CPU
     // runs it, as no hardware does; it is given another try.
     pub fn power_on(&mut self) -> Result<()> {

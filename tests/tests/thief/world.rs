@@ -97,7 +97,7 @@ impl<'a> World<'a> {
         });
     }
 
-    /// As [`ControlPlane::supports`].
+    /// Fails like [`ControlPlane::supports`].
     pub(crate) fn can(&self, what: &str, since: Version) -> bool {
         self.plane.supports(what, since)
     }

@@ -1,4 +1,4 @@
-//! What passes of an answer: line by line, as the lines of a watch are what its reader acts on.
+//! Forwards responses line by line, because the client of a watch handles each line as one event.
 
 use std::io;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use tokio::net::TcpStream;
 
 use super::{Ended, Mood, Shared};
 
-/// Of requests and answers.
+/// Error of requests and responses.
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
-/// Of answers.
+/// Body of responses.
 pub(super) type Body = BoxBody<Bytes, Error>;
 
-/// An answer that is under way.
+/// Response that is being forwarded.
 pub(super) struct Passing {
     pub(super) shared: Arc<Shared>,
     pub(super) verb: String,
-    /// Of the request.
+    /// Number of the request.
     pub(super) number: usize,
-    /// Of the caller.
+    /// Socket of the caller.
     pub(super) socket: Arc<TcpStream>,
 }
 
-/// The body as it reaches the caller.
+/// Returns the body that the caller receives.
 pub(super) fn pass(body: Body, passing: Passing) -> Body {
     let (mut sender, passed) = Channel::new(1);
     tokio::spawn(async move {
         if let Err(error) = passing.run(body, &mut sender).await {
-            // Without this, the connection would end in order.
+            // Without this setting the kernel closes the connection with FIN instead of RST.
             passing.socket.set_zero_linger().unwrap_or_default();
             sender.abort(error.into());
         }
@@ -40,7 +40,7 @@ pub(super) fn pass(body: Body, passing: Passing) -> Body {
 }
 
 impl Passing {
-    /// An error is for a connection that is to be reset.
+    /// Forwards the body. An error means that the connection is to be reset.
     async fn run(&self, mut body: Body, sender: &mut channel::Sender<Bytes, Error>) -> Result<()> {
         let mut ended = self.shared.ended.subscribe();
         let mut rest = Vec::new();
@@ -56,7 +56,7 @@ impl Passing {
             };
             let Some(frame) = frame else {
                 if silent {
-                    // Until it is reset.
+                    // The server has ended the response, but the caller must not see this end before the reset.
                     ended.wait_for(|ended| self.number < ended.reset_before).await?;
                     bail!("reset");
                 }
@@ -89,7 +89,7 @@ impl Passing {
             sender.send_data(Bytes::copy_from_slice(data)).await?;
         }
         if cut < lines.len() {
-            // What was sent must leave before the reset takes it back.
+            // The kernel discards unsent data at a reset, so the data that was just written needs time to leave.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             bail!("cut");
         }

@@ -1,7 +1,8 @@
-//! A way to the API server that can be made to fail: it passes everything on, in the mood that a test puts it in, and
-//! remembers what was asked.
+//! Proxy in front of the API server that injects faults: it forwards every request according to the mood that a
+//! test sets, and records every request.
 //!
-//! In front it is HTTP on loopback; behind, TLS to the control plane, with the caller's own credential.
+//! Callers connect over HTTP on loopback; the proxy connects over TLS to the control plane, with the caller's own
+//! credential.
 
 mod answer;
 mod serve;
@@ -18,46 +19,46 @@ use tokio::sync::watch;
 use super::ControlPlane;
 use super::keys::Keys;
 
-/// What becomes of requests.
+/// Handling of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mood {
-    /// They are passed on, and their answers passed back.
+    /// Forwards requests and responses unchanged.
     Well,
-    /// They are answered here, with a code, seconds for `Retry-After`, and a body.
+    /// Answers requests in the proxy with a status code, seconds for `Retry-After`, and a body.
     Answer(u16, Option<u64>, String),
-    /// They are held up for so long before they are passed on.
+    /// Delays requests for this time before the proxy forwards them.
     Slow(Duration),
-    /// The connection is reset after half of a line of the answer.
+    /// Resets the connection after half of a line of the response.
     Cut,
-    /// Each text of that kind becomes another in each line of the answer.
+    /// Replaces each occurrence of the first text by the second text in each line of the response.
     Garble(String, String),
 }
 
-/// Which requests a mood is for; for the others the proxy is well.
+/// Requests that a mood applies to; the proxy forwards the other requests unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// All of them.
+    /// All requests.
     All,
-    /// Those that change something.
+    /// Requests that change an object.
     Writes,
-    /// Those that read.
+    /// Requests that only read.
     Reads,
 }
 
-/// A request that came, and what the caller was answered.
+/// Request that arrived, and the status code of its response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// When it came.
+    /// Time of arrival.
     pub at: Instant,
     /// `GET`, `PATCH`, `WATCH`, and so on.
     pub verb: String,
-    /// Without the query.
+    /// Path without the query.
     pub path: String,
-    /// The HTTP status; `None` as long as there is no answer.
+    /// HTTP status; `None` as long as there is no response.
     pub code: Option<u16>,
 }
 
-/// Ends when dropped, with all connections.
+/// Fault-injecting proxy. Drop ends the proxy and all connections.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -65,16 +66,16 @@ pub struct Proxy {
     _runtime: Runtime,
 }
 
-/// What connections and the test have in common.
+/// State that connections and the test share.
 #[derive(Debug)]
 struct Shared {
     mood: Mutex<(Which, Mood)>,
     requests: Mutex<Vec<Request>>,
-    /// Answers of requests before these numbers of requests are reset, and are silent.
+    /// Requests with a number below these limits are reset, or get no more data.
     ended: watch::Sender<Ended>,
 }
 
-/// Numbers of requests.
+/// Request numbers below which responses are reset or get no more data.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ended {
     reset_before: usize,
@@ -82,10 +83,10 @@ struct Ended {
 }
 
 impl Proxy {
-    /// Begins; it is well.
+    /// Starts the proxy, which forwards everything unchanged at first.
     ///
     /// # Errors
-    /// If the control plane's authority cannot be read, or there is no port.
+    /// Fails if the control plane's authority cannot be read, or no port is free.
     pub fn start(plane: &ControlPlane) -> Result<Self> {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -102,10 +103,10 @@ impl Proxy {
         Ok(Self { shared, address, _runtime: runtime })
     }
 
-    /// A kubeconfig for the holder of a token, with the address of this proxy.
+    /// Writes a kubeconfig for the holder of a token, with the address of this proxy.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Fails if the file cannot be written.
     pub fn kubeconfig(&self, plane: &ControlPlane, name: &str, token: &str) -> Result<PathBuf> {
         let file = plane.folder.path().join(format!("{name}.kubeconfig"));
         let keys = Keys::of(plane.folder.path());
@@ -113,30 +114,31 @@ impl Proxy {
         Ok(file)
     }
 
-    /// From now on, for requests and for lines of answers that are under way.
+    /// Sets the mood for later requests and for later lines of responses that are still open.
     pub fn mood(&self, which: Which, mood: Mood) {
         *lock(&self.shared.mood) = (which, mood);
     }
 
-    /// Resets the connections of all answers that are under way: watches above all.
+    /// Resets the connections of all responses that are still open, mainly watches.
     pub fn reset(&self) {
         let now = self.mark();
         self.shared.ended.send_modify(|ended| ended.reset_before = now);
     }
 
-    /// Nothing passes any more of answers that are under way, not even their end; requests that come later are answered.
+    /// Discards all later data of the responses that are still open, including their end. Later requests are
+    /// answered.
     pub fn silence(&self) {
         let now = self.mark();
         self.shared.ended.send_modify(|ended| ended.silent_before = now);
     }
 
-    /// How many requests came until now.
+    /// Returns the number of requests that have arrived so far.
     #[must_use]
     pub fn mark(&self) -> usize {
         lock(&self.shared.requests).len()
     }
 
-    /// The requests that came after a mark.
+    /// Returns the requests that arrived after a mark.
     #[must_use]
     pub fn since(&self, mark: usize) -> Vec<Request> {
         lock(&self.shared.requests).get(mark..).unwrap_or_default().to_vec()
@@ -144,7 +146,7 @@ impl Proxy {
 }
 
 impl Shared {
-    /// The mood for a request.
+    /// Returns the mood for a request.
     fn mood_for(&self, verb: &str) -> Mood {
         let (which, mood) = &*lock(&self.mood);
         let reads = verb == "GET" || verb == "WATCH";
@@ -156,7 +158,7 @@ impl Shared {
         if meant { mood.clone() } else { Mood::Well }
     }
 
-    /// Takes note of a request; gives its number.
+    /// Records a request and returns its number.
     fn came(&self, verb: &str, path: &str) -> usize {
         let request = Request {
             at: Instant::now(),

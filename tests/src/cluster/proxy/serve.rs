@@ -1,4 +1,4 @@
-//! Connections of callers, and the one client behind them.
+//! Connections of callers, and the client that forwards their requests.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -22,11 +22,11 @@ use tokio::net::{TcpListener, TcpStream};
 use super::answer::{self, Body};
 use super::{Mood, Shared};
 
-/// To the API server.
+/// HTTP client of the API server.
 pub(super) type Client =
     hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Incoming>;
 
-/// A client that knows the control plane's authority.
+/// Creates a client that trusts the control plane's authority.
 pub(super) fn client(authority: &Path) -> Result<Client> {
     let mut roots = rustls::RootCertStore::empty();
     let certificate = CertificateDer::from_pem_file(authority);
@@ -45,7 +45,7 @@ pub(super) async fn serve(listener: TcpListener, client: Client, port: u16, shar
     while let Ok((stream, _)) = listener.accept().await {
         let (client, shared) = (client.clone(), Arc::clone(&shared));
         tokio::spawn(async move {
-            // A caller that goes away, or is sent away, is what this is for.
+            // Tests close and reset connections on purpose, so an error of a connection is expected.
             connection(stream, client, port, shared).await.unwrap_or_default();
         });
     }
@@ -57,7 +57,7 @@ async fn connection(
     port: u16,
     shared: Arc<Shared>,
 ) -> Result<()> {
-    // A second handle to the socket, for the reset: the first one is hyper's.
+    // The reset needs a second handle to the socket, because hyper owns the first handle.
     let stream = stream.into_std()?;
     let socket = Arc::new(TcpStream::from_std(stream.try_clone()?)?);
     let service = service_fn(|request| {
@@ -100,10 +100,10 @@ async fn forward(
     let path = request.uri().path_and_query().context("a request without a path")?;
     *request.uri_mut() = Uri::try_from(format!("https://127.0.0.1:{port}{path}"))?;
     request.headers_mut().remove(HOST);
-    // Lines are looked at.
+    // The proxy reads the lines of responses, so they must not be compressed.
     request.headers_mut().remove(ACCEPT_ENCODING);
     let mut answer = client.request(request).await?;
-    // What comes of it may be longer or shorter.
+    // The forwarded body may be longer or shorter than the body from the server.
     answer.headers_mut().remove(CONTENT_LENGTH);
     answer.headers_mut().remove(TRANSFER_ENCODING);
     Ok(answer.map(|body| body.map_err(Into::into).boxed()))
