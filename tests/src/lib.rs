@@ -1,5 +1,5 @@
-//! Everything that needs real servers or hosts, or the repository itself, lives in this crate's tests.
-//! Here is what they share.
+//! Shared helpers of the tests that need real servers, real hosts or the repository's files. These tests are in
+//! this crate.
 
 pub mod cluster;
 pub mod controller;
@@ -16,7 +16,7 @@ pub mod wait;
 
 use std::path::PathBuf;
 
-/// The repository's folder.
+/// Returns the repository's folder.
 #[must_use]
 pub fn repository() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))

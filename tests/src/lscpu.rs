@@ -1,4 +1,4 @@
-//! What lscpu says of a host.
+//! Output of lscpu on a host.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::host::Host;
 
-/// How many of each lscpu counts, of those that are online.
+/// Counts of online CPUs, cores and sockets by lscpu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Logical CPUs.
@@ -17,7 +17,7 @@ pub struct Counts {
     pub sockets: usize,
 }
 
-/// Asks lscpu on the host.
+/// Runs lscpu on the host.
 ///
 /// # Errors
 /// Fails like [`Host::must`].

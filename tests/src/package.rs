@@ -1,13 +1,13 @@
-//! The Debian package that `make test` and `make deb` build.
+//! Debian package that `make test` and `make deb` build.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The newest package in `target/debian`.
+/// Returns the newest package in `target/debian`.
 ///
 /// # Errors
-/// If there is none.
+/// Fails if there is no package.
 #[expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
 pub fn newest() -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debian");

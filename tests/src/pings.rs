@@ -1,11 +1,11 @@
-//! Pings that run while something else happens, as `tests/host/tenants.sh watch` writes them down.
+//! Pings that run during another operation, in the output format of `tests/host/tenants.sh watch`.
 
-/// Pings a second.
+/// Pings per second.
 const RATE: u32 = 5;
-/// A control ping that is lost so many seconds before or after explains a loss.
+/// Maximum distance, in pings, of a lost control ping that explains a loss.
 const NEAR: u32 = 10 * RATE;
 
-/// Sequence numbers from 1 to the last answer that had no answer.
+/// Returns the sequence numbers, from 1 to the last answered ping, that have no answer.
 #[must_use]
 pub fn lost(log: &str) -> Vec<u32> {
     let number = |line: &str| {
@@ -17,8 +17,8 @@ pub fn lost(log: &str) -> Vec<u32> {
     (1..=last).filter(|number| !answered.contains(number)).collect()
 }
 
-/// Losses at a time when the control pings, begun with the others over a link that is not under test, lost none. A machine
-/// that is busy with something else delays and drops frames of both.
+/// Returns the losses at times when the control pings lost nothing. The control pings start together with the other
+/// pings and use a link that is not under test. A busy machine delays and drops frames of both.
 #[must_use]
 pub fn unexplained(log: &str, control: &str) -> Vec<u32> {
     let of_control = lost(control);

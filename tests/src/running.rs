@@ -1,4 +1,4 @@
-//! A program that runs beside the tests and never outlives them.
+//! Program that runs beside the tests and ends with the tests at the latest.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs")]
 
@@ -9,7 +9,7 @@ use std::sync::mpsc;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Ended when dropped.
+/// Running program; drop ends it.
 #[derive(Debug)]
 pub struct Running {
     /// The process.
@@ -18,16 +18,18 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a command, which should be one for `setpriv --pdeathsig KILL`.
+    /// Starts a command, which should be built by [`Self::command`] with `setpriv --pdeathsig KILL`.
     ///
-    /// That ends a program with the *thread* that started it, and each test has a thread of its own: what tests
-    /// share must not go away with the first. So it gets a thread that lasts until the other end of the sender is
-    /// dropped. However this program ends, the thread ends, and with it what it started.
+    /// The parent-death signal ends a program with the *thread* that started the program, and each test has its own
+    /// thread: a program that tests share must not end with the first test. Therefore a separate thread starts the
+    /// program, and lasts until the other end of the sender is dropped. That thread ends with this program in any
+    /// case, and the started program with it.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// Fails if the command cannot be started.
     pub fn spawn(mut command: Command) -> Result<Self> {
-        // Ctrl-C is for this program, which then ends others in good order, or by its own end.
+        // Ctrl-C must only reach this program, which then ends the other programs in order; they end with this
+        // program in any case.
         command.process_group(0);
         let (give, take) = mpsc::channel();
         let (thread, end) = mpsc::channel::<()>();
@@ -39,8 +41,8 @@ impl Running {
         Ok(Self { process, _thread: thread })
     }
 
-    /// Begins a command that ends with the program that starts it; on a host of this name, if there is one, as the
-    /// command sees it. That needs root.
+    /// Returns a command that ends with the program that starts it. With a host name, the command sees this name as
+    /// its host name; this needs root.
     #[must_use]
     pub fn command(program: &Path, host: Option<&str>) -> Command {
         let mut command = Command::new("setpriv");
@@ -53,10 +55,10 @@ impl Running {
         command
     }
 
-    /// Sends it a signal, by name.
+    /// Sends a signal, by name.
     ///
     /// # Errors
-    /// If it is gone.
+    /// Fails if the process has ended.
     pub fn signal(&self, name: &str) -> Result<()> {
         let id = self.process.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status()?;
@@ -64,7 +66,7 @@ impl Running {
         Ok(())
     }
 
-    /// Ends it.
+    /// Ends the process.
     pub fn end(&mut self) {
         self.process.kill().unwrap_or_default();
         self.process.wait().map(drop).unwrap_or_default();

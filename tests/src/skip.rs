@@ -1,4 +1,4 @@
-//! Tests that cannot run on this machine: `tests/run.sh` counts them as skipped, not as passed.
+//! Tests that cannot run on this machine. `tests/run.sh` counts such tests as skipped, not as passed.
 
 #![allow(
     unreachable_pub,
@@ -24,7 +24,7 @@ pub fn skip(test: &str, reason: &str) {
 /// # Panics
 /// If the file cannot be written.
 pub fn record(line: &str) {
-    // The stream itself: the test harness keeps the output of a test that passes.
+    // The test harness discards the captured output of a test that passes, so the line goes to the stream itself.
     writeln!(std::io::stderr(), "skipped: {line}").unwrap_or_default();
     if let Some(file) = std::env::var_os("BERTH_SKIPS") {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(file);

@@ -1,15 +1,16 @@
-//! Waiting for what a server or a host does by itself.
+//! Waiting for a state that a server or a host reaches.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// A machine may be so many times slower than two idle cores: nothing that is not measured depends on speed.
+/// Factor by which a machine may be slower than two idle cores. Tests do not depend on speed unless they measure
+/// it.
 const SLOWER: u32 = 10;
-/// Of what the last try saw, the end.
+/// Maximum length of the shown output of the last attempt, from its end.
 const SHOWN: usize = 2000;
 
-/// What a try observed while the condition does not hold yet.
+/// Observation of an attempt while the condition does not hold yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Pending(String);
@@ -20,10 +21,11 @@ impl<S: Into<String>> From<S> for Pending {
     }
 }
 
-/// Asks until there is an answer. The limit is for a machine with two idle cores; ten times as long is waited.
+/// Calls a function again until the function returns a value. The limit is for a machine with two idle cores; the
+/// actual limit is ten times as long.
 ///
 /// # Errors
-/// If there is no answer in that time. The message has what the last try saw.
+/// Fails if there is no value within the time limit. The error message has the observation of the last attempt.
 pub fn until<T>(
     what: &str,
     limit: Duration,
@@ -41,7 +43,7 @@ pub fn until<T>(
             let end = saw.get(from..).unwrap_or_default().trim();
             bail!("not after {} s: {what}; the last try saw: {end}", waited.as_secs());
         }
-        // A try is work, too: the longer it takes, the fewer of them.
+        // An attempt needs CPU time too: the longer the wait, the rarer the attempts.
         std::thread::sleep((waited / 20).clamp(Duration::from_millis(100), Duration::from_secs(2)));
     }
 }

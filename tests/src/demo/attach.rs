@@ -1,5 +1,6 @@
-//! Launcher pods get their second interface: by the real CNI plugin `bridge`, as Multus would call it, with the definition
-//! that the controller has rendered, inside the pod's own network namespace. Then who reaches whom is tried.
+//! Attaches launcher pods to their second network: the real CNI plugin `bridge` runs inside the pod's own network
+//! namespace, as Multus would call it, with the definition that the controller has rendered. Pings then test which
+//! VMs reach each other.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +11,18 @@ use super::seen::Vm;
 use crate::cluster::ControlPlane;
 use crate::host::Host;
 
-/// All in one subnet, also those of different tenants: so it is not for want of a route that they do not meet.
+/// Common subnet of all VMs, also of VMs of different tenants: a failed ping between tenants is therefore not
+/// caused by a missing route.
 const SUBNET: &str = "10.20.0";
-/// The first address; what is before is for gateways.
+/// Last byte of the first VM address; lower addresses are for gateways.
 const FIRST: usize = 11;
 
-/// Addresses of VMs: each keeps its own as long as the demo lasts, wherever it is.
+/// Addresses of VMs. Each VM keeps its address as long as the demo lasts, on any host.
 #[derive(Debug, Default)]
 pub(super) struct Addresses(BTreeMap<String, usize>);
 
 impl Addresses {
-    /// The address of a VM; one that was never seen gets the next.
+    /// Returns the address of a VM; a new VM gets the next free address.
     pub(super) fn of(&mut self, namespace: &str, name: &str) -> String {
         let next = self.0.len();
         let place = self.0.entry(format!("{namespace}/{name}")).or_insert(next);
@@ -28,10 +30,11 @@ impl Addresses {
     }
 }
 
-/// Attaches a VM on its host, gives it its address as its guest would, and says so in its instance.
+/// Attaches a VM on its host, sets the address as a guest would, and writes the address to the status of the
+/// instance.
 ///
 /// # Errors
-/// If there is no definition, no pod on the host, or the plugin fails.
+/// Fails if there is no definition, if the host has no pod of the VM, or if the plugin fails.
 pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<()> {
     let Vm { namespace, name, pod_uid, address, network, .. } = vm;
     let (space, definition) = network.split_once('/').context("no network beside the pods'")?;
@@ -59,7 +62,7 @@ pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<(
     ))?;
     let link = host.must(&format!("ip -n {name} -j link show net1"))?;
     let link: Value = serde_json::from_str(link.trim())?;
-    // As the guest agent tells it.
+    // The guest agent reports the address in this form.
     let told = json!({"status": {"interfaces": [
         {"name": "tenant", "ipAddress": address, "ipAddresses": [address], "mac": link[0]["address"]},
     ]}})
@@ -68,10 +71,10 @@ pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<(
     Ok(())
 }
 
-/// What became of pings from VMs of a host: from, to, and whether it was answered.
+/// Returns the results of pings from VMs of a host: source, destination, and true if there was an answer.
 ///
 /// # Errors
-/// If a ping could not be tried, or what was said is no answer.
+/// Fails if a ping could not be sent, or if the output of ping cannot be parsed.
 pub(super) fn pings(
     host: &mut Host,
     from: &[&Vm],
@@ -80,7 +83,7 @@ pub(super) fn pings(
     let mut script = String::from("cd /run && rm -f ping.*\n");
     for one in from {
         for other in all.iter().filter(|other| other.name != one.name) {
-            // Side by side, as an unanswered one takes its time.
+            // The pings run in parallel, because an unanswered ping runs until its timeout.
             script.push_str(&format!(
                 "{{ tenants ping {0} {1}; echo {0} {2} $? >ping.{0}.{2}; }} &\n",
                 one.name, other.address, other.name
@@ -92,7 +95,7 @@ pub(super) fn pings(
     let read = |line: &str| {
         let mut words = line.split(' ').map(str::to_owned);
         let answer = (words.next()?, words.next()?, words.next()?);
-        // ping says 1 for no answer, and more for trouble of its own.
+        // ping exits with 1 if there is no answer, and with a higher code for other errors.
         let is_answered = match answer.2.as_str() {
             "0" => true,
             "1" => false,

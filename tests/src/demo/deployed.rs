@@ -1,5 +1,5 @@
-//! What the demo applies: `deploy/` with the scheduler beside the controller, KubeVirt's kinds, profiles, and two tenants of
-//! `examples/tenants` with machines that fit on small hosts.
+//! Objects that the demo applies: `deploy/` with the scheduler beside the controller, KubeVirt's kinds, profiles,
+//! and two tenants of `examples/tenants` with machines that fit on small hosts.
 
 #![expect(clippy::disallowed_methods, reason = "the repository's own files, and its own scripts")]
 
@@ -14,9 +14,9 @@ use super::hosts::Kind;
 use crate::cluster::{ADMIN, ControlPlane, FROM_HOSTS, Version};
 use crate::repository;
 
-/// The image of the stock scheduler, made here of the control plane's own.
+/// Image of the stock scheduler, built here from the control plane's own kube-scheduler.
 const SCHEDULER: &str = "berth.test/kube-scheduler:1";
-/// KubeVirt's definitions that the demo uses.
+/// CRDs of KubeVirt that the demo uses.
 const KUBEVIRT: [&str; 7] = [
     "kubevirts.kubevirt.io",
     "virtualmachines.kubevirt.io",
@@ -26,7 +26,7 @@ const KUBEVIRT: [&str; 7] = [
     "virtualmachineclusterinstancetypes.instancetype.kubevirt.io",
     "virtualmachineclusterpreferences.instancetype.kubevirt.io",
 ];
-/// Where the examples are for larger hosts: file, text there, and here.
+/// Replacements in examples that are written for larger hosts: file, original text, new text.
 const SMALLER: [(&str, &str, &str); 2] = [
     ("bank.yaml", "flavor: {name: performance-4}", "flavor: {name: performance-small}"),
     (
@@ -36,10 +36,10 @@ const SMALLER: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Makes the images of the pods, and gives their archives.
+/// Builds the images of the pods, and returns their archives.
 ///
 /// # Errors
-/// If a program is not there.
+/// Fails if a program is missing.
 pub fn images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
     let ours = repository().join("target/release");
     let scheduler = plane.assets().join("kube-scheduler");
@@ -47,7 +47,7 @@ pub fn images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
     let images = [
         (ours.join("berth-agent"), "berth-agent:0.1.0", "/"),
         (ours.join("berth-controller"), "berth-controller:0.1.0", "/"),
-        // Where the project's own image has it.
+        // The project's own image has the programs in this folder.
         (scheduler, SCHEDULER, "/usr/local/bin"),
     ];
     let made = images.into_iter().map(|(program, tag, folder)| {
@@ -65,7 +65,7 @@ pub fn images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
     made.collect()
 }
 
-/// Applies all but the agents, which wait for their hosts' labels.
+/// Applies all objects except the agents, which need the labels of their hosts first.
 ///
 /// # Errors
 /// If the server refuses something.
@@ -98,7 +98,7 @@ pub fn apply(plane: &ControlPlane) -> Result<()> {
     Ok(())
 }
 
-/// KubeVirt's configuration: these hosts have no KVM.
+/// Returns KubeVirt's configuration with emulation, because these hosts have no KVM.
 #[must_use]
 pub fn kubevirt() -> Value {
     json!({
@@ -115,11 +115,11 @@ fn define(plane: &ControlPlane) -> Result<()> {
     plane.define_machine_deployments()
 }
 
-/// The Deployment of `deploy/base` with what `deploy/components/scheduler` adds, as kustomize would; the kubectl of
-/// Kubernetes 1.20 knows no components.
+/// Returns the Deployment of `deploy/base` with the additions of `deploy/components/scheduler`, like the output of
+/// kustomize; the kubectl of Kubernetes 1.20 does not support components.
 ///
 /// # Errors
-/// If these files are not as they were.
+/// Fails if these files do not have the expected content.
 pub fn controller() -> Result<Value> {
     let mut deployment: Value = yaml(Path::new("deploy/base/controller.yaml"))?;
     let pod = &mut deployment["spec"]["template"]["spec"];
@@ -150,10 +150,10 @@ pub fn controller() -> Result<Value> {
     Ok(deployment)
 }
 
-/// The two tenants, of a size for these hosts.
+/// Returns the two tenants, with machines that fit on these hosts.
 ///
 /// # Errors
-/// If the examples are not as they were.
+/// Fails if the examples do not have the expected content.
 pub fn tenants() -> Result<String> {
     let mut all = Vec::new();
     for (file, there, here) in SMALLER {
@@ -167,10 +167,10 @@ pub fn tenants() -> Result<String> {
     Ok(all.join("\n---\n"))
 }
 
-/// A third tenant with one machine, made of the example `shop`.
+/// Returns a third tenant with one machine, derived from the example `shop`.
 ///
 /// # Errors
-/// If the example is not as it was.
+/// Fails if the example does not have the expected content.
 pub fn guest(name: &str) -> Result<String> {
     let (_, there, here) = SMALLER[1];
     let example = text(Path::new("examples/tenants/shop.yaml"))?;
@@ -182,7 +182,7 @@ pub fn guest(name: &str) -> Result<String> {
     Ok(small.replace("shop", name))
 }
 
-/// A kubeconfig for the agent of a host that a package brings, by the script for it.
+/// Creates a kubeconfig, with the script of `deploy/`, for the agent of a host that runs the agent from a package.
 ///
 /// # Errors
 /// If the script fails.
@@ -193,7 +193,7 @@ pub fn agent_kubeconfig(plane: &ControlPlane, kind: &Kind) -> Result<PathBuf> {
     script.arg(kind.name).arg("1").env("PATH", std::env::join_paths(with)?);
     let made = run(script.env("KUBECONFIG", plane.kubeconfig()))?;
     ensure!(!made.contains(ADMIN), "the agent's kubeconfig has the administrator's token");
-    // As hosts reach it.
+    // Hosts reach the API server at this address.
     let made = made.replace("https://127.0.0.1:", &format!("https://{FROM_HOSTS}:"));
     let file = plane.folder().join(format!("agent-{}.kubeconfig", kind.name));
     fs::write(&file, made)?;

@@ -1,5 +1,5 @@
-//! Faults of a cluster, one after the other: parts restart while VMs of each tenant ping each other, a
-//! profile is edited, a tenant comes and goes, a host is drained, another is lost and comes back.
+//! Sequence of faults of a cluster: components restart while VMs of each tenant ping each other, a profile is
+//! edited, a tenant is added and removed, a host is drained, and another host is lost and comes back.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use super::{Demo, Failures, SLOW, deployed, look, tables};
 use crate::cluster::{FROM_HOSTS, condition};
 use crate::package;
 
-/// How long the API server is away.
+/// Time for which the API server is stopped.
 const AWAY: Duration = Duration::from_secs(15);
-/// Pings are sent that often; see `tests/host/tenants.sh`.
+/// Interval of pings; see `tests/host/tenants.sh`.
 const EVERY: Duration = Duration::from_millis(200);
-/// The longest that a tenant's pings may be unanswered, on hosts that are emulated.
+/// Longest time for which a tenant's pings may be unanswered on emulated hosts.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Leases that their holders renew while they work.
+/// Leases that their holders renew while they run.
 const LEASES: [(&str, &str); 5] = [
     ("berth-system", "rack1-31"),
     ("berth-system", "rack1-32"),
@@ -26,17 +26,17 @@ const LEASES: [(&str, &str); 5] = [
     ("berth-system", "berth-controller"),
     ("kube-system", "berth-scheduler"),
 ];
-/// The tenant that comes and goes, made of the example of another.
+/// Tenant that is added and removed, derived from the example of another tenant.
 const GUEST: &str = "lab";
-/// The host that is drained.
+/// Host that is drained.
 const DRAINED: &str = "rack1-32";
-/// The host that is lost: its agent is a package, and brings pages and bridges back before the kubelet starts.
+/// Host that is lost. Its agent runs from a package, and restores huge pages and bridges before the kubelet starts.
 const LOST: &str = "rack1-31";
 
-/// A fault and its outcome.
+/// Faults and their outcomes.
 type Told = Vec<[String; 2]>;
 
-/// A VM that pings another one of its tenant on another host.
+/// Running ping of a VM to another VM of its tenant on another host.
 #[derive(Debug)]
 struct Watch {
     host: usize,
@@ -45,17 +45,18 @@ struct Watch {
 }
 
 impl Demo<'_> {
-    /// All of it, in a table; at the end everything should be as it was, but for one machine more.
+    /// Runs all faults and returns a table of the outcomes. At the end the state must be the same as at the start,
+    /// except for one additional machine.
     ///
     /// # Errors
-    /// At the first thing after which something does not come right again.
+    /// Fails at the first fault from which the cluster does not recover.
     pub fn faults(&mut self) -> Result<String> {
         let mut told = Told::new();
         let pings = self.begin_pings()?;
         let what = format!("the API server is away for {} s", AWAY.as_secs());
         self.one(&mut told, &what, Self::server_restarts)?;
         self.one(&mut told, "kube-scheduler is killed", Self::scheduler_dies)?;
-        // They began when there was one host, and are on several from here on.
+        // Both controllers started when there was one host, and are on several hosts after this step.
         self.one(&mut told, "controllers are restarted in turn", Self::controllers_restart)?;
         self.one(&mut told, "agents are restarted in turn", Self::agents_restart)?;
         self.one(&mut told, "an agent's package is upgraded", Self::package_is_upgraded)?;
@@ -83,7 +84,7 @@ impl Demo<'_> {
         Ok(())
     }
 
-    /// One pair of each tenant.
+    /// Starts pings between one pair of VMs of each tenant.
     fn begin_pings(&mut self) -> Result<Vec<Watch>> {
         let vms = look::vms(&self.plane, &mut self.addresses)?;
         let mut all: BTreeMap<&str, Watch> = BTreeMap::new();
@@ -131,7 +132,7 @@ impl Demo<'_> {
         LEASES.iter().map(ask).collect()
     }
 
-    /// Until every holder has renewed its Lease.
+    /// Waits until every holder has renewed its Lease.
     fn all_are_there(&self, before: &[Value]) -> Result<String> {
         let began = Instant::now();
         self.screen.until("agents, controllers and schedulers renew their Leases", SLOW, || {
@@ -149,7 +150,7 @@ impl Demo<'_> {
         self.all_are_there(&before)
     }
 
-    /// In the pod that leads, and in the other one.
+    /// Kills kube-scheduler in the pod of the lease holder and in the other pod.
     fn scheduler_dies(&mut self) -> Result<String> {
         let mut killed = 0;
         for host in &mut self.hosts {
@@ -183,7 +184,7 @@ impl Demo<'_> {
         self.all_are_there(&before)
     }
 
-    /// The same program, as the package of a later version.
+    /// Installs a package with a later version and the same program.
     fn package_is_upgraded(&mut self) -> Result<String> {
         let package = package::newest()?;
         for (_, host) in
@@ -203,7 +204,7 @@ impl Demo<'_> {
         self.all_are_there(&before)
     }
 
-    /// What a host is to do about equal pages is asked and undone.
+    /// Changes the KSM settings in a profile, and reverts the change.
     fn profile_is_edited(&mut self) -> Result<String> {
         let began = Instant::now();
         let mut took = Vec::new();
@@ -301,7 +302,7 @@ impl Demo<'_> {
         Ok(format!("its {count} VMs run elsewhere after {took} s"))
     }
 
-    /// Meanwhile a tenant wants one more machine.
+    /// Switches off a host; meanwhile a tenant requests one more machine.
     fn host_is_lost(&mut self) -> Result<String> {
         let began = Instant::now();
         self.host(LOST)?.power_off();
@@ -340,7 +341,7 @@ impl Demo<'_> {
         let (kind, plane) = (HOSTS.get(at).context("a host")?, &self.plane);
         let host = self.hosts.get_mut(at).context("a host")?;
         host.power_on()?;
-        // The agent asks no cluster for any of this.
+        // The agent needs no cluster for the following steps.
         let pages = "cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
         let pages = host.must(pages)?;
         ensure!(pages.trim() == "96", "without a cluster it has {pages} huge pages in zone 1");

@@ -1,4 +1,5 @@
-//! Three bare-metal hosts that are emulated: two sockets each, systemd, containerd and a real kubelet, one trunk.
+//! Three emulated bare-metal hosts: two sockets each, systemd, containerd and a real kubelet, connected by one
+//! trunk.
 
 use std::path::{Path, PathBuf};
 
@@ -11,25 +12,25 @@ use crate::cluster::ControlPlane;
 use crate::host::{Host, Kernel, Machine, Options};
 use crate::repository;
 
-/// How the agent comes to a host.
+/// Installation method of the agent on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// As a Debian package, with a systemd unit and a client certificate of its own.
+    /// Debian package, with a systemd unit and a client certificate for this host.
     Package,
-    /// As a pod.
+    /// Pod of a DaemonSet.
     DaemonSet,
 }
 
 /// A host of the demo.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// Also the number in its name.
+    /// Number of the host, also part of its name.
     pub number: u8,
-    /// Its Node's name.
+    /// Name of the Node.
     pub name: &'static str,
-    /// Its HostProfile, which selects it by this label's value.
+    /// Value of the label by which a HostProfile selects the host.
     pub purpose: &'static str,
-    /// Where its agent comes from.
+    /// Installation method of the agent.
     pub by: By,
     /// `cpuManagerPolicy`
     pub cpu_manager: &'static str,
@@ -37,7 +38,7 @@ pub struct Kind {
     pub topology_manager: &'static str,
 }
 
-/// Every one another kind of host.
+/// The hosts of the demo, each of a different kind.
 pub static HOSTS: [Kind; 3] = [
     Kind {
         number: 31,
@@ -65,15 +66,15 @@ pub static HOSTS: [Kind; 3] = [
     },
 ];
 
-/// The label of a Node that its HostProfile selects.
+/// Label of Nodes that HostProfiles select by.
 pub const PURPOSE: &str = "example.com/purpose";
-/// The second uplink, as `examples/tenants` has it.
+/// Name of the second uplink in `examples/tenants`.
 const UPLINK: &str = "eth1";
-/// Images that are there before the kubelet starts.
+/// Folder of images that are on the host before the kubelet starts.
 const IMAGES: &str = "/var/lib/kubelet-tests";
 
 impl Kind {
-    /// Switches it on.
+    /// Boots the host.
     ///
     /// # Errors
     /// Fails like [`Host::boot`].
@@ -94,10 +95,10 @@ impl Kind {
         Ok(host)
     }
 
-    /// Once a boot: gives the uplink the name that it has in `examples/`, and takes it up.
+    /// Renames the uplink to its name in `examples/` and sets it up. Needed once after each boot.
     ///
     /// # Errors
-    /// If there is no such link.
+    /// Fails if the host has no such link.
     pub fn wire(&self, host: &mut Host) -> Result<()> {
         let number = self.number;
         host.must(&format!(
@@ -110,7 +111,7 @@ impl Kind {
         Ok(())
     }
 
-    /// Makes it a Node, with these images.
+    /// Joins the host to the cluster as a Node, with these images.
     ///
     /// # Errors
     /// Fails like [`ControlPlane::join`].
@@ -151,10 +152,10 @@ impl Kind {
         )
     }
 
-    /// The agent as a package, as `deploy/README.md` has it.
+    /// Installs the agent as a package, as `deploy/README.md` describes.
     ///
     /// # Errors
-    /// If it does not install.
+    /// Fails if the package cannot be installed.
     pub fn install(&self, host: &mut Host, package: &Path, kubeconfig: &Path) -> Result<()> {
         host.put(package, "/root/berth-agent.deb")?;
         let install = "dpkg --install /root/berth-agent.deb 2>&1 && rm /root/berth-agent.deb";

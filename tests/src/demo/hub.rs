@@ -1,4 +1,5 @@
-//! A trunk between many emulated hosts: what one of them sends all others get, tags of VLANs and all.
+//! Trunk between many emulated hosts: all other hosts receive the frames that a host sends, including the VLAN
+//! tags.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -11,9 +12,9 @@ use anyhow::{Context as _, Result};
 
 use crate::host::Trunk;
 
-/// Longer than any frame that QEMU sends.
+/// Buffer size, larger than any frame that QEMU sends.
 const FRAME: usize = 70_000;
-/// How soon a hub that is dropped ends.
+/// Time within which a dropped hub ends.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A hub that runs until it is dropped.
@@ -24,7 +25,7 @@ pub struct Hub {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A cable's two ends.
+/// Sockets of the two ends of a cable.
 #[derive(Debug, Clone)]
 struct Cable {
     host: PathBuf,
@@ -32,10 +33,10 @@ struct Cable {
 }
 
 impl Hub {
-    /// A hub for so many hosts, with its sockets in a folder.
+    /// Creates a hub for this number of hosts, with its sockets in a folder.
     ///
     /// # Errors
-    /// If there is no socket to be had there.
+    /// Fails if a socket cannot be created in the folder.
     pub fn new(folder: &Path, hosts: usize) -> Result<Self> {
         let end = |number: usize, of: &str| folder.join(format!("{of}{number}"));
         let cables: Vec<Cable> = (0..hosts)
@@ -46,7 +47,8 @@ impl Hub {
             let name = || cable.hub.display().to_string();
             let from = UnixDatagram::bind(&cable.hub).with_context(name)?;
             from.set_read_timeout(Some(LOOK))?;
-            // One that takes nothing now loses a frame, as on a real cable, and delays no other.
+            // The socket does not block: a host with a full queue loses a frame, as on a real cable, and does not
+            // delay other hosts.
             let to = UnixDatagram::unbound()?;
             to.set_nonblocking(true)?;
             let others = this.cables.iter().enumerate().filter(|(other, _)| *other != number);
@@ -57,7 +59,7 @@ impl Hub {
         Ok(this)
     }
 
-    /// The cable of a host, by its number from 0.
+    /// Returns the cable of a host, by the host's number from 0.
     #[must_use]
     pub fn cable(&self, number: usize) -> Option<Trunk<'_>> {
         let cable = self.cables.get(number)?;
@@ -81,7 +83,7 @@ fn pass_on(from: &UnixDatagram, to: &UnixDatagram, others: &[PathBuf], ends: &At
             continue;
         };
         for other in others {
-            // A host that is off, or starts again, gets nothing.
+            // A host that is off or restarts loses the frame.
             to.send_to(frame, other).map(drop).unwrap_or_default();
         }
     }
@@ -96,7 +98,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let hub = Hub::new(folder.path(), 3).unwrap();
         assert!(hub.cable(3).is_none());
-        // The third host is off.
+        // The third host is off: it has no socket.
         let hosts: Vec<UnixDatagram> = (0..2)
             .map(|number| UnixDatagram::bind(hub.cable(number).unwrap().ours).unwrap())
             .collect();

@@ -1,5 +1,5 @@
-//! Simulates virt-controller: a VirtualMachine gets an instance, the instance a pod that asks for what KubeVirt's
-//! launcher asks for, and from there on a real scheduler and a real kubelet decide.
+//! Simulation of virt-controller: a VirtualMachine gets an instance, and the instance gets a pod with the same
+//! requests as KubeVirt's launcher pod. A real scheduler and a real kubelet handle the pod.
 
 use anyhow::{Context as _, Result};
 use berth_kubelet_admission::pod::{Container, Resources};
@@ -17,25 +17,25 @@ use tokio::runtime::Runtime;
 
 use crate::simulated::{client, runtime};
 
-/// What a launcher pod sleeps in; the hosts have it.
+/// Image in which a launcher pod sleeps; the image is on the hosts.
 const IMAGE: &str = "berth.test/busybox:1";
 
-/// The simulation; dropping it ends it.
+/// Running simulation of virt-controller; drop ends the simulation.
 #[derive(Debug)]
 pub struct Launchers(Option<Runtime>);
 
 impl Launchers {
-    /// Begins, with KubeVirt's configuration.
+    /// Starts the simulation with KubeVirt's configuration.
     ///
     /// # Errors
-    /// Without a thread or a kubeconfig, or if the configuration is malformed.
+    /// Fails if there is no thread or no kubeconfig, or if the configuration is malformed.
     pub fn start(kubeconfig: &Path, kubevirt: &Value) -> Result<Self> {
         let configuration = Configuration::from_kubevirt(kubevirt)?;
         let runtime = runtime()?;
         let client = runtime.block_on(client(kubeconfig))?;
         runtime.spawn(async move {
             loop {
-                // A conflict, a server that is busy, or a network that is not there yet: the next round.
+                // A conflict, a busy server or a missing network is retried in the next round.
                 if let Err(error) = round(&client, &configuration).await {
                     use std::io::Write as _;
                     writeln!(std::io::stderr(), "launchers: {error:#}").unwrap_or_default();
@@ -88,7 +88,7 @@ async fn round(client: &Client, configuration: &Configuration) -> Result<()> {
         let is_its = |pod: &&Pod| {
             uid.is_some() && pod.labels().get("kubevirt.io/created-by").map(String::as_str) == uid
         };
-        // An instance lasts as long as its pod, and its machine gets another one then.
+        // An instance exists as long as its pod; then the VirtualMachine gets a new instance.
         if let Some(instance) = instance.filter(|one| has_ended(one)) {
             let api: Api<DynamicObject> =
                 Api::namespaced_with(client.clone(), &namespace, &instances);
@@ -168,7 +168,7 @@ fn owner(object: &Value) -> Value {
     }])
 }
 
-/// The instance: the template, with what instance type and defaults made of its guest.
+/// Returns the instance: the machine's template, with the guest as the instance type and the defaults set it.
 fn new_instance(machine: &Value, launcher: &Launcher) -> Value {
     let template = &machine["spec"]["template"];
     let mut spec = template["spec"].clone();
@@ -201,7 +201,7 @@ fn new_instance(machine: &Value, launcher: &Launcher) -> Value {
     })
 }
 
-/// Its launcher pod.
+/// Returns the launcher pod of an instance.
 fn pod(instance: &Value, launcher: &Launcher) -> Value {
     let name = instance["metadata"]["name"].as_str().unwrap_or_default();
     let container = |one: &Container, disk: u64| {
@@ -258,7 +258,7 @@ fn amounts(of: &Resources, disk: u64) -> Value {
     all.into()
 }
 
-/// Says in the instance what became of its pod; one that had a pod and has none has failed.
+/// Updates the status of the instance from its pod. An instance that had a pod and has none now has failed.
 async fn report(
     client: &Client,
     instances: &ApiResource,
@@ -282,9 +282,9 @@ async fn report(
     if let Some(since) = status.start_time {
         ready["lastTransitionTime"] = json!(since);
     }
-    // This kind's status is no subresource.
+    // The status of this kind is no subresource.
     let mut said = json!({"status": {"phase": phase, "conditions": [ready]}});
-    // Kubernetes 1.20 reads what is empty as null, where there was no status, and refuses it.
+    // Kubernetes 1.20 treats an empty value as null if there was no status before, and refuses it.
     if let Some(node) = spec.and_then(|spec| spec.node_name) {
         said["status"]["nodeName"] = node.into();
     }

@@ -1,4 +1,5 @@
-//! What is kept when all ends: logs of the control plane, of kubelets, agents and pods, and the hosts' consoles.
+//! Logs that are kept after the end: logs of the control plane, of kubelets, agents and pods, and the hosts'
+//! consoles.
 
 #![expect(clippy::disallowed_methods, reason = "the demo's own files")]
 
@@ -9,10 +10,10 @@ use std::time::Duration;
 use super::hosts::HOSTS;
 use crate::host::Host;
 
-/// A host that does not answer is not waited for much longer.
+/// Time limit for a host that does not answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Copies what lies in the folder of temporary files: logs and consoles. Files that cannot be copied are skipped.
+/// Copies logs and consoles from the folder of temporary files. Files that cannot be copied are skipped.
 pub fn of_files(temporary: &Path, folder: &Path) {
     let mut open = vec![temporary.to_path_buf()];
     while let Some(at) = open.pop() {
@@ -32,7 +33,7 @@ pub fn of_files(temporary: &Path, folder: &Path) {
     }
 }
 
-/// Asks hosts for theirs, as long as they run.
+/// Copies the logs of the hosts that are running.
 pub(super) fn of_hosts(hosts: &mut [Host], folder: &Path) {
     let what = "journalctl --no-pager -b; for log in /var/log/pods/*/*/*.log; do echo \"=== $log\"; cat \"$log\"; done";
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Asks the cluster and the hosts what is there, and makes plain data of it.
+//! Reads the state of the cluster and the hosts, and converts it to plain data.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::seen::{Seen, Vm, is_refusal};
 use crate::cluster::ControlPlane;
 use crate::host::Host;
 
-/// Objects of a kind, in the order of their names.
+/// Returns the objects of a kind, sorted by name.
 ///
 /// # Errors
 /// Fails like [`ControlPlane::get`].
@@ -27,7 +27,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// All VMs, with their pods as far as there are any.
+/// Returns all VMs, with their pods if they have pods.
 ///
 /// # Errors
 /// Fails like [`items`], and if a pod cannot be read.
@@ -54,7 +54,7 @@ pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec
             meta["namespace"] == vm.namespace.as_str()
                 && meta["labels"]["vm.kubevirt.io/name"] == vm.name.as_str()
         };
-        // Of several pods one is on its way out.
+        // If there are several pods, all but one are being deleted.
         let is_leaving = |pod: &&Value| !pod["metadata"]["deletionTimestamp"].is_null();
         let its = pods.iter().filter(is_its).min_by_key(is_leaving);
         if let Some(pod) = its {
@@ -87,7 +87,7 @@ fn in_pod(vm: &mut Vm, pod: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Pods that a kubelet has refused, with its reason.
+/// Returns the pods that a kubelet has refused, with the reason.
 ///
 /// # Errors
 /// Fails like [`items`].
@@ -113,10 +113,10 @@ pub(super) fn refused(plane: &ControlPlane) -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// Everything but pings.
+/// Returns the whole state except the pings.
 ///
 /// # Errors
-/// Fails like [`items`], and if an object is not as its kind says.
+/// Fails like [`items`], and if an object does not match its kind's schema.
 pub(super) fn look(
     plane: &ControlPlane,
     hosts: &mut [Host],
@@ -149,7 +149,7 @@ pub(super) fn look(
     Ok(seen)
 }
 
-/// Whether VMs came to a number that is asked for: asked and there, by MachineDeployment.
+/// Returns the requested number of machines of each MachineDeployment.
 ///
 /// # Errors
 /// Fails like [`items`].

@@ -1,7 +1,8 @@
-//! The whole of Berth on one machine: a control plane, three emulated hosts with real kubelets, two tenants and their VMs.
+//! Demo of all of Berth on one machine: a control plane, three emulated hosts with real kubelets, two tenants and
+//! their VMs.
 //!
-//! What is not real: the hosts are emulated, virt-controller is simulated (`launchers`), and so is what virt-handler says of
-//! its Node (`virt_handler`). The launcher pods sleep in place of guests.
+//! These parts are not real: the hosts are emulated, virt-controller is simulated (`launchers`), and so is the Node
+//! status that virt-handler sets (`virt_handler`). The launcher pods sleep and run no guests.
 
 mod attach;
 pub mod deployed;
@@ -32,13 +33,13 @@ use launchers::Launchers;
 use screen::Screen;
 use seen::{Seen, Vm};
 
-/// Under emulation, on a machine that does other things too.
+/// Time limit under emulation, on a machine that also runs other programs.
 const SLOW: Duration = Duration::from_secs(600);
 
-/// All that runs; ended when it is dropped, and then its logs are kept.
+/// All running parts of the demo. Drop ends the parts and keeps their logs.
 #[derive(Debug)]
 pub struct Demo<'a> {
-    // In the order in which they end.
+    // The parts end in the order of the fields.
     _launchers: Launchers,
     hosts: Vec<Host>,
     plane: ControlPlane,
@@ -47,24 +48,24 @@ pub struct Demo<'a> {
     folder: &'a Path,
     logs: &'a Path,
     addresses: Addresses,
-    /// Pods by uid.
+    /// Uids of pods that are attached to their network.
     attached: BTreeSet<String>,
 }
 
-/// Pods that have failed.
+/// Expectation of failed pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failures {
-    /// There must be none.
+    /// No pod may have failed.
     None,
-    /// Of hosts that were lost.
+    /// Pods of hosts that were lost may have failed.
     Some,
 }
 
 impl<'a> Demo<'a> {
-    /// Brings all of it up.
+    /// Starts all parts.
     ///
     /// # Errors
-    /// If something does not come up; the message says what, and the folder of logs has the rest.
+    /// Fails if a part does not start; the error message names the part, and the folder of logs has the details.
     pub fn up(screen: &'a Screen, folder: &'a Path, logs: &'a Path) -> Result<Self> {
         screen.say("a Kubernetes control plane and three two-socket hosts begin (the first time ever, their images are built)");
         let hub = Hub::new(folder, HOSTS.len())?;
@@ -98,13 +99,13 @@ impl<'a> Demo<'a> {
         Ok(this)
     }
 
-    /// The control plane's kubeconfig.
+    /// Returns the control plane's kubeconfig.
     #[must_use]
     pub const fn plane(&self) -> &ControlPlane {
         &self.plane
     }
 
-    /// Hosts become Nodes, and get their agents.
+    /// Joins the hosts as Nodes, and starts their agents.
     fn join(&mut self) -> Result<()> {
         let (plane, screen) = (&self.plane, self.screen);
         let images = deployed::images(plane)?;
@@ -135,7 +136,7 @@ impl<'a> Demo<'a> {
         })
     }
 
-    /// Hosts become what their profiles say.
+    /// Waits until the hosts are configured as their profiles require.
     fn shape(&mut self) -> Result<()> {
         let (plane, screen) = (&self.plane, self.screen);
         for kind in &HOSTS {
@@ -150,7 +151,7 @@ impl<'a> Demo<'a> {
             })?;
             screen.say(&format!("{} is as HostProfile {} says", kind.name, kind.purpose));
         }
-        // A kubelet counts huge pages when it starts, and never again.
+        // A kubelet counts huge pages only at its start.
         std::thread::scope(|scope| {
             let restarts: Vec<_> = HOSTS
                 .iter()
@@ -161,10 +162,10 @@ impl<'a> Demo<'a> {
         })
     }
 
-    /// Two tenants by one `kubectl apply`, until their VMs run and are attached.
+    /// Creates two tenants by one `kubectl apply`, and waits until their VMs run and are attached.
     ///
     /// # Errors
-    /// If a VM does not come to run.
+    /// Fails if a VM does not start.
     pub fn tenants(&mut self) -> Result<()> {
         let (plane, screen) = (&self.plane, self.screen);
         let apply = ["apply", "--validate=false", "-f", "-"];
@@ -175,7 +176,7 @@ impl<'a> Demo<'a> {
         self.tenants_are_ready()
     }
 
-    /// Waits until all VMs run that are asked for, and attaches those that have a new pod.
+    /// Waits until all requested VMs run, and attaches VMs that have a new pod.
     fn settled(&mut self, failures: Failures) -> Result<()> {
         let Self { screen, plane, addresses, .. } = self;
         let mut told = Vec::new();
@@ -219,7 +220,7 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
-    /// The MachineDeployments and tenants follow a little later than their VMs.
+    /// Waits for the MachineDeployments and tenants, which become ready a little later than their VMs.
     fn tenants_are_ready(&self) -> Result<()> {
         self.screen.until("all tenants and machines are Ready", SLOW, || {
             let all = look::items(&self.plane, &["tenantclusters"])?;
@@ -230,10 +231,10 @@ impl<'a> Demo<'a> {
         })
     }
 
-    /// What has become of all: the tables, and what is not as it should be.
+    /// Returns the final state as tables, and a list of the checks that fail.
     ///
     /// # Errors
-    /// If it cannot be asked.
+    /// Fails if the state cannot be read.
     pub fn end(&mut self) -> Result<(String, Vec<String>)> {
         self.screen.say("every VM pings every other one");
         let mut seen = look::look(&self.plane, &mut self.hosts, &mut self.addresses)?;
@@ -281,7 +282,7 @@ fn control_plane(screen: &Screen) -> Result<ControlPlane> {
     Ok(plane)
 }
 
-/// What virt-handler says of its Node; and what its host is for, as an administrator does.
+/// Sets the Node status that virt-handler sets, and the label for the host's purpose, which an administrator sets.
 fn virt_handler(plane: &ControlPlane, kind: &Kind) -> Result<()> {
     let mut labels = json!({
         PURPOSE: kind.purpose, "kubevirt.io/schedulable": "true",
@@ -292,12 +293,12 @@ fn virt_handler(plane: &ControlPlane, kind: &Kind) -> Result<()> {
         labels["kubevirt.io/cpumanager"] = "true".into();
     }
     if kind.by == By::Package {
-        // One agent to a host.
+        // Each host must have only one agent.
         labels["berth.dev/ignore"] = "true".into();
     }
     let patch = json!({"metadata": {"labels": labels}}).to_string();
     plane.kubectl(&["patch", "node", kind.name, "--type=merge", "-p", &patch])?;
-    // The kubelet keeps what others say there, and makes it allocatable.
+    // The kubelet keeps extended resources that other programs add to the capacity, and copies them to allocatable.
     let path = format!("/api/v1/nodes/{}/status", kind.name);
     let mut node = plane.get(&["node", kind.name])?;
     for field in ["capacity", "allocatable"] {
@@ -320,7 +321,8 @@ fn count_pages(plane: &ControlPlane, screen: &Screen, kind: &Kind, host: &mut Ho
         let is_ready = condition(&node, "Ready")["status"] == "True";
         Ok((pages != "0" && is_ready).then_some(()))
     })?;
-    // It has forgotten what is no plugin's own; virt-handler's plugins register again too.
+    // The kubelet has lost the extended resources that do not come from a device plugin; virt-handler's device
+    // plugins also register again.
     screen.until(&format!("Node {}", kind.name), SLOW, || Ok(virt_handler(plane, kind).ok()))?;
     screen.say(&format!("the kubelet of {} counts its huge pages", kind.name));
     Ok(())

@@ -1,4 +1,4 @@
-//! What is said while it goes on: lines with the seconds since the beginning. And whether it is to end.
+//! Progress messages with the seconds since the start, and the stop signal of the demo.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
-/// How often it is looked. To ask is work too, of which the hosts have less then.
+/// Poll interval. Each poll needs CPU time, which the emulated hosts then lack.
 const OFTEN: Duration = Duration::from_secs(2);
 
-/// Where progress is told.
+/// Output for progress messages.
 #[derive(Debug)]
 pub struct Screen {
     began: Instant,
@@ -23,34 +23,34 @@ impl Default for Screen {
 }
 
 impl Screen {
-    /// Tells a person what is so now, and notes it in the log.
+    /// Prints the current step, and writes the step to the log.
     pub fn say(&self, what: &str) {
         let line = format!("{:>4} s  {what}\n", self.began.elapsed().as_secs());
         self.print(&line);
         std::io::stderr().write_all(line.as_bytes()).unwrap_or_default();
     }
 
-    /// Prints text as it is. A reader that has gone is no reason to end.
+    /// Prints text unchanged. A closed output does not end the demo.
     pub fn print(&self, text: &str) {
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).unwrap_or_default();
     }
 
-    /// From now on every waiting caller stops.
+    /// Makes every waiting caller stop.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it is to end.
+    /// Returns true if the demo is to stop.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
-    /// Waits until a question has an answer, or `Err` says why it will have none.
+    /// Calls a function again until the function returns a value, or returns `Err` because there will be no value.
     ///
     /// # Errors
-    /// If it has none in that time, or all is to end.
+    /// Fails if there is no value within the time limit, or if the demo is to stop.
     pub fn until<T>(
         &self,
         what: &str,
@@ -67,10 +67,10 @@ impl Screen {
         }
     }
 
-    /// Nothing for a while.
+    /// Waits for the given time.
     ///
     /// # Errors
-    /// If all is to end.
+    /// Fails if the demo is to stop.
     pub fn pause(&self, time: Duration) -> Result<()> {
         std::thread::sleep(time);
         if self.is_stopped() {

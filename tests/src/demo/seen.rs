@@ -1,4 +1,5 @@
-//! What the cluster says at the end, as plain data, and what of it is not as it should be. No cluster is asked here.
+//! State of the cluster at the end, as plain data, and the checks of this state. This module does not access the
+//! cluster.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 use super::hosts::{HOSTS, Kind};
 use crate::cluster::condition;
 
-/// A VM and where it is.
+/// VM and its placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Vm {
     /// Its tenant.
@@ -17,35 +18,35 @@ pub(super) struct Vm {
     pub(super) namespace: String,
     /// Its name.
     pub(super) name: String,
-    /// Who placed it.
+    /// Scheduler that placed the pod.
     pub(super) scheduler: String,
     /// Its launcher pod.
     pub(super) pod: String,
-    /// And that one's uid.
+    /// Uid of the launcher pod.
     pub(super) pod_uid: String,
     /// `status.phase` of the pod, and the reason if there is one.
     pub(super) phase: String,
-    /// Where it is; empty if nowhere.
+    /// Host of the pod; empty if the pod has no host.
     pub(super) host: String,
     /// Thousandths of a CPU that the pod requests.
     pub(super) cpu_millis: u64,
-    /// Whether it is to have CPUs of its own.
+    /// True if the VM is to have exclusive CPUs.
     pub(super) is_pinned: bool,
-    /// CPUs of its own.
+    /// Exclusive CPUs.
     pub(super) cpus: Option<CpuSet>,
-    /// Zones of these.
+    /// NUMA zones of the exclusive CPUs.
     pub(super) zones: Vec<u32>,
-    /// CPUs of its own as the kubelet's own checkpoint has them.
+    /// Exclusive CPUs in the kubelet's own checkpoint.
     pub(super) checkpoint: Option<CpuSet>,
-    /// Huge pages it has, in bytes.
+    /// Allocated huge pages in bytes.
     pub(super) hugepages: u64,
-    /// The definition of its second interface, `namespace/name`.
+    /// NetworkAttachmentDefinition of its second interface, as `namespace/name`.
     pub(super) network: String,
-    /// Its address there.
+    /// Address of its second interface.
     pub(super) address: String,
 }
 
-/// Everything.
+/// Whole state.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Hosts by name, and their Nodes.
@@ -56,31 +57,31 @@ pub(super) struct Seen {
     pub(super) deployments: Vec<Value>,
     /// VMs, in the order of their addresses.
     pub(super) vms: Vec<Vm>,
-    /// Pings: from, to, whether answered.
+    /// Pings: source, destination, and true if there was an answer.
     pub(super) pings: Vec<(String, String, bool)>,
-    /// Pods that a kubelet refused, ever: name and reason.
+    /// Pods that a kubelet has refused since the start: name and reason.
     pub(super) refused: Vec<String>,
-    /// Who binds pods of `berth-scheduler`: the holder of its Lease.
+    /// Holder of the Lease of `berth-scheduler`, which binds the pods.
     pub(super) scheduler: String,
 }
 
-/// Reasons of a kubelet's refusal.
+/// Reasons with which a kubelet refuses a pod.
 const REFUSALS: [&str; 4] =
     ["UnexpectedAdmissionError", "TopologyAffinityError", "OutOf", "NodeAffinity"];
 
-/// Whether a kubelet refused a pod for that reason.
+/// Returns true if a kubelet refused a pod for this reason.
 #[must_use]
 pub(super) fn is_refusal(reason: &str) -> bool {
     REFUSALS.iter().any(|word| reason.starts_with(word))
 }
 
 impl Seen {
-    /// The tenant of a VM.
+    /// Returns the tenant of a VM.
     fn tenant(&self, vm: &str) -> &str {
         self.vms.iter().find(|one| one.name == vm).map_or("", |one| one.tenant.as_str())
     }
 
-    /// What is not as it should be; nothing if all is.
+    /// Returns a description of each failed check; empty if all checks pass.
     #[must_use]
     pub(super) fn problems(&self) -> Vec<String> {
         let mut all = Vec::new();
@@ -205,7 +206,7 @@ impl Seen {
         }
     }
 
-    /// No CPU has two VMs.
+    /// Checks that no CPU is allocated to two VMs.
     fn doubles(&self, all: &mut Vec<String>) {
         let mut taken = BTreeMap::new();
         for vm in &self.vms {

@@ -1,4 +1,4 @@
-//! What is there, as tables on 80 columns. Pure.
+//! State as tables of 80 columns, without any input or output.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::seen::{Seen, Vm};
 
 const WIDTH: u16 = 80;
 
-/// Everything.
+/// Returns all tables.
 #[must_use]
 pub(super) fn render(seen: &Seen) -> String {
     let mut out = String::new();
@@ -22,7 +22,7 @@ pub(super) fn render(seen: &Seen) -> String {
     out
 }
 
-/// One of them.
+/// Returns one table.
 pub(super) fn table(title: &str, head: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table

@@ -1,7 +1,7 @@
 //! Emulated bare-metal hosts: two sockets, two NUMA zones, an IOMMU, two NVMe drives, systemd.
 //!
-//! QEMU without KVM boots the image of `tests/host/image.sh`; commands go in and results come out over a
-//! virtio-serial port. What a host writes to its disks outlives reboots and power cuts, not the host.
+//! QEMU without KVM boots the image of `tests/host/image.sh`. A virtio-serial port carries commands to the host and
+//! results back. Data on a host's disks survives reboots and power cuts, but is deleted with the [`Host`].
 
 mod qemu;
 mod shell;
@@ -21,42 +21,42 @@ use shell::Shell;
 
 use crate::wait;
 
-/// How long a host may take to boot; 30 s on two idle cores, far more on busy ones.
+/// Time limit for a boot, which takes 30 s on two idle cores and far longer on busy cores.
 const BOOT: Duration = Duration::from_secs(300);
-/// How long [`Host::run`] lets a command take.
+/// Time limit for a command of [`Host::run`].
 const COMMAND: Duration = Duration::from_secs(120);
 
-/// What kind of host to boot.
+/// Options of a host.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
-    /// The program to have as `/usr/local/bin/berth-agent`; none for a host without.
+    /// Program to install as `/usr/local/bin/berth-agent`; `None` for a host without the agent.
     pub agent: Option<&'a Path>,
-    /// Tells hosts that run at the same time from each other.
+    /// Number that distinguishes hosts that run at the same time.
     pub number: u8,
-    /// Its processors.
+    /// Processors of the host.
     pub machine: Machine,
-    /// Its kernel.
+    /// Kernel of the host.
     pub kernel: Kernel,
-    /// Memory of both zones together, if not what the machine usually has.
+    /// Memory of both zones together, if it differs from the default of the machine.
     pub memory_mib: Option<u32>,
-    /// A cable to another host, with every VLAN on it.
+    /// Cable to another host that carries every VLAN.
     pub trunk: Option<Trunk<'a>>,
-    /// Whether it can reach this machine's loopback, at 10.0.2.2: for a control plane.
+    /// True if the host can reach this machine's loopback, at 10.0.2.2, which joining a control plane requires.
     pub cluster: bool,
 }
 
-/// A cable between two hosts. It is a network card of its own, whose address ends in the host's number:
+/// Cable between two hosts. The cable is a separate network card, whose address ends in the host's number:
 /// `52:54:00:be:27:01`.
 #[derive(Debug, Clone, Copy)]
 pub struct Trunk<'a> {
-    /// The socket of this end.
+    /// Socket of this end.
     pub ours: &'a Path,
-    /// The socket of the other end.
+    /// Socket of the other end.
     pub theirs: &'a Path,
 }
 
-/// The file name of a socket of the second cable. It runs beside every trunk and is not under test: the host's network
-/// namespace `control` has its end, with the address 10.77.0.NUMBER.
+/// Returns the path of a socket of the control cable. The control cable runs beside every trunk and is not under
+/// test: its end is in the host's network namespace `control`, with the address 10.77.0.NUMBER.
 pub(crate) fn control(trunk: &Path) -> std::path::PathBuf {
     let mut name = trunk.as_os_str().to_owned();
     name.push(".control");
@@ -77,34 +77,34 @@ impl Default for Options<'_> {
     }
 }
 
-/// The processors of a host. No emulated CPU has both AMD-V and two threads to a core.
+/// Processors of a host. No emulated CPU has both AMD-V and two threads per core.
 ///
-/// A probe of `/dev/kvm` makes a VM, which interrupts all CPUs at once, and emulated ones may not come out
-/// of that: [`Self::AmdV`] is for tests of KVM alone.
+/// A program that opens `/dev/kvm` and creates a VM interrupts all CPUs at once, and emulated CPUs may hang in this
+/// interrupt: [`Self::AmdV`] is only for tests of KVM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Machine {
-    /// AMD with AMD-V, so `/dev/kvm` can be had: two sockets of two cores with one thread, CPUs 0-1 and 2-3,
-    /// 2 GiB.
+    /// AMD with AMD-V, so `/dev/kvm` is available: two sockets of two cores with one thread, CPUs 0-1 and 2-3, 2
+    /// GiB.
     #[default]
     AmdV,
-    /// Intel without VT-x, so no `/dev/kvm`, and otherwise as [`Self::AmdV`].
+    /// Intel without VT-x, so without `/dev/kvm`, and otherwise like [`Self::AmdV`].
     Small,
-    /// Intel without VT-x, so no `/dev/kvm`: two sockets of two cores with two threads, CPUs 0-3 and 4-7,
-    /// 3 GiB.
+    /// Intel without VT-x, so without `/dev/kvm`: two sockets of two cores with two threads, CPUs 0-3 and 4-7, 3
+    /// GiB.
     Smt,
 }
 
-/// The kernel of a host.
+/// Kernel of a host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Kernel {
-    /// Debian bookworm's, 6.1: KSM without advisor.
+    /// Kernel 6.1 of Debian bookworm: KSM without advisor.
     #[default]
     Stable,
-    /// The one from bookworm-backports, 6.12: KSM with advisor.
+    /// Kernel 6.12 of bookworm-backports: KSM with advisor.
     Backports,
 }
 
-/// A host that runs until it is dropped.
+/// Host that runs until it is dropped.
 #[derive(Debug)]
 pub struct Host {
     number: u8,
@@ -114,7 +114,7 @@ pub struct Host {
     begun: Instant,
 }
 
-/// What a command said.
+/// Result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
     /// Exit code.
@@ -134,8 +134,8 @@ impl Host {
     /// Boots a host.
     ///
     /// # Errors
-    /// If the image cannot be built, QEMU does not start, or the host does not come up; the message has
-    /// the end of its console.
+    /// Fails if the image cannot be built, QEMU does not start, or the host does not boot; the error message has
+    /// the end of the host's console.
     pub fn boot(options: &Options<'_>) -> Result<Self> {
         let mut host = Self {
             number: options.number,
@@ -151,7 +151,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Its number; the hardware address of its end of a trunk ends in it.
+    /// Returns the host's number, which is also the end of the hardware address of its trunk.
     #[must_use]
     pub const fn number(&self) -> u8 {
         self.number
@@ -160,22 +160,23 @@ impl Host {
     /// Runs a shell command as root.
     ///
     /// # Errors
-    /// As [`Self::run_for`], with two minutes.
+    /// Fails like [`Self::run_for`], with a limit of two minutes.
     pub fn run(&mut self, command: &str) -> Result<Said> {
         self.run_for(command, COMMAND)
     }
 
-    /// Runs a shell command as root that may take that long, to the second.
+    /// Runs a shell command as root with a time limit in whole seconds.
     ///
     /// # Errors
-    /// If the command takes longer, in which case it is ended, or if the host goes down meanwhile, after which
-    /// [`Self::rebooted`] or [`Self::power_cut`] brings it back. The message has the end of its console.
+    /// Fails if the command exceeds the limit, and the command is then ended. Also fails if the host goes down
+    /// meanwhile; [`Self::rebooted`] or [`Self::power_cut`] then restarts the host. The error message has the end
+    /// of the host's console.
     pub fn run_for(&mut self, command: &str, timeout: Duration) -> Result<Said> {
         self.note(command.lines().next().unwrap_or_default());
         self.command(command, timeout)
     }
 
-    /// Runs a command that must succeed, and gives what it said.
+    /// Runs a command that must succeed, and returns its output.
     ///
     /// # Errors
     /// Fails like [`Self::run`], and if the command fails.
@@ -184,10 +185,11 @@ impl Host {
         said.unless_failed(command)
     }
 
-    /// Waits until a shell condition holds, as [`wait::until`].
+    /// Waits until a shell condition holds, like [`wait::until`].
     ///
     /// # Errors
-    /// If it does not in that time; the message has the output of the last try and of `explain`. And as [`Self::run`].
+    /// Fails if the condition does not hold within the limit; the error message has the output of the last attempt
+    /// and of `explain`. Also fails like [`Self::run`].
     pub fn until(&mut self, condition: &str, limit: Duration, explain: &str) -> Result<()> {
         let mut failed = None;
         let held = wait::until(condition, limit, || match self.run(condition) {
@@ -204,8 +206,8 @@ impl Host {
         held.or_else(|error| bail!("{error:#}\n{}", self.run(explain)?.output))
     }
 
-    /// Starts a shell command as root and does not wait for it. Gives the file on the host that has what it
-    /// says; it is gone after a reboot.
+    /// Starts a shell command as root without waiting for its end. Returns the path of the host's file that has the
+    /// output; the file does not survive a reboot.
     ///
     /// # Errors
     /// Fails like [`Self::must`].
@@ -220,10 +222,10 @@ impl Host {
         Ok(output)
     }
 
-    /// Copies a file into the host, with its mode, and has it flushed to the disk there.
+    /// Copies a file with its mode into the host, and flushes the file to the disk there.
     ///
     /// # Errors
-    /// If the file cannot be read or is larger than 192 MiB, and as [`Self::must`].
+    /// Fails if the file cannot be read or is larger than 192 MiB, and like [`Self::must`].
     pub fn put(&mut self, local: &Path, guest: &str) -> Result<()> {
         let name = local.display().to_string();
         self.note(&format!("put {name} as {guest}"));
@@ -231,7 +233,7 @@ impl Host {
         let mode = file.metadata()?.permissions().mode() & 0o7777;
         let length = self.qemu.put(&file).context(name)?;
         let disk = "/dev/disk/by-id/virtio-berth-inbox";
-        // The guest may have cached what the disk had before.
+        // The guest may have cached the former content of the disk.
         self.quietly(&format!(
             "udevadm settle --exit-if-exists={disk}; blockdev --flushbufs {disk} &&
              mkdir -p \"$(dirname '{guest}')\" && rm -f '{guest}' && head -c {length} {disk} >'{guest}' &&
@@ -240,17 +242,17 @@ impl Host {
         Ok(())
     }
 
-    /// Reboots the host in good order, and waits until it is back.
+    /// Reboots the host regularly with systemd, and waits until the host has booted.
     ///
     /// # Errors
-    /// If it does not come back; the message has the end of its console.
+    /// Fails if the host does not boot; the error message has the end of its console.
     pub fn reboot(&mut self) -> Result<()> {
-        // The shell may be gone before it can answer; what counts is that the host goes down.
+        // The shell may end before it can answer; only the reboot of the host matters.
         self.start("systemctl reboot").map(drop).unwrap_or_default();
         self.rebooted()
     }
 
-    /// Waits for a reboot that something on the host begins, and until the host is back.
+    /// Waits for a reboot that a program on the host starts, and until the host has booted.
     ///
     /// # Errors
     /// Fails like [`Self::reboot`].
@@ -259,8 +261,8 @@ impl Host {
         self.power_on()
     }
 
-    /// Takes the host's power away, whatever it is doing, gives it back, and waits until the host is back. What
-    /// its kernel had not written to its disks by then is lost.
+    /// Cuts the host's power immediately, restores it, and waits until the host has booted. Data that the kernel
+    /// had not written to its disks is lost.
     ///
     /// # Errors
     /// Fails like [`Self::reboot`].
@@ -269,17 +271,17 @@ impl Host {
         self.power_on()
     }
 
-    /// Takes the host's power away, whatever it is doing, until [`Self::power_on`].
+    /// Cuts the host's power immediately, until [`Self::power_on`].
     pub fn power_off(&mut self) {
         self.note("power cut");
         self.shell = None;
         self.qemu.power_off();
     }
 
-    /// Whether the emulation let the host's kernel down: it fell over the breakpoints that it sets in its own
-    /// code when it patches it (an emulated CPU may run into one that another has taken away already), or its
-    /// CPUs did not run for so long that it gave them up. No hardware does either. A test that failed for that
-    /// reason says nothing.
+    /// Returns true if the emulation made the host's kernel fail in a way that does not occur on hardware. Either
+    /// the kernel hit the breakpoints that it sets in its own code while patching it (an emulated CPU may execute a
+    /// breakpoint that another CPU has already removed), or the kernel reported CPUs as stuck because they did not
+    /// run for too long. The result of a test that failed for this reason is meaningless.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "a file of this machine's")]
     pub fn fell_over_emulation(&self) -> bool {
@@ -288,12 +290,12 @@ impl Host {
         ["Oops: int3", "soft lockup", "hard LOCKUP"].iter().any(|sign| log.contains(sign))
     }
 
-    /// Gives a host that is off its power back, and waits until it is up.
+    /// Restores the power of a host that is off, and waits until the host has booted.
     ///
     /// # Errors
     /// Fails like [`Self::reboot`].
-    // An emulated kernel with eight CPUs now and then trips over code that it patches while another CPU
-    // runs it, as no hardware does; it is given another try.
+    // An emulated kernel with eight CPUs sometimes fails on code that it patches while another CPU executes this
+    // code, which does not occur on hardware. The boot is then retried.
     pub fn power_on(&mut self) -> Result<()> {
         let begin = Instant::now();
         for last in [false, false, true] {
@@ -331,14 +333,14 @@ impl Host {
         bail!("host {} is not up: {error:#}\n{console}\n{kept}", self.number)
     }
 
-    /// Slow work says how far it is; cargo shows it only if a test fails or is asked to.
+    /// Prints the progress of slow work; cargo shows the output only if a test fails or with `--nocapture`.
     fn note(&self, what: &str) {
-        // With the seconds since it was started: what takes long shows.
+        // The message has the seconds since the start of the host, so slow steps are visible.
         let since = self.begun.elapsed().as_secs();
         writeln!(std::io::stderr(), "host {} {since} s: {what}", self.number).unwrap_or_default();
     }
 
-    /// Copies the console to where it outlives the host, and says where that is.
+    /// Copies the console to a folder that is not deleted with the host, and returns the path.
     fn keep_console(&self) -> String {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
         let folder = tests.parent().unwrap_or(tests).join("target/hosts");

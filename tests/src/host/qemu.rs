@@ -1,7 +1,7 @@
-//! The machine below a host: its disks, and a QEMU process from power on to power off.
+//! Virtual machine of a host: its disks, and a QEMU process from power on to power off.
 //!
-//! Each boot gets a QEMU of its own, on the same disks: so nothing but the disks is left from the last boot, and
-//! a host that goes down is one whose QEMU ends, whatever the reason.
+//! Each boot uses a new QEMU process with the same disks. Therefore only the disks keep data of earlier boots, and
+//! a QEMU process that ends means that the host is down, whatever the reason.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs and look at files")]
 
@@ -18,24 +18,24 @@ use anyhow::{Context, Result, ensure};
 use super::{Kernel, Machine, Options, control};
 use crate::running::Running;
 
-/// How long QEMU itself, not the guest, may take for anything.
+/// Time limit for operations of QEMU itself, not of the guest.
 const QEMU: Duration = Duration::from_secs(30);
-/// Room for one file on its way into a host.
+/// Size of the disk that transfers a file into a host.
 const INBOX: u64 = 192 << 20;
 
-/// A machine, switched off when dropped.
+/// Virtual machine that is switched off when dropped.
 #[derive(Debug)]
 pub(super) struct Qemu {
     arguments: Vec<String>,
-    /// Has the port, the console, and what QEMU complains about.
+    /// Folder of the port, the console, and the error output of QEMU.
     folder: tempfile::TempDir,
     disks: Disks,
     running: Option<Running>,
-    /// How much of the console is about earlier boots.
+    /// Length of the part of the console that belongs to earlier boots.
     console_before: usize,
 }
 
-/// These have no name, so they go with this program, however it ends.
+/// Disk files. The files have no name, so the kernel deletes them when this program ends, for any reason.
 #[derive(Debug)]
 struct Disks {
     system: File,
@@ -44,7 +44,7 @@ struct Disks {
 }
 
 impl Qemu {
-    /// A machine with new disks, switched off.
+    /// Creates a machine with new disks, switched off.
     pub(super) fn new(options: &Options<'_>) -> Result<Self> {
         let image = image()?;
         let folder = tempfile::tempdir()?;
@@ -77,7 +77,7 @@ impl Qemu {
         Ok(Self { arguments, folder, disks, running: None, console_before: 0 })
     }
 
-    /// Switches it on, and gives the port that the guest will have.
+    /// Switches the machine on, and returns the port to the guest's shell.
     pub(super) fn power_on(&mut self) -> Result<UnixStream> {
         self.console_before = self.read("console").len();
         let mut command = Command::new("setpriv");
@@ -108,14 +108,14 @@ impl Qemu {
         }
     }
 
-    /// Takes the power away, if it is on.
+    /// Switches the machine off, if it is on.
     pub(super) fn power_off(&mut self) {
         if let Some(mut running) = self.running.take() {
             running.end();
         }
     }
 
-    /// Waits until the guest switches it off, or would restart it.
+    /// Waits until the guest shuts down or restarts; both end QEMU.
     pub(super) fn wait_off(&mut self, timeout: Duration) -> Result<()> {
         let begin = Instant::now();
         while let Some(running) = &mut self.running {
@@ -132,7 +132,7 @@ impl Qemu {
         Ok(())
     }
 
-    /// Gives the guest a file, as the beginning of its disk `berth-inbox`.
+    /// Writes a file to the beginning of the guest's disk `berth-inbox`.
     pub(super) fn put(&mut self, mut file: &File) -> Result<u64> {
         let length = file.metadata()?.len();
         ensure!(length <= INBOX, "it is larger than the {INBOX} bytes that a host takes");
@@ -142,12 +142,12 @@ impl Qemu {
         Ok(length)
     }
 
-    /// The file that the guest's console goes to.
+    /// Returns the file that has the guest's console.
     pub(super) fn console_log(&self) -> PathBuf {
         self.file("console")
     }
 
-    /// The end of the console, and what QEMU itself complained about.
+    /// Returns the end of the console, and the error output of QEMU itself.
     pub(super) fn console(&self) -> String {
         let log = self.read("console");
         let end = log.get(log.len().saturating_sub(4000)..).unwrap_or_default();
@@ -170,23 +170,23 @@ impl Drop for Qemu {
     }
 }
 
-/// Not in /tmp, which may be memory.
+/// Creates a disk file outside /tmp, because /tmp may be in memory.
 fn disk(size: u64) -> Result<File> {
     let file = tempfile::tempfile_in("/var/tmp").context("/var/tmp")?;
     file.set_len(size)?;
     Ok(file)
 }
 
-/// Where other programs find a file without a name.
+/// Returns the path under which other programs open a file without a name.
 fn path(file: &File) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
 }
 
 fn processors_and_memory(options: &Options<'_>) -> Vec<String> {
-    // No more CPUs than needed: with eight on two real ones, emulated CPUs may miss their timers, and the
-    // guest's kernel locks up when all are interrupted at once, as KVM does.
-    // No cmpxchg16b: before version 8, QEMU gets the flags wrong after it, and an interrupt in that moment is a
-    // double fault. Kernels do without.
+    // The guest has no more CPUs than needed: with eight emulated CPUs on two real CPUs, CPUs may miss their
+    // timers, and the guest's kernel locks up when all CPUs are interrupted at once, as KVM does.
+    // The guest has no cmpxchg16b: QEMU before version 8 computes wrong flags after this instruction, and an
+    // interrupt at that moment causes a double fault. Kernels do not need the instruction.
     let (cpu, smp, zones, memory_mib) = match options.machine {
         Machine::AmdV => ("", "4,sockets=2,cores=2,threads=1", ["0-1", "2-3"], 2048),
         Machine::Small => {
@@ -217,7 +217,7 @@ fn devices(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> {
         ("nvme0", nvme0, "nvme,serial=nv0"),
         ("nvme1", nvme1, "nvme,serial=nv1"),
     ] {
-        // Unsafe only if the machine that runs the tests loses power.
+        // This cache mode loses data only if the machine that runs the tests loses power.
         arguments.extend(words(&format!(
             "-drive file={},if=none,id={name},format=raw,cache=unsafe -device {device},drive={name}",
             path(file).display()
@@ -240,7 +240,7 @@ fn devices(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> {
     arguments
 }
 
-/// A panicked kernel restarts, and a restart ends QEMU.
+/// Returns the arguments for the kernel. A kernel restarts after a panic, and a restart ends QEMU.
 fn kernel(options: &Options<'_>, image: &Path) -> Result<Vec<String>> {
     let name = match options.kernel {
         Kernel::Stable => "stable",
@@ -253,8 +253,9 @@ fn kernel(options: &Options<'_>, image: &Path) -> Result<Vec<String>> {
          remove the folder, and it tries again",
         vmlinuz.display()
     );
-    // Hosts of one image need ids of their own: addresses of bridges and veths are derived from them.
-    // An emulated CPU needs no mitigation, and what guards against that empties the emulated TLB at every system call.
+    // Hosts of the same image need different machine ids, because addresses of bridges and veths are derived from
+    // the id. Mitigations are off: an emulated CPU does not need mitigations, and they flush the emulated TLB at
+    // every system call.
     let append = format!(
         "console=ttyS0 root=LABEL=berth-host rw quiet panic=-1 intel_iommu=on no_timer_check mitigations=off \
          systemd.machine_id=b347000000000000000000000000{:04x}",
@@ -269,7 +270,7 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The image, built on first use.
+/// Returns the image, which is built on first use.
 fn image() -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("host/image.sh");
     let output = Command::new(script).stderr(Stdio::inherit()).output()?;

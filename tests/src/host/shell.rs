@@ -1,4 +1,4 @@
-//! Commands for a host, over its virtio-serial port; the other end is `berth-shell` in `tests/host/image.sh`.
+//! Commands for a host over its virtio-serial port; `berth-shell` of `tests/host/image.sh` runs them on the host.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -10,19 +10,20 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::Said;
 
-/// How much longer than the command the host may take to answer.
+/// Time that the host may take to answer after the end of a command.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The port of a host, from power on to power off.
+/// Port of a host, from power on to power off.
 #[derive(Debug)]
 pub(super) struct Shell {
     port: BufReader<UnixStream>,
-    /// Number of the last command. Answers have it too: one that comes too late is not for the next.
+    /// Number of the last command. Answers have this number too, so a late answer is not taken for the answer of
+    /// the next command.
     number: u32,
 }
 
 impl Shell {
-    /// Waits for the host at the other end.
+    /// Waits until the host answers at the other end.
     pub(super) fn ready(port: UnixStream, timeout: Duration) -> Result<Self> {
         port.set_write_timeout(Some(ANSWER))?;
         let mut shell = Self { port: BufReader::new(port), number: 0 };
@@ -31,7 +32,7 @@ impl Shell {
         Ok(shell)
     }
 
-    /// Runs a command; the guest itself ends it when its time is over.
+    /// Runs a command; the guest ends the command at its time limit.
     pub(super) fn run(&mut self, command: &str, timeout: Duration) -> Result<Said> {
         self.number += 1;
         let seconds = timeout.as_secs().max(1);
@@ -48,7 +49,7 @@ impl Shell {
             let code = words.next().unwrap_or_default().parse()?;
             let output = BASE64.decode(words.next().unwrap_or_default())?;
             let output = String::from_utf8_lossy(&output).into_owned();
-            // What `timeout` says when it had to end the command, kindly or not.
+            // `timeout` exits with these codes after it has ended the command with SIGTERM or SIGKILL.
             let ended = [124, 137].contains(&code) && begin.elapsed().as_secs() >= seconds;
             ensure!(!ended, "not done after {seconds} s; it said: {output}");
             return Ok(Said { code, output });
@@ -56,7 +57,7 @@ impl Shell {
     }
 
     fn line(&mut self, timeout: Duration) -> Result<String> {
-        // No time at all would be no limit.
+        // A zero timeout would mean no limit.
         let timeout = timeout.max(Duration::from_millis(1));
         self.port.get_ref().set_read_timeout(Some(timeout))?;
         let mut line = String::new();

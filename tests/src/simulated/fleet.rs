@@ -1,4 +1,4 @@
-//! Hosts that are no machines: their Nodes, and what their agents would say of them.
+//! Simulation of hosts without machines: their Nodes, and the reports that their agents would send.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,25 +17,26 @@ use super::{client, runtime};
 /// Behaviour of the simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// The agents: they answer what they are asked.
+    /// Simulates the agents, which answer what `InfraNode.spec` requests.
     Agents,
-    /// The controller's part too: hosts have one network of this name, and carry all tenants that have a VLAN there.
+    /// Simulates the controller's part too: each host has one network of this name, and carries all tenants that
+    /// have a VLAN there.
     Hosts(&'static str),
 }
 
-/// The hosts; ended when it is dropped.
+/// Simulated hosts; drop ends the simulation.
 #[derive(Debug)]
 pub struct Fleet {
     runtime: Option<Runtime>,
-    /// Whether agents answer.
+    /// True while agents answer.
     pub answers: Arc<AtomicBool>,
 }
 
 impl Fleet {
-    /// Makes Nodes and InfraNodes of these names, and begins.
+    /// Creates Nodes and InfraNodes of these names, and starts the simulation.
     ///
     /// # Errors
-    /// Without a thread or a kubeconfig, or if the server refuses.
+    /// Fails if there is no thread or no kubeconfig, or if the server refuses an object.
     pub fn start(kubeconfig: &std::path::Path, names: &[&str], part: Part) -> Result<Self> {
         let runtime = runtime()?;
         let answers = Arc::new(AtomicBool::new(true));
@@ -51,7 +52,7 @@ impl Fleet {
         runtime.spawn(async move {
             loop {
                 for name in &names {
-                    // A conflict or a server that is busy: the next round.
+                    // A conflict or a busy server is retried in the next round.
                     drop(round(&client, name, &part, may.load(Ordering::SeqCst)).await);
                 }
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -115,9 +116,10 @@ async fn round(client: &Client, name: &str, part: &Part, answers: bool) -> Resul
     Ok(())
 }
 
-/// What a host is to carry by the tenants' statuses.
+/// Returns the tenants that a host must carry, by the tenants' statuses.
 async fn asked(client: &Client, network: &str) -> Result<Value> {
-    // Untyped: hosts carry what the status says, whether the rest can be read or not.
+    // The objects are untyped: hosts carry the tenants of the status even if the rest of an object cannot be
+    // parsed.
     let resource = ApiResource::erase::<TenantCluster>(&());
     let tenants: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let mut asked = Vec::new();

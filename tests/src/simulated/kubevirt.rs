@@ -1,4 +1,4 @@
-//! Simulates KubeVirt: what is created comes to run, and what is deleted goes.
+//! Simulation of KubeVirt: created machines start to run, and deleted machines are removed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,19 +13,19 @@ use tokio::runtime::Runtime;
 
 use super::{client, runtime};
 
-/// The simulation; dropping it ends it.
+/// Running simulation of KubeVirt; drop ends the simulation.
 #[derive(Debug)]
 pub struct KubeVirt {
     runtime: Option<Runtime>,
-    /// Whether machines come to run.
+    /// True while machines start to run.
     pub works: Arc<AtomicBool>,
 }
 
 impl KubeVirt {
-    /// Begins.
+    /// Starts the simulation.
     ///
     /// # Errors
-    /// Without a thread or a kubeconfig.
+    /// Fails if there is no thread or no kubeconfig.
     pub fn start(kubeconfig: &std::path::Path) -> Result<Self> {
         let runtime = runtime()?;
         let client = runtime.block_on(client(kubeconfig))?;
@@ -33,7 +33,7 @@ impl KubeVirt {
         let may = Arc::clone(&works);
         runtime.spawn(async move {
             loop {
-                // A conflict or a server that is busy: the next round.
+                // A conflict or a busy server is retried in the next round.
                 drop(round(&client, may.load(Ordering::SeqCst)).await);
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -61,13 +61,13 @@ async fn round(client: &Client, works: bool) -> kube::Result<()> {
         if there.iter().any(|one| one.name_any() == name && one.namespace() == vm.namespace()) {
             continue;
         }
-        // A launcher waits for the Secret that is to be mounted.
+        // A launcher waits for the Secret that it mounts.
         let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
         let has_data = secrets.get_opt(&format!("userdata-{name}")).await?.is_some();
         if !works || !has_data {
             continue;
         }
-        // This kind's status is no subresource.
+        // The status of this kind is no subresource.
         let instance = json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "metadata": {"name": name, "namespace": namespace, "labels": vm.labels()},

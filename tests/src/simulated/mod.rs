@@ -1,4 +1,5 @@
-//! Simulations of programs that cannot run here or take too long: they act on a real API server as the real ones do.
+//! Simulations of programs that cannot run here or take too long. They use a real API server as the real programs
+//! do.
 
 mod fleet;
 mod kubevirt;
@@ -13,20 +14,20 @@ use tokio::runtime::{Builder, Runtime};
 pub use fleet::{Fleet, Part};
 pub use kubevirt::KubeVirt;
 
-/// A client with the rights of a kubeconfig.
+/// Creates a client with the permissions of a kubeconfig.
 ///
 /// # Errors
-/// If the file is no kubeconfig.
+/// Fails if the file is no kubeconfig.
 pub async fn client(kubeconfig: &Path) -> Result<Client> {
     let read = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
 }
 
-/// A thread of its own for what goes on beside a test.
+/// Creates a runtime with one thread for background work during a test.
 ///
 /// # Errors
-/// If there is none to be had.
+/// Fails if the thread cannot be created.
 pub fn runtime() -> Result<Runtime> {
     Ok(Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
 }
