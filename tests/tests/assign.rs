@@ -1,7 +1,9 @@
-//! VMs are placed by zones: a real kube-scheduler with the configuration of `deploy/`, the controller as its sidecar with
-//! the rights of `deploy/`, on Nodes without kubelets whose InfraNodes say what kubelets would.
+//! Tests of NUMA-aware placement: a real kube-scheduler with the configuration of `deploy/`, and the controller as
+//! its sidecar with the permissions of `deploy/`. The Nodes have no kubelets; their InfraNodes contain what
+//! kubelets would report.
 //!
-//! What a kubelet would do with each pod is said by [`berth_kubelet_admission`], which real kubelets have judged.
+//! [`berth_kubelet_admission`] computes what a kubelet would do with each pod; this crate is tested against real
+//! kubelets.
 
 #![expect(
     clippy::disallowed_methods,
@@ -72,7 +74,7 @@ fn the_place_of_an_imported_vm_outlives_a_restart() {
     volumes::the_place_of_a_vm_that_has_no_pod(&plane, &mut bed);
 }
 
-/// 10,000 VMs; a quarter of an hour.
+/// Places 10,000 VMs, which takes a quarter of an hour.
 #[test]
 #[ignore = "slow: make faults"]
 fn bad_luck_while_vms_come_and_go() {

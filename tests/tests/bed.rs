@@ -1,6 +1,7 @@
-//! The emulated hosts themselves: what later tests lean on must hold on every machine with every kernel.
+//! Tests of the emulated hosts themselves: later tests rely on these properties with every machine and every
+//! kernel.
 //!
-//! Slow (QEMU without KVM), so `make hosts` runs it, and not `make test`.
+//! The tests are slow (QEMU without KVM), so `make hosts` runs them, and `make test` does not.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -46,7 +47,7 @@ fn commands(host: &mut Host) {
     let said = host.run("echo out; echo err >&2; cat; exit 3").unwrap();
     assert_eq!((said.code, said.output.as_str()), (3, "out\nerr\n"));
     assert_eq!(host.must("true").unwrap(), "");
-    // What goes on in the background neither holds a command up nor talks into the next.
+    // Background output neither delays a command nor appears in the output of the next command.
     host.must("for i in $(seq 50); do sleep 0.1; echo noise; done &").unwrap();
     assert_eq!(host.must("sleep 1; echo mine").unwrap(), "mine\n");
     let late = host.run_for("echo begun; sleep 100", Duration::from_secs(2)).unwrap_err();
@@ -60,7 +61,7 @@ fn commands(host: &mut Host) {
 fn files(host: &mut Host) {
     let folder = tempfile::tempdir().unwrap();
     let local = folder.path().join("file");
-    // The second is shorter, and must not be mixed up with the first.
+    // The second file is shorter, and its content must not contain the rest of the first file.
     for (size, byte) in [(20 << 20, b'a'), (1001, b'b')] {
         std::fs::write(&local, vec![byte; size]).unwrap();
         std::fs::set_permissions(&local, std::fs::Permissions::from_mode(0o750)).unwrap();
@@ -84,7 +85,7 @@ fn reboots(host: &mut Host) {
     host.reboot().unwrap();
     assert_ne!(boot_id(host), before);
     assert_eq!(host.must("cat /root/kept").unwrap(), "kept\n");
-    // Unexpected restarts are errors, after which the host can be had back.
+    // An unexpected restart is an error, and the host can be restored afterwards.
     let error = host.run("echo b >/proc/sysrq-trigger; sleep 100").unwrap_err();
     assert!(format!("{error:#}").contains("restarted"), "{error:#}");
     assert!(host.run("true").is_err());
@@ -95,7 +96,7 @@ fn reboots(host: &mut Host) {
 }
 
 fn power_cuts(host: &mut Host) {
-    // The panic before leaves it off.
+    // After the panic above the host is off.
     host.power_cut().unwrap();
     host.must("echo flushed >/root/flushed; sync /root/flushed").unwrap();
     host.start("while :; do date >>/root/busy; done").unwrap();

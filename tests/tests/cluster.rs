@@ -1,6 +1,6 @@
-//! The agent in a cluster: a real control plane, and an agent on a made-up host's files.
+//! Tests of the agent in a cluster: a real control plane, and an agent on the files of a made-up host.
 //!
-//! The agent has the rights that `deploy/` gives it, and no others.
+//! The agent has the permissions that `deploy/` grants, and no others.
 
 #![expect(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ use berth_tests::repository;
 use serde_json::Value;
 use tree::Tree;
 
-/// One control plane for all of it, as it takes longest.
+/// All tests share one control plane, because its start takes longest.
 #[test]
 fn an_agent_lives_in_the_cluster() {
     let mut plane = ControlPlane::start(Parts { controllers: true, audit: true }).unwrap();
@@ -50,7 +50,7 @@ fn an_agent_lives_in_the_cluster() {
     says::again_what_was_dropped(&plane);
     says::again_what_a_kubelet_set_to_zero(&plane);
     says::but_leaves_what_others_hold(&plane);
-    // Beside a field that another holds too.
+    // This test needs a field that another manager owns too.
     says::again_what_a_kubelet_set_to_zero(&plane);
     topology::is_written_if_so_told(&plane, &tree, &mut agent);
     life::a_credential_is_renewed(&plane, &tree, &mut agent, (&kubeconfig, port));

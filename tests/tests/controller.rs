@@ -1,6 +1,7 @@
-//! The controller and the hosts: two of it against a real API server, with the rights that `deploy/` gives it.
+//! Tests of the controller and the hosts: two controllers with a real API server and the permissions that `deploy/`
+//! grants.
 //!
-//! No agents run here: InfraNodes, their status and their Leases are made as agents make them.
+//! No agents run here: the tests create InfraNodes, their status and their Leases as agents do.
 
 #![expect(
     clippy::disallowed_methods,
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// One control plane for all of it, as it takes longest.
+/// All tests share one control plane, because its start takes longest.
 #[test]
 fn hosts_are_kept_as_their_profiles_say() {
     let plane = ControlPlane::start(Parts { controllers: false, audit: true }).unwrap();
@@ -33,7 +34,8 @@ fn hosts_are_kept_as_their_profiles_say() {
     }
     hosts::a_profile_becomes_the_spec(&plane);
     hosts::the_highest_priority_wins_and_a_tie_is_shown_on_both(&plane);
-    // Of a field or a list that is applied no more servers before 1.22 drop all that is below it, whatever manager owns it.
+    // If an apply omits a field or a list that it owned, servers before 1.22 remove everything below it, whichever
+    // manager owns it.
     let is_current = plane.supports("fields of other managers", Version(1, 22));
     if is_current {
         hosts::a_persons_field_wins_and_comes_back(&plane);
@@ -54,7 +56,7 @@ fn spec(plane: &ControlPlane, host: &str) -> Value {
     plane.infra_node(host)["spec"].clone()
 }
 
-/// Waits until a part of an object is so.
+/// Waits until a part of an object has the wanted value.
 fn until(plane: &ControlPlane, what: &[&str], pointer: &str, wanted: &Value) {
     let mut last = Value::Null;
     let asked = format!("{} {pointer} is {wanted}", what.join(" "));
@@ -65,7 +67,8 @@ fn until(plane: &ControlPlane, what: &[&str], pointer: &str, wanted: &Value) {
     assert!(found.is_ok(), "{}: {last:#}\n{}", found.unwrap_err(), process::logs(plane));
 }
 
-/// Waits until an object has a condition with such a message, or (without one) has none of the type.
+/// Waits until an object has a condition with this text in its message, or, with `None`, has no condition of the
+/// type.
 fn until_said(plane: &ControlPlane, what: &[&str], type_: &str, words: Option<&str>) {
     let mut last = Value::Null;
     let asked = format!("{} says {type_}: {words:?}", what.join(" "));

@@ -1,4 +1,4 @@
-//! Hosts, VMs and what is asked of them.
+//! Hosts, VMs and requests of the placement tests.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use crate::host::{HostForm, ZoneForm};
 use crate::server::Server;
 
 pub(crate) const PODS: &str = "/api/v1/namespaces/vms/pods";
-/// For what a person would call at once, on a busy machine.
+/// Time limit for operations that an operator would see as immediate, on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bed {
@@ -25,32 +25,32 @@ pub(crate) struct Bed {
     count: usize,
 }
 
-/// A VM's launcher pod, in few words.
+/// Options of a VM's launcher pod.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Vm<'a> {
     pub(crate) cpus: u32,
-    /// A label; of its pods no two on a host.
+    /// Label of an anti-affinity: no two pods with this label run on the same host.
     pub(crate) apart: Option<&'a str>,
-    /// The key of a taint that it bears.
+    /// Key of a taint that the pod tolerates.
     pub(crate) bears: Option<&'a str>,
-    /// The value of the label `rack` that its host has.
+    /// Value of the label `rack` that the pod's host must have.
     pub(crate) rack: Option<&'a str>,
-    /// For another scheduler, or none.
+    /// True if the pod names another scheduler, or no scheduler.
     pub(crate) by_hand: bool,
-    /// The claim of its disk.
+    /// PersistentVolumeClaim of the VM's disk.
     pub(crate) claim: Option<&'a str>,
-    /// The uid of its VM's instance; by default it is its own one.
+    /// Uid of the VM's instance; the default is a uid for this pod only.
     pub(crate) instance: Option<&'a str>,
-    /// The migration whose target it is.
+    /// Migration whose target this pod is.
     pub(crate) migration: Option<&'a str>,
-    /// The value of the label `app` of pods that must be in its rack.
+    /// Value of the label `app` of pods that must be in the same rack.
     pub(crate) beside: Option<&'a str>,
-    /// It is there only for its disk to be made.
+    /// True for a first-consumer pod, which exists only so that the disk is created.
     pub(crate) is_stand_in: bool,
 }
 
 impl<'a> Vm<'a> {
-    /// Of which each zone takes one.
+    /// Returns a VM of which each zone has room for one.
     pub(crate) fn large(rack: &'a str) -> Self {
         Self { cpus: 5, rack: Some(rack), ..Self::default() }
     }
@@ -70,7 +70,8 @@ impl Bed {
         bed
     }
 
-    /// Two zones with 7 and 8 CPUs to pin: a VM of 5 fits once into each, though three would fit into the sum.
+    /// Adds a host with two zones of 7 and 8 pinnable CPUs: a VM of 5 CPUs fits once into each zone, although the
+    /// sum of the CPUs has room for three.
     pub(crate) fn host(&mut self, name: &str, rack: &str, taints: &[&str]) {
         let zone = ZoneForm { cpus: 8, memory: 64, huge: 0, small: 0 };
         let form = HostForm {
@@ -83,7 +84,7 @@ impl Bed {
         };
         let node = serde_json::to_value(form.node()).unwrap();
         self.server.post("/api/v1/nodes", &node);
-        // A new Node is tainted as not ready, and the node controller would take that away.
+        // A new Node has a not-ready taint, which the node controller would remove.
         let path = format!("/api/v1/nodes/{name}");
         let mut there = self.server.get(&path);
         there["spec"] = node["spec"].clone();
@@ -94,7 +95,7 @@ impl Bed {
         self.report(name);
     }
 
-    /// A Node without an agent, and a pod with this label on it.
+    /// Creates a Node without an agent, and a pod with this label on the Node.
     pub(crate) fn bare_node(&self, name: &str, rack: &str, app: &str) {
         let node = json!({"metadata": {"name": name, "labels": {"rack": rack}},
             "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10"}}});
@@ -105,7 +106,7 @@ impl Bed {
         self.server.post(PODS, &pod);
     }
 
-    /// What its agent says now.
+    /// Writes the agent's current report to the InfraNode.
     pub(crate) fn report(&self, name: &str) {
         let path = format!("/apis/berth.dev/v1alpha1/infranodes/{name}");
         let mut there = self.server.get(&path);
@@ -113,7 +114,7 @@ impl Bed {
         self.server.put(&format!("{path}/status"), &there);
     }
 
-    /// Creates a VM's pod, and gives its name.
+    /// Creates a VM's pod, and returns the pod's name.
     pub(crate) fn vm(&mut self, vm: Vm<'_>) -> String {
         self.count += 1;
         let name = format!("vm-{}", self.count);
@@ -169,21 +170,21 @@ impl Bed {
         self.pod(name)["spec"]["nodeName"].as_str().map(str::to_owned)
     }
 
-    /// Waits until a pod has a host; says how long that took.
+    /// Waits until a pod has a host, and returns how long this took.
     pub(crate) fn bound(&self, name: &str) -> Duration {
         let begin = Instant::now();
         self.server.bound(&format!("{PODS}/{name}"));
         begin.elapsed()
     }
 
-    /// Waits until the scheduler has said that a pod fits nowhere; gives its words.
+    /// Waits until the scheduler reports that a pod fits on no host, and returns the message.
     pub(crate) fn refused(&self, name: &str) -> String {
         let said = self.server.scheduled(&format!("{PODS}/{name}"));
         assert!(said["spec"]["nodeName"].is_null(), "{name} is on {}", said["spec"]["nodeName"]);
         crate::server::condition(&said)["message"].as_str().unwrap().to_owned()
     }
 
-    /// It has ended, as its kubelet says, and is deleted.
+    /// Marks a pod as ended, as its kubelet does, and deletes the pod.
     pub(crate) fn ended(&self, name: &str, phase: &str) {
         let path = format!("{PODS}/{name}");
         let mut pod = self.pod(name);
@@ -192,7 +193,7 @@ impl Bed {
         self.server.delete(&path);
     }
 
-    /// Deletes all VMs, and waits until hosts are known to be free.
+    /// Deletes all VMs, and waits until the sidecar has released their resources.
     pub(crate) fn clear(&mut self, sidecar: &Controller) {
         let all = self.server.get(PODS);
         for pod in all["items"].as_array().unwrap() {
@@ -202,7 +203,7 @@ impl Bed {
         let stage =
             |name: &str| sidecar.metric(&format!("berth_assignment_pods{{stage=\"{name}\"}}"));
         let begin = Instant::now();
-        // What no report has told of is kept for a while after its pod has gone.
+        // Resources of a deleted pod that was in no report are reserved for some time after the deletion.
         while ["reserved", "binding", "bound", "leaving"].into_iter().any(|name| stage(name) > 0.0)
         {
             assert!(begin.elapsed() < SOON, "hosts do not get empty");
@@ -210,22 +211,23 @@ impl Bed {
         }
     }
 
-    /// Every kubelet would take what was bound to it, in that order.
+    /// Asserts that every kubelet would admit the pods that were bound to it, in the order of binding. Returns the
+    /// number of pods.
     pub(crate) fn kubelets_agree(&self) -> usize {
         self.kubelets().values().map(|(_, uids)| uids.len()).sum()
     }
 
-    /// The same; how many there are on these hosts.
+    /// Asserts the same as [`Self::kubelets_agree`], and returns the number of pods on these hosts.
     pub(crate) fn kubelets_agree_on(&self, hosts: &[&str]) -> usize {
         let kubelets = self.kubelets();
         hosts.iter().map(|host| kubelets[*host].1.len()).sum()
     }
 
-    /// What kubelets have allocated by now, by host, and to which pods.
+    /// Returns the kubelets' allocations by host, and the uids of the pods that have them.
     fn kubelets(&self) -> BTreeMap<String, (State, Vec<String>)> {
         let all = self.server.get(PODS);
         let mut pods: Vec<&Value> = all["items"].as_array().unwrap().iter().collect();
-        // The binding is the last write to each.
+        // The binding is the last write to each pod.
         pods.sort_by_key(|pod| bound_at(pod));
         let mut states: BTreeMap<String, (State, Vec<String>)> = BTreeMap::new();
         for (name, form) in &self.hosts {
@@ -250,7 +252,7 @@ impl Bed {
         states
     }
 
-    /// All agents report what their kubelets have allocated.
+    /// Reports, as all agents do, what their kubelets have allocated.
     pub(crate) fn agents_report(&mut self) {
         for (name, (state, uids)) in self.kubelets() {
             let form = self.hosts.get_mut(&name).unwrap();
@@ -263,13 +265,13 @@ impl Bed {
         }
     }
 
-    /// The controller, with the rights that `deploy/` gives it.
+    /// Starts the controller with the permissions that `deploy/` grants.
     pub(crate) fn sidecar(&self, plane: &ControlPlane, name: &str, lease: &str) -> Controller {
         let listen = format!("--extender-listen=127.0.0.1:{}", self.port);
         Controller::start(plane, name, &[&listen, &format!("--scheduler-lease={lease}")]).unwrap()
     }
 
-    /// A kube-scheduler as `deploy/` configures it, and its sidecar.
+    /// Starts a kube-scheduler with the configuration of `deploy/`, and its sidecar.
     pub(crate) fn with_scheduler(&self, plane: &mut ControlPlane) -> Controller {
         let file = plane.scheduler_configuration(Some(self.port)).unwrap();
         let sidecar = self.sidecar(plane, "sidecar", "kube-system/berth-scheduler");
@@ -278,18 +280,19 @@ impl Bed {
     }
 }
 
-/// Pods of this label are kept off each other's hosts.
+/// Returns an anti-affinity to pods of this label.
 fn never_beside(key: &str, value: &str) -> Value {
     json!({"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {key: value}}}]})
 }
 
-/// When `PodScheduled` became true is to the second only; the version of that write is exact, and the last one.
+/// Returns the resource version of a pod's binding, its last write. The transition time of `PodScheduled` has only
+/// a resolution of one second.
 fn bound_at(pod: &Value) -> u64 {
     pod["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
 }
 
-/// A pod that has what a report lists.
+/// Returns a pod that has the resources of an allocation in a report.
 fn stranger(allocation: &berth_api::infra_node::Allocation) -> berth_kubelet_admission::pod::Pod {
     use berth_kubelet_admission::pod::{Container, Pod, Resources};
     let cpus = allocation.cpus.as_ref().map_or(0, berth_api::CpuSet::len) as u64;

@@ -1,4 +1,4 @@
-//! What the sidecar answers to calls that are made by hand.
+//! Answers of the sidecar to direct calls of the scheduler extender.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, PODS, SOON, Vm};
 
-/// Posts; tries again until a server listens.
+/// Sends a POST request, and retries until a server listens.
 pub(crate) fn post(port: u16, call: &str, body: &str) -> Value {
     let begin = Instant::now();
     loop {
@@ -19,7 +19,7 @@ pub(crate) fn post(port: u16, call: &str, body: &str) -> Value {
         curl.arg(format!("http://127.0.0.1:{port}/{call}"));
         curl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = curl.spawn().unwrap();
-        // A client without an answer does not read.
+        // curl does not read its input if the server does not answer.
         child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap_or_default();
         let said = child.wait_with_output().unwrap();
         if said.status.success() {
@@ -51,7 +51,8 @@ pub(crate) fn bind(bed: &Bed, pod: &str, host: &str) -> String {
     post(bed.port, "bind", &body.to_string())["Error"].as_str().unwrap().to_owned()
 }
 
-/// What was reserved is lost with it, and is reserved again if it still fits.
+/// Kills the sidecar between filter and bind: its reservations are lost, and the next sidecar reserves again if the
+/// pod still fits.
 pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
     plane: &ControlPlane,
     bed: &mut Bed,
@@ -59,7 +60,7 @@ pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
     let vms: Vec<String> =
         (0..2).map(|_| bed.vm(Vm { cpus: 7, by_hand: true, ..Vm::default() })).collect();
     let mut first = bed.sidecar(plane, "by-hand", "");
-    // It has only just begun: the call is held until all is listed.
+    // The sidecar has just started: it answers the call only after it has listed all objects.
     let one = filter(bed, &vms[0]);
     assert_eq!(one["Error"], "", "{one}");
     let host = one["NodeNames"][0].as_str().unwrap().to_owned();
@@ -71,14 +72,14 @@ pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
     assert_eq!(bind(bed, &vms[0], &host), "", "{}", plane.log("by-hand"));
     assert_eq!(bed.host_of(&vms[0]).as_deref(), Some(host.as_str()));
     assert_eq!(bind(bed, &vms[0], &host), "", "a second time it is there already");
-    // Seven of fifteen are gone, and of the others eight are in one zone.
+    // Seven of fifteen CPUs are allocated, and the other eight are in one zone.
     assert_eq!(bind(bed, &vms[1], &host), "");
     let third = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
     let large = bed.vm(Vm { cpus: 5, by_hand: true, ..Vm::default() });
     let error = bind(bed, &large, &host);
     assert!(error.contains("no longer fits there"), "{error}");
     assert_eq!(bed.host_of(&large), None);
-    // A third one knows what is there, but not in which order it came, as no agent has told of it.
+    // A third sidecar knows the pods, but not their order of admission, because no agent has reported the pods yet.
     second.running.end();
     let third_sidecar = bed.sidecar(plane, "by-hand", "");
     assert_ne!(filter(bed, &third)["NodeNames"][0], host.as_str());
@@ -95,7 +96,7 @@ pub(crate) fn a_sidecar_that_is_killed_between_filter_and_bind(
     bed.clear(&third_sidecar);
 }
 
-/// The scheduler's Lease.
+/// Sets the spec of the scheduler's Lease.
 pub(crate) fn set_lease(bed: &Bed, spec: &Value) {
     let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/berth-scheduler";
     let mut there = bed.server.get(path);
@@ -103,12 +104,12 @@ pub(crate) fn set_lease(bed: &Bed, spec: &Value) {
     bed.server.put(path, &there);
 }
 
-/// As a scheduler does when it ends.
+/// Releases the Lease, as a scheduler does at its end.
 pub(crate) fn give_lease_back(bed: &Bed) {
     set_lease(bed, &json!({"holderIdentity": "", "leaseDurationSeconds": 1}));
 }
 
-/// The Lease is held by the scheduler of another pod.
+/// Tests the sidecar while the scheduler of another pod holds the Lease.
 pub(crate) fn another_ones_scheduler_decides(plane: &ControlPlane, bed: &Bed) {
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "berth-scheduler", "namespace": "kube-system"},
@@ -128,7 +129,8 @@ pub(crate) fn another_ones_scheduler_decides(plane: &ControlPlane, bed: &Bed) {
     drop(sidecar);
 }
 
-/// Always 200, as anything else says nothing.
+/// Tests malformed calls. The status code is always 200, because kube-scheduler discards the body of any other
+/// response.
 pub(crate) fn what_is_wrong_is_answered(plane: &ControlPlane, bed: &Bed) {
     let sidecar = bed.sidecar(plane, "wrong", "");
     for (body, words) in

@@ -1,6 +1,8 @@
-//! Very many VMs that come and go, while the two who place them are killed and paused, reports come late and hosts are drained.
+//! Creation and deletion of thousands of VMs while the scheduler and the sidecar are killed and paused, reports are
+//! late and hosts are drained.
 //!
-//! Kubelets are played by [`berth_kubelet_admission`]: each takes or refuses what is bound to it, at once and for good.
+//! [`berth_kubelet_admission`] simulates the kubelets: each kubelet admits or refuses a bound pod immediately and
+//! finally.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -24,18 +26,18 @@ use crate::pairs::Pairs;
 
 const HOSTS: usize = 150;
 const VMS: usize = 10_000;
-/// VMs that wait for a host at a time.
+/// Number of VMs that wait for a host at a time.
 const WAITING: usize = 150;
-/// Between two mishaps.
+/// Time between two faults.
 const MISHAPS: Duration = Duration::from_secs(30);
-/// Longer than the scheduler's Lease lasts.
+/// Length of a pause, longer than the lease duration of the scheduler.
 const PAUSE: Duration = Duration::from_secs(20);
-/// For all of it.
+/// Time limit of the whole test.
 const TIMEOUT: Duration = Duration::from_secs(60 * 60);
-/// Requests at a time.
+/// Number of concurrent requests.
 const AT_ONCE: usize = 16;
 
-/// The same each time, but not what comes when.
+/// Pseudorandom numbers with a fixed seed. The sequence is the same in each run, but the order of events differs.
 struct Dice(u64);
 
 impl Dice {
@@ -50,11 +52,11 @@ impl Dice {
     }
 }
 
-/// A kubelet and its agent.
+/// Simulated kubelet and its agent.
 struct Host {
     form: HostForm,
     state: State,
-    /// When the agent tells what has changed.
+    /// Time at which the agent reports the next change.
     tells: Option<Instant>,
 }
 
@@ -63,7 +65,7 @@ struct Churn {
     pods: Api<Pod>,
     dice: Dice,
     hosts: BTreeMap<String, Host>,
-    /// VMs that run, by uid: host, name, and when they end.
+    /// Running VMs by uid: host, name, and end time.
     running: BTreeMap<String, (String, String, Instant)>,
     made: usize,
     bound: usize,
@@ -110,7 +112,7 @@ pub(crate) fn ten_thousand_vms(plane: &ControlPlane, bed: &mut Bed) {
     assert_eq!(led, 2, "leadership never changed");
 }
 
-/// Kinds of mishaps.
+/// Number of kinds of faults.
 const KINDS: usize = 6;
 
 fn happens(
@@ -162,7 +164,7 @@ fn happens(
     }
 }
 
-/// Some requests at a time.
+/// Runs the requests with limited concurrency.
 async fn at_once<F: Future<Output = ()> + Send + 'static>(all: impl Iterator<Item = F>) {
     let mut tasks = JoinSet::new();
     for one in all {
@@ -196,7 +198,8 @@ impl Churn {
         }
     }
 
-    /// Kubelets take what is new and agents report, VMs end and new ones come. Whether all is over.
+    /// Runs one round: kubelets admit new pods, agents report, and VMs end and are created. Returns true if the
+    /// test is complete.
     async fn round(&mut self) -> bool {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let all = self.pods.list(&ListParams::default()).await.unwrap().items;
@@ -219,7 +222,7 @@ impl Churn {
                 Some(host) => new.push((version(pod), host.to_owned(), pod)),
             }
         }
-        // The binding is the last write to each.
+        // The binding is the last write to each pod.
         new.sort_by_key(|(version, ..)| *version);
         for (_, host, pod) in new {
             self.admit(&host, pod);
@@ -245,9 +248,9 @@ impl Churn {
         self.tells(host);
     }
 
-    /// Its agent tells of it, some time.
+    /// Schedules a report of the host's agent after a random delay.
     fn tells(&mut self, host: &str) {
-        // One in twenty is very late.
+        // One report in twenty is very late.
         let most = if self.dice.below(20) == 0 { 15_000 } else { 2_000 };
         let late = self.dice.millis(100, most);
         self.hosts.get_mut(host).unwrap().tells.get_or_insert_with(|| Instant::now() + late);
@@ -265,7 +268,7 @@ impl Churn {
             let here = self.running.iter().filter(|(_, (on, ..))| on == name);
             host.form.has = here.filter_map(|(uid, _)| allocation(&host.state, uid)).collect();
             let mut status = json!(host.form.infra_node().status);
-            // An empty list is left out, and what is left out of a patch stays.
+            // Serialization omits an empty list, and a merge patch keeps omitted fields.
             status["allocations"] = json!(host.form.has);
             reports.push((name.clone(), json!({"status": status})));
         }
@@ -279,7 +282,7 @@ impl Churn {
         .await;
     }
 
-    /// VMs whose time has come.
+    /// Deletes the VMs whose end time has passed.
     async fn end(&self) {
         let now = Instant::now();
         let due = self.running.values().filter(|(_, _, ends)| *ends <= now);
@@ -293,7 +296,7 @@ impl Churn {
             let (pods, how) = (self.pods.clone(), at_once_gone.clone());
             async move {
                 match pods.delete(&name, &how).await {
-                    // Drained when its time had come: the watch has not said yet that it is gone.
+                    // The pod was already deleted by a drain, and the watch has not reported the deletion yet.
                     Err(kube::Error::Api(status)) if status.code == 404 => {}
                     deleted => drop(deleted.unwrap()),
                 }
@@ -318,7 +321,7 @@ impl Churn {
         .await;
     }
 
-    /// No new VM comes to a host, all go, and then it may be used again.
+    /// Cordons a host, deletes its VMs, and uncordons the host.
     async fn drain(&mut self, name: &str) {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let cordon = |on: bool| Patch::Merge(json!({"spec": {"unschedulable": on}}));

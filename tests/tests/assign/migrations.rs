@@ -1,10 +1,11 @@
-//! VMs that move: a second pod on another host, and one of both that goes.
+//! Live migrations: a second pod of the VM starts on another host, and one of the two pods ends.
 
 use berth_tests::cluster::ControlPlane;
 
 use crate::bed::{Bed, PODS, Vm};
 
-/// A target takes room as any VM does; what a migration that failed had, and what one that succeeded has left, is used.
+/// Tests that a migration target needs room like any VM, and that the room of a failed target or of the source
+/// after a successful migration is used again.
 pub(crate) fn targets_take_room_and_leave_it(plane: &ControlPlane, bed: &mut Bed) {
     for number in 0..2 {
         bed.host(&format!("moves-{number}"), "moves", &[]);
@@ -19,7 +20,7 @@ pub(crate) fn targets_take_room_and_leave_it(plane: &ControlPlane, bed: &mut Bed
     let to = bed.host_of(&target).unwrap();
     assert_ne!(from, to, "not beside its source");
     bed.agents_report();
-    // With two more both hosts are full.
+    // With two more VMs both hosts are full.
     let others: Vec<String> = (0..2).map(|_| bed.vm(Vm::large("moves"))).collect();
     for other in &others {
         bed.bound(other);

@@ -1,4 +1,4 @@
-//! Two replicas of the scheduler, each with a sidecar of its own: one holds the Lease.
+//! Two replicas of the scheduler, each with its own sidecar; one scheduler holds the Lease.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use berth_tests::running::Running;
 
 use crate::bed::SOON;
 
-/// A scheduler and its sidecar, which share a host name, as they share a pod.
+/// Scheduler and its sidecar, which share a host name because they share a pod.
 pub(crate) struct Pair {
     pub(crate) host: String,
     port: u16,
@@ -20,7 +20,7 @@ pub(crate) struct Pair {
 
 pub(crate) struct Pairs {
     all: Vec<Pair>,
-    /// Who has led so far.
+    /// Names of the pairs that have held the Lease so far.
     pub(crate) led: BTreeSet<String>,
 }
 
@@ -30,7 +30,7 @@ impl Pairs {
         Self { all: all.into(), led: BTreeSet::new() }
     }
 
-    /// Who holds the Lease.
+    /// Returns the pair that holds the Lease.
     pub(crate) fn leader(&mut self, plane: &ControlPlane) -> &mut Pair {
         let begin = Instant::now();
         let at = loop {
@@ -63,19 +63,19 @@ impl Pair {
         }
     }
 
-    /// As the kubelet does, it begins a new one at once.
+    /// Kills the sidecar and immediately starts a new one, as the kubelet does.
     pub(crate) fn kill_sidecar(&mut self, plane: &ControlPlane) {
         self.sidecar.running.end();
         self.sidecar = sidecar(plane, &self.host, self.port);
     }
 
-    /// As above.
+    /// Kills the scheduler and immediately starts a new one, as the kubelet does.
     pub(crate) fn kill_scheduler(&mut self, plane: &ControlPlane) {
         self.scheduler.end();
         self.scheduler = scheduler(plane, &self.host, self.port);
     }
 
-    /// The sidecar stands still, and the scheduler with it or not.
+    /// Pauses the sidecar, and also the scheduler if `both` is true.
     pub(crate) fn pause(&self, both: bool) {
         if both {
             self.scheduler.signal("STOP").unwrap();

@@ -1,4 +1,4 @@
-//! The extender of an API server that is slow: kube-scheduler waits for ten seconds, and not longer.
+//! The scheduler extender with a slow API server: kube-scheduler waits for ten seconds and no longer.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use serde_json::json;
 use crate::bed::{Bed, PODS, SOON, Vm};
 use crate::calls::{bind, filter, give_lease_back, set_lease};
 
-/// `httpTimeout` of `deploy/components/scheduler/config.yaml`.
+/// Value of `httpTimeout` in `deploy/components/scheduler/config.yaml`.
 const SCHEDULER: Duration = Duration::from_secs(10);
-/// Each step of a binding has two seconds.
+/// Delay of each request; each step of a binding has a limit of two seconds.
 const SLOW: Duration = Duration::from_millis(1_800);
 
 fn through(plane: &ControlPlane, proxy: &Proxy, bed: &Bed, name: &str, lease: &str) -> Controller {
@@ -21,7 +21,8 @@ fn through(plane: &ControlPlane, proxy: &Proxy, bed: &Bed, name: &str, lease: &s
     Controller::behind(proxy, plane, name, &[&listen, &lease]).unwrap()
 }
 
-/// Two bindings to one host, one after the other, each with a look at the Lease before and after its turn.
+/// Tests two consecutive bindings to one host. The extender reads the Lease before a binding waits for its turn,
+/// and again after the wait.
 pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
     plane: &ControlPlane,
     bed: &mut Bed,
@@ -54,7 +55,7 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
     for (_, error, took) in &answers {
         assert!(*took < SCHEDULER, "kube-scheduler has given up: {took:?}, `{error}`");
     }
-    // What is answered is so.
+    // The answers match the actual state.
     for (vm, error, _) in &answers {
         assert_eq!(bed.host_of(vm).is_some(), error.is_empty(), "{vm}: `{error}`");
     }
@@ -66,11 +67,12 @@ pub(crate) fn a_binding_takes_no_longer_than_the_scheduler_waits(
     give_lease_back(bed);
 }
 
-/// A rolling update takes the next replica when this one is ready: kube-scheduler must be answered by then.
+/// Tests that the sidecar is ready only when it can answer: a rolling update replaces the next replica when this
+/// replica is ready, and kube-scheduler needs answers from then on.
 pub(crate) fn it_is_ready_when_it_can_answer(plane: &ControlPlane, bed: &mut Bed) {
     let vm = bed.vm(Vm { cpus: 1, by_hand: true, ..Vm::default() });
     let proxy = Proxy::start(plane).unwrap();
-    // Longer than a call is held.
+    // This delay is longer than the time for which the sidecar holds a call.
     proxy.mood(Which::Reads, Mood::Slow(SCHEDULER));
     let sidecar = through(plane, &proxy, bed, "beginning", "");
     let began = Instant::now();

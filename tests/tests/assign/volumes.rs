@@ -1,4 +1,4 @@
-//! Volumes that are made where their first pod goes, with a real scheduler; only the test makes them.
+//! Volumes with `WaitForFirstConsumer`, with a real scheduler; the test takes the part of the provisioner.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,7 +14,7 @@ const CLAIMS: &str = "/api/v1/namespaces/vms/persistentvolumeclaims";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 const SELECTED: &str = "volume.kubernetes.io/selected-node";
 
-/// Claims of this class wait for their first pod.
+/// Creates a StorageClass whose claims wait for their first pod.
 fn class(bed: &Bed) {
     let class = json!({"metadata": {"name": "late"}, "provisioner": "example.com/late",
         "volumeBindingMode": "WaitForFirstConsumer"});
@@ -27,7 +27,7 @@ fn claim(bed: &Bed, name: &str) {
     bed.server.post(CLAIMS, &claim);
 }
 
-/// Waits until the scheduler has chosen a node for a claim, and now waits for its volume (`PreBind`).
+/// Waits until the scheduler has selected a node for a claim, and waits for the volume (`PreBind`).
 fn selected(bed: &Bed, claim: &str) -> String {
     let begin = Instant::now();
     loop {
@@ -40,7 +40,8 @@ fn selected(bed: &Bed, claim: &str) -> String {
     }
 }
 
-/// What the class's provisioner and the volume controller do: a volume that only this host has, bound to the claim.
+/// Creates a volume that only this host has and binds it to the claim, as the provisioner of the class and the
+/// volume controller do.
 fn provision(bed: &Bed, claim: &str, host: &str) {
     let path = format!("{CLAIMS}/{claim}");
     let mut there = bed.server.get(&path);
@@ -63,7 +64,8 @@ fn provision(bed: &Bed, claim: &str, host: &str) {
     }
 }
 
-/// While a volume is made its VM's room stays reserved, whichever process is killed meanwhile.
+/// Tests that the VM's room stays reserved while its volume is created, even if the scheduler or the sidecar is
+/// killed meanwhile.
 pub(crate) fn killed_in_prebind(
     plane: &mut ControlPlane,
     bed: &mut Bed,
@@ -76,7 +78,7 @@ pub(crate) fn killed_in_prebind(
     claim(bed, "disk");
     let vm = bed.vm(Vm { claim: Some("disk"), ..Vm::large("disks") });
     let host = selected(bed, "disk");
-    // The scheduler has reserved it, and is waiting.
+    // The scheduler has reserved the VM's room, and waits for the volume.
     plane.stop_scheduler();
     let others: Vec<String> = (0..4).map(|_| bed.vm(Vm::large("disks"))).collect();
     let file = plane.scheduler_configuration(Some(bed.port)).unwrap();
@@ -84,7 +86,7 @@ pub(crate) fn killed_in_prebind(
     let mut on: BTreeMap<String, usize> = BTreeMap::new();
     let mut waits = Vec::new();
     for other in &others {
-        // Its Lease is waited for first.
+        // The new scheduler first waits for the Lease of the old scheduler.
         let said = bed.server.scheduled(&format!("{}/{other}", crate::bed::PODS));
         match said["spec"]["nodeName"].as_str() {
             Some(host) => *on.entry(host.to_owned()).or_default() += 1,
@@ -108,7 +110,8 @@ pub(crate) fn killed_in_prebind(
     sidecar
 }
 
-/// KubeVirt creates a first-consumer pod so that the disk is made; the VM's own pod comes when that has gone.
+/// Tests the reservation for a VM while KubeVirt's first-consumer pod exists. KubeVirt creates this pod so that the
+/// disk is created, and the VM's own pod after the first-consumer pod has ended.
 pub(crate) fn the_place_of_a_stand_in(plane: &ControlPlane, bed: &mut Bed) {
     bed.host("first-0", "first", &[]);
     claim(bed, "first");
@@ -124,7 +127,7 @@ pub(crate) fn the_place_of_a_stand_in(plane: &ControlPlane, bed: &mut Bed) {
     bed.refused(&late);
     bed.ended(&stand_in, "Succeeded");
     bed.agents_report();
-    // Woken, it is refused again.
+    // The scheduler retries the pod, and the extender refuses the pod again.
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(bed.host_of(&late), None, "{}", plane.log("sidecar"));
     let vm = bed.vm(own);
@@ -134,7 +137,7 @@ pub(crate) fn the_place_of_a_stand_in(plane: &ControlPlane, bed: &mut Bed) {
     bed.kubelets_agree();
 }
 
-/// An instance of a VM with five CPUs of its own and this claim, if any; gives its uid.
+/// Creates an instance of a VM with five exclusive CPUs, and with this claim if there is one. Returns the uid.
 fn instance(bed: &Bed, name: &str, claim: Option<&str>) -> String {
     let volumes: Vec<_> = claim
         .map(|claim| json!({"name": "disk", "persistentVolumeClaim": {"claimName": claim}}))
@@ -151,7 +154,8 @@ fn instance(bed: &Bed, name: &str, claim: Option<&str>) -> String {
     there["metadata"]["uid"].as_str().unwrap().to_owned()
 }
 
-/// While its image is imported a VM has no pod, and its volume is on one host already.
+/// Tests the reservation for a VM without a pod: while its image is imported, a VM has no pod, but its volume is
+/// already on a host.
 pub(crate) fn the_place_of_a_vm_that_has_no_pod(plane: &ControlPlane, bed: &mut Bed) {
     class(bed);
     plane.define("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances").unwrap();

@@ -1,4 +1,4 @@
-//! Pods that wait, and go on; with a real scheduler.
+//! Unschedulable pods that are scheduled later, with a real scheduler.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use berth_tests::controller::Controller;
 
 use crate::bed::{Bed, Vm};
 
-/// By the sum of CPUs nine would fit, and three of them would be refused by their kubelets.
+/// Tests that zones fill up: nine VMs would fit by the sum of CPUs, but kubelets would refuse three of them.
 pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut Bed) {
     let vms: Vec<String> = (0..6).map(|_| bed.vm(Vm::large("plain"))).collect();
     for vm in &vms {
@@ -27,7 +27,7 @@ pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut B
         event["reason"] == "FailedScheduling" && event["involvedObject"]["name"] == late[0].as_str()
     });
     assert!(of_late.unwrap()["message"].as_str().unwrap().contains("zone"), "{of_late:?}");
-    // One goes, its agent says so, and one of those that wait goes on.
+    // After one VM has ended and its agent has reported this, one of the waiting VMs is scheduled.
     bed.agents_report();
     bed.server.delete(&format!("{}/{}", crate::bed::PODS, vms[0]));
     std::thread::sleep(Duration::from_secs(5));
@@ -40,12 +40,13 @@ pub(crate) fn zones_fill_up_and_the_rest_waits(plane: &ControlPlane, bed: &mut B
     }
     let took = begin.elapsed();
     eprintln!("bound {took:?} after a report told that a VM had gone");
-    // A second, on an idle machine; without a wake-up the scheduler tries again after five minutes.
+    // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
     assert!(took < Duration::from_secs(150), "{took:?}");
     assert_eq!(bed.kubelets_agree(), 6);
 }
 
-/// Room that returns without an event of Kubernetes: what a deleted pod had, its agent says is free.
+/// Tests room that becomes free without an event of Kubernetes: an agent reports that the resources of a deleted
+/// pod are free.
 pub(crate) fn room_that_a_report_tells_of_is_used(
     plane: &ControlPlane,
     bed: &mut Bed,
@@ -74,14 +75,14 @@ pub(crate) fn room_that_a_report_tells_of_is_used(
         .unwrap();
     let vm = bed.vm(Vm::large("told"));
     bed.refused(&vm);
-    // Longer than the scheduler's first pause, so that what is measured is ours.
+    // The wait is longer than the first backoff of the scheduler, so the backoff is not measured.
     std::thread::sleep(Duration::from_secs(2));
     let wakes = sidecar.metric("berth_assignment_wakes_total");
     bed.hosts.get_mut("told-0").unwrap().has.pop();
     bed.report("told-0");
     let took = bed.bound(&vm);
     eprintln!("bound {took:?} after a report told of room");
-    // A second, on an idle machine; without a wake-up the scheduler tries again after five minutes.
+    // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
     assert!(took < Duration::from_secs(150), "{took:?}\n{}", plane.log("sidecar"));
     assert!(sidecar.metric("berth_assignment_wakes_total") > wakes);
     bed.kubelets_agree();
@@ -89,7 +90,7 @@ pub(crate) fn room_that_a_report_tells_of_is_used(
     assert!(marks.contains("berth.dev/capacity-generation"), "{marks}");
 }
 
-/// What other plugins have found out comes before, and neighbours are seen by both.
+/// Tests that the extender only sees hosts that other plugins allow, and that it considers pod affinity itself.
 pub(crate) fn taints_and_neighbours_count(bed: &mut Bed) {
     for number in 0..3 {
         let taints: &[&str] = if number == 2 { &["special:NoSchedule"] } else { &[] };
@@ -111,8 +112,8 @@ pub(crate) fn taints_and_neighbours_count(bed: &mut Bed) {
     assert_eq!(bed.host_of(&bears).as_deref(), Some("apart-2"));
 }
 
-/// kube-scheduler counts the pods of all Nodes, and so does its extender: else a VM that must be beside one of them would
-/// fit nowhere, for ever.
+/// Tests that the extender counts the pods of all Nodes, as kube-scheduler does: otherwise a VM with an affinity to
+/// a pod on a Node without a report would never be scheduled.
 pub(crate) fn pods_on_nodes_without_a_report_count(plane: &ControlPlane, bed: &mut Bed) {
     bed.host("near-0", "near", &[]);
     bed.bare_node("bare-0", "near", "database");
@@ -120,11 +121,11 @@ pub(crate) fn pods_on_nodes_without_a_report_count(plane: &ControlPlane, bed: &m
     let said = bed.server.scheduled(&format!("{}/{vm}", crate::bed::PODS));
     let why = crate::server::condition(&said)["message"].clone();
     assert_eq!(said["spec"]["nodeName"], "near-0", "{why}\n{}", plane.log("sidecar"));
-    // No agent says what it has; what follows asks all hosts that have pods.
+    // No agent reports the resources of this pod; the following tests query all hosts that have pods.
     bed.server.delete(&format!("{}/on-bare-0", crate::bed::PODS));
 }
 
-/// Whatever it was at: nothing is booked twice, and all that fits is bound.
+/// Kills the sidecar at any point of a burst of pods: nothing is allocated twice, and all pods that fit are bound.
 pub(crate) fn a_sidecar_that_is_killed_in_a_burst(
     plane: &ControlPlane,
     bed: &mut Bed,
@@ -133,7 +134,7 @@ pub(crate) fn a_sidecar_that_is_killed_in_a_burst(
     for number in 0..6 {
         bed.host(&format!("burst-{number}"), "burst", &[]);
     }
-    // Four to a host: three in the second zone, and one in the first beside one of those of 5.
+    // Each host has room for four VMs: three in the second zone, and one in the first zone beside a VM of 5 CPUs.
     let of = |number: usize| if number.is_multiple_of(4) { 5 } else { 2 };
     let vms: Vec<String> = (0..24)
         .map(|number| {
@@ -152,7 +153,7 @@ pub(crate) fn a_sidecar_that_is_killed_in_a_burst(
             let said = bed.pod(vm)["status"]["conditions"].to_string();
             assert!(begin.elapsed() < timeout, "{vm}: {said}\n{}", plane.log("sidecar"));
             std::thread::sleep(Duration::from_millis(300));
-            // Until they do, one that restarts does not know which of a host's pods have what.
+            // Before agents report, a restarted sidecar does not know the resources of each pod of a host.
             bed.agents_report();
         }
     }

@@ -1,4 +1,4 @@
-//! An agent's process, with the credential of its ServiceAccount.
+//! Process of an agent that uses the credential of its ServiceAccount.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// With a kubeconfig, a port for its own answers, and a log.
+    /// Starts an agent with a kubeconfig, a port for its HTTP endpoints, and a log.
     pub(crate) fn start(
         tree: &Tree,
         node: &str,
@@ -42,7 +42,7 @@ impl Agent {
         Self { running: run(&command, &log), command, log }
     }
 
-    /// Ends it as a crash would, and starts it again, with some more flags from now on.
+    /// Kills the agent like a crash, and restarts it with additional flags, which later restarts keep.
     pub(crate) fn restart(&mut self, more: &[&str]) {
         self.command.extend(more.iter().map(|flag| (*flag).to_owned()));
         self.running.end();
@@ -71,7 +71,7 @@ pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A file of the made-up host.
+/// Returns the content of a file of the made-up host.
 pub(crate) fn file(tree: &Tree, path: &str) -> String {
     std::fs::read_to_string(tree.path().join(path)).unwrap().trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! The API server goes away and comes back; objects are deleted and created again.
+//! Outages of the API server, and objects that are deleted and created again.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,19 +27,19 @@ pub(crate) fn server_goes_away(plane: &mut ControlPlane, tree: &Tree, agent: &mu
             .unwrap();
     };
     repaired(plane);
-    // One that starts meanwhile knows what was asked for last.
+    // An agent that starts during the outage knows the last spec.
     agent.restart(&[]);
     repaired(plane);
     plane.start_server().unwrap();
     ask(plane, &json!({"ksm": {"sleepMillis": 56}}));
-    // A minute, because of the backoff of those that waited for the server.
+    // The limit is a minute because of the backoff of the requests that waited for the server.
     plane
         .until("it goes on", Duration::from_secs(60), |_| (file(tree, SLEEP) == "56").then_some(()))
         .unwrap();
     answered(plane, "True");
 }
 
-/// An agent whose credential is no longer taken goes on with the next one, without a restart.
+/// Tests that an agent whose credential expires continues with the next credential, without a restart.
 pub(crate) fn a_credential_is_renewed(
     plane: &ControlPlane,
     tree: &Tree,
@@ -117,19 +117,20 @@ pub(crate) fn objects_are_made_anew(plane: &ControlPlane, tree: &Tree) {
     };
     let uid = crate::node(plane)["metadata"]["uid"].clone();
     there(plane, &uid);
-    // The last good shape is kept: the one that the agent made asks for nothing.
+    // The host keeps the last valid spec, because the InfraNode that the agent creates has an empty spec.
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(file(tree, SLEEP), "56");
-    // What was acted on is a generation of the object that is gone, and says nothing of this one.
+    // The last applied generation belongs to the deleted object, so it must not appear in the new object.
     let status = infra_node(plane)["status"].take();
     assert!(status["observedGeneration"].is_null(), "{:#}", status["observedGeneration"]);
     let conditions = status["conditions"].as_array().unwrap();
     assert!(conditions.iter().all(|one| one["observedGeneration"].is_null()), "{conditions:#?}");
 
-    // Its Node goes, and with it the InfraNode; then both come back.
+    // The Node is deleted, and its InfraNode is garbage-collected; then both are created again.
     plane.kubectl(&["delete", "node", "rack1-a"]).unwrap();
     plane
-        // The collector looks what kinds there are every 30 s, and waits longer after a server that was away.
+        // The garbage collector refreshes its list of kinds every 30 s, and waits longer after an outage of the
+        // server.
         .until("the InfraNode is collected", Duration::from_secs(180), |plane| {
             infra_node(plane).is_null().then_some(())
         })
@@ -141,7 +142,7 @@ pub(crate) fn objects_are_made_anew(plane: &ControlPlane, tree: &Tree) {
     assert_eq!(file(tree, SLEEP), "56");
 }
 
-/// The script of deploy/README.md, word for word: what is the agent's goes, and nothing else.
+/// Runs the script of deploy/README.md literally: it removes the agent's fields and nothing else.
 pub(crate) fn uninstall_leaves_nodes_as_they_were(plane: &ControlPlane, agent: Agent) {
     if !plane.supports("kubectl --subresource", Version(1, 24)) {
         return;
@@ -172,7 +173,7 @@ pub(crate) fn uninstall_leaves_nodes_as_they_were(plane: &ControlPlane, agent: A
         assert_eq!(after["status"]["capacity"][part], before["status"]["capacity"][part]);
         assert_eq!(after["status"]["allocatable"][part], before["status"]["allocatable"][part]);
     }
-    // Its status is the node controller's, for want of a kubelet.
+    // The status is the node controller's, because there is no kubelet.
     assert!(condition(&after, "Ready").is_object());
     assert_eq!(after["metadata"]["labels"]["kubernetes.io/os"], "linux");
 }

@@ -1,4 +1,4 @@
-//! What the agent says of a host, and when.
+//! Content and frequency of the agent's reports about a host.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) fn what_the_host_is(plane: &ControlPlane) {
     assert_eq!(labels["kubernetes.io/os"], "linux");
     assert_eq!(condition(&told, "berth.dev/HostTuned")["status"], "True");
     assert_eq!(condition(&told, "Ready")["status"], "True");
-    // As many as the zones say can be pinned.
+    // The value is the number of CPUs that the zones report as pinnable.
     let pinnable = &told["status"]["capacity"]["berth.dev/pinnable-cpus"];
     assert_eq!(pinnable, "92", "{told:#}");
     assert_eq!(&told["status"]["allocatable"]["berth.dev/pinnable-cpus"], pinnable);
@@ -40,7 +40,7 @@ pub(crate) fn what_the_host_is(plane: &ControlPlane) {
         columns.contains("rack1-a") && columns.contains("True") && columns.contains("48"),
         "{columns}"
     );
-    // The server tells of a new kind's fields a moment later.
+    // The server publishes the fields of a new kind a moment later.
     plane
         .until("kubectl explain", SOON, |plane| {
             let explained = plane.kubectl(&["explain", "infranodes.status.zones"]).ok()?;
@@ -49,9 +49,10 @@ pub(crate) fn what_the_host_is(plane: &ControlPlane) {
         .unwrap();
 }
 
-/// An idle host costs one Lease now and then. `BERTH_SOAK` looks for ten minutes, and is the file for the result.
+/// Tests that an idle host only renews its Lease. `BERTH_SOAK` makes the test run for ten minutes, and names the
+/// file for the result.
 pub(crate) fn nothing_while_nothing_changes(plane: &ControlPlane) {
-    // Its cycles are two seconds apart here.
+    // The agent's cycles are two seconds apart in this test.
     let soak = std::env::var_os("BERTH_SOAK").map(std::path::PathBuf::from);
     let time = Duration::from_secs(if soak.is_some() { 600 } else { 7 });
     let lines = requests(plane).len();
@@ -60,14 +61,14 @@ pub(crate) fn nothing_while_nothing_changes(plane: &ControlPlane) {
         .split_off(lines)
         .into_iter()
         .partition(|line| line["objectRef"]["resource"] == "leases");
-    // A watch that the server ends after its time is begun again; it writes nothing.
+    // The agent restarts a watch that the server has ended after its timeout; a watch writes nothing.
     let writes: Vec<&Value> = others.iter().filter(|line| line["verb"] != "watch").collect();
     assert!(writes.is_empty(), "{writes:#?}");
     let lease = plane.get(&["lease", "-n", "berth-system", "rack1-a"]).unwrap();
     assert_eq!(lease["spec"]["holderIdentity"], "rack1-a");
     assert_eq!(lease["metadata"]["ownerReferences"][0]["kind"], "Node");
     let Some(results) = soak else { return };
-    // Every 30 s, jittered.
+    // The agent renews its Lease every 30 s, with jitter.
     assert!((15..=30).contains(&leases.len()), "{} renewals in ten minutes", leases.len());
     let text = format!(
         "# An idle agent under audit\n\nCommand: `make soak`. Kubernetes {}, every request logged (level Metadata), ten minutes \
@@ -80,7 +81,7 @@ pub(crate) fn nothing_while_nothing_changes(plane: &ControlPlane) {
     std::fs::write(results, text).unwrap();
 }
 
-/// The agent's, from the audit log.
+/// Returns the agent's requests from the audit log.
 pub(crate) fn requests(plane: &ControlPlane) -> Vec<Value> {
     let log = std::fs::read_to_string(plane.folder().join("audit.log")).unwrap();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -91,7 +92,7 @@ pub(crate) fn requests(plane: &ControlPlane) -> Vec<Value> {
         .collect()
 }
 
-/// As a kubelet that registers its Node again does.
+/// Tests that the agent restores fields that are removed when a kubelet registers its Node again.
 pub(crate) fn again_what_was_dropped(plane: &ControlPlane) {
     let gone = r#"[{"op":"remove","path":"/status/capacity/berth.dev~1pinnable-cpus"}]"#;
     patch_status(plane, "", "json-patch", gone);
@@ -106,12 +107,13 @@ pub(crate) fn again_what_was_dropped(plane: &ControlPlane) {
         .unwrap();
 }
 
-/// As a kubelet that registers with an empty device-plugin folder does (`reconcileExtendedResource`): by a strategic
-/// merge patch as manager `kubelet`, which takes the fields with it.
+/// Tests that the agent restores fields that a kubelet with an empty device-plugin folder sets to zero at
+/// registration (`reconcileExtendedResource`). The kubelet sends a strategic merge patch as manager `kubelet`, and
+/// becomes the owner of the fields.
 pub(crate) fn again_what_a_kubelet_set_to_zero(plane: &ControlPlane) {
     let zero = r#"{"berth.dev/pinnable-cpus": "0"}"#;
     let patch = format!(r#"{{"status": {{"capacity": {zero}, "allocatable": {zero}}}}}"#);
-    // As answered, since the agent may have put it right before another look.
+    // The test checks the response of the patch, because the agent may restore the field before a later read.
     let zeroed = patch_status(plane, "?fieldManager=kubelet", "strategic-merge-patch", &patch);
     assert_eq!(zeroed["status"]["capacity"]["berth.dev/pinnable-cpus"], "0");
     let back = plane.until("the resource is back", SOON, |plane| {
@@ -122,10 +124,10 @@ pub(crate) fn again_what_a_kubelet_set_to_zero(plane: &ControlPlane) {
     assert!(back.is_ok(), "{back:?}: {:#}", node(plane)["status"]["capacity"]);
 }
 
-/// The Node as the server answers it.
+/// Patches the status of the Node, and returns the Node from the response.
 fn patch_status(plane: &ControlPlane, query: &str, kind: &str, patch: &str) -> Value {
     use std::process::Command;
-    // kubectl knows `--subresource` only since 1.24.
+    // kubectl supports `--subresource` only since 1.24.
     let token = berth_tests::cluster::ADMIN;
     let address = format!("https://127.0.0.1:{}/api/v1/nodes/rack1-a/status{query}", plane.port());
     let curl = Command::new("curl")
@@ -158,7 +160,7 @@ pub(crate) fn but_leaves_what_others_hold(plane: &ControlPlane) {
             log.lines().any(refused).then_some(())
         })
         .unwrap();
-    // The rest goes on.
+    // The agent still applies the other fields.
     plane.kubectl(&["label", "node", "rack1-a", "host.berth.dev/smt-"]).unwrap();
     plane
         .until("the label is back", SOON, |plane| {

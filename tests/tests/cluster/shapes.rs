@@ -1,4 +1,4 @@
-//! What is asked for in `InfraNode.spec` is carried out and answered.
+//! Tests that the agent applies `InfraNode.spec` and updates the status.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::tree::Tree;
 use crate::{ask, condition, file, infra_node};
 
 const SOON: Duration = Duration::from_secs(20);
-/// Of the made-up host.
+/// Path of a file of the made-up host.
 pub(crate) const SLEEP: &str = "sys/kernel/mm/ksm/sleep_millisecs";
 
-/// Ready, for the spec as it is now.
+/// Waits until the condition Ready has this status for the current generation of the spec.
 pub(crate) fn answered(plane: &ControlPlane, status: &str) -> serde_json::Value {
     plane
         .until(&format!("Ready {status} for the latest generation"), SOON, |plane| {
@@ -38,7 +38,7 @@ pub(crate) fn as_asked(plane: &ControlPlane, tree: &Tree) {
         .unwrap();
     assert!(told.contains("berth-agent"), "{told}");
 
-    // Another program changes it.
+    // Another program changes the value.
     tree.file(SLEEP, "1\n");
     plane
         .until("the drift is repaired and told", SOON, |plane| {
@@ -48,7 +48,7 @@ pub(crate) fn as_asked(plane: &ControlPlane, tree: &Tree) {
         .unwrap();
 }
 
-/// What the schema lets through and the host cannot do.
+/// Tests a spec that is valid by the schema, but impossible on the host.
 pub(crate) fn what_is_wrong_is_named(plane: &ControlPlane, tree: &Tree) {
     ask(
         plane,
@@ -57,9 +57,9 @@ pub(crate) fn what_is_wrong_is_named(plane: &ControlPlane, tree: &Tree) {
     let node = answered(plane, "False");
     let message = condition(&node, "HostTuned")["message"].as_str().unwrap();
     assert!(message.contains("spec.hugepages[0].zone") && message.contains('7'), "{message}");
-    // The valid part holds.
+    // The valid part of the spec stays applied.
     assert_eq!(file(tree, SLEEP), "78");
-    // What the schema refuses does not even get there.
+    // The server refuses a spec that violates the schema.
     let wrong = plane.kubectl(&[
         "patch",
         "infranode",
@@ -73,7 +73,8 @@ pub(crate) fn what_is_wrong_is_named(plane: &ControlPlane, tree: &Tree) {
     answered(plane, "True");
 }
 
-/// Without a rollback ledger nothing is changed, which is reported; the changes follow once it can be saved.
+/// Tests that without a rollback ledger nothing is changed, and that this is reported; the changes follow when the
+/// ledger can be saved.
 pub(crate) fn what_cannot_be_changed_is_said(plane: &ControlPlane, tree: &Tree) {
     const FOUND: &str = "var/lib/berth/found.json";
     let found = file(tree, FOUND);
@@ -86,7 +87,7 @@ pub(crate) fn what_cannot_be_changed_is_said(plane: &ControlPlane, tree: &Tree) 
         assert!(condition["message"].as_str().unwrap().contains("found.json"), "{condition:#}");
     }
     assert_eq!(file(tree, SLEEP), "78");
-    // What is known of the host is still told.
+    // The facts of the host are still reported.
     assert!(!node["status"]["zones"].as_array().unwrap().is_empty());
     tree.file(FOUND, &found);
     answered(plane, "True");

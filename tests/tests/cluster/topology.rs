@@ -1,4 +1,4 @@
-//! The NodeResourceTopology, if an agent is told to write one.
+//! Tests of the NodeResourceTopology, which an agent writes if this is enabled.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::tree::Tree;
 use crate::{ask, file, node, repository, says, shapes};
 
 const SOON: Duration = Duration::from_secs(20);
-/// As a refused kind is tried again after up to half a minute.
+/// Time limit: the agent retries a refused kind after up to half a minute.
 const LATER: Duration = Duration::from_secs(60);
-/// As `kubectl get --raw` has it: every byte, and who wrote what.
+/// Path for `kubectl get --raw`, which returns the unmodified response with the managed fields.
 const PATH: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/rack1-a";
-/// Unused pages of the made-up host, in zone 1.
+/// Unused huge pages of the made-up host, in zone 1.
 const FREE: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
 
 pub(crate) fn is_written_if_so_told(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
@@ -41,7 +41,7 @@ fn without_the_kind_all_else_goes_on(plane: &ControlPlane, tree: &Tree, agent: &
         shapes::answered(plane, "True");
         assert_eq!(file(tree, shapes::SLEEP), sleep.to_string());
     }
-    // Several tries have been made by now.
+    // The agent has retried several times by now.
     plane.until("it tries again", SOON, |plane| (requests(plane) > 2).then_some(())).unwrap();
     assert_eq!(log(plane).matches(no_kind).count(), 1, "{}", log(plane));
 }
@@ -68,7 +68,7 @@ fn says_what_each_zone_has(plane: &ControlPlane) {
         ]})
     };
     assert_eq!(object["zones"], json!([zone(0, "38", "6Gi"), zone(1, "46", "8Gi")]), "{object:#}");
-    // And then nothing, though cycles go on.
+    // Afterwards the agent sends no requests, although its cycles continue.
     let before = requests(plane);
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(requests(plane), before);
@@ -81,7 +81,7 @@ fn changes_with_the_host(plane: &ControlPlane, tree: &Tree) {
         .unwrap();
 }
 
-/// As the exporter of another project would take it over.
+/// Tests that the agent leaves the object alone after the exporter of another project has taken it over.
 fn is_left_to_another_manager(plane: &ControlPlane, tree: &Tree) {
     let theirs = json!({
         "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": "rack1-a"},
@@ -102,7 +102,7 @@ fn is_left_to_another_manager(plane: &ControlPlane, tree: &Tree) {
         .unwrap();
     let asked = requests(plane);
     tree.file(FREE, "1024\n");
-    // The host's InfraNode says so by then, and a cycle or two have gone by.
+    // The InfraNode of the host has the new value by then, and one or two cycles have passed.
     plane
         .until("the InfraNode goes on", SOON, |plane| {
             let pools = &crate::infra_node(plane)["status"]["zones"][1]["hugepages"];
@@ -115,7 +115,7 @@ fn is_left_to_another_manager(plane: &ControlPlane, tree: &Tree) {
     assert_eq!(log(plane).matches(said).count(), 1);
 }
 
-/// Where there is none, owned by the Node as it is now.
+/// Tests that a missing object is created again, and that the current Node owns it.
 pub(crate) fn is_made_anew(plane: &ControlPlane) {
     plane
         .until("a new object", LATER, |plane| {
@@ -130,14 +130,14 @@ fn object(plane: &ControlPlane) -> Option<Value> {
     serde_json::from_str(&plane.kubectl(&["get", "--raw", PATH]).ok()?).ok()
 }
 
-/// What is left of them in zone 1.
+/// Returns the available huge pages of zone 1.
 fn pages(object: &Value) -> String {
     let resources = object["zones"][1]["resources"].as_array();
     let pool = resources.and_then(|all| all.iter().find(|one| one["name"] == "hugepages-2Mi"));
     pool.and_then(|pool| pool["available"].as_str()).unwrap_or_default().to_owned()
 }
 
-/// The agent's, of these objects.
+/// Returns the number of the agent's requests for these objects.
 fn requests(plane: &ControlPlane) -> usize {
     let of_them = |line: &&Value| line["objectRef"]["resource"] == "noderesourcetopologies";
     says::requests(plane).iter().filter(of_them).count()

@@ -1,11 +1,11 @@
-//! What becomes of InfraNodes, Nodes and profiles.
+//! Tests of InfraNodes, Nodes and HostProfiles.
 
 use berth_tests::cluster::{ControlPlane, Version, condition, registered};
 use serde_json::{Value, json};
 
 use crate::{SOON, profile, spec, until, until_said};
 
-/// A host: its Node as a kubelet registers it, its InfraNode as an agent makes it.
+/// Creates a host: its Node as a kubelet registers it, and its InfraNode as an agent creates it.
 pub(crate) fn make(plane: &ControlPlane, name: &str, number: usize) {
     plane.make_node(name).unwrap();
     let rack = if name.starts_with("rack1") { "1" } else { "2" };
@@ -73,10 +73,10 @@ pub(crate) fn the_highest_priority_wins_and_a_tie_is_shown_on_both(plane: &Contr
     until(plane, &A, "/spec", &json!({"profile": "zz-all", "ksm": {"mode": "Auto"}}));
     until(plane, &["infranode", "rack2-a"], "/spec/profile", &json!("zz-all"));
     until(plane, &["node", "rack1-a"], "/metadata/labels/berth.dev~1class", &json!("Standard"));
-    // Below the other: its hosts go back to the one of their rack.
+    // With a lower priority the profile loses its hosts to the profile of their rack.
     profile(plane, "zz-all", &all(-5));
     until(plane, &A, "/spec/profile", &json!("rack1"));
-    // As high: neither, and everything stays as it is.
+    // With equal priority neither profile applies, and the hosts stay unchanged.
     profile(plane, "zz-all", &json!({"priority": 0, "ksm": {"mode": "On"}}));
     until_said(
         plane,
@@ -90,14 +90,14 @@ pub(crate) fn the_highest_priority_wins_and_a_tie_is_shown_on_both(plane: &Contr
     until(plane, &["infranode", "rack2-a"], "/spec/ksm/mode", &json!("On"));
     until(plane, &["hostprofile", "zz-all"], "/status/hosts", &json!(1));
     told(plane, "Conflict");
-    // The end of it. A host that is selected no more keeps what it has.
+    // The profile is deleted. A host that no profile selects keeps its spec.
     plane.kubectl(&["delete", "hostprofile", "zz-all"]).unwrap();
     until_said(plane, &A, "ProfileConflict", None);
     until(plane, &["hostprofile", "rack1"], "/status/conditions/0/status", &json!("True"));
     assert_eq!(spec(plane, "rack2-a")["ksm"]["mode"], "On");
 }
 
-/// There is an Event for that reason.
+/// Waits until there is an Event with this reason.
 fn told(plane: &ControlPlane, reason: &str) {
     let field = format!("reason={reason}");
     plane
@@ -113,7 +113,7 @@ pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
     until_said(plane, &A, "ProfileOverridden", Some("spec.ksm.mode (kubectl"));
     assert_eq!(spec(plane, "rack1-a")["ksm"], json!({"mode": "On", "pagesToScan": 50}));
     told(plane, "FieldsOwnedByOthers");
-    // The rest of the profile goes on.
+    // The other fields of the profile are still applied.
     plane
         .kubectl(&[
             "patch",
@@ -132,7 +132,7 @@ pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
     until_said(plane, &A, "ProfileOverridden", None);
 }
 
-/// Only one of coresPerZone and cpus may be set.
+/// Tests `coresPerZone` and `cpus`, of which only one may be set.
 pub(crate) fn a_choice_of_fields_is_left_whole(plane: &ControlPlane) {
     plane
         .ask("rack1-a", &json!({"cpu": {"reserved": {"coresPerZone": null, "cpus": "0-1"}}}))
@@ -165,7 +165,7 @@ pub(crate) fn tenants_come_and_go(plane: &ControlPlane) {
         ])
         .unwrap();
     until(plane, &A, "/spec/tenantNetworks", &json!([carried("xyz", 121)]));
-    // A host that its profile loses still loses tenants.
+    // A host that leaves its profile is still updated when a tenant is deleted.
     plane.kubectl(&["label", "--overwrite", "node", "rack1-b", "rack=3"]).unwrap();
     plane.kubectl(&["delete", "tenantcluster", "xyz", "--wait=false"]).unwrap();
     until(plane, &B, "/spec/tenantNetworks", &Value::Null);
@@ -188,7 +188,8 @@ pub(crate) fn tunnels_know_each_other(plane: &ControlPlane) {
     until(plane, &B, "/spec/profile", &json!("rack1"));
 }
 
-/// An agent whose Lease runs out; it then speaks for itself again.
+/// Tests an agent whose Lease expires: the controller sets the condition Ready once, and the agent's later status
+/// stays.
 pub(crate) fn a_silent_agent_is_said_once(plane: &ControlPlane) {
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "rack1-b", "namespace": "berth-system"},
@@ -206,7 +207,7 @@ pub(crate) fn a_silent_agent_is_said_once(plane: &ControlPlane) {
         (&ready["status"], &ready["reason"]),
         (&json!("Unknown"), &json!("AgentUnresponsive"))
     );
-    // What it says now stands, although its Lease is not renewed.
+    // The new status of the agent stays, although its Lease is not renewed.
     let mut there = plane.infra_node("rack1-b");
     there["status"]["conditions"][0] = json!({"type": "Ready", "status": "True", "reason": "Applied",
         "message": "here I am", "lastTransitionTime": "2026-01-01T00:00:00Z"});
@@ -224,7 +225,7 @@ pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
         "Ready",
         Some("`150-160` has VLANs 150-160 that the pool already contains"),
     );
-    // Two networks that may share a wire: their pools overlap, and two tenants have one VLAN from before.
+    // The two networks may share a wire: their pools overlap, and two tenants already have the same VLAN.
     let two = json!([
         {"network": "trunk", "ranges": ["100-199"]}, {"network": "yard", "ranges": ["190-210"]},
     ]);
@@ -243,7 +244,7 @@ pub(crate) fn the_configuration_is_judged(plane: &ControlPlane) {
     config(&json!(["100-199"]));
     until(plane, &["infraconfig", "default"], "/status/conditions/0/status", &json!("True"));
     if plane.version() < Version(1, 25) {
-        // Nothing refuses another name there.
+        // Servers before 1.25 accept another name.
         let other = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "other"}, "spec": {}});
         plane.apply(&other.to_string()).unwrap();
         until_said(
@@ -261,14 +262,14 @@ fn pools(plane: &ControlPlane, pools: &Value) {
     plane.apply(&object.to_string()).unwrap();
 }
 
-/// An object that was written under a schema which lets everything through, as one of another version may.
+/// Tests an object that was written while the schema accepted any content, as an object of another version may be.
 pub(crate) fn what_cannot_be_understood_is_said(plane: &ControlPlane) {
     let crd = "infraconfigs.berth.dev";
     let any = json!([{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec",
         "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]);
     plane.kubectl(&["patch", "crd", crd, "--type=json", "-p", &any.to_string()]).unwrap();
     let sound = json!([{"network": "trunk", "ranges": ["100-199"]}]);
-    // The server takes a while to load its schema again.
+    // The server needs some time to load the changed schema.
     let wrong = json!({"spec": {"vlanPools": "all"}}).to_string();
     let patch = ["patch", "infraconfig", "default", "--type=merge", "-p", &wrong];
     plane.until("the server takes it", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();

@@ -1,4 +1,4 @@
-//! Leader election, and its cost.
+//! Tests of leader election and its cost.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use berth_tests::controller::{Controller, LEASE};
 use crate::process::{self, start, writes};
 use crate::{SOON, profile, spec};
 
-/// The server loses a kind: a controller that starts waits for it, and says so.
+/// Tests a missing CRD: a controller that starts waits for the kind, and reports this.
 pub(crate) fn kinds_are_waited_for(plane: &ControlPlane) -> Controller {
     let file = berth_tests::repository().join("deploy/crds/tenantclusters.berth.dev.yaml");
     plane.kubectl(&["delete", "crd", "tenantclusters.berth.dev"]).unwrap();
@@ -29,9 +29,9 @@ pub(crate) fn kinds_are_waited_for(plane: &ControlPlane) -> Controller {
     first
 }
 
-/// Several looks at everything that change nothing.
+/// Tests that resyncs without changes write nothing.
 pub(crate) fn nothing_is_written_while_nothing_changes(plane: &ControlPlane) {
-    // What was begun ends, and its echo too.
+    // Reconciles that have started end in this time, including those that their own writes trigger.
     std::thread::sleep(Duration::from_secs(3));
     let before = writes(plane).len();
     std::thread::sleep(Duration::from_secs(6));
@@ -44,7 +44,8 @@ fn leader(plane: &ControlPlane) -> Option<String> {
     lease["spec"]["holderIdentity"].as_str().map(str::to_owned)
 }
 
-/// At once when it is told to end, and when its Lease has run out if it is killed.
+/// Tests that another controller takes over: immediately if the leader is stopped, and after the lease duration if
+/// the leader is killed.
 pub(crate) fn another_takes_over(plane: &ControlPlane, mut first: Controller) {
     let mut second = start(plane, "second");
     plane

@@ -1,20 +1,20 @@
-//! What controllers' processes said and did.
+//! Logs and requests of the controllers' processes.
 
 use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
 
-/// Starts one that looks at everything again every other second.
+/// Starts a controller with a resync every two seconds.
 pub(crate) fn start(plane: &ControlPlane, name: &str) -> Controller {
     Controller::start(plane, name, &["--resync=2"]).unwrap()
 }
 
-/// What all of them said.
+/// Returns the logs of all controllers.
 pub(crate) fn logs(plane: &ControlPlane) -> String {
     let log = |name: &str| format!("--- {name} ---\n{}\n", plane.log(name));
     ["first", "second", "third"].map(log).concat()
 }
 
-/// Requests of controllers that write, without the Lease.
+/// Returns the write requests of controllers, except those for the Lease.
 pub(crate) fn writes(plane: &ControlPlane) -> Vec<serde_json::Value> {
     let log = std::fs::read_to_string(plane.folder().join("audit.log")).unwrap();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
