@@ -50,7 +50,7 @@ fn an_agent_lives_in_the_cluster() {
     says::again_what_was_dropped(&plane);
     says::again_what_a_kubelet_set_to_zero(&plane);
     says::but_leaves_what_others_hold(&plane);
-    // This test needs a field that another manager owns too.
+    // The test runs again beside a field that another manager owns too.
     says::again_what_a_kubelet_set_to_zero(&plane);
     topology::is_written_if_so_told(&plane, &tree, &mut agent);
     life::a_credential_is_renewed(&plane, &tree, &mut agent, (&kubeconfig, port));

@@ -1,6 +1,7 @@
-//! An agent whose API server is degraded: it refuses, is slow, stops answering, breaks off, or talks nonsense.
+//! Tests of an agent and a controller whose API server is degraded: the server refuses requests, is slow, stops
+//! answering, resets connections, or sends malformed responses.
 //!
-//! Between the two is a proxy that does all that; the control plane behind it is a real one.
+//! A fault-injecting proxy is between the client and a real control plane.
 
 #![expect(
     clippy::unwrap_used,
@@ -33,8 +34,8 @@ use bed::Bed;
 use berth_tests::cluster::{ControlPlane, Parts};
 use tree::Tree;
 
-/// One control plane for all of it, as it takes longest. Silence has an agent of its own, as it takes minutes to be
-/// noticed.
+/// All tests share one control plane, because its start takes longest. The test of silent watches has its own
+/// agent, because the agent needs minutes to detect the silence.
 #[test]
 fn an_agent_bears_with_an_unwell_server() {
     let plane = ControlPlane::start(Parts::default()).unwrap();

@@ -1,5 +1,5 @@
-//! `make demo`: what it applies is right for a real API server, and its simulation makes of a VirtualMachine what KubeVirt does;
-//! and, where it is asked for, all of it from the first to the last table.
+//! Tests of `make demo`: a real API server accepts the objects of the demo, and the simulation creates the same
+//! objects for a VirtualMachine as KubeVirt. On request, the whole demo runs with its faults.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs")]
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A machine of an instance type on a tenant's network, as the controller renders it.
+/// Returns a machine of an instance type on a tenant's network, as the controller renders it.
 fn machine(name: &str, instancetype: &str) -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
@@ -53,7 +53,7 @@ fn a_server_takes_what_the_demo_applies() {
         "spec": {"config": "{}"},
     });
     plane.apply(&definition.to_string()).unwrap();
-    // The agent of a host that has the package.
+    // The agent of this host runs from a package.
     plane.make_node(HOSTS[0].name).unwrap();
     let kubeconfig = deployed::agent_kubeconfig(&plane, &HOSTS[0]).unwrap();
     let kubeconfig = std::fs::read_to_string(kubeconfig).unwrap();
@@ -70,7 +70,7 @@ fn a_server_takes_what_the_demo_applies() {
         found.unwrap()
     };
     let (db, web) = (pod("db"), pod("web"));
-    // As long as no scheduler has seen it, it has no node to tell of.
+    // The status has no node until a scheduler has bound the pod.
     let scheduling = |plane: &ControlPlane| {
         (plane.get(&["vmi", "web"]).ok()?["status"]["phase"] == "Scheduling").then_some(())
     };
@@ -93,7 +93,7 @@ fn a_server_takes_what_the_demo_applies() {
         (Some("2"), Some("67108864"))
     );
     assert_eq!(web["status"]["qosClass"], "Burstable", "{web:#}");
-    // The machine is deleted, and all that was made for it.
+    // The deletion of the machine also deletes all objects that were created for the machine.
     plane.kubectl(&["delete", "vm", "db"]).unwrap();
     plane
         .until("all of db is gone", SOON, |plane| {
@@ -104,7 +104,7 @@ fn a_server_takes_what_the_demo_applies() {
         .unwrap();
 }
 
-/// On two cores it takes some twenty minutes.
+/// Takes about twenty minutes on two cores.
 #[test]
 #[ignore = "slow: make faults"]
 fn whatever_befalls_the_demo_ends_with_all_as_it_should_be() {

@@ -1,4 +1,4 @@
-//! What documents, alerts and the dashboard name is what the programs have.
+//! Tests that names in documents, alerts and the dashboard exist in the programs.
 
 #![expect(
     clippy::disallowed_methods,
@@ -19,7 +19,7 @@ fn text(file: &str) -> String {
         .unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The code of both programs, without its tests.
+/// Returns the code of both programs, without its tests.
 fn code() -> String {
     let mut all = String::new();
     let mut open: Vec<_> = ["agent/src", "controller/src", "crates"]
@@ -40,19 +40,19 @@ fn code() -> String {
     all
 }
 
-/// What stands between quotes after each `register(`.
+/// Returns the quoted names after each `register(`.
 fn registered(code: &str) -> BTreeSet<&str> {
     let calls = code.split(".register(").skip(1);
     calls.filter_map(|call| call.trim_start().strip_prefix('"')?.split('"').next()).collect()
 }
 
-/// Words of a text that are metrics of ours, by how they begin.
+/// Returns the words of a text that have the prefix of Berth's metrics.
 fn metrics(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words.filter(|word| word.starts_with("berth_") || word.starts_with("process_")).collect()
 }
 
-/// What Prometheus calls a metric, by what it was registered as.
+/// Returns true if Prometheus exports a registered metric under this name.
 fn is_exported(name: &str, registered: &BTreeSet<&str>) -> bool {
     let plain = ["_total", "_info", "_bucket", "_sum", "_count"]
         .iter()
@@ -60,7 +60,8 @@ fn is_exported(name: &str, registered: &BTreeSet<&str>) -> bool {
     registered.contains(name) || plain.is_some_and(|plain| registered.contains(plain))
 }
 
-/// A pod does not start on a host that lacks a folder of its volumes, and a machine may have no ACPI.
+/// Checks the host folders of the DaemonSet's volumes: a pod does not start if its host lacks such a folder, and a
+/// machine may have no ACPI.
 #[test]
 fn the_daemonset_asks_for_nothing_that_a_host_may_lack() {
     let set = text("deploy/base/daemonset.yaml");
@@ -162,7 +163,7 @@ fn the_dashboard_is_one() {
     }
 }
 
-/// Words between backticks in columns of this name, of all tables of a document.
+/// Returns the words between backticks in columns of this name, of all tables of a document.
 fn column<'a>(document: &'a str, name: &str) -> BTreeSet<&'a str> {
     let (mut words, mut column) = (BTreeSet::new(), None);
     for line in document.lines() {
@@ -178,7 +179,7 @@ fn column<'a>(document: &'a str, name: &str) -> BTreeSet<&'a str> {
     words
 }
 
-/// Each reason has a row in a table of docs/troubleshooting.md, and no row has another word.
+/// Checks that each reason has a row in a table of docs/troubleshooting.md, and that no row has another word.
 #[test]
 fn reasons_are_those_of_the_programs() {
     let document = text("docs/troubleshooting.md");
@@ -188,7 +189,7 @@ fn reasons_are_those_of_the_programs() {
     assert_eq!(column(&document, "event"), events);
 }
 
-/// Fields that a typed object loses were never fields of it.
+/// Collects the fields that are missing after conversion to the type, which therefore has no such fields.
 fn lost(written: &Value, typed: &Value, path: &str, all: &mut Vec<String>) {
     match (written, typed) {
         (Value::Object(written), Value::Object(typed)) => {
@@ -209,7 +210,7 @@ fn lost(written: &Value, typed: &Value, path: &str, all: &mut Vec<String>) {
     }
 }
 
-/// The object as its type has it; `None` where it is none of ours.
+/// Converts an object to its Rust type and back; `None` if the object has no type of Berth.
 fn typed(object: &Value) -> Option<serde_json::Result<Value>> {
     use serde_json::{from_value, to_value};
     let object = object.clone();
@@ -222,7 +223,7 @@ fn typed(object: &Value) -> Option<serde_json::Result<Value>> {
     })
 }
 
-/// Objects in documents are objects: no field is misspelt, no value out of its range.
+/// Checks that objects in documents are valid: no field is misspelt, and no value is out of its range.
 #[test]
 fn objects_in_documents_have_fields_that_there_are() {
     let mut seen = 0;
@@ -233,7 +234,7 @@ fn objects_in_documents_have_fields_that_there_are() {
             let objects: Vec<Value> = serde_saphyr::from_multiple(block)
                 .unwrap_or_else(|error| panic!("{file}: {error}\n{block}"));
             for object in objects {
-                // A part of one stands for the whole.
+                // A document may show only a part of an object.
                 let object = match object.get("networks") {
                     Some(networks) => {
                         serde_json::json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostProfile",

@@ -1,7 +1,8 @@
-//! `report` and `check` on an emulated two-socket host with a kernel of its own: bonds, VLANs, zones, huge
-//! pages, KVM, IOMMU, NVMe, and what lscpu, numactl, ip and virt-host-validate say of the same host.
+//! Tests of `report` and `check` on an emulated two-socket host with its own kernel: bonds, VLANs, zones, huge
+//! pages, KVM, IOMMU and NVMe, compared with the output of lscpu, numactl, ip and virt-host-validate on the same
+//! host.
 //!
-//! Slow (QEMU without KVM), so `make hosts` runs it, and not every `make test`.
+//! The tests are slow (QEMU without KVM), so `make hosts` runs them, and `make test` does not.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -30,7 +31,7 @@ fn a_bare_metal_host_says_what_it_is() {
     if std::env::var_os("BERTH_UPDATE").is_some() {
         the_fleets_example(host);
     }
-    // Under emulation udev is still loading modules when the boot is done.
+    // Under emulation, udev still loads modules after the boot has finished.
     host.must("udevadm settle --timeout 100").unwrap();
     processors_and_zones(host);
     virtualisation(host);
@@ -41,7 +42,7 @@ fn a_bare_metal_host_says_what_it_is() {
     the_same_bytes(host);
 }
 
-/// One of the hosts of `examples/fleet` is this one, as it is booted: BERTH_UPDATE=1 make hosts.
+/// Writes the report of this host, directly after the boot, to `examples/fleet`: BERTH_UPDATE=1 make hosts.
 fn the_fleets_example(host: &mut Host) {
     host.must("udevadm settle --timeout 100; hostname lab-a").unwrap();
     let report = host.must("berth-agent report -o yaml 2>/dev/null").unwrap();
@@ -59,7 +60,7 @@ fn processors_and_zones(host: &mut Host) {
     assert_eq!((&cpu["online"], &cpu["offline"]), (&json!("0-2"), &json!("3")));
     assert_eq!(finding(host, "cpu.online")["status"], "WARN");
 
-    // `node 0 cpus: 0 1 2 3`, `node 0 size: 960 MB`
+    // Example of the output: `node 0 cpus: 0 1 2 3`, `node 0 size: 960 MB`
     let numactl = host.must("numactl -H").unwrap();
     for zone in node["status"]["zones"].as_array().unwrap() {
         let value = |what: &str| {
@@ -81,7 +82,7 @@ fn virtualisation(host: &mut Host) {
     assert_eq!(state(host), "ModuleNotLoaded");
     let device = finding(host, "kvm.device");
     assert_eq!(device["status"], "FAIL");
-    // The remedy, as a person would paste it.
+    // The test runs the remedy as an operator would paste it.
     let remedy = device["remedy"].as_str().unwrap().to_owned();
     host.must(&remedy).unwrap();
     assert_eq!(state(host), "Ready");
@@ -92,7 +93,8 @@ fn virtualisation(host: &mut Host) {
     assert_eq!((&kvm["nested"], &kvm["apiVersion"]), (&json!(true), &json!(12)));
 
     host.must("modprobe -a vhost_net tun").unwrap();
-    // But for the IOMMU: this host has an AMD processor with an Intel IOMMU, as none in metal.
+    // The IOMMU is not compared: this host has an AMD processor with an Intel IOMMU, which does not exist in
+    // hardware.
     let theirs = host.run("virt-host-validate qemu").unwrap().output;
     let findings = host.run("berth-agent check kvm -o json 2>/dev/null").unwrap().output;
     let findings: Value = serde_json::from_str(&findings).unwrap();
@@ -109,8 +111,8 @@ fn virtualisation(host: &mut Host) {
         let ours = findings.iter().find(|finding| finding["id"] == id).unwrap();
         assert_eq!(ours["status"] == "PASS", line.contains("PASS"), "{id}: {line}");
     }
-    // Each report makes a VM, for which the kernel interrupts every CPU; an emulated host survives that
-    // often, but not always.
+    // Each report creates a VM, for which the kernel interrupts every CPU; an emulated host usually survives this,
+    // but not always.
     host.must("modprobe -r kvm_amd").unwrap();
 }
 
@@ -141,7 +143,7 @@ fn memory(host: &mut Host) {
     assert_eq!(report(host)["status"]["capabilities"]["memory"]["ksm"]["owner"], "Nobody");
 }
 
-/// A bond of both cards, the default route on a VLAN of it, a VLAN-aware bridge on another.
+/// Creates a bond of both cards, the default route on a VLAN of the bond, and a VLAN-aware bridge on another VLAN.
 fn links(host: &mut Host) {
     host.must(
         "modprobe bonding max_bonds=0 && modprobe 8021q && ip link add bond0 type bond mode active-backup &&
@@ -176,7 +178,7 @@ fn links(host: &mut Host) {
     assert_eq!(named("br-x").unwrap()["vlanFiltering"], true);
     assert!(named("br-t").is_none(), "what Berth made is not listed link by link");
 
-    // The captured form of the same links must tell the same.
+    // A captured copy of the same links must give the same report.
     host.must("mkdir -p /tmp/c/proc /tmp/c/sys/class && cp -a --parents /proc/net/route /tmp/c 2>/dev/null;
         mkdir -p /tmp/c/proc/net/vlan; cat /proc/net/route > /tmp/c/proc/net/route;
         cat /proc/net/vlan/config > /tmp/c/proc/net/vlan/config;

@@ -1,5 +1,6 @@
-//! `examples/tenants` on a real API server: from nothing to machines by one `kubectl apply`, with the controller as it is
-//! deployed, two of it and with the rights of `deploy/`; edited, scaled and paused while controllers are killed.
+//! Tests of `examples/tenants` on a real API server: one `kubectl apply` creates machines from nothing. Two
+//! controllers run as they are deployed, with the permissions of `deploy/`; the objects are edited, scaled and
+//! paused while controllers are killed.
 //!
 //! Agents and KubeVirt are simulated.
 
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
 const HOSTS: [&str; 2] = ["rack1-a", "rack1-b"];
-/// The namespaced name of a MachineDeployment, and how many it asks for.
+/// Requested number of machines by the namespace and name of the MachineDeployment.
 type Asked = BTreeMap<(String, String), u64>;
 
 #[test]
@@ -84,7 +85,7 @@ fn logs(plane: &ControlPlane) -> String {
     ["first", "second"].map(|name| format!("--- {name} ---\n{}\n", plane.log(name))).concat()
 }
 
-/// Waits until there are as many machines as desired, and no others; all of them run, and are of the template of now.
+/// Waits until exactly the desired machines exist, all of them run, and all have the current template.
 fn until_all_run(plane: &ControlPlane, asked: &Asked) {
     let mut last = String::new();
     let done = plane.until("all machines", SOON, |plane| {
@@ -154,7 +155,7 @@ fn machines_are_on_their_tenants_network(plane: &ControlPlane) {
     }
 }
 
-/// VLANs by tenant: of statuses, each with its claim.
+/// Returns VLANs by tenant from the statuses, and asserts that each VLAN has its claim and only one tenant.
 fn no_vlan_is_there_twice(plane: &ControlPlane) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for one in items(plane, &["tenantclusters"]) {
@@ -176,7 +177,8 @@ fn more_tenant(plane: &ControlPlane, tenant: &str) {
     plane.kubectl_with(&plane.kubeconfig(), &["apply", "-f", "-"], &text).unwrap();
 }
 
-/// Changes of all kinds go on while controllers are killed, in any state; then everything matches the desired state.
+/// Applies changes of all kinds while controllers are killed at random moments, and then waits until everything
+/// matches the desired state.
 fn killed_at_any_moment(
     plane: &ControlPlane,
     controllers: &mut [Controller; 2],
@@ -190,7 +192,7 @@ fn killed_at_any_moment(
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         change(plane, round, asked);
         std::thread::sleep(Duration::from_millis((random >> 33) % 1500));
-        // The leader; every third time both.
+        // The leader is killed, and in every third round both controllers.
         let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
         let leads = usize::from(lease["spec"]["holderIdentity"] == "second");
         controllers[leads].running.end();
@@ -200,7 +202,7 @@ fn killed_at_any_moment(
         }
         controllers[leads] = start(plane, ["first", "second"][leads]);
         no_vlan_is_there_twice(plane);
-        // One more than ever asked for, while it is replaced.
+        // While a machine is replaced, there may be one machine more than requested.
         for ((namespace, deployment), count) in asked.iter() {
             let there = items(
                 plane,
@@ -278,7 +280,7 @@ fn change(plane: &ControlPlane, round: u64, asked: &mut Asked) {
     }
 }
 
-/// What was made belongs to something that is there.
+/// Asserts that every created object has an owner that exists.
 fn nothing_is_without_an_owner(plane: &ControlPlane) {
     let names = |what: &[&str]| -> BTreeSet<String> {
         items(plane, what)
@@ -315,7 +317,7 @@ fn nothing_is_without_an_owner(plane: &ControlPlane) {
         };
         secrets.iter().filter_map(machine).collect()
     };
-    // Those of machines that have just gone are the garbage collector's.
+    // The garbage collector deletes the objects of machines that were just deleted.
     plane
         .until("user data of machines only", SOON, |_| (with_data() == machines).then_some(()))
         .unwrap_or_else(|error| panic!("{error}: {machines:?}, {:?}", with_data()));

@@ -1,4 +1,5 @@
-//! The instance types of `deploy/instancetypes/`: KubeVirt's own schemas take them, and each gives a launcher pod.
+//! Tests of the instance types of `deploy/instancetypes/`: KubeVirt's own schemas accept them, and each type gives
+//! a valid launcher pod.
 
 #![expect(
     clippy::disallowed_methods,
@@ -26,7 +27,7 @@ fn name(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
-/// A VM of an instance type, with a preference, and nothing of its own.
+/// Returns the launcher of a VM that has only an instance type and a preference.
 fn launcher(instancetype: &Value, preference: &Value) -> Launcher {
     let mut around = Surroundings::default();
     assert!(around.add(instancetype).unwrap());
@@ -69,7 +70,7 @@ fn each_gives_a_launcher_pod_of_its_class() {
         } else {
             assert_eq!(launcher.guest_memory, cpus * 4 * GIB, "{name}");
             assert!(launcher.is_dedicated, "{name}");
-            // The emulator's thread has one of its own.
+            // The emulator thread has an additional exclusive CPU.
             assert!(compute.requests.cpu_millis >= (cpus + 1) * 1000, "{name}");
             assert_eq!(compute.requests.cpu_millis, compute.limits.cpu_millis, "{name}");
             let in_pages = !class.ends_with("database");
@@ -90,7 +91,7 @@ fn kubevirts_schemas_take_them() {
         .unwrap();
     for file in FILES {
         plane.apply(&text(file)).unwrap();
-        // What a schema does not know it drops, and says nothing.
+        // The API server drops fields that are not in the schema, without an error.
         for object in objects(file) {
             let kind = object["kind"].as_str().unwrap().to_lowercase();
             let there = plane.get(&[&kind, &name(&object)]).unwrap();

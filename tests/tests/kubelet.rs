@@ -1,5 +1,5 @@
-//! The real DaemonSet of `deploy/` under a real kubelet, on an emulated host: what works without privileges is shown
-//! here, not supposed.
+//! Tests of the real DaemonSet of `deploy/` with a real kubelet, on an emulated host: the tests verify which
+//! operations work without privileges.
 
 #![expect(
     clippy::panic,
@@ -17,7 +17,7 @@ use berth_tests::host::{Host, Kernel, Machine, Options};
 use berth_tests::repository;
 use serde_json::{Value, json};
 
-/// The host's number; its Node is rack1-21.
+/// Number of the host; its Node is rack1-21.
 const NUMBER: u8 = 21;
 const NODE: &str = "rack1-21";
 const SLOW: Duration = Duration::from_secs(240);
@@ -45,7 +45,8 @@ fn the_daemonset_shapes_a_host_and_says_so() {
     the_controller_of_the_deployment_leads(&plane);
 }
 
-/// As `kubectl apply -k deploy/` does; without the admission policy on servers that have none.
+/// Deploys like `kubectl apply -k deploy/`, without the admission policy on servers that do not support admission
+/// policies.
 fn deploy(plane: &ControlPlane, host: &mut Host) {
     for program in ["berth-agent", "berth-controller"] {
         let archive = plane.folder().join(format!("{program}.tar"));
@@ -79,7 +80,7 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
     }
 }
 
-/// Ready for the spec as it is now.
+/// Waits until the condition Ready is for the current generation of the spec.
 fn ready(plane: &ControlPlane) -> Value {
     let answered = plane.until("Ready for the latest generation", SOON, |plane| {
         let node = plane.infra_node(NODE);
@@ -105,7 +106,7 @@ fn says_what_the_host_is(plane: &ControlPlane) {
     assert_eq!(node["metadata"]["labels"]["host.berth.dev/numa-zones"], "2");
 }
 
-/// Huge pages, KSM and links, all without privileges.
+/// Tests that the agent configures huge pages, KSM and links without privileges.
 fn shapes_it(plane: &ControlPlane, host: &mut Host) {
     host.must("ip link add trunk0 type dummy && ip link set trunk0 mtu 1600 up").unwrap();
     ask(
@@ -145,9 +146,9 @@ fn repairs(plane: &ControlPlane, host: &mut Host) {
         .unwrap();
 }
 
-/// A Guaranteed pod with whole CPUs and huge pages.
+/// Tests the report about a Guaranteed pod with whole CPUs and huge pages.
 fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
-    // Only a kubelet that starts now knows of the pages.
+    // A kubelet counts huge pages only at its start.
     restart_kubelet(plane, host);
     let amounts = json!({"cpu": "2", "memory": "32Mi", "hugepages-2Mi": "8Mi"});
     let pod = json!({
@@ -192,7 +193,7 @@ fn counts_what_pods_have(plane: &ControlPlane, host: &mut Host) {
     running(plane, host, "pinned");
 }
 
-/// What the host itself has of pods, for a failure's message.
+/// Returns the state of pods on the host itself, for the message of a failure.
 fn seen(host: &mut Host) -> String {
     let commands = "cat /var/lib/kubelet/cpu_manager_state; echo; ls -la --time-style=full-iso /var/lib/kubelet /var/lib/kubelet/pods; \
                     find /sys/fs/cgroup -path '*kubepods*' -type d -name '*pod*'; find /sys/fs/cgroup -path '*kubepods*' -name cgroup.procs -exec cat {} +; \
@@ -214,7 +215,7 @@ fn running(plane: &ControlPlane, host: &mut Host, name: &str) {
 
 fn restart_kubelet(plane: &ControlPlane, host: &mut Host) {
     host.must("systemctl restart kubelet").unwrap();
-    // Ready again by its own word, of after the restart.
+    // The kubelet must have set the condition Ready after the restart.
     let now = host.must("date -u +%Y-%m-%dT%H:%M:%SZ").unwrap();
     let ready = plane.until("the Node is Ready again", SLOW, |plane| {
         let node = plane.get(&["node", NODE]).ok()?;
@@ -230,7 +231,7 @@ fn restart_kubelet(plane: &ControlPlane, host: &mut Host) {
     }
 }
 
-/// The first invariant: after every kind of change a kubelet that restarts admits every pod again.
+/// Tests the first invariant: after every kind of change a restarted kubelet admits every pod again.
 fn kubelet_takes_its_pods_back(plane: &ControlPlane, host: &mut Host) {
     let others = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "attached", "namespace": "default"},
@@ -244,7 +245,7 @@ fn kubelet_takes_its_pods_back(plane: &ControlPlane, host: &mut Host) {
     });
     plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &others.to_string()).unwrap();
     running(plane, host, "attached");
-    // Unused pages go, the bridge goes, and with it its resource.
+    // The agent removes unused huge pages, the bridge, and the extended resource of the bridge.
     ask(
         plane,
         &json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 4}, {"size": "2Mi", "zone": 1, "count": 4}],
@@ -296,7 +297,8 @@ fn upgrade_leaves_links_alone(plane: &ControlPlane, host: &mut Host) {
     assert_eq!(host.must(links).unwrap(), before);
 }
 
-/// The Deployment: two pods with the rights that it has, one of them leads, and the other one soon after.
+/// Tests the Deployment: two pods with its permissions run, one of them is the leader, and soon the other pod takes
+/// over.
 fn the_controller_of_the_deployment_leads(plane: &ControlPlane) {
     let available = plane.until("both controllers are Ready", SLOW, |plane| {
         let deployment =
@@ -326,7 +328,7 @@ fn the_controller_of_the_deployment_leads(plane: &ControlPlane) {
         plane.get(&["node", NODE]).unwrap()["metadata"]["labels"]["berth.dev/class"].clone()
     };
     plane.until("its class", SLOW, |plane| (label(plane) == "Density").then_some(())).unwrap();
-    // The leader ends and releases the Lease for the other.
+    // The leader ends and releases the Lease for the other pod.
     let holder = |plane: &ControlPlane| {
         let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
         lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()

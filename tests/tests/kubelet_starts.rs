@@ -1,5 +1,6 @@
-//! A real kubelet whose huge pages and configuration change below it: what it was started with is reported, and it
-//! starts again after everything that Berth permits. Its own words, `/configz` and its refusals, are the judge.
+//! Tests of a real kubelet whose huge pages and configuration change while it runs: the agent reports the values
+//! with which the kubelet started, and the kubelet starts again after every change that Berth permits. The tests
+//! compare with `/configz` and with the kubelet's refusals.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -11,17 +12,18 @@ use berth_tests::repository;
 use berth_tests::skip::record;
 use serde_json::{Value, json};
 
-/// The host's number; its Node is rack1-22.
+/// Number of the host; its Node is rack1-22.
 const NUMBER: u8 = 22;
 const NODE: &str = "rack1-22";
-/// `--config-dir` needs no feature gate from here on.
+/// First version in which `--config-dir` needs no feature gate.
 const NEEDED: Version = Version(1, 30);
 const SLOW: Duration = Duration::from_secs(300);
 const FOLDER: &str = "/etc/kubernetes/kubelet.conf.d";
 const MEMORY_STATE: &str = "/var/lib/kubelet/memory_manager_state";
 const POOL: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
 
-/// CPUs 0-3 are two cores of zone 0, 4-7 two of zone 1. What the Memory Manager keeps must add up to the threshold.
+/// CPUs 0-3 are two cores of zone 0, and CPUs 4-7 two cores of zone 1. The memory that the Memory Manager reserves
+/// must add up to the eviction threshold plus the reserved memory.
 const CONFIGURATION: &str = r#"apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupDriver: cgroupfs
@@ -83,7 +85,7 @@ impl Test {
         self.host.must(command).unwrap().trim().to_owned()
     }
 
-    /// What `apply` made of a spec: each outcome as `Result what: message`.
+    /// Applies a spec and returns each outcome as `Result what: message`.
     fn apply(&mut self, spec: &Value) -> String {
         let manifest = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": NODE}, "spec": spec,
@@ -103,21 +105,21 @@ impl Test {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// What the agent reports of the kubelet.
+    /// Returns the agent's report about the kubelet.
     fn reported(&mut self) -> Value {
         let report = self.must("berth-agent report -o json 2>/dev/null");
         let report: Value = serde_json::from_str(&report).unwrap();
         report["status"]["capabilities"]["kubelet"].clone()
     }
 
-    /// What the kubelet itself says that it runs with.
+    /// Returns the running configuration from the kubelet's `/configz`.
     fn configz(&mut self) -> Value {
         let said = self.must("curl -sk --max-time 30 https://127.0.0.1:10250/configz");
         let said: Value = serde_json::from_str(&said).unwrap();
         said["kubeletconfig"].clone()
     }
 
-    /// The report and the kubelet agree.
+    /// Asserts that the report and the kubelet agree, and returns the report.
     fn agree(&mut self) -> Value {
         let (ours, theirs) = (self.reported(), self.configz());
         for field in [
@@ -135,7 +137,7 @@ impl Test {
         ours
     }
 
-    /// Waits until the kubelet has said that it is Ready after now.
+    /// Waits until the kubelet has reported Ready after the call.
     fn ready(&mut self) {
         let now = self.must("date -u +%Y-%m-%dT%H:%M:%SZ");
         let ready = self.plane.until("the Node is Ready again", SLOW, |plane| {
@@ -162,14 +164,14 @@ impl Test {
         self.must(&format!("cat {POOL}"))
     }
 
-    /// Pages of 2 MiB in zone 0 that the kubelet's Memory Manager has counted.
+    /// Returns the number of 2 MiB pages in zone 0 that the kubelet's Memory Manager has counted.
     fn counted(&mut self) -> u64 {
         let state: Value =
             serde_json::from_str(&self.must(&format!("cat {MEMORY_STATE}"))).unwrap();
         state["machineState"]["0"]["memoryMap"]["hugepages-2Mi"]["total"].as_u64().unwrap() >> 21
     }
 
-    /// A pod of class Guaranteed with a core of its own runs, and has these CPUs.
+    /// Runs a pod of class Guaranteed with an exclusive core, and returns the CPUs of the pod.
     fn pinned_pod(&mut self) -> String {
         let amounts = json!({"cpu": "2", "memory": "32Mi"});
         let pod = json!({
@@ -206,7 +208,8 @@ impl Test {
     fn is_reported_as_the_kubelet_says(&mut self) {
         let ours = self.agree();
         assert_eq!(ours["startedWith"], json!({"current": true}), "{ours:#}");
-        // A younger file and no record: what the kubelet has read is unknown.
+        // The file is newer than the kubelet's start and there is no record, so the configuration that the kubelet
+        // has read is unknown.
         self.must("rm -f /var/lib/berth/kubelet.json; touch /var/lib/kubelet/config.yaml");
         assert_eq!(self.reported(), Value::Null);
         self.restart();
@@ -225,25 +228,26 @@ impl Test {
         self.must("systemctl start kubelet");
         self.ready();
         assert_eq!(self.counted(), 16);
-        // And again, with the checkpoint that it has written since.
+        // The kubelet has written a new checkpoint since, and the test repeats with this checkpoint.
         self.restart();
         assert_eq!(self.apply(&spec), "");
     }
 
-    /// What the agent of the first release did: the checkpoint goes and pages change while the kubelet runs.
+    /// Reproduces the actions of the agent's first release: the checkpoint is deleted and pages change while the
+    /// kubelet runs.
     fn pages_go_back_under_a_kubelet_that_would_not_start(&mut self) {
         self.must(&format!("rm {MEMORY_STATE} && echo 20 >{POOL}"));
-        // Memory of a pod makes the kubelet write the checkpoint again.
+        // A pod's memory makes the kubelet write the checkpoint again.
         self.pinned_pod();
         assert_eq!(self.counted(), 16, "as it was counted when the kubelet started");
         self.drain();
-        // However long it takes to come that far: it is restarted again and again.
+        // systemd restarts the failing kubelet repeatedly, so the message may take some time to appear.
         let refuses = "systemctl restart kubelet; for i in $(seq 280); do journalctl -u kubelet --no-pager | \
             grep -q 'expected machine state is different' && exit 0; sleep 1; done; exit 1";
         let refused = self.host.run_for(refuses, SLOW).unwrap();
         assert_eq!(refused.code, 0, "{}", self.log());
         let back = self.apply(&json!({"hugepages": [{"size": "2Mi", "zone": 0, "count": 20}]}));
-        // Between two tries of the kubelet to start no kubelet runs, and then the old checkpoint may go instead.
+        // Between two start attempts no kubelet runs, and the agent may then delete the old checkpoint instead.
         let either = ["Done hugepages 2Mi zone 0: 20 -> 16", "Done kubelet checkpoint"];
         assert!(either.iter().any(|done| back.starts_with(done)), "{back}");
         self.ready();
@@ -257,12 +261,13 @@ impl Test {
     }
 
     fn a_drop_in_waits_and_steps_back(&mut self) {
-        // Zone 0 has one core left beside the reserved one, and it comes first.
+        // Zone 0 has one core left beside the reserved core, and the kubelet allocates this core first.
         assert_eq!(self.pinned_pod(), "2-3");
         let waits = self.apply(&Self::stage());
         assert!(waits.contains("Done kubelet drop-in: none -> staged"), "{waits}");
         assert!(waits.contains("Blocked kubelet drop-in: staged -> active"), "{waits}");
-        // An operator activates it under the running kubelet: not in force, and the checkpoint would be refused.
+        // An operator activates the drop-in while the kubelet runs: the kubelet does not use the drop-in yet, and
+        // would refuse its checkpoint at the next start.
         self.must(&format!("cd {FOLDER} && mv 99-berth.conf.staged 99-berth.conf"));
         let ours = self.agree();
         assert_eq!(ours["reservedSystemCPUs"], "0-1");

@@ -1,5 +1,5 @@
-//! MachineDeployments on a real API server with KubeVirt's own definitions: machines are made, replaced, kept at their number
-//! and taken away, whatever comes between.
+//! Tests of MachineDeployments on a real API server with KubeVirt's own definitions: machines are created,
+//! replaced, kept at the requested number and deleted, also after faults.
 
 #![expect(
     clippy::disallowed_methods,
@@ -30,7 +30,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// Between looks at what nothing happened to.
+/// Resync interval for objects without changes.
 const RESYNC: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(40);
 const SPACE: &str = "cluster-abc";
@@ -57,11 +57,11 @@ fn deployment(name: &str, replicas: u32, memory: &str) -> Value {
     })
 }
 
-/// Nothing but what keeps machines; ended, wherever it is, when it is dropped.
+/// Controller with only the reconciler of machines. Drop ends the controller, also during a reconcile.
 struct Controller(Option<Runtime>);
 
 impl Controller {
-    /// With the rights that it has in a cluster.
+    /// Starts the controller with the permissions that it has in a cluster.
     fn start(plane: &ControlPlane) -> Self {
         let runtime = runtime().unwrap();
         let client = runtime.block_on(client(&rights(plane).unwrap())).unwrap();
@@ -96,7 +96,7 @@ fn status(plane: &ControlPlane, of: &str) -> Value {
     plane.get(&["machinedeployment", of, "-n", SPACE]).unwrap_or_default()
 }
 
-/// Waits until so many machines run, all of the template of now, and no others are there.
+/// Waits until exactly this number of machines run, all with the current template.
 fn until_complete(plane: &ControlPlane, of: &str, count: u64) {
     let mut last = Value::Null;
     let done = plane.until(&format!("{count} machines of {of}"), SOON, |plane| {
@@ -126,7 +126,7 @@ fn apply(plane: &ControlPlane, object: &Value) {
     plane.apply(&object.to_string()).unwrap();
 }
 
-/// One control plane for all of it, as it takes longest.
+/// All tests share one control plane, because its start takes longest.
 #[test]
 fn machines_are_made_and_kept() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
@@ -173,7 +173,7 @@ fn machines_are_made_and_kept() {
     beside_machine_controller_nothing_is_made(&plane);
 }
 
-/// All that is rendered is right for KubeVirt's schemas.
+/// Tests that rendered objects are valid by KubeVirt's schemas.
 fn the_server_takes_what_is_rendered(plane: &ControlPlane) {
     let mut more = deployment("more", 1, "2Gi");
     let cloud = &mut more["spec"]["template"]["spec"]["providerSpec"]["value"]["cloudProviderSpec"];
@@ -202,12 +202,12 @@ fn the_server_takes_what_is_rendered(plane: &ControlPlane) {
         let taken = plane.kubectl_with(&plane.kubeconfig(), &create, &machine).unwrap();
         let (sent, taken): (Value, Value) =
             (serde_json::from_str(&machine).unwrap(), serde_json::from_str(&taken).unwrap());
-        // A field that the schema does not know is dropped without a word.
+        // The API server drops a field that is not in the schema, without an error.
         assert_eq!(sent["spec"], taken["spec"], "{object}");
     }
 }
 
-/// Writes a condition of the tenant, as the reconciler of tenants does, which does not run here.
+/// Writes a condition of the tenant as the reconciler of tenants does, which does not run here.
 fn isolated(plane: &ControlPlane, status: &str, reason: &str) {
     reconciled(plane, "abc", &json!({"conditions": [policies_ready(status, reason)]}));
 }
@@ -233,7 +233,7 @@ fn before_its_tenant_is_isolated_nothing_is_made(plane: &ControlPlane) {
     assert!(machines(plane, "early").is_empty());
     isolated(plane, "True", "Ready");
     until_complete(plane, "early", 1);
-    // What runs stays, and may go, while policies are not in force.
+    // While policies are not in force, running machines stay, and may be deleted.
     isolated(plane, "False", "ApplyFailed");
     plane.kubectl(&["scale", "machinedeployment", "early", "-n", SPACE, "--replicas=0"]).unwrap();
     until_complete(plane, "early", 0);
@@ -241,7 +241,7 @@ fn before_its_tenant_is_isolated_nothing_is_made(plane: &ControlPlane) {
     isolated(plane, "True", "Ready");
 }
 
-/// Writes what the reconciler of tenants says in a status; it is not here.
+/// Writes the status that the reconciler of tenants would write; this reconciler does not run here.
 fn reconciled(plane: &ControlPlane, tenant: &str, status: &Value) {
     runtime().unwrap().block_on(async {
         let api: Api<TenantCluster> = Api::all(client(&plane.kubeconfig()).await.unwrap());
@@ -250,7 +250,8 @@ fn reconciled(plane: &ControlPlane, tenant: &str, status: &Value) {
     });
 }
 
-/// Only in tenants' namespaces may the controller read Secrets; the reconciler of tenants sees to that, which is not here.
+/// Tests the message for a missing permission. The controller may read Secrets only in the namespaces of tenants;
+/// the reconciler of tenants, which does not run here, creates the RoleBinding.
 fn a_missing_right_is_named(plane: &ControlPlane) {
     plane.kubectl(&["delete", "rolebinding", "berth-controller-tenant", "-n", SPACE]).unwrap();
     apply(plane, &deployment("web", 2, "2Gi"));
@@ -265,7 +266,8 @@ fn a_missing_right_is_named(plane: &ControlPlane) {
     may_read(plane, SPACE);
 }
 
-/// What the reconciler of tenants binds in a tenant's namespace, and an administrator elsewhere.
+/// Creates the RoleBinding for Secrets, as the reconciler of tenants does in a tenant's namespace and an
+/// administrator elsewhere.
 fn may_read(plane: &ControlPlane, namespace: &str) {
     let bind = ["create", "rolebinding", "berth-controller-tenant", "-n", namespace];
     let what =
@@ -280,7 +282,7 @@ fn without_user_data_nothing_is_made(plane: &ControlPlane) {
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "base", "namespace": SPACE},
         "stringData": {"userdata": "#cloud-config\nhostname: x\n"}});
     apply(plane, &secret);
-    // Secrets are not watched; a change of the deployment has it looked at at once.
+    // Secrets are not watched; a change of the MachineDeployment triggers an immediate reconcile.
     plane.kubectl(&["annotate", "machinedeployment", "web", "-n", SPACE, "looked=at"]).unwrap();
 }
 
@@ -319,7 +321,7 @@ fn another_template_replaces_them_one_by_one(plane: &ControlPlane) {
         (is_new && names(plane, "web").is_disjoint(&before) && all.len() == 2).then_some(())
     });
     replaced.unwrap_or_else(|error| panic!("{error}: {:#}", status(plane, "web")["status"]));
-    // One that goes may still be listed when the next one comes.
+    // A machine that is being deleted may still be listed when its replacement exists.
     assert!(most <= 4, "{most} machines at once");
     until_complete(plane, "web", 2);
 }
@@ -384,7 +386,8 @@ fn one_that_has_ended_is_replaced(plane: &ControlPlane) {
     until_complete(plane, "web", 1);
 }
 
-/// A VirtualMachine with the label of a deployment without an owner, as machine-controller leaves them.
+/// Tests adoption: machine-controller leaves VirtualMachines with the label of a MachineDeployment and without an
+/// owner.
 fn one_that_was_there_is_adopted(plane: &ControlPlane, kubevirt: &KubeVirt) {
     kubevirt.works.store(true, Ordering::SeqCst);
     let vm = json!({
@@ -413,7 +416,8 @@ fn nonsense_is_said_and_others_go_on(plane: &ControlPlane) {
     until_complete(plane, "right", 1);
 }
 
-/// Ended at random moments while the number and the template change; what was begun is gone on with.
+/// Ends the controller at random moments while the number and the template change; the next controller completes
+/// the work.
 fn killed_at_any_moment_there_are_as_many_as_asked_for(plane: &ControlPlane) {
     let rounds = if std::env::var_os("BERTH_FAULTS").is_some() { 50 } else { 5 };
     let mut dice = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
@@ -436,7 +440,8 @@ fn they_go_with_their_deployment(plane: &ControlPlane) {
     until_complete(plane, "web", 1);
 }
 
-/// Also not by a MachineDeployment that lies elsewhere and does not go with it.
+/// Tests that a tenant in deletion gets no machines, also not from a MachineDeployment in another namespace that is
+/// not deleted with the tenant.
 fn a_tenant_that_goes_gets_no_machines(plane: &ControlPlane) {
     let tenant = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
@@ -485,7 +490,7 @@ fn beside_machine_controller_nothing_is_made(plane: &ControlPlane) {
         "metadata": {"name": "theirs", "namespace": SPACE}, "spec": {}});
     apply(plane, &machine);
     let _controller = Controller::start(plane);
-    // What Berth has made before is still Berth's to delete.
+    // Berth still deletes objects that it created before.
     plane.kubectl(&["delete", "machinedeployment", "web", "-n", SPACE, "--timeout=40s"]).unwrap();
     assert!(machines(plane, "web").is_empty());
     apply(plane, &deployment("theirs", 1, "2Gi"));

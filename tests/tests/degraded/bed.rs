@@ -1,4 +1,4 @@
-//! An agent, its made-up host, and the proxy between it and the control plane.
+//! Agent, its made-up host, and the proxy between the agent and the control plane.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::agent::{self, Agent, file};
 use crate::tree::Tree;
 
-/// For what the agent does in its next cycle or two.
+/// Time limit for actions of the agent in its next one or two cycles.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 const SLEEP: &str = "sys/kernel/mm/ksm/sleep_millisecs";
 const DISTANCES: &str = "sys/devices/system/node/node0/distance";
@@ -28,7 +28,7 @@ pub(crate) struct Bed<'a> {
 }
 
 impl<'a> Bed<'a> {
-    /// An agent that has carried out and answered its first spec.
+    /// Starts an agent, and waits until it has applied its first spec and updated the status.
     pub(crate) fn start(plane: &'a ControlPlane, name: &'static str) -> Self {
         plane.make_node(name).unwrap();
         let proxy = Proxy::start(plane).unwrap();
@@ -50,13 +50,13 @@ impl<'a> Bed<'a> {
         assert!(answer.is_ok(), "{}: {}", self.name, answer.unwrap_err());
     }
 
-    /// A person asks, who has another way to the server.
+    /// Changes the spec of the InfraNode as an operator does, without the proxy.
     pub(crate) fn ask(&self, sleep: u32) {
         let spec = json!({"ksm": {"mode": "On", "sleepMillis": sleep}});
         self.plane.ask(self.name, &spec).unwrap();
     }
 
-    /// The host becomes what was asked for.
+    /// Waits until the host has the requested value.
     pub(crate) fn is_at(&self, sleep: u32, timeout: Duration) {
         let wanted = sleep.to_string();
         self.until(&format!("the host is at {sleep}"), timeout, || {
@@ -64,7 +64,7 @@ impl<'a> Bed<'a> {
         });
     }
 
-    /// The status is of the latest spec.
+    /// Waits until the status is for the latest spec.
     pub(crate) fn has_answered(&self, ready: &str, timeout: Duration) -> Value {
         self.until(&format!("Ready {ready} for the latest generation"), timeout, || {
             let node = self.plane.infra_node(self.name);
@@ -74,7 +74,7 @@ impl<'a> Bed<'a> {
         self.plane.infra_node(self.name)
     }
 
-    /// The agent is alive, and keeps the host in shape whatever its server does.
+    /// Asserts that the agent is alive, and corrects drift of the host in any state of the API server.
     pub(crate) fn lives(&self, sleep: u32) {
         self.tree.file(SLEEP, "1\n");
         self.is_at(sleep, SOON);
@@ -83,7 +83,7 @@ impl<'a> Bed<'a> {
         assert_eq!(String::from_utf8_lossy(&curl.unwrap().stdout), "ok\n 200");
     }
 
-    /// A fact of the host changes, which the status tells.
+    /// Changes a fact of the host that the agent reports in the status.
     pub(crate) fn distance(&self, distance: u32) {
         self.tree.file(DISTANCES, format!("10 {distance}\n"));
     }
@@ -95,24 +95,24 @@ impl<'a> Bed<'a> {
             .is_some_and(|all| all.iter().any(|one| one["distance"] == distance))
     }
 
-    /// The log, to find later what was added.
+    /// Returns the log so far, for comparison with a later log.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Waits until the log has a text that it had not yet.
+    /// Waits until the log has a text after the part `before`.
     pub(crate) fn says(&self, before: &str, text: &str, timeout: Duration) {
         self.until(&format!("the log says `{text}`"), timeout, || {
             self.said().strip_prefix(before).is_some_and(|new| new.contains(text))
         });
     }
 
-    /// Back to a proxy that passes everything on.
+    /// Resets the proxy, which then forwards everything unchanged.
     pub(crate) fn get_well(&self) {
         self.proxy.mood(Which::All, Mood::Well);
     }
 
-    /// Writes of the status that the server took.
+    /// Returns the number of status updates that the server has accepted.
     pub(crate) fn status_writes(&self, mark: usize) -> usize {
         let path = format!("/apis/berth.dev/v1alpha1/infranodes/{}/status", self.name);
         let requests = self.proxy.since(mark);
@@ -120,7 +120,7 @@ impl<'a> Bed<'a> {
     }
 }
 
-/// Requests by what they are, each in the order in which they came. An Event is tried once, and so left out.
+/// Groups requests by verb and path, in order of arrival. Events are omitted, because they are not retried.
 pub(crate) fn by_kind(requests: &[Request]) -> BTreeMap<(String, String), Vec<Request>> {
     let mut kinds: BTreeMap<_, Vec<Request>> = BTreeMap::new();
     for request in requests.iter().filter(|request| !request.path.ends_with("/events")) {

@@ -1,5 +1,5 @@
-//! Answers that break off, are no JSON, or are no object as it should be: nothing is lost, and what was asked for last
-//! holds.
+//! Responses that are cut off, are not JSON, or are not a valid object: the agent keeps the last valid spec and
+//! loses no change.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use berth_tests::cluster::proxy::{Mood, Which};
 
 use crate::bed::{Bed, SOON, by_kind};
 
-/// How long nonsense lasts.
+/// Duration of a fault.
 const TROUBLE: Duration = Duration::from_secs(6);
 
 pub(crate) fn off_in_the_middle_of_lines(bed: &Bed<'_>) {
     let before = bed.said();
     let mark = bed.proxy.mark();
     bed.proxy.mood(Which::All, Mood::Cut);
-    // The watch brings half of it, and so do the lists that follow.
+    // The watch delivers half of the object, and so do the lists that follow.
     bed.ask(54);
     bed.says(&before, "; trying again", SOON);
     sleep(TROUBLE);
@@ -42,7 +42,7 @@ pub(crate) fn lines_are_no_json(bed: &Bed<'_>) {
 }
 
 pub(crate) fn objects_are_malformed(bed: &Bed<'_>) {
-    // Metadata of a wrong type: no object at all.
+    // Metadata of a wrong type makes the whole object unreadable.
     let before = bed.said();
     let mark = bed.proxy.mark();
     let garbled =
@@ -58,7 +58,8 @@ pub(crate) fn objects_are_malformed(bed: &Bed<'_>) {
     bed.is_at(56, SOON);
     bed.has_answered("True", SOON);
 
-    // A wrong type in a field of the spec: a fault of that part, which is left as it is.
+    // A wrong type in a field of the spec only affects this part of the spec, and the agent leaves this part of the
+    // host unchanged.
     bed.proxy.mood(
         Which::Reads,
         Mood::Garble("\"sleepMillis\":".to_owned(), "\"sleepMillis\":\"x\",\"s\":".to_owned()),
@@ -74,7 +75,7 @@ pub(crate) fn objects_are_malformed(bed: &Bed<'_>) {
     bed.has_answered("True", SOON);
 }
 
-/// Lists and watches are tried again after ever longer pauses.
+/// Asserts that lists and watches are retried with increasing backoff.
 fn is_calm(bed: &Bed<'_>, mark: usize) {
     for (kind, requests) in by_kind(&bed.proxy.since(mark)) {
         assert!(requests.len() <= 8, "{kind:?}: {requests:#?}");

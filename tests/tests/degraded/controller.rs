@@ -1,4 +1,4 @@
-//! The controller's reconcilers, each of which has something to write, and a server that refuses it.
+//! Tests of the controller's reconcilers, each with an object to write, and a server that refuses the writes.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use crate::bed::by_kind;
 
 const SOON: Duration = Duration::from_secs(60);
-/// How long a refusal lasts.
+/// Duration of a refusal.
 const TROUBLE: Duration = Duration::from_secs(16);
-/// `Retry-After`, in seconds.
+/// Value of `Retry-After`, in seconds.
 const REST: u64 = 5;
-/// Requests so close together may have been under way at once, on a slow machine. A reconciler that does not keep to the time
-/// comes a second time, too, and by its backoff later than that.
+/// Interval within which two requests may have been sent concurrently on a slow machine. A reconciler that ignores
+/// `Retry-After` sends another request, after a backoff that is longer than this interval.
 const AT_ONCE: Duration = Duration::from_secs(1);
 const BUSY: &str = "Too many requests, please try again later.\n";
 
-/// What each reconciler writes when the spec of its object changes.
+/// Objects that the reconcilers write when the spec of their object changes.
 const WRITES: [(&str, &str); 6] = [
     ("hosts", "/apis/berth.dev/v1alpha1/infranodes/rack1-a"),
     ("profiles", "/apis/berth.dev/v1alpha1/hostprofiles/all/status"),
@@ -66,7 +66,7 @@ impl Bed {
         let create = ["create", "--validate=false", "-f", "-"];
         plane.kubectl_with(&plane.kubeconfig(), &create, &host.to_string()).unwrap();
         let proxy = Proxy::start(&plane).unwrap();
-        // Its Lease must outlast the refusals.
+        // The Lease must not expire during the refusals.
         let more = ["--lease-duration=120", "--resync=600"];
         let controller = Controller::behind(&proxy, &plane, "controller", &more).unwrap();
         let bed = Self { plane, proxy, _controller: controller };
@@ -79,7 +79,7 @@ impl Bed {
         bed
     }
 
-    /// Another spec for each object; each number is another one.
+    /// Changes the spec of each object; each number gives a different spec.
     fn change(&self, number: u32) {
         let object = |kind: &str, name: &str, spec: Value| {
             let object = json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
@@ -109,7 +109,7 @@ impl Bed {
         self.plane.apply(&object.to_string()).unwrap();
     }
 
-    /// Every reconciler has done what the specs ask.
+    /// Waits until every reconciler has applied the specs.
     fn is_done(&self, number: u32) {
         let has_answered = |what: &[&str]| {
             let object = self.plane.get(what).unwrap_or_default();
@@ -152,9 +152,9 @@ impl Bed {
         self.proxy.mood(Which::Writes, Mood::Answer(500, None, BUSY.to_owned()));
         let asked = self.changed_while_refused(number);
         every_reconciler_tried(&asked, 3);
-        // Pauses from half a second on, each a quarter shorter at most: 0.4, 1.1, 2.6, 5.6, 11.6 s; and twice when the
-        // change is seen.
-        // A slow machine takes longer than these.
+        // The backoff starts at half a second, and jitter shortens each delay by at most a quarter: 0.4, 1.1, 2.6,
+        // 5.6, 11.6 s. A reconciler that sees the change twice starts the backoff twice. A slow machine needs more
+        // time than these delays.
         for (kind, requests) in by_kind(&asked) {
             let ends = requests.first().zip(requests.last());
             let lasted = ends.map_or(Duration::ZERO, |(first, last)| last.at - first.at);
@@ -165,7 +165,8 @@ impl Bed {
         self.is_done(number);
     }
 
-    /// The watches are lost too, so every kind is listed again.
+    /// Tests refusals with `Retry-After` of all requests. The watches are reset too, so the controller lists every
+    /// kind again.
     fn everything_is_refused_with_a_time(&self, number: u32) {
         self.proxy.mood(Which::All, Mood::Answer(429, Some(REST), BUSY.to_owned()));
         let mark = self.proxy.mark();
@@ -195,7 +196,7 @@ impl Bed {
     fn changed_while_refused(&self, number: u32) -> Vec<Request> {
         let mark = self.proxy.mark();
         if number > 0 {
-            // A policy of the tenant's that differs is applied again.
+            // The controller applies a deleted policy of the tenant again.
             let policy = ["delete", "networkpolicy", "cluster-isolation", "-n", "cluster-abc"];
             self.plane.kubectl(&policy).unwrap();
         }
@@ -214,12 +215,12 @@ fn every_reconciler_tried(asked: &[Request], times: usize) {
     }
 }
 
-/// What was refused with a time is not sent again before it is over, by any reconciler or watch.
+/// Asserts that no reconciler or watch repeats a refused request before the `Retry-After` time has passed.
 fn no_request_came_early(asked: &[Request]) {
     for ((verb, path), requests) in by_kind(asked) {
         for pair in requests.windows(2) {
             let pause = pair[1].at - pair[0].at;
-            // Two that ask for the same at once: neither knew of the other's refusal.
+            // These requests were sent concurrently, so neither sender knew of the other's refusal.
             if pause < AT_ONCE {
                 continue;
             }

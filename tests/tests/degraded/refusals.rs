@@ -1,4 +1,5 @@
-//! The server is there and refuses: with a time to come again (429), in trouble (500), or by a conflict (409).
+//! The server is reachable and refuses requests: with `Retry-After` (429), with an internal error (500), or with a
+//! conflict (409).
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -7,11 +8,11 @@ use berth_tests::cluster::proxy::{Mood, Which};
 
 use crate::bed::{Bed, SOON, by_kind};
 
-/// How long a refusal lasts.
+/// Duration of a refusal.
 const TROUBLE: Duration = Duration::from_secs(15);
-/// In seconds.
+/// Value of `Retry-After`, in seconds.
 const REST: u64 = 5;
-/// What a server with too much to do says, word for word.
+/// Literal message of an overloaded API server.
 const BUSY: &str = "Too many requests, please try again later.\n";
 
 pub(crate) fn with_a_time_to_come_again(bed: &Bed<'_>) {
@@ -25,7 +26,7 @@ pub(crate) fn with_a_time_to_come_again(bed: &Bed<'_>) {
     sleep(TROUBLE);
     bed.lives(50);
     let kinds = by_kind(&bed.proxy.since(mark));
-    // Nodes and InfraNodes are listed, and the status is written.
+    // The agent lists Nodes and InfraNodes, and writes the status.
     assert!(kinds.len() >= 3, "{kinds:#?}");
     for (kind, requests) in &kinds {
         assert!(requests.iter().all(|one| matches!(one.code, None | Some(429))), "{requests:#?}");
@@ -49,14 +50,15 @@ pub(crate) fn of_all_requests(bed: &Bed<'_>) {
     bed.says(&before, "etcdserver: request timed out (500)", SOON);
     sleep(TROUBLE);
     bed.lives(50);
-    // Ever longer pauses from a second on, each a quarter shorter at most: 0.75, 2.25, 5.25, 11.25, 23.25 s and so on.
+    // The backoff starts at a second, and jitter shortens each delay by at most a quarter: 0.75, 2.25, 5.25, 11.25,
+    // 23.25 s and so on.
     for (kind, requests) in by_kind(&bed.proxy.since(mark)) {
         assert!((1..=6).contains(&requests.len()), "{kind:?}: {requests:#?}");
     }
     is_made_up_for_by_one_write(bed, 22);
 }
 
-/// The server gets well: what changed meanwhile is told, at once.
+/// Ends the refusals, and asserts that one status update reports all changes that happened meanwhile.
 fn is_made_up_for_by_one_write(bed: &Bed<'_>, distance: u32) {
     // The repair that was seen last is in the report after its cycle.
     sleep(Duration::from_secs(3));
@@ -68,7 +70,8 @@ fn is_made_up_for_by_one_write(bed: &Bed<'_>, distance: u32) {
     assert_eq!(bed.status_writes(mark), 1, "{:#?}", bed.proxy.since(mark));
 }
 
-/// As after an optimistic lock: no other manager owns the fields, so they are not given up.
+/// Tests a conflict like that of an optimistic lock: no other manager owns the fields, so the agent does not give
+/// the fields up.
 pub(crate) fn of_writes(bed: &Bed<'_>) {
     let before = bed.said();
     let conflict = failure(
@@ -80,7 +83,7 @@ pub(crate) fn of_writes(bed: &Bed<'_>) {
     bed.proxy.mood(Which::Writes, Mood::Answer(409, None, conflict));
     let mark = bed.proxy.mark();
     bed.ask(51);
-    // Its watch may rest yet from the trouble before: half a minute at most.
+    // The watch may still be in its backoff after the earlier refusals, for half a minute at most.
     bed.is_at(51, SOON * 3);
     bed.says(&before, "the object has been modified", SOON);
     sleep(Duration::from_secs(6));
@@ -91,7 +94,7 @@ pub(crate) fn of_writes(bed: &Bed<'_>) {
     bed.get_well();
     bed.has_answered("True", SOON);
 
-    // The same when the object has to be made.
+    // The same conflict occurs when the agent creates the object.
     let conflict = failure(409, "Conflict", "the storage is changing");
     bed.proxy.mood(Which::Writes, Mood::Answer(409, None, conflict));
     let mark = bed.proxy.mark();
@@ -106,11 +109,11 @@ pub(crate) fn of_writes(bed: &Bed<'_>) {
     bed.until("the InfraNode is created again", SOON, || {
         bed.plane.infra_node(bed.name)["status"]["conditions"].is_array()
     });
-    // What was asked for last holds.
+    // The last spec is still applied.
     bed.lives(51);
 }
 
-/// What the server says when it does not do as it is told.
+/// Returns the body of a refusal by the server.
 fn failure(code: u16, reason: &str, message: &str) -> String {
     serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

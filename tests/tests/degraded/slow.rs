@@ -1,4 +1,4 @@
-//! The server takes its time, or more time than the agent has.
+//! The server is slower than usual, or slower than the agent's timeouts.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use berth_tests::cluster::proxy::{Mood, Which};
 
 use crate::bed::{Bed, SOON, by_kind};
 
-/// Several calls in a row, each of them late.
+/// Time limit for several late calls in a row.
 const LATE: Duration = Duration::from_secs(40);
 
 pub(crate) fn but_in_time(bed: &Bed<'_>) {
@@ -26,10 +26,10 @@ pub(crate) fn beyond_patience(bed: &mut Bed<'_>) {
     bed.proxy.reset();
     bed.ask(53);
     bed.says(&before, "the API server does not answer (20 s)", LATE);
-    // What is not answered is not asked again meanwhile.
+    // The agent does not send a request again while the request is still unanswered.
     let kinds = by_kind(&bed.proxy.since(mark));
     assert!(kinds.len() >= 2 && kinds.values().all(|asked| asked.len() <= 2), "{kinds:#?}");
-    // One that starts now knows what was asked for last.
+    // An agent that starts now knows the last spec.
     bed.agent.restart(&[]);
     bed.lives(52);
     bed.get_well();

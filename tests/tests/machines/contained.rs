@@ -1,4 +1,5 @@
-//! What a MachineDeployment may reach, on a real API server with the controller's own rights.
+//! Tests of the objects that a MachineDeployment may access, on a real API server with the controller's own
+//! permissions.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::{
     until_complete, until_said,
 };
 
-/// In Secrets only.
+/// Text that occurs only in Secrets.
 const CANARY: &str = "c4n4ry-7f3a";
 
 pub(crate) fn secrets_of_other_namespaces_are_not_read(plane: &ControlPlane) {
@@ -28,7 +29,7 @@ pub(crate) fn secrets_of_other_namespaces_are_not_read(plane: &ControlPlane) {
     };
     refer("closed", "key");
     until_said(plane, "refers", "Valid", "`closed/sizes`: is not in namespace cluster-abc,");
-    // Listed, and still without the right there, which is named.
+    // The Secret is listed in the InfraConfig, but the permission is missing, and the message names the permission.
     let config = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
         "spec": {"secretReferences": [{"namespace": "closed", "name": "sizes"}]}});
     apply(plane, &config);
@@ -109,7 +110,8 @@ pub(crate) fn an_edit_strands_no_machines(plane: &ControlPlane) {
     annotate("berth.dev/tenant=abc");
     until_said_in_office(plane, "away", "machines can be made of it");
     assert_eq!(names(plane, "away"), before);
-    // Deleted with the annotation gone again: its machines are known by its uid.
+    // The MachineDeployment is deleted without its tenant annotation: the controller recognizes the machines by the
+    // uid.
     annotate("berth.dev/tenant-");
     plane
         .kubectl(&["delete", "machinedeployment", "away", "-n", "office", "--timeout=40s"])
@@ -117,7 +119,7 @@ pub(crate) fn an_edit_strands_no_machines(plane: &ControlPlane) {
     assert!(machines(plane, "away").is_empty());
 }
 
-/// One on virtual functions, applied together with its machines.
+/// Tests a tenant on virtual functions that is applied together with its machines.
 pub(crate) fn machines_wait_for_the_definition_of_their_network(plane: &ControlPlane) {
     plane.kubectl(&["create", "namespace", "cluster-vf"]).unwrap();
     may_read(plane, "cluster-vf");
@@ -147,7 +149,7 @@ pub(crate) fn machines_wait_for_the_definition_of_their_network(plane: &ControlP
     assert_eq!(interfaces[1], json!({"name": "tenant", "sriov": {}}), "{made:#}");
 }
 
-/// Whatever was said so far: in conditions, events and the log.
+/// Asserts that no condition, event or log contains the content of a Secret.
 pub(crate) fn nothing_shows_what_a_secret_has(plane: &ControlPlane) {
     for what in ["machinedeployments", "events", "tenantclusters"] {
         let all = plane.get(&[what, "-A"]).unwrap().to_string();
@@ -157,7 +159,8 @@ pub(crate) fn nothing_shows_what_a_secret_has(plane: &ControlPlane) {
     assert!(all.contains("(from a Secret)"), "{all}");
 }
 
-/// Whatever has become of it since: another provider, a spec that makes no sense, a namespace that may not any more.
+/// Tests the deletion of a MachineDeployment that became invalid: another provider, a malformed spec, or a
+/// namespace that is no longer allowed.
 pub(crate) fn one_that_cannot_be_read_goes_too(plane: &ControlPlane) {
     apply(plane, &deployment("goes", 1, "2Gi"));
     until_complete(plane, "goes", 1);
