@@ -1,7 +1,7 @@
-//! Tenant networks on two emulated hosts with one cable between them that carries every VLAN: who reaches whom,
-//! what stays up, and what is restored.
+//! Tests of tenant networks on two emulated hosts, connected by one cable that carries every VLAN: which VMs reach
+//! each other, which links stay up, and which state is restored.
 //!
-//! `make test` runs this with a few kills; `make faults` with many, and worse.
+//! `make test` runs these tests with a few kills; `make faults` runs them with many kills and more severe faults.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -30,13 +30,13 @@ use std::path::Path;
 use berth_tests::host::{Host, Kernel, Machine, Options, Trunk};
 use berth_tests::repository;
 
-/// Where the manifest is on a host.
+/// Path of the manifest on a host.
 const MANIFEST: &str = "/etc/berth/infranode.yaml";
-/// The cable's end on a host, as the tests name it.
+/// Name of the cable's end on a host.
 const UPLINK: &str = "trunk0";
 
-/// Boots hosts with these numbers, side by side, with a cable between the two. The second one reaches this
-/// machine's loopback if so told.
+/// Boots two hosts with these numbers in parallel, with a cable between them. If `cluster` is true, the second host
+/// reaches this machine's loopback.
 fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
     let folder = tempfile::tempdir().unwrap();
     let ends = numbers.map(|number| folder.path().join(number.to_string()));
@@ -63,7 +63,8 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
         let second = scope.spawn(|| start(numbers[1], &ends[1], &ends[0], cluster));
         [first.join().unwrap(), second.join().unwrap()]
     });
-    // QEMU has the sockets open by now, and a host that restarts creates its own again.
+    // QEMU has opened the sockets by now, and a host that restarts creates its sockets again, so the folder must
+    // stay.
     drop(folder.keep());
     hosts
 }
@@ -83,7 +84,7 @@ fn name_uplink(host: &mut Host) {
     .unwrap();
 }
 
-/// A manifest with these networks and tenants, as flow maps.
+/// Returns a manifest with these networks and tenants, which are YAML flow maps.
 fn manifest(networks: &[&str], tenants: &[&str]) -> String {
     let list =
         |items: &[&str]| items.iter().map(|item| format!("  - {item}\n")).collect::<String>();
@@ -95,7 +96,7 @@ fn manifest(networks: &[&str], tenants: &[&str]) -> String {
     )
 }
 
-/// As an editor does: written beside, then renamed.
+/// Writes the manifest as an editor does: to a temporary file that is then renamed.
 fn write(host: &mut Host, manifest: &str) {
     host.must(&format!(
         "mkdir -p /etc/berth && cat > {MANIFEST}.new <<'END'\n{manifest}END\nmv {MANIFEST}.new {MANIFEST}"
@@ -111,12 +112,13 @@ fn apply(host: &mut Host, manifest: &str) -> String {
     said
 }
 
-/// What a table says, without its line breaks.
+/// Returns the output of a table without its line breaks.
 fn unwrapped(table: &str) -> String {
     table.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A VLAN of the uplink that hosts reach each other by; with the address that its kernel gives it after a while.
+/// Adds a VLAN link to the uplink for traffic between the hosts, and waits for the link-local address, which the
+/// kernel adds after a delay.
 fn add_management_link(host: &mut Host) {
     host.must(&format!(
         "ip link add link {UPLINK} name mgmt0 type vlan id 10; ip link set mgmt0 up; \
@@ -125,7 +127,7 @@ fn add_management_link(host: &mut Host) {
     .unwrap();
 }
 
-/// Everything the kernel says of links, bridges and addresses, but counters and timers.
+/// Returns the kernel's state of links, bridges and addresses, without counters and timers.
 fn links(host: &mut Host) -> String {
     host.must("tenants links").unwrap()
 }
@@ -156,7 +158,7 @@ fn tenants_have_networks_of_their_own() {
     });
 }
 
-/// Slow: what happens in years.
+/// Slow test of faults that occur once in years.
 #[test]
 #[ignore = "slow: make faults"]
 fn bad_luck_of_changes() {
@@ -167,7 +169,7 @@ fn bad_luck_of_changes() {
     });
 }
 
-/// Slow too.
+/// Slow test, run by `make faults`.
 #[test]
 #[ignore = "slow: make faults"]
 fn bad_luck_of_hosts() {
@@ -177,7 +179,7 @@ fn bad_luck_of_hosts() {
     });
 }
 
-/// And this.
+/// Slow test, run by `make faults`.
 #[test]
 #[ignore = "slow: make faults"]
 fn bad_luck_of_power() {
@@ -186,7 +188,7 @@ fn bad_luck_of_power() {
     });
 }
 
-/// And a control plane for it.
+/// Slow test that needs a control plane.
 #[test]
 #[ignore = "slow: make faults"]
 fn bad_luck_of_servers() {
@@ -202,7 +204,7 @@ fn on_two_hosts(numbers: [u8; 2], kernel: Kernel, scenario: fn(&mut [Host; 2])) 
     on_these(|| boot(numbers, kernel, false), scenario);
 }
 
-/// Once more from the start if the emulation itself let a host down.
+/// Runs a scenario on two hosts, and repeats it on new hosts if the emulation itself failed.
 fn on_these(boot: impl Fn() -> [Host; 2], scenario: fn(&mut [Host; 2])) {
     for last in [false, true] {
         let mut hosts = boot();

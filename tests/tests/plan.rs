@@ -1,4 +1,5 @@
-//! `berth-controller plan` of a live cluster: it says what it says of the same objects in files, and only lists.
+//! Tests `berth-controller plan` with a live cluster: the output is the same as for the same objects in files, and
+//! the command only sends list requests.
 
 #![expect(
     clippy::disallowed_methods,
@@ -25,7 +26,7 @@ fn plan(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"))
 }
 
-/// The objects of a file of the example fleet, by the server's own client.
+/// Returns the objects of a file of the example fleet, as the server's own client prints them.
 fn objects(plane: &ControlPlane, file: &str) -> Vec<Value> {
     let path = repository().join("examples/fleet").join(file);
     let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f"];
@@ -45,7 +46,7 @@ fn a_live_cluster_is_planned_as_its_objects_are() {
     plane.deploy(&[]).unwrap();
     for host in ["rack1-a", "rack1-b", "rack2-a", "lab-a"] {
         let mut infra = objects(&plane, &format!("{host}.yaml")).remove(0);
-        // Kubernetes 1.20 makes null of empty text that was applied.
+        // Kubernetes 1.20 converts empty text in an apply to null.
         let cpu = infra["status"]["capabilities"]["cpu"].as_object_mut().unwrap();
         cpu.retain(|_, value| *value != "");
         infra["status"]["zones"].as_array_mut().unwrap().iter_mut().for_each(|zone| {
@@ -62,7 +63,7 @@ fn a_live_cluster_is_planned_as_its_objects_are() {
     plane.kubectl(&["create", "namespace", "cluster-abc"]).unwrap();
     plane
         .until("the namespace's account", Duration::from_secs(30), |plane| {
-            // Without controllers it is not created, and no pod is taken without it.
+            // Without controllers the ServiceAccount is not created, and the server refuses pods without it.
             let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": "default", "namespace": "cluster-abc"}});
             plane.apply(&account.to_string()).ok()
@@ -73,7 +74,7 @@ fn a_live_cluster_is_planned_as_its_objects_are() {
         pod["metadata"]["uid"].take();
         plane.apply(&pod.to_string()).unwrap();
     }
-    // The server gives uids of its own; the reports must list the same.
+    // The server generates other uids, so the reports must list the uids of the server.
     for host in ["rack1-a"] {
         let mut infra = plane.get(&["infranode", host]).unwrap();
         for (vm, at) in [("db-1", 0), ("cache-1", 1)] {
@@ -109,7 +110,7 @@ fn a_live_cluster_is_planned_as_its_objects_are() {
     assert!(written.is_empty(), "{written:?}");
 }
 
-/// A Node as the kubelet of such a host would register it, with what its agent and KubeVirt add.
+/// Creates a Node as the kubelet of such a host registers it, with the fields that the agent and KubeVirt add.
 fn make_node(plane: &ControlPlane, host: &str) {
     plane.make_node(host).unwrap();
     let filed = plan(&["-f", &format!("examples/fleet/{host}.yaml")]);
@@ -157,7 +158,7 @@ fn make_node(plane: &ControlPlane, host: &str) {
     let arguments: Vec<&str> =
         command.iter().copied().chain(labels.iter().map(String::as_str)).collect();
     plane.kubectl(&arguments).unwrap();
-    // Admission gives it to every new Node, and there is no controller here to take it off.
+    // Admission adds this taint to every new Node, and no controller runs here to remove it.
     plane.kubectl(&["taint", "node", host, "node.kubernetes.io/not-ready-"]).unwrap();
 }
 

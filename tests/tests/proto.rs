@@ -1,11 +1,11 @@
-//! The client of the kubelet's PodResources API is the one that its definition gives.
-//! `BERTH_UPDATE=1 cargo test -p berth-tests --test proto` writes it again.
+//! Tests that the client of the kubelet's PodResources API is generated from its definition. `BERTH_UPDATE=1 cargo
+//! test -p berth-tests --test proto` generates the client again.
 
 #![expect(clippy::disallowed_methods, reason = "tests look at files")]
 
 use std::path::Path;
 
-/// The messages are in the crate of facts, which has no asynchronous runtime; the client is in the agent.
+/// The messages are in `host-facts`, which has no asynchronous runtime; the client is in the agent.
 #[test]
 fn the_generated_client_is_current() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,8 +1,9 @@
-//! From what a real kubelet has allocated to the engine's answer: recorded answers of the kubelet's own packages are
-//! written as the kubelet writes them (both checkpoints, its PodResources answers), go through the agent's report and
-//! the controller's inventory, and the engine must judge the next pod as the kubelet did.
+//! Test of the path from the allocations of a real kubelet to the answer of the placement engine. Recorded answers
+//! of the kubelet's own packages are written in the kubelet's formats (both checkpoints and PodResources answers),
+//! and pass through the agent's report and the controller's inventory. The engine must then judge the next pod as
+//! the kubelet did.
 //!
-//! Nothing of a placement comes from Berth: after every event the engine knows what the report says, and no more.
+//! No placement comes from Berth: after every event the engine only knows the content of the report.
 
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -40,7 +41,7 @@ fn the_engine_answers_by_reports_as_the_kubelet_did() {
     assert!(tally.is_telling(), "the files have too few cases of what matters: {tally}");
 }
 
-/// Recorded answers of kubelets with a Memory Manager.
+/// Returns the recorded answers of kubelets with a Memory Manager.
 fn files() -> Vec<PathBuf> {
     let mut files = data::files("kubelet", ".jsonl.gz");
     files.retain(|path| {

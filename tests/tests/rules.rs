@@ -1,8 +1,8 @@
-//! The stock scheduler's rules in `crates/placement/src/rules`, held against the real kube-scheduler.
+//! Tests of the stock scheduler's rules in `crates/placement/src/rules` against the real kube-scheduler.
 //!
-//! Random pods with random rules come one at a time to Nodes without kubelets. The scheduler must bind a pod to a host
-//! that our rules allow, and of those to one that our scores find best; and where it finds none, it must count the same
-//! reasons.
+//! Random pods with random rules are created one at a time; the Nodes have no kubelets. The scheduler must bind a
+//! pod to a host that Berth's rules allow and to which Berth's scores give the best value. If the scheduler finds
+//! no host, it must count the same reasons as Berth's rules.
 
 #![expect(
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ use serde_json::{Value, json};
 use server::Server;
 use slow::World;
 
-/// How our rules and kube-scheduler's answer differ.
+/// Difference between Berth's rules and kube-scheduler's answer.
 #[derive(Debug)]
 struct Difference(String);
 
@@ -48,7 +48,7 @@ impl From<String> for Difference {
 
 const HOSTS: u64 = 24;
 const PODS: u64 = 320;
-/// Before, scores and words were others.
+/// First version with the tested scores and messages; earlier versions use others.
 const SCORES: Version = Version(1, 34);
 
 struct Bed {
@@ -62,7 +62,7 @@ struct Bed {
 #[derive(Default, Debug)]
 struct Seen {
     bound: usize,
-    /// With more than one host to choose from, and scores that differ.
+    /// Pods with more than one possible host and different scores of these hosts.
     chosen: usize,
     unschedulable: usize,
     asked_again: usize,
@@ -112,7 +112,8 @@ fn kube_scheduler_agrees() {
     assert!(!current || seen.chosen > 30, "little to choose: {seen:?}");
 }
 
-/// Only the scores that are ours, so that the best host is the best by them.
+/// Returns a configuration with only the scores that Berth implements, so the best host depends only on these
+/// scores.
 fn configuration(plane: &ControlPlane) -> Value {
     let off = ["NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality"];
     json!({
@@ -139,7 +140,7 @@ impl Bed {
             self.server.post("/api/v1/namespaces", &namespace);
             let account = json!({"metadata": {"name": "default"}});
             self.server.post(&format!("/api/v1/namespaces/{name}/serviceaccounts"), &account);
-            // The server adds one, and selectors may ask for it.
+            // The server adds a label to the namespace, and selectors may use this label.
             let there = self.server.get(&format!("/api/v1/namespaces/{name}"));
             let labels = there["metadata"]["labels"].clone();
             let labels: BTreeMap<String, String> =
@@ -150,7 +151,7 @@ impl Bed {
         for number in 0..HOSTS {
             let made = random::host(dice, &format!("host-{number}"));
             self.server.post("/api/v1/nodes", &serde_json::to_value(&made.node).unwrap());
-            // A new Node is tainted as not ready, and the node controller would take that away.
+            // A new Node has a not-ready taint, which the node controller would remove.
             let path = format!("/api/v1/nodes/host-{number}");
             let mut there = self.server.get(&path);
             there["spec"] = serde_json::to_value(&made.node.spec).unwrap();
@@ -187,7 +188,8 @@ impl Bed {
             if judged.is_err() || at.is_none() {
                 self.server.delete(&format!("{pods}/{name}"));
             }
-            // On a busy machine the scheduler may not have heard yet of the last deletion; its rules it does not forget.
+            // On a busy machine the scheduler may not have received the last deletion yet; a real difference
+            // remains after a retry.
             attempts += 1;
             match judged {
                 Ok(()) => break at,
@@ -204,7 +206,7 @@ impl Bed {
         self.world.pods.insert(name, (made, at));
     }
 
-    /// What is wrong with the scheduler's answer, or ours.
+    /// Compares the scheduler's answer with Berth's rules, and returns the difference.
     fn judge(
         &self,
         made: &MadePod,
@@ -248,7 +250,8 @@ impl Bed {
         Ok(())
     }
 
-    /// `0/24 nodes are available: 3 Insufficient cpu, 21 node(s) ....`, and then what preemption and others say.
+    /// Compares the reasons of `0/24 nodes are available: 3 Insufficient cpu, 21 node(s) ....`, without the
+    /// following text of preemption and other plugins.
     fn compare_reasons(
         &self,
         made: &MadePod,
@@ -260,7 +263,7 @@ impl Bed {
         let (_, theirs) = message.split_once(" nodes are available: ").unwrap();
         let theirs = theirs.split(". ").next().unwrap().trim_end_matches('.');
         if theirs == "pod affinity terms conflict" || theirs.contains("didn't satisfy plugin") {
-            // Names of hosts are looked at before all else, and the others are not asked for their reasons.
+            // The scheduler checks host names first, and does not compute reasons for the other hosts.
             *seen.reasons.entry("(by name)".to_owned()).or_default() += 1;
             return Ok(());
         }
@@ -277,7 +280,7 @@ impl Bed {
             *seen.reasons.entry(reason.clone()).or_default() += 1;
         }
         if self.version < SCORES {
-            // Other words there, and resources were asked about before taints.
+            // Earlier versions use other messages, and check resources before taints.
             return Ok(());
         }
         let mut ours: Vec<String> =
@@ -291,7 +294,7 @@ impl Bed {
         }
     }
 
-    /// How many hosts have each of our reasons.
+    /// Returns the number of hosts for each of Berth's reasons.
     fn counted(&self, rules: &Rules) -> BTreeMap<String, usize> {
         let filter = self.counts.filter_for(rules);
         let mut counted = BTreeMap::new();

@@ -1,7 +1,8 @@
-//! A host is configured and restored: `plan`, `apply`, `revert` and `run --standalone` on an emulated
-//! two-socket host with systemd and a kernel of its own, booted once.
+//! Tests that a host is configured and restored: `plan`, `apply`, `revert` and `run --standalone` on an emulated
+//! two-socket host with systemd and its own kernel, booted once.
 //!
-//! `make test` runs this with a few kills; `make faults` with many, power cuts, and worse.
+//! `make test` runs these tests with a few kills; `make faults` runs them with many kills, power cuts, and more
+//! severe faults.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -21,7 +22,7 @@ use std::io::Write as _;
 use berth_tests::host::{Host, Kernel, Machine, Options};
 use berth_tests::repository;
 
-/// Where the manifest is on the host.
+/// Path of the manifest on the host.
 const MANIFEST: &str = "/etc/berth/infranode.yaml";
 
 fn boot(number: u8, kernel: Kernel) -> Host {
@@ -56,7 +57,8 @@ fn a_host_is_shaped_as_asked_and_put_back() {
     });
 }
 
-/// Slow: years of ordinary hosts' bad luck. Each on a host of its own, side by side.
+/// Slow test of faults that occur once in years on ordinary hosts. Each scenario runs on a separate host, and all
+/// hosts run in parallel.
 #[test]
 #[ignore = "slow: make faults"]
 fn bad_luck_kills() {
@@ -86,7 +88,7 @@ fn on_a_host_with_bad_luck(number: u8, scenario: fn(&mut Host)) {
     on_a_host(number, Kernel::Stable, scenario);
 }
 
-/// Boots a host and tries things on it; once more from the start if the emulation itself let it down.
+/// Boots a host and runs a scenario on it, and repeats both if the emulation itself failed.
 fn on_a_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
     for last in [false, true] {
         let mut host = boot(number, kernel);
@@ -103,12 +105,12 @@ fn on_a_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
     }
 }
 
-/// Everything that Berth may change, and what lies around it.
+/// Returns all values that Berth may change, and related values.
 fn state(host: &mut Host) -> String {
     host.must("host-state").unwrap()
 }
 
-/// Lines that differ, for a message.
+/// Returns the lines that differ, for an error message.
 fn difference(before: &str, after: &str) -> String {
     let missing = |of: &str, other: &str, sign: &str| {
         let other: std::collections::BTreeSet<&str> = other.lines().collect();
@@ -127,7 +129,7 @@ fn write_manifest(host: &mut Host, spec: &str) {
     let text = format!(
         "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: rack1-a}}\nspec:\n{spec}\n"
     );
-    // As an editor does: written beside, then renamed.
+    // The file is written as an editor does: to a temporary file that is then renamed.
     host.must(&format!("cat > {MANIFEST}.new <<'END'\n{text}END\nmv {MANIFEST}.new {MANIFEST}"))
         .unwrap();
 }

@@ -1,4 +1,4 @@
-//! TenantClusters on a real API server: their VLANs, their objects, and how they go.
+//! Tests of TenantClusters on a real API server: their VLANs, their objects, and their deletion.
 
 #![expect(
     clippy::panic,
@@ -20,15 +20,15 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// Between looks at what nothing happened to.
+/// Resync interval for objects without changes.
 const RESYNC: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(60);
 
-/// Nothing but what keeps tenants; ended, wherever it is, when it is dropped.
+/// Controller with only the reconciler of tenants. Drop ends the controller, also during a reconcile.
 struct Controller(Option<Runtime>);
 
 impl Controller {
-    /// With the rights that it has in a cluster.
+    /// Starts the controller with the permissions that it has in a cluster.
     fn start(plane: &ControlPlane) -> Self {
         let runtime = runtime().unwrap();
         let client = runtime.block_on(client(&rights(plane).unwrap())).unwrap();
@@ -36,7 +36,7 @@ impl Controller {
             let events = Arc::new(Events::new(client.clone(), "test"));
             let mut tasks = JoinSet::new();
             let followers = Followers::begin(&client, &mut tasks);
-            // Without a server it would end; that is the test's end then.
+            // Without a server the reconciler ends, and the test ends then too.
             tenants::run(client, events, Arc::default(), followers, RESYNC)
                 .await
                 .map(drop)
@@ -68,7 +68,7 @@ fn get(plane: &ControlPlane, name: &str) -> Value {
     plane.get(&["tenantcluster", name]).unwrap_or_default()
 }
 
-/// A condition of a tenant as `Status Reason`, and its message.
+/// Returns a condition of a tenant as `Status Reason`, and its message.
 fn said(tenant: &Value, name: &str) -> (String, String) {
     let one = condition(tenant, name);
     let text = |field: &str| one[field].as_str().unwrap_or_default().to_owned();
@@ -84,7 +84,8 @@ fn until(plane: &ControlPlane, name: &str, type_: &str, expected: &str) -> Value
     reached.unwrap_or_else(|error| panic!("{name} {type_}: {error}: {:#}", last["status"]))
 }
 
-/// VLANs by tenant, of the statuses; and that no two have the same, there or in claims or definitions.
+/// Returns VLANs by tenant from the statuses, and asserts that no two tenants have the same VLAN in statuses,
+/// claims or definitions.
 fn vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
     let all = plane.get(&["tenantclusters"]).unwrap();
     let mut found = BTreeMap::new();
@@ -100,7 +101,7 @@ fn vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
     found
 }
 
-/// One control plane for all of it, as it takes longest.
+/// All tests share one control plane, because its start takes longest.
 #[test]
 fn tenants_come_and_go() {
     let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
@@ -130,7 +131,8 @@ fn tenants_come_and_go() {
             "virtualmachinepreferences.instancetype.kubevirt.io",
         ])
         .unwrap();
-    // What was installed is found by the first one before there is another: they would write against each other.
+    // The first controller reconciles the existing objects before a second controller starts: both would otherwise
+    // write to the same objects.
     until(&plane, "early", "NetworkReady", "True Ready");
     until(&plane, "early", "Ready", "True Ready");
     let other = Controller::start(&plane);
@@ -146,7 +148,7 @@ fn tenants_come_and_go() {
     facts_of_the_cluster_are_followed(&plane);
     let _other = Controller::start(&plane);
     one_that_cannot_be_read_goes_too(&plane);
-    // The last one: it ends with two networks that have the same VLANs.
+    // This test is the last, because it ends with two networks that have the same VLANs.
     one_vlan_of_two_networks_is_one_tenants(&plane);
 }
 
@@ -161,7 +163,7 @@ fn what_is_not_installed_is_named(plane: &ControlPlane) {
     );
     let early = until(plane, "early", "NetworkReady", "False CrdMissing");
     assert!(early["status"]["vlan"].is_u64());
-    // The rest goes on.
+    // The controller still applies the other parts.
     until(plane, "early", "PoliciesReady", "True Ready");
     until(plane, "early", "HostsReady", "True Ready");
     plane.get(&["role", "kubevirt-csi", "-n", "cluster-early"]).unwrap();
@@ -229,11 +231,12 @@ fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
     let isolation =
         plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-one"]).unwrap();
     assert_eq!(isolation["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
-    // The same namespace, cluster DNS by its pods and by its addresses, and the name server of InfraConfig.
+    // Egress is allowed to the same namespace, to cluster DNS by its pods and by its addresses, and to the name
+    // server of InfraConfig.
     let egress = isolation["spec"]["egress"].as_array().unwrap();
     assert_eq!(egress.len(), 4, "{isolation:#}");
     assert!(egress[2].to_string().contains(&format!("{CLUSTER_DNS}/32")), "{isolation:#}");
-    // One that a person made stays.
+    // The controller keeps a policy that an operator created.
     let own = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "by-hand", "namespace": "cluster-one"}, "spec": {"podSelector": {}},
@@ -256,7 +259,7 @@ fn policies_go_when_they_leave_their_list(plane: &ControlPlane) {
     let none = json!({"spec": {"customNetworkPolicies": []}}).to_string();
     plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &none]).unwrap();
     reached(&with(&["by-hand"]));
-    // What another client removes or changes comes back.
+    // The controller restores objects that another client removes or changes.
     plane.kubectl(&["delete", "networkpolicy", "cluster-isolation", "-n", "cluster-one"]).unwrap();
     reached(&with(&["by-hand"]));
 }
@@ -286,7 +289,7 @@ fn what_is_wrong_is_said(plane: &ControlPlane) {
         .unwrap();
 }
 
-/// Everything that tenants are and have, by kind and name.
+/// Returns all tenants and their objects, by kind and name.
 fn all_there_is(plane: &ControlPlane) -> BTreeMap<String, Value> {
     let kinds = "vlanclaims,networkpolicies,roles,namespaces,serviceaccounts";
     let labelled = plane.get(&[kinds, "-A", "-l", "berth.dev/tenant"]).unwrap();
@@ -300,7 +303,7 @@ fn all_there_is(plane: &ControlPlane) -> BTreeMap<String, Value> {
 }
 
 fn nothing_is_written_while_nothing_changes(plane: &ControlPlane) {
-    // What was begun is ended first, on a busy machine too.
+    // Reconciles that have started must end first, on a busy machine too.
     let mut before = all_there_is(plane);
     let mut changed = String::new();
     for _ in 0..10 {
@@ -345,7 +348,7 @@ fn killed_at_any_moment_no_vlan_is_there_twice(plane: &ControlPlane) {
     }
     let tenants = 3 + 2 * rounds;
     assert_eq!(vlans(plane).len(), tenants, "seed {seed}");
-    // No claim without an owner is left.
+    // Every claim has an owner.
     let claims = || plane.get(&["vlanclaims"]).unwrap()["items"].as_array().unwrap().len();
     plane
         .until("claims of tenants only", SOON, |_| (claims() == tenants).then_some(()))
@@ -361,7 +364,7 @@ fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet) {
         "spec": {"runStrategy": "Halted", "template": {"spec": {"domain": {"devices": {}}}}},
     });
     plane.apply(&vm.to_string()).unwrap();
-    // One that no VirtualMachine takes along.
+    // No VirtualMachine owns this instance, so no VirtualMachine deletes it.
     let vmi = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"name": "by-hand", "namespace": "cluster-one"}, "spec": {"domain": {"devices": {}}},
@@ -379,7 +382,7 @@ fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet) {
     assert!(one["status"]["vlan"].is_null());
     assert!(claim()["status"]["releasedAt"].is_null(), "before the hosts have answered");
     plane.get(&["namespace", "cluster-one"]).unwrap();
-    // An interrupted deletion goes on.
+    // The interrupted deletion continues.
     fleet.answers.store(true, Ordering::SeqCst);
     plane
         .until("the claim in quarantine", SOON, |_| {
@@ -395,7 +398,7 @@ fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet) {
         plane.kubectl(&["get", "namespace", "cluster-one"]).is_err(),
         "the namespace goes before"
     );
-    // The one that waited for it may have it a moment later, before it is seen to be gone.
+    // A tenant that waits for the VLAN may get the claim before the test sees that the claim is deleted.
     plane
         .until("the claim gone", SOON, |_| (claim()["spec"]["tenant"] != "one").then_some(()))
         .unwrap_or_else(|error| panic!("{error}: {:#}", claim()));
@@ -405,7 +408,8 @@ fn deletion_keeps_its_order(plane: &ControlPlane, fleet: &Fleet) {
     assert_eq!(vlans(plane)["greedy"], vlan);
 }
 
-/// A tenant that is made again while its VLAN is in quarantine: no other tenant had it, and its peers may still speak there.
+/// Tests a tenant that is created again while its VLAN is in quarantine: the tenant gets the same VLAN, because no
+/// other tenant had it and the tenant's peers may still use it.
 fn one_that_comes_back_has_its_vlan_again(plane: &ControlPlane) {
     let long = json!({"spec": {"vlanQuarantineSeconds": 3600}}).to_string();
     plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", &long]).unwrap();
@@ -421,7 +425,8 @@ fn one_that_comes_back_has_its_vlan_again(plane: &ControlPlane) {
     assert!(claim()["status"]["releasedAt"].is_null(), "{:#}", claim());
 }
 
-/// A Node with a public address is closed to importers at once; without cluster DNS policies stay as they are, and say so.
+/// Tests that a new Node's public address is immediately excluded for importers, and that without cluster DNS the
+/// policies stay unchanged and a condition reports this.
 fn facts_of_the_cluster_are_followed(plane: &ControlPlane) {
     let importer = || {
         plane
@@ -459,7 +464,7 @@ fn facts_of_the_cluster_are_followed(plane: &ControlPlane) {
         "{message}"
     );
     assert_eq!(spec(), before, "what is in force stays");
-    // A tenant that comes now is closed, and says so too.
+    // A tenant that is created now is isolated too, and its condition reports the missing DNS.
     tenant(plane, "blind", &json!({}));
     until(plane, "blind", "PoliciesReady", "False ClusterFactsUnknown");
     let blind = plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-blind"]).unwrap();
@@ -471,7 +476,8 @@ fn facts_of_the_cluster_are_followed(plane: &ControlPlane) {
     assert_eq!(spec(), before);
 }
 
-/// Two host networks on one wire: of two tenants that ask for one VLAN at the same instant, one has it.
+/// Tests two host networks on one wire: if two tenants request the same VLAN at the same instant, only one tenant
+/// gets it.
 fn one_vlan_of_two_networks_is_one_tenants(plane: &ControlPlane) {
     let yard = json!({"name": "yard", "scenario": "VlanAwareBridge", "uplink": {"name": "eth2"}});
     let trunk = json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000});
@@ -504,16 +510,16 @@ fn one_vlan_of_two_networks_is_one_tenants(plane: &ControlPlane) {
         });
         settled.unwrap_or_else(|error| panic!("VLAN {vlan}: {error}: {last:?}"));
     }
-    // And it stays so; `vlans` looks that no VLAN is there twice.
+    // The result is stable; `vlans` asserts that no two tenants have the same VLAN.
     vlans(plane);
-    // VLANs of both pools are given to no new tenant, also not if it asks for one.
+    // A new tenant gets no VLAN that is in both pools, even if the tenant requests one.
     tenant(plane, "between", &json!({"network": {"name": "yard", "vlan": 295}}));
     let between = until(plane, "between", "NetworkReady", "False PoolsOverlap");
     assert!(said(&between, "NetworkReady").1.contains("in the pool of network trunk too"));
     tenant(plane, "beyond", &json!({"network": {"name": "yard"}}));
     until(plane, "beyond", "NetworkReady", "True Ready");
     assert!((400..410).contains(&vlans(plane)["beyond"]), "{:?}", vlans(plane));
-    // Declared to be separate, each network has all VLANs of its own.
+    // If the networks are declared as separate segments, each network has all its VLANs.
     let apart = json!({"spec": {"segments": [
         {"name": "hall", "networks": ["trunk"]}, {"name": "yard", "networks": ["yard"]},
     ]}});
@@ -528,7 +534,7 @@ fn one_vlan_of_two_networks_is_one_tenants(plane: &ControlPlane) {
     }
 }
 
-/// Written under the schema of another version.
+/// Tests the deletion of a tenant that was written under the schema of another version.
 fn one_that_cannot_be_read_goes_too(plane: &ControlPlane) {
     let crd = "tenantclusters.berth.dev";
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/networkPolicies/properties/isolation/enum";

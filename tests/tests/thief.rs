@@ -1,9 +1,9 @@
-//! What a stolen credential of an agent is worth: all that a thief with the token of node-a's pod may think of, and
-//! what the server answers.
+//! Tests of the damage that a stolen credential of an agent can cause: attacks with the token of node-a's pod, and
+//! the server's answers.
 //!
-//! Servers since 1.30 hold an agent to its Node by the admission policy of `deploy/`. On older ones RBAC is alone, and
-//! what it cannot say must really be open: the README tells people so. With `BERTH_RESULTS=docs/results` the answers are
-//! left there as a table.
+//! Servers since 1.30 restrict an agent to its Node by the admission policy of `deploy/`. On older servers only
+//! RBAC applies, and the tests assert that attacks which RBAC cannot prevent really succeed, because the README
+//! documents these attacks. With `BERTH_RESULTS=docs/results` the answers are written there as a table.
 
 #![expect(
     clippy::unwrap_used,
@@ -44,21 +44,22 @@ use request::Verdict;
 use state::State;
 use world::World;
 
-/// Whose token is stolen.
+/// Node whose agent's token is stolen.
 const OWN: &str = "node-a";
-/// Another agent's.
+/// Node of another agent.
 const OTHER: &str = "node-b";
 
-/// What the agents may by RBAC.
+/// RBAC permissions of the agents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rights {
-    /// What `deploy/` gives.
+    /// Permissions that `deploy/` grants.
     Deployed,
-    /// All of them: the policy must hold on its own.
+    /// All permissions: the admission policy must be sufficient without RBAC.
     All,
 }
 
-/// No controllers: they would taint Nodes that no kubelet speaks for, and what is compared here would change by itself.
+/// The control plane has no controllers: they would taint Nodes without a kubelet, and the compared objects would
+/// change without an attempt.
 #[test]
 fn a_stolen_credential_is_worth_one_node() {
     let plane = ControlPlane::start(Parts::default()).unwrap();
@@ -76,7 +77,8 @@ fn a_stolen_credential_is_worth_one_node() {
     results::tell(&world, &groups, &deployed, all.as_deref());
 }
 
-/// Tries them one after the other; what an attempt changed is restored, so that each finds the same.
+/// Runs the attempts one after the other. Changes of an attempt are reverted, so that each attempt starts from the
+/// same state.
 fn all_of(
     world: &World<'_>,
     groups: &[(&str, Vec<Attempt>)],
@@ -121,7 +123,7 @@ fn as_expected(
     let unchanged = before == after;
     match (attempt.expect, verdict) {
         (Expect::Works, Verdict::Done(_)) => after.has(attempt),
-        // An answer of 200 is not yet a change.
+        // A response with status 200 does not prove a change.
         (Expect::Dropped, Verdict::Done(_)) => {
             before.but_for_status() == after.but_for_status() && after.is_held_as(before)
         }

@@ -1,4 +1,4 @@
-//! The invariants of ARCHITECTURE.md that can be seen in the text of the repository.
+//! Tests of the invariants of ARCHITECTURE.md that are visible in the text of the repository.
 
 #![expect(
     clippy::disallowed_methods,
@@ -8,7 +8,7 @@
 
 use berth_tests::repository;
 
-/// Files below a folder with that ending, and their paths from the top of the repository.
+/// Returns the files below a folder with this suffix, and their paths from the top of the repository.
 fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut open = vec![repository().join(folder)];
@@ -28,7 +28,7 @@ fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
     found
 }
 
-/// A file without its tests.
+/// Returns the code of a file without its tests.
 fn code(text: &str) -> &str {
     text.split("#[cfg(test)]").next().unwrap_or(text)
 }
@@ -50,7 +50,7 @@ fn host_files_go_through_root() {
         for forbidden in
             ["std::fs", "File::open", "fcntl::open", "Command::new", "procfs::process::Process"]
         {
-            // The guard of a trial is this program itself.
+            // The guard of a trial runs this same program.
             let own = name == "agent/src/apply/links/guard.rs" && forbidden == "Command::new";
             let ours = code(&text).replace("Command::new(program()?)", "");
             let text = if own { ours.as_str() } else { code(&text) };
@@ -59,7 +59,7 @@ fn host_files_go_through_root() {
     }
 }
 
-/// Crates that decide and touch nothing: their Cargo.toml is the wall.
+/// Pure crates, which have no input or output: their Cargo.toml has no dependency for it.
 const PURE_CRATES: [&str; 4] = ["extender", "kubelet-admission", "kubevirt-render", "placement"];
 
 #[test]
@@ -89,7 +89,7 @@ fn deciding_code_has_no_files_no_clock_no_environment() {
         ] {
             assert!(!code(&text).contains(forbidden), "{name} uses {forbidden}");
         }
-        // `check/mod.rs` gathers the input for the pure functions beside it.
+        // `check/mod.rs` collects the input of the pure functions in its submodules.
         if name != "agent/src/check/mod.rs" {
             assert!(!code(&text).contains("root::Root"), "{name} reads the host");
         }
@@ -109,10 +109,10 @@ fn only_apply_and_the_ledger_change_the_host() {
     }
 }
 
-/// The crate of facts has no code that writes, and no dependency that brings an API client or an asynchronous runtime.
+/// Checks that `host-facts` has no code that writes, and no dependency on an API client or an asynchronous runtime.
 #[test]
 fn host_facts_cannot_change_the_host() {
-    // The trial of O_DIRECT in a folder without files opens a file without a name.
+    // The test of O_DIRECT in a folder without files opens an unnamed file.
     let exception = "crates/host-facts/src/direct_io.rs";
     let code_files = files("crates/host-facts/src", ".rs").into_iter();
     for (name, text) in code_files.filter(|(name, _)| !name.ends_with("tests.rs")) {
@@ -165,7 +165,7 @@ fn a_file_is_one_idea() {
             if name.contains("/tests/") || name.contains("/examples/") {
                 continue;
             }
-            // What a generator writes is not ours to cut.
+            // The size limit does not apply to generated files.
             if text.starts_with("// This file is @generated") {
                 continue;
             }
@@ -202,7 +202,7 @@ fn links_between_documents_lead_somewhere() {
     }
 }
 
-/// Headings as links name them.
+/// Returns the anchors of the headings, as links use them.
 fn headings(text: &str) -> Vec<String> {
     let titles = text.lines().filter_map(|line| line.strip_prefix('#'));
     let plain = |c: char| c.is_alphanumeric() || c == ' ' || c == '-' || c == '_';
@@ -213,7 +213,7 @@ fn headings(text: &str) -> Vec<String> {
     titles.map(anchor).collect()
 }
 
-/// Between backticks, `file.rs::function`.
+/// Returns the references between backticks of the form `file.rs::function`.
 fn named_functions(text: &str) -> Vec<(&str, &str)> {
     let quoted = text.split('`').skip(1).step_by(2);
     quoted
@@ -222,7 +222,7 @@ fn named_functions(text: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// What a document gives as evidence is a test, or a part of one that a test calls.
+/// Checks that each reference of a document to evidence is a test, or a function that a test calls.
 #[test]
 fn tests_that_documents_name_are_there() {
     let mut code = files("tests/tests", ".rs");
@@ -240,7 +240,7 @@ fn tests_that_documents_name_are_there() {
             let Some((before, _)) = text.split_once(&begin) else {
                 panic!("{document}: {file} has no function {function}")
             };
-            // Attributes and comments stand between it and the line before it.
+            // Attributes and comments are between the function and the line before it.
             let own: Vec<&str> = before
                 .split('\n')
                 .rev()

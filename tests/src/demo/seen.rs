@@ -12,15 +12,15 @@ use crate::cluster::condition;
 /// VM and its placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Vm {
-    /// Its tenant.
+    /// Tenant of the VM.
     pub(super) tenant: String,
-    /// Its namespace.
+    /// Namespace of the VM.
     pub(super) namespace: String,
-    /// Its name.
+    /// Name of the VM.
     pub(super) name: String,
     /// Scheduler that placed the pod.
     pub(super) scheduler: String,
-    /// Its launcher pod.
+    /// Launcher pod of the VM.
     pub(super) pod: String,
     /// Uid of the launcher pod.
     pub(super) pod_uid: String,

@@ -58,7 +58,7 @@ pub(crate) fn of_all_requests(bed: &Bed<'_>) {
     is_made_up_for_by_one_write(bed, 22);
 }
 
-/// Ends the refusals, and asserts that one status update reports all changes that happened meanwhile.
+/// The last drift correction is in the report after the cycle of this correction.
 fn is_made_up_for_by_one_write(bed: &Bed<'_>, distance: u32) {
     // The repair that was seen last is in the report after its cycle.
     sleep(Duration::from_secs(3));

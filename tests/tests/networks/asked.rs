@@ -1,5 +1,5 @@
-//! What the controller asks of these hosts for the tenants of `examples/tenants`, and the definitions by which their
-//! VMs are attached: from what the hosts' own agents report, by the functions that the daemon goes by.
+//! Specs and definitions that the controller renders for these hosts and the tenants of `examples/tenants`. The
+//! input are the reports of the hosts' own agents, and the code is that of the controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use berth_tests::repository;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
 
-/// How a host network of the examples is had here.
+/// Replacements in the examples' host network for these hosts.
 pub(crate) struct Changed {
-    /// The network of the HostProfile.
+    /// Network of the HostProfile.
     pub(crate) network: &'static str,
-    /// The network that the tenant bank asks for.
+    /// Network of the tenant bank.
     pub(crate) bank: &'static str,
 }
 
-/// As the examples have it.
+/// Network of the HostProfile in the examples.
 const NETWORK: &str =
     "{name: tenant-trunk, scenario: VlanAwareBridge, uplink: {name: eth1}, bridge: br-tenant}";
-/// As the example has it.
+/// Network of the tenant bank in the examples.
 pub(crate) const BANK: &str = "{name: tenant-trunk, vlan: 120, cidr: 10.20.0.0/24}";
 
-/// Hosts with what they are asked for, and the tenants they are to carry.
+/// Hosts with their specs, and the tenants that they must carry.
 pub(crate) struct Asked {
     hosts: [InfraNode; 2],
     tenants: BTreeMap<String, TenantCluster>,
@@ -38,14 +38,14 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Of these hosts.
+    /// Reads the reports of these hosts and computes their specs.
     pub(crate) fn of(hosts: &mut [Host; 2], changed: &Changed) -> Self {
         let mut number = 0;
         let reports = hosts.each_mut().map(|host| {
             number += 1;
             let report = host.must("berth-agent report -o json").unwrap();
             let mut report: InfraNode = serde_json::from_str(&report).unwrap();
-            // Both were made from one image, and have one name.
+            // Both hosts use the same image, and therefore have the same name.
             report.metadata.name = Some(format!("rack1-{number}"));
             report
         });
@@ -82,7 +82,7 @@ impl Asked {
         asked
     }
 
-    /// The spec that the controller writes for a host, without tenants that it has to leave.
+    /// Returns the spec that the controller writes for a host, without the tenants that must leave the host.
     fn spec(&self, host: usize, leave: &[&str]) -> InfraNodeSpec {
         let node = |infra: &InfraNode| {
             let mut node = Node::default();
@@ -101,7 +101,7 @@ impl Asked {
         serde_json::from_value(wanted.spec).unwrap()
     }
 
-    /// The InfraNode of a host as the agent reads it from a file, without tenants that it has to leave.
+    /// Returns the InfraNode of a host as a file for the agent, without the tenants that must leave the host.
     pub(crate) fn manifest(&self, host: usize, leave: &[&str]) -> String {
         let mut infra = self.hosts[host].clone();
         infra.metadata.name = Some("rack1-a".to_owned());
@@ -110,12 +110,12 @@ impl Asked {
         format!("{}\n", serde_json::to_string_pretty(&infra).unwrap())
     }
 
-    /// The VLAN of a tenant.
+    /// Returns the VLAN of a tenant.
     pub(crate) fn vlan(&self, tenant: &str) -> VlanId {
         self.tenants[tenant].status.as_ref().unwrap().vlan.unwrap()
     }
 
-    /// `spec.config` of a tenant's NetworkAttachmentDefinition.
+    /// Returns `spec.config` of a tenant's NetworkAttachmentDefinition.
     pub(crate) fn configuration(&self, tenant: &str) -> String {
         let object = &self.tenants[tenant];
         let labels = BTreeMap::new();
@@ -129,7 +129,7 @@ impl Asked {
         wanted.body["spec"]["config"].as_str().unwrap().to_owned()
     }
 
-    /// A field of it.
+    /// Returns a field of the tenant's configuration.
     pub(crate) fn field(&self, tenant: &str, field: &str) -> Value {
         let all: Value = serde_json::from_str(&self.configuration(tenant)).unwrap();
         all[field].clone()

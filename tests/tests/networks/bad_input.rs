@@ -1,4 +1,5 @@
-//! What is wrong is named with its field and value, nothing is changed for that network, and the others are made.
+//! Tests of invalid networks: the error names the field and the value, nothing is changed for this network, and the
+//! other networks are created.
 
 use berth_tests::host::Host;
 
@@ -46,14 +47,14 @@ pub(crate) fn is_named_and_the_others_are_made(host: &mut Host) {
         all.extend(&tenants);
         write(host, &manifest(&[good, &network], &all));
         let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-        // `apply` wants a manifest without a fault; the daemon does what is sound of it.
+        // `apply` refuses a manifest with an error; the daemon applies the valid part.
         assert_eq!(said.code, 2, "{network}: {}", said.output);
         assert!(said.output.contains(says), "{says} is not in:\n{}", said.output);
     }
     host.must("pkill systemd-socket-a; ip link del taken0").unwrap();
     assert_same(&before, &links(host));
     the_daemon_makes_the_others(host, good, tenant);
-    // A name that is taken by a bridge that is not ours blocks that network alone.
+    // A foreign bridge with the name of a network only blocks this network.
     write(
         host,
         &manifest(

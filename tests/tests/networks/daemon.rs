@@ -1,5 +1,5 @@
-//! `run --standalone` with tenant networks: drift is repaired at once or only told, and nothing that happens to
-//! the agent, or to another tenant, interrupts a VM.
+//! Tests of `run --standalone` with tenant networks: drift is corrected immediately or only reported, and no event
+//! of the agent or of another tenant interrupts a VM.
 
 use std::time::Duration;
 
@@ -92,12 +92,13 @@ pub(crate) fn keeps_them(hosts: &mut [Host; 2]) {
     }
 }
 
-/// Both tenants' networks on a host: the VLAN on the shared bridge, and a bridge with its VLAN link.
+/// Shell condition that both tenants' networks exist on a host: the VLAN on the shared bridge, and a bridge with
+/// its VLAN link.
 const IN_PLACE: &str = "ip link show tn300 && ip -d link show tn300-v | grep -q 'master tn300 ' \
      && bridge vlan show dev trunk0 | grep -q 200";
 
-/// What another program deletes or changes is back by the kernel's event: long before the timer, which looks once
-/// a minute. How fast, `make bench` measures.
+/// Tests that the agent restores a link that another program deletes or changes. The kernel's event triggers the
+/// correction, long before the timer, which runs once a minute. `make bench` measures the delay.
 fn drift_is_repaired(host: &mut Host) {
     for (damage, sound) in [
         (
@@ -123,7 +124,7 @@ fn drift_is_repaired(host: &mut Host) {
     frames::leave_other_tables_alone(host);
     let report = status(host);
     assert_eq!(condition(&report).0, "True", "{report}");
-    // A foreign tool that does it again and again does not wear it out.
+    // A foreign tool that repeats the change does not stop the corrections.
     host.must(
         "for i in $(seq 40); do ip link del tn300 2>/dev/null; bridge vlan del vid 200 dev trunk0 2>/dev/null; sleep 0.1; done",
     )
@@ -134,7 +135,7 @@ fn drift_is_repaired(host: &mut Host) {
 fn drift_is_only_told(host: &mut Host) {
     let text = manifest(&[SHARED, OWN], &TENANTS).replace("spec:\n", "spec:\n  enforce: false\n");
     write(host, &text);
-    // An agent that has not read the new text yet puts the bridge back, and is asked again.
+    // An agent that has not read the new manifest yet restores the bridge, so the test deletes the bridge again.
     until(
         host,
         "ip link del tn300; sleep 1; curl -s http://127.0.0.1:9477/report | grep -q 'spec.enforce is false'",
@@ -142,11 +143,11 @@ fn drift_is_only_told(host: &mut Host) {
     host.must("sleep 1; ! ip link show tn300").unwrap();
     write(host, &manifest(&[SHARED, OWN], &TENANTS));
     until(host, IN_PLACE);
-    // A new tenant is carried out with `enforce: false` too, as it is no drift.
+    // A new tenant is created with `enforce: false` too, because a new tenant is not drift.
     until(host, "curl -sf http://127.0.0.1:9477/readyz");
 }
 
-/// What is not Berth's to change is reported, with a remedy.
+/// Tests that a state which Berth may not change is reported, with a remedy.
 fn trouble_is_seen(host: &mut Host) {
     host.must("ip link add link trunk0 name thief0 type vlan id 200 && ip link set thief0 up")
         .unwrap();
@@ -175,7 +176,8 @@ fn trouble_is_seen(host: &mut Host) {
     assert!(said.contains("VLANs 100,200") && said.contains("(berth:tenants)"), "{said}");
 }
 
-/// Stopped, killed, started, upgraded by package, and reverted for the other tenants.
+/// Tests that VMs stay connected while the agent is stopped, killed, started, upgraded by package, and reverted for
+/// the other tenants.
 fn nothing_interrupts(host: &mut Host) {
     host.must("kill -9 $(cat /run/agent.pid); sleep 1").unwrap();
     start(host);
@@ -183,7 +185,7 @@ fn nothing_interrupts(host: &mut Host) {
     host.put(&newest().unwrap(), "/run/berth.deb").unwrap();
     host.must("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
     until(host, "curl -sf http://127.0.0.1:9477/readyz");
-    // The unit's sandbox lets it do what it must: a tenant comes and goes.
+    // The unit's sandbox permits the necessary changes: a tenant is removed and added.
     write(host, &manifest(&[SHARED, OWN], &TENANTS[..1]));
     until(host, "! ip link show tn300 && ! bridge vlan show dev trunk0 | grep -q 200");
     write(host, &manifest(&[SHARED, OWN], &TENANTS));
@@ -191,7 +193,7 @@ fn nothing_interrupts(host: &mut Host) {
     host.must("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
     until(host, "curl -sf http://127.0.0.1:9477/readyz");
     host.must("systemctl stop berth-agent && dpkg --remove berth-agent").unwrap();
-    // Reverted as far as nothing is in use: the tenant with the VM stays.
+    // Revert removes only networks that are not in use: the tenant with the VM stays.
     let said = host.run("/usr/local/bin/berth-agent revert").unwrap();
     assert!(said.code == 1 && said.output.contains("still in use by veth"), "{}", said.output);
     host.must("tenants ping a1 10.1.0.2").unwrap();

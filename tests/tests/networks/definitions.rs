@@ -1,5 +1,5 @@
-//! Two tenants' VMs attached by the real CNI `bridge` plugin, by the very definitions that the controller writes, on hosts
-//! whose spec the controller made: who gets whose frames.
+//! Tests which VMs receive which frames. The real CNI plugin `bridge` attaches VMs of two tenants with the
+//! definitions that the controller writes, on hosts with the controller's spec.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use berth_tests::host::Host;
 use crate::asked::{Asked, BANK, Changed};
 use crate::{MANIFEST, apply, assert_same, links, write};
 
-/// A network namespace that stands for a VM's pod.
+/// Network namespace in the role of a VM's pod.
 struct Vm {
     name: &'static str,
     tenant: &'static str,
-    /// Which of the two.
+    /// Index of the VM's host.
     host: usize,
     address: &'static str,
     mac: &'static str,
@@ -28,7 +28,7 @@ const fn vm(
     Vm { name, tenant, host, address, mac }
 }
 
-/// All in one subnet.
+/// VMs of both tenants, all in one subnet.
 static VMS: [Vm; 6] = [
     vm("shop1", "shop", 0, "10.20.0.1", "02:00:00:00:01:01"),
     vm("shop2", "shop", 0, "10.20.0.2", "02:00:00:00:01:02"),
@@ -38,15 +38,15 @@ static VMS: [Vm; 6] = [
     vm("bank3", "bank", 1, "10.20.0.13", "02:00:00:00:02:03"),
 ];
 
-/// A hardware address that no VM was given.
+/// Hardware address that no VM has.
 const SPOOFED: &str = "02:00:00:00:03:09";
 
-/// One bridge for all, and frames of a size that is asked for.
+/// One shared bridge, with the frame size that the profile requests.
 const SHARED: Changed = Changed {
     network: "{name: tenant-trunk, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1450}",
     bank: BANK,
 };
-/// A bridge for each, and frames as long as the uplinks take; one tenant whose VMs may send from any address.
+/// A bridge for each tenant, with the frame size of the uplinks; the VMs of one tenant may send from any address.
 const OWN: Changed = Changed {
     network: "{name: tenant-trunk, scenario: BridgePerTenant, uplink: {name: trunk0}}",
     bank: "{name: tenant-trunk, vlan: 120, macSpoofCheck: false, cidr: 10.20.0.0/24}",
@@ -78,7 +78,7 @@ pub(crate) fn of_the_controller(hosts: &mut [Host; 2]) {
             let rules = host.must("nft list ruleset; nft delete table bridge nat").unwrap();
             assert!(!rules.contains("veth") && !rules.contains("02:00:00"), "{rules}");
         }
-        // On the other host nothing but the pods has come and gone.
+        // On the other host only the pods were created and deleted.
         assert_same(&empty[1], &links(&mut hosts[1]));
         for (host, found) in hosts.iter_mut().zip(&found) {
             host.must("berth-agent revert").unwrap();
@@ -101,18 +101,18 @@ fn detach(host: &mut Host, vm: &Vm) {
     host.must(&format!("tenants detach {name} /run/{tenant}.json")).unwrap();
 }
 
-/// VMs on a host.
+/// Returns the VMs on a host.
 fn on(host: usize) -> impl Iterator<Item = &'static Vm> {
     VMS.iter().filter(move |vm| vm.host == host)
 }
 
-/// The first VM of a tenant, and the names of its others.
+/// Returns the first VM of a tenant, and the names of the tenant's other VMs.
 fn of(tenant: &str) -> (&'static Vm, BTreeSet<String>) {
     let mut all = VMS.iter().filter(|vm| vm.tenant == tenant);
     (all.next().unwrap(), all.map(|vm| vm.name.to_owned()).collect())
 }
 
-/// Which of all VMs get a frame from a hardware address, of what is sent meanwhile on the first host.
+/// Returns the VMs that receive frames from a hardware address while `send` runs on the first host.
 fn heard(hosts: &mut [Host; 2], from: &str, send: impl FnOnce(&mut Host)) -> BTreeSet<String> {
     let names = [0, 1].map(|host| on(host).map(|vm| vm.name).collect::<Vec<_>>().join(" "));
     for (host, names) in hosts.iter_mut().zip(&names) {
@@ -127,9 +127,9 @@ fn heard(hosts: &mut [Host; 2], from: &str, send: impl FnOnce(&mut Host)) -> BTr
     all
 }
 
-/// A VM that starts before there is a bridge gets one from the plugin, and on that its port stays in VLAN 1 beside its
-/// own, as this version does not know `preserveDefaultVlan`. So it is also seen here that the frames which never arrive
-/// on Berth's bridges would be noticed.
+/// Tests a bridge that the plugin has created because a VM started before Berth's bridge existed. The plugin's
+/// version does not support `preserveDefaultVlan`, so the port stays in VLAN 1 beside its own VLAN. This test also
+/// proves that the listener detects the frames that never arrive on Berth's bridges.
 fn on_a_bridge_of_the_plugin_tenants_meet(host: &mut Host, asked: &Asked) {
     let (shop, bank) = (&VMS[0], &VMS[3]);
     for vm in [shop, bank] {
@@ -141,7 +141,7 @@ fn on_a_bridge_of_the_plugin_tenants_meet(host: &mut Host, asked: &Asked) {
     host.must(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
     host.must("tenants shout bank1 1").unwrap();
     assert_eq!(host.must("tenants heard shop1").unwrap(), "shop1\n", "no VM receives");
-    // It is not Berth's, so it is not used, and not changed; and that is said.
+    // Berth did not create this bridge, so Berth does not use or change the bridge, and reports an error.
     write(host, &asked.manifest(0, &[]));
     let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert_eq!(said.code, 1, "{}", said.output);
@@ -153,7 +153,8 @@ fn on_a_bridge_of_the_plugin_tenants_meet(host: &mut Host, asked: &Asked) {
     host.must("berth-agent revert; ip link delete br-tenant; nft delete table bridge nat").unwrap();
 }
 
-/// A port on the shared bridge has its tenant's VLAN, without a tag, and no other; one of a tenant's own is on that.
+/// Asserts that a port on the shared bridge is untagged in its tenant's VLAN and in no other VLAN, and that a port
+/// of a tenant with its own bridge is on that bridge.
 fn are_in_their_vlan_only(hosts: &mut [Host; 2], asked: &Asked, shared: bool) {
     for (number, host) in hosts.iter_mut().enumerate() {
         let bridge = |tenant| asked.field(tenant, "bridge").as_str().unwrap().to_owned();
@@ -189,7 +190,8 @@ fn are_in_their_vlan_only(hosts: &mut [Host; 2], asked: &Asked, shared: bool) {
     }
 }
 
-/// On the same host and on the other, with the largest frame that the definition promises and none that is larger.
+/// Asserts that VMs of a tenant reach each other on the same host and on the other host, with the largest frame of
+/// the definition and with no larger frame.
 fn reach_their_own(hosts: &mut [Host; 2], asked: &Asked, mtu: u64) {
     for (from, to) in [("shop1", "10.20.0.2"), ("shop1", "10.20.0.3"), ("bank1", "10.20.0.12")] {
         hosts[0].must(&format!("tenants ping {from} {to}")).unwrap();
@@ -210,8 +212,8 @@ fn reach_their_own(hosts: &mut [Host; 2], asked: &Asked, mtu: u64) {
     }
 }
 
-/// Neither an answer nor a single frame: untagged, of no VLAN, of VLAN 1, of the other tenant, and with two tags. Its
-/// own tenant hears it on both hosts.
+/// Asserts that another tenant gets neither an answer nor a single frame: untagged, with VLAN 0, with VLAN 1, with
+/// the VLAN of the other tenant, or with two tags. The sender's own tenant receives the frames on both hosts.
 fn do_not_reach_others(hosts: &mut [Host; 2], asked: &Asked, from: &str, to: &str) {
     let [own, other] = [asked.vlan(from), asked.vlan(to)].map(u16::from);
     let (sender, others) = of(from);
@@ -229,7 +231,7 @@ fn do_not_reach_others(hosts: &mut [Host; 2], asked: &Asked, from: &str, to: &st
     assert_eq!(all, others, "other VMs have frames of {from}");
 }
 
-/// A VM that takes another hardware address is not heard; unless its tenant's VMs may.
+/// Asserts that frames with another hardware address are dropped, unless the tenant's definition allows them.
 fn spoofed_frames_are_dropped(hosts: &mut [Host; 2], asked: &Asked) {
     for tenant in ["shop", "bank"] {
         let (Vm { name, mac, .. }, others) = of(tenant);
@@ -247,7 +249,8 @@ fn spoofed_frames_are_dropped(hosts: &mut [Host; 2], asked: &Asked) {
     hosts[0].must("tenants ping shop1 10.20.0.3").unwrap();
 }
 
-/// The controller takes a tenant from a host while pods are still on it: said, and left; gone with the last of them.
+/// Tests that the agent reports and keeps a tenant that the controller removes from a host while pods still use it.
+/// The tenant is removed with the last of these pods.
 fn the_last_port_holds_a_tenant(host: &mut Host, asked: &Asked, shared: bool) {
     let vlan = asked.vlan("bank");
     let has = if shared {

@@ -1,4 +1,4 @@
-//! Kills, power cuts, other tools, and very many links.
+//! Tests of kills, power cuts, other network tools, and thousands of links.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{MANIFEST, assert_same, links, manifest, name_uplink, write};
 
 const SHARED: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
 
-/// Twenty tenants each on a shared bridge and on bridges of their own.
+/// Returns a manifest with twenty tenants on a shared bridge and twenty tenants with their own bridges.
 fn forty_tenants() -> String {
     let own = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
     let tenants: Vec<String> = (0..20)
@@ -24,7 +24,7 @@ fn forty_tenants() -> String {
     manifest(&[SHARED, own], &tenants)
 }
 
-/// Killed at any moment of apply or revert: the next one ends at the same state.
+/// Kills apply or revert at any moment, and asserts that the next apply or revert reaches the same state.
 pub(crate) fn kills(host: &mut Host, count: u32) {
     host.must(OWN0).unwrap();
     let before = links(host);
@@ -34,7 +34,7 @@ pub(crate) fn kills(host: &mut Host, count: u32) {
     host.must("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
     for round in 0..count {
-        // Spread over the time it takes, which is a second or two here.
+        // The delays are spread over the duration of the command, which is a second or two here.
         let delay = f64::from(round % 25) * 0.08 + 0.02;
         killed(host, delay, &format!("berth-agent apply -f {MANIFEST}"));
         if round % 2 == 0 {
@@ -49,7 +49,8 @@ pub(crate) fn kills(host: &mut Host, count: u32) {
     host.must("ip link del own0").unwrap();
 }
 
-/// Kills a command after so many seconds, and waits until it is gone: what it asked of the kernel is done first.
+/// Kills a command after this many seconds, and waits until the process has ended: the kernel first completes the
+/// current system call.
 fn killed(host: &mut Host, delay: f64, command: &str) {
     host.run(&format!(
         "timeout --signal=KILL {delay:.3} {command} >/dev/null 2>&1; while pidof berth-agent >/dev/null; do sleep 0.05; done"
@@ -57,21 +58,23 @@ fn killed(host: &mut Host, delay: f64, command: &str) {
     .unwrap();
 }
 
-/// Without the kernel's numbers, which depend on the order in which links were made.
+/// Returns the links without the kernel's indexes and numbers, which depend on the order of creation.
 fn links_by_name(host: &mut Host) -> String {
     host.must("tenants links | sed -E 's/^[0-9]+: //; s/port_id [^ ]+ port_no [^ ]+//; s/designated_port [^ ]+//' | sort").unwrap()
 }
 
-/// A link that was never up has a queue and addresses of its own kind, which the kernel does not give it back.
+/// Creates a link that was up once. A link that was never up has a different queue discipline and addresses, which
+/// the kernel does not restore.
 const OWN0: &str = "modprobe -a 8021q bridge; ip link add own0 type dummy; ip link set own0 up; ip link set own0 down";
 
-/// Names, whose ports they are, and VLANs: what takes its time after a boot (addresses, routes) is left out.
+/// Prints link names, the number of ports, and VLANs. Addresses and routes are left out, because they appear with a
+/// delay after a boot.
 const NAMES: &str = "ip -br link | cut -d' ' -f1; ip link | grep -c master; bridge vlan show; ip link show group 48679";
 
 pub(crate) fn power_cuts(host: &mut Host, count: u32) {
     write(host, &forty_tenants());
     host.must("sync").unwrap();
-    // As it is after a boot, without what was tried before.
+    // The host is in the state after a boot, without changes of earlier tests.
     host.power_cut().unwrap();
     host.must("udevadm settle --timeout 100").unwrap();
     name_uplink(host);
@@ -84,7 +87,8 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
         host.must("udevadm settle --timeout 100").unwrap();
         name_uplink(host);
         host.must(OWN0).unwrap();
-        // Nothing of another boot counts: there is nothing to restore, and all can be made.
+        // The ledger entries of an earlier boot are ignored: there is nothing to restore, and all networks can be
+        // created.
         let said = host.must("berth-agent revert").unwrap();
         assert!(said.contains("the host has its original state"), "{said}");
         host.must(&format!("berth-agent apply -f {MANIFEST} && berth-agent revert")).unwrap();
@@ -93,7 +97,7 @@ pub(crate) fn power_cuts(host: &mut Host, count: u32) {
     }
 }
 
-/// More events than any buffer holds: what matters among them is not missed.
+/// Tests that the agent misses no relevant change when there are more events than a socket buffer holds.
 pub(crate) fn four_thousand_links_at_once(host: &mut Host) {
     host.must("ip link add own0 type dummy; ip link set own0 up").unwrap();
     write(host, &forty_tenants());
@@ -104,7 +108,7 @@ pub(crate) fn four_thousand_links_at_once(host: &mut Host) {
     )
     .unwrap();
     until(host, "ip link show tn305-v && bridge vlan show dev trunk0 | grep -q 105");
-    // One by one it takes the kernel's grace period for each.
+    // With single commands, each deletion would wait for a grace period of the kernel.
     host.run_for("ip link del group 77", Duration::from_secs(600)).unwrap();
     stop(host);
     host.must("berth-agent revert; ip link del own0").unwrap();
@@ -136,22 +140,22 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
     until(host, "[ $(ip -br link | grep -cE '^tn[0-9]+(-v@own0)? +UP') -ge 1000 ]");
     until(host, "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'");
     assert_eq!(status(host)["status"]["networks"][0]["ready"], 1000);
-    // Removal is paced: another program's links are made meanwhile.
+    // The agent limits the rate of removals, so another program can create links meanwhile.
     write(host, &manifest(&[own], &tenants[100..]));
     host.must("sleep 3; for i in 1 2 3 4 5; do timeout 5 ip link add probe$i type dummy && ip link del probe$i; done").unwrap();
     let removed =
         "! ip -br link show group 48679 | grep -qE '^tn([2-9]|[1-9][0-9]|10[01])(-v@own0)? '";
     host.until(removed, Duration::from_secs(90), "ip -br link show group 48679 | head").unwrap();
     stop(host);
-    // One by one they would take the emulated host a while.
+    // With single commands, the deletion takes long on the emulated host.
     host.run_for("ip link del group 48679", Duration::from_secs(600)).unwrap();
     host.must("berth-agent revert").unwrap();
     assert_same(&before, &links(host));
     host.must("ip link del own0").unwrap();
 }
 
-/// NetworkManager and systemd-networkd started, and restarted, on a host with tenants: tenants stay, and who
-/// manages their links is told.
+/// Tests hosts with tenants on which NetworkManager and systemd-networkd start and restart: tenants stay, and the
+/// agent reports which program manages their links.
 pub(crate) fn other_managers(host: &mut Host) {
     host.must("ip link add own0 type dummy; ip link set own0 up").unwrap();
     write(host, &forty_tenants());

@@ -1,5 +1,5 @@
-//! Frames that only switches may send: a guest's end in its host, by every scenario, and what another program does
-//! to the rules is repaired. Real frames, by `tests/host/frames.pl`.
+//! Tests of frames that only switches may send: the host drops such frames of a guest in every scenario, and the
+//! agent restores the nftables rules after changes by another program. `tests/host/frames.pl` sends real frames.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use berth_tests::host::Host;
 use crate::daemon::until;
 use crate::{MANIFEST, UPLINK, manifest, unwrapped, write};
 
-/// What the listener on the other end of the cable hears: who sent it, which frame, with which tags.
+/// Returns the frames that arrive at the other end of the cable: sender, kind of frame, and tags.
 fn heard(hosts: &mut [Host; 2], sends: &str) -> BTreeSet<String> {
     hosts[1]
         .must(&format!(
@@ -18,7 +18,7 @@ fn heard(hosts: &mut [Host; 2], sends: &str) -> BTreeSet<String> {
         ))
         .unwrap();
     hosts[0].must(sends).unwrap();
-    // The last one to be sent is the host's, so all the others have come when it has.
+    // The host sends the last frame, so all other frames have arrived before it.
     let said = hosts[1]
         .must(
             "for i in $(seq 300); do grep -q '^end:unicast' /run/frames.heard && break; sleep 0.1; done; \
@@ -29,7 +29,7 @@ fn heard(hosts: &mut [Host; 2], sends: &str) -> BTreeSet<String> {
     said.lines().map(str::to_owned).collect()
 }
 
-/// A guest's frames for switches, untagged, tagged and tagged twice; with iptables looking at bridged frames and without.
+/// Sends a guest's switch frames untagged, tagged and tagged twice, with and without iptables for bridged frames.
 pub(crate) fn of_switches_end_in_the_host(hosts: &mut [Host; 2], vlan: &str) {
     let names = hosts[0].must("frames names").unwrap();
     let lists: Vec<Vec<&str>> = names.lines().map(|line| line.split(' ').collect()).collect();
@@ -57,9 +57,10 @@ pub(crate) fn of_switches_end_in_the_host(hosts: &mut [Host; 2], vlan: &str) {
     hosts[0].must("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
 }
 
-/// What other programs do to the table, and what shows that it is repaired.
+/// Changes of the table by other programs, and shell conditions that show the repair.
 pub(crate) const DAMAGE: [(&str, &str); 5] = [
-    // As `systemctl reload nftables` does: the CNI plugin's rules go too, and come back with the file.
+    // `systemctl reload nftables` has the same effect: the rules of the CNI plugin are deleted too, and restored
+    // from the file.
     (
         "nft list table bridge nat >/run/nat.nft; nft flush ruleset; nft -f /run/nat.nft",
         "nft list set bridge berth uplinks | grep -q trunk0",
@@ -79,7 +80,7 @@ pub(crate) const DAMAGE: [(&str, &str); 5] = [
     ),
 ];
 
-/// Tables of others stay as they are, whatever becomes of Berth's.
+/// Asserts that Berth does not change the tables of other programs.
 pub(crate) fn leave_other_tables_alone(host: &mut Host) {
     const OTHERS: &str = "nft -s list table bridge other; nft -s list table inet berth";
     host.must(
@@ -95,7 +96,8 @@ pub(crate) fn leave_other_tables_alone(host: &mut Host) {
     host.must("nft delete table bridge other; nft delete table inet berth").unwrap();
 }
 
-/// A kernel without nf_tables: no network is made on it, and it is said why. What was there before would stay.
+/// Tests a kernel without nf_tables: no network is created, and the error gives the reason. Existing networks would
+/// stay.
 pub(crate) fn without_rules_no_network_is_made(host: &mut Host) {
     host.must(
         "mkdir -p /run/modprobe.d; echo 'install nf_tables /bin/false' >/run/modprobe.d/berth-test.conf; \
@@ -112,7 +114,7 @@ pub(crate) fn without_rules_no_network_is_made(host: &mut Host) {
         .unwrap();
     host.must("rm /run/modprobe.d/berth-test.conf").unwrap();
     host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    // `nft` reads them as they were meant.
+    // `nft` lists the rules with their intended meaning.
     let listed = host.must("nft -s list table bridge berth").unwrap();
     for line in [
         "type ether_addr",

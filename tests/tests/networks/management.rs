@@ -1,11 +1,12 @@
-//! The uplink that the host itself lives on: refused, and if asked for in so many words, on trial.
+//! Tests of an uplink that carries the host's own traffic: changes are refused, or applied on trial if the manifest
+//! explicitly allows them.
 
 use berth_tests::host::Host;
 
 use crate::daemon::{start, stop, until};
 use crate::{MANIFEST, add_management_link, assert_same, links, manifest, unwrapped, write};
 
-/// Both ways to live on the uplink: with the address on it, and on a VLAN link of it.
+/// Returns a network on the uplink of the host's own traffic.
 fn network(allow: bool) -> String {
     let allow = if allow { ", allowManagement: true" } else { "" };
     format!(
@@ -14,7 +15,8 @@ fn network(allow: bool) -> String {
 }
 const TENANT: &str = "{name: cluster-a, network: tenants, vlan: 100}";
 
-/// The second host is the first one's gateway.
+/// Tests an uplink that has the host's address, and an uplink that has a VLAN link with the address. The second
+/// host is the gateway of the first host.
 pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
     let [host, gateway] = hosts;
     for each in [&mut *host, &mut *gateway] {
@@ -26,7 +28,7 @@ pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
     host.must("ip address add 10.99.0.2/24 dev mgmt0; ip route add default via 10.99.0.1").unwrap();
     let before = links(host);
 
-    // Refused, and nothing is changed.
+    // The network is refused, and nothing is changed.
     write(host, &manifest(&[&network(false)], &[TENANT]));
     let said = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert_eq!(said.code, 1, "{}", said.output);
@@ -36,7 +38,7 @@ pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
     routes_alone_count(host);
     assert_same(&before, &links(host));
 
-    // A tenant's bridge on a VLAN of it needs no leave, as the link itself is not touched.
+    // A tenant's bridge on a VLAN of the uplink needs no permission, because the uplink itself is not changed.
     let own = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
     write(host, &manifest(&[own], &[TENANT]));
     host.must(&format!(
@@ -44,7 +46,7 @@ pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
     ))
     .unwrap();
 
-    // Asked for, and the gateway answers all the time: its VLAN link gets its frames as before.
+    // The network is allowed, and the gateway always answers, because the VLAN link still gets its frames.
     write(host, &manifest(&[&network(true)], &[TENANT]));
     let said = host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     assert!(
@@ -69,7 +71,8 @@ pub(crate) fn is_safe(hosts: &mut [Host; 2], thorough: bool) {
     gateway.must("ip link del mgmt0; ip address flush dev trunk0 scope global").unwrap();
 }
 
-/// A host whose address is on `lo`, with no default route: what it lives on is known by its other routes.
+/// Tests a host whose address is on `lo`, with no default route: the agent finds the uplink of the host's own
+/// traffic by other routes.
 fn routes_alone_count(host: &mut Host) {
     host.must(
         "ip route del default; ip address del 10.99.0.2/24 dev mgmt0; ip address add 10.99.0.2/32 dev lo; \
@@ -90,7 +93,7 @@ fn routes_alone_count(host: &mut Host) {
     .unwrap();
 }
 
-/// With the address on the uplink itself, it is lost as soon as it is a port.
+/// Moves the address to the uplink itself; the host is unreachable as soon as the uplink is a bridge port.
 fn live_on_the_uplink(host: &mut Host) {
     host.must(
         "ip route del default; ip address del 10.99.0.2/24 dev mgmt0; ip address add 10.98.0.2/24 dev trunk0; \
@@ -118,7 +121,7 @@ fn undone_when_the_gateway_is_lost(host: &mut Host) {
     assert_same(&before, &links(host));
 }
 
-/// Applies, and kills it as soon as the uplink is a port.
+/// Starts apply, and kills it as soon as the uplink is a bridge port.
 fn kill_in_between(host: &mut Host) {
     host.must(&format!(
         "setsid berth-agent apply -f {MANIFEST} </dev/null >/run/apply.log 2>&1 & pid=$!; \
@@ -142,8 +145,9 @@ fn undone_at_the_next_start(host: &mut Host) {
     assert_same(&before, &links(host));
 }
 
-/// As `systemctl stop`, an out-of-memory kill of the group or the end of a container do it: all processes of the agent's
-/// control group end, and it is not started again. The guard is a unit of its own.
+/// Tests the end of all processes of the agent's control group without a restart, as after `systemctl stop`, an
+/// out-of-memory kill of the group, or the end of a container. The trial guard runs in a separate systemd unit and
+/// survives.
 fn undone_when_the_control_group_is_killed(host: &mut Host) {
     let before = links(host);
     host.must(&format!(
@@ -168,12 +172,12 @@ fn undone_when_the_control_group_is_killed(host: &mut Host) {
         said.output
     );
     host.must("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
-    // It ends by itself, and nothing of it is left.
+    // The guard's unit ends without a command, and systemd unloads the unit.
     until(host, "! systemctl list-units --all --plain --no-legend | grep berth-trial-guard");
     assert_same(&before, &links(host));
 }
 
-/// The agent is not restarted, so the guard reverts the change.
+/// Tests that the guard reverts the change if the agent is not restarted.
 fn undone_by_the_guard(host: &mut Host) {
     let before = links(host);
     kill_in_between(host);
@@ -188,7 +192,7 @@ fn undone_by_the_daemon_and_not_tried_again(host: &mut Host) {
     start(host);
     until(host, "curl -s http://127.0.0.1:9477/report | grep -q 'taken back'");
     host.must("ping -c 1 -W 5 10.98.0.1").unwrap();
-    // A look later it is still as it was.
+    // The change stays reverted after the next cycle.
     host.must("kill -HUP $(cat /run/agent.pid); sleep 3; ! ip link show trunk0 | grep -q master")
         .unwrap();
     stop(host);

@@ -1,5 +1,5 @@
-//! A change of the uplink that the host lives on, asked for in a cluster: the gateway goes on answering, and the API
-//! server cannot be reached any more.
+//! Test of a change to the uplink of the host's own traffic in a cluster: the gateway still answers, but the API
+//! server is unreachable after the change.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::{UPLINK, add_management_link, assert_same, links};
 const NODE: &str = "rack1-19";
 const SOON: Duration = Duration::from_secs(120);
 
-/// The host's default route leaves by a VLAN link of the uplink, which keeps its frames when the uplink becomes a
-/// bridge's port; its way to the API server has an address on the uplink itself, which does not. The second host is
-/// the router on both ways.
+/// Tests the rollback. The host's default route uses a VLAN link of the uplink, which still gets its frames when
+/// the uplink becomes a bridge port. The route to the API server uses an address on the uplink itself, which then
+/// gets no frames. The second host is the router of both routes.
 pub(crate) fn is_taken_back(hosts: &mut [Host; 2]) {
     let plane = ControlPlane::start(Parts::default()).unwrap();
     plane.deploy(&[]).unwrap();
@@ -43,13 +43,14 @@ pub(crate) fn is_taken_back(hosts: &mut [Host; 2]) {
         .unwrap();
     let said = plane.infra_node(NODE);
     assert_eq!(condition(&said, "TenantNetworksReady")["status"], "False", "{said:#}");
-    // It is not tried again, and the agent is heard all the time.
+    // The agent does not retry the change, and still reaches the API server.
     let begin = host.must("grep -c 'was taken back' /run/agent.log").unwrap();
     host.must("kill -HUP $(cat /run/agent.pid); sleep 5").unwrap();
     host.must(&format!("! ip link show {UPLINK} | grep -q master")).unwrap();
     assert_eq!(host.must("grep -c 'was taken back' /run/agent.log").unwrap(), begin);
 
-    // The server by the other way too: then the same is good, asked for again.
+    // After the route to the API server also uses the VLAN link, the same change succeeds when it is requested
+    // again.
     host.must(&format!("ip route replace {FROM_HOSTS}/32 via 10.99.0.1")).unwrap();
     plane.ask(NODE, &spec(1400)).unwrap();
     until(&plane, host, "the change is made", |node| {
@@ -93,7 +94,7 @@ fn route(host: &mut Host, router: &mut Host) {
     .unwrap();
 }
 
-/// Waits until this holds for the InfraNode.
+/// Waits until a condition holds for the InfraNode.
 #[track_caller]
 fn until(plane: &ControlPlane, host: &mut Host, what: &str, holds: fn(&Value) -> bool) {
     let held = plane.until(what, SOON, |plane| holds(&plane.infra_node(NODE)).then_some(()));

@@ -1,10 +1,10 @@
-//! Who reaches whom: real frames between VMs of two tenants on two hosts.
+//! Tests which VMs reach each other: real frames between VMs of two tenants on two hosts.
 
 use berth_tests::host::Host;
 
 use crate::{apply, assert_same, frames, links, manifest, unwrapped};
 
-/// A way to keep tenants apart, and what a VM of a tenant is attached to.
+/// Isolation method of a network, and the ports of the tenants' VMs.
 struct Scenario {
     networks: [String; 2],
     tenants: [&'static str; 2],
@@ -13,7 +13,7 @@ struct Scenario {
 }
 
 impl Scenario {
-    /// The tag that a guest of the first tenant would guess.
+    /// Returns the VLAN tag that a guest of the first tenant would guess.
     fn vlan(&self) -> &'static str {
         if self.ports[0].1.is_empty() { "100" } else { self.ports[0].1 }
     }
@@ -62,7 +62,7 @@ pub(crate) fn by_scenario(hosts: &mut [Host; 2]) {
                 host.must(&format!("ip address add 172.16.0.{number}/24 dev trunk0")).unwrap();
             }
         }
-        // The modules' own traces come with the first use.
+        // The first use of the modules creates links and tables that stay afterwards.
         for host in hosts.iter_mut() {
             host.must("modprobe -a 8021q bridge vxlan br_netfilter && sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
         }
@@ -92,7 +92,8 @@ pub(crate) fn by_scenario(hosts: &mut [Host; 2]) {
     }
 }
 
-/// One VM of each tenant on each host, all in one subnet: a1 .1 and b1 .11 on the first, a2 .2 and b2 .12.
+/// Attaches one VM of each tenant on each host, all in one subnet: a1 .1 and b1 .11 on the first host, a2 .2 and b2
+/// .12 on the second host.
 fn attach(hosts: &mut [Host; 2], scenario: &Scenario) {
     for (host, number) in hosts.iter_mut().zip([1, 2]) {
         for (tenant, (bridge, vlan), address) in
@@ -109,19 +110,19 @@ fn detach(hosts: &mut [Host; 2], scenario: &Scenario) {
         for (tenant, (bridge, vlan)) in ["a", "b"].iter().zip(scenario.ports) {
             host.must(&format!("tenants delete {tenant}{number} {bridge} {vlan}")).unwrap();
         }
-        // What the CNI plugin leaves of its own.
+        // The CNI plugin leaves this table behind.
         host.must("nft delete table bridge nat 2>/dev/null || true").unwrap();
     }
 }
 
-/// Within a tenant, and with the size the tenant was promised.
+/// Asserts that VMs of a tenant reach each other, with frames up to the network's MTU.
 fn reaches(hosts: &mut [Host; 2]) {
     hosts[0].must("tenants ping a1 10.1.0.2").unwrap();
     hosts[0].must("tenants ping b1 10.1.0.12").unwrap();
     hosts[1].must("ip netns exec a2 ping -q -c 2 -W 2 -M do -s 1372 10.1.0.1").unwrap();
 }
 
-/// From one tenant to the other, untagged, tagged and tagged twice; and to the host.
+/// Asserts that frames of a tenant reach neither the other tenant, untagged, tagged or tagged twice, nor the host.
 fn keeps_apart(hosts: &mut [Host; 2]) {
     let silent = |host: &mut Host, what: &str| {
         let said = host.run(what).unwrap();
@@ -159,7 +160,7 @@ fn keeps_apart(hosts: &mut [Host; 2]) {
             .unwrap();
     }
     hosts[0].must("tenants ping a1 10.1.0.2").unwrap();
-    // The host's own addresses are not the tenant's business, on whatever link they are.
+    // Tenants must not reach the host's own addresses, on any link.
     hosts[0].must("ip link add own0 type dummy; ip address add 10.1.0.200/32 dev own0; ip link set own0 up").unwrap();
     silent(&mut hosts[0], "tenants ping a1 10.1.0.200");
     hosts[0].must("ip link del own0").unwrap();
@@ -169,8 +170,8 @@ fn keeps_apart(hosts: &mut [Host; 2]) {
     assert!(addressed.trim().is_empty(), "tenants' links have addresses:\n{addressed}");
 }
 
-/// Another uplink, or another port of the tunnels: blocked while VMs are attached, and the pings go on; if it is allowed, it is
-/// made, and back again.
+/// Tests another uplink, or another port of the tunnels. The change is blocked while VMs are attached, and their
+/// pings are answered; if the change is allowed, it is made and reverted.
 fn another_uplink_waits_for_vms(host: &mut Host, scenario: &Scenario) {
     let network = &scenario.networks[0];
     let other = if network.contains("Vxlan") {
@@ -203,7 +204,7 @@ fn another_uplink_waits_for_vms(host: &mut Host, scenario: &Scenario) {
     host.must("ip link del own0").unwrap();
 }
 
-/// The kernel itself refuses: a link with a macvlan on it is no port (`EBUSY`).
+/// Tests that the kernel itself refuses a port: a link with a macvlan cannot become a bridge port (`EBUSY`).
 fn a_join_that_is_refused_costs_nothing(host: &mut Host, network: &str, scenario: &Scenario) {
     host.must("ip link add link own0 name taken0 type macvlan && ip link set taken0 up").unwrap();
     crate::write(host, &manifest(&[network], &scenario.tenants));
@@ -217,7 +218,8 @@ fn a_join_that_is_refused_costs_nothing(host: &mut Host, network: &str, scenario
     host.must("tenants ping a1 10.1.0.2 && ip link del taken0").unwrap();
 }
 
-/// A tenant that is taken out of the manifest while a VM is on it: said, and left.
+/// Tests a tenant that is removed from the manifest while a VM uses it: the agent reports the tenant and keeps its
+/// network.
 fn in_use_stays(host: &mut Host, scenario: &Scenario) {
     crate::write(host, &manifest(&[&scenario.networks[0]], &scenario.tenants[1..]));
     let said = host.run("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
@@ -229,7 +231,8 @@ fn in_use_stays(host: &mut Host, scenario: &Scenario) {
     a_pods_macvlan_is_a_user(host, scenario);
 }
 
-/// A third tenant with no port on its bridge, but a pod's macvlan, which is seen in no list of this namespace's links.
+/// Tests a third tenant whose bridge has no port, but a pod's macvlan, which does not appear in the link list of
+/// this network namespace.
 fn a_pods_macvlan_is_a_user(host: &mut Host, scenario: &Scenario) {
     if scenario.ports[0].0 == "br-tenant" {
         return;

@@ -1,5 +1,5 @@
-//! What the agent of a recorded host reports: checkpoints as the kubelet writes them and its PodResources answers, read
-//! and reported by the agent's own code.
+//! Agent's report of a recorded host: the agent's own code reads checkpoints and PodResources answers in the
+//! kubelet's formats, and reports them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use serde_json::{Value, json};
 
 use super::case::{Amounts, Case, Container, Count, Given, Pod, State};
 
-/// What a pod has, as the kubelet keeps it.
+/// Resources of a running pod, as the kubelet stores them.
 pub(crate) struct Running {
     pub(crate) pod: Pod,
     pub(crate) given: Vec<Given>,
 }
 
 impl Running {
-    /// Whether what was given was given to a plain init container.
+    /// Returns true if these resources were allocated to a plain init container.
     pub(crate) fn is_plain_init(&self, given: &Given) -> bool {
         let mut inits = self.pod.init_containers.iter().filter(|one| one.is_plain_init());
         inits.any(|one| one.name == given.name)
     }
 
-    /// Whether a plain init container has devices that no later container has taken over. The kubelet keeps them for the
-    /// pod, and does not list them.
+    /// Returns true if a plain init container has devices that no later container has taken over. The kubelet keeps
+    /// these devices for the pod, and does not list them.
     pub(crate) fn hides_devices(&self) -> bool {
         let sums = |of: &dyn Fn(&Given) -> bool| {
             let mut sums: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();
@@ -45,7 +45,7 @@ impl Running {
             }
             sums
         };
-        // A sidecar may come before them, and takes over nothing then.
+        // A sidecar may come before the init containers, and takes over no devices then.
         let taken_over =
             sums(&|given| self.pod.containers.iter().any(|one| one.name == given.name));
         let mut inits = sums(&|given| self.is_plain_init(given)).into_iter();
@@ -53,7 +53,7 @@ impl Running {
     }
 }
 
-/// The host without pods.
+/// Returns the facts of the host without pods.
 pub(crate) fn facts(case: &Case) -> HostFacts {
     let mut topology = Topology::default();
     topology.known = true;
@@ -131,7 +131,7 @@ fn zone(case: &Case, zone: &super::case::Zone) -> Zone {
     }
 }
 
-/// What the agent reports when these pods run and the kubelet's managers are in this state.
+/// Returns the agent's report for these running pods and this state of the kubelet's managers.
 pub(crate) fn report(
     case: &Case,
     empty: &HostFacts,
@@ -152,7 +152,7 @@ pub(crate) fn report(
         hugepages: running.iter().map(|(uid, one)| (uid.clone(), group_limits(&one.pod))).collect(),
     };
     let said = report::infra_node(&facts);
-    // As it comes from the API server.
+    // The InfraNode is parsed as the API server returns it.
     serde_json::from_value(json!(said)).expect("an InfraNode")
 }
 
@@ -198,7 +198,7 @@ fn memory_manager_state(case: &Case, running: &BTreeMap<String, Running>, state:
     json!({"policyName": "Static", "machineState": zones, "entries": entries, "checksum": 1})
 }
 
-/// The answers to `List` and `GetAllocatableResources`: an entry for each device.
+/// Returns the answers to `List` and `GetAllocatableResources`, with an entry for each device.
 fn listed(case: &Case, running: &BTreeMap<String, Running>) -> Listed {
     let entries = |resource: &str, near: &[Count], without: u32| {
         let near = near.iter().map(|one| (Some(one.numa_node_id), one.count));
@@ -244,7 +244,7 @@ fn listed(case: &Case, running: &BTreeMap<String, Running>) -> Listed {
     }
 }
 
-/// Huge pages that the pod's control group allows, whatever its class.
+/// Returns the huge pages that the pod's control group allows, for any QoS class.
 fn group_limits(pod: &Pod) -> BTreeMap<PageSize, u64> {
     let sum = |of: &dyn Fn(&Container) -> u64| {
         let inits = pod.init_containers.iter().map(of).max().unwrap_or_default();

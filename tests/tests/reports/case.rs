@@ -1,4 +1,4 @@
-//! The format of the recorded answers, as far as it is needed here.
+//! Format of the recorded answers, limited to the fields that the test needs.
 
 use std::collections::BTreeMap;
 
@@ -138,7 +138,7 @@ pub(crate) struct Outcome {
     pub(crate) containers: Vec<Given>,
 }
 
-/// What a container was given.
+/// Resources that the kubelet allocated to a container.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Given {
@@ -193,14 +193,14 @@ pub(crate) struct Memory {
 }
 
 impl Container {
-    /// Whether it ends before the containers start.
+    /// Returns true if the container ends before the containers start.
     pub(crate) fn is_plain_init(&self) -> bool {
         self.restart_policy.as_deref() != Some("Always")
     }
 }
 
 impl Memory {
-    /// Free bytes by the kubelet's name of the resource.
+    /// Returns the free bytes by the kubelet's name of the resource.
     pub(crate) const fn free(&self) -> [(&'static str, u64); 3] {
         [
             ("memory", self.free_memory_bytes),

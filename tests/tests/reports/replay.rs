@@ -1,5 +1,5 @@
-//! Goes through the events of a case: before each pod the engine is asked, and what it says is held against what the
-//! kubelet did.
+//! Replay of the events of a case: before each pod the test queries the engine, and compares the answer with the
+//! kubelet's decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::agent::{self, Running, cpus};
 use super::case::{Amounts, Block, Case, Container, Event, Given, Outcome, Pod, State};
 
-/// How the engine and the kubelet differ.
+/// Difference between the engine and the kubelet.
 #[derive(Debug)]
 pub(crate) struct Difference(String);
 
@@ -31,7 +31,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What was replayed.
+/// Counts of the replayed events.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     cases: usize,
@@ -44,15 +44,16 @@ pub(crate) struct Tally {
     beside_several_zones: usize,
     /// Pods with devices of a zone.
     with_devices: usize,
-    /// The kubelet gave away CPUs that were in use, and the engine sends no pod there.
+    /// Pods to which the kubelet would allocate CPUs that were in use; the engine does not place such pods on the
+    /// host.
     cpus_in_use: usize,
-    /// Cases that end early, as best-effort has broken a group of zones up: the kubelet then releases memory of one zone
-    /// to another, and no list of blocks says so.
+    /// Cases that end early because best-effort has broken a group of zones up: the kubelet then releases memory of
+    /// one zone to another zone, and no list of blocks shows this.
     broken_groups: usize,
-    /// Other answers under best-effort on a host with a group of zones: how much of a group's memory is of which of its
-    /// zones no list of blocks says, and this policy alone asks for one zone of a group.
+    /// Different answers under best-effort on a host with a group of zones: no list of blocks shows how much of a
+    /// group's memory is in which zone of the group, and only this policy requests a single zone of a group.
     split_groups: usize,
-    /// Cases that end early, as a plain init container keeps devices that the kubelet does not list.
+    /// Cases that end early because a plain init container keeps devices that the kubelet does not list.
     hidden_devices: usize,
     pub(crate) mismatches: Vec<String>,
 }
@@ -80,7 +81,7 @@ impl fmt::Display for Tally {
 }
 
 impl Tally {
-    /// Whether the files have what this test is about.
+    /// Returns true if the files contain enough cases of each kind that this test covers.
     pub(crate) const fn is_telling(&self) -> bool {
         self.admitted > 1000
             && self.refused > 1000
@@ -91,7 +92,7 @@ impl Tally {
     }
 }
 
-/// The rest of a case is left out after a mismatch.
+/// Replays a case. After a mismatch, the rest of the case is skipped.
 pub(crate) fn replay(case: &Case, tally: &mut Tally) {
     tally.cases += 1;
     let mut replay =
@@ -151,7 +152,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// The agent reports, and the engine takes the report.
+    /// Creates the agent's report, and updates the engine from the report.
     fn report(&mut self, state: &State, tally: &mut Tally) -> Result<HostId, Difference> {
         tally.reports += 1;
         let infra = agent::report(self.case, &self.empty, &self.running, state);
@@ -222,7 +223,7 @@ impl Replay<'_> {
         drop(self.engine.bound(&request, host));
         let running = Running { pod: pod.clone(), given: outcome.containers.clone() };
         self.running.insert(pod.uid.clone(), running);
-        // Containers after plain init containers start later; all others start at once.
+        // Containers after plain init containers start later; all other containers start immediately.
         if !pod.init_containers.iter().any(Container::is_plain_init) {
             let names: Vec<String> = outcome.containers.iter().map(|g| g.name.clone()).collect();
             self.start(&pod.uid, &names);
@@ -230,7 +231,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// What the engine expects the kubelet to give it is what the kubelet gave it.
+    /// Compares the allocation that the engine expects with the allocation by the kubelet.
     fn compare(&self, host: HostId, pod: &Pod, outcome: &Outcome) -> Result<(), Difference> {
         let state = self.engine.state(host).expect("the host is there");
         let expected = state
@@ -270,8 +271,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// `AddContainer` of the Memory Manager: before a container starts, the entries of the plain init containers before it
-    /// go.
+    /// Reproduces `AddContainer` of the Memory Manager: before a container starts, the kubelet deletes the entries
+    /// of the plain init containers before this container.
     fn start(&mut self, uid: &str, names: &[String]) {
         let Some(running) = self.running.get_mut(uid) else { return };
         let plain: Vec<&Container> =
@@ -286,7 +287,8 @@ impl Replay<'_> {
         }
     }
 
-    /// The entries that are written here are the kubelet's: by group of zones they leave free what it recorded.
+    /// Checks that the written entries match the kubelet's: by group of zones, they leave the same amount free as
+    /// the kubelet recorded.
     fn check_blocks(&self, state: &State) -> Result<(), Difference> {
         let mut left: BTreeMap<(BTreeSet<u32>, &str), i128> = BTreeMap::new();
         let group = |zones: &[u32]| zones.iter().copied().collect::<BTreeSet<u32>>();
@@ -325,14 +327,14 @@ impl Replay<'_> {
     }
 }
 
-/// Whether a zone is in a group whose other zones do not know it.
+/// Returns true if a zone is in a group whose other zones do not list this zone.
 fn is_broken(state: &State) -> bool {
     let cells =
         |zone: u32| state.memory.iter().find(|one| one.numa_node_id == zone).map(|one| &one.cells);
     state.memory.iter().any(|one| one.cells.iter().any(|zone| cells(*zone) != Some(&one.cells)))
 }
 
-/// Sets of zones that blocks come from.
+/// Returns the sets of zones that blocks come from.
 fn zone_sets(given: &[Given]) -> BTreeSet<&[u32]> {
     given.iter().flat_map(|one| &one.memory_blocks).map(|block| &*block.numa_nodes).collect()
 }

@@ -1,4 +1,4 @@
-//! Whether this scheduler has the fault of kubernetes issue 141526, by the way to reproduce it that is told there.
+//! Detection of the bug of kubernetes issue 141526 in this scheduler, by the reproduction that the issue describes.
 
 use serde_json::{Value, json};
 

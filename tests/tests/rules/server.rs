@@ -1,4 +1,4 @@
-//! Requests by curl, which costs less than kubectl where there are a thousand of them.
+//! API requests by curl, which is faster than kubectl for thousands of requests.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -13,9 +13,10 @@ pub(crate) struct Server {
     authority: PathBuf,
 }
 
-/// How long the scheduler may take for one pod, on a busy machine.
+/// Time limit for the scheduler's decision about one pod, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Its caches learn of deletions from a watch, which is not visible from outside; that takes a few milliseconds.
+/// Time for the scheduler's caches to receive deletions from a watch. The caches are not visible from outside; this
+/// takes a few milliseconds.
 const TO_HEAR: Duration = Duration::from_millis(50);
 
 impl Server {
@@ -67,13 +68,13 @@ impl Server {
         std::thread::sleep(TO_HEAR);
     }
 
-    /// A pod when the scheduler has decided.
+    /// Waits for the scheduler's decision, and returns the pod.
     pub(crate) fn scheduled(&self, path: &str) -> Value {
         let begin = Instant::now();
         loop {
             let pod = self.get(path);
             let said = condition(&pod);
-            // Anything else is an error, after which it comes again.
+            // Any other reason is an error, after which the scheduler retries the pod.
             let is_refused = said["status"] == "False" && said["reason"] == "Unschedulable";
             if pod["spec"]["nodeName"].is_string() || is_refused {
                 return pod;
@@ -83,7 +84,7 @@ impl Server {
         }
     }
 
-    /// Waits until a pod has a host, which may be refused to it at first.
+    /// Waits until a pod has a host; the scheduler may refuse the pod at first.
     pub(crate) fn bound(&self, path: &str) {
         let begin = Instant::now();
         loop {
@@ -96,7 +97,8 @@ impl Server {
         }
     }
 
-    /// Until the scheduler knows all Nodes: a pod that fits nowhere says how many it has looked at.
+    /// Waits until the scheduler knows all Nodes: for a pod that fits on no host, the scheduler reports the number
+    /// of Nodes.
     pub(crate) fn wait_for_nodes(&self, number: u64) {
         let (begin, pods) = (Instant::now(), "/api/v1/namespaces/red/pods");
         loop {
@@ -116,7 +118,7 @@ impl Server {
     }
 }
 
-/// `PodScheduled`; null as long as nothing is decided.
+/// Returns the condition `PodScheduled`, or null if there is no decision yet.
 pub(crate) fn condition(pod: &Value) -> &Value {
     let conditions = pod["status"]["conditions"].as_array();
     conditions

@@ -1,4 +1,4 @@
-//! `report` and `check` against what other tools say of the same host.
+//! Tests that `report` and `check` match the output of other tools on the same host.
 
 use berth_tests::host::Host;
 use berth_tests::lscpu;
@@ -23,7 +23,7 @@ pub(super) fn with_other_tools(host: &mut Host) {
         assert_eq!(zone["cpus"].as_str().unwrap().parse(), Ok(theirs));
     }
 
-    // One by one: is it fine or not.
+    // Each check is compared separately: pass or fail.
     let theirs = host.run("virt-host-validate qemu").unwrap().output;
     let ours = host.run("berth-agent check kvm -o json 2>/dev/null").unwrap().output;
     let ours: Value = serde_json::from_str(&ours).unwrap();

@@ -1,4 +1,4 @@
-//! `run --standalone`: keeps the host as its manifest says.
+//! Tests of `run --standalone`, which keeps the host in the state of its manifest.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ pub(super) fn keeps_the_host(host: &mut Host) {
         .collect();
     assert!(what.contains(&"hugepages 2Mi zone 1: 0 -> 32"), "{what:?}");
 
-    // A second one refuses, and says who is first.
+    // A second agent refuses to start, and names the first agent.
     let second = host
         .run(&format!("berth-agent run --standalone {MANIFEST} --listen 127.0.0.1:9478"))
         .unwrap();
@@ -73,7 +73,7 @@ pub(super) fn keeps_the_host(host: &mut Host) {
         second.output
     );
 
-    // Drift: repaired at the next look; SIGHUP is one.
+    // The next cycle corrects drift; SIGHUP starts a cycle.
     host.must(&format!("echo 5 > {POOL}; echo always > {THP}; kill -HUP $(cat /run/agent.pid)"))
         .unwrap();
     until(host, &format!("grep -q '\\[never\\]' {THP} && grep -qx 32 {POOL}"));
@@ -83,7 +83,8 @@ pub(super) fn keeps_the_host(host: &mut Host) {
         get(host, "/metrics").1
     );
 
-    // One part of a manifest is wrong: the others are carried out, and of the wrong one nothing is undone.
+    // One part of a manifest is invalid: the agent applies the other parts, and reverts nothing of the invalid
+    // part.
     write_manifest(
         host,
         "  transparentHugepages: Always\n  hugepages: [{size: 2Mi, zone: one, count: 32}]",
@@ -94,7 +95,7 @@ pub(super) fn keeps_the_host(host: &mut Host) {
     assert_eq!(condition(&seen, "HostTuned").1, "InvalidSpec");
     assert!(get(host, "/metrics").1.contains("berth_agent_manifest_faults 1"));
 
-    // Reported and left.
+    // The agent reports the value and leaves it unchanged.
     write_manifest(
         host,
         "  enforce: false\n  transparentHugepages: Never\n  hugepages: [{size: 2Mi, zone: 1, count: 32}]",
@@ -106,7 +107,7 @@ pub(super) fn keeps_the_host(host: &mut Host) {
 
     hotplug(host);
 
-    // The manifest goes away: the host keeps its shape. So it does when the agent ends.
+    // Without a manifest the host keeps its configuration. It also keeps the configuration when the agent ends.
     host.must(&format!("rm {MANIFEST}")).unwrap();
     until(
         host,
@@ -122,7 +123,8 @@ pub(super) fn keeps_the_host(host: &mut Host) {
     revert(host, &before);
 }
 
-/// The kernel says that a CPU went, and the plan is made again: its core is no longer whole.
+/// Tests that the agent computes the plan again after the kernel's event about an offline CPU: the CPU's core is no
+/// longer complete.
 fn hotplug(host: &mut Host) {
     write_manifest(host, "  cpu: {reserved: {coresPerZone: 1}}");
     until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reservedCPUs\": \"4-5\"'");
@@ -135,7 +137,7 @@ fn hotplug(host: &mut Host) {
 }
 
 fn start(host: &mut Host) {
-    // The timer is slow on purpose: what happens here is not its doing.
+    // The timer has a long interval on purpose, so that no change here comes from the timer.
     host.must(&format!(
         "setsid berth-agent run --standalone {MANIFEST} --interval 3600 </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid"
     ))

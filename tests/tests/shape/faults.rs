@@ -1,17 +1,18 @@
-//! Bad luck: the agent is killed, the power is cut, the disk is full, another program changes the host.
+//! Tests of faults: the agent is killed, the power is cut, the disk is full, another program changes the host.
 
 use berth_tests::host::Host;
 
 use super::whole::revert;
 use super::{MANIFEST, assert_same, put_sample, state, write_manifest};
 
-/// Milliseconds into `apply` at which it is killed: spread over its whole length, never the same twice.
+/// Returns delays in milliseconds after which `apply` is killed: spread over its whole duration, without
+/// repetition.
 fn moments(n: u32) -> impl Iterator<Item = u32> {
     // A stride that is coprime to the range visits every moment once, early and late ones in turn.
     (0..n).map(move |i| (i * 617 + 31) % 1500)
 }
 
-/// Kills `apply` (and every other time `revert`) at that moment, lets it converge, reverts.
+/// Kills `apply` (and in every second round `revert`) at such a moment, runs it to its end, and reverts.
 pub(super) fn kills(host: &mut Host, n: u32) {
     put_sample(host);
     let before = state(host);
@@ -22,7 +23,7 @@ pub(super) fn kills(host: &mut Host, n: u32) {
             format!("timeout --signal=KILL {seconds:.3} berth-agent {command} >/dev/null 2>&1")
         };
         let said = host.run(&kill(&format!("apply -f {MANIFEST}"))).unwrap();
-        // 137: killed; 0: it was done before.
+        // Code 137: the command was killed; code 0: the command had ended before.
         cut_short += u32::from(said.code == 137);
         host.must(
             "test ! -e /var/lib/berth/found.json || grep -q bootID /var/lib/berth/found.json",
@@ -41,12 +42,12 @@ pub(super) fn kills(host: &mut Host, n: u32) {
     assert!(cut_short > 0, "no kill hit: apply is faster than the moments");
 }
 
-/// Without the line breaks that are made for 80 columns.
+/// Returns the output without the line breaks for 80 columns.
 fn flat(output: &str) -> String {
     output.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A full and a read-only state folder: nothing is changed, as the rollback ledger cannot be saved.
+/// Tests a full and a read-only state folder: nothing is changed, because the rollback ledger cannot be saved.
 pub(super) fn state_folder(host: &mut Host) {
     let before = state(host);
     for (options, why) in [("size=4k,nr_inodes=2", "ENOSPC"), ("ro", "EROFS")] {
@@ -67,7 +68,7 @@ pub(super) fn state_folder(host: &mut Host) {
     host.must("rm /var/lib/berth/found.json").unwrap();
 }
 
-/// A write that the kernel refuses is told with its errno; the other changes are made.
+/// Tests that a write which the kernel refuses is reported with its errno, and that the other changes are made.
 pub(super) fn refused_writes(host: &mut Host) {
     let before = state(host);
     write_manifest(
@@ -92,7 +93,7 @@ pub(super) fn refused_writes(host: &mut Host) {
     put_sample(host);
 }
 
-/// Two at once: one is at work, the other is told who.
+/// Runs two agents at once: one agent works, and the other agent's error names the first agent.
 pub(super) fn two_agents(host: &mut Host) {
     let before = state(host);
     let said = host
@@ -105,7 +106,7 @@ pub(super) fn two_agents(host: &mut Host) {
     revert(host, &before);
 }
 
-/// The clock has no say in anything.
+/// Tests that jumps of the clock have no effect.
 pub(super) fn clock_jumps(host: &mut Host) {
     let before = state(host);
     host.must(&format!(
@@ -115,7 +116,8 @@ pub(super) fn clock_jumps(host: &mut Host) {
     revert(host, &before);
 }
 
-/// What a reboot reset is not restored again: an administrator's value of the later boot stays.
+/// Tests that values which a reboot has reset are not restored again: an administrator's value of the later boot
+/// stays.
 pub(super) fn reboot_between(host: &mut Host) {
     host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     host.reboot().unwrap();
@@ -126,14 +128,15 @@ pub(super) fn reboot_between(host: &mut Host) {
     let said = host.run("berth-agent revert").unwrap();
     assert_eq!(said.code, 0, "{}", said.output);
     assert_same(&by_hand, &state(host));
-    // And found again in this boot, it is what revert goes back to.
+    // Apply in this boot records the administrator's value as the original value, which revert restores.
     host.must(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
     revert(host, &by_hand);
     assert_eq!(host.must(&format!("cat {pool}")).unwrap().trim(), "7");
     host.must(&format!("echo 0 > {pool}")).unwrap();
 }
 
-/// The power goes at any moment; afterwards the rollback ledger is whole, and has only entries of that boot.
+/// Cuts the power at any moment; afterwards the rollback ledger is intact, and has only entries of the current
+/// boot.
 pub(super) fn power_cuts(host: &mut Host, n: u32) {
     for millis in moments(n) {
         let seconds = f64::from(millis) / 1000.0;

@@ -1,12 +1,12 @@
-//! The Debian package: installs, runs under systemd in its sandbox, survives a reboot and an upgrade, and is
-//! purged clean.
+//! Tests of the Debian package: installation, operation under systemd in its sandbox, a reboot, an upgrade, and a
+//! purge without remains.
 
 use berth_tests::host::Host;
 use berth_tests::package::newest;
 
 use super::{assert_same, put_sample, state};
 
-/// Exposure by `systemd-analyze security`, at most.
+/// Maximum exposure level by `systemd-analyze security`.
 const EXPOSURE: f64 = 3.0;
 
 fn until_as_asked(host: &mut Host) {
@@ -33,7 +33,7 @@ pub(super) fn installs_and_leaves(host: &mut Host) {
 
     let analysed =
         host.must("systemd-analyze security --no-pager berth-agent.service | tail -1").unwrap();
-    // `→ Overall exposure level for berth-agent.service: 1.5 OK :-)`
+    // Example of the line: `→ Overall exposure level for berth-agent.service: 1.5 OK :-)`
     let exposure = analysed.split(": ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     assert!(exposure.parse::<f64>().unwrap() <= EXPOSURE, "{analysed}");
     host.must("systemd-analyze verify --man=no berth-agent.service berth-hugepages.service")
@@ -47,7 +47,7 @@ pub(super) fn installs_and_leaves(host: &mut Host) {
     assert_ne!(host.must("systemctl show -p MainPID --value berth-agent").unwrap(), pid);
     assert_same(&shaped, &state(host));
 
-    // The early unit, then the daemon, shape the host again after a reboot.
+    // After a reboot, first the early unit and then the daemon configure the host again.
     host.must("systemctl enable berth-hugepages.service 2>&1").unwrap();
     host.reboot().unwrap();
     until_as_asked(host);
@@ -56,11 +56,11 @@ pub(super) fn installs_and_leaves(host: &mut Host) {
     let failed = host.must("systemctl --failed --no-legend --plain").unwrap();
     assert_eq!(failed, "", "failed units");
 
-    // Told to, the package puts the host back before it goes.
+    // With `BERTH_REVERT=yes` the package restores the host before its removal.
     let purged = host.must("BERTH_REVERT=yes apt-get purge -y berth-agent 2>&1").unwrap();
     assert!(purged.contains("the host has its original state"), "{purged}");
     let after = state(host);
-    // Interrupts get other numbers and places at each boot, and some sysctls follow from the memory there is.
+    // Interrupts get other numbers and CPUs at each boot, and some sysctls depend on the available memory.
     let moved =
         |line: &&str| ["/proc/irq/", " /etc/", " = "].iter().all(|part| !line.contains(part));
     let settings = |state: &str| {

@@ -1,4 +1,4 @@
-//! The whole way: plan, apply, an empty second plan, revert.
+//! Test of the whole sequence: plan, apply, an empty second plan, revert.
 
 use berth_tests::host::Host;
 use serde_json::Value;
@@ -37,7 +37,7 @@ pub(super) fn faults_change_nothing(host: &mut Host) {
     assert!(user.output.contains("only root can change the host"), "{}", user.output);
 }
 
-/// The manifest of `examples/`, as the README has it.
+/// Applies and reverts the manifest of `examples/`, as the README shows.
 pub(super) fn sample_there_and_back(host: &mut Host) {
     put_sample(host);
     let before = state(host);
@@ -68,7 +68,7 @@ pub(super) fn sample_there_and_back(host: &mut Host) {
         assert!(advisor.output.contains("[scan-time]"), "{}", advisor.output);
         assert_eq!(value(host, "/sys/kernel/mm/ksm/run"), "1");
     }
-    // Every interrupt in use goes to the reserved CPUs, or the kernel refuses to move it.
+    // Every interrupt in use moves to the reserved CPUs, unless the kernel refuses to move it.
     let elsewhere = host
         .must(
             "for i in /proc/irq/[0-9]*; do n=${i##*/}; [ -s /sys/kernel/irq/$n/actions ] || continue; \
@@ -92,7 +92,7 @@ pub(super) fn sample_there_and_back(host: &mut Host) {
     revert(host, &before);
 }
 
-/// Reverts, and looks whether the host is as it was.
+/// Reverts, and asserts that the host has its former state.
 pub(super) fn revert(host: &mut Host, before: &str) {
     let said = host.run("berth-agent revert").unwrap();
     assert_eq!(said.code, 0, "{}", said.output);
@@ -107,7 +107,8 @@ pub(super) fn revert(host: &mut Host, before: &str) {
     );
 }
 
-/// More than fits: the host keeps what it needs, and both numbers are said.
+/// Tests a request that exceeds the memory: the host keeps the memory that it needs, and the report has both
+/// numbers.
 pub(super) fn partial_is_said(host: &mut Host) {
     let before = state(host);
     write_manifest(host, "  hugepages: [{size: 2Mi, zone: 0, count: 720}]");
@@ -132,7 +133,7 @@ pub(super) fn partial_is_said(host: &mut Host) {
     revert(host, &before);
 }
 
-/// A field that is taken away goes back to what was found; pages in use stay, and that is said.
+/// Tests that a removed field gets its original value; pages in use stay, and the agent reports this.
 pub(super) fn values_taken_away_go_back(host: &mut Host) {
     let before = state(host);
     write_manifest(
@@ -144,7 +145,7 @@ pub(super) fn values_taken_away_go_back(host: &mut Host) {
     assert_eq!(value(host, "/sys/kernel/mm/ksm/pages_to_scan"), "250");
     assert_eq!(value(host, "/sys/kernel/mm/ksm/merge_across_nodes"), "0");
 
-    // 16 MiB of them are in use by a program on zone 1.
+    // A program uses 16 MiB of the pages on zone 1.
     host.must(
         "mkdir -p /mnt/huge && mount -t hugetlbfs -o pagesize=2M none /mnt/huge && \
          numactl --membind=1 fallocate -l 16M /mnt/huge/used && \

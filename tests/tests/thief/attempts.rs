@@ -1,4 +1,4 @@
-//! What is tried, as data.
+//! Attempts of the thief, as data.
 
 use serde_json::Value;
 
@@ -8,20 +8,21 @@ use crate::{credentials, infra_nodes, nodes, reports, rest, works};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// What the agent is for, and what others do: it works, with the policy and without.
+    /// Regular work of the agent and of other clients: the request succeeds, with and without the policy.
     Works,
-    /// It is answered as if it had worked, but only a status may change.
+    /// The request succeeds, but the server only changes the status.
     Dropped,
-    /// Only the policy denies it, as RBAC cannot say "its own".
+    /// Only the policy denies the request, because RBAC cannot restrict a client to its own object.
     NotOwn,
-    /// RBAC gives no right to it. If another role does, the policy denies it.
+    /// RBAC grants no permission. If another role grants the permission, the policy denies the request.
     NoRight,
-    /// As before, but for RBAC alone: about this, servers ask no policy.
+    /// RBAC grants no permission, and no policy applies, because servers do not call admission policies for this
+    /// request.
     NotAsked,
 }
 
 impl Expect {
-    /// Whether the policy denies it with all rights given.
+    /// Returns true if the policy denies the request of a client that has all permissions.
     pub(crate) fn is_the_policys(self) -> bool {
         matches!(self, Self::NotOwn | Self::NoRight)
     }
@@ -31,9 +32,9 @@ pub(crate) struct Attempt {
     pub(crate) expect: Expect,
     pub(crate) what: String,
     pub(crate) request: Request,
-    /// The thief, unless stated.
+    /// Credential of the request; `None` for the thief's credential.
     pub(crate) who: Option<Credential>,
-    /// Where in the object what must be found afterwards; null for nothing.
+    /// JSON pointers and values that the object must have afterwards; null for a missing value.
     pub(crate) leaves: Vec<(&'static str, Value)>,
 }
 
@@ -52,8 +53,8 @@ impl Attempt {
     }
 }
 
-/// In this order: an InfraNode is made after all that is tried while there is none, and what thieves try on objects
-/// comes when the agent has made them.
+/// Returns all attempts in the order of execution: attempts that need a missing InfraNode come before its creation,
+/// and attacks on objects come after the agent has created the objects.
 pub(crate) fn all(world: &World<'_>) -> Vec<(&'static str, Vec<Attempt>)> {
     vec![
         ("An InfraNode that is not there yet", infra_nodes::make(world)),
@@ -71,7 +72,7 @@ pub(crate) fn all(world: &World<'_>) -> Vec<(&'static str, Vec<Attempt>)> {
     ]
 }
 
-/// Each with its group.
+/// Returns each attempt with its group.
 pub(crate) fn flat<'a>(
     groups: &'a [(&str, Vec<Attempt>)],
 ) -> impl Iterator<Item = (&'a str, &'a Attempt)> {

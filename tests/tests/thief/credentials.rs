@@ -1,4 +1,4 @@
-//! Credentials other than a pod's token: which Node they name, if any.
+//! Attempts with other credentials than a pod's token, which name a Node or no Node.
 
 use berth_tests::cluster::Version;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ pub(crate) fn others(world: &World<'_>) -> Vec<Attempt> {
     all
 }
 
-/// The least that an agent says of its Node, by an unused label.
+/// Returns a minimal report of an agent about its Node: an unused label.
 fn says(expect: Expect, who: &str, credential: &Credential, name: &str) -> Attempt {
     let label: String = who.chars().filter(char::is_ascii_alphanumeric).take(60).collect();
     let mut labels = json!({});

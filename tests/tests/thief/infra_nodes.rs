@@ -1,4 +1,4 @@
-//! InfraNodes: who writes a spec has the host shaped.
+//! Attempts on InfraNodes: the author of a spec controls the configuration of the host.
 
 use serde_json::{Value, json};
 
@@ -9,13 +9,13 @@ use crate::request::{apply, delete, merge, post};
 use crate::world::World;
 use crate::{OTHER, OWN};
 
-/// While node-a has none.
+/// Returns attempts that need a missing InfraNode of node-a.
 pub(crate) fn make(world: &World<'_>) -> Vec<Attempt> {
     let with = |what: &str, pointer: &str, value: Value| {
         let mut object = infra_node(world, OWN);
         let (parent, key) = pointer.rsplit_once('/').unwrap();
         object.pointer_mut(parent).unwrap()[key] = value;
-        // As the agent, so that it is this alone that is denied.
+        // The field manager is the agent's, so that only the content is the reason of the denial.
         attempt(NotOwn, what, post(&format!("{INFRA_NODES}?fieldManager=berth-agent"), object))
     };
     let mut unnamed = infra_node(world, OWN);
@@ -44,7 +44,7 @@ pub(crate) fn make(world: &World<'_>) -> Vec<Attempt> {
     ]
 }
 
-/// When both Nodes have theirs.
+/// Returns attempts that need the InfraNodes of both Nodes.
 pub(crate) fn change() -> Vec<Attempt> {
     let own = format!("{INFRA_NODES}/{OWN}");
     let on = json!({"ksm": {"mode": "On"}});

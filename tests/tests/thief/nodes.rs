@@ -1,4 +1,4 @@
-//! Nodes: what schedulers and controllers believe of a host.
+//! Attempts on Nodes: the data of a host that schedulers and controllers use.
 
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ pub(crate) fn own(world: &World<'_>) -> Vec<Attempt> {
     all
 }
 
-/// Labels, annotations and all of the status pass here.
+/// Returns attempts through the status subresource, which accepts labels, annotations and the whole status.
 fn through_status(world: &World<'_>) -> Vec<Attempt> {
     let status = node_status(OWN);
     let control_plane =
@@ -125,8 +125,8 @@ fn through_status(world: &World<'_>) -> Vec<Attempt> {
         ("no status", json!({"status": null})),
     ];
     if world.policy {
-        // Since 1.22 what came with the registration has no owner, and goes with the last of what an apply withdraws.
-        // 1.20 keeps it, so that this would be no theft there.
+        // Since 1.22 fields of the registration have no owner, and are deleted with the last field that an apply
+        // withdraws. Kubernetes 1.20 keeps such fields, so this attempt would cause no damage there.
         all.push(attempt(
             NotOwn,
             "an apply of nothing, at which servers drop conditions without an owner",

@@ -1,4 +1,4 @@
-//! Objects as the agent writes them.
+//! Objects in the form in which the agent writes them.
 
 use berth_tests::cluster::Version;
 use serde_json::{Value, json};
@@ -22,9 +22,9 @@ pub(crate) fn node_status(name: &str) -> String {
     format!("/api/v1/nodes/{name}/status")
 }
 
-/// For an apply to its status. What is withdrawn is said to be empty, not left out, as the agent does: servers take away
-/// a map that an apply no longer has, with everything in it that has no owner by `managedFields`. What came with a
-/// kubelet's registration has none.
+/// Returns a Node for an apply to its status. Like the agent, it sets withdrawn maps to empty maps instead of
+/// leaving the maps out: servers delete a map that an apply no longer has, with all its fields that have no owner
+/// in `managedFields`. Fields of a kubelet's registration have no owner.
 pub(crate) fn node(name: &str, labels: Value, resources: Value, conditions: Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
@@ -44,7 +44,7 @@ pub(crate) fn owner(world: &World<'_>, name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": world.uid(name)})
 }
 
-/// Empty and owned by its Node, as the agent makes it.
+/// Returns an empty InfraNode that its Node owns, as the agent creates it.
 pub(crate) fn infra_node(world: &World<'_>, name: &str) -> Value {
     json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
@@ -62,7 +62,7 @@ pub(crate) fn infra_node_status(name: &str, status: Value) -> Value {
 }
 
 pub(crate) fn lease(world: &World<'_>, name: &str, namespace: &str, minute: u8) -> Value {
-    // A name that is no Node's: any owner will do.
+    // If the name is no Node's name, any owner is sufficient.
     let owner = if [OWN, OTHER].contains(&name) { name } else { OWN };
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -74,7 +74,7 @@ pub(crate) fn lease(world: &World<'_>, name: &str, namespace: &str, minute: u8) 
     })
 }
 
-/// About an object, which is given as `apiVersion kind name`.
+/// Returns an Event about an object, which is given as `apiVersion kind name`.
 pub(crate) fn event(world: &World<'_>, metadata: Value, about: [&str; 3]) -> Value {
     let [version, kind, name] = about;
     let mut event = json!({
@@ -83,15 +83,15 @@ pub(crate) fn event(world: &World<'_>, metadata: Value, about: [&str; 3]) -> Val
         "type": "Normal", "note": "n",
         "regarding": {"apiVersion": version, "kind": kind, "name": name, "uid": "u"},
     });
-    // Before 1.23 such an Event of an object without a namespace may lie in `kube-system` only, which is a mistake of
-    // the server: https://github.com/kubernetes/kubernetes/pull/100125. Thieves know what to say.
+    // Before 1.23 such an Event of an object without a namespace must be in `kube-system`, because of a bug in the
+    // server: https://github.com/kubernetes/kubernetes/pull/100125. A thief would know this namespace.
     if world.version() < Version(1, 23) {
         event["regarding"]["namespace"] = "default".into();
     }
     event
 }
 
-/// How often an Event happened, and last when.
+/// Returns the count of an Event and the time of its last occurrence.
 pub(crate) fn series() -> Value {
     json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}})
 }

@@ -1,4 +1,4 @@
-//! What agents report beside the two objects: Leases, Events, NodeResourceTopologies.
+//! Attempts on other objects that agents write: Leases, Events, NodeResourceTopologies.
 
 use serde_json::json;
 
@@ -60,7 +60,7 @@ pub(crate) fn events(world: &World<'_>) -> Vec<Attempt> {
     ]
 }
 
-/// By the right that component `node-resource-topology` gives.
+/// Returns attempts that use the permission of the component `node-resource-topology`.
 pub(crate) fn topologies() -> Vec<Attempt> {
     let own = format!("{TOPOLOGIES}/{OWN}");
     vec![

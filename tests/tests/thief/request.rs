@@ -1,5 +1,4 @@
-//! Requests as a thief makes them, by curl: no client of ours stands in between, and kubectl has no way to say all of
-//! them.
+//! Requests of a thief, sent by curl: no client of Berth changes the requests, and kubectl cannot send all of them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +7,7 @@ use std::process::Command;
 use berth_tests::cluster::ControlPlane;
 use serde_json::Value;
 
-/// By what the server knows who asks.
+/// Credential by which the server authenticates the client.
 #[derive(Clone)]
 pub(crate) enum Credential {
     Token(String),
@@ -17,25 +16,25 @@ pub(crate) enum Credential {
 
 pub(crate) struct Request {
     method: &'static str,
-    /// With its query.
+    /// Path with its query.
     pub(crate) path: String,
     content: &'static str,
     body: Value,
 }
 
-/// Server-side apply in the agent's name.
+/// Returns a server-side apply with the agent's field manager.
 pub(crate) fn apply(path: &str, body: Value) -> Request {
     let path = format!("{path}?fieldManager=berth-agent");
     Request { method: "PATCH", path, content: "application/apply-patch+yaml", body }
 }
 
-/// An apply by force, as Leases are renewed.
+/// Returns a server-side apply with force, like a renewal of a Lease.
 pub(crate) fn force(path: &str, body: Value) -> Request {
     let request = apply(path, body);
     Request { path: format!("{}&force=true", request.path), ..request }
 }
 
-/// An apply for show: rights and policies are asked, and nothing is written.
+/// Returns a dry-run apply: the server checks permissions and policies, and writes nothing.
 pub(crate) fn dry(path: &str, body: Value) -> Request {
     let request = apply(path, body);
     Request { path: format!("{}&dryRun=All", request.path), ..request }
@@ -45,7 +44,7 @@ pub(crate) fn merge(path: &str, body: Value) -> Request {
     Request { method: "PATCH", content: "application/merge-patch+json", ..post(path, body) }
 }
 
-/// Conditions and taints are lists that only this patch knows by their keys.
+/// Returns a strategic merge patch, the only kind of patch that merges conditions and taints by their keys.
 pub(crate) fn strategic(path: &str, body: Value) -> Request {
     let content = "application/strategic-merge-patch+json";
     Request { method: "PATCH", content, ..post(path, body) }
@@ -73,7 +72,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The body, where the request has to succeed.
+    /// Returns the body of a request that must succeed.
     #[track_caller]
     pub(crate) fn must(self) -> Value {
         assert!((200..300).contains(&self.code), "{}: {:#}", self.code, self.body);
@@ -89,7 +88,7 @@ impl Answer {
         let policy = message.split_once("'berth-agent-own-node' denied request: ");
         match (self.code, policy) {
             (code, _) if self.done() => Verdict::Done(code),
-            // It begins with who may not do what, which the attempt says already.
+            // The message begins with the user and the denied action, which the attempt already contains.
             (403, Some((_, said))) => {
                 Verdict::Policy(said.split_once(": ").map_or(said, |(_, why)| why).to_owned())
             }
@@ -99,14 +98,14 @@ impl Answer {
     }
 }
 
-/// What became of an attempt.
+/// Result of an attempt.
 pub(crate) enum Verdict {
     Done(u16),
-    /// RBAC's word.
+    /// Denied by RBAC.
     NoRight,
-    /// The policy's, and why.
+    /// Denied by the policy, with the reason.
     Policy(String),
-    /// No rule: the attempt itself is wrong.
+    /// Refused for another reason: the attempt itself is wrong.
     Other(u16, String),
 }
 
@@ -146,7 +145,7 @@ impl Server {
         Answer { code: code.parse().unwrap(), body }
     }
 
-    /// Several at once, as it is asked often.
+    /// Returns several objects with one call of curl, because the tests read them often.
     pub(crate) fn get_all(&self, who: &Credential, paths: &[&str]) -> Vec<Value> {
         let mut curl = self.curl(who);
         curl.arg("--fail").args(paths.iter().map(|path| format!("{}{path}", self.address)));

@@ -1,4 +1,4 @@
-//! All that an agent has no business with.
+//! Attempts on all other objects, which an agent does not need.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::attempts::{Attempt, attempt};
 use crate::objects::{ACCOUNTS, INFRA_NODES, LEASES, token_request};
 use crate::request::{delete, get, merge, post};
 
-/// On the other node.
+/// Path of the agent's pod on the other node.
 const POD: &str = "/api/v1/namespaces/berth-system/pods/berth-agent-b";
 
 pub(crate) fn writes() -> Vec<Attempt> {
@@ -56,7 +56,7 @@ pub(crate) fn writes() -> Vec<Attempt> {
     all
 }
 
-/// Requests by which it would act as another user.
+/// Returns requests with which the thief would act as another user.
 fn tokens_and_rights() -> Vec<Attempt> {
     let no = |what: &str, path: &str, body: Value| attempt(NoRight, what, post(path, body));
     let policies = "/apis/admissionregistration.k8s.io/v1";
@@ -115,7 +115,7 @@ fn tokens_and_rights() -> Vec<Attempt> {
     ]
 }
 
-/// A good one: servers look at it before they ask policies.
+/// Returns a valid signing request: servers validate the request before they call policies.
 fn signing_request() -> String {
     let made = Command::new("openssl")
         .args(["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])

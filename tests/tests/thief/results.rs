@@ -1,4 +1,4 @@
-//! The answers as a table, for people.
+//! Table of the answers, for readers.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,7 +8,8 @@ use crate::attempts::{Attempt, Expect};
 use crate::request::Verdict;
 use crate::world::World;
 
-/// Writes `<date>-thief.md` into the folder `BERTH_RESULTS`, from the top of the repository; without it nothing.
+/// Writes `<date>-thief.md` into the folder `BERTH_RESULTS`, relative to the top of the repository. Without the
+/// variable, writes nothing.
 pub(crate) fn tell(
     world: &World<'_>,
     groups: &[(&str, Vec<Attempt>)],

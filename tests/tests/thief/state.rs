@@ -1,4 +1,4 @@
-//! What is in the cluster that a thief may want to change.
+//! Objects in the cluster that a thief may want to change.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ const COLLECTIONS: [&str; 7] = [
     TOPOLOGIES,
 ];
 
-/// Objects by their paths, without what counts writes; and who holds their fields, but for the agent and for curl,
-/// which both the thief and the administrator use.
+/// Objects by their paths, without fields that count writes, and the managers of their fields. The agent and curl
+/// are left out of the managers, because the thief and the administrator both use them.
 pub(crate) struct State {
     objects: BTreeMap<String, Value>,
     holders: BTreeMap<String, Vec<Value>>,
@@ -33,7 +33,7 @@ impl PartialEq for State {
     }
 }
 
-/// Servers that keep the live object's managedFields in requests for subresources, as tried on 1.36.
+/// First version that keeps the live object's managedFields in requests for subresources, as tested on 1.36.
 const HOLDERS: Version = Version(1, 30);
 
 impl State {
@@ -48,7 +48,8 @@ impl State {
                 let mut held = held.unwrap_or_default();
                 held.retain(|one| one["manager"] != "curl" && one["manager"] != "berth-agent");
                 held.iter_mut().for_each(|one| drop(one["time"].take()));
-                // Old servers take the list of a request for a subresource, too; no policy guards it there.
+                // Older servers also accept the managedFields of a request for a subresource; no policy prevents
+                // this there.
                 if world.version() >= HOLDERS {
                     holders.insert(path.clone(), held);
                 }
@@ -61,12 +62,12 @@ impl State {
         Self { objects: all, holders }
     }
 
-    /// Whether the same managers hold the same fields of what was there before.
+    /// Returns true if the same managers own the same fields of the objects that existed before.
     pub(crate) fn is_held_as(&self, before: &Self) -> bool {
         before.holders.iter().all(|(path, held)| self.holders.get(path) == Some(held))
     }
 
-    /// Whether what an attempt must leave is there.
+    /// Returns true if the object has the values that an attempt must leave.
     pub(crate) fn has(&self, attempt: &Attempt) -> bool {
         let path = attempt.request.path.split('?').next().unwrap_or_default();
         let object = self.objects.get(path.trim_end_matches("/status")).unwrap_or(&Value::Null);
@@ -82,7 +83,8 @@ impl State {
         Self { objects: all, holders: BTreeMap::new() }
     }
 
-    /// What no agent ever writes: specs and finalizers of Nodes and InfraNodes that were there before it.
+    /// Returns the parts that no agent ever writes: specs and finalizers of Nodes and InfraNodes that existed
+    /// before the attempt.
     pub(crate) fn guarded(&self, there: &Self) -> BTreeMap<&str, [&Value; 2]> {
         let guarded =
             |path: &str| path.starts_with("/api/v1/nodes/") || path.starts_with(INFRA_NODES);
@@ -95,7 +97,7 @@ impl State {
             .collect()
     }
 
-    /// Paths of what is not the same, for a message.
+    /// Returns the paths of the values that differ, for an error message.
     pub(crate) fn difference(&self, after: &Self) -> String {
         let paths = self
             .objects
@@ -111,7 +113,7 @@ impl State {
         lines.collect()
     }
 
-    /// Makes the cluster as it was, as administrator.
+    /// Restores the former state of the cluster as administrator.
     pub(crate) fn put_back(&self, world: &World<'_>) {
         let ask = |request| world.server.ask(&world.admin, &request).must();
         for (path, object) in &Self::of(world).objects {

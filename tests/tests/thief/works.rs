@@ -1,4 +1,4 @@
-//! What must go on: the agent's own work, and that of other clients.
+//! Attempts that must succeed: the regular work of the agent and of other clients.
 
 use berth_tests::cluster::Version;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ const PINNABLE: &str = "/status/capacity/berth.dev~1pinnable-cpus";
 fn own_node() -> Vec<Attempt> {
     let says = |what: &str, labels: Value, resources: Value, conditions: Value| {
         let object = node(OWN, labels, resources, conditions);
-        // What others said stays.
+        // The fields of other managers stay.
         attempt(Works, what, apply(&node_status(OWN), object))
             .leaves("/metadata/labels/zone", "z1")
             .leaves("/status/capacity/cpu", "96")
@@ -127,7 +127,8 @@ fn objects(world: &World<'_>) -> Vec<Attempt> {
     ]
 }
 
-/// The policy is asked about every write in the cluster; those of others are none of its business.
+/// Returns writes of other clients. The server evaluates the policy for every write in the cluster, and the policy
+/// must not deny writes of other clients.
 pub(crate) fn others(world: &World<'_>) -> Vec<Attempt> {
     let infra_node = format!("{INFRA_NODES}/{OWN}");
     let mut all = vec![

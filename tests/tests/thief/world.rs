@@ -1,4 +1,4 @@
-//! A cluster with two nodes and an agent's pod on each, before the theft.
+//! Cluster with two nodes and an agent's pod on each node, before the theft.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ pub(crate) struct World<'a> {
     plane: &'a ControlPlane,
     pub(crate) server: Server,
     pub(crate) admin: Credential,
-    /// The token of node-a's pod.
+    /// Token of node-a's pod.
     pub(crate) thief: Credential,
-    /// Whether the server can hold agents to their Nodes.
+    /// True if the server can restrict agents to their Nodes.
     pub(crate) policy: bool,
 }
 
@@ -39,7 +39,7 @@ impl<'a> World<'a> {
         world.make(INFRA_NODES, infra_node(&world, OTHER));
         let about = ["berth.dev/v1alpha1", "InfraNode", OTHER];
         world.make(EVENTS, event(&world, json!({"name": "foreign"}), about));
-        // The controllers would make it.
+        // The controllers would create this ServiceAccount.
         world.make(
             "/api/v1/namespaces/kube-system/serviceaccounts",
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}),
@@ -52,19 +52,21 @@ impl<'a> World<'a> {
         world
     }
 
-    /// What `kubectl apply -k deploy/` makes that needs no kubelet, but for the policy; and a further right.
+    /// Applies the objects of `kubectl apply -k deploy/` that need no kubelet, except the policy, and one
+    /// additional permission.
     fn deploy(&self) {
         self.plane.deploy(&["components/node-resource-topology/rbac.yaml"]).unwrap();
         self.plane.apply(&topologies().to_string()).unwrap();
         let crd = "crd/noderesourcetopologies.topology.node.k8s.io";
         self.plane.kubectl(&["wait", "--for=condition=Established", crd, "--timeout=30s"]).unwrap();
-        // Established is not yet served.
+        // A CRD with the condition Established is not necessarily served yet.
         for path in [INFRA_NODES, TOPOLOGIES] {
             self.until("the new kinds are served", || self.ask(&self.admin, &get(path)).done());
         }
     }
 
-    /// Applies the policy where there can be one; rights and policies take effect a moment later.
+    /// Applies the policy on servers that support policies, and waits because permissions and policies take effect
+    /// a moment later.
     fn hold_agents(&mut self) {
         let label = |labels: Value| dry(&node_status(OWN), node(OWN, labels, json!({}), json!([])));
         let own = label(json!({"host.berth.dev/x": "1"}));
@@ -78,7 +80,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// As a careless administrator does.
+    /// Grants all permissions to the agents, as a careless administrator might.
     pub(crate) fn give_all_rights(&self) {
         self.make(
             "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
@@ -110,15 +112,16 @@ impl<'a> World<'a> {
         self.read(&node_path(node))["metadata"]["uid"].take()
     }
 
-    /// A token of the agents' account, bound to an object or to none. kubectl knows `create token` only since 1.24.
+    /// Returns a token of the agents' ServiceAccount, bound to an object or to none. kubectl supports `create
+    /// token` only since 1.24.
     pub(crate) fn token(&self, bound: Value) -> Credential {
         let made = self.make(&format!("{ACCOUNTS}/berth-agent/token"), token_request(bound));
         Credential::Token(made["status"]["token"].as_str().unwrap().to_owned())
     }
 
-    /// A certificate as agents under systemd have one.
+    /// Returns a client certificate like that of an agent under systemd.
     pub(crate) fn certificate(&self, user: &str) -> Credential {
-        // To curl, a colon in the name of a file begins a password.
+        // curl parses a colon in a file name as the start of a password.
         let name = user.replace(':', "-");
         let [certificate, key] = self.plane.certificate_for(&name, user, "berth:agents").unwrap();
         Credential::Certificate { certificate, key }
@@ -141,7 +144,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// A Node as its kubelet registers it, with something in each field that a thief may want to change.
+/// Returns a Node as its kubelet registers it, with a value in each field that a thief may want to change.
 fn registered(name: &str) -> Value {
     let amounts =
         json!({"cpu": "96", "memory": "512Gi", "pods": "110", "devices.kubevirt.io/kvm": "1k"});
@@ -163,7 +166,7 @@ fn registered(name: &str) -> Value {
     })
 }
 
-/// The DaemonSet's pod, as far as tokens go.
+/// Returns the pod of the DaemonSet with the fields that tokens need.
 fn agent(pod: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod},
@@ -174,7 +177,7 @@ fn agent(pod: &str, node: &str) -> Value {
     })
 }
 
-/// Enough of the scheduler-plugins project's CRD.
+/// Returns a minimal CRD of the scheduler-plugins project.
 fn topologies() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
