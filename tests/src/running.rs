@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 /// Running program; drop ends it.
 #[derive(Debug)]
 pub struct Running {
-    /// The process.
+    /// Running process.
     pub process: Child,
     _thread: mpsc::Sender<()>,
 }

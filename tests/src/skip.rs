@@ -7,10 +7,10 @@
 
 use std::io::Write as _;
 
-/// Records that the test of that name cannot run here. The caller returns afterwards.
+/// Records that a test cannot run here. The caller must return afterwards.
 ///
 /// # Panics
-/// If `BERTH_NO_SKIP` is set.
+/// Panics if `BERTH_NO_SKIP` is set.
 pub fn skip(test: &str, reason: &str) {
     assert!(
         std::env::var_os("BERTH_NO_SKIP").is_none(),
@@ -22,7 +22,7 @@ pub fn skip(test: &str, reason: &str) {
 /// Writes a line to standard error and to the file that `BERTH_SKIPS` names.
 ///
 /// # Panics
-/// If the file cannot be written.
+/// Panics if the file cannot be written.
 pub fn record(line: &str) {
     // The test harness discards the captured output of a test that passes, so the line goes to the stream itself.
     writeln!(std::io::stderr(), "skipped: {line}").unwrap_or_default();

@@ -60,8 +60,8 @@ fn is_exported(name: &str, registered: &BTreeSet<&str>) -> bool {
     registered.contains(name) || plain.is_some_and(|plain| registered.contains(plain))
 }
 
-/// Checks the host folders of the DaemonSet's volumes: a pod does not start if its host lacks such a folder, and a
-/// machine may have no ACPI.
+/// Checks that the DaemonSet mounts no folder that a host may lack: a pod does not start without such a folder, and
+/// a machine may have no ACPI.
 #[test]
 fn the_daemonset_asks_for_nothing_that_a_host_may_lack() {
     let set = text("deploy/base/daemonset.yaml");

@@ -22,8 +22,8 @@ const FOLDER: &str = "/etc/kubernetes/kubelet.conf.d";
 const MEMORY_STATE: &str = "/var/lib/kubelet/memory_manager_state";
 const POOL: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
 
-/// CPUs 0-3 are two cores of zone 0, and CPUs 4-7 two cores of zone 1. The memory that the Memory Manager reserves
-/// must add up to the eviction threshold plus the reserved memory.
+/// CPUs 0-3 are two cores of zone 0, and CPUs 4-7 two cores of zone 1. The Memory Manager requires that its
+/// reserved memory equals the eviction threshold.
 const CONFIGURATION: &str = r#"apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupDriver: cgroupfs

@@ -1,4 +1,4 @@
-//! Guards over the repository's own source, read as Rust: errors, logs, modules, crates and vocabulary.
+//! Checks of the repository's own source, parsed as Rust: errors, logs, modules, crates and vocabulary.
 
 #![expect(
     clippy::disallowed_methods,

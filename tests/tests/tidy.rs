@@ -59,7 +59,7 @@ fn host_files_go_through_root() {
     }
 }
 
-/// Pure crates, which have no input or output: their Cargo.toml has no dependency for it.
+/// Crates without input and output: their Cargo.toml has no dependency that allows input or output.
 const PURE_CRATES: [&str; 4] = ["extender", "kubelet-admission", "kubevirt-render", "placement"];
 
 #[test]

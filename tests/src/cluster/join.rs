@@ -15,7 +15,7 @@ impl ControlPlane {
     /// Joins a host as the Node of this name, which must be `rack1-<number>`, and waits until the Node is Ready.
     ///
     /// # Errors
-    /// If there is no kubelet among the programs, or the Node does not become Ready.
+    /// Fails if the programs include no kubelet, or the Node does not become Ready.
     pub fn join(&self, host: &mut Host, number: u8) -> Result<()> {
         let name = format!("rack1-{number}");
         let kubelet = self.assets().join("kubelet");

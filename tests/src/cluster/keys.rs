@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::FROM_HOSTS;
 
-/// The administrator's token.
+/// Token of the administrator.
 pub const ADMIN: &str = "admin-of-the-tests";
 
 /// Arguments of openssl for a new key and certificate.

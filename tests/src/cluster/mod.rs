@@ -30,7 +30,7 @@ pub use keys::ADMIN;
 use keys::Keys;
 pub use objects::{CLUSTER_DNS, condition, registered};
 
-/// A control plane that runs until it is dropped.
+/// Control plane that runs until it is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
     // The programs end in the order of the fields: etcd ends last, because the other programs wait for etcd.
@@ -121,7 +121,7 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// Starts the API server, or starts it again.
+    /// Starts or restarts the API server.
     ///
     /// # Errors
     /// Fails if the API server does not become ready.
@@ -249,7 +249,7 @@ impl ControlPlane {
     /// of the certificate.
     ///
     /// # Errors
-    /// If openssl fails.
+    /// Fails if openssl fails.
     pub fn certificate_for(&self, name: &str, user: &str, group: &str) -> Result<[PathBuf; 2]> {
         Keys::of(self.folder.path()).client(&self.folder.path().join(name), user, group)
     }
@@ -262,7 +262,7 @@ impl ControlPlane {
         self.kubectl_with(&self.kubeconfig(), arguments, "")
     }
 
-    /// Runs kubectl with another kubeconfig and a standard input.
+    /// Runs kubectl with another kubeconfig and with standard input.
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].

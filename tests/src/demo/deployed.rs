@@ -68,7 +68,7 @@ pub fn images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
 /// Applies all objects except the agents, which need the labels of their hosts first.
 ///
 /// # Errors
-/// If the server refuses something.
+/// Fails if the server refuses an object.
 pub fn apply(plane: &ControlPlane) -> Result<()> {
     define(plane)?;
     plane.deploy(&["base/rbac-controller.yaml", "instancetypes/preferences.yaml"])?;
@@ -185,7 +185,7 @@ pub fn guest(name: &str) -> Result<String> {
 /// Creates a kubeconfig, with the script of `deploy/`, for the agent of a host that runs the agent from a package.
 ///
 /// # Errors
-/// If the script fails.
+/// Fails if the script fails.
 pub fn agent_kubeconfig(plane: &ControlPlane, kind: &Kind) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let with = std::iter::once(plane.assets().to_path_buf()).chain(std::env::split_paths(&path));

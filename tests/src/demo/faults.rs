@@ -361,7 +361,7 @@ impl Demo<'_> {
         Ok(format!("all VMs run after {} s", began.elapsed().as_secs()))
     }
 
-    /// As far as its kubelet and its agent say.
+    /// Waits until the kubelet and the agent of a host report Ready, and virt-handler's Node status is set again.
     fn is_well(&self, kind: &Kind) -> Result<()> {
         self.screen.until(&format!("Node {} is Ready", kind.name), SLOW, || {
             let node = self.plane.get(&["node", kind.name])?;
@@ -369,7 +369,7 @@ impl Demo<'_> {
             let is_so = |object: &Value| condition(object, "Ready")["status"] == "True";
             Ok((is_so(&node) && is_so(&infra)).then_some(()))
         })?;
-        // Its plugins have registered again.
+        // The kubelet's device plugins have registered again.
         self.screen.until(&format!("virt-handler of {}", kind.name), SLOW, || {
             Ok(super::virt_handler(&self.plane, kind).ok())
         })
@@ -379,7 +379,7 @@ impl Demo<'_> {
         self.hosts.get_mut(place(name)?).context("a host")
     }
 
-    /// VMs on a host.
+    /// Returns the number of VMs on a host.
     fn on(&mut self, name: &str) -> Result<usize> {
         let vms = look::vms(&self.plane, &mut self.addresses)?;
         Ok(vms.iter().filter(|vm| vm.host == name).count())
@@ -391,7 +391,8 @@ fn place(name: &str) -> Result<usize> {
     place.with_context(|| format!("no host {name}"))
 }
 
-/// Of numbers from 1 that were answered: how many are missing, and how many at most one after the other.
+/// Returns the total number of unanswered pings, from ping 1 on, and the largest number of consecutive unanswered
+/// pings.
 fn gaps(answers: &[u32]) -> (u32, u32) {
     let mut sorted = answers.to_vec();
     sorted.sort_unstable();

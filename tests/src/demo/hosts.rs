@@ -21,7 +21,7 @@ pub enum By {
     DaemonSet,
 }
 
-/// A host of the demo.
+/// Host of the demo.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
     /// Number of the host, also part of its name.

@@ -17,7 +17,7 @@ const FRAME: usize = 70_000;
 /// Time within which a dropped hub ends.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A hub that runs until it is dropped.
+/// Hub that runs until it is dropped.
 #[derive(Debug)]
 pub struct Hub {
     cables: Vec<Cable>,

@@ -54,7 +54,7 @@ pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec
             meta["namespace"] == vm.namespace.as_str()
                 && meta["labels"]["vm.kubevirt.io/name"] == vm.name.as_str()
         };
-        // If there are several pods, all but one are being deleted.
+        // If there are several pods, all pods but one are being deleted.
         let is_leaving = |pod: &&Value| !pod["metadata"]["deletionTimestamp"].is_null();
         let its = pods.iter().filter(is_its).min_by_key(is_leaving);
         if let Some(pod) = its {

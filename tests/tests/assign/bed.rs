@@ -50,7 +50,7 @@ pub(crate) struct Vm<'a> {
 }
 
 impl<'a> Vm<'a> {
-    /// Returns a VM of which each zone has room for one.
+    /// Returns a VM that fits once into each zone of a host.
     pub(crate) fn large(rack: &'a str) -> Self {
         Self { cpus: 5, rack: Some(rack), ..Self::default() }
     }

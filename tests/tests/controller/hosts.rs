@@ -132,7 +132,7 @@ pub(crate) fn a_persons_field_wins_and_comes_back(plane: &ControlPlane) {
     until_said(plane, &A, "ProfileOverridden", None);
 }
 
-/// Tests `coresPerZone` and `cpus`, of which only one may be set.
+/// Tests an override of `cpu.reserved`, whose fields `coresPerZone` and `cpus` exclude each other.
 pub(crate) fn a_choice_of_fields_is_left_whole(plane: &ControlPlane) {
     plane
         .ask("rack1-a", &json!({"cpu": {"reserved": {"coresPerZone": null, "cpus": "0-1"}}}))

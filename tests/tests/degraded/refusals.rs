@@ -58,9 +58,9 @@ pub(crate) fn of_all_requests(bed: &Bed<'_>) {
     is_made_up_for_by_one_write(bed, 22);
 }
 
-/// The last drift correction is in the report after the cycle of this correction.
+/// Ends the refusals, and asserts that one status update reports all changes that happened meanwhile.
 fn is_made_up_for_by_one_write(bed: &Bed<'_>, distance: u32) {
-    // The repair that was seen last is in the report after its cycle.
+    // The last drift correction is in the report after the cycle of this correction.
     sleep(Duration::from_secs(3));
     assert!(!bed.tells_distance(distance), "told already");
     let mark = bed.proxy.mark();

@@ -8,7 +8,7 @@ use super::{MANIFEST, assert_same, put_sample, state, write_manifest};
 /// Returns delays in milliseconds after which `apply` is killed: spread over its whole duration, without
 /// repetition.
 fn moments(n: u32) -> impl Iterator<Item = u32> {
-    // A stride that is coprime to the range visits every moment once, early and late ones in turn.
+    // The stride is coprime to the range, so each moment occurs once, and early and late moments alternate.
     (0..n).map(move |i| (i * 617 + 31) % 1500)
 }
 

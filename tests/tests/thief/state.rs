@@ -20,8 +20,8 @@ const COLLECTIONS: [&str; 7] = [
     TOPOLOGIES,
 ];
 
-/// Objects by their paths, without fields that count writes, and the managers of their fields. The agent and curl
-/// are left out of the managers, because the thief and the administrator both use them.
+/// Objects by their paths, without fields that count writes, and the managers of their fields. The managers of the
+/// agent and of curl are left out, because the thief and the administrator write with these names.
 pub(crate) struct State {
     objects: BTreeMap<String, Value>,
     holders: BTreeMap<String, Vec<Value>>,

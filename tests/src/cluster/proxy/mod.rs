@@ -50,7 +50,7 @@ pub enum Which {
 pub struct Request {
     /// Time of arrival.
     pub at: Instant,
-    /// `GET`, `PATCH`, `WATCH`, and so on.
+    /// HTTP method in capitals, or `WATCH` for a watch.
     pub verb: String,
     /// Path without the query.
     pub path: String,
@@ -71,11 +71,11 @@ pub struct Proxy {
 struct Shared {
     mood: Mutex<(Which, Mood)>,
     requests: Mutex<Vec<Request>>,
-    /// Requests with a number below these limits are reset, or get no more data.
+    /// Numbers below which requests are reset or get no more data.
     ended: watch::Sender<Ended>,
 }
 
-/// Request numbers below which responses are reset or get no more data.
+/// Numbers below which requests are reset or get no more data.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ended {
     reset_before: usize,
