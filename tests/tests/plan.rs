@@ -26,7 +26,7 @@ fn plan(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"))
 }
 
-/// Returns the objects of a file of the example fleet, as the server's own client prints them.
+/// Returns the objects of a file of the example fleet, as `kubectl create --dry-run=client` prints them.
 fn objects(plane: &ControlPlane, file: &str) -> Vec<Value> {
     let path = repository().join("examples/fleet").join(file);
     let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f"];
